@@ -1,0 +1,61 @@
+#include "arguments.hpp"
+
+#include <cmath>
+#include <string>
+
+#include "../dispatch/thread_count.hpp"
+
+namespace regard {
+namespace {
+
+std::string kind_of(py::handle value) { return "a " + std::string(Py_TYPE(value.ptr())->tp_name); }
+
+bool is_numpy_bool(py::handle value) {
+  const std::string name = Py_TYPE(value.ptr())->tp_name;
+  return name == "numpy.bool" || name == "numpy.bool_";
+}
+
+}  // namespace
+
+std::int64_t whole_number_of(const char* name, py::handle value) {
+  if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr()))
+    throw py::type_error(std::string(name) + " must be an integer, got " + kind_of(value));
+  const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!index) throw py::error_already_set();
+  int overflow = 0;
+  const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0)
+    throw py::value_error(std::string(name) + " must fit in 64 bits, got " +
+                          std::string(py::str(index)));
+  return number;
+}
+
+int thread_count_of(py::handle threads) {
+  if (threads.is_none()) return default_thread_count();
+  const std::int64_t count = whole_number_of("threads", threads);
+  if (count < 1)
+    throw py::value_error("threads must be at least 1, got " + std::to_string(count));
+  return static_cast<int>(count < 65536 ? count : 65536);
+}
+
+bool flag_of(const char* name, py::handle value) {
+  if (value.ptr() == Py_True) return true;
+  if (value.ptr() == Py_False) return false;
+  if (is_numpy_bool(value)) return value.cast<bool>();
+  throw py::type_error(std::string(name) + " must be True or False, got " + kind_of(value));
+}
+
+double number_of(const char* name, py::handle value) {
+  const bool is_number = PyFloat_Check(value.ptr()) || PyIndex_Check(value.ptr()) ||
+                         (py::hasattr(value, "__float__") && py::hasattr(value, "dtype"));
+  if (!is_number || PyBool_Check(value.ptr()))
+    throw py::type_error(std::string(name) + " must be a real number, got " + kind_of(value));
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (number == -1.0 && PyErr_Occurred()) throw py::error_already_set();
+  if (!std::isfinite(number))
+    throw py::value_error(std::string(name) + " must be finite, got " +
+                          std::string(py::str(value)));
+  return number;
+}
+
+}  // namespace regard

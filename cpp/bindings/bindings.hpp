@@ -1,0 +1,19 @@
+// What the module offers to Python; arguments arrive as objects and are checked one by one.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace regard {
+
+namespace py = pybind11;
+
+py::object attention(py::handle query, py::handle key, py::handle value, py::handle mask,
+                     py::handle is_causal, py::handle query_offset, py::handle scale,
+                     py::handle return_weights, py::handle return_lse, py::handle out,
+                     py::handle threads);
+py::object matmul(py::handle a, py::handle b, py::handle out, py::handle threads);
+py::object scale(py::handle scores, py::handle factor, py::handle out, py::handle threads);
+py::object apply_mask(py::handle scores, py::handle mask, py::handle out, py::handle threads);
+py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle threads);
+
+}  // namespace regard

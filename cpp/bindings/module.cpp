@@ -1,0 +1,103 @@
+#include <stdexcept>
+#include <string>
+
+#include "../dispatch/calibration.hpp"
+#include "../dispatch/targets.hpp"
+#include "../dispatch/thread_count.hpp"
+#include "arguments.hpp"
+#include "arrays.hpp"
+#include "bindings.hpp"
+
+namespace regard {
+namespace {
+
+// True if the kernels can read these as they are: the Python layer's short way.
+bool are_readable(py::handle query, py::handle key, py::handle value, py::handle mask) {
+  if (!is_readable_float(query) || !is_readable_float(key) || !is_readable_float(value))
+    return false;
+  const auto type = [](py::handle array) {
+    return py::reinterpret_borrow<py::array>(array).itemsize();
+  };
+  if (type(query) != type(key) || type(query) != type(value)) return false;
+  return mask.is_none() || is_readable_mask(mask);
+}
+
+py::list target_rows() {
+  py::list rows;
+  for (const TargetRow& row : targets()) {
+    py::dict entry;
+    entry["name"] = row.target->name;
+    entry["runnable"] = row.is_runnable;
+    entry["needs"] = row.features;
+    entry["vector_bytes"] = row.target->vector_bytes;
+    rows.append(entry);
+  }
+  return rows;
+}
+
+py::dict build_info() {
+  py::dict info;
+  info["version"] = REGARD_VERSION;
+  info["compiler"] = REGARD_COMPILER;
+  info["build_type"] = REGARD_BUILD_TYPE;
+  info["openmp"] = parallel_backend();
+  return info;
+}
+
+void set_num_threads(py::handle threads) {
+  if (threads.is_none())
+    set_thread_count(0);
+  else
+    set_thread_count(thread_count_of(threads));
+}
+
+double measure_fma_peak(bool is_double, py::handle threads) {
+  const int count = thread_count_of(threads);
+  double peak = 0;
+  run_without_gil([&](const StopSignal& signal) {
+    peak = fma_peak(is_double ? Scalar::float64 : Scalar::float32, count, signal);
+  });
+  return peak;
+}
+
+// For the tests: how an exception travels from a worker to Python.
+void raise_in_parallel_region() {
+  run_without_gil([](const StopSignal& signal) {
+    parallel_for(2, 8, signal, [](std::int64_t task, Worker&) {
+      if (task == 5) throw std::runtime_error("raised in task 5");
+    });
+  });
+}
+
+}  // namespace
+}  // namespace regard
+
+// No mutable state but atomics: see tests/test_threads_and_signals.py.
+PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
+  using namespace regard;
+  // A bad REGARD_TARGET or REGARD_NUM_THREADS is told at import, not at the first call.
+  active_target();
+  default_thread_count();
+
+  module.attr("__version__") = REGARD_VERSION;
+
+  module.def("are_readable", &are_readable);
+  module.def("attention", &attention);
+  module.def("matmul", &matmul);
+  module.def("scale", &scale);
+  module.def("apply_mask", &apply_mask);
+  module.def("softmax", &softmax);
+
+  module.def("target_rows", &target_rows);
+  module.def("active_target", [] { return std::string(active_target().name); });
+  module.def("active_target_reason", &active_target_reason);
+  module.def("set_target", [](const py::object& name) {
+    set_target(name.is_none() ? std::string() : name.cast<std::string>());
+  });
+  module.def("num_threads", &default_thread_count);
+  module.def("num_threads_reason", &default_thread_count_reason);
+  module.def("set_num_threads", &set_num_threads);
+  module.def("build_info", &build_info);
+  module.def("fma_peak", &measure_fma_peak);
+  module.def("_raise_in_parallel_region", &raise_in_parallel_region);
+}

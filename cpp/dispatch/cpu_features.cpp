@@ -1,0 +1,39 @@
+#include "cpu_features.hpp"
+
+#include <stdexcept>
+#include <string>
+
+namespace regard {
+namespace {
+
+bool cpu_has_one(std::string_view feature) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+#define REGARD_FEATURE(name) \
+  if (feature == name) return __builtin_cpu_supports(name)
+  REGARD_FEATURE("avx2");
+  REGARD_FEATURE("fma");
+  REGARD_FEATURE("bmi");
+  REGARD_FEATURE("bmi2");
+  REGARD_FEATURE("avx512f");
+  REGARD_FEATURE("avx512bw");
+  REGARD_FEATURE("avx512cd");
+  REGARD_FEATURE("avx512dq");
+  REGARD_FEATURE("avx512vl");
+#undef REGARD_FEATURE
+#endif
+  throw std::logic_error("targets.inc names an unknown CPU feature: " + std::string(feature));
+}
+
+}  // namespace
+
+bool cpu_has(std::string_view features) {
+  while (!features.empty()) {
+    const std::size_t space = features.find(' ');
+    if (!cpu_has_one(features.substr(0, space))) return false;
+    features.remove_prefix(space == std::string_view::npos ? features.size() : space + 1);
+  }
+  return true;
+}
+
+}  // namespace regard

@@ -1,0 +1,12 @@
+// What this CPU has and this operating system has switched on.
+#pragma once
+
+#include <string_view>
+
+namespace regard {
+
+// True if every word of `features` (separated by spaces) is available. The compiler's run-time
+// library looks at the operating system's XSAVE state as well as at CPUID.
+bool cpu_has(std::string_view features);
+
+}  // namespace regard

@@ -1,0 +1,55 @@
+#include "matmul.hpp"
+
+#include <algorithm>
+
+#include "batch_offsets.hpp"
+#include "targets.hpp"
+
+namespace regard {
+namespace {
+
+constexpr double kWorkPerThread = 100e3;
+// Between two looks at the stop signal.
+constexpr double kWorkPerTask = 200e6;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+void matmul(const MatmulProblem& problem, int threads, const StopSignal& signal) {
+  if (problem.batch.count == 0 || problem.rows == 0 || problem.columns == 0) return;
+  const Kernels& kernels = kernels_for(active_target(), problem.scalar);
+  const double work = static_cast<double>(problem.batch.count) *
+                      static_cast<double>(problem.rows) * static_cast<double>(problem.columns) *
+                      static_cast<double>(std::max<std::int64_t>(problem.depth, 1));
+  threads = static_cast<int>(
+      std::clamp(work / kWorkPerThread, 1.0, static_cast<double>(std::max(threads, 1))));
+
+  const std::int64_t columns_per_task = kernels.matmul_task_columns;
+  const double work_of_row = static_cast<double>(columns_per_task) *
+                             static_cast<double>(std::max<std::int64_t>(problem.depth, 1));
+  const std::int64_t rows_per_task = std::clamp<std::int64_t>(
+      static_cast<std::int64_t>(kWorkPerTask / work_of_row), 8, kernels.matmul_task_rows);
+  const std::int64_t row_parts = ceil_div(problem.rows, rows_per_task);
+  const std::int64_t column_parts = ceil_div(problem.columns, columns_per_task);
+  const std::int64_t tasks = problem.batch.count * row_parts * column_parts;
+  threads = static_cast<int>(std::min<std::int64_t>(threads, tasks));
+
+  const Scratch scratch(threads, kernels.matmul_workspace_bytes(problem));
+  parallel_for(threads, tasks, signal, [&](std::int64_t index, Worker& worker) {
+    const std::int64_t column_part = index % column_parts;
+    const std::int64_t row_part = index / column_parts % row_parts;
+    const BatchIndex batch(problem.batch, index / column_parts / row_parts);
+    MatmulTask task{};
+    task.a = locate(batch, problem.a, problem.scalar);
+    task.b = locate(batch, problem.b, problem.scalar);
+    task.c = locate(batch, problem.c, problem.scalar);
+    task.row_begin = row_part * rows_per_task;
+    task.row_end = std::min(problem.rows, task.row_begin + rows_per_task);
+    task.column_begin = column_part * columns_per_task;
+    task.column_end = std::min(problem.columns, task.column_begin + columns_per_task);
+    kernels.matmul(problem, task, scratch.of(worker));
+  });
+}
+
+}  // namespace regard

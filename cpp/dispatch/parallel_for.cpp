@@ -1,0 +1,109 @@
+#include "parallel_for.hpp"
+
+#include <omp.h>
+#include <pthread.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <new>
+
+namespace regard {
+namespace {
+
+constexpr std::int64_t kAskEveryNanoseconds = 50'000'000;
+
+std::int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// libgomp's threads do not survive fork(), and a child that starts a region would wait for them for
+// ever. The parent lets its own go before it forks and gets new ones at its next region.
+void make_fork_safe() {
+#if REGARD_HAS_OMP_PAUSE
+  static const int installed =
+      pthread_atfork([] { omp_pause_resource_all(omp_pause_soft); }, nullptr, nullptr);
+  (void)installed;
+#endif
+}
+
+struct Loop {
+  std::int64_t tasks;
+  const StopSignal& signal;
+  TaskBody body;
+  void* context;
+  std::atomic<std::int64_t> next{0};
+  std::atomic<bool> stop{false};
+  std::mutex error_mutex{};
+  std::exception_ptr error{};
+
+  // An exception may not leave a parallel region.
+  void work(int thread) noexcept {
+    try {
+      Worker worker(thread, stop, signal);
+      while (!worker.should_stop()) {
+        const std::int64_t task = next.fetch_add(1, std::memory_order_relaxed);
+        if (task >= tasks) break;
+        body(context, task, worker);
+      }
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(error_mutex);
+      if (!error) error = std::current_exception();
+      stop = true;
+    }
+  }
+};
+
+}  // namespace
+
+Worker::Worker(int thread, std::atomic<bool>& stop, const StopSignal& signal)
+    : thread_(thread), stop_(stop), signal_(signal), last_asked_(thread == 0 ? now() : 0) {}
+
+bool Worker::should_stop() {
+  if (stop_.load(std::memory_order_relaxed)) return true;
+  if (thread_ != 0 || !signal_.wants_stop) return false;
+  const std::int64_t time = now();
+  if (time - last_asked_ < kAskEveryNanoseconds) return false;
+  last_asked_ = time;
+  if (signal_.wants_stop(signal_.context)) stop_ = true;
+  return stop_;
+}
+
+void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, TaskBody body,
+                  void* context) {
+  Loop loop{tasks, signal, body, context};
+  if (threads > tasks) threads = static_cast<int>(tasks);
+  if (threads <= 1 || omp_in_parallel()) {
+    loop.work(0);
+  } else {
+    make_fork_safe();
+#pragma omp parallel num_threads(threads)
+    loop.work(omp_get_thread_num());
+  }
+  if (loop.error) std::rethrow_exception(loop.error);
+  if (loop.stop) throw Stopped{};
+}
+
+Scratch::Scratch(int threads, std::int64_t bytes) : stride_((bytes + 63) / 64 * 64) {
+  const std::size_t size =
+      static_cast<std::size_t>(stride_) * static_cast<std::size_t>(threads > 0 ? threads : 1);
+  memory_.reset(static_cast<char*>(std::aligned_alloc(64, size > 0 ? size : 64)));
+  if (!memory_) throw std::bad_alloc();
+}
+
+void Scratch::Free::operator()(char* memory) const { std::free(memory); }
+
+const char* parallel_backend() {
+#define REGARD_TEXT_OF(value) #value
+#define REGARD_TEXT(value) REGARD_TEXT_OF(value)
+#if defined(__clang__)
+  return "OpenMP " REGARD_TEXT(_OPENMP) " (libomp)";
+#else
+  return "OpenMP " REGARD_TEXT(_OPENMP) " (libgomp)";
+#endif
+}
+
+}  // namespace regard

@@ -1,0 +1,70 @@
+// The one place that knows OpenMP.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace regard {
+
+// Asks whether the caller wants to stop (Ctrl-C); called from the calling thread alone.
+struct StopSignal {
+  bool (*wants_stop)(void* context);
+  void* context;
+};
+
+// Thrown when a StopSignal said so. Results are incomplete then.
+struct Stopped {};
+
+// What a task sees of the loop that runs it.
+class Worker {
+ public:
+  Worker(int thread, std::atomic<bool>& stop, const StopSignal& signal);
+  int thread() const { return thread_; }
+  // To be asked between pieces of work of a few milliseconds. The calling thread passes the question
+  // on every 50 ms, the others look at the answer.
+  bool should_stop();
+
+ private:
+  int thread_;
+  std::atomic<bool>& stop_;
+  const StopSignal& signal_;
+  std::int64_t last_asked_;
+};
+
+using TaskBody = void (*)(void* context, std::int64_t task, Worker& worker);
+
+// Runs body(context, task, worker) for every task in [0, tasks) on up to `threads` threads, tasks
+// handed out in order. Rethrows the first exception that a task throws; throws Stopped. Runs on the
+// calling thread alone where threads is 1 or the caller is inside a parallel region already.
+void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, TaskBody body,
+                  void* context);
+
+template <class Body>
+void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, Body&& body) {
+  parallel_for(
+      threads, tasks, signal,
+      [](void* context, std::int64_t task, Worker& worker) {
+        (*static_cast<std::remove_reference_t<Body>*>(context))(task, worker);
+      },
+      &body);
+}
+
+// Memory for `threads` workspaces of `bytes` each, aligned to 64. Throws std::bad_alloc.
+class Scratch {
+ public:
+  Scratch(int threads, std::int64_t bytes);
+  void* of(const Worker& worker) const { return memory_.get() + worker.thread() * stride_; }
+
+ private:
+  struct Free {
+    void operator()(char* memory) const;
+  };
+  std::int64_t stride_;
+  std::unique_ptr<char, Free> memory_;
+};
+
+// The OpenMP version and run-time library, for reports.
+const char* parallel_backend();
+
+}  // namespace regard

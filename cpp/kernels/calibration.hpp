@@ -1,0 +1,36 @@
+// The arithmetic peak of one core: a tile of accumulators, fed from registers, nothing else.
+#pragma once
+
+#include "micro_kernel.hpp"
+
+namespace regard {
+namespace {
+
+// Runs `steps` rounds of fma over a tile and returns the floating-point operations done.
+template <class Shape>
+REGARD_NOINLINE double fma_rounds(std::int64_t steps) {
+  using T = typename Shape::Element;
+  constexpr int kRows = Shape::kRows, kVectors = Shape::kVectors;
+  Accumulators<T, kRows, kVectors> acc;
+  clear<T, kRows, kVectors>(acc);
+  Vec<T> left = broadcast(T(0.5)), right = broadcast(T(0.25));
+  for (std::int64_t step = 0; step < steps; ++step) {
+    // Opaque to the compiler, which would otherwise sum the series itself.
+    asm volatile("" : "+m"(left), "+m"(right));
+    const Vec<T> a = left, b = right;
+#pragma GCC unroll 4
+    for (int repeat = 0; repeat < 4; ++repeat)
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(a, acc[r][v], b);
+  }
+  Vec<T> sum{};
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kVectors; ++v) sum = sum + acc[r][v];
+  asm volatile("" : : "m"(sum));
+  return 2.0 * 4 * kRows * kVectors * kLanes<T> * static_cast<double>(steps);
+}
+
+}  // namespace
+}  // namespace regard

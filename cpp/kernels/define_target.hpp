@@ -1,0 +1,43 @@
+// Fills in a target's table from the tile shapes of its two element types.
+#pragma once
+
+#include "attention_forward.hpp"
+#include "calibration.hpp"
+#include "kernel_table.hpp"
+#include "matmul.hpp"
+#include "stages.hpp"
+
+namespace regard {
+namespace {
+
+template <class Shape>
+constexpr Kernels kernels_of() {
+  using Attention = AttentionForward<Shape>;
+  using Product = Matmul<Shape>;
+  return {
+      Attention::workspace_bytes,
+      Attention::begin,
+      Attention::advance,
+      Attention::finish,
+      Attention::write_weights,
+      Shape::kBlockKeys,
+      Shape::kTaskRows,
+      Shape::kStripLanes,
+      Product::workspace_bytes,
+      Product::run,
+      Product::kTaskRows,
+      Product::kTaskColumns,
+      run_stage<typename Shape::Element>,
+      fma_rounds<Shape>,
+  };
+}
+
+}  // namespace
+}  // namespace regard
+
+#define REGARD_DEFINE_TARGET(name, Float32Shape, Float64Shape)                         \
+  namespace regard {                                                                   \
+  extern const Target name##_target;                                                   \
+  const Target name##_target = {#name, REGARD_VECTOR_BYTES, kernels_of<Float32Shape>(), \
+                                kernels_of<Float64Shape>()};                           \
+  }

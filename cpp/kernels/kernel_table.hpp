@@ -1,0 +1,40 @@
+// What a target offers: the kernels of one element type, and both types under the target's name.
+// The dispatch knows a target by nothing else.
+#pragma once
+
+#include "../problem.hpp"
+
+namespace regard {
+
+struct Kernels {
+  // Attention works in a workspace of this many bytes, aligned to 64.
+  std::int64_t (*attention_workspace_bytes)(const AttentionProblem&, std::int64_t task_rows);
+  std::int64_t (*attention_begin)(const AttentionProblem&, const AttentionTask&, void* workspace);
+  void (*attention_advance)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
+                            std::int64_t key_end, void* workspace);
+  void (*attention_finish)(const AttentionProblem&, const AttentionTask&, void* workspace);
+  void (*attention_weights)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
+                            std::int64_t key_end, void* workspace);
+  std::int64_t block_keys;   // intervals of keys begin at multiples of this
+  std::int64_t task_rows;    // at most this many rows a task
+  std::int64_t strip_lanes;  // rows of a task come in this many at no waste
+
+  std::int64_t (*matmul_workspace_bytes)(const MatmulProblem&);
+  void (*matmul)(const MatmulProblem&, const MatmulTask&, void* workspace);
+  std::int64_t matmul_task_rows;
+  std::int64_t matmul_task_columns;
+
+  void (*stage)(const StageProblem&, const StageRow&);
+
+  // Multiplies and adds in registers for `steps` rounds; returns the floating-point operations.
+  double (*fma_rounds)(std::int64_t steps);
+};
+
+struct Target {
+  const char* name;
+  int vector_bytes;
+  Kernels float32;
+  Kernels float64;
+};
+
+}  // namespace regard

@@ -1,0 +1,169 @@
+// c = a b, for the rows and columns of one task.
+//
+//   for a block of depth                              summed in order, added to c block by block
+//     pack b's columns into panels of lanes           in L2; a panel fits in L1
+//     for a panel
+//       for a tile of rows                            c's tile in registers
+//
+// a is read where it lies if its rows are contiguous, and copied a block at a time if not.
+#pragma once
+
+#include "micro_kernel.hpp"
+#include "pack.hpp"
+#include "workspace.hpp"
+
+namespace regard {
+namespace {
+
+template <class Shape>
+struct Matmul {
+  using T = typename Shape::Element;
+  static constexpr int kRows = Shape::kRows;
+  static constexpr int kPanel = Shape::kStripLanes;
+  static constexpr std::int64_t kTaskRows = 256;
+  static constexpr std::int64_t kPanels = 2;
+  static constexpr std::int64_t kTaskColumns = kPanels * kPanel;
+  // A panel of 128 x 48 floats is 24 KB, three quarters of a 32 KB L1.
+  static constexpr std::int64_t kDepth = 128;
+
+  struct Workspace {
+    T* panels;  // [panel][depth][lanes]
+    T* rows;    // [task rows][depth]
+    T* tile;    // [tile rows][lanes]
+  };
+
+  static std::int64_t depth_of(const MatmulProblem& problem) {
+    return problem.depth < kDepth ? problem.depth : kDepth;
+  }
+
+  static std::int64_t task_rows(const MatmulProblem& problem) {
+    return round_up(problem.rows < kTaskRows ? problem.rows : kTaskRows, kRows);
+  }
+
+  static std::int64_t workspace_bytes(const MatmulProblem& problem) {
+    const std::int64_t depth = depth_of(problem);
+    return static_cast<std::int64_t>(sizeof(T)) *
+           (depth * kTaskColumns + depth * task_rows(problem) + kRows * kPanel);
+  }
+
+  static void run(const MatmulProblem& problem, const MatmulTask& task, void* memory) {
+    Workspace work;
+    const std::int64_t block = depth_of(problem);
+    work.panels = static_cast<T*>(memory);
+    work.tile = work.panels + block * kTaskColumns;
+    work.rows = work.tile + kRows * kPanel;
+    if (problem.depth == 0) clear_product(problem, task);
+    for (std::int64_t k = 0; k < problem.depth; k += block) {
+      const std::int64_t depth = problem.depth - k < block ? problem.depth - k : block;
+      for (std::int64_t column = task.column_begin; column < task.column_end; column += kPanel)
+        pack_panel(problem, task, k, depth, column,
+                   work.panels + (column - task.column_begin) * depth);
+      multiply_block(problem, task, k, depth, work);
+    }
+  }
+
+ private:
+  static void clear_product(const MatmulProblem& problem, const MatmulTask& task) {
+    for (std::int64_t row = task.row_begin; row < task.row_end; ++row)
+      for (std::int64_t column = task.column_begin; column < task.column_end; ++column)
+        static_cast<T*>(task.c)[row * problem.c.row_stride + column * problem.c.column_stride] =
+            T(0);
+  }
+
+  static int columns_from(const MatmulTask& task, std::int64_t column) {
+    const std::int64_t left = task.column_end - column;
+    return static_cast<int>(left < kPanel ? left : kPanel);
+  }
+
+  // panel[k][lane], zeros in lanes beyond the last column.
+  REGARD_NOINLINE void pack_panel(const MatmulProblem& problem, const MatmulTask& task,
+                                  std::int64_t k, std::int64_t depth, std::int64_t column,
+                                  T* panel) {
+    const Operand& b = problem.b;
+    const int columns = columns_from(task, column);
+    const T* from =
+        static_cast<const T*>(task.b) + k * b.row_stride + column * b.column_stride;
+    if (b.column_stride == 1) {
+      copy_padded(from, b.row_stride, 1, depth, columns, panel, depth, kPanel);
+      return;
+    }
+    const T* lanes[kPanel];
+    for (int lane = 0; lane < columns; ++lane) lanes[lane] = from + lane * b.column_stride;
+    rows_to_lanes(lanes, columns, b.row_stride, depth, panel, kPanel, Identity{});
+  }
+
+  REGARD_NOINLINE void multiply_block(const MatmulProblem& problem, const MatmulTask& task,
+                                      std::int64_t k, std::int64_t depth, const Workspace& work) {
+    const Operand& a = problem.a;
+    const T* rows =
+        static_cast<const T*>(task.a) + task.row_begin * a.row_stride + k * a.column_stride;
+    std::int64_t row_stride = a.row_stride;
+    const std::int64_t count = task.row_end - task.row_begin;
+    const std::int64_t whole = a.column_stride == 1 ? count / kRows * kRows : 0;
+    copy_padded(rows + whole * a.row_stride, a.row_stride, a.column_stride, count - whole, depth,
+                work.rows, round_up(count - whole, kRows), depth);
+    for (std::int64_t column = task.column_begin; column < task.column_end; column += kPanel) {
+      const int vectors = (columns_from(task, column) + kLanes<T> - 1) / kLanes<T>;
+      const T* panel = work.panels + (column - task.column_begin) * depth;
+      for (std::int64_t row = 0; row < count; row += kRows) {
+        const bool in_place = row < whole;
+        const T* tile_rows =
+            in_place ? rows + row * row_stride : work.rows + (row - whole) * depth;
+        const std::int64_t stride = in_place ? row_stride : depth;
+        switch (vectors) {
+          case 1:
+            multiply_tile<1>(problem, task, tile_rows, stride, panel, depth, row, column, k > 0,
+                             work.tile);
+            break;
+          case 2:
+            multiply_tile<2>(problem, task, tile_rows, stride, panel, depth, row, column, k > 0,
+                             work.tile);
+            break;
+          default:
+            multiply_tile<Shape::kVectors>(problem, task, tile_rows, stride, panel, depth, row,
+                                           column, k > 0, work.tile);
+        }
+      }
+    }
+  }
+
+  template <int kVectors>
+  REGARD_INLINE void multiply_tile(const MatmulProblem& problem, const MatmulTask& task,
+                                   const T* rows, std::int64_t row_stride, const T* panel,
+                                   std::int64_t depth, std::int64_t row, std::int64_t column,
+                                   bool adds, T* tile) {
+    Accumulators<T, kRows, kVectors> acc;
+    clear<T, kRows, kVectors>(acc);
+    multiply_rows<T, kRows, kVectors>(acc, rows, row_stride, panel, kPanel, depth);
+    const std::int64_t left = task.row_end - task.row_begin - row;
+    const int present = static_cast<int>(left < kRows ? left : kRows);
+    const int columns = columns_from(task, column);
+    const Operand& c = problem.c;
+    T* to = static_cast<T*>(task.c) + (task.row_begin + row) * c.row_stride +
+            column * c.column_stride;
+    if (c.column_stride == 1 && present == kRows && columns == kVectors * kLanes<T>) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+          T* at = to + r * c.row_stride + v * kLanes<T>;
+          store(at, adds ? load<T>(at) + acc[r][v] : acc[r][v]);
+        }
+      return;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        store(tile + (r * kVectors + v) * kLanes<T>, acc[r][v]);
+    for (int r = 0; r < present; ++r)
+      for (int i = 0; i < columns; ++i) {
+        T& at = to[r * c.row_stride + i * c.column_stride];
+        const T product = tile[r * kVectors * kLanes<T> + i];
+        at = adds ? at + product : product;
+      }
+  }
+};
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,76 @@
+// The one product that everything is made of:
+//
+//   acc[row][lane] += sum over k of a[row][k] * b[k][lane]
+//
+// with a broadcast element by element from where it lies and b in vectors. rows x vectors
+// accumulators stay in registers for the whole sum. Each element of acc is summed over k in
+// increasing order, one fma a step, whatever the shape of the tile: a lane's bits do not depend on
+// how many lanes or rows stand beside it.
+#pragma once
+
+#include "../simd/vec.hpp"
+
+namespace regard {
+namespace {
+
+template <class T, int kRows, int kVectors>
+using Accumulators = Vec<T>[kRows][kVectors];
+
+template <class T, int kRows, int kVectors>
+REGARD_INLINE void clear(Accumulators<T, kRows, kVectors>& acc) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = Vec<T>{};
+}
+
+// a[row][k] = a[row * row_stride + k]: keys, or rows of a left matrix.
+template <class T, int kRows, int kVectors>
+REGARD_INLINE void multiply_rows(Accumulators<T, kRows, kVectors>& acc, const T* a,
+                                 std::ptrdiff_t row_stride, const T* b, std::ptrdiff_t b_stride,
+                                 std::int64_t depth) {
+  const T* rows[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) rows[r] = a + r * row_stride;
+#pragma GCC unroll 4
+  for (std::int64_t k = 0; k < depth; ++k) {
+    Vec<T> right[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) right[v] = load(b + k * b_stride + v * kLanes<T>);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Vec<T> left = broadcast(rows[r][k]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(left, right[v], acc[r][v]);
+    }
+  }
+}
+
+// a[row][k] = a[k * step + row]: values, whose rows here are value dimensions.
+// Where kSelect, a term whose b is exactly -0.0 (a hidden key, see online_softmax.hpp) is left out
+// instead of multiplied, so that a NaN or inf in it goes nowhere.
+template <class T, int kRows, int kVectors, bool kSelect>
+REGARD_INLINE void multiply_columns(Accumulators<T, kRows, kVectors>& acc, const T* a,
+                                    std::ptrdiff_t step, const T* b, std::ptrdiff_t b_stride,
+                                    std::int64_t depth) {
+  const Mask<T> hidden_bits = as_bits<T>(broadcast(T(-0.0)));
+#pragma GCC unroll 4
+  for (std::int64_t k = 0; k < depth; ++k) {
+    Vec<T> right[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) right[v] = load(b + k * b_stride + v * kLanes<T>);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Vec<T> left = broadcast(a[k * step + r]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec<T> sum = fma(left, right[v], acc[r][v]);
+        acc[r][v] =
+            kSelect ? select<T>(as_bits<T>(right[v]) == hidden_bits, acc[r][v], sum) : sum;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,94 @@
+// Moves between arrays as the caller has them (a row a query, any strides) and strips (a lane a
+// query, a row of lanes a dimension), and copies blocks of keys and values that cannot be read where
+// they lie.
+#pragma once
+
+#include "../simd/transpose.hpp"
+
+namespace regard {
+namespace {
+
+struct Identity {
+  template <class V>
+  V operator()(V value) const {
+    return value;
+  }
+};
+
+// to[column * to_stride + lane] = op(rows[lane][column * column_stride]); lanes from row_count up
+// to the next whole vector become op(0).
+template <class T, class Op>
+REGARD_INLINE void rows_to_lanes(const T* const* rows, int row_count, std::int64_t column_stride,
+                                 std::int64_t columns, T* to, std::int64_t to_stride, Op op) {
+  constexpr int kWidth = kLanes<T>;
+  for (int lane = 0; lane < row_count; lane += kWidth) {
+    const int present = row_count - lane < kWidth ? row_count - lane : kWidth;
+    std::int64_t column = 0;
+    if (column_stride == 1) {
+      for (; column + kWidth <= columns; column += kWidth) {
+        Vec<T> square[kWidth];
+#pragma GCC unroll 16
+        for (int i = 0; i < kWidth; ++i)
+          square[i] = i < present ? load(rows[lane + i] + column) : Vec<T>{};
+        transpose<T>(square);
+#pragma GCC unroll 16
+        for (int i = 0; i < kWidth; ++i)
+          store(to + (column + i) * to_stride + lane, op(square[i]));
+      }
+    }
+    for (; column < columns; ++column) {
+      Vec<T> gathered{};
+      for (int i = 0; i < present; ++i) gathered[i] = rows[lane + i][column * column_stride];
+      store(to + column * to_stride + lane, op(gathered));
+    }
+  }
+}
+
+// rows[lane][column * column_stride] = op(from[column * from_stride + lane], first lane of vector)
+template <class T, class Op>
+REGARD_INLINE void lanes_to_rows(const T* from, std::int64_t from_stride, std::int64_t columns,
+                                 T* const* rows, int row_count, std::int64_t column_stride, Op op) {
+  constexpr int kWidth = kLanes<T>;
+  for (int lane = 0; lane < row_count; lane += kWidth) {
+    const int present = row_count - lane < kWidth ? row_count - lane : kWidth;
+    std::int64_t column = 0;
+    if (column_stride == 1) {
+      for (; column + kWidth <= columns; column += kWidth) {
+        Vec<T> square[kWidth];
+#pragma GCC unroll 16
+        for (int i = 0; i < kWidth; ++i)
+          square[i] = op(load(from + (column + i) * from_stride + lane), lane);
+        transpose<T>(square);
+#pragma GCC unroll 16
+        for (int i = 0; i < kWidth; ++i)
+          if (i < present) store(rows[lane + i] + column, square[i]);
+      }
+    }
+    for (; column < columns; ++column) {
+      const Vec<T> value = op(load(from + column * from_stride + lane), lane);
+      for (int i = 0; i < present; ++i) rows[lane + i][column * column_stride] = value[i];
+    }
+  }
+}
+
+// Copies rows x columns elements to rows of padded_columns, with zeros behind and below them.
+template <class T>
+REGARD_NOINLINE void copy_padded(const T* from, std::int64_t row_stride,
+                                 std::int64_t column_stride, std::int64_t rows,
+                                 std::int64_t columns, T* to, std::int64_t padded_rows,
+                                 std::int64_t padded_columns) {
+  for (std::int64_t row = 0; row < padded_rows; ++row, to += padded_columns) {
+    std::int64_t column = 0;
+    if (row < rows) {
+      const T* line = from + row * row_stride;
+      if (column_stride == 1)
+        for (; column < columns; ++column) to[column] = line[column];
+      else
+        for (; column < columns; ++column) to[column] = line[column * column_stride];
+    }
+    for (; column < padded_columns; ++column) to[column] = T(0);
+  }
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,115 @@
+// What one thread keeps while it works on one task: strips of queries with their running results,
+// and one block's weights. Its size depends on head_dim and value_dim, never on q_len or kv_len.
+#pragma once
+
+#include "../problem.hpp"
+#include "../simd/vec.hpp"
+
+namespace regard {
+namespace {
+
+// The tile sizes of one element type on one target. Registers of a tile: kRows x kVectors
+// accumulators, kVectors of the right operand, one broadcast.
+template <class T, int kRows_, int kVectors_, int kRegisters>
+struct TileShape {
+  using Element = T;
+  static constexpr int kRows = kRows_;
+  static constexpr int kVectors = kVectors_;
+  static constexpr int kStripLanes = kVectors * kLanes<T>;
+  // Keys whose weights are kept between the two products. A row's sum over keys is made block by
+  // block, so this is part of what decides its bits; 64 to 128 measure alike (docs/performance.md).
+  static constexpr int kBlockKeys = 96;
+  // Rows that share one pass over a block of keys. 192 rows of head_dim 128 are 200 KB of strips,
+  // which leaves L2 room for the block, and cut the traffic from beyond L2 by 192.
+  static constexpr int kTaskRows = 192;
+
+  static_assert(kRows * kVectors + kVectors + 1 <= kRegisters, "the tile does not fit in registers");
+  static_assert(kBlockKeys % kRows == 0, "a block is a whole number of tiles");
+  static_assert(kTaskRows % kStripLanes == 0, "a task is a whole number of strips");
+};
+
+template <class T>
+struct Strip {
+  std::int64_t first_row;  // of the task's kv head, as in AttentionTask
+  int rows;                // lanes in use
+  int vectors;             // lanes / kLanes<T>
+  std::int64_t key_end;    // keys from here on are hidden from every lane by position
+  std::int64_t full_end;   // keys before this are hidden from no lane by position
+  T* queries;              // [head_dim][lanes], times scale log2(e)
+  T* output;               // [padded value_dim][lanes], relative to the reference
+  // The online softmax of each lane, see online_softmax.hpp.
+  T* minus_reference;
+  T* threshold;
+  T* sum;
+  T* block_sum;
+  std::int64_t* positions;  // of each lane's query among the keys
+};
+
+template <class T>
+struct Workspace {
+  Strip<T>* strips;
+  int strip_count;
+  T* weights;      // [block keys][lanes]: the block's weights of the strip at work
+  T* bias;         // [block keys][lanes]: what a mask adds to the block's scores, in log2 units
+  T* exact_tile;   // [tile rows][lanes]: scores computed again, relative to nothing
+  T* keys;         // [block keys][head_dim]: a block that cannot be read in place
+  T* tail_keys;    // [tile rows][head_dim]: the last keys of an array, padded to a tile
+  T* values;       // [block keys][padded value_dim]
+};
+
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Lays a Workspace out in `memory`, itself first. Returns its size in bytes, which is all that
+// happens where memory is null.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64_t task_rows,
+                                     char* memory) {
+  std::int64_t used = round_up(static_cast<std::int64_t>(sizeof(Workspace<T>)), 64);
+  const auto take = [&](std::int64_t bytes) {
+    char* start = memory ? memory + used : nullptr;
+    used = round_up(used + bytes, 64);
+    return start;
+  };
+  const auto take_elements = [&](std::int64_t count) {
+    return reinterpret_cast<T*>(take(count * static_cast<std::int64_t>(sizeof(T))));
+  };
+  const std::int64_t padded_value_dim = round_up(problem.value_dim, Shape::kRows);
+
+  Workspace<T> work{};
+  work.strip_count = static_cast<int>((task_rows + Shape::kStripLanes - 1) / Shape::kStripLanes);
+  work.strips = reinterpret_cast<Strip<T>*>(
+      take(work.strip_count * static_cast<std::int64_t>(sizeof(Strip<T>))));
+  for (int s = 0; s < work.strip_count; ++s) {
+    Strip<T> strip{};
+    const std::int64_t left = task_rows - s * Shape::kStripLanes;
+    strip.rows = static_cast<int>(left < Shape::kStripLanes ? left : Shape::kStripLanes);
+    strip.vectors = (strip.rows + kLanes<T> - 1) / kLanes<T>;
+    const std::int64_t lanes = strip.vectors * kLanes<T>;
+    strip.queries = take_elements(problem.head_dim * lanes);
+    strip.output = take_elements(padded_value_dim * lanes);
+    strip.minus_reference = take_elements(lanes);
+    strip.threshold = take_elements(lanes);
+    strip.sum = take_elements(lanes);
+    strip.block_sum = take_elements(lanes);
+    strip.positions = reinterpret_cast<std::int64_t*>(take(lanes * 8));
+    if (memory) work.strips[s] = strip;
+  }
+  const std::int64_t lanes =
+      round_up(task_rows < Shape::kStripLanes ? task_rows : Shape::kStripLanes, kLanes<T>);
+  const std::int64_t block_keys =
+      round_up(problem.kv_len < Shape::kBlockKeys ? problem.kv_len : Shape::kBlockKeys,
+               Shape::kRows);
+  work.weights = take_elements(block_keys * lanes);
+  work.bias = take_elements(block_keys * lanes);
+  work.exact_tile = take_elements(Shape::kRows * lanes);
+  work.keys = take_elements(block_keys * problem.head_dim);
+  work.tail_keys = take_elements(Shape::kRows * problem.head_dim);
+  work.values = take_elements(block_keys * padded_value_dim);
+  if (memory) *reinterpret_cast<Workspace<T>*>(memory) = work;
+  return used;
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,115 @@
+// What a caller asks for, as plain data: pointers, strides, sizes and options.
+//
+// Filled in by the bindings, split into tasks by the dispatch, read by the kernels. Every stride is
+// in elements of its own array and may be zero or negative; every index is 64 bits wide.
+#pragma once
+
+#include <cstdint>
+
+namespace regard {
+
+enum class Scalar { float32, float64 };
+enum class MaskKind { none, boolean, float32, float64 };
+
+constexpr int kMaxBatchAxes = 64;  // NumPy allows no more axes in all
+
+// An array seen as (batch..., head, row, column). Broadcast axes have stride 0.
+struct Operand {
+  void* data;
+  std::int64_t head_stride;
+  std::int64_t row_stride;
+  std::int64_t column_stride;
+  std::int64_t batch_strides[kMaxBatchAxes];
+};
+
+struct BatchShape {
+  int axes;
+  std::int64_t count;  // product of the sizes
+  std::int64_t sizes[kMaxBatchAxes];
+};
+
+struct AttentionProblem {
+  Scalar scalar;  // of query, key, value, output, weights and lse
+  MaskKind mask_kind;
+  bool is_causal;
+  double scale;  // multiplies query . key
+
+  BatchShape batch;
+  std::int64_t heads;
+  std::int64_t kv_heads;  // divides heads
+  std::int64_t q_len;
+  std::int64_t kv_len;
+  std::int64_t head_dim;
+  std::int64_t value_dim;
+
+  Operand query;
+  Operand key;
+  Operand value;
+  Operand mask;          // rows are queries, columns are keys; its heads are the query's
+  Operand output;
+  Operand weights;       // data is null where the caller does not want them
+  Operand lse;           // one element a row; data is null where the caller does not want it
+  Operand query_offset;  // one int64 a batch entry
+};
+
+// The query rows of one kv head that one thread owns. Row r is query r / group of head r % group:
+// the heads of a group lie side by side, so that one pass over keys and values serves them all and
+// the rows of a task see about the same keys when attention is causal.
+struct AttentionTask {
+  const void* query;  // of the group's first head, as are mask, output, weights and lse
+  const void* key;
+  const void* value;
+  const void* mask;
+  void* output;
+  void* weights;
+  void* lse;
+  std::int64_t query_offset;
+  std::int64_t row_begin;
+  std::int64_t row_end;
+};
+
+// c[row][column] = sum over k of a[row][k] b[k][column], for a range of rows and columns.
+struct MatmulProblem {
+  Scalar scalar;
+  BatchShape batch;
+  std::int64_t rows;
+  std::int64_t columns;
+  std::int64_t depth;
+  Operand a;
+  Operand b;
+  Operand c;
+};
+
+struct MatmulTask {
+  const void* a;
+  const void* b;
+  void* c;
+  std::int64_t row_begin;
+  std::int64_t row_end;
+  std::int64_t column_begin;
+  std::int64_t column_end;
+};
+
+enum class Stage { scale, apply_mask, softmax };
+
+// A stage maps every row of the input to the same row of the output; an Operand's last batch axis,
+// head and row are unused: rows are addressed through batch_strides, elements by column_stride.
+struct StageProblem {
+  Stage stage;
+  Scalar scalar;
+  MaskKind mask_kind;
+  double factor;
+  BatchShape rows;
+  std::int64_t columns;
+  Operand input;
+  Operand mask;
+  Operand output;
+};
+
+struct StageRow {
+  const void* input;
+  const void* mask;
+  void* output;
+};
+
+}  // namespace regard

@@ -1,0 +1,158 @@
+// The vector type: as wide as the target's register, over GCC/Clang vector extensions.
+//
+// A target's source defines REGARD_VECTOR_BYTES and includes the kernels; everything here has
+// internal linkage, so that each target keeps its own copy and no copy compiled for a newer CPU can
+// be picked by the linker for an older one. Arithmetic is written with the ordinary operators. What
+// the extensions cannot say (one fused multiply-add, a test of all lanes) is in this file, once per
+// instruction set. Kernels are compiled with -ffp-contract=off: a product and a sum are fused where
+// `fma` says so and nowhere else, so that every instantiation rounds alike.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define REGARD_INLINE static inline __attribute__((always_inline))
+#define REGARD_NOINLINE static __attribute__((noinline))
+
+namespace regard {
+namespace {
+
+constexpr int kVectorBytes = REGARD_VECTOR_BYTES;
+
+template <class T>
+struct VectorOf;
+
+template <>
+struct VectorOf<float> {
+  typedef float Vec __attribute__((vector_size(kVectorBytes)));
+  typedef float Unaligned __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+  typedef std::int32_t Mask __attribute__((vector_size(kVectorBytes)));
+  static constexpr int kLanes = kVectorBytes / 4;
+};
+
+template <>
+struct VectorOf<double> {
+  typedef double Vec __attribute__((vector_size(kVectorBytes)));
+  typedef double Unaligned __attribute__((vector_size(kVectorBytes), aligned(8), may_alias));
+  typedef std::int64_t Mask __attribute__((vector_size(kVectorBytes)));
+  static constexpr int kLanes = kVectorBytes / 8;
+};
+
+template <class T>
+using Vec = typename VectorOf<T>::Vec;
+template <class T>
+using Mask = typename VectorOf<T>::Mask;  // all bits set in a lane that is true
+template <class T>
+constexpr int kLanes = VectorOf<T>::kLanes;
+
+template <class T>
+REGARD_INLINE Vec<T> load(const T* from) {
+  return *reinterpret_cast<const typename VectorOf<T>::Unaligned*>(from);
+}
+
+template <class T>
+REGARD_INLINE void store(T* to, Vec<T> value) {
+  *reinterpret_cast<typename VectorOf<T>::Unaligned*>(to) = value;
+}
+
+template <class T>
+REGARD_INLINE Vec<T> broadcast(T value) {
+  return value - Vec<T>{};  // x - 0 is x for every x, -0.0 and NaN included
+}
+
+template <class T>
+REGARD_INLINE Vec<T> select(Mask<T> condition, Vec<T> yes, Vec<T> no) {
+  return condition ? yes : no;
+}
+
+// The second operand where either is NaN, as maxps does.
+template <class T>
+REGARD_INLINE Vec<T> maximum(Vec<T> a, Vec<T> b) {
+  return a > b ? a : b;
+}
+
+template <class T>
+REGARD_INLINE Mask<T> as_bits(Vec<T> value) {
+  return reinterpret_cast<Mask<T>>(value);
+}
+
+template <class T>
+REGARD_INLINE Vec<T> as_value(Mask<T> bits) {
+  return reinterpret_cast<Vec<T>>(bits);
+}
+
+// True in the lanes whose sign bit is set, -0.0 and negative NaN included.
+template <class T>
+REGARD_INLINE Mask<T> is_negative(Vec<T> value) {
+  return as_bits<T>(value) < 0;
+}
+
+// a * b + c, rounded once where the target has the instruction.
+#if REGARD_VECTOR_BYTES == 64
+REGARD_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+REGARD_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return _mm512_fmadd_pd(a, b, c);
+}
+REGARD_INLINE bool any_greater(Vec<float> a, Vec<float> b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
+}
+REGARD_INLINE bool any_greater(Vec<double> a, Vec<double> b) {
+  return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ) != 0;
+}
+#elif REGARD_VECTOR_BYTES == 32
+REGARD_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+REGARD_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return _mm256_fmadd_pd(a, b, c);
+}
+REGARD_INLINE bool any_greater(Vec<float> a, Vec<float> b) {
+  return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0;
+}
+REGARD_INLINE bool any_greater(Vec<double> a, Vec<double> b) {
+  return _mm256_movemask_pd(_mm256_cmp_pd(a, b, _CMP_GT_OQ)) != 0;
+}
+#elif defined(__x86_64__)
+REGARD_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return a * b + c; }
+REGARD_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return a * b + c; }
+REGARD_INLINE bool any_greater(Vec<float> a, Vec<float> b) {
+  return _mm_movemask_ps(_mm_cmpgt_ps(a, b)) != 0;
+}
+REGARD_INLINE bool any_greater(Vec<double> a, Vec<double> b) {
+  return _mm_movemask_pd(_mm_cmpgt_pd(a, b)) != 0;
+}
+#elif defined(__aarch64__)
+REGARD_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return (Vec<float>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
+REGARD_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return (Vec<double>)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+}
+REGARD_INLINE bool any_greater(Vec<float> a, Vec<float> b) {
+  return vmaxvq_u32(vcgtq_f32((float32x4_t)a, (float32x4_t)b)) != 0;
+}
+REGARD_INLINE bool any_greater(Vec<double> a, Vec<double> b) {
+  return vmaxvq_u32(vreinterpretq_u32_u64(vcgtq_f64((float64x2_t)a, (float64x2_t)b))) != 0;
+}
+#else
+REGARD_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return a * b + c; }
+REGARD_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return a * b + c; }
+template <class V>
+REGARD_INLINE bool any_greater(V a, V b) {
+  bool any = false;
+  for (int lane = 0; lane < static_cast<int>(sizeof(V) / sizeof(a[0])); ++lane)
+    any |= a[lane] > b[lane];
+  return any;
+}
+#endif
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,33 @@
+"""Exact, fused scaled-dot-product attention for NumPy arrays."""
+
+from regard import masks, positional
+from regard._attention import scaled_dot_product_attention
+from regard._config import (
+    active_target,
+    cpu_targets,
+    get_num_threads,
+    set_num_threads,
+    show_config,
+)
+from regard._core import __version__
+from regard._self_attention import SelfAttention
+from regard._stages import apply_mask, matmul, scale, softmax
+from regard._torch_generator import TorchGenerator
+
+__all__ = [
+    "SelfAttention",
+    "TorchGenerator",
+    "__version__",
+    "active_target",
+    "apply_mask",
+    "cpu_targets",
+    "get_num_threads",
+    "masks",
+    "matmul",
+    "positional",
+    "scale",
+    "scaled_dot_product_attention",
+    "set_num_threads",
+    "show_config",
+    "softmax",
+]

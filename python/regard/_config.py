@@ -1,0 +1,132 @@
+"""What is compiled, what runs and why, and with how many threads."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from regard import _core
+
+
+def cpu_targets() -> tuple[str, ...]:
+    """Return the names of the compiled targets that run on this CPU, best first.
+
+    Returns
+    -------
+    tuple of str
+        ``"baseline"`` is always the last one.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.cpu_targets()[-1]
+    'baseline'
+    """
+    return tuple(row["name"] for row in _core.target_rows() if row["runnable"])
+
+
+def active_target() -> str:
+    """Return the name of the target that computes.
+
+    The best one that this CPU runs, unless the environment variable ``REGARD_TARGET`` named another
+    when regard was imported.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.active_target() in regard.cpu_targets()
+    True
+    """
+    return _core.active_target()
+
+
+def set_num_threads(threads: int | None) -> None:
+    """Set how many threads a call uses that does not say so itself.
+
+    Parameters
+    ----------
+    threads : int or None
+        At least 1. None returns to the choice at import: ``REGARD_NUM_THREADS``, else
+        ``OMP_NUM_THREADS``, else the CPUs that the process may use, within the quota of its cgroup.
+
+    Raises
+    ------
+    TypeError
+        If `threads` is no integer.
+    ValueError
+        If `threads` is below 1.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.set_num_threads(2)
+    >>> regard.get_num_threads()
+    2
+    >>> regard.set_num_threads(None)
+    """
+    _core.set_num_threads(threads)
+
+
+def get_num_threads() -> int:
+    """Return how many threads a call uses that does not say so itself.
+
+    See Also
+    --------
+    set_num_threads : sets it.
+    """
+    return _core.num_threads()
+
+
+@overload
+def show_config(mode: Literal["stdout"] = "stdout") -> None: ...
+@overload
+def show_config(mode: Literal["dicts"]) -> dict[str, Any]: ...
+def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
+    """Show how regard was built and what it uses here.
+
+    Parameters
+    ----------
+    mode : {"stdout", "dicts"}, default "stdout"
+        Print a report, or return it as a dictionary, as `numpy.show_config` does.
+
+    Returns
+    -------
+    dict or None
+        With ``mode="dicts"``: version, compiler, build_type, python, numpy, openmp, targets,
+        active_target, active_reason, threads, threads_reason.
+
+    Raises
+    ------
+    ValueError
+        If `mode` is something else.
+
+    Examples
+    --------
+    >>> import regard
+    >>> sorted(regard.show_config(mode="dicts"))[:3]
+    ['active_reason', 'active_target', 'build_type']
+    """
+    if mode not in ("stdout", "dicts"):
+        raise ValueError(f"mode must be 'stdout' or 'dicts', got {mode!r}")
+    config: dict[str, Any] = {
+        **_core.build_info(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "targets": _core.target_rows(),
+        "active_target": _core.active_target(),
+        "active_reason": _core.active_target_reason(),
+        "threads": _core.num_threads(),
+        "threads_reason": _core.num_threads_reason(),
+    }
+    if mode == "dicts":
+        return config
+    runnable = ", ".join(row["name"] for row in config["targets"] if row["runnable"])
+    compiled = ", ".join(row["name"] for row in config["targets"])
+    print(f"regard    {config['version']} (Python {config['python']}, NumPy {config['numpy']})")
+    print(f"compiler  {config['compiler']}, {config['build_type']}, {config['openmp']}")
+    print(f"targets   {compiled} compiled; {runnable} run here")
+    print(f"active    {config['active_target']} ({config['active_reason']})")
+    print(f"threads   {config['threads']} ({config['threads_reason']})")
+    return None

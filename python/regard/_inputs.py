@@ -1,0 +1,81 @@
+"""What callers pass, as arrays that the kernels can read: NumPy's conversions, or a TypeError."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+FloatArray = np.ndarray[Any, np.dtype[np.float32]] | np.ndarray[Any, np.dtype[np.float64]]
+
+_COMPUTE_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def _as_array(name: str, value: ArrayLike) -> NDArray[Any]:
+    if value is None:
+        raise TypeError(f"{name} must be an array of float32 or float64, got None")
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} must be a plain array, got a masked array, whose mask would be ignored; "
+            "pass .filled(...) and a mask argument"
+        )
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array or a regular nested list: {error}") from None
+
+
+def _compute_type(name: str, array: NDArray[Any]) -> np.dtype[Any]:
+    native = array.dtype.newbyteorder("=")
+    if native in _COMPUTE_TYPES:
+        return native
+    if array.dtype.kind in "biu":
+        return np.dtype(np.float64)
+    raise TypeError(f"{name} must be an array of float32 or float64, got {array.dtype}")
+
+
+def _as_readable(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return `array` itself, or a copy where the type, alignment or strides forbid reading it."""
+    readable = np.asarray(array, dtype=dtype)
+    strides_fit = all(stride % dtype.itemsize == 0 for stride in readable.strides)
+    if readable.flags.aligned and strides_fit:
+        return readable
+    return readable.copy()
+
+
+def as_float_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
+    """Convert named arguments to arrays of their common type, float32 or float64.
+
+    Integers, bools and lists of them become float64, as in NumPy; other byte orders become native.
+    Arrays that are fine already are returned as they are.
+    """
+    arrays = {name: _as_array(name, value) for name, value in arguments.items()}
+    dtype = np.result_type(*(_compute_type(name, array) for name, array in arrays.items()))
+    return tuple(_as_readable(array, dtype) for array in arrays.values())
+
+
+def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
+    """Convert a mask to a bool, float32 or float64 array, or raise TypeError."""
+    if mask is None:
+        return None
+    array = _as_array("mask", mask)
+    if array.dtype.kind == "b":
+        return _as_readable(array, np.dtype(np.bool_))
+    if array.dtype == np.float16:
+        return array.astype(np.float32)
+    native = array.dtype.newbyteorder("=")
+    if native in _COMPUTE_TYPES:
+        return _as_readable(array, native)
+    if array.dtype.kind in "iu":
+        raise TypeError(
+            f"mask must be bool (True = may attend) or float (added to the scores), got "
+            f"{array.dtype}; use mask.astype(bool) if 1 means may attend, or "
+            f"mask.astype(float) if it is to be added"
+        )
+    raise TypeError(
+        f"mask must be an array of bool (True = may attend) or of float (added to the scores), "
+        f"got {array.dtype}"
+    )

@@ -1,0 +1,174 @@
+"""The four stages of attention as functions of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from regard import _core
+from regard._inputs import as_float_arrays, as_mask
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+
+def matmul(
+    a: ArrayLike, b: ArrayLike, *, out: Array | None = None, threads: int | None = None
+) -> Array:
+    """Multiply matrices, as `numpy.matmul` does.
+
+    Parameters
+    ----------
+    a : array_like, shape (..., rows, depth) or (depth,)
+        Float32 or float64; integers and lists become float64. Leading axes broadcast.
+    b : array_like, shape (..., depth, columns) or (depth,)
+        Any strides: ``keys.T`` is read where it lies.
+    out : ndarray, optional
+        Where to write the product: of the result's type and shape, overlapping neither operand.
+    threads : int, optional
+        At most this many threads; the result has the same bits for any number.
+
+    Returns
+    -------
+    ndarray, shape (..., rows, columns)
+        ``sum over k of a[..., i, k] * b[..., k, j]``. The axis of a 1-D operand is left out.
+
+    Raises
+    ------
+    TypeError
+        If an operand is neither float32 nor float64 nor converts to them, or `out` has another type.
+    ValueError
+        If shapes disagree, an operand is a scalar, or `out` overlaps an operand.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.matmul([[1, 2], [3, 4]], [[1], [1]])
+    array([[3.],
+           [7.]])
+    """
+    a, b = as_float_arrays(a=a, b=b)
+    return _core.matmul(a, b, out, threads)
+
+
+def scale(
+    scores: ArrayLike, factor: float, *, out: Array | None = None, threads: int | None = None
+) -> Array:
+    """Multiply scores by one number, usually ``1 / sqrt(head_dim)``.
+
+    Parameters
+    ----------
+    scores : array_like
+        Float32 or float64; integers and lists become float64.
+    factor : float
+        A finite number. The result keeps the type of `scores`.
+    out : ndarray, optional
+        Where to write the result; may be `scores` itself.
+    threads : int, optional
+        At most this many threads.
+
+    Returns
+    -------
+    ndarray
+        ``scores * factor``, of the shape of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If `factor` is not a real number, or an array has the wrong type.
+    ValueError
+        If `factor` is not finite, or `out` has another shape or overlaps `scores` in part.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.scale([[2.0, 4.0]], 0.5)
+    array([[1., 2.]])
+    """
+    (scores,) = as_float_arrays(scores=scores)
+    return _core.scale(scores, factor, out, threads)
+
+
+def apply_mask(
+    scores: ArrayLike, mask: ArrayLike, *, out: Array | None = None, threads: int | None = None
+) -> Array:
+    """Hide scores, or add a bias to them.
+
+    Parameters
+    ----------
+    scores : array_like, shape (..., q_len, kv_len)
+        Float32 or float64; integers and lists become float64.
+    mask : array_like of bool or float
+        Broadcasts to the shape of `scores`. Bool: where False the result is -inf. Float: added;
+        where it is -inf the result is -inf, whatever the score.
+    out : ndarray, optional
+        Where to write the result; may be `scores` itself.
+    threads : int, optional
+        At most this many threads.
+
+    Returns
+    -------
+    ndarray
+        The masked scores, of the shape and type of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If `mask` is neither bool nor float, or an array has the wrong type.
+    ValueError
+        If `mask` does not broadcast, or `out` has another shape or overlaps an input in part.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.apply_mask([[1.0, 2.0], [3.0, 4.0]], [[True, False], [True, True]])
+    array([[  1., -inf],
+           [  3.,   4.]])
+    """
+    (scores,) = as_float_arrays(scores=scores)
+    readable = as_mask(mask)
+    if readable is None:
+        raise TypeError("mask must be an array of bool or float, got None")
+    return _core.apply_mask(scores, readable, out, threads)
+
+
+def softmax(
+    x: ArrayLike, axis: int = -1, *, out: Array | None = None, threads: int | None = None
+) -> Array:
+    r"""Normalise exponentials along an axis.
+
+    .. math:: y_i = \frac{\exp(x_i - \max x)}{\sum_j \exp(x_j - \max x)}
+
+    Parameters
+    ----------
+    x : array_like
+        Float32 or float64; integers and lists become float64.
+    axis : int, default -1
+        The axis along which the result sums to 1.
+    out : ndarray, optional
+        Where to write the result; may be `x` itself.
+    threads : int, optional
+        At most this many threads.
+
+    Returns
+    -------
+    ndarray
+        Of the shape and type of `x`. Where everything along the axis is -inf the result is 0, as in
+        the fused call for a query that sees no key.
+
+    Raises
+    ------
+    TypeError
+        If `x` has the wrong type or `axis` is no integer.
+    ValueError
+        If `axis` is out of range, or `out` has another shape or overlaps `x` in part.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.softmax([0.1, -0.2, 0.3, -0.2, 0.5]).round(4)
+    array([0.1925, 0.1426, 0.2351, 0.1426, 0.2872])
+    """
+    (x,) = as_float_arrays(x=x)
+    return _core.softmax(x, axis, out, threads)
