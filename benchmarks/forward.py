@@ -66,10 +66,11 @@ def engines(query, key, value, is_causal, threads) -> dict[str, Callable[[], obj
 
 def medians(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
     for _ in range(rounds):
         for name, call in calls.items():
+            # Not counted: another engine's threads may still be spinning on the cores, and its
+            # arrays lie in the caches.
+            call()
             start = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - start)

@@ -349,7 +349,9 @@ struct AttentionForward {
         Accumulators<T, kRows, kVectors> acc;
         score_tile<T, kRows, kVectors, kind.kBias>(acc, keys, stride, bias, strip,
                                                    strip.minus_reference, problem.head_dim);
+#pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
           for (int v = 0; v < kVectors; ++v) {
             const Vec<T> reciprocal = reciprocal_of_sum<T>(load(strip.sum + v * kLanes<T>));
             const Vec<T> weight = weight_of<T, kRows, kVectors, kind.kBias>(acc[r][v], bias, r, v);

@@ -12,7 +12,11 @@ REGARD_NOINLINE double fma_rounds(std::int64_t steps) {
   using T = typename Shape::Element;
   constexpr int kRows = Shape::kRows, kVectors = Shape::kVectors;
   Accumulators<T, kRows, kVectors> acc;
-  clear<T, kRows, kVectors>(acc);
+  // Different everywhere, or the compiler would compute one and copy it.
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = broadcast(T(r * kVectors + v));
   Vec<T> left = broadcast(T(0.5)), right = broadcast(T(0.25));
   for (std::int64_t step = 0; step < steps; ++step) {
     // Opaque to the compiler, which would otherwise sum the series itself.
@@ -26,7 +30,9 @@ REGARD_NOINLINE double fma_rounds(std::int64_t steps) {
         for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(a, acc[r][v], b);
   }
   Vec<T> sum{};
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) sum = sum + acc[r][v];
   asm volatile("" : : "m"(sum));
   return 2.0 * 4 * kRows * kVectors * kLanes<T> * static_cast<double>(steps);
