@@ -62,8 +62,8 @@ struct AttentionForward {
       for (std::int64_t i = 0; i < padded_value_dim * lanes; i += kLanes<T>)
         store(strip.output + i, Vec<T>{});
       for (int lane = 0; lane < lanes; ++lane) {
-        strip.minus_reference[lane] = T(0);
-        strip.threshold[lane] = -kInfinity<T>;
+        strip.reference[lane] = T(0);
+        strip.limit[lane] = -kInfinity<T>;
         strip.sum[lane] = T(-0.0);
       }
       strip.full_end = interval_end(problem, strip.positions[0]);
@@ -106,7 +106,7 @@ struct AttentionForward {
       if (task.lse) {
         row_pointers(problem, problem.lse, task.lse, strip, 0, rows);
         for (int lane = 0; lane < strip.rows; ++lane)
-          *rows[lane] = log_sum_exp(strip.minus_reference[lane], strip.sum[lane]);
+          *rows[lane] = log_sum_exp(strip.reference[lane], strip.sum[lane]);
       }
     }
   }
@@ -244,27 +244,21 @@ struct AttentionForward {
     for (int v = 0; v < kVectors; ++v)
       store(strip.block_sum + v * kLanes<T>, broadcast(T(-0.0)));
 
-    bool hides_something = has_float_mask;
+    bool hides_something = false;
     for (int k = 0; k < count; k += kRows) {
       T* bias = work.bias + k * kWidth;
       const bool is_tail = block.count - k < kRows;
       const T* keys = is_tail ? block.tail_keys : block.keys + k * block.key_stride;
       const std::ptrdiff_t stride = is_tail ? problem.head_dim : block.key_stride;
-      const auto run = [&](auto kind) {
-        weights_tile<T, kRows, kVectors, kind.kBias>(keys, stride, bias, strip, work.weights, k,
-                                                     work.exact_tile, problem.head_dim,
-                                                     padded_value_dim);
-      };
       switch (tile_kind<T, kRows, kVectors>(problem, task, strip, block, k, bias)) {
         case TileKind::visible:
-          run(Kind<Bias::none>{});
+          weights_tile<T, kRows, kVectors, false>(keys, stride, bias, strip, work.weights, k,
+                                                  problem.head_dim, padded_value_dim);
           break;
-        case TileKind::mixed:
-          run(Kind<Bias::select>{});
+        case TileKind::biased:
+          weights_tile<T, kRows, kVectors, true>(keys, stride, bias, strip, work.weights, k,
+                                                 problem.head_dim, padded_value_dim);
           hides_something = true;
-          break;
-        case TileKind::additive:
-          run(Kind<Bias::additive>{});
           break;
         case TileKind::hidden:
           for (int i = 0; i < kRows * kVectors; ++i)
@@ -286,11 +280,6 @@ struct AttentionForward {
     else
       add_values<kVectors, false>(strip, block, count, padded_value_dim, work.weights);
   }
-
-  template <Bias kBias_>
-  struct Kind {
-    static constexpr Bias kBias = kBias_;
-  };
 
   // output += weights value, the block's sum first and then one addition: two levels of summation
   // keep the error near that of a blocked matrix product, however many keys there are.
@@ -327,6 +316,26 @@ struct AttentionForward {
       float_mask_bias<T, double, kVectors>(problem, task, strip, block.begin, count, bias);
   }
 
+  template <int kVectors, bool kHasBias>
+  REGARD_INLINE void final_tile(const T* keys, std::ptrdiff_t key_stride, const T* bias,
+                                const Strip<T>& strip, std::int64_t head_dim, T* tile) {
+    Accumulators<T, kRows, kVectors> acc;
+    score_tile<T, kRows, kVectors, kHasBias>(acc, keys, key_stride, bias, strip, head_dim);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec<T> reference = load(strip.reference + v * kLanes<T>);
+      const Vec<T> reciprocal = reciprocal_of_sum<T>(load(strip.sum + v * kLanes<T>));
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const Vec<T> weight =
+            weight_of<T, kVectors, kHasBias>(acc[r][v], reference, bias, r, v);
+        const Mask<T> hidden = as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0)));
+        store(tile + (r * kVectors + v) * kLanes<T>,
+              select<T>(hidden, Vec<T>{}, weight * reciprocal));
+      }
+    }
+  }
+
   // The block's weights of one strip, divided by the sums, in work.weights.
   template <int kVectors>
   REGARD_NOINLINE void final_weights(const AttentionProblem& problem, const AttentionTask& task,
@@ -345,30 +354,12 @@ struct AttentionForward {
       const bool is_tail = block.count - k < kRows;
       const T* keys = is_tail ? block.tail_keys : block.keys + k * block.key_stride;
       const std::ptrdiff_t stride = is_tail ? problem.head_dim : block.key_stride;
-      const auto run = [&](auto kind) {
-        Accumulators<T, kRows, kVectors> acc;
-        score_tile<T, kRows, kVectors, kind.kBias>(acc, keys, stride, bias, strip,
-                                                   strip.minus_reference, problem.head_dim);
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-          for (int v = 0; v < kVectors; ++v) {
-            const Vec<T> reciprocal = reciprocal_of_sum<T>(load(strip.sum + v * kLanes<T>));
-            const Vec<T> weight = weight_of<T, kRows, kVectors, kind.kBias>(acc[r][v], bias, r, v);
-            const Mask<T> hidden = as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0)));
-            store(tile + (r * kVectors + v) * kLanes<T>,
-                  select<T>(hidden, Vec<T>{}, weight * reciprocal));
-          }
-      };
       switch (tile_kind<T, kRows, kVectors>(problem, task, strip, block, k, bias)) {
         case TileKind::visible:
-          run(Kind<Bias::none>{});
+          final_tile<kVectors, false>(keys, stride, bias, strip, problem.head_dim, tile);
           break;
-        case TileKind::mixed:
-          run(Kind<Bias::select>{});
-          break;
-        case TileKind::additive:
-          run(Kind<Bias::additive>{});
+        case TileKind::biased:
+          final_tile<kVectors, true>(keys, stride, bias, strip, problem.head_dim, tile);
           break;
         case TileKind::hidden:
           for (int i = 0; i < kRows * kVectors; ++i)

@@ -1,9 +1,9 @@
-// Which keys of a block a strip sees, as one of four answers for every tile.
+// Which keys of a block a strip sees, as one of three answers for every tile.
 //
 // Positions (causal) and the end of the array give intervals, known per strip before any key is
 // read. A bool mask is read where a tile needs it, once a lane; a float mask is brought into lanes
 // for a whole block. Both end as `bias`, one mechanism for everything that hides: 0 and -inf, or the
-// float mask's own values.
+// float mask's own values. A bias of 0 leaves a score's bits alone.
 #pragma once
 
 #include <string.h>
@@ -17,8 +17,7 @@ namespace {
 enum class TileKind {
   visible,   // to every lane
   hidden,    // from every lane
-  mixed,     // see bias: 0 or -inf
-  additive,  // see bias: any value
+  biased,    // see bias
 };
 
 template <class T>
@@ -113,7 +112,7 @@ REGARD_NOINLINE TileKind bool_mask_bias(const AttentionProblem& problem,
     for (int lane = 0; lane < kWidth; ++lane)
       bias[r * kWidth + lane] =
           visible[lanes == 1 ? 0 : lane][r] || lane >= strip.rows ? T(0) : -kInfinity<T>;
-  return TileKind::mixed;
+  return TileKind::biased;
 }
 
 // Hides, in one tile's bias, what lies after a lane's position or beyond the array.
@@ -146,12 +145,12 @@ REGARD_INLINE TileKind tile_kind(const AttentionProblem& problem, const Attentio
   if (problem.mask_kind == MaskKind::boolean)
     kind = bool_mask_bias<T, kRows, kVectors>(problem, task, strip, key, keys, tile_bias);
   else if (problem.mask_kind != MaskKind::none)
-    kind = TileKind::additive;
+    kind = TileKind::biased;
   const bool is_edge = keys < kRows || key + kRows > strip.full_end;
   if (is_edge && kind != TileKind::hidden) {
     hide_by_position<T, kRows, kVectors>(problem, strip, key, kind != TileKind::visible,
                                          tile_bias);
-    if (kind == TileKind::visible) kind = TileKind::mixed;
+    kind = TileKind::biased;
   }
   return kind;
 }

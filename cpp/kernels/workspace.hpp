@@ -38,8 +38,8 @@ struct Strip {
   T* queries;              // [head_dim][lanes], times scale log2(e)
   T* output;               // [padded value_dim][lanes], relative to the reference
   // The online softmax of each lane, see online_softmax.hpp.
-  T* minus_reference;
-  T* threshold;
+  T* reference;
+  T* limit;  // the score from which the reference moves
   T* sum;
   T* block_sum;
   std::int64_t* positions;  // of each lane's query among the keys
@@ -51,7 +51,6 @@ struct Workspace {
   int strip_count;
   T* weights;      // [block keys][lanes]: the block's weights of the strip at work
   T* bias;         // [block keys][lanes]: what a mask adds to the block's scores, in log2 units
-  T* exact_tile;   // [tile rows][lanes]: scores computed again, relative to nothing
   T* keys;         // [block keys][head_dim]: a block that cannot be read in place
   T* tail_keys;    // [tile rows][head_dim]: the last keys of an array, padded to a tile
   T* values;       // [block keys][padded value_dim]
@@ -89,8 +88,8 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
     const std::int64_t lanes = strip.vectors * kLanes<T>;
     strip.queries = take_elements(problem.head_dim * lanes);
     strip.output = take_elements(padded_value_dim * lanes);
-    strip.minus_reference = take_elements(lanes);
-    strip.threshold = take_elements(lanes);
+    strip.reference = take_elements(lanes);
+    strip.limit = take_elements(lanes);
     strip.sum = take_elements(lanes);
     strip.block_sum = take_elements(lanes);
     strip.positions = reinterpret_cast<std::int64_t*>(take(lanes * 8));
@@ -103,7 +102,6 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
                Shape::kRows);
   work.weights = take_elements(block_keys * lanes);
   work.bias = take_elements(block_keys * lanes);
-  work.exact_tile = take_elements(Shape::kRows * lanes);
   work.keys = take_elements(block_keys * problem.head_dim);
   work.tail_keys = take_elements(Shape::kRows * problem.head_dim);
   work.values = take_elements(block_keys * padded_value_dim);
