@@ -15,6 +15,14 @@ bool is_numpy_bool(py::handle value) {
   return name == "numpy.bool" || name == "numpy.bool_";
 }
 
+// A Python float or int, or a NumPy scalar or 0-d array of integers or floats.
+bool is_real_number(py::handle value) {
+  if (PyFloat_Check(value.ptr()) || PyLong_CheckExact(value.ptr())) return true;
+  if (!py::hasattr(value, "dtype") || !py::hasattr(value, "ndim")) return false;
+  const std::string kind = py::str(value.attr("dtype").attr("kind"));
+  return value.attr("ndim").cast<int>() == 0 && (kind == "f" || kind == "i" || kind == "u");
+}
+
 }  // namespace
 
 std::int64_t whole_number_of(const char* name, py::handle value) {
@@ -46,12 +54,15 @@ bool flag_of(const char* name, py::handle value) {
 }
 
 double number_of(const char* name, py::handle value) {
-  const bool is_number = PyFloat_Check(value.ptr()) || PyIndex_Check(value.ptr()) ||
-                         (py::hasattr(value, "__float__") && py::hasattr(value, "dtype"));
-  if (!is_number || PyBool_Check(value.ptr()))
+  if (!is_real_number(value))
     throw py::type_error(std::string(name) + " must be a real number, got " + kind_of(value));
   const double number = PyFloat_AsDouble(value.ptr());
   if (number == -1.0 && PyErr_Occurred()) throw py::error_already_set();
+  return number;
+}
+
+double finite_number_of(const char* name, py::handle value) {
+  const double number = number_of(name, value);
   if (!std::isfinite(number))
     throw py::value_error(std::string(name) + " must be finite, got " +
                           std::string(py::str(value)));

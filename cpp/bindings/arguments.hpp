@@ -14,8 +14,9 @@ int thread_count_of(py::handle threads);
 
 bool flag_of(const char* name, py::handle value);
 
-// A finite real number.
+// A real number.
 double number_of(const char* name, py::handle value);
+double finite_number_of(const char* name, py::handle value);
 
 std::int64_t whole_number_of(const char* name, py::handle value);
 

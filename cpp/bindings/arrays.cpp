@@ -168,31 +168,44 @@ py::array new_array(Scalar scalar, const Shape& shape) {
   return py::array(py::dtype(scalar == Scalar::float32 ? kFloat : kDouble), shape);
 }
 
-ArrayView out_view(py::handle object, Scalar scalar, const Shape& shape) {
+Result::Result(py::handle out, Scalar scalar, const Shape& shape)
+    : is_given_(!out.is_none()), is_direct_(true) {
+  if (!is_given_) {
+    view = view_of("output", new_array(scalar, shape));
+    return;
+  }
   const char* type = scalar == Scalar::float32 ? "float32" : "float64";
-  if (!is_readable_float(object) ||
-      scalar_of(view_of("out", object)) != scalar)
-    throw py::type_error(std::string("out must be an aligned array of ") + type + ", got " +
-                         describe(object));
-  ArrayView view = view_of("out", object);
-  if (view.shape != shape)
-    throw py::value_error("out must have shape " + to_text(shape) + ", got " +
-                          to_text(view.shape));
-  if (!view.array.writeable()) throw py::value_error("out must be writeable, got a read-only array");
-  for (std::size_t axis = 0; axis < shape.size(); ++axis)
-    if (view.strides[axis] == 0 && shape[axis] > 1)
+  const py::dtype wanted(scalar == Scalar::float32 ? kFloat : kDouble);
+  if (!is_plain_array(out) || !py::reinterpret_borrow<py::array>(out).dtype().equal(wanted))
+    throw py::type_error(std::string("out must be an array of ") + type + ", got " +
+                         describe(out));
+  out_ = py::reinterpret_borrow<py::array>(out);
+  const Shape given(out_.shape(), out_.shape() + out_.ndim());
+  if (given != shape)
+    throw py::value_error("out must have shape " + to_text(shape) + ", got " + to_text(given));
+  if (!out_.writeable()) throw py::value_error("out must be writeable, got a read-only array");
+  for (py::ssize_t axis = 0; axis < out_.ndim(); ++axis)
+    if (out_.strides(axis) == 0 && out_.shape(axis) > 1)
       throw py::value_error("out must have an element of its own for every result, got stride 0 "
                             "along axis " + std::to_string(axis));
-  return view;
+  is_direct_ = is_readable_float(out);
+  view = view_of("out", is_direct_ ? out_ : new_array(scalar, shape));
 }
 
-void forbid_overlap(const ArrayView& out, const ArrayView& input, bool may_be_same) {
-  if (may_be_same && out.array.data() == input.array.data() && out.shape == input.shape &&
-      out.strides == input.strides)
+void Result::forbid_overlap(const ArrayView& input, bool may_be_same) const {
+  if (!is_given_ || !is_direct_) return;
+  if (may_be_same && view.array.data() == input.array.data() && view.shape == input.shape &&
+      view.strides == input.strides)
     return;
-  if (shares_memory(out, input))
+  if (shares_memory(view, input))
     throw py::value_error("out must not overlap " + std::string(input.name) +
                           ": it would be overwritten before it is read; pass another array");
+}
+
+py::object Result::deliver() const {
+  if (is_given_ && !is_direct_)
+    py::module_::import("numpy").attr("copyto")(out_, view.array);
+  return is_given_ ? out_ : view.array;
 }
 
 }  // namespace regard

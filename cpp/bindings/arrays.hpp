@@ -57,11 +57,25 @@ BatchShape batch_of(const Shape& shape);
 
 py::array new_array(Scalar scalar, const Shape& shape);
 
-// Checks a caller's `out`: an ndarray of this type and shape, writeable, with no element twice.
-ArrayView out_view(py::handle object, Scalar scalar, const Shape& shape);
+// Where a call's main result goes: a new array, or the caller's `out`.
+struct Result {
+  // Checks `out` (None: a new array): an ndarray of this type and shape, writeable, with an element of
+  // its own for every result. Throws TypeError or ValueError.
+  Result(py::handle out, Scalar scalar, const Shape& shape);
 
-// Throws ValueError where the memory of `out` and of `input` overlaps; an input that is `out` itself,
-// element for element, is let through if `may_be_same`.
-void forbid_overlap(const ArrayView& out, const ArrayView& input, bool may_be_same);
+  // Throws ValueError where the memory of `out` and of `input` overlaps; an input that is `out`
+  // itself, element for element, is let through if `may_be_same`.
+  void forbid_overlap(const ArrayView& input, bool may_be_same) const;
+
+  // What the caller gets, after the kernels have filled `view`.
+  py::object deliver() const;
+
+  ArrayView view;
+
+ private:
+  py::array out_;  // the caller's, where it is one
+  bool is_given_;
+  bool is_direct_;  // the kernels can write it as it lies; else `view` is an array of our own
+};
 
 }  // namespace regard

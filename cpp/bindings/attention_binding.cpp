@@ -112,6 +112,9 @@ Operand offset_operand(py::handle query_offset, const AttentionProblem& problem,
     throw py::type_error("query_offset must be an integer or an array of integers, got " +
                          (given.ndim() == 0 ? std::string(Py_TYPE(query_offset.ptr())->tp_name)
                                             : std::string(py::str(given.dtype()))));
+  if (given.size() > 0 && numpy.attr("max")(given) > py::int_(INT64_MAX))
+    throw py::value_error("query_offset must fit in 64 bits, got " +
+                          std::string(py::str(numpy.attr("max")(given))));
   // A copy of our own, of known type, that a neighbouring thread cannot change under us.
   storage.array = numpy.attr("clip")(given, -kFarthest, kFarthest)
                       .attr("astype")("int64", py::arg("order") = "C");
@@ -159,7 +162,7 @@ py::object attention(py::handle query_object, py::handle key_object, py::handle 
   problem.head_dim = query.size(1);
   problem.value_dim = value.size(1);
   problem.scale = scale.is_none() ? 1.0 / std::sqrt(static_cast<double>(problem.head_dim))
-                                  : number_of("scale", scale);
+                                  : finite_number_of("scale", scale);
 
   Shape batch;
   const std::vector<const ArrayView*> inputs{&query, &key, &value};
@@ -191,14 +194,9 @@ py::object attention(py::handle query_object, py::handle key_object, py::handle 
   Offsets offsets;
   problem.query_offset = offset_operand(query_offset, problem, batch, offsets);
 
-  ArrayView output;
-  if (out.is_none()) {
-    output = float_view("output", new_array(problem.scalar, output_shape));
-  } else {
-    output = out_view(out, problem.scalar, output_shape);
-    for (const ArrayView* input : read) forbid_overlap(output, *input, false);
-  }
-  problem.output = operand_of(output, problem.batch);
+  Result output(out, problem.scalar, output_shape);
+  for (const ArrayView* input : read) output.forbid_overlap(*input, false);
+  problem.output = operand_of(output.view, problem.batch);
 
   ArrayView weights, lse;
   problem.weights.data = problem.lse.data = nullptr;
@@ -217,10 +215,11 @@ py::object attention(py::handle query_object, py::handle key_object, py::handle 
   run_without_gil(
       [&](const StopSignal& signal) { attention_forward(problem, thread_count, signal); });
 
-  if (wants_weights && wants_lse) return py::make_tuple(output.array, weights.array, lse.array);
-  if (wants_weights) return py::make_tuple(output.array, weights.array);
-  if (wants_lse) return py::make_tuple(output.array, lse.array);
-  return std::move(output.array);
+  const py::object delivered = output.deliver();
+  if (wants_weights && wants_lse) return py::make_tuple(delivered, weights.array, lse.array);
+  if (wants_weights) return py::make_tuple(delivered, weights.array);
+  if (wants_lse) return py::make_tuple(delivered, lse.array);
+  return delivered;
 }
 
 }  // namespace regard

@@ -63,16 +63,11 @@ py::object stage(Stage kind, const char* name, py::handle input_object, double f
     mask = mask_view(mask_object);
     problem.mask_kind = mask_kind_of(mask);
   }
-  ArrayView output;
-  if (out.is_none()) {
-    output = float_view("output", new_array(problem.scalar, shape));
-  } else {
-    output = out_view(out, problem.scalar, shape);
-    forbid_overlap(output, input, true);
-    if (kind == Stage::apply_mask) forbid_overlap(output, mask, false);
-  }
-  const py::array result = output.array;
+  Result result(out, problem.scalar, shape);
+  result.forbid_overlap(input, true);
+  if (kind == Stage::apply_mask) result.forbid_overlap(mask, false);
 
+  ArrayView output = result.view;
   make_1d(input);
   make_1d(output);
   const std::size_t row_axis = static_cast<std::size_t>(axis < 0 ? axis + input.axes() : axis);
@@ -99,7 +94,7 @@ py::object stage(Stage kind, const char* name, py::handle input_object, double f
     problem.mask = rows_operand(mask, row_axis);
   }
   run_without_gil([&](const StopSignal& signal) { run_stage(problem, thread_count, signal); });
-  return result;
+  return result.deliver();
 }
 
 }  // namespace
@@ -138,14 +133,9 @@ py::object matmul(py::handle a_object, py::handle b_object, py::handle out, py::
   Shape shape = batch;
   if (!drops_row) shape.push_back(problem.rows);
   if (!drops_column) shape.push_back(problem.columns);
-  ArrayView c;
-  if (out.is_none()) {
-    c = float_view("output", new_array(problem.scalar, shape));
-  } else {
-    c = out_view(out, problem.scalar, shape);
-    for (const ArrayView* input : inputs) forbid_overlap(c, *input, false);
-  }
-  const py::array result = c.array;
+  Result result(out, problem.scalar, shape);
+  for (const ArrayView* input : inputs) result.forbid_overlap(*input, false);
+  ArrayView c = result.view;
   if (drops_row) {
     const auto at = static_cast<std::ptrdiff_t>(batch.size());
     c.shape.insert(c.shape.begin() + at, 1);
@@ -157,7 +147,7 @@ py::object matmul(py::handle a_object, py::handle b_object, py::handle out, py::
   }
   problem.c = matrix_operand(c, problem.batch);
   run_without_gil([&](const StopSignal& signal) { matmul(problem, thread_count, signal); });
-  return result;
+  return result.deliver();
 }
 
 py::object scale(py::handle scores, py::handle factor, py::handle out, py::handle threads) {
