@@ -28,6 +28,7 @@ constexpr Kernels kernels_of() {
       Product::kTaskRows,
       Product::kTaskColumns,
       run_stage<typename Shape::Element>,
+      exp2_vectors<typename Shape::Element>,
       fma_rounds<Shape>,
   };
 }

@@ -26,6 +26,9 @@ struct Kernels {
 
   void (*stage)(const StageProblem&, const StageRow&);
 
+  // to[i] = 2^from[i] for `vectors` whole vectors, of the scalar type; for tests of its accuracy.
+  void (*exp2)(const void* from, void* to, std::int64_t vectors);
+
   // Multiplies and adds in registers for `steps` rounds; returns the floating-point operations.
   double (*fma_rounds)(std::int64_t steps);
 };

@@ -2,9 +2,9 @@
 //
 // 2^x = 2^n p(f), with x = n + f and p the minimax polynomial of 2^f in relative error, found by
 // the Remez exchange in 50 digits. Relative error of p before rounding: float 1.9e-9 (degree 6),
-// double 3.1e-18 (degree 11), both under half an ulp, so that Horner's rounding decides: at most
-// 1 ulp for float and 2 for double (cpp/tests/test_kernels.cpp sweeps it). p(0) is 1 exactly: a row
-// that sees one key gives that key's value to the last bit.
+// double 3.1e-18 (degree 11), far under an ulp, so that Horner's rounding decides: at most 1 ulp with
+// fma and 1.25 without (cpp/tests/test_kernels.cpp sweeps it). p(0) is 1 exactly: a row that sees one
+// key gives that key's value to the last bit.
 //
 // Exceptional values: exp2(-inf) = 0, exp2(NaN) is NaN. Without AVX-512's scaling instruction a
 // result below the smallest normal number is 0; a product that underflows would cost a microcode

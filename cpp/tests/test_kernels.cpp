@@ -1,0 +1,328 @@
+// The kernels without Python, for sanitizers: every runnable target, against sums written out in
+// long double, over arrays that end at a guard page.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "../dispatch/attention.hpp"
+#include "../dispatch/matmul.hpp"
+#include "../dispatch/stage.hpp"
+#include "../dispatch/targets.hpp"
+#include "guarded.hpp"
+
+namespace {
+
+using namespace regard;
+
+int passed = 0, failed = 0;
+
+void check(bool ok, const std::string& what) {
+  (ok ? passed : failed) += 1;
+  if (!ok) std::printf("FAILED %s on %s\n", what.c_str(), active_target().name);
+}
+
+template <class T>
+constexpr Scalar kScalar = sizeof(T) == 4 ? Scalar::float32 : Scalar::float64;
+template <class T>
+constexpr const char* kName = sizeof(T) == 4 ? "float32" : "float64";
+constexpr StopSignal kNoSignal{nullptr, nullptr};
+
+// ---- exp2 ------------------------------------------------------------------------------------
+
+template <class T>
+void test_exp2(double allowed_ulps) {
+  const Kernels& kernels = kernels_for(active_target(), kScalar<T>);
+  constexpr int kCount = 1 << 16;
+  const T lowest = sizeof(T) == 4 ? T(-126) : T(-1022);
+  std::vector<T> x(kCount), y(kCount);
+  double worst = 0;
+  for (int sweep = 0; sweep < 16; ++sweep) {
+    for (int i = 0; i < kCount; ++i) {
+      const double at = (sweep * kCount + i) / double(16 * kCount);
+      // Half of the sweeps near zero, where weights that matter lie.
+      x[i] = sweep % 2 ? static_cast<T>(8.0 + at * (double(lowest) - 8.0))
+                       : static_cast<T>(8.0 - 24.0 * at);
+    }
+    kernels.exp2(x.data(), y.data(), kCount * static_cast<int>(sizeof(T)) /
+                                          active_target().vector_bytes);
+    for (int i = 0; i < kCount; ++i) {
+      const long double exact = std::exp2(static_cast<long double>(x[i]));
+      const long double ulp = std::exp2(std::floor(std::log2(exact))) *
+                              static_cast<long double>(std::numeric_limits<T>::epsilon());
+      worst = std::max(worst, static_cast<double>(std::fabs(y[i] - exact) / ulp));
+    }
+  }
+  std::printf("  %-9s exp2 %s: at most %.3f ulp\n", active_target().name, kName<T>, worst);
+  check(worst <= allowed_ulps, std::string("accuracy of exp2, ") + kName<T>);
+
+  std::vector<T> special(64, T(0));
+  special[1] = -std::numeric_limits<T>::infinity();
+  special[2] = std::numeric_limits<T>::quiet_NaN();
+  special[3] = -std::numeric_limits<T>::max();
+  special[4] = T(1);
+  special[5] = T(8);
+  std::vector<T> result(64);
+  kernels.exp2(special.data(), result.data(),
+               64 * static_cast<int>(sizeof(T)) / active_target().vector_bytes);
+  check(result[0] == T(1) && result[1] == T(0) && std::isnan(result[2]) && result[3] == T(0) &&
+            result[4] == T(2) && result[5] == T(256) && !std::signbit(result[1]),
+        std::string("special values of exp2, ") + kName<T>);
+}
+
+// ---- attention -------------------------------------------------------------------------------
+
+struct Case {
+  std::int64_t batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim;
+  bool is_causal;
+  std::int64_t query_offset;
+  MaskKind mask;
+  int key_step;  // keys and values take every n-th element of a longer row
+};
+
+// A contiguous (batch, heads, rows, columns) array, or every step-th column of one.
+Operand operand(void* data, std::int64_t heads, std::int64_t rows, std::int64_t columns,
+                std::int64_t step = 1) {
+  Operand made{};
+  made.data = data;
+  made.column_stride = step;
+  made.row_stride = columns * step;
+  made.head_stride = rows * columns * step;
+  made.batch_strides[0] = heads * rows * columns * step;
+  return made;
+}
+
+// Elements up to the last one that is read: the guard page follows it.
+std::int64_t extent(std::int64_t matrices, std::int64_t rows, std::int64_t columns, int step) {
+  const std::int64_t elements = matrices * rows * columns;
+  return elements == 0 ? 0 : (elements - 1) * step + 1;
+}
+
+template <class T>
+void test_attention(const Case& c) {
+  const std::int64_t group = c.heads / c.kv_heads;
+  Guarded<T> query(c.batch * c.heads * c.q_len * c.head_dim);
+  Guarded<T> key(extent(c.batch * c.kv_heads, c.kv_len, c.head_dim, c.key_step));
+  Guarded<T> value(extent(c.batch * c.kv_heads, c.kv_len, c.value_dim, c.key_step));
+  Guarded<unsigned char> bits(c.q_len * c.kv_len);
+  Guarded<float> bias(c.q_len * c.kv_len);
+  Guarded<T> output(c.batch * c.heads * c.q_len * c.value_dim);
+  Guarded<T> again(output.count());
+  Guarded<T> weights(c.batch * c.heads * c.q_len * c.kv_len);
+  Guarded<T> lse(c.batch * c.heads * c.q_len);
+  query.fill_normal(1);
+  key.fill_normal(2);
+  value.fill_normal(3);
+  bits.fill_bits(4);
+  bias.fill_normal(5);
+  for (std::int64_t i = 0; i < bias.count(); i += 3) bias[i] = -INFINITY;
+
+  AttentionProblem problem{};
+  problem.scalar = kScalar<T>;
+  problem.mask_kind = c.mask;
+  problem.is_causal = c.is_causal;
+  problem.scale = 1 / std::sqrt(double(c.head_dim));
+  problem.batch.axes = 1;
+  problem.batch.count = problem.batch.sizes[0] = c.batch;
+  problem.heads = c.heads;
+  problem.kv_heads = c.kv_heads;
+  problem.q_len = c.q_len;
+  problem.kv_len = c.kv_len;
+  problem.head_dim = c.head_dim;
+  problem.value_dim = c.value_dim;
+  problem.query = operand(query.data(), c.heads, c.q_len, c.head_dim);
+  problem.key = operand(key.data(), c.kv_heads, c.kv_len, c.head_dim, c.key_step);
+  problem.value = operand(value.data(), c.kv_heads, c.kv_len, c.value_dim, c.key_step);
+  void* mask = c.mask == MaskKind::boolean ? static_cast<void*>(bits.data()) : bias.data();
+  problem.mask = operand(mask, 1, c.q_len, c.kv_len);
+  problem.mask.head_stride = problem.mask.batch_strides[0] = 0;
+  problem.output = operand(output.data(), c.heads, c.q_len, c.value_dim);
+  problem.weights = operand(weights.data(), c.heads, c.q_len, c.kv_len);
+  problem.lse = operand(lse.data(), c.heads, c.q_len, 1);
+  std::int64_t offset = c.query_offset;
+  problem.query_offset.data = &offset;
+
+  attention_forward(problem, 1, kNoSignal);
+  AttentionProblem parallel = problem;
+  parallel.output.data = again.data();
+  attention_forward(parallel, 3, kNoSignal);
+  check(std::memcmp(output.data(), again.data(),
+                    static_cast<std::size_t>(output.count()) * sizeof(T)) == 0,
+        "the same bits with 1 and 3 threads");
+
+  bool outputs_agree = true, weights_agree = true, lse_agrees = true;
+  const long double allowed = 200 * static_cast<long double>(std::numeric_limits<T>::epsilon());
+  std::vector<long double> scores(static_cast<std::size_t>(c.kv_len));
+  for (std::int64_t row = 0; row < c.batch * c.heads * c.q_len; ++row) {
+    const std::int64_t i = row % c.q_len, head = row / c.q_len % c.heads;
+    const std::int64_t kv_head = row / c.q_len / c.heads * c.kv_heads + head / group;
+    long double top = -INFINITY;
+    for (std::int64_t j = 0; j < c.kv_len; ++j) {
+      bool visible = !c.is_causal || j <= i + c.query_offset;
+      long double score = 0;
+      for (std::int64_t d = 0; d < c.head_dim; ++d)
+        score += static_cast<long double>(query[row * c.head_dim + d]) *
+                 key[((kv_head * c.kv_len + j) * c.head_dim + d) * c.key_step];
+      score *= problem.scale;
+      if (c.mask == MaskKind::boolean) visible &= bits[i * c.kv_len + j] != 0;
+      if (c.mask == MaskKind::float32) {
+        visible &= bias[i * c.kv_len + j] != -INFINITY;
+        score += bias[i * c.kv_len + j];
+      }
+      scores[static_cast<std::size_t>(j)] = visible ? score : -INFINITY;
+      top = std::max(top, scores[static_cast<std::size_t>(j)]);
+    }
+    long double sum = 0;
+    for (long double& score : scores) {
+      score = score == -INFINITY ? 0 : std::exp(score - top);
+      sum += score;
+    }
+    const long double wanted_lse = sum == 0 ? -INFINITY : top + std::log(sum);
+    lse_agrees &= lse[row] == static_cast<T>(wanted_lse) ||
+                  std::fabs(lse[row] - wanted_lse) <= allowed * (1 + std::fabs(wanted_lse));
+    for (std::int64_t j = 0; j < c.kv_len; ++j) {
+      const long double wanted = sum == 0 ? 0 : scores[static_cast<std::size_t>(j)] / sum;
+      weights_agree &= std::fabs(weights[row * c.kv_len + j] - wanted) <= allowed;
+    }
+    for (std::int64_t d = 0; d < c.value_dim; ++d) {
+      long double wanted = 0;
+      for (std::int64_t j = 0; j < c.kv_len; ++j)
+        wanted += sum == 0 ? 0
+                           : scores[static_cast<std::size_t>(j)] / sum *
+                                 value[((kv_head * c.kv_len + j) * c.value_dim + d) * c.key_step];
+      outputs_agree &= std::fabs(output[row * c.value_dim + d] - wanted) <= allowed;
+    }
+  }
+  const std::string what = std::string(kName<T>) + " attention, q_len " + std::to_string(c.q_len) +
+                           ", kv_len " + std::to_string(c.kv_len) + ", dims " +
+                           std::to_string(c.head_dim) + " and " + std::to_string(c.value_dim);
+  check(outputs_agree, "output of " + what);
+  check(weights_agree, "weights of " + what);
+  check(lse_agrees, "lse of " + what);
+}
+
+// ---- matmul and stages -----------------------------------------------------------------------
+
+template <class T>
+void test_matmul(std::int64_t rows, std::int64_t depth, std::int64_t columns, bool transposed) {
+  Guarded<T> a(rows * depth), b(depth * columns), c(rows * columns);
+  a.fill_normal(1);
+  b.fill_normal(2);
+  MatmulProblem problem{};
+  problem.scalar = kScalar<T>;
+  problem.batch.count = 1;
+  problem.rows = rows;
+  problem.columns = columns;
+  problem.depth = depth;
+  problem.a = operand(a.data(), 1, rows, depth);
+  problem.b = operand(b.data(), 1, depth, columns);
+  if (transposed) {
+    problem.a.row_stride = 1;
+    problem.a.column_stride = rows;
+    problem.b.row_stride = 1;
+    problem.b.column_stride = depth;
+  }
+  problem.c = operand(c.data(), 1, rows, columns);
+  matmul(problem, 2, kNoSignal);
+  bool agrees = true;
+  const long double allowed =
+      16 * std::sqrt(static_cast<long double>(depth)) * std::numeric_limits<T>::epsilon();
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t j = 0; j < columns; ++j) {
+      long double wanted = 0;
+      for (std::int64_t k = 0; k < depth; ++k)
+        wanted += static_cast<long double>(
+                      a[i * problem.a.row_stride + k * problem.a.column_stride]) *
+                  b[k * problem.b.row_stride + j * problem.b.column_stride];
+      agrees &= std::fabs(c[i * columns + j] - wanted) <= allowed;
+    }
+  check(agrees, std::string("matmul ") + kName<T> + ", " + std::to_string(rows) + " x " +
+                    std::to_string(depth) + " x " + std::to_string(columns));
+}
+
+template <class T>
+void test_stages(std::int64_t rows, std::int64_t columns) {
+  Guarded<T> x(rows * columns), y(rows * columns);
+  Guarded<unsigned char> bits(rows * columns);
+  x.fill_normal(1);
+  bits.fill_bits(2);
+  StageProblem problem{};
+  problem.scalar = kScalar<T>;
+  problem.factor = 0.5;
+  problem.rows.axes = 1;
+  problem.rows.count = problem.rows.sizes[0] = rows;
+  problem.columns = columns;
+  const auto row_operand = [&](void* data) {
+    Operand made{};
+    made.data = data;
+    made.column_stride = 1;
+    made.batch_strides[0] = columns;
+    return made;
+  };
+  problem.input = row_operand(x.data());
+  problem.output = row_operand(y.data());
+  problem.mask = row_operand(bits.data());
+
+  bool agrees = true;
+  problem.stage = Stage::scale;
+  run_stage(problem, 2, kNoSignal);
+  for (std::int64_t i = 0; i < x.count(); ++i) agrees &= y[i] == x[i] * T(0.5);
+  check(agrees, "scale");
+
+  problem.stage = Stage::apply_mask;
+  problem.mask_kind = MaskKind::boolean;
+  run_stage(problem, 2, kNoSignal);
+  for (std::int64_t i = 0; i < x.count(); ++i) agrees &= y[i] == (bits[i] ? x[i] : -INFINITY);
+  check(agrees, "apply_mask");
+
+  problem.stage = Stage::softmax;
+  problem.mask_kind = MaskKind::none;
+  run_stage(problem, 2, kNoSignal);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    long double sum = 0;
+    for (std::int64_t i = 0; i < columns; ++i)
+      sum += std::exp(static_cast<long double>(x[row * columns + i]));
+    for (std::int64_t i = 0; i < columns; ++i)
+      agrees &= std::fabs(y[row * columns + i] -
+                          std::exp(static_cast<long double>(x[row * columns + i])) / sum) <=
+                8 * static_cast<long double>(std::numeric_limits<T>::epsilon());
+  }
+  check(agrees, "softmax");
+}
+
+template <class T>
+void test_all() {
+  test_exp2<T>(1.25);
+  const std::vector<Case> cases = {
+      {1, 1, 1, 6, 6, 2, 2, false, 0, MaskKind::none, 1},
+      {2, 4, 2, 7, 13, 5, 3, true, 6, MaskKind::none, 1},
+      {1, 2, 2, 65, 97, 64, 64, false, 0, MaskKind::none, 1},
+      {1, 6, 1, 33, 200, 17, 33, true, 20, MaskKind::boolean, 1},
+      {1, 3, 3, 50, 100, 32, 8, false, 0, MaskKind::float32, 1},
+      {1, 1, 1, 200, 50, 8, 16, true, -20, MaskKind::none, 2},
+      {2, 2, 1, 1, 193, 40, 24, false, 0, MaskKind::boolean, 3},
+      {1, 1, 1, 3, 0, 4, 4, false, 0, MaskKind::none, 1},
+      {0, 2, 2, 3, 5, 4, 4, false, 0, MaskKind::none, 1},
+  };
+  for (const Case& c : cases) test_attention<T>(c);
+  for (const bool transposed : {false, true})
+    for (const std::int64_t size : {1, 3, 16, 49, 130}) {
+      test_matmul<T>(size, size + 2, size + 5, transposed);
+      test_matmul<T>(2 * size, 300, 1, transposed);
+    }
+  for (const std::int64_t columns : {1, 5, 16, 255, 256, 257, 1000}) test_stages<T>(3, columns);
+}
+
+}  // namespace
+
+int main() {
+  for (const TargetRow& row : targets()) {
+    if (!row.is_runnable) continue;
+    set_target(row.target->name);
+    test_all<float>();
+    test_all<double>();
+  }
+  std::printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}
