@@ -40,7 +40,6 @@ py::dict build_info() {
   info["version"] = REGARD_VERSION;
   info["compiler"] = REGARD_COMPILER;
   info["build_type"] = REGARD_BUILD_TYPE;
-  info["openmp"] = parallel_backend();
   return info;
 }
 

@@ -1,13 +1,12 @@
 #include "parallel_for.hpp"
 
-#include <omp.h>
-#include <pthread.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <new>
+
+#include "thread_pool.hpp"
 
 namespace regard {
 namespace {
@@ -20,16 +19,6 @@ std::int64_t now() {
       .count();
 }
 
-// libgomp's threads do not survive fork(), and a child that starts a region would wait for them for
-// ever. The parent lets its own go before it forks and gets new ones at its next region.
-void make_fork_safe() {
-#if REGARD_HAS_OMP_PAUSE
-  static const int installed =
-      pthread_atfork([] { omp_pause_resource_all(omp_pause_soft); }, nullptr, nullptr);
-  (void)installed;
-#endif
-}
-
 struct Loop {
   std::int64_t tasks;
   const StopSignal& signal;
@@ -40,7 +29,6 @@ struct Loop {
   std::mutex error_mutex{};
   std::exception_ptr error{};
 
-  // An exception may not leave a parallel region.
   void work(int thread) noexcept {
     try {
       Worker worker(thread, stop, signal);
@@ -76,13 +64,7 @@ void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, Tas
                   void* context) {
   Loop loop{tasks, signal, body, context};
   if (threads > tasks) threads = static_cast<int>(tasks);
-  if (threads <= 1 || omp_in_parallel()) {
-    loop.work(0);
-  } else {
-    make_fork_safe();
-#pragma omp parallel num_threads(threads)
-    loop.work(omp_get_thread_num());
-  }
+  run_together(threads, [&](int thread) { loop.work(thread); });
   if (loop.error) std::rethrow_exception(loop.error);
   if (loop.stop) throw Stopped{};
 }
@@ -95,15 +77,5 @@ Scratch::Scratch(int threads, std::int64_t bytes) : stride_((bytes + 63) / 64 * 
 }
 
 void Scratch::Free::operator()(char* memory) const { std::free(memory); }
-
-const char* parallel_backend() {
-#define REGARD_TEXT_OF(value) #value
-#define REGARD_TEXT(value) REGARD_TEXT_OF(value)
-#if defined(__clang__)
-  return "OpenMP " REGARD_TEXT(_OPENMP) " (libomp)";
-#else
-  return "OpenMP " REGARD_TEXT(_OPENMP) " (libgomp)";
-#endif
-}
 
 }  // namespace regard

@@ -1,4 +1,4 @@
-// The one place that knows OpenMP.
+// A loop over tasks on several threads, with errors and Ctrl-C carried to the caller.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ using TaskBody = void (*)(void* context, std::int64_t task, Worker& worker);
 
 // Runs body(context, task, worker) for every task in [0, tasks) on up to `threads` threads, tasks
 // handed out in order. Rethrows the first exception that a task throws; throws Stopped. Runs on the
-// calling thread alone where threads is 1 or the caller is inside a parallel region already.
+// calling thread alone where threads is 1 or the caller is a task of such a loop itself.
 void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, TaskBody body,
                   void* context);
 
@@ -63,8 +63,5 @@ class Scratch {
   std::int64_t stride_;
   std::unique_ptr<char, Free> memory_;
 };
-
-// The OpenMP version and run-time library, for reports.
-const char* parallel_backend();
 
 }  // namespace regard

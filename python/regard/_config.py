@@ -94,7 +94,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     Returns
     -------
     dict or None
-        With ``mode="dicts"``: version, compiler, build_type, python, numpy, openmp, targets,
+        With ``mode="dicts"``: version, compiler, build_type, python, numpy, targets,
         active_target, active_reason, threads, threads_reason.
 
     Raises
@@ -125,7 +125,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     runnable = ", ".join(row["name"] for row in config["targets"] if row["runnable"])
     compiled = ", ".join(row["name"] for row in config["targets"])
     print(f"regard    {config['version']} (Python {config['python']}, NumPy {config['numpy']})")
-    print(f"compiler  {config['compiler']}, {config['build_type']}, {config['openmp']}")
+    print(f"compiler  {config['compiler']}, {config['build_type']}")
     print(f"targets   {compiled} compiled; {runnable} run here")
     print(f"active    {config['active_target']} ({config['active_reason']})")
     print(f"threads   {config['threads']} ({config['threads_reason']})")

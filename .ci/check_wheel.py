@@ -1,0 +1,31 @@
+"""Check what a wheel holds: its size, its files, and that it needs nothing but NumPy."""
+
+import sys
+import zipfile
+from pathlib import Path
+
+LIMIT = 5_000_000
+
+path = Path(sys.argv[1])
+with zipfile.ZipFile(path) as wheel:
+    names = wheel.namelist()
+    metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
+    lines = wheel.read(metadata).decode().splitlines()
+needs = [line for line in lines if line.startswith("Requires-Dist:") and "extra ==" not in line]
+problems = []
+if path.stat().st_size > LIMIT:
+    problems.append(f"{path.name} is {path.stat().st_size} bytes, more than {LIMIT}")
+problems += [
+    f"{name} does not belong into the wheel"
+    for name in names
+    if not name.startswith(("regard/", "regard-")) or name.endswith((".cpp", ".hpp", ".o"))
+]
+problems += [
+    f"{name} is missing"
+    for name in ("regard/py.typed", "regard/_core.pyi", "regard/__main__.py")
+    if name not in names
+]
+if [need.split()[1].split(">")[0] for need in needs] != ["numpy"]:
+    problems.append(f"run-time requirements are {needs}, wanted NumPy alone")
+print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {len(names)} files")
+sys.exit("\n".join(problems) or None)

@@ -1,0 +1,167 @@
+#include "thread_pool.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+namespace regard {
+namespace {
+
+// Waking a sleeping thread takes 10 to 50 us, so whoever waits looks around for about as long before
+// going to sleep; longer would take the core from somebody else.
+constexpr std::chrono::microseconds kSpin{40};
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+template <class Done>
+bool spin_until(Done done) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (done()) return true;
+      pause_briefly();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+thread_local bool is_inside = false;
+
+struct Job {
+  const std::function<void(int)>& member;
+  int wanted;                   // workers that may still join
+  int next_thread = 1;          // the number of the next one
+  std::atomic<int> working{0};  // workers that have joined and not left
+};
+
+class Pool {
+ public:
+  void run(int threads, const std::function<void(int)>& member) {
+    Job job{member, threads - 1};
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      start_workers(threads - 1);
+      jobs_.push_back(&job);
+      offers_.fetch_add(1, std::memory_order_release);
+      if (sleeping_ == 1 || (sleeping_ > 0 && job.wanted == 1))
+        wake_worker_.notify_one();
+      else if (sleeping_ > 1)
+        wake_worker_.notify_all();
+    }
+    member(0);
+    const auto all_left = [&] { return job.working.load(std::memory_order_acquire) == 0; };
+    std::unique_lock<std::mutex> lock(mutex_);
+    jobs_.remove(&job);
+    if (all_left()) return;
+    lock.unlock();
+    const bool done = spin_until(all_left);
+    // A worker leaves with the mutex held: after this none still looks at the job.
+    lock.lock();
+    if (!done) wake_caller_.wait(lock, all_left);
+  }
+
+  // Around fork(): nobody holds the mutex while the process is copied.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  void start_workers(int count) {
+    if (workers_ >= count) return;
+    // Signals belong to the threads that were there before; a worker never answers one.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      while (workers_ < count) {
+        std::thread([this] { work(); }).detach();
+        ++workers_;
+      }
+    } catch (const std::system_error&) {
+      // The system gives no more threads; those that there are do the work.
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  Job* open_job() {
+    const auto found =
+        std::find_if(jobs_.begin(), jobs_.end(), [](const Job* job) { return job->wanted > 0; });
+    return found == jobs_.end() ? nullptr : *found;
+  }
+
+  [[noreturn]] void work() {
+    is_inside = true;
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      Job* job = open_job();
+      if (!job) {
+        const unsigned seen = offers_.load(std::memory_order_relaxed);
+        lock.unlock();
+        const bool offered =
+            spin_until([&] { return offers_.load(std::memory_order_acquire) != seen; });
+        lock.lock();
+        if (offered || open_job()) continue;
+        ++sleeping_;
+        wake_worker_.wait(lock, [&] { return open_job() != nullptr; });
+        --sleeping_;
+        continue;
+      }
+      --job->wanted;
+      const int thread = job->next_thread++;
+      job->working.fetch_add(1, std::memory_order_relaxed);
+      lock.unlock();
+      job->member(thread);
+      lock.lock();
+      if (job->working.fetch_sub(1, std::memory_order_release) == 1) wake_caller_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_worker_;
+  std::condition_variable wake_caller_;
+  std::list<Job*> jobs_;
+  std::atomic<unsigned> offers_{0};  // changes with every new job
+  int workers_ = 0;
+  int sleeping_ = 0;
+};
+
+// Never destroyed: its threads may outlive static destruction. A forked child has none of the threads
+// and gets a pool of its own.
+std::atomic<Pool*> pool{nullptr};
+
+Pool& the_pool() {
+  static const int installed = [] {
+    pool = new Pool;
+    return pthread_atfork([] { pool.load()->lock(); }, [] { pool.load()->unlock(); },
+                          [] { pool = new Pool; });
+  }();
+  (void)installed;
+  return *pool;
+}
+
+}  // namespace
+
+void run_together(int threads, const std::function<void(int thread)>& member) {
+  if (threads <= 1 || is_inside) {
+    member(0);
+    return;
+  }
+  is_inside = true;
+  the_pool().run(threads, member);
+  is_inside = false;
+}
+
+}  // namespace regard
