@@ -68,7 +68,7 @@ struct AttentionTask {
   std::int64_t row_end;
 };
 
-// c[row][column] = sum over k of a[row][k] b[k][column], for a range of rows and columns.
+// c[row][column] = sum over k of a[row][k] b[k][column].
 struct MatmulProblem {
   Scalar scalar;
   BatchShape batch;
@@ -88,6 +88,8 @@ struct MatmulTask {
   std::int64_t row_end;
   std::int64_t column_begin;
   std::int64_t column_end;
+  std::int64_t depth_begin;  // 0 overwrites c, what follows adds to it
+  std::int64_t depth_end;
 };
 
 enum class Stage { scale, apply_mask, softmax };

@@ -8,7 +8,7 @@
 namespace regard {
 namespace {
 
-std::string kind_of(py::handle value) { return "a " + std::string(Py_TYPE(value.ptr())->tp_name); }
+std::string kind_of(py::handle value) { return Py_TYPE(value.ptr())->tp_name; }
 
 bool is_numpy_bool(py::handle value) {
   const std::string name = Py_TYPE(value.ptr())->tp_name;
@@ -57,7 +57,11 @@ double number_of(const char* name, py::handle value) {
   if (!is_real_number(value))
     throw py::type_error(std::string(name) + " must be a real number, got " + kind_of(value));
   const double number = PyFloat_AsDouble(value.ptr());
-  if (number == -1.0 && PyErr_Occurred()) throw py::error_already_set();
+  if (number == -1.0 && PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_OverflowError)) throw py::error_already_set();
+    PyErr_Clear();
+    throw py::value_error(std::string(name) + " must fit in a float64, got a larger integer");
+  }
   return number;
 }
 

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include "../dispatch/parallel_for.hpp"
+#include "gil.hpp"
 
 namespace regard {
 
@@ -24,13 +25,9 @@ std::int64_t whole_number_of(const char* name, py::handle value);
 // alive by the caller's references. A signal handler that raises (Ctrl-C) stops it.
 template <class Compute>
 void run_without_gil(Compute compute) {
-  const StopSignal signal{[](void*) {
-                            const py::gil_scoped_acquire gil;
-                            return PyErr_CheckSignals() != 0;
-                          },
-                          nullptr};
+  const StopSignal signal{&python_wants_stop, nullptr};
   try {
-    const py::gil_scoped_release release;
+    const GilReleased released;
     compute(signal);
   } catch (const Stopped&) {
     throw py::error_already_set();

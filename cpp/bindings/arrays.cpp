@@ -39,7 +39,7 @@ ArrayView view_of(const char* name, py::handle object) {
 std::string describe(py::handle object) {
   if (py::isinstance<py::array>(object))
     return "an array of " + std::string(py::str(py::handle(object).attr("dtype")));
-  return "a " + std::string(Py_TYPE(object.ptr())->tp_name);
+  return Py_TYPE(object.ptr())->tp_name;
 }
 
 struct Extent {

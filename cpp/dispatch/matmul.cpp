@@ -9,8 +9,8 @@ namespace regard {
 namespace {
 
 constexpr double kWorkPerThread = 100e3;
-// Between two looks at the stop signal.
-constexpr double kWorkPerTask = 200e6;
+// Between two looks at the stop signal; some milliseconds on a slow target.
+constexpr double kWorkPerInterval = 50e6;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -26,10 +26,12 @@ void matmul(const MatmulProblem& problem, int threads, const StopSignal& signal)
       std::clamp(work / kWorkPerThread, 1.0, static_cast<double>(std::max(threads, 1))));
 
   const std::int64_t columns_per_task = kernels.matmul_task_columns;
-  const double work_of_row = static_cast<double>(columns_per_task) *
-                             static_cast<double>(std::max<std::int64_t>(problem.depth, 1));
-  const std::int64_t rows_per_task = std::clamp<std::int64_t>(
-      static_cast<std::int64_t>(kWorkPerTask / work_of_row), 8, kernels.matmul_task_rows);
+  const std::int64_t rows_per_task = kernels.matmul_task_rows;
+  const double work_of_block = static_cast<double>(columns_per_task * kernels.matmul_depth) *
+                               static_cast<double>(std::min(rows_per_task, problem.rows));
+  const std::int64_t interval =
+      kernels.matmul_depth *
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(kWorkPerInterval / work_of_block));
   const std::int64_t row_parts = ceil_div(problem.rows, rows_per_task);
   const std::int64_t column_parts = ceil_div(problem.columns, columns_per_task);
   const std::int64_t tasks = problem.batch.count * row_parts * column_parts;
@@ -48,7 +50,11 @@ void matmul(const MatmulProblem& problem, int threads, const StopSignal& signal)
     task.row_end = std::min(problem.rows, task.row_begin + rows_per_task);
     task.column_begin = column_part * columns_per_task;
     task.column_end = std::min(problem.columns, task.column_begin + columns_per_task);
-    kernels.matmul(problem, task, scratch.of(worker));
+    do {
+      task.depth_end = std::min(problem.depth, task.depth_begin + interval);
+      kernels.matmul(problem, task, scratch.of(worker));
+      task.depth_begin = task.depth_end;
+    } while (task.depth_begin < problem.depth && !worker.should_stop());
   });
 }
 

@@ -71,7 +71,8 @@ std::atomic<const Target*> forced{nullptr};
 const std::vector<TargetRow>& targets() {
 #define REGARD_TARGET(name, architecture, features) \
   REGARD_ON_##architecture({&name##_target, features, cpu_has(features)},)
-  static const std::vector<TargetRow> rows = {
+  // Never destroyed: threads may compute while the process exits.
+  static const auto& rows = *new std::vector<TargetRow>{
 #include "targets.inc"
   };
 #undef REGARD_TARGET

@@ -56,7 +56,8 @@ Choice choose_from_environment() {
 }
 
 const Choice& choice_of_environment() {
-  static const Choice choice = choose_from_environment();
+  // Never destroyed: threads may compute while the process exits.
+  static const Choice& choice = *new Choice(choose_from_environment());
   return choice;
 }
 

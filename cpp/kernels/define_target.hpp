@@ -27,6 +27,7 @@ constexpr Kernels kernels_of() {
       Product::run,
       Product::kTaskRows,
       Product::kTaskColumns,
+      Product::kDepth,
       run_stage<typename Shape::Element>,
       exp2_vectors<typename Shape::Element>,
       fma_rounds<Shape>,

@@ -23,6 +23,7 @@ struct Kernels {
   void (*matmul)(const MatmulProblem&, const MatmulTask&, void* workspace);
   std::int64_t matmul_task_rows;
   std::int64_t matmul_task_columns;
+  std::int64_t matmul_depth;  // intervals of depth begin at multiples of this
 
   void (*stage)(const StageProblem&, const StageRow&);
 

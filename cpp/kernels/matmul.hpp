@@ -1,4 +1,5 @@
-// c = a b, for the rows and columns of one task.
+// c = a b, for the rows, columns and interval of depth of one task; intervals begin at multiples of
+// kDepth and come in order.
 //
 //   for a block of depth                              summed in order, added to c block by block
 //     pack b's columns into panels of lanes           in L2; a panel fits in L1
@@ -53,8 +54,8 @@ struct Matmul {
     work.tile = work.panels + block * kTaskColumns;
     work.rows = work.tile + kRows * kPanel;
     if (problem.depth == 0) clear_product(problem, task);
-    for (std::int64_t k = 0; k < problem.depth; k += block) {
-      const std::int64_t depth = problem.depth - k < block ? problem.depth - k : block;
+    for (std::int64_t k = task.depth_begin; k < task.depth_end; k += block) {
+      const std::int64_t depth = task.depth_end - k < block ? task.depth_end - k : block;
       for (std::int64_t column = task.column_begin; column < task.column_end; column += kPanel)
         pack_panel(problem, task, k, depth, column,
                    work.panels + (column - task.column_begin) * depth);

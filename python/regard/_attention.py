@@ -127,7 +127,8 @@ def scaled_dot_product_attention(
     return_lse : bool, default False
         Also return the natural log-sum-exp of every row's visible scores.
     out : ndarray, optional
-        Where to write the output: of the result's type and shape, any strides, overlapping no input.
+        Where to write the output: of the result's type and shape, any strides, no overlap with an
+        input.
     threads : int, optional
         At most this many threads. Default: see `set_num_threads`. The result has the same bits for
         any number.
@@ -144,7 +145,8 @@ def scaled_dot_product_attention(
     Raises
     ------
     TypeError
-        If an argument has the wrong type: a float16 query, an integer mask, an `out` of another type.
+        If an argument has the wrong type: a float16 query, an integer mask, an `out` of another
+        type.
     ValueError
         If shapes disagree, a number is out of range, or `out` overlaps an input.
     MemoryError
@@ -176,7 +178,7 @@ def scaled_dot_product_attention(
     if not _core.are_readable(query, key, value, mask):
         query, key, value = as_float_arrays(query=query, key=key, value=value)
         mask = as_mask(mask)
-    return _core.attention(
+    result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = _core.attention(
         query,
         key,
         value,
@@ -189,3 +191,4 @@ def scaled_dot_product_attention(
         out,
         threads,
     )
+    return result

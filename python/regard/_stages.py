@@ -37,7 +37,8 @@ def matmul(
     Raises
     ------
     TypeError
-        If an operand is neither float32 nor float64 nor converts to them, or `out` has another type.
+        If an operand is neither float32 nor float64 nor converts to them, or `out` is of another
+        type.
     ValueError
         If shapes disagree, an operand is a scalar, or `out` overlaps an operand.
 

@@ -1,0 +1,382 @@
+"""Self-attention of one head as a layer with its own parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overload
+
+import numpy as np
+
+from regard._attention import scaled_dot_product_attention
+from regard._inputs import _as_array, as_mask
+from regard._stages import matmul
+from regard._torch_generator import TorchGenerator
+from regard.masks import _count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    FloatArray: TypeAlias = NDArray[np.floating[Any]]
+    Init: TypeAlias = Literal["linear", "uniform", "normal"]
+    Rng: TypeAlias = np.random.Generator | TorchGenerator | SupportsIndex | None
+
+_INITS = ("linear", "uniform", "normal")
+_NAMES = ("query", "key", "value")
+_SHORT = {"W_q": "W_query", "W_k": "W_key", "W_v": "W_value"}
+
+
+class SelfAttention:
+    """Scaled dot-product attention of a sequence with itself, in one head.
+
+    The layer projects ``x`` to queries, keys and values and attends::
+
+        query, key, value = x @ W_query, x @ W_key, x @ W_value
+        output = softmax(query @ key.T / sqrt(d_out) + mask) @ value
+
+    Parameters
+    ----------
+    d_in : int
+        Size of the vectors that come in.
+    d_out : int
+        Size of the context vectors that come out.
+    qkv_bias : bool, optional
+        Whether the three projections add a bias. Needs ``init="linear"``.
+    init : {"linear", "uniform", "normal"}, optional
+        How the parameters are drawn. ``"linear"`` is ``torch.nn.Linear``: weights of shape
+        ``(d_out, d_in)``, used as ``x @ weight.T``, uniform within ``1 / sqrt(d_in)`` of 0, and
+        biases alike. ``"uniform"`` is ``torch.rand``, uniform on [0, 1), and ``"normal"`` is
+        ``torch.randn``: weights of shape ``(d_in, d_out)``, used as ``x @ weight``.
+    rng : numpy.random.Generator, TorchGenerator, int or None, optional
+        Where the parameters are drawn from, query first, then key, then value, each weight
+        before its bias. An int or None makes ``numpy.random.default_rng(rng)``. A
+        `TorchGenerator` gives the parameters of the same layer in PyTorch.
+    dtype : dtype, optional
+        float32 or float64: the dtype of the parameters, to which ``x`` is converted.
+
+    Attributes
+    ----------
+    W_query, W_key, W_value : numpy.ndarray
+        The weights.
+    b_query, b_key, b_value : numpy.ndarray or None
+        The biases, of shape ``(d_out,)``; None without `qkv_bias`.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type or `dtype` is neither float32 nor float64.
+    ValueError
+        If `d_in` or `d_out` is less than 1, `init` is unknown, `rng` is a negative int, or
+        `qkv_bias` is combined with another `init` than ``"linear"``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> layer = regard.SelfAttention(3, 2, rng=regard.TorchGenerator(789))
+    >>> layer
+    SelfAttention(d_in=3, d_out=2, qkv_bias=False, init='linear', dtype=float32)
+    >>> layer([[0.43, 0.15, 0.89], [0.55, 0.87, 0.66]]).shape
+    (2, 2)
+    >>> output, weights = layer(np.ones((5, 4, 3)), is_causal=True, return_weights=True)
+    >>> output.shape, weights.shape
+    ((5, 4, 2), (5, 4, 4))
+    """
+
+    W_query: FloatArray
+    W_key: FloatArray
+    W_value: FloatArray
+    b_query: FloatArray | None
+    b_key: FloatArray | None
+    b_value: FloatArray | None
+
+    def __init__(
+        self,
+        d_in: SupportsIndex,
+        d_out: SupportsIndex,
+        *,
+        qkv_bias: bool = False,
+        init: Init = "linear",
+        rng: Rng = None,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        self._d_in = _count("d_in", d_in, minimum=1)
+        self._d_out = _count("d_out", d_out, minimum=1)
+        if not isinstance(qkv_bias, bool | np.bool_):
+            raise TypeError(f"qkv_bias must be a bool, got {type(qkv_bias).__name__}")
+        if init not in _INITS:
+            raise ValueError(f"init must be 'linear', 'uniform' or 'normal', got {init!r}")
+        if qkv_bias and init != "linear":
+            raise ValueError(f"qkv_bias needs init='linear', got init={init!r}")
+        self._qkv_bias = bool(qkv_bias)
+        self._init = init
+        self._dtype = np.dtype(dtype)
+        if self._dtype not in (np.float32, np.float64):
+            raise TypeError(f"dtype must be float32 or float64, got {self._dtype}")
+        draw = self._drawing(rng)
+        for name in _NAMES:
+            weight, bias = draw()
+            setattr(self, f"W_{name}", weight)
+            setattr(self, f"b_{name}", bias)
+
+    def __repr__(self) -> str:
+        return (
+            f"SelfAttention(d_in={self._d_in}, d_out={self._d_out}, qkv_bias={self._qkv_bias}, "
+            f"init={self._init!r}, dtype={self._dtype})"
+        )
+
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        mask: ArrayLike | None = ...,
+        *,
+        is_causal: bool = ...,
+        return_weights: Literal[False] = ...,
+        threads: int | None = ...,
+    ) -> FloatArray: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        mask: ArrayLike | None = ...,
+        *,
+        is_causal: bool = ...,
+        return_weights: Literal[True],
+        threads: int | None = ...,
+    ) -> tuple[FloatArray, FloatArray]: ...
+    def __call__(
+        self,
+        x: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        is_causal: bool = False,
+        return_weights: bool = False,
+        threads: int | None = None,
+    ) -> FloatArray | tuple[FloatArray, FloatArray]:
+        """Compute the context vectors of sequences.
+
+        Parameters
+        ----------
+        x : array_like
+            Shape ``(..., seq, d_in)``: axes before the last two are batch axes. Real numbers,
+            converted to the layer's dtype.
+        mask : array_like of bool or float, optional
+            True where a query may attend, or what is added to the scaled scores. It broadcasts to
+            ``(..., seq, seq)``, the shape of the weights: there is no axis for heads.
+        is_causal : bool, optional
+            Whether a position attends only to itself and those before it.
+        return_weights : bool, optional
+            Whether to return the attention weights too.
+        threads : int, optional
+            Number of threads.
+
+        Returns
+        -------
+        output : numpy.ndarray
+            The context vectors, shape ``(..., seq, d_out)``.
+        weights : numpy.ndarray
+            Only with `return_weights`: shape ``(..., seq, seq)``.
+
+        Raises
+        ------
+        TypeError
+            If `x` is not real or `mask` is neither bool nor float.
+        ValueError
+            If `x` or `mask` has a wrong shape.
+
+        Examples
+        --------
+        The second sequence of two ends after two positions:
+
+        >>> import numpy as np
+        >>> import regard
+        >>> layer = regard.SelfAttention(3, 2, rng=0)
+        >>> mask = np.arange(3) < np.array([3, 2])[:, None, None]
+        >>> layer(np.zeros((2, 3, 3)), mask, return_weights=True)[1][:, 0].round(4)
+        array([[0.3333, 0.3333, 0.3333],
+               [0.5   , 0.5   , 0.    ]], dtype=float32)
+        """
+        inputs = self._inputs(x)
+        allowed = _with_heads(as_mask(mask), (*inputs.shape[:-1], inputs.shape[-2]))
+        # Axes before the last two are batch axes here; attention reads the last of them as heads.
+        query, key, value = (
+            self._project(inputs, name, threads)[..., None, :, :] for name in _NAMES
+        )
+        if not return_weights:
+            output = scaled_dot_product_attention(
+                query, key, value, allowed, is_causal=is_causal, threads=threads
+            )
+            return output[..., 0, :, :]
+        output, weights = scaled_dot_product_attention(
+            query, key, value, allowed, is_causal=is_causal, return_weights=True, threads=threads
+        )
+        return output[..., 0, :, :], weights[..., 0, :, :]
+
+    def state_dict(self) -> dict[str, FloatArray]:
+        """Copy the parameters, named and shaped as PyTorch's ``state_dict`` has them.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            ``"W_query.weight"`` and, with a bias, ``"W_query.bias"`` for ``init="linear"``;
+            ``"W_query"`` otherwise; the same for key and value.
+
+        Examples
+        --------
+        >>> import regard
+        >>> list(regard.SelfAttention(3, 2, init="uniform", rng=0).state_dict())
+        ['W_query', 'W_key', 'W_value']
+        """
+        return {key: getattr(self, attribute).copy() for key, attribute in self._keys().items()}
+
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
+        """Copy parameters into the layer: all of them, or none if anything is wrong.
+
+        Parameters
+        ----------
+        state : mapping of str to array_like
+            As `state_dict` returns it or as PyTorch saves it. The short names ``W_q``, ``W_k``
+            and ``W_v`` stand for ``W_query``, ``W_key`` and ``W_value``. Floating-point arrays,
+            converted to the layer's dtype.
+
+        Raises
+        ------
+        TypeError
+            If `state` is not a mapping or an array is not floating-point.
+        ValueError
+            If keys are missing or unexpected, or an array has the wrong shape.
+
+        Examples
+        --------
+        >>> import regard
+        >>> layer = regard.SelfAttention(3, 2, rng=0)
+        >>> layer.load_state_dict(regard.SelfAttention(3, 2, rng=1).state_dict())
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state must be a mapping, got {type(state).__name__}")
+        attributes = self._keys()
+        given: dict[str, ArrayLike] = {}
+        unexpected = []
+        for name, value in state.items():
+            key = _long_name(name)
+            if key not in attributes:
+                unexpected.append(str(name))
+            elif key in given:
+                raise ValueError(f"state must have {key} once, got {name} beside it")
+            else:
+                given[key] = value
+        missing = [key for key in attributes if key not in given]
+        if missing or unexpected:
+            raise ValueError(
+                f"state must have the keys {_listed(attributes)}, "
+                f"got missing: {_listed(missing)}, unexpected: {_listed(unexpected)}"
+            )
+        checked = {
+            attribute: self._checked(key, given[key], attribute)
+            for key, attribute in attributes.items()
+        }
+        for attribute, array in checked.items():
+            setattr(self, attribute, array)
+
+    def _drawing(self, rng: Rng) -> Callable[[], tuple[FloatArray, FloatArray | None]]:
+        source = rng if isinstance(rng, TorchGenerator) else _NumpyDraws(rng)
+        d_in, d_out, dtype = self._d_in, self._d_out, self._dtype
+        if self._init == "linear":
+            return lambda: source.linear(d_in, d_out, self._qkv_bias, dtype)
+        plain = source.rand if self._init == "uniform" else source.randn
+        return lambda: (plain(d_in, d_out, dtype=dtype), None)
+
+    def _keys(self) -> dict[str, str]:
+        """State keys in PyTorch's order, each with the attribute that it names."""
+        if self._init != "linear":
+            return {f"W_{name}": f"W_{name}" for name in _NAMES}
+        parts = {"weight": "W", "bias": "b"} if self._qkv_bias else {"weight": "W"}
+        return {
+            f"W_{name}.{part}": f"{letter}_{name}"
+            for name in _NAMES
+            for part, letter in parts.items()
+        }
+
+    def _checked(self, key: str, value: ArrayLike, attribute: str) -> FloatArray:
+        array = np.asarray(value)
+        if array.dtype.kind != "f":
+            raise TypeError(f"{key} must be floating-point, got {array.dtype}")
+        shape: tuple[int, ...] = (self._d_in, self._d_out)
+        if attribute.startswith("b_"):
+            shape = (self._d_out,)
+        elif self._init == "linear":
+            shape = (self._d_out, self._d_in)
+        if array.shape != shape:
+            raise ValueError(f"{key} must have shape {shape}, got {array.shape}")
+        return array.astype(self._dtype)
+
+    def _inputs(self, x: ArrayLike) -> FloatArray:
+        inputs = _as_array("x", x)
+        if inputs.dtype.kind not in "fiub":
+            raise TypeError(f"x must be an array of real numbers, got {inputs.dtype}")
+        if inputs.ndim < 2 or inputs.shape[-1] != self._d_in:
+            raise ValueError(f"x must have shape (..., seq, {self._d_in}), got {inputs.shape}")
+        return inputs.astype(self._dtype, copy=False)
+
+    def _project(self, inputs: FloatArray, name: str, threads: int | None) -> FloatArray:
+        weight = getattr(self, f"W_{name}")
+        bias = getattr(self, f"b_{name}")
+        weight_in_out = weight.T if self._init == "linear" else weight
+        projection = matmul(inputs, weight_in_out, threads=threads)
+        if bias is not None:
+            projection += bias
+        return projection
+
+
+class _NumpyDraws:
+    """The draws that a layer needs, from a NumPy generator."""
+
+    def __init__(self, rng: np.random.Generator | SupportsIndex | None) -> None:
+        if rng is not None and not isinstance(rng, np.random.Generator):
+            if not hasattr(rng, "__index__"):
+                raise TypeError(
+                    "rng must be a numpy.random.Generator, a TorchGenerator, an int or None, "
+                    f"got {type(rng).__name__}"
+                )
+            rng = _count("rng", rng)
+        self._generator = np.random.default_rng(rng)
+
+    def rand(self, d_in: int, d_out: int, *, dtype: np.dtype[Any]) -> FloatArray:
+        return self._generator.random((d_in, d_out), dtype.type)
+
+    def randn(self, d_in: int, d_out: int, *, dtype: np.dtype[Any]) -> FloatArray:
+        return self._generator.standard_normal((d_in, d_out), dtype.type)
+
+    def linear(
+        self, d_in: int, d_out: int, bias: bool, dtype: np.dtype[Any]
+    ) -> tuple[FloatArray, FloatArray | None]:
+        bound = 1 / math.sqrt(d_in)
+        weight = (2 * self._generator.random((d_out, d_in), dtype.type) - 1) * bound
+        if not bias:
+            return weight, None
+        return weight, (2 * self._generator.random(d_out, dtype.type) - 1) * bound
+
+
+def _with_heads(mask: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
+    """Give a mask that broadcasts to `shape` an axis for the heads."""
+    if mask is None:
+        return None
+    try:
+        fits = np.broadcast_shapes(mask.shape, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"mask must broadcast to {shape}, got shape {mask.shape}")
+    return mask[..., None, :, :] if mask.ndim > 2 else mask
+
+
+def _long_name(name: str) -> str:
+    head, dot, part = str(name).partition(".")
+    return _SHORT.get(head, head) + dot + part
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"

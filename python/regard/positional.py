@@ -1,0 +1,95 @@
+"""Encodings that tell attention where a token sits."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+
+import numpy as np
+
+from regard.masks import _count
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+__all__ = ["sinusoidal"]
+
+
+def sinusoidal(
+    length: SupportsIndex,
+    dim: SupportsIndex,
+    base: SupportsFloat = 10000.0,
+    *,
+    dtype: DTypeLike = np.float64,
+) -> NDArray[np.floating[Any]]:
+    """Encode positions ``0 .. length - 1`` as sines and cosines.
+
+    Column ``2 m`` of row ``p`` is ``sin(p / base ** (2 m / dim))`` and column ``2 m + 1`` is the
+    cosine of the same angle [1]_. An odd `dim` ends with a sine. The angles are computed in
+    float64 whatever `dtype` is.
+
+    Parameters
+    ----------
+    length : int
+        Number of positions.
+    dim : int
+        Number of columns: the size of the embedding that the encoding is added to.
+    base : float, optional
+        Wavelengths grow from ``2 pi`` towards ``2 pi * base`` along the columns.
+    dtype : dtype, optional
+        A floating-point dtype.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(length, dim)``, in `dtype`.
+
+    Raises
+    ------
+    TypeError
+        If `length` or `dim` is not an integer, `base` is not a real number or `dtype` is not
+        floating-point.
+    ValueError
+        If `length` is negative, `dim` is less than 1, or `base` is not positive and finite.
+
+    References
+    ----------
+    .. [1] Vaswani et al., "Attention Is All You Need", 2017, section 3.5.
+       https://arxiv.org/abs/1706.03762
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.positional.sinusoidal(3, 4).round(4)
+    array([[ 0.    ,  1.    ,  0.    ,  1.    ],
+           [ 0.8415,  0.5403,  0.01  ,  1.    ],
+           [ 0.9093, -0.4161,  0.02  ,  0.9998]])
+    """
+    length = _count("length", length)
+    dim = _count("dim", dim, minimum=1)
+    to = np.dtype(dtype)
+    if to.kind != "f":
+        raise TypeError(f"dtype must be floating-point, got {to}")
+    exponent = 2 * np.arange((dim + 1) // 2) / dim
+    rate = 1 / np.power(_positive("base", base), exponent)
+    angle = np.arange(length)[:, None] * rate
+    encoding = np.empty((length, dim), to)
+    encoding[:, 0::2] = np.sin(angle)
+    encoding[:, 1::2] = np.cos(angle[:, : dim // 2])
+    return encoding
+
+
+def _positive(name: str, value: SupportsFloat) -> float:
+    number = _real(name, value)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name} must be positive and finite, got {number}")
+    return number
+
+
+def _real(name: str, value: SupportsFloat) -> float:
+    if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a real number, got {type(value).__name__}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

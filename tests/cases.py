@@ -1,0 +1,258 @@
+"""The problems that the tests share, and the ways in which an array can lie in memory."""
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Callable
+from itertools import count, cycle
+
+import numpy as np
+
+import reference
+
+Shape = tuple[int, ...]
+
+LANES = (4, 8, 16, 24, 48, 64)
+AROUND_LANES = sorted({n for w in LANES for n in (1, w - 1, w, w + 1, 2 * w + 3)})
+KV_LENGTHS = (1, 2, 7, 8, 9, 15, 16, 17, 33, 64, 95, 96, 97, 191, 192, 193, 287, 288, 289)
+DIMS = (1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 63, 64, 65)
+DIMS += (79, 80, 95, 96, 97, 127, 128, 129, 191, 192, 255, 256)
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    options: dict
+
+    @property
+    def arrays(self):
+        return self.query, self.key, self.value
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    name: str
+    query: Shape
+    key: Shape
+    value: Shape
+    bool_mask: Shape | None = None
+    float_mask: Shape | None = None
+    is_causal: bool = False
+    query_offset: int | tuple = 0
+    scale: float | None = None
+
+    def build(self, dtype):
+        """The same numbers in either precision; read-only, as nobody may write to an input."""
+        random = np.random.default_rng(zlib.crc32(self.name.encode()))
+        arrays = [random.standard_normal(s) for s in (self.query, self.key, self.value)]
+        options = {"is_causal": self.is_causal, "query_offset": self.query_offset}
+        if self.bool_mask is not None:
+            options["mask"] = np.asarray(random.random(self.bool_mask) < 0.6)
+        if self.float_mask is not None:
+            hidden = random.random(self.float_mask) < 0.3
+            mask = np.where(hidden, -np.inf, random.standard_normal(self.float_mask))
+            options["mask"] = mask.astype(dtype)
+        if isinstance(self.query_offset, tuple):
+            options["query_offset"] = np.array(self.query_offset)
+        if self.scale is not None:
+            options["scale"] = self.scale
+        arrays = [array.astype(dtype) for array in arrays]
+        for array in (*arrays, options.get("mask")):
+            if array is not None:
+                array.setflags(write=False)
+        return Problem(*arrays, options)
+
+
+@functools.cache
+def solved(case, dtype):
+    """A problem and what the oracle says of it, worked out once for all targets."""
+    problem = case.build(dtype)
+    return problem, reference.expected(*problem.arrays, **problem.options)
+
+
+def _sizes():
+    """Each list of sizes is walked through once while the others turn beside it at other rates, so
+    that every size meets several partners, head counts and options."""
+    lists = {"q": AROUND_LANES, "kv": KV_LENGTHS, "d": DIMS, "dv": DIMS}
+    options = cycle(
+        [
+            lambda q, kv, h: {},
+            lambda q, kv, h: {"is_causal": True, "query_offset": kv - q},
+            lambda q, kv, h: {"bool_mask": (h, q, kv)},
+            lambda q, kv, h: {"is_causal": True},
+            lambda q, kv, h: {"float_mask": (q, kv)},
+        ]
+    )
+    heads = cycle([(1, 1), (2, 1), (2, 2), (4, 2)])
+    number = count()
+    for walked, sizes in lists.items():
+        for size in sizes:
+            i = next(number)
+            turn = {"q": 7 * i + 3, "kv": 5 * i + 1, "d": 4 * i, "dv": 11 * i + 2}
+            q, kv, d, dv = (
+                size if name == walked else lists[name][turn[name] % len(lists[name])]
+                for name in lists
+            )
+            h, kv_h = next(heads)
+            extra = next(options)(q, kv, h)
+            name = f"size{i}-{h}of{kv_h}-{q}x{kv}x{d}x{dv}-{'-'.join(extra) or 'plain'}"
+            yield Case(name, (h, q, d), (kv_h, kv, d), (kv_h, kv, dv), **extra)
+    for q, kv, extra in [
+        (300, 700, {}),
+        (260, 1100, {"is_causal": True, "query_offset": 840}),
+        (3, 2500, {}),
+        (1, 4100, {"bool_mask": (4100,)}),
+        (700, 30, {"float_mask": (700, 30)}),
+        (520, 520, {"is_causal": True}),
+    ]:
+        name = f"long-{q}x{kv}-{'-'.join(extra) or 'plain'}"
+        yield Case(name, (1, q, 40), (1, kv, 40), (1, kv, 24), **extra)
+
+
+def _ranks():
+    for rank in range(2, 7):
+        axes = (2, 1, 3, 2)[6 - rank :]
+        yield Case(f"rank{rank}", (*axes, 5, 8), (*axes, 7, 8), (*axes, 7, 6))
+        yield Case(
+            f"rank{rank}-mask", (*axes, 5, 8), (*axes, 7, 8), (*axes, 7, 6), bool_mask=(*axes, 5, 7)
+        )
+    yield Case("flat-query", (5, 8), (1, 7, 8), (1, 7, 6))
+    yield Case("flat-query-in-batch", (5, 8), (3, 1, 7, 8), (3, 1, 7, 6))
+    yield Case("flat-key-value", (4, 5, 8), (7, 8), (7, 6))
+    yield Case("flat-key", (4, 5, 8), (7, 8), (2, 1, 7, 6))
+    yield Case("flat-value", (2, 4, 5, 8), (2, 1, 7, 8), (7, 6))
+
+
+def _broadcasts():
+    q, k, v = (2, 1, 2, 5, 8), (1, 3, 2, 7, 8), (3, 2, 7, 4)
+    yield Case("batch-all-ways", q, k, v)
+    yield Case("batch-of-query", (3, 2, 5, 8), (2, 7, 8), (1, 2, 7, 4))
+    yield Case("batch-of-key", (2, 5, 8), (3, 2, 7, 8), (2, 7, 4))
+    yield Case("batch-of-value", (1, 2, 5, 8), (2, 7, 8), (3, 2, 7, 4))
+    masks = [(), (7,), (1,), (5, 1), (1, 7), (5, 7), (2, 1, 1), (2, 5, 7), (3, 1, 1, 7)]
+    masks += [(3, 2, 5, 7), (2, 1, 1, 5, 1), (1, 3, 2, 1, 7), (2, 3, 2, 5, 7)]
+    for shape in masks:
+        yield Case(f"bool-mask-{shape}", q, k, v, bool_mask=shape)
+        yield Case(f"float-mask-{shape}", q, k, v, float_mask=shape)
+    offsets = {"()": 3, "(1)": (2,), "(3)": (-2, 1, 4), "(2,1)": ((0,), (5,))}
+    offsets["(2,3)"] = ((-9, -1, 0), (1, 2, 30))
+    for name, offset in offsets.items():
+        yield Case(f"offset-{name}", q, k, v, is_causal=True, query_offset=offset)
+
+
+def _groups():
+    for heads, kv_heads in [(1, 1), (4, 4), (4, 2), (6, 2), (8, 2), (8, 1), (16, 2), (5, 1)]:
+        for q_len in (1, 5, 17):
+            name = f"group-{heads}of{kv_heads}-{q_len}"
+            shapes = (2, heads, q_len, 24), (2, kv_heads, 41, 24), (2, kv_heads, 41, 10)
+            yield Case(name, *shapes)
+            yield Case(f"{name}-causal", *shapes, is_causal=True, query_offset=(3, 40))
+            yield Case(f"{name}-mask", *shapes, bool_mask=(heads, q_len, 41))
+            yield Case(f"{name}-bias", *shapes, float_mask=(2, heads, 1, 41))
+
+
+def _causal():
+    for q_len, kv_len in [(1, 1), (5, 9), (17, 97), (33, 20), (130, 200)]:
+        offsets = {-kv_len, -q_len, -3, -1, 0, 1, kv_len - q_len, kv_len - 1, kv_len, kv_len + 5}
+        for offset in sorted(offsets):
+            name = f"causal-{q_len}x{kv_len}-{offset:+d}"
+            shapes = (2, q_len, 12), (1, kv_len, 12), (1, kv_len, 5)
+            yield Case(name, *shapes, is_causal=True, query_offset=offset)
+        yield Case(
+            f"causal-{q_len}x{kv_len}-and-mask",
+            *((2, q_len, 12), (1, kv_len, 12), (1, kv_len, 5)),
+            float_mask=(2, q_len, kv_len),
+            is_causal=True,
+            query_offset=kv_len // 2,
+        )
+
+
+def _empty():
+    yield Case("no-queries", (2, 2, 0, 8), (2, 1, 7, 8), (2, 1, 7, 4))
+    yield Case("no-keys", (2, 2, 5, 8), (2, 1, 0, 8), (2, 1, 0, 4))
+    yield Case("no-keys-flat", (5, 8), (0, 8), (0, 4))
+    yield Case("no-keys-causal", (2, 5, 8), (2, 0, 8), (2, 0, 4), is_causal=True, query_offset=3)
+    yield Case("no-keys-mask", (2, 5, 8), (2, 0, 8), (2, 0, 4), bool_mask=(5, 0))
+    yield Case("no-batch", (0, 2, 5, 8), (0, 1, 7, 8), (0, 1, 7, 4))
+    yield Case("no-batch-by-broadcast", (0, 2, 5, 8), (1, 7, 8), (1, 1, 7, 4))
+    yield Case("no-heads", (2, 0, 5, 8), (2, 0, 7, 8), (2, 0, 7, 4))
+    yield Case("no-query-heads", (2, 0, 5, 8), (2, 3, 7, 8), (2, 3, 7, 4))
+    yield Case("no-queries-no-keys", (1, 0, 8), (1, 0, 8), (1, 0, 4))
+    yield Case("no-values-columns", (2, 5, 8), (2, 7, 8), (2, 7, 0))
+
+
+def _scales():
+    for scale in (0.0, 1.0, -0.5, 2.5, 1e-30):
+        yield Case(f"scale-{scale}", (2, 9, 16), (2, 30, 16), (2, 30, 6), scale=scale)
+
+
+SIZES = list(_sizes())
+AXES = [*_ranks(), *_broadcasts(), *_groups(), *_causal(), *_empty(), *_scales()]
+
+
+# Layouts: the same values elsewhere in memory. What lies between them is NaN, so that a read of it
+# is seen.
+
+
+def _room(array, shape):
+    return np.full(shape, np.nan if array.dtype.kind == "f" else True, array.dtype)
+
+
+def _within(array, shape, index):
+    room = _room(array, shape)
+    room[index] = array
+    return room[index]
+
+
+def _swapped_storage(array, first, second):
+    return array.swapaxes(first, second).copy(order="C").swapaxes(first, second)
+
+
+def _misaligned(array):
+    memory = np.zeros(array.nbytes + 1, np.uint8)
+    moved = np.frombuffer(memory.data, array.dtype, array.size, offset=1).reshape(array.shape)
+    moved[...] = array
+    return moved
+
+
+def _record_field(array):
+    """Strides that are no multiple of the item size."""
+    records = np.zeros(array.shape, [("before", "u1"), ("x", array.dtype), ("after", "u2")])
+    records["x"] = array
+    return records["x"]
+
+
+def _read_only(array):
+    copy = array.copy()
+    copy.setflags(write=False)
+    return copy
+
+
+def _last(array, extra):
+    return (*array.shape[:-1], extra)
+
+
+LAYOUTS: dict[str, Callable] = {
+    "fortran": lambda a: a.copy(order="F"),
+    "heads_after_length": lambda a: _swapped_storage(a, -3 if a.ndim > 2 else -1, -2),
+    "columns_before_rows": lambda a: _swapped_storage(a, -1, -2),
+    "batch_last": lambda a: _swapped_storage(a, 0, -1),
+    "every_second_column": lambda a: _within(
+        a, _last(a, 2 * a.shape[-1] + 1), np.s_[..., 1 : 2 * a.shape[-1] + 1 : 2]
+    ),
+    "every_third_row": lambda a: _within(
+        a, (*a.shape[:-2], 3 * a.shape[-2], a.shape[-1]), np.s_[..., ::3, :]
+    ),
+    "reversed_columns": lambda a: a[..., ::-1].copy()[..., ::-1],
+    "reversed_rows": lambda a: a[..., ::-1, :].copy()[..., ::-1, :],
+    "reversed": lambda a: np.flip(np.flip(a).copy()),
+    "padded": lambda a: _within(
+        a, tuple(n + 3 for n in a.shape), tuple(slice(1, n + 1) for n in a.shape)
+    ),
+    "misaligned": _misaligned,
+    "record_field": _record_field,
+    "read_only": _read_only,
+    "byte_swapped": lambda a: a.astype(a.dtype.newbyteorder("S")),
+}

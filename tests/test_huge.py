@@ -1,0 +1,256 @@
+"""Sizes beyond 32 bits, results that fit nowhere, and the memory that a call takes: the right
+answer or a MemoryError, never a crash."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import as_strided
+
+import cases
+import regard
+from reference import assert_same_bits, error
+
+sdpa = regard.scaled_dot_product_attention
+BEYOND = 2**31 + 5
+GIB = 2**30
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, sets RLIMIT_AS")
+
+
+def normal(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def spread(value, length, axis=-2):
+    """`value` seen `length` times along an axis, with a stride of zero."""
+    shape = list(value.shape)
+    shape[axis] = length
+    return np.broadcast_to(value, shape)
+
+
+def test_more_keys_than_32_bits_count(dtype, target):
+    """Hidden blocks are never computed, so causality makes short work of them."""
+    key, value = normal(2, 1, 3, dtype=dtype), normal(2, 1, 4, dtype=dtype, seed=1)
+    query = normal(2, 70, 3, dtype=dtype)
+    for length in (BEYOND, 2**40):
+        output, lse = sdpa(
+            query, spread(key, length), spread(value, length), is_causal=True, return_lse=True
+        )
+        short = sdpa(query, spread(key, 70), spread(value, 70), is_causal=True, return_lse=True)
+        assert_same_bits((output, lse), short)
+        assert error(output, np.repeat(value, 70, axis=-2)) <= 80 * np.finfo(dtype).eps * 4
+
+
+def test_more_mask_elements_than_32_bits_count(target):
+    query, key, value = normal(1, 70, 3), normal(1, 1, 3), normal(1, 1, 4)
+    rows = np.random.default_rng(0).random((70, 1)) < 0.5
+    for mask in (rows, np.where(rows, 0, -np.inf).astype(np.float32)):
+        options = {"is_causal": True, "query_offset": 20}
+        actual = sdpa(
+            query, spread(key, 2**40), spread(value, 2**40), spread(mask, 2**40, -1), **options
+        )
+        wanted = sdpa(query, spread(key, 90), spread(value, 90), spread(mask, 90, -1), **options)
+        assert_same_bits(actual, wanted)
+        assert not actual[:, ~rows[:, 0]].any()
+
+
+def test_everything_hidden_is_quick(target):
+    query = np.broadcast_to(np.float32(1), (1, 1000, 2))
+    keys = np.broadcast_to(np.float32(1), (1, 2**40, 2))
+    output, lse = sdpa(query, keys, keys, is_causal=True, query_offset=-(2**50), return_lse=True)
+    assert not output.any()
+    assert (lse == -np.inf).all()
+
+
+@pytest.mark.parametrize("batch", [BEYOND, 2**45])
+def test_nothing_to_do_in_a_huge_batch(batch, target, output_of):
+    """An empty result is there at once, however long its other axes are."""
+    script = f"""
+    import numpy as np, regard
+    def empty(*shape):
+        return np.broadcast_to(np.zeros((1,) + shape, "f4"), ({batch},) + shape)
+    output, lse = regard.scaled_dot_product_attention(
+        empty(2, 0, 4), empty(1, 7, 4)[:1], empty(1, 7, 3)[:1], return_lse=True)
+    print(output.shape, lse.shape)
+    print(regard.matmul(empty(0, 4), np.ones((4, 3), "f4")).shape)
+    print(regard.matmul(empty(0), np.ones((0, 0), "f4")).shape)
+    print(regard.softmax(empty(0)).shape, regard.softmax(empty(0), axis=0).shape)
+    print(regard.scale(empty(0, 3), 2.0).shape)
+    print(regard.apply_mask(empty(0, 3), np.ones(3, bool)).shape)
+    """
+    shapes = output_of(script, timeout=30, REGARD_TARGET=target).splitlines()
+    assert shapes == [
+        f"({batch}, 2, 0, 3) ({batch}, 2, 0)",
+        f"({batch}, 0, 3)",
+        f"({batch}, 0)",
+        f"({batch}, 0) ({batch}, 0)",
+        f"({batch}, 0, 3)",
+        f"({batch}, 0, 3)",
+    ]
+
+
+@pytest.fixture
+def sparse(tmp_path):
+    """Floats in a file of 20 GiB in which almost nothing is stored."""
+    try:
+        memory = np.memmap(tmp_path / "sparse", np.uint8, "w+", shape=(20 * GIB,))
+    except OSError as problem:
+        pytest.skip(f"no sparse files here: {problem}")
+    yield memory
+    del memory
+    (tmp_path / "sparse").unlink()
+
+
+def scatter(memory, array, axis, start):
+    """The array with 3 GiB between its entries along one axis."""
+    strides = list(np.zeros(array.shape, array.dtype).strides)
+    strides[axis] = 3 * GIB
+    base = memory[start : start + 4].view(array.dtype)
+    moved = as_strided(base, array.shape, strides)
+    moved[...] = array
+    return moved
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_strides_beyond_32_bits(axis, sparse, target):
+    """Real offsets of up to 15 GiB, in every argument and in `out`."""
+    shape = [2, 3, 4, 5]
+    shape[axis] = 6
+    query, key, value = (normal(*shape, seed=seed) for seed in range(3))
+    mask = normal(*shape[:3], shape[2], seed=3)
+    wanted = sdpa(query, key, value, mask)
+    inputs = [scatter(sparse, x, axis, 4096 * i) for i, x in enumerate((query, key, value, mask))]
+    out = scatter(sparse, np.zeros_like(wanted), axis, 4096 * 9)
+    assert_same_bits(sdpa(*inputs, out=out), wanted)
+    backwards = [np.flip(x, axis) for x in inputs]
+    assert_same_bits(sdpa(*backwards), sdpa(*(np.flip(x, axis) for x in (query, key, value, mask))))
+    turned = key.swapaxes(-1, -2)
+    assert_same_bits(
+        regard.matmul(inputs[0], inputs[1].swapaxes(-1, -2)), regard.matmul(query, turned)
+    )
+    for along in range(4):
+        assert_same_bits(regard.softmax(inputs[0], along), regard.softmax(query, along))
+    assert_same_bits(regard.scale(inputs[0], 2.0), query * 2)
+    assert_same_bits(regard.apply_mask(inputs[0], inputs[1]), query + key)
+
+
+ONE = np.float32(1)
+TOO_LARGE = {
+    "output": lambda: sdpa(*(np.broadcast_to(ONE, (1, n, 2)) for n in (2**48, 3, 3))),
+    "value-dim": lambda: sdpa(*(np.broadcast_to(ONE, (1, 2**25, n)) for n in (2, 2, 2**25))),
+    "batch": lambda: sdpa(*(np.broadcast_to(ONE, (2**50, 1, 2, 2)) for _ in range(3))),
+    "matmul": lambda: regard.matmul(
+        np.broadcast_to(ONE, (2**25, 2)), np.broadcast_to(ONE, (2, 2**25))
+    ),
+    "matmul-batch": lambda: regard.matmul(
+        np.broadcast_to(ONE, (2**50, 2, 2)), np.ones((2, 2), np.float32)
+    ),
+    "scale": lambda: regard.scale(np.broadcast_to(ONE, (2**25, 2**25)), 2.0),
+    "apply-mask": lambda: regard.apply_mask(np.broadcast_to(ONE, (2**50,)), np.ones(1, bool)),
+    "softmax": lambda: regard.softmax(np.broadcast_to(ONE, (2**25, 2**25))),
+    "past-64-bits": lambda: regard.matmul(
+        np.broadcast_to(ONE, (2**40, 1)), np.broadcast_to(ONE, (1, 2**40))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_a_result_that_fits_nowhere(name, target):
+    # NumPy's own answer to a shape past 64 bits is ValueError.
+    with pytest.raises((MemoryError, ValueError) if name == "past-64-bits" else MemoryError):
+        TOO_LARGE[name]()
+
+
+def test_weights_that_fit_nowhere_leave_out_alone(target):
+    query = np.broadcast_to(ONE, (1, 2**10, 2))
+    keys = np.broadcast_to(ONE, (1, 2**45, 2))
+    out = np.full((1, 2**10, 2), 7, np.float32)
+    with pytest.raises(MemoryError):
+        sdpa(query, keys, keys, out=out, return_weights=True)
+    assert (out == 7).all()
+
+
+@needs_linux
+def test_out_of_memory_at_any_point(target, output_of):
+    """Less and less room: each call is right, or a MemoryError that wrote nothing."""
+    script = """
+    import resource
+    import numpy as np, regard
+    random = np.random.default_rng(0)
+    query = random.standard_normal((4, 256, 4000), dtype="f4")
+    key = random.standard_normal((4, 300, 8000), dtype="f4")[..., ::2]
+    inputs = [query, key, key]
+    wanted = regard.scaled_dot_product_attention(*inputs, threads=2)
+    product = regard.matmul(query, key.swapaxes(-1, -2), threads=2)
+    smooth = regard.softmax(key, axis=1, threads=2)
+    calls = [
+        (wanted, lambda out: regard.scaled_dot_product_attention(*inputs, threads=2, out=out)),
+        (product, lambda out: regard.matmul(query, key.swapaxes(-1, -2), threads=2, out=out)),
+        (smooth, lambda out: regard.softmax(key, axis=1, threads=2, out=out)),
+    ]
+    outs = [np.full_like(right, 7) for right, _ in calls]
+    for size in [16 << 20, 4 << 20, 1 << 20, 256 << 10, 64 << 10, 0]:
+        pages = int(open("/proc/self/statm").read().split()[0])
+        limit = pages * resource.getpagesize() + size
+        for (right, call), out in zip(calls, outs):
+            out[...] = 7
+            resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+            try:
+                call(out)
+                ok = True
+            except MemoryError:
+                ok = False
+            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+            assert (out == (right if ok else 7)).all(), (size, ok)
+    assert (regard.scaled_dot_product_attention(*inputs, threads=2) == wanted).all()
+    print("done")
+    """
+    assert output_of(script, REGARD_TARGET=target) == "done"
+
+
+GROWTH = """
+import json, resource
+import numpy as np, regard
+sdpa = regard.scaled_dot_product_attention
+random = np.random.default_rng(0)
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def growth(call):
+    before = peak()
+    call()
+    return peak() - before
+query = random.standard_normal((1, 6000, 8), dtype="f4")
+stored = random.standard_normal((1, 40000, 4, 64), dtype="f4")
+sparse = random.standard_normal((2, 100000, 3, 32), dtype="f4")[:, ::2, :, ::2].swapaxes(1, 2)
+few = random.standard_normal((1, 4, 4, 64), dtype="f4")
+key = stored.swapaxes(1, 2)
+wide = np.lib.stride_tricks.as_strided(stored, (40000, 160), (1024, 4))
+for array in (query, few):
+    sdpa(array[:, :64], array[:, :64], array[:, :64], threads=2)
+out = np.empty_like(query)
+print(json.dumps({
+    "scores": growth(lambda: sdpa(query, query, query, threads=2, out=out)),
+    "causal": growth(lambda: sdpa(query, query, query, is_causal=True, threads=2, out=out)),
+    "long rows": growth(lambda: sdpa(few, key, key, threads=2)),
+    "strided": growth(lambda: sdpa(few[:, :3, :, :16], sparse, sparse, threads=2)),
+    "columns": growth(lambda: regard.matmul(few[0, 0], wide.swapaxes(0, 1)[:64], threads=2)),
+}))
+"""
+
+
+@needs_linux
+def test_workspace_is_a_few_tiles(target, output_of):
+    """Scores of 144 MB and copies of keys of 41, 19 and 10 MB would show; < 2 MB a thread is the
+    promise, the results are below 1 MB, and the pages of stacks and heap count too."""
+    grown = json.loads(output_of(GROWTH, REGARD_TARGET=target))
+    assert max(grown.values()) < 8 << 20, grown
+
+
+def test_one_head_dim_longer_than_any_tile(dtype, target):
+    for dim in (1000, 4099):
+        case = cases.Case(f"dim-{dim}", (2, 9, dim), (1, 20, dim), (1, 20, dim))
+        problem, want = cases.solved(case, dtype)
+        output = sdpa(*problem.arrays)
+        assert error(output, want.exact.output) <= want.limit.output

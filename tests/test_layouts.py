@@ -1,0 +1,221 @@
+"""Where an array lies in memory changes no bit of the result, and nothing outside it is touched."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+import regard
+from cases import LAYOUTS
+from reference import assert_same_bits
+
+ROLES = ["query", "key", "value", "bool_mask", "float_mask"]
+
+
+def problem(dtype, head_dim=19):
+    random = np.random.default_rng(head_dim)
+    shapes = (2, 4, 37, head_dim), (2, 2, 101, head_dim), (2, 2, 101, 23)
+    arrays = dict(
+        zip(ROLES, (random.standard_normal(s).astype(dtype) for s in shapes), strict=False)
+    )
+    arrays["bool_mask"] = random.random((2, 4, 37, 101)) < 0.7
+    bias = np.where(random.random((2, 4, 37, 101)) < 0.3, -np.inf, 0.5)
+    return arrays | {"float_mask": bias.astype(dtype)}
+
+
+def attend(arrays, mask="bool_mask", **options):
+    return regard.scaled_dot_product_attention(
+        arrays["query"],
+        arrays["key"],
+        arrays["value"],
+        arrays[mask],
+        is_causal=True,
+        query_offset=np.array([60, 20]),
+        return_lse=True,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("role", ROLES)
+def test_one_argument_elsewhere(role, layout, dtype, target):
+    for head_dim in (19, 64):
+        arrays = problem(dtype, head_dim)
+        mask = role if role.endswith("mask") else "bool_mask"
+        wanted = attend(arrays, mask)
+        moved = arrays | {role: LAYOUTS[layout](arrays[role])}
+        assert np.array_equal(moved[role], arrays[role])
+        assert_same_bits(attend(moved, mask), wanted)
+        assert_same_bits(attend(moved, mask, return_weights=True)[0], wanted[0])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_arguments_elsewhere(layout, dtype, target):
+    arrays = problem(dtype)
+    moved = {role: LAYOUTS[layout](array) for role, array in arrays.items()}
+    assert_same_bits(attend(moved, threads=3), attend(arrays, threads=1))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_two_dimensions(layout, dtype, target):
+    arrays = [x[0, 0] for x in list(problem(dtype).values())[:4]]
+    moved = [LAYOUTS[layout](x) for x in arrays]
+    sdpa = regard.scaled_dot_product_attention
+    assert_same_bits(sdpa(*moved, return_weights=True), sdpa(*arrays, return_weights=True))
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (3,), (0, 1, 2, 3)], ids=str)
+@pytest.mark.parametrize("role", ROLES)
+def test_zero_strides(role, axes, dtype, target):
+    arrays = problem(dtype)
+    mask = role if role.endswith("mask") else "bool_mask"
+    thin = arrays[role][tuple(slice(0, 1) if i in axes else slice(None) for i in range(4))]
+    thin = np.broadcast_to(thin, arrays[role].shape)
+    wanted = attend(arrays | {role: thin.copy()}, mask)
+    assert_same_bits(attend(arrays | {role: thin}, mask), wanted)
+
+
+def test_memory_mapped_file(dtype, target, tmp_path):
+    arrays = problem(dtype)
+    mapped = {}
+    for role, array in arrays.items():
+        np.save(tmp_path / f"{role}.npy", array)
+        mapped[role] = np.load(tmp_path / f"{role}.npy", mmap_mode="r")
+    output, lse = attend(mapped)
+    assert type(output) is type(lse) is np.ndarray
+    assert_same_bits((output, lse), attend(arrays))
+
+
+def test_fused_projection_is_read_and_written_where_it_lies(dtype, target):
+    """Query, key, value and output interleaved in one array share it and overlap nowhere."""
+    packed = np.random.default_rng(0).standard_normal((2, 37, 4, 3, 16)).astype(dtype)
+    query, key, value, out = (packed[:, :, i].swapaxes(1, 2) for i in range(4))
+    wanted = regard.scaled_dot_product_attention(query.copy(), key.copy(), value.copy())
+    inputs = packed[:, :, :3].copy()
+    assert regard.scaled_dot_product_attention(query, key, value, out=out) is out
+    assert_same_bits(out, wanted)
+    assert_same_bits(packed[:, :, :3], inputs)
+
+
+@pytest.mark.parametrize("layout", [n for n in LAYOUTS if n not in ("read_only", "byte_swapped")])
+def test_out_of_any_layout(layout, dtype, target):
+    arrays = problem(dtype)
+    wanted, _ = attend(arrays)
+    out = LAYOUTS[layout](np.full(wanted.shape, 7, dtype))
+    around = out
+    while isinstance(around.base, np.ndarray):
+        around = around.base
+    before = around.copy()
+    attend(arrays, out=out)
+    assert_same_bits(out, wanted)
+    out[...] = 7  # what is left to differ lies around it
+    assert around.tobytes() == before.tobytes(), "something around `out` was written to"
+
+
+def test_byte_swapped_out_is_refused(dtype, target):
+    arrays = problem(dtype)
+    out = np.full((2, 4, 37, 23), 7, dtype.newbyteorder("S"))
+    with pytest.raises(TypeError, match=r"\bout\b"):
+        attend(arrays, out=out)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_stages(layout, dtype, target):
+    arrays = problem(dtype)
+    lay = LAYOUTS[layout]
+    query, key, mask, bias = (arrays[r] for r in ("query", "key", "bool_mask", "float_mask"))
+    turned = key[:, [0, 0, 1, 1]].swapaxes(-1, -2).copy()
+    scores = regard.matmul(query, turned)
+    assert_same_bits(regard.matmul(lay(query), turned), scores)
+    assert_same_bits(regard.matmul(query, lay(turned)), scores)
+    assert_same_bits(regard.matmul(lay(query), lay(turned), threads=3), scores)
+    assert_same_bits(regard.scale(lay(scores), 0.3), regard.scale(scores, 0.3))
+    for kind in (mask, bias):
+        hidden = regard.apply_mask(scores, kind)
+        assert_same_bits(regard.apply_mask(lay(scores), lay(kind)), hidden)
+    for axis in range(4):
+        wanted = regard.softmax(hidden, axis)
+        assert_same_bits(regard.softmax(lay(hidden), axis), wanted)
+
+
+def test_softmax_along_any_axis_has_the_bits_of_the_last(dtype, target):
+    x = problem(dtype)["query"]
+    for axis in range(4):
+        wanted = np.moveaxis(regard.softmax(np.moveaxis(x, axis, -1).copy()), -1, axis)
+        assert_same_bits(regard.softmax(x, axis), wanted)
+
+
+def test_inputs_are_left_alone(dtype, target):
+    arrays = problem(dtype)
+    offset = np.array([60, 20])
+
+    def digest():
+        everything = [*arrays.values(), offset]
+        return [
+            (hashlib.sha256(x.tobytes()).digest(), x.strides, x.flags.writeable) for x in everything
+        ]
+
+    before = digest()
+    for mask in ("bool_mask", "float_mask"):
+        regard.scaled_dot_product_attention(
+            arrays["query"],
+            arrays["key"],
+            arrays["value"],
+            arrays[mask],
+            is_causal=True,
+            query_offset=offset,
+            return_weights=True,
+            threads=2,
+        )
+        regard.softmax(regard.apply_mask(regard.scale(arrays["float_mask"], 2), arrays[mask]))
+    regard.matmul(arrays["query"], arrays["query"].swapaxes(-1, -2))
+    assert digest() == before
+
+
+def test_nothing_outside_the_arrays_is_read_or_written(target, output_of):
+    """Each array ends right before, or begins right after, a page that may not be touched."""
+    script = """
+    import ctypes, itertools, mmap
+    import numpy as np, regard
+    libc = ctypes.CDLL(None, use_errno=True)
+    page = mmap.PAGESIZE
+
+    def guarded(array, at_end):
+        size = max(array.nbytes, 1)
+        body = -(-size // page) * page
+        memory = mmap.mmap(-1, body + 2 * page)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for wall in (start, start + page + body):
+            assert libc.mprotect(ctypes.c_void_p(wall), ctypes.c_size_t(page), 0) == 0
+        offset = page + (body - array.nbytes if at_end else 0)
+        view = np.frombuffer(memory, array.dtype, array.size, offset).reshape(array.shape)
+        view[...] = array
+        return view
+
+    random = np.random.default_rng(0)
+    shapes = itertools.product((1, 5, 33), (1, 7, 50, 97), (1, 3, 17, 64), ("f4", "f8"))
+    for i, (q_len, kv_len, dim, dtype) in enumerate(shapes):
+        query = random.standard_normal((2, q_len, dim)).astype(dtype)
+        key = random.standard_normal((1, kv_len, dim)).astype(dtype)
+        value = random.standard_normal((1, kv_len, dim + 2)).astype(dtype)
+        mask = random.random((2, q_len, kv_len)) < 0.7
+        bias = np.where(mask, 0.5, -np.inf).astype(dtype)
+        for m in (None, mask, bias):
+            call = dict(is_causal=i % 3 == 0, threads=1 + i % 2)
+            wanted = regard.scaled_dot_product_attention(query, key, value, m, **call)
+            inputs = [None if x is None else guarded(x, i % 2) for x in (query, key, value, m)]
+            out = guarded(np.zeros_like(wanted), i % 2)
+            regard.scaled_dot_product_attention(*inputs, **call, out=out)
+            assert out.tobytes() == wanted.tobytes()
+        out = guarded(np.zeros((2, q_len, kv_len), dtype), i % 2)
+        a, b = guarded(query, i % 2), guarded(key[0].T.copy(), i % 2)
+        regard.matmul(a, b, out=out)
+        regard.scale(out, 0.5, out=out)
+        regard.apply_mask(out, guarded(mask, i % 2), out=out)
+        regard.apply_mask(out, guarded(bias, i % 2), out=out)
+        regard.softmax(out, out=out)
+        regard.softmax(out, axis=1, out=out)
+    print(i)
+    """
+    assert output_of(script, REGARD_TARGET=target) == "95"

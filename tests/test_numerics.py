@@ -1,0 +1,308 @@
+"""The numerical contract: what is hidden cannot matter, what is visible must show, extreme scores
+give what they mean, and errors stay near those of the naive formula."""
+
+import numpy as np
+import pytest
+
+import reference
+import regard
+from reference import assert_matches, assert_same_bits, attention, error, largest
+
+sdpa = regard.scaled_dot_product_attention
+POISONS = [np.nan, np.inf, -np.inf]
+KV_LEN = 205
+
+
+def arrays(dtype, *, q_len=21, kv_len=KV_LEN, head_dim=12, value_dim=20, seed=0):
+    random = np.random.default_rng(seed)
+    shapes = (2, 4, q_len, head_dim), (2, 2, kv_len, head_dim), (2, 2, kv_len, value_dim)
+    return tuple(random.standard_normal(shape).astype(dtype) for shape in shapes)
+
+
+def hiding(kind, hidden, dtype, q_len):
+    """Options that hide the keys in `hidden` from every query."""
+    seen = np.ones((q_len, KV_LEN), bool)
+    seen[:, hidden] = False
+    if kind == "causal":
+        return {"is_causal": True, "query_offset": min(hidden) - q_len}
+    if kind == "float":
+        return {"mask": np.where(seen, 0.5, -np.inf).astype(dtype)}
+    return {"mask": seen if kind == "bool" else seen[:1]}
+
+
+@pytest.mark.parametrize("poison", [*POISONS, 3e38])
+@pytest.mark.parametrize("kind", ["bool", "bool_row", "float", "causal"])
+def test_hidden_keys_and_values_cannot_matter(kind, poison, dtype, target):
+    """One after the other at the edges of tiles and inside them, then a whole tail."""
+    for q_len in (1, 21):
+        query, key, value = arrays(dtype, q_len=q_len)
+        singles = [] if kind == "causal" else [[0], [3], [95, 96, 97], [KV_LEN - 1]]
+        for hidden in [*singles, list(range(100, KV_LEN)), list(range(30, KV_LEN))]:
+            options = hiding(kind, hidden, dtype, q_len)
+            clean = sdpa(query, key, value, **options, return_lse=True)
+            full = sdpa(query, key, value, **options, return_weights=True)
+            bad_key, bad_value = key.copy(), value.copy()
+            bad_key[..., hidden, :] = poison
+            bad_value[..., hidden, :] = poison
+            for k, v in [(bad_key, value), (key, bad_value), (bad_key, bad_value)]:
+                assert_same_bits(sdpa(query, k, v, **options, return_lse=True), clean)
+                assert_same_bits(sdpa(query, k, v, **options, return_weights=True), full)
+
+
+@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize("where", [0, 17, 95, 96, 150, KV_LEN - 1])
+def test_a_key_is_hidden_from_some_rows_only(where, poison, dtype, target):
+    """Rows that share a tile with one that sees the poison keep every bit."""
+    query, key, value = arrays(dtype, q_len=50)
+    mask = np.random.default_rng(where).random((50, KV_LEN)) < 0.8
+    mask[::3, where] = False
+    blind, seeing = np.flatnonzero(~mask[:, where]), np.flatnonzero(mask[:, where])
+    for options in ({"mask": mask}, {"mask": np.where(mask, 0.5, -np.inf).astype(dtype)}):
+        clean, clean_lse = sdpa(query, key, value, **options, return_lse=True)
+        bad_key, bad_value = key.copy(), value.copy()
+        bad_key[..., where, :] = poison
+        bad_value[..., where, :] = poison
+        output, lse = sdpa(query, bad_key, value, **options, return_lse=True)
+        assert_same_bits(output[..., blind, :], clean[..., blind, :])
+        assert_same_bits(lse[..., blind], clean_lse[..., blind])
+        if np.isnan(poison):
+            assert np.isnan(output[..., seeing, :]).all()
+            assert np.isnan(lse[..., seeing]).all()
+        output, lse = sdpa(query, key, bad_value, **options, return_lse=True)
+        assert_same_bits(output[..., blind, :], clean[..., blind, :])
+        assert not np.isfinite(output[..., seeing, :]).any()
+        assert_same_bits(lse, clean_lse)
+
+
+@pytest.mark.parametrize("position", [0, 1, 16, 95, 96, 204])
+def test_causality_hides_the_future(position, dtype, target):
+    query, key, value = arrays(dtype, q_len=KV_LEN)
+    clean = sdpa(query, key, value, is_causal=True, return_lse=True)
+    bad_key, bad_value = key.copy(), value.copy()
+    bad_key[..., position:, :] = np.nan
+    bad_value[..., position:, :] = np.inf
+    output, lse = sdpa(query, bad_key, bad_value, is_causal=True, return_lse=True)
+    assert_same_bits(output[..., :position, :], clean[0][..., :position, :])
+    assert_same_bits(lse[..., :position], clean[1][..., :position])
+    assert np.isnan(output[..., position:, :]).all()
+
+
+@pytest.mark.parametrize("extra", [{}, {"return_weights": True}], ids=["fused", "weights"])
+def test_nan_shows_exactly_where_it_is_seen(extra, dtype, target):
+    """In one query element, one key element, one value element, one float mask element."""
+    query, key, value = arrays(dtype)
+    mask = np.where(np.tri(21, KV_LEN, 150), 0, -np.inf).astype(dtype)
+    places = [(0, (1, 3, 4, 5)), (1, (0, 1, 160, 11)), (2, (1, 0, 168, 19)), (3, (20, 9))]
+    places += [(3, (2, 200))]  # hidden by nothing else, so a NaN there makes it visible
+    for which, index in places:
+        inputs = [x.copy() for x in (query, key, value, mask)]
+        inputs[which][index] = np.nan
+        want = attention(*inputs)
+        actual = sdpa(*inputs, return_lse=True, **extra)
+        assert np.isnan(want.output).any()
+        assert np.array_equal(np.isnan(actual[0]), np.isnan(want.output))
+        assert np.array_equal(np.isnan(actual[-1]), np.isnan(want.lse))
+        if extra:
+            assert np.array_equal(np.isnan(actual[1]), np.isnan(want.weights))
+        kept = ~np.isnan(want.output)
+        clean = sdpa(query, key, value, mask, return_lse=True, **extra)
+        assert_same_bits(actual[0][kept], clean[0][kept])
+
+
+def test_nan_in_a_query_that_sees_nothing(dtype, target):
+    query, key, value = arrays(dtype)
+    query[..., 5, :] = np.nan
+    mask = np.ones((21, KV_LEN), bool)
+    mask[5] = False
+    output, weights, lse = sdpa(query, key, value, mask, return_weights=True, return_lse=True)
+    assert_same_bits(output[..., 5, :], np.zeros((2, 4, 20), dtype))
+    assert_same_bits(weights[..., 5, :], np.zeros((2, 4, KV_LEN), dtype))
+    assert (lse[..., 5] == -np.inf).all()
+    assert np.isfinite(np.delete(output, 5, axis=-2)).all()
+
+
+def test_nan_in_a_value_of_vanishing_weight(dtype, target):
+    """Visible is visible, even where the weight underflows to zero."""
+    query, key, value = arrays(dtype)
+    bias = np.zeros((21, KV_LEN), dtype)
+    bias[:, [2, 120]] = -1e4
+    for where in (2, 120):
+        bad = value.copy()
+        bad[..., where, 3] = np.nan
+        output = sdpa(query, key, bad, bias)
+        assert np.isnan(output[..., 3]).all()
+        assert np.isfinite(np.delete(output, 3, axis=-1)).all()
+
+
+def test_scores_of_minus_infinity_are_not_a_mask(dtype, target):
+    """Visible keys whose scores all are -inf by value: a NaN row, as the formula says, not zero."""
+    query, key, value = (np.abs(x) for x in arrays(dtype, head_dim=1))
+    output = sdpa(query, np.full_like(key, -np.inf), value)
+    assert np.isnan(output).all()
+    key[..., ::2, :] = -np.inf
+    want = attention(query, key[..., 1::2, :], value[..., 1::2, :])
+    output, weights = sdpa(query, key, value, return_weights=True)
+    assert not weights[..., ::2].any()
+    limit = reference.expected(query, key[..., 1::2, :], value[..., 1::2, :]).limit
+    assert error(output, want.output) <= limit.output
+
+
+@pytest.mark.parametrize("kv_len", [1, 5, 96, 97, 300])
+def test_rows_without_keys_beside_rows_with(kv_len, dtype, target):
+    query, key, value = arrays(dtype, q_len=40, kv_len=kv_len)
+    mask = np.random.default_rng(0).random((2, 4, 40, kv_len)) < 0.5
+    mask[..., [0, 3, 17, 39], :] = False
+    for kind in (mask, np.where(mask, 0.25, -np.inf).astype(dtype)):
+        want = reference.expected(query, key, value, kind)
+        output, weights, lse = sdpa(query, key, value, kind, return_weights=True, return_lse=True)
+        assert_matches(want, output=output, weights=weights, lse=lse)
+        assert_matches(want, output=sdpa(query, key, value, kind))
+
+
+def with_scores(scores, dtype):
+    """One-column queries and keys whose products are `scores`, one row for all queries."""
+    key = np.asarray(scores, dtype)[None, :, None]
+    value = np.random.default_rng(0).standard_normal((1, key.shape[1], 5)).astype(dtype)
+    return np.ones((1, 19, 1), dtype), key, value
+
+
+STEADY = np.arange(700.0)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        0.01 * STEADY,
+        0.3 * STEADY,
+        20 * STEADY,
+        -0.01 * STEADY,
+        -0.3 * STEADY,
+        5 * np.sin(STEADY),
+        np.where(STEADY == 350, 40, 0),
+        np.where(STEADY % 97 == 96, STEADY, 0),
+        np.zeros(700),
+        np.full(700, 30.0),
+        -50 + 0.1 * STEADY,
+        -1000 + 0.1 * STEADY,
+        np.where(STEADY < 500, -1e30, 1.5),
+        np.where(STEADY > 200, -1e30, 1.5),
+        np.where(STEADY == 600, -2.0, -1e38),
+    ],
+    ids=lambda scores: f"{scores[0]:g}..{scores[350]:g}..{scores[-1]:g}",
+)
+def test_the_running_maximum(scores, dtype, target):
+    """Maxima that rise, fall, jump and stay, so that every rule for rescaling is used."""
+    query, key, value = with_scores(scores, dtype)
+    want = reference.expected(query, key, value)
+    output, weights, lse = sdpa(query, key, value, return_weights=True, return_lse=True)
+    assert_matches(want, output=output, weights=weights, lse=lse)
+    output, lse = sdpa(query, key, value, return_lse=True)
+    assert_matches(want, output=output, lse=lse)
+
+
+@pytest.mark.parametrize("size", [1e4, 1e10, 1e30, 1e38])
+def test_huge_scores(size, dtype, target):
+    """Exact multiples of `size`: the largest takes all, ties share it."""
+    steps = np.arange(300) % 7 - 3
+    query, key, value = with_scores(steps * dtype.type(size / 4), dtype)
+    for sign in (1, -1):
+        output, weights, lse = sdpa(query, sign * key, value, return_weights=True, return_lse=True)
+        winners = np.flatnonzero(steps == 3 * sign)
+        losers = np.setdiff1d(np.arange(300), winners)
+        eps = np.finfo(dtype).eps
+        assert not weights[..., losers].any()
+        assert error(weights[..., winners], 1 / len(winners)) <= 4 * eps
+        wanted = value[:, winners].astype(reference.wider(dtype)).mean(axis=1)
+        # len(winners) additions and a division, in any order
+        allowed = (len(winners) + 4) * eps / 2 * largest(value)
+        assert error(output, wanted) <= allowed
+        assert error(sdpa(query, sign * key, value), wanted) <= allowed
+        assert error(lse / float(key.max()), 1) <= 4 * eps + np.log(len(winners)) / float(key.max())
+
+
+@pytest.mark.parametrize("extra", [{}, {"return_weights": True}], ids=["fused", "weights"])
+def test_a_mask_of_the_most_negative_number(extra, dtype, target):
+    """It is not -inf: a row of it sees every key alike; beside zeros it leaves no weight."""
+    query, key, value = arrays(dtype)
+    bias = np.zeros((21, KV_LEN), dtype)
+    bias[4] = np.finfo(dtype).min
+    bias[7, ::2] = np.finfo(dtype).min
+    output = sdpa(query, key, value, bias, **extra)
+    output = output[0] if extra else output
+    assert np.isfinite(output).all()
+    mean = value.astype(reference.wider(dtype)).mean(axis=-2)
+    allowed = np.finfo(dtype).eps * KV_LEN / 2 * largest(value)
+    assert error(output[:, :, 4], np.repeat(mean, 2, axis=1)) <= allowed
+    want = reference.expected(query[..., 7:8, :], key[..., 1::2, :], value[..., 1::2, :])
+    assert_matches(want, output=output[..., 7:8, :])
+
+
+def test_equal_scores_average_the_values(dtype, target):
+    """Powers of two in number: the mean of small integers is exact in every order."""
+    query, key, _ = arrays(dtype, kv_len=256)
+    value = np.random.default_rng(0).integers(-8, 9, (2, 2, 256, 20)).astype(dtype)
+    for k in (np.zeros_like(key), np.broadcast_to(key[..., :1, :], key.shape)):
+        output = sdpa(query, k, value)
+        wanted = np.repeat(value.mean(axis=-2, dtype=np.float64), 2, axis=1)[:, :, None]
+        assert error(output, wanted) <= 4 * np.finfo(dtype).eps * largest(wanted)
+
+
+def test_subnormal_inputs(dtype, target):
+    least = np.finfo(dtype).smallest_subnormal
+    query, key, value = arrays(dtype)
+    tiny = np.trunc(value * 4000) * least
+    assert largest(tiny) < np.finfo(dtype).tiny
+    want = reference.expected(query, key, tiny)
+    assert want.exact.output.any()
+    assert_matches(want, output=sdpa(query, key, tiny))
+    assert want.limit.output < largest(want.exact.output), "zeros would pass"
+    one = sdpa(query, key[..., :1, :], tiny[..., :1, :])
+    wanted = np.repeat(tiny[..., :1, :], 2, axis=1)
+    assert error(one, wanted) <= 2 * least
+    query, key = query * least * 1000, key * least * 1000
+    assert_matches(reference.expected(query, key, value), output=sdpa(query, key, value))
+
+
+def root_mean_square(x):
+    return float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
+
+
+@pytest.mark.parametrize("numbers", ["normal", "uniform", "peaked", "offset"])
+@pytest.mark.parametrize(
+    ("heads", "q_len", "kv_len", "dim", "is_causal"),
+    [
+        (2, 64, 64, 64, False),
+        (2, 128, 128, 64, True),
+        (1, 48, 700, 128, False),
+        (4, 40, 96, 16, False),
+        (1, 20, 3000, 32, False),
+        (8, 3, 500, 80, False),
+    ],
+)
+def test_error_is_at_most_twice_the_naive_one(
+    numbers, heads, q_len, kv_len, dim, is_causal, dtype, target
+):
+    """Contract 4 as it stands, with enough elements that luck averages out: in the largest error
+    and in the root mean square. On top only one rounding of the stored result."""
+    if np.finfo(reference.wider(dtype)).eps == np.finfo(dtype).eps:
+        pytest.skip("nothing here is more precise than float64")
+    random = np.random.default_rng(kv_len)
+    draw = {
+        "normal": random.standard_normal,
+        "uniform": random.random,
+        "peaked": lambda shape: 2.5 * random.standard_normal(shape),
+        "offset": lambda shape: 1 + 0.3 * random.standard_normal(shape),
+    }[numbers]
+    shapes = (heads, q_len, dim), (heads, kv_len, dim), (heads, kv_len, dim)
+    inputs = [draw(shape).astype(dtype) for shape in shapes]
+    options = {"is_causal": is_causal}
+    exact = attention(*inputs, **options, precision=reference.wider(dtype))
+    plain = reference.naive(*inputs, **options)
+    output, weights, lse = sdpa(*inputs, **options, return_weights=True, return_lse=True)
+    fused = sdpa(*inputs, **options)
+    eps = float(np.finfo(dtype).eps)
+    for name, actual in [("output", fused), ("output", output), ("weights", weights), ("lse", lse)]:
+        truth, yardstick = getattr(exact, name), getattr(plain, name)
+        for measure in (largest, root_mean_square):
+            off, naive_off = measure(actual - truth), measure(yardstick - truth)
+            assert off <= 2 * naive_off + eps * measure(truth), f"{name}, {measure.__name__}"

@@ -1,0 +1,179 @@
+"""What an installed package promises before anything is computed with it."""
+
+import doctest
+import importlib
+import importlib.metadata
+import importlib.resources
+import inspect
+import json
+import pkgutil
+import re
+import sys
+import sysconfig
+import threading
+
+import numpy as np
+import pytest
+
+import regard
+
+POSITIONAL, NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+SIGNATURES = {
+    "scaled_dot_product_attention": {
+        "query": inspect.Parameter.empty,
+        "key": inspect.Parameter.empty,
+        "value": inspect.Parameter.empty,
+        "mask": None,
+        "*": None,
+        "is_causal": False,
+        "query_offset": 0,
+        "scale": None,
+        "return_weights": False,
+        "return_lse": False,
+        "out": None,
+        "threads": None,
+    },
+    "matmul": {"a": inspect.Parameter.empty, "b": inspect.Parameter.empty},
+    "scale": {"scores": inspect.Parameter.empty, "factor": inspect.Parameter.empty},
+    "apply_mask": {"scores": inspect.Parameter.empty, "mask": inspect.Parameter.empty},
+    "softmax": {"x": inspect.Parameter.empty, "axis": -1},
+}
+for _name, _wanted in SIGNATURES.items():
+    if _name != "scaled_dot_product_attention":
+        _wanted |= {"*": None, "out": None, "threads": None}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signature(name):
+    actual, kind = {}, POSITIONAL
+    for parameter in inspect.signature(getattr(regard, name)).parameters.values():
+        if parameter.kind == NAMED and kind == POSITIONAL:
+            actual["*"], kind = None, NAMED
+        assert parameter.kind == kind
+        actual[parameter.name] = parameter.default
+    assert list(actual.items()) == list(SIGNATURES[name].items())
+
+
+def modules():
+    yield regard
+    for found in pkgutil.walk_packages(regard.__path__, "regard."):
+        private = found.name.rsplit(".", 1)[-1]
+        if private not in ("__main__", "_core"):
+            yield importlib.import_module(found.name)
+
+
+def test_public_names_exist_and_are_documented():
+    needed = {*SIGNATURES, "set_num_threads", "get_num_threads", "cpu_targets", "active_target"}
+    assert needed | {"show_config"} <= set(regard.__all__)
+    assert len(set(regard.__all__)) == len(regard.__all__)
+    for name in regard.__all__:
+        thing = getattr(regard, name)
+        if not isinstance(thing, str):
+            assert (thing.__doc__ or "").strip(), name
+    for name, parameters in SIGNATURES.items():
+        for parameter in parameters:
+            assert parameter == "*" or re.search(
+                rf"\b{parameter}\b", getattr(regard, name).__doc__
+            ), f"{name} does not tell what {parameter} is"
+
+
+def test_examples_in_docstrings():
+    attempted = 0
+    for module in modules():
+        result = doctest.testmod(module)
+        assert result.failed == 0, module.__name__
+        attempted += result.attempted
+    assert attempted > len(SIGNATURES)
+
+
+def test_types_are_shipped():
+    files = importlib.resources.files("regard")
+    assert files.joinpath("py.typed").is_file()
+    assert "def " in files.joinpath("_core.pyi").read_text()
+
+
+def test_version_and_requirements():
+    assert regard.__version__ == importlib.metadata.version("regard")
+    required = importlib.metadata.requires("regard") or []
+    required = [line for line in required if "extra ==" not in line]
+    assert [re.match(r"[\w.-]+", line)[0].lower() for line in required] == ["numpy"]
+
+
+def test_import_pulls_in_nothing_but_numpy_and_the_standard_library(output_of):
+    script = """
+    import json, sys
+    import numpy
+    before = set(sys.modules)
+    import regard
+    print(json.dumps(sorted(set(sys.modules) - before)))
+    """
+    loaded = {name.partition(".")[0] for name in json.loads(output_of(script))}
+    assert "regard" in loaded
+    assert loaded - sys.stdlib_module_names <= {"regard", "numpy"}
+
+
+def test_import_is_quick(run_python):
+    """Under 30 ms beyond NumPy. The least of several runs: noise only adds."""
+    times = []
+    for _ in range(7):
+        done = run_python("import numpy, regard", "-X", "importtime")
+        assert done.returncode == 0, done.stderr
+        line = next(line for line in done.stderr.splitlines() if line.endswith("| regard"))
+        times.append(int(line.split("|")[1]) / 1000)
+    assert min(times) < 30
+
+
+@pytest.mark.skipif(
+    not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this Python always has a GIL"
+)
+def test_import_leaves_the_gil_off(output_of):
+    assert output_of("import sys, regard; print(sys._is_gil_enabled())") == "False"
+
+
+def test_import_prints_nothing(output_of):
+    assert output_of("import regard") == ""
+
+
+def subnormals_live():
+    results = []
+    for kind in (np.float32, np.float64):
+        least = np.finfo(kind).smallest_subnormal
+        array = np.full(40, least)
+        results += [least * kind(1) == least, (array * kind(1) == array).all(), (array > 0).all()]
+        results.append(np.finfo(kind).tiny / kind(2) > 0)
+    return all(results)
+
+
+def test_subnormals_are_alive_after_import_and_use(target):
+    assert subnormals_live()
+    x = np.random.default_rng(0).standard_normal((4, 200, 16)).astype(np.float32)
+    regard.softmax(regard.matmul(x, x.swapaxes(1, 2), threads=3), threads=3)
+    regard.scaled_dot_product_attention(x, x, x, threads=3)
+    assert subnormals_live()
+    told = []
+    worker = threading.Thread(target=lambda: told.append(subnormals_live()))
+    worker.start()
+    worker.join()
+    assert told == [True]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_kernels_keep_subnormals_in_every_worker(threads, dtype, target):
+    """Enough elements that each thread has some: whoever flushed would leave zeros."""
+    least = np.finfo(dtype).smallest_subnormal
+    tiny = np.arange(1, 200_001, dtype=dtype).reshape(8, 5, 5000) * least
+    assert tiny.max() < np.finfo(dtype).tiny
+    assert np.array_equal(regard.scale(tiny, 1.0, threads=threads), tiny)
+    assert np.array_equal(regard.apply_mask(tiny, np.ones(1, bool), threads=threads), tiny)
+    assert np.array_equal(regard.apply_mask(-tiny, tiny, threads=threads), np.zeros_like(tiny))
+    one = np.ones((8, 1, 1), dtype)
+    column = tiny.reshape(8, 25_000, 1)
+    assert np.array_equal(regard.matmul(column, one, threads=threads), column)
+    assert np.array_equal(
+        regard.matmul(one, column.swapaxes(1, 2), threads=threads)[:, 0], column[..., 0]
+    )
+    key = np.zeros((8, 1, 4), dtype)
+    output = regard.scaled_dot_product_attention(
+        np.ones((8, 300, 4), dtype), key, tiny[:, :1, :64], threads=threads
+    )
+    assert np.array_equal(output, np.repeat(tiny[:, :1, :64], 300, axis=1))

@@ -1,0 +1,263 @@
+"""matmul, scale, apply_mask and softmax: as NumPy would, and together what the fused call gives."""
+
+import numpy as np
+import pytest
+
+import cases
+import reference
+import regard
+from reference import assert_matches, assert_same_bits, error, largest, wider
+
+SIZES = [1, 2, 3, *cases.AROUND_LANES[3:]]
+
+
+def normal(shape, dtype, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def assert_product(a, b, dtype, **options):
+    """Twice NumPy's own error, and four roundings where NumPy is exact by luck: a partial sum is
+    about as large as the root of the sum of the squares of its terms."""
+    wide = wider(dtype)
+    actual = regard.matmul(a, b, **options)
+    exact = np.matmul(a.astype(wide), b.astype(wide))
+    floor = 2 * np.finfo(dtype).eps * np.sqrt(largest(np.matmul(a**2, b**2)))
+    assert actual.dtype == dtype
+    assert actual.shape == exact.shape
+    assert error(actual, exact) <= 2 * error(np.matmul(a, b), exact) + floor
+
+
+@pytest.mark.parametrize("size", [*SIZES, 3000])
+def test_matmul_is_exact_on_small_integers(size, dtype, target):
+    """Every product and sum fits: one wrong, missing or doubled term shows."""
+    i = SIZES.index(size) if size in SIZES else 0
+    random = np.random.default_rng(size)
+    around = [(size, SIZES[i - 3], SIZES[i - 7]), (SIZES[i - 5], size, SIZES[i - 2])]
+    around += [(SIZES[i - 4], SIZES[i - 9], size), (1, size, 1)]
+    for m, k, n in around:
+        a = random.integers(-8, 9, (m, k)).astype(dtype)
+        b = random.integers(-8, 9, (k, n)).astype(dtype)
+        for threads in (1, 3):
+            assert_same_bits(regard.matmul(a, b, threads=threads) + 0, a @ b + 0)
+
+
+LONG = [(24, 3000, 40), (3, 1030, 700), (1, 3000, 500), (400, 3000, 1)]
+
+
+@pytest.mark.parametrize(("m", "k", "n"), LONG)
+def test_matmul_of_long_shapes(m, k, n, dtype, target):
+    assert_product(normal((m, k), dtype, 1), normal((k, n), dtype, 2), dtype)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((5,), (5,)),
+        ((5,), (5, 7)),
+        ((3, 5), (5,)),
+        ((5,), (2, 3, 5, 7)),
+        ((2, 3, 4, 5), (5,)),
+        ((3, 5), (2, 4, 5, 7)),
+        ((2, 4, 3, 5), (5, 7)),
+        ((2, 1, 3, 5), (4, 5, 7)),
+        ((1, 1, 3, 5), (2, 4, 5, 7)),
+        ((2, 1, 2, 1, 3, 5), (3, 1, 2, 5, 7)),
+        ((0, 5), (5, 7)),
+        ((3, 5), (5, 0)),
+        ((3, 0), (0, 7)),
+        ((0,), (0,)),
+        ((0, 0), (0, 0)),
+        ((4, 0, 3, 5), (5, 7)),
+        ((0, 3, 5), (1, 5, 7)),
+    ],
+    ids=str,
+)
+def test_matmul_has_numpys_shapes(a, b, dtype, target):
+    assert_product(normal(a, dtype, 1), normal(b, dtype, 2), dtype)
+    assert_product(normal(a, dtype, 1), normal(b, dtype, 2), dtype, threads=2)
+
+
+def test_matmul_result_types(target):
+    a, b = [[1, 2], [3, 4]], [[5.0], [6.0]]
+    for left, right in [(a, b), (np.array(a), np.array(b)), (np.array(a), np.array(b, np.float32))]:
+        assert_same_bits(regard.matmul(left, right), np.array([[17.0], [39.0]]))
+    assert_same_bits(regard.matmul(np.array(a) > 1, np.array(a) > 1), np.array([[1.0, 1], [1, 2]]))
+    mixed = regard.matmul(normal((3, 4), np.float32), normal((4, 2), np.float64))
+    assert mixed.dtype == np.float64
+
+
+def test_matmul_shows_nan_and_infinity_where_they_belong(dtype, target):
+    a, b = normal((37, 41), dtype, 1), normal((41, 70), dtype, 2)
+    wanted = regard.matmul(a, b)
+    a[5, 7], b[3, 9], b[40, 69] = np.nan, np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        shown = ~np.isfinite(a @ b)
+    actual = regard.matmul(a, b)
+    assert np.array_equal(~np.isfinite(actual), shown)
+    assert_same_bits(actual[~shown], wanted[~shown])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_scale_is_numpys_product(size, dtype, target):
+    x = normal((3, size), dtype, size)
+    x[0, 0] = -0.0
+    x[1, -1], x[2, size // 2] = np.inf, np.nan
+    for factor in (0.3, 2, -1.0, 0.0, 1e-30):
+        with np.errstate(invalid="ignore"):
+            wanted = x * dtype.type(factor)
+        actual = regard.scale(x, factor)
+        shown = np.isnan(wanted)
+        assert np.array_equal(np.isnan(actual), shown)
+        assert_same_bits(actual[~shown], wanted[~shown])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_apply_mask_hides_or_adds(size, dtype, target):
+    scores = normal((2, 3, size), dtype, size)
+    scores[0, 0, 0] = np.nan
+    random = np.random.default_rng(size)
+    for shape in [(2, 3, size), (3, 1), (size,), (2, 1, 1), ()]:
+        hidden = np.asarray(random.random(shape) < 0.5)
+        got = regard.apply_mask(scores, ~hidden)
+        assert np.array_equal(got, np.where(hidden, dtype.type(-np.inf), scores), equal_nan=True)
+        assert got.dtype == dtype
+        bias = np.where(hidden, -np.inf, random.standard_normal(shape)).astype(dtype)
+        got = regard.apply_mask(scores, bias)
+        # -inf hides; it is not added, or a NaN in a hidden score would show.
+        wanted = np.where(bias == -np.inf, bias, scores + bias)
+        assert np.array_equal(got, wanted, equal_nan=True)
+        assert got.dtype == dtype
+
+
+def test_apply_mask_keeps_the_precision_of_the_scores(target):
+    scores = normal((3, 5), np.float32)
+    assert regard.apply_mask(scores, np.zeros((3, 5), np.float64)).dtype == np.float32
+    assert regard.apply_mask([[1, 2]], [[True, False]]).tolist() == [[1.0, -np.inf]]
+    assert regard.apply_mask([[1, 2]], [[0.5, -np.inf]]).tolist() == [[1.5, -np.inf]]
+
+
+def softmax(x, axis, dtype):
+    x = np.asarray(x, dtype)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        top = x.max(axis=axis, keepdims=True, initial=-np.inf)
+        terms = np.exp(x - np.where(top == -np.inf, 0, top))
+        return np.nan_to_num(terms / terms.sum(axis=axis, keepdims=True))
+
+
+def assert_softmax(x, axis, dtype, **options):
+    """Twice NumPy's own error, and what exp2 has and exp has not: log2(e) is rounded (eps |x|,
+    above and below the fraction), and 4 eps for the rest, as in `reference.expected`."""
+    actual = regard.softmax(x, axis, **options)
+    assert actual.dtype == dtype
+    exact = softmax(x, axis, wider(dtype))
+    finite = np.asarray(x)[np.isfinite(x)]
+    floor = np.finfo(dtype).eps * (4 + 2 * largest(finite))
+    assert error(actual, exact) <= 2 * error(softmax(x, axis, dtype), exact) + floor
+
+
+@pytest.mark.parametrize("size", [*SIZES, 1000])
+def test_softmax_of_rows(size, dtype, target):
+    assert_softmax(normal((3, size), dtype, size) * 3, -1, dtype)
+    x = normal((2, size, 5), dtype, size) * 3
+    x[np.random.default_rng(size).random(x.shape) < 0.3] = -np.inf
+    for axis in (-1, 1, 0, 2, -2, -3):
+        assert_softmax(x, axis, dtype, threads=1 + size % 3)
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (2, 3, 2, 1, 2, 5), (0,), (3, 0), (0, 3)], ids=str)
+def test_softmax_of_any_rank(shape, dtype, target):
+    for axis in range(-len(shape), len(shape)):
+        assert_softmax(normal(shape, dtype), axis, dtype)
+
+
+def test_softmax_of_a_row_without_keys_is_zero(dtype, target):
+    x = normal((40, 70), dtype)
+    x[[0, 17, 39]] = -np.inf
+    actual = regard.softmax(x)
+    assert_same_bits(actual[[0, 17, 39]], np.zeros((3, 70), dtype))
+    x = x.T.copy()
+    assert_same_bits(regard.softmax(x, axis=0)[:, [0, 17, 39]], np.zeros((70, 3), dtype))
+
+
+def test_softmax_shows_nan_in_its_row_only(dtype, target):
+    x = normal((40, 70), dtype)
+    clean = regard.softmax(x)
+    x[3, 69], x[20, 0] = np.nan, np.nan
+    x[20, 1:] = -np.inf
+    actual = regard.softmax(x)
+    assert np.isnan(actual[[3, 20]]).all()
+    others = np.setdiff1d(np.arange(40), [3, 20])
+    assert_same_bits(actual[others], clean[others])
+
+
+@pytest.mark.parametrize("shift", [-1e30, -1e4, 1e4, 1e30])
+def test_softmax_far_from_zero(shift, dtype, target):
+    """Steps that are exact there: only the differences count."""
+    steps = np.arange(50) % 7 * (abs(shift) / 8)
+    x = (shift + steps).astype(dtype)
+    top = steps == steps.max()
+    assert_same_bits(regard.softmax(x) > 0, top)
+    assert error(regard.softmax(x)[top], 1 / top.sum()) <= 4 * np.finfo(dtype).eps
+
+
+def test_softmax_of_integers_is_float64(target):
+    assert_softmax([[1, 2, 3], [0, 0, 0]], -1, np.dtype(np.float64))
+
+
+WRITEABLE = ["contiguous", *(n for n in cases.LAYOUTS if n not in ("read_only", "byte_swapped"))]
+
+
+@pytest.mark.parametrize("layout", WRITEABLE)
+def test_out_of_every_stage(layout, dtype, target):
+    lay = cases.LAYOUTS.get(layout, np.array)
+    x, y, mask = normal((9, 21), dtype), normal((21, 9), dtype), np.tri(9, 21, 5, dtype=bool)
+    for call in (
+        lambda **o: regard.matmul(x, y, **o),
+        lambda **o: regard.scale(x, 0.5, **o),
+        lambda **o: regard.apply_mask(x, mask, **o),
+        lambda **o: regard.apply_mask(x, np.where(mask, 0.5, -np.inf), **o),
+        lambda **o: regard.softmax(x, **o),
+        lambda **o: regard.softmax(x, axis=0, **o),
+    ):
+        wanted = call()
+        out = lay(np.full(wanted.shape, 7, dtype))
+        around = out.base if isinstance(out.base, np.ndarray) else out
+        before = around.copy()
+        assert call(out=out) is out
+        assert_same_bits(out, wanted)
+        out[...] = 7  # what is left to differ lies around it
+        assert around.tobytes() == before.tobytes()
+
+
+@pytest.mark.parametrize("layout", WRITEABLE)
+def test_elementwise_stages_in_place(layout, dtype, target):
+    lay = cases.LAYOUTS.get(layout, np.array)
+    mask = np.tri(9, 21, 5, dtype=bool)
+    for call in (
+        lambda x, **o: regard.scale(x, 0.5, **o),
+        lambda x, **o: regard.apply_mask(x, mask, **o),
+        lambda x, **o: regard.apply_mask(x, np.where(mask, 0.5, -np.inf), **o),
+        lambda x, **o: regard.softmax(x, **o),
+        lambda x, **o: regard.softmax(x, axis=0, **o),
+    ):
+        x = lay(normal((9, 21), dtype))
+        wanted = call(x)
+        assert call(x, out=x) is x
+        assert_same_bits(x, wanted)
+
+
+@pytest.mark.parametrize("kind", ["none", "bool", "float"])
+def test_stages_one_by_one_give_the_fused_call(kind, dtype, target):
+    query, key, value = (normal((2, 3, 33, 16), dtype, seed) for seed in range(3))
+    seen = np.tri(33, dtype=bool)
+    mask = {"none": None, "bool": seen, "float": np.where(seen, 0, -np.inf).astype(dtype)}[kind]
+    scores = regard.scale(regard.matmul(query, key.swapaxes(-1, -2)), 1 / np.sqrt(16))
+    if mask is not None:
+        scores = regard.apply_mask(scores, mask)
+    weights = regard.softmax(scores)
+    want = reference.expected(query, key, value, mask)
+    assert_matches(want, output=regard.matmul(weights, value), weights=weights)
+    output, fused = regard.scaled_dot_product_attention(
+        query, key, value, mask, return_weights=True
+    )
+    assert_matches(want, output=output, weights=fused)

@@ -1,0 +1,334 @@
+"""TorchGenerator against numbers of PyTorch 2.13, and against PyTorch where it is installed."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+
+import regard
+from reference import assert_same_bits
+
+BOUND = 0.57735026
+
+
+def assert_close(actual, wanted, dtype, eps):
+    """Within `eps` times the rounding of the largest value."""
+    wanted = np.array(wanted, dtype)
+    assert actual.dtype == dtype
+    assert actual.shape == wanted.shape
+    np.testing.assert_allclose(actual, wanted, rtol=0, atol=eps * np.spacing(np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize(
+    ("seed", "single", "double"),
+    [
+        (0, [0.4962566, 0.7682218, 0.08847743], [0.0562441839043476, 0.07262971157225484]),
+        (123, [0.29611194, 0.5165623, 0.25167072], [0.5084544309861445, 0.9321758991788698]),
+        (2**32 - 1, [0.9937994, 0.57130635, 0.57000804], [0.39603032542958383, 0.9060367488878238]),
+        (
+            2**32 + 123,
+            [0.29611194, 0.5165623, 0.25167072],
+            [0.5084544309861445, 0.9321758991788698],
+        ),
+        (-1, [0.9937994, 0.57130635, 0.57000804], [0.39603032542958383, 0.9060367488878238]),
+        (-(2**63), [0.4962566, 0.7682218, 0.08847743], [0.0562441839043476, 0.07262971157225484]),
+        (2**63, [0.4962566, 0.7682218, 0.08847743], [0.0562441839043476, 0.07262971157225484]),
+        (2**64 - 1, [0.9937994, 0.57130635, 0.57000804], [0.39603032542958383, 0.9060367488878238]),
+    ],
+)
+def test_rand(seed, single, double):
+    generator = regard.TorchGenerator(seed)
+    assert_same_bits(generator.rand(3), np.array(single, np.float32))
+    assert_same_bits(generator.rand(2, dtype=np.float64), np.array(double))
+
+
+SHORT = [
+    *(-0.1467950974849952, 0.7861412987235358, 0.9468216090039564, -1.1143440212610307),
+    *(1.6907901257942333, -0.8948278791726386, -0.3556250270062136, 1.2323857451651945),
+    *(0.13817266368739245, -1.6821984860536687, 0.31767831539796804, 0.13280696453151092),
+    *(0.1373240964733236, 0.2405461286050214, 1.3954507962006726),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [0, 1, 2, 5, 15])
+def test_randn_of_few_elements(size, dtype):
+    actual = regard.TorchGenerator(7).randn(size, dtype=dtype)
+    assert actual.dtype == dtype
+    np.testing.assert_allclose(actual, np.array(SHORT[:size], dtype), rtol=4 * 2.0**-53)
+
+
+LONG = {
+    (np.float32, 16): [
+        *(-0.8201345, 0.39563116, 0.8989085, -1.3884039, -0.16699602, 0.28514996),
+        *(-0.6410915, -0.8936554, 0.926543, -0.5355122, -1.1597203, -0.46015716),
+        *(0.70853907, 1.0127554, 0.23039687, 1.0901651),
+    ],
+    (np.float32, 17): [
+        *(-0.8201345, -0.32456663, 1.9263681, -0.33001173, 0.19844505, 0.78207266),
+        *(1.0391077, -0.7245107, -0.8489086, -0.21534152, -1.8157287, -0.34524196),
+        *(-2.061478, 0.6741007, -1.3233458, -1.359769, -0.8667016),
+    ],
+    (np.float32, 31): [
+        *(-0.8201345, 0.39563116, 0.8989085, -1.3884039, -0.16699602, 0.28514996),
+        *(-0.6410915, -0.8936554, 0.926543, -0.5355122, -1.1597203, -0.46015716),
+        *(0.70853907, 1.0127554, 0.23039687, 0.5035639, -0.08352823, -0.023477932),
+        *(0.17437536, 2.2983427, 0.9571022, -0.66186756, -0.82845205, 1.4058529),
+        *(-1.4012508, 1.2973359, 1.6409333, -1.0566841, -0.26158673, -0.25013262, 0.50112146),
+    ],
+    (np.float64, 17): [
+        *(0.06626753966449943, -0.29104147095938915, 0.45801695358702993, 1.6932749764073567),
+        *(1.457454937932726, 1.932214860010293, -1.4418139927522924, 0.7277603478716976),
+        *(-1.3131496578292892, -2.42925190670235, -0.15213162349367035, -2.6909171061771864),
+        *(1.7421050311620636, -0.523961020712386, -0.28387899021947915, 0.45257550210102954),
+        -1.6677291342328766,
+    ],
+}
+
+
+@pytest.mark.parametrize(("dtype", "size"), LONG)
+def test_randn_of_many_elements(dtype, size):
+    actual = regard.TorchGenerator(7).randn(size, dtype=dtype)
+    assert_close(actual, LONG[dtype, size], dtype, eps=4)
+
+
+def test_the_second_of_a_pair_waits_for_the_next_short_randn():
+    generator = regard.TorchGenerator(1)
+    drawn = [
+        generator.randn(3),
+        generator.rand(2),
+        generator.randn(16)[:2],
+        generator.randn(2, dtype=np.float64),
+        generator.randn(0),
+        generator.randn(1),
+        generator.randn(),
+    ]
+    wanted = [
+        [0.66135216, 0.2669241, 0.06167726],
+        [0.5695085, 0.43877792],
+        [1.3168308, -0.681752],
+        [0.6213173286854216, -0.32450883297939187],
+        [],
+        [0.28786945],
+        1.05787,
+    ]
+    for actual, values in zip(drawn, wanted, strict=True):
+        np.testing.assert_allclose(actual, values, rtol=2e-7)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "dtype", "wanted"),
+    [
+        (-1, 3, np.float32, [2.3210075, -0.49555635, 2.6298788, 2.2797081]),
+        (0.1, 0.7, np.float32, [0.5981511, 0.17566654, 0.6444818, 0.5919562]),
+        (-BOUND, BOUND, np.float32, [0.381342, -0.4317299, 0.47050548, 0.3694199]),
+        (np.float32(5), 5, np.float32, [5, 5, 5, 5]),
+        (1, 1 + 2**-23, np.float32, [1, 1, 1, 1]),
+        (-1, 3, np.float64, [1.5680600265123763, 0.039031660705261206]),
+        (0.1, 0.7, np.float64, [0.48520900397685646, 0.2558547491057892]),
+        (-BOUND, BOUND, np.float64, [0.16398480200126367, -0.2774076602717928]),
+        (1e300, 1e300, np.float64, [1e300, 1e300]),
+    ],
+)
+def test_uniform(low, high, dtype, wanted):
+    actual = regard.TorchGenerator(5).uniform(low, high, len(wanted), dtype)
+    assert_same_bits(actual, np.array(wanted, dtype))
+
+
+@pytest.mark.parametrize(
+    ("d_in", "dtype", "weight", "bias"),
+    [
+        (
+            3,
+            np.float32,
+            [0.381342, -0.4317299, 0.47050548, 0.3694199, 0.48509365, -0.44265997],
+            [-0.3875273, 0.27472565],
+        ),
+        (
+            3,
+            np.float64,
+            [
+                *(0.1639848046113932, -0.2774076646872625, -0.16070242277498706),
+                *(-0.2134664768990594, -0.27006466577156346, 0.4057949067101207),
+            ],
+            [0.09156511008993141, 0.2540875527224693],
+        ),
+        (
+            48,
+            np.float32,
+            [0.0953355, -0.10793248, 0.11762637],
+            [-0.053256545, -0.019937892],
+        ),
+        (
+            48,
+            np.float64,
+            [0.0409962011528483, -0.06935191617181563, -0.040175605693746765],
+            [-0.03588073564952023, 0.07550165731903899],
+        ),
+    ],
+)
+def test_linear(d_in, dtype, weight, bias):
+    actual_weight, actual_bias = regard.TorchGenerator(5).linear(d_in, 2, True, dtype)
+    assert actual_weight.shape == (2, d_in)
+    assert_same_bits(actual_weight.ravel()[: len(weight)], np.array(weight, dtype))
+    assert_same_bits(actual_bias, np.array(bias, dtype))
+
+
+def test_linear_without_bias_draws_none():
+    generator, other = regard.TorchGenerator(5), regard.TorchGenerator(5)
+    weight, bias = generator.linear(3, 2)
+    assert bias is None
+    assert_same_bits(weight, other.linear(3, 2, bias=True)[0])
+    other = regard.TorchGenerator(5)
+    other.rand(6)
+    assert_same_bits(generator.rand(1), other.rand(1))
+
+
+@pytest.mark.parametrize("method", ["rand", "randn", "uniform"])
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        ((), ()),
+        ((4,), (4,)),
+        ((2, 3), (2, 3)),
+        (((2, 3),), (2, 3)),
+        (([2, 3],), (2, 3)),
+        (((),), ()),
+        ((np.int64(5), 4), (5, 4)),
+        ((0,), (0,)),
+        ((7, 0, 3), (7, 0, 3)),
+    ],
+)
+def test_shapes(method, shape, wanted):
+    generator = regard.TorchGenerator(0)
+    if method == "uniform":
+        shape = (0, 1, shape[0] if len(shape) == 1 else shape)
+    drawn = getattr(generator, method)(*shape)
+    assert drawn.shape == wanted
+    assert drawn.dtype == np.float32
+    assert type(drawn) is np.ndarray
+    if drawn.size == 0:
+        assert_same_bits(generator.rand(9), regard.TorchGenerator(0).rand(9))
+
+
+def test_one_array_or_many_calls():
+    whole = regard.TorchGenerator(3).rand(10, 7)
+    generator = regard.TorchGenerator(3)
+    assert_same_bits(np.stack([generator.rand(7) for _ in range(10)]), whole)
+
+
+def test_copies_go_on_alike_and_global_state_is_left_alone():
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    generator = regard.TorchGenerator(9)
+    generator.randn(3)
+    twin = copy.deepcopy(generator)
+    assert_same_bits(generator.randn(5), twin.randn(5))
+    assert_same_bits(generator.randn(20), twin.randn(20))
+    assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    assert repr(generator) == "TorchGenerator(9)"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda g: regard.TorchGenerator(1.0), TypeError, "seed must be an int, got float"),
+        (lambda g: regard.TorchGenerator("1"), TypeError, "seed must be an int, got str"),
+        (lambda g: regard.TorchGenerator(True), TypeError, "seed must be an int, got bool"),
+        (lambda g: regard.TorchGenerator(None), TypeError, "seed must be an int, got NoneType"),
+        (
+            lambda g: regard.TorchGenerator(2**64),
+            ValueError,
+            "seed must be at most 2**64 - 1, got 18446744073709551616",
+        ),
+        (
+            lambda g: regard.TorchGenerator(-(2**63) - 1),
+            ValueError,
+            "seed must be at least -9223372036854775808, got -9223372036854775809",
+        ),
+        (lambda g: g.rand(2.0), TypeError, "shape must be an int, got float"),
+        (lambda g: g.rand((2, True)), TypeError, "shape must be an int, got bool"),
+        (lambda g: g.rand((2, 3), 4), TypeError, "shape must be an int, got tuple"),
+        (lambda g: g.rand(np.array([2, 3])), TypeError, "shape must be an int, got ndarray"),
+        (lambda g: g.randn(3, -1), ValueError, "shape must be at least 0, got -1"),
+        (
+            lambda g: g.rand(2, dtype=np.float16),
+            TypeError,
+            "dtype must be float32 or float64, got float16",
+        ),
+        (
+            lambda g: g.randn(2, dtype=int),
+            TypeError,
+            "dtype must be float32 or float64, got int64",
+        ),
+        (lambda g: g.uniform("0", 1), TypeError, "low must be a real number, got str"),
+        (lambda g: g.uniform(0, 1j), TypeError, "high must be a real number, got complex"),
+        (lambda g: g.uniform(2, 1), ValueError, "low must not be above high, got 2 and 1"),
+        (lambda g: g.uniform(0, np.nan), ValueError, "high must be finite in float32, got nan"),
+        (lambda g: g.uniform(-1e39, 1), ValueError, "low must be finite in float32, got -1e+39"),
+        (lambda g: g.uniform(0, 10**400), ValueError, "high must be finite in float32, got inf"),
+        (
+            lambda g: g.uniform(-3e38, 3e38),
+            ValueError,
+            "high - low must be finite in float32, got 6",
+        ),
+        (
+            lambda g: g.uniform(-1e308, 1e308, 1, np.float64),
+            ValueError,
+            "high - low must be finite in float64, got inf",
+        ),
+        (lambda g: g.linear(0, 2), ValueError, "d_in must be at least 1, got 0"),
+        (lambda g: g.linear(3, -2), ValueError, "d_out must be at least 1, got -2"),
+        (lambda g: g.linear(3.0, 2), TypeError, "d_in must be an int, got float"),
+        (lambda g: g.linear(3, 2, 1), TypeError, "bias must be a bool, got int"),
+    ],
+)
+def test_errors(call, error, message):
+    generator = regard.TorchGenerator(0)
+    with pytest.raises(error) as raised:
+        call(generator)
+    assert str(raised.value).startswith(message)
+    assert_same_bits(generator.rand(3), regard.TorchGenerator(0).rand(3))
+
+
+SHAPES = [(), (1,), (2, 3), (0,), (15,), (16,), (3, 5, 7), (47,), (64,), (13, 77)]
+
+
+@pytest.mark.parametrize("seed", [0, 123, 789, -5, 2**40 + 1])
+def test_any_order_of_calls_against_pytorch(seed):
+    """Uniforms bit for bit, normals to the rounding of log, sin and cos.
+
+    `randn` from 16 elements on may differ from PyTorch by a few roundings of the largest value.
+    """
+    torch = pytest.importorskip("torch")
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        pytest.skip("PyTorch's kernels here have no fused multiply-add")
+    types = {np.float32: torch.float32, np.float64: torch.float64}
+    order = np.random.default_rng(abs(seed))
+    generator = regard.TorchGenerator(seed)
+    torch.manual_seed(seed)
+    for _ in range(60):
+        shape = SHAPES[order.integers(len(SHAPES))]
+        dtype = (np.float32, np.float64)[order.integers(2)]
+        kind = ("rand", "randn", "uniform", "linear")[order.integers(4)]
+        eps = 0
+        if kind == "rand":
+            pairs = [(generator.rand(shape, dtype=dtype), torch.rand(shape, dtype=types[dtype]))]
+        elif kind == "randn":
+            pairs = [(generator.randn(shape, dtype=dtype), torch.randn(shape, dtype=types[dtype]))]
+            eps = 4 if math.prod(shape) >= 16 else 1
+        elif kind == "uniform":
+            low, high = sorted(order.uniform(-9, 9, 2).tolist())
+            theirs = torch.empty(shape, dtype=types[dtype]).uniform_(low, high)
+            pairs = [(generator.uniform(low, high, shape, dtype), theirs)]
+        else:
+            d_in, d_out = order.integers(1, 90, 2).tolist()
+            layer = torch.nn.Linear(d_in, d_out, dtype=types[dtype])
+            theirs = (layer.weight.detach(), layer.bias.detach())
+            pairs = zip(generator.linear(d_in, d_out, True, dtype), theirs, strict=True)
+        for ours, theirs in pairs:
+            wanted = theirs.numpy()
+            if eps and wanted.size:
+                assert_close(ours, wanted, dtype, eps)
+            else:
+                assert_same_bits(ours, wanted)
