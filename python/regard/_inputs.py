@@ -1,8 +1,10 @@
-"""What callers pass, as arrays that the kernels can read: NumPy's conversions, or a TypeError."""
+"""What callers pass, checked and converted: arrays that the kernels can read, lengths, numbers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+import operator
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
@@ -14,7 +16,8 @@ FloatArray = np.ndarray[Any, np.dtype[np.float32]] | np.ndarray[Any, np.dtype[np
 _COMPUTE_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
-def _as_array(name: str, value: ArrayLike) -> NDArray[Any]:
+def as_array(name: str, value: ArrayLike) -> NDArray[Any]:
+    """Return an array, or raise an error that names the argument."""
     if value is None:
         raise TypeError(f"{name} must be an array of float32 or float64, got None")
     if isinstance(value, np.ma.MaskedArray):
@@ -52,7 +55,7 @@ def as_float_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
     Integers, bools and lists of them become float64, as in NumPy; other byte orders become native.
     Arrays that are fine already are returned as they are.
     """
-    arrays = {name: _as_array(name, value) for name, value in arguments.items()}
+    arrays = {name: as_array(name, value) for name, value in arguments.items()}
     dtype = np.result_type(*(_compute_type(name, array) for name, array in arrays.items()))
     return tuple(_as_readable(array, dtype) for array in arrays.values())
 
@@ -61,7 +64,7 @@ def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
     """Convert a mask to a bool, float32 or float64 array, or raise TypeError."""
     if mask is None:
         return None
-    array = _as_array("mask", mask)
+    array = as_array("mask", mask)
     if array.dtype.kind == "b":
         return _as_readable(array, np.dtype(np.bool_))
     if array.dtype == np.float16:
@@ -79,3 +82,27 @@ def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
         f"mask must be an array of bool (True = may attend) or of float (added to the scores), "
         f"got {array.dtype}"
     )
+
+
+def count(name: str, value: SupportsIndex, minimum: int = 0) -> int:
+    """Return a length as an int, or raise TypeError or ValueError naming it."""
+    # bool has __index__; a length of True is a slip.
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
+    if number < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {number}")
+    return number
+
+
+def real_number(name: str, value: SupportsFloat) -> float:
+    """Return a real number as a float, inf for an int that no float holds, or raise TypeError."""
+    if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a real number, got {type(value).__name__}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overlo
 import numpy as np
 
 from regard._attention import scaled_dot_product_attention
-from regard._inputs import _as_array, as_mask
+from regard._inputs import as_array, as_mask, count
 from regard._stages import matmul
 from regard._torch_generator import TorchGenerator
-from regard.masks import _count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -102,8 +101,8 @@ class SelfAttention:
         rng: Rng = None,
         dtype: DTypeLike = np.float32,
     ) -> None:
-        self._d_in = _count("d_in", d_in, minimum=1)
-        self._d_out = _count("d_out", d_out, minimum=1)
+        self._d_in = count("d_in", d_in, minimum=1)
+        self._d_out = count("d_out", d_out, minimum=1)
         if not isinstance(qkv_bias, bool | np.bool_):
             raise TypeError(f"qkv_bias must be a bool, got {type(qkv_bias).__name__}")
         if init not in _INITS:
@@ -314,7 +313,7 @@ class SelfAttention:
         return array.astype(self._dtype)
 
     def _inputs(self, x: ArrayLike) -> FloatArray:
-        inputs = _as_array("x", x)
+        inputs = as_array("x", x)
         if inputs.dtype.kind not in "fiub":
             raise TypeError(f"x must be an array of real numbers, got {inputs.dtype}")
         if inputs.ndim < 2 or inputs.shape[-1] != self._d_in:
@@ -341,7 +340,7 @@ class _NumpyDraws:
                     "rng must be a numpy.random.Generator, a TorchGenerator, an int or None, "
                     f"got {type(rng).__name__}"
                 )
-            rng = _count("rng", rng)
+            rng = count("rng", rng)
         self._generator = np.random.default_rng(rng)
 
     def rand(self, d_in: int, d_out: int, *, dtype: np.dtype[Any]) -> FloatArray:

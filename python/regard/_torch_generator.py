@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, TypeAlias
 
 import numpy as np
 
-from regard.masks import _count
-from regard.positional import _real
+from regard._inputs import count, real_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -204,8 +203,8 @@ class TorchGenerator:
         """
         to = _dtype(dtype)
         lengths = _shape((shape,))
-        start = _finite("low", _real("low", low), to)
-        stop = _finite("high", _real("high", high), to)
+        start = _finite("low", real_number("low", low), to)
+        stop = _finite("high", real_number("high", high), to)
         if start > stop:
             raise ValueError(f"low must not be above high, got {low} and {high}")
         width = _finite("high - low", stop - start, to)
@@ -259,8 +258,8 @@ class TorchGenerator:
         >>> bias.round(4)
         array([-0.4196, -0.459 ], dtype=float32)
         """
-        d_in = _count("d_in", d_in, minimum=1)
-        d_out = _count("d_out", d_out, minimum=1)
+        d_in = count("d_in", d_in, minimum=1)
+        d_out = count("d_out", d_out, minimum=1)
         if not isinstance(bias, bool | np.bool_):
             raise TypeError(f"bias must be a bool, got {type(bias).__name__}")
         # Equal to the bias's bound but for rounding: PyTorch's gain, then its fan, step by step.
@@ -332,7 +331,7 @@ def _split(values: Any) -> tuple[Any, Any]:
 
 
 def _seed(seed: SupportsIndex) -> int:
-    number = _count("seed", seed, minimum=-(2**63))
+    number = count("seed", seed, minimum=-(2**63))
     if number >= 2**64:
         raise ValueError(f"seed must be at most 2**64 - 1, got {number}")
     return number
@@ -342,7 +341,7 @@ def _shape(shape: tuple[Shape, ...]) -> tuple[int, ...]:
     lengths: Any = shape
     if len(shape) == 1 and isinstance(shape[0], tuple | list):
         lengths = shape[0]
-    return tuple(_count("shape", length) for length in lengths)
+    return tuple(count("shape", length) for length in lengths)
 
 
 def _dtype(dtype: DTypeLike) -> np.dtype[Any]:

@@ -6,10 +6,11 @@ A mask is a bool array, True where a query may attend, that broadcasts to
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
+
+from regard._inputs import count
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -72,8 +73,8 @@ def causal(
     <BLANKLINE>
            [[1, 1, 1, 0, 0]]])
     """
-    q_len = _count("q_len", q_len)
-    kv_len = q_len if kv_len is None else _count("kv_len", kv_len)
+    q_len = count("q_len", q_len)
+    kv_len = q_len if kv_len is None else count("kv_len", kv_len)
     last_visible = np.arange(q_len)[:, None] + _offsets(query_offset, q_len, kv_len)
     return np.arange(kv_len) <= last_visible
 
@@ -115,19 +116,6 @@ def as_additive(mask: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[np.fl
     additive = np.zeros(allowed.shape, to)
     additive[~allowed] = -np.inf
     return additive
-
-
-def _count(name: str, value: SupportsIndex, minimum: int = 0) -> int:
-    # bool has __index__; a length of True is a slip.
-    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
-    if count < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {count}")
-    return count
 
 
 def _offsets(query_offset: ArrayLike, q_len: int, kv_len: int) -> int | NDArray[np.int64]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard.masks import _count
+from regard._inputs import count, real_number
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -65,8 +65,8 @@ def sinusoidal(
            [ 0.8415,  0.5403,  0.01  ,  1.    ],
            [ 0.9093, -0.4161,  0.02  ,  0.9998]])
     """
-    length = _count("length", length)
-    dim = _count("dim", dim, minimum=1)
+    length = count("length", length)
+    dim = count("dim", dim, minimum=1)
     to = np.dtype(dtype)
     if to.kind != "f":
         raise TypeError(f"dtype must be floating-point, got {to}")
@@ -80,16 +80,7 @@ def sinusoidal(
 
 
 def _positive(name: str, value: SupportsFloat) -> float:
-    number = _real(name, value)
+    number = real_number(name, value)
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name} must be positive and finite, got {number}")
     return number
-
-
-def _real(name: str, value: SupportsFloat) -> float:
-    if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a real number, got {type(value).__name__}")
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
