@@ -1,6 +1,6 @@
 """Times the forward call beside NumPy and, where installed, PyTorch: one run, interleaved, medians.
 
-python benchmarks/forward.py [--threads 2] [--target x86_v4] [--rounds 15]
+python benchmarks/forward.py [--threads 2] [--target x86_v4] [--rounds 7]
 """
 
 from __future__ import annotations
@@ -64,16 +64,22 @@ def engines(query, key, value, is_causal, threads) -> dict[str, Callable[[], obj
     return found
 
 
+# Threads of an engine's own may spin on the cores for tens of milliseconds after its last call
+# (OpenBLAS: 2^26 cycles), so the next engine runs for this long before it is timed.
+SETTLE_SECONDS = 0.08
+
+
 def medians(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            # Not counted: another engine's threads may still be spinning on the cores, and its
-            # arrays lie in the caches.
-            call()
             start = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - start)
+            while time.perf_counter() - start < SETTLE_SECONDS:
+                call()
+            for _ in range(3):
+                start = time.perf_counter()
+                call()
+                times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -113,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--target", choices=regard.cpu_targets())
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--case", help="only cases whose name contains this")
     arguments = parser.parse_args()
     regard._core.set_target(arguments.target)

@@ -74,10 +74,6 @@ void raise_in_parallel_region() {
 // No mutable state but atomics: see tests/test_threads_and_signals.py.
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   using namespace regard;
-  // A bad REGARD_TARGET or REGARD_NUM_THREADS is told at import, not at the first call.
-  active_target();
-  default_thread_count();
-
   module.attr("__version__") = REGARD_VERSION;
 
   module.def("are_readable", &are_readable);

@@ -1,0 +1,136 @@
+"""What can be asked for: the arguments, the commands, and which of them runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import regard
+
+from . import demo, info
+from .terminal import Terminal, printable
+from .words import UnusableSentenceError
+
+COMMANDS = ("demo", "info")
+MAX_THREADS = 4096
+
+USAGE = """\
+python -m regard [demo] [--no-timing] [--threads N] [--json] [sentence ...]
+       python -m regard info [--json]"""
+
+DESCRIPTION = """\
+Exact fused attention for NumPy arrays, on an example: a sentence goes through
+embedding, position, projection, scores, scaling, mask, softmax and context, and
+a larger problem is timed against NumPy, and PyTorch where it is installed.
+
+commands:
+  demo [sentence ...]   the example; this is what runs when no command is named
+  info                  version, compiler, targets and threads, each with its why
+"""
+
+EPILOG = """\
+A first word that names a command is that command. What follows -- is a sentence
+in any case: python -m regard -- info
+
+environment:
+  REGARD_TARGET         the instruction set to use, by default the best one
+  REGARD_NUM_THREADS    the number of threads
+  NO_COLOR              no colours
+
+exit status: 0 all went well, 1 a failure or Ctrl-C, 2 wrong arguments
+"""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Parse the arguments and run the command that they name.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        The arguments without the program's name.
+
+    Returns
+    -------
+    int
+        The exit status.
+    """
+    parser = _parser()
+    try:
+        return _run(parser, list(argv))
+    except SystemExit as end:  # argparse ends the process, where a function returns
+        return int(end.code or 0)
+
+
+def _run(parser: argparse.ArgumentParser, argv: list[str]) -> int:
+    # argparse loses a "--" among intermixed arguments; what follows it is words, even "info".
+    end = argv.index("--") if "--" in argv else len(argv)
+    options = parser.parse_intermixed_args(argv[:end])
+    words: list[str] = options.words
+    command = words.pop(0) if words and words[0] in COMMANDS else "demo"
+    words += argv[end + 1 :]
+    terminal = Terminal.of(sys.stdout)
+    if command == "info":
+        _refuse_for_info(parser, options)
+        return info.run(terminal, as_json=options.json)
+    try:
+        return demo.run(
+            terminal,
+            " ".join(words) if words else None,
+            threads=options.threads,
+            with_timing=options.timing,
+            as_json=options.json,
+        )
+    except UnusableSentenceError as error:
+        parser.error(str(error))
+
+
+def _refuse_for_info(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.words:
+        sentence = " ".join(["info", *options.words])
+        parser.error(f"info takes no words; for a sentence: python -m regard -- {sentence}")
+    if options.threads is not None:
+        parser.error("--threads does not go with info")
+    if not options.timing:
+        parser.error("--no-timing does not go with info")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        # The message repeats what was typed, which must not reach a terminal raw.
+        super().error(printable(message))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m regard",
+        usage=USAGE,
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
+    parser.add_argument(
+        "--no-timing", dest="timing", action="store_false", help="leave the timing out"
+    )
+    parser.add_argument(
+        "--threads",
+        type=_thread_count,
+        metavar="N",
+        help="threads to use, the same for all engines",
+    )
+    parser.add_argument("--version", action="version", version=f"regard {regard.__version__}")
+    return parser
+
+
+def _thread_count(text: str) -> int:
+    try:
+        threads = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
+    if not 1 <= threads <= MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"must be from 1 to {MAX_THREADS}, got {threads}")
+    return threads
