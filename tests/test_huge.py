@@ -254,3 +254,10 @@ def test_one_head_dim_longer_than_any_tile(dtype, target):
         problem, want = cases.solved(case, dtype)
         output = sdpa(*problem.arrays)
         assert error(output, want.exact.output) <= want.limit.output
+
+
+@pytest.mark.parametrize("exponent", [41, 57, 58, 60])
+def test_a_head_dim_beyond_memory_is_a_memory_error(exponent, target):
+    x = np.broadcast_to(np.float32(1), (1, 2**exponent))
+    with pytest.raises(MemoryError):
+        regard.scaled_dot_product_attention(x, x, np.ones((1, 1), np.float32), threads=3)

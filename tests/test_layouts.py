@@ -219,3 +219,20 @@ def test_nothing_outside_the_arrays_is_read_or_written(target, output_of):
     print(i)
     """
     assert output_of(script, REGARD_TARGET=target) == "95"
+
+
+def test_out_that_is_a_memmap_comes_back_filled(tmp_path, dtype, target):
+    arrays = problem(dtype)
+    wanted, _ = attend(arrays)
+    out = np.memmap(tmp_path / "out", dtype, "w+", shape=wanted.shape)
+    assert attend(arrays, out=out)[0] is out
+    assert_same_bits(np.asarray(out), wanted)
+
+
+def test_out_with_elements_that_meet_is_refused(target):
+    x = np.ones((5, 8), np.float32)
+    memory = np.zeros(64, np.float32)
+    meeting = np.lib.stride_tricks.as_strided(memory, (5, 8), (4, 4))
+    with pytest.raises(ValueError, match=r"out .* strides \(4, 4\)"):
+        regard.scaled_dot_product_attention(x, x, x, out=meeting)
+    assert not memory.any()

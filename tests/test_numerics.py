@@ -306,3 +306,33 @@ def test_error_is_at_most_twice_the_naive_one(
         for measure in (largest, root_mean_square):
             off, naive_off = measure(actual - truth), measure(yardstick - truth)
             assert off <= 2 * naive_off + eps * measure(truth), f"{name}, {measure.__name__}"
+
+
+@pytest.mark.parametrize("value", [np.finfo(np.float64).min, -1e300, -1e39, 1e300])
+def test_a_finite_float64_mask_hides_nothing_from_float32(value, target):
+    """Only -inf hides: what float32 cannot hold is a bias, as far away as float32 goes."""
+    random = np.random.default_rng(0)
+    query, key, value_ = (random.standard_normal((5, 4)).astype("f4") for _ in range(3))
+    mask = np.zeros((5, 5))
+    mask[0] = value
+    mask[1, 2] = value
+    output, weights, lse = regard.scaled_dot_product_attention(
+        query, key, value_, mask, return_weights=True, return_lse=True
+    )
+    assert np.allclose(output[0], value_.mean(0), atol=4 * np.finfo("f4").eps)
+    assert np.isfinite(lse).all()
+    assert weights[1, 2] == (1 if value > 0 else 0)
+    masked = regard.apply_mask(np.zeros((1, 1), np.float32), [[value]])
+    assert masked[0, 0] == np.sign(value) * np.finfo(np.float32).max
+
+
+def test_every_weight_of_a_row_that_sees_nan_is_nan(target):
+    """A score that would lift the reference stands beside the NaN that hides it."""
+    query = np.ones((1, 1), np.float32)
+    for scores in ([129 * np.log(2), 0, 0, np.nan], [1e3, np.nan], [np.nan, 1e30, 5]):
+        key = np.array(scores, np.float32)[:, None]
+        output, weights = regard.scaled_dot_product_attention(
+            query, key, np.ones_like(key), scale=1.0, return_weights=True
+        )
+        assert np.isnan(output).all()
+        assert np.isnan(weights).all()

@@ -246,6 +246,13 @@ def one_row(n):
     keys = np.broadcast_to(x[:, :1], (1, 1024 * n, 64))
     regard.scaled_dot_product_attention(x[:, :1], keys, keys, threads=THREADS)
 
+def uneven(n):
+    query = np.broadcast_to(x[:, :1], (2, 1, 1, 64))
+    keys = np.broadcast_to(x[:, :1], (2, 1, 1024 * n, 64))
+    regard.scaled_dot_product_attention(
+        query, keys, keys, is_causal=True, query_offset=[10 * n, 1024 * n], threads=THREADS
+    )
+
 def matmul(n):
     regard.matmul(np.broadcast_to(tall[:, 0], (8 * n, 16384)), tall, threads=THREADS)
 
@@ -295,7 +302,14 @@ print(json.dumps({
 
 @pytest.mark.parametrize(
     ("operation", "threads"),
-    [("attention", 1), ("attention", 2), ("one_row", 2), ("matmul", 2), ("long_sums", 2)],
+    [
+        ("attention", 1),
+        ("attention", 2),
+        ("one_row", 2),
+        ("uneven", 2),
+        ("matmul", 2),
+        ("long_sums", 2),
+    ],
 )
 def test_interrupt_of_a_long_call(operation, threads, target, output_of):
     """A call sized to take about 10 s gives way within 0.3 s, and the next one is right."""

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <utility>
 
 namespace regard {
 namespace {
@@ -74,6 +76,23 @@ bool shares_memory(const ArrayView& a, const ArrayView& b) {
   }
 }
 
+// Careful: also true for arrays whose axes are interleaved without meeting.
+bool repeats_an_element(const ArrayView& view) {
+  std::vector<std::pair<py::ssize_t, py::ssize_t>> axes;  // stride and size, in bytes and elements
+  for (std::size_t axis = 0; axis < view.shape.size(); ++axis) {
+    if (view.shape[axis] == 0) return false;
+    if (view.shape[axis] > 1)
+      axes.emplace_back(std::abs(view.array.strides()[axis]), view.shape[axis]);
+  }
+  std::sort(axes.begin(), axes.end());
+  py::ssize_t reach = view.array.itemsize();
+  for (const auto& [stride, size] : axes) {
+    if (stride < reach) return true;
+    reach += stride * (size - 1);
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string to_text(const Shape& shape) {
@@ -139,6 +158,12 @@ void broadcast_into(Shape& common, const Shape& shape, const std::vector<const A
   }
 }
 
+bool broadcasts_to(const Shape& own, const Shape& full) {
+  return own.size() <= full.size() &&
+         std::equal(own.rbegin(), own.rend(), full.rbegin(),
+                    [](py::ssize_t size, py::ssize_t wanted) { return size == wanted || size == 1; });
+}
+
 void set_batch_strides(Operand& operand, const ArrayView& view, int inner,
                        const BatchShape& batch) {
   const int own = view.axes() - inner;
@@ -169,43 +194,47 @@ py::array new_array(Scalar scalar, const Shape& shape) {
 }
 
 Result::Result(py::handle out, Scalar scalar, const Shape& shape)
-    : is_given_(!out.is_none()), is_direct_(true) {
-  if (!is_given_) {
+    : given_(py::reinterpret_borrow<py::object>(out)), is_direct_(true) {
+  if (out.is_none()) {
     view = view_of("output", new_array(scalar, shape));
     return;
   }
   const char* type = scalar == Scalar::float32 ? "float32" : "float64";
   const py::dtype wanted(scalar == Scalar::float32 ? kFloat : kDouble);
-  if (!is_plain_array(out) || !py::reinterpret_borrow<py::array>(out).dtype().equal(wanted))
+  const py::module_ numpy = py::module_::import("numpy");
+  if (!py::isinstance<py::array>(out) || py::isinstance(out, numpy.attr("ma").attr("MaskedArray")) ||
+      !py::reinterpret_borrow<py::array>(out).dtype().equal(wanted))
     throw py::type_error(std::string("out must be an array of ") + type + ", got " +
                          describe(out));
-  out_ = py::reinterpret_borrow<py::array>(out);
-  const Shape given(out_.shape(), out_.shape() + out_.ndim());
-  if (given != shape)
-    throw py::value_error("out must have shape " + to_text(shape) + ", got " + to_text(given));
-  if (!out_.writeable()) throw py::value_error("out must be writeable, got a read-only array");
-  for (py::ssize_t axis = 0; axis < out_.ndim(); ++axis)
-    if (out_.strides(axis) == 0 && out_.shape(axis) > 1)
-      throw py::value_error("out must have an element of its own for every result, got stride 0 "
-                            "along axis " + std::to_string(axis));
-  is_direct_ = is_readable_float(out);
-  view = view_of("out", is_direct_ ? out_ : new_array(scalar, shape));
+  // A memmap or another subclass is written through a plain view of its memory.
+  out_ = view_of("out", is_plain_array(out) ? given_ : numpy.attr("asarray")(out));
+  if (out_.shape != shape)
+    throw py::value_error("out must have shape " + to_text(shape) + ", got " +
+                          to_text(out_.shape));
+  if (!out_.array.writeable())
+    throw py::value_error("out must be writeable, got a read-only array");
+  if (repeats_an_element(out_))
+    throw py::value_error("out must have an element of its own for every result, got strides " +
+                          std::string(py::str(out_.array.attr("strides"))) + " for shape " +
+                          to_text(shape));
+  is_direct_ = is_readable_float(out_.array);
+  view = is_direct_ ? out_ : view_of("out", new_array(scalar, shape));
 }
 
 void Result::forbid_overlap(const ArrayView& input, bool may_be_same) const {
-  if (!is_given_ || !is_direct_) return;
-  if (may_be_same && view.array.data() == input.array.data() && view.shape == input.shape &&
-      view.strides == input.strides)
+  if (given_.is_none()) return;
+  if (may_be_same && out_.array.data() == input.array.data() && out_.shape == input.shape &&
+      out_.strides == input.strides)
     return;
-  if (shares_memory(view, input))
+  if (shares_memory(out_, input))
     throw py::value_error("out must not overlap " + std::string(input.name) +
                           ": it would be overwritten before it is read; pass another array");
 }
 
 py::object Result::deliver() const {
-  if (is_given_ && !is_direct_)
-    py::module_::import("numpy").attr("copyto")(out_, view.array);
-  return is_given_ ? out_ : view.array;
+  if (given_.is_none()) return view.array;
+  if (!is_direct_) py::module_::import("numpy").attr("copyto")(out_.array, view.array);
+  return given_;
 }
 
 }  // namespace regard

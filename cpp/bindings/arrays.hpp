@@ -49,6 +49,9 @@ MaskKind mask_kind_of(const ArrayView& view);
 void broadcast_into(Shape& common, const Shape& shape, const std::vector<const ArrayView*>& all,
                     const char* what);
 
+// True where an array of shape `own` broadcasts to exactly `full`.
+bool broadcasts_to(const Shape& own, const Shape& full);
+
 // Strides of `view`'s leading axes (all but the last `inner`) along `batch`, 0 where broadcast.
 void set_batch_strides(Operand& operand, const ArrayView& view, int inner,
                        const BatchShape& batch);
@@ -73,9 +76,9 @@ struct Result {
   ArrayView view;
 
  private:
-  py::array out_;  // the caller's, where it is one
-  bool is_given_;
-  bool is_direct_;  // the kernels can write it as it lies; else `view` is an array of our own
+  py::object given_;  // the caller's object, None where there is none
+  ArrayView out_;     // its memory
+  bool is_direct_;    // the kernels can write it as it lies; else `view` is an array of our own
 };
 
 }  // namespace regard

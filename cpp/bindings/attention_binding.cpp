@@ -69,12 +69,7 @@ void check_shapes(const ArrayView& query, const ArrayView& key, const ArrayView&
 // An operand for `mask` broadcast to (batch..., heads, q_len, kv_len).
 Operand mask_operand(const ArrayView& mask, const AttentionProblem& problem,
                      const Shape& weights_shape) {
-  const bool fits = mask.shape.size() <= weights_shape.size() &&
-                    std::equal(mask.shape.rbegin(), mask.shape.rend(), weights_shape.rbegin(),
-                               [](py::ssize_t own, py::ssize_t full) {
-                                 return own == full || own == 1;
-                               });
-  if (!fits)
+  if (!broadcasts_to(mask.shape, weights_shape))
     throw py::value_error("mask must broadcast to (..., heads, q_len, kv_len) = " +
                           to_text(weights_shape) + ", got shape " + to_text(mask.shape));
   Operand operand;
@@ -123,12 +118,7 @@ Operand offset_operand(py::handle query_offset, const AttentionProblem& problem,
     view.shape.push_back(storage.array.shape(axis));
     view.strides.push_back(storage.array.strides(axis) / 8);
   }
-  const bool fits = view.shape.size() <= batch.size() &&
-                    std::equal(view.shape.rbegin(), view.shape.rend(), batch.rbegin(),
-                               [](py::ssize_t own, py::ssize_t full) {
-                                 return own == full || own == 1;
-                               });
-  if (!fits)
+  if (!broadcasts_to(view.shape, batch))
     throw py::value_error("query_offset must be an integer or broadcast to the batch axes " +
                           to_text(batch) + ", got shape " + to_text(view.shape));
   operand.data = const_cast<void*>(storage.array.data());
@@ -200,6 +190,7 @@ py::object attention(py::handle query_object, py::handle key_object, py::handle 
 
   ArrayView weights, lse;
   problem.weights.data = problem.lse.data = nullptr;
+  problem.weights.head_stride = problem.lse.head_stride = 0;
   if (wants_weights) {
     weights = float_view("weights", new_array(problem.scalar, weights_shape));
     problem.weights = operand_of(weights, problem.batch);

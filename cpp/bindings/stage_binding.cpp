@@ -78,12 +78,7 @@ py::object stage(Stage kind, const char* name, py::handle input_object, double f
   problem.input = rows_operand(input, row_axis);
   problem.output = rows_operand(output, row_axis);
   if (kind == Stage::apply_mask) {
-    const bool fits = mask.shape.size() <= input.shape.size() &&
-                      std::equal(mask.shape.rbegin(), mask.shape.rend(), input.shape.rbegin(),
-                                 [](py::ssize_t own, py::ssize_t full) {
-                                   return own == full || own == 1;
-                                 });
-    if (!fits)
+    if (!broadcasts_to(mask.shape, input.shape))
       throw py::value_error("mask must broadcast to the shape of scores " + to_text(shape) +
                             ", got shape " + to_text(mask.shape));
     const std::size_t missing = input.shape.size() - mask.shape.size();

@@ -1,19 +1,19 @@
 #include "attention.hpp"
 
 #include <algorithm>
+#include <new>
 
 #include "batch_offsets.hpp"
+#include "split.hpp"
 #include "targets.hpp"
 
 namespace regard {
 namespace {
 
-// Below this many multiplications a thread, starting one costs more than it brings.
-constexpr double kWorkPerThread = 100e3;
+// Beyond this a strip of queries alone is 64 TiB, and sizes in bytes need not be checked one by one.
+constexpr std::int64_t kLargestDim = std::int64_t{1} << 40;
 // Enough tasks a thread that the last one to finish keeps nobody waiting for long.
 constexpr std::int64_t kTasksPerThread = 4;
-// Between two looks at the stop signal; some milliseconds on a slow target.
-constexpr double kWorkPerInterval = 50e6;
 
 struct Split {
   std::int64_t rows;           // of one kv head: group x q_len
@@ -21,8 +21,6 @@ struct Split {
   std::int64_t tasks_per_head;
   std::int64_t tasks;
 };
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 Split split(const AttentionProblem& problem, const Kernels& kernels, int threads) {
   Split split{};
@@ -86,21 +84,19 @@ void over_intervals(std::int64_t key_end, std::int64_t interval, Worker& worker,
 void attention_forward(const AttentionProblem& problem, int threads, const StopSignal& signal) {
   const Kernels& kernels = kernels_for(active_target(), problem.scalar);
   if (problem.batch.count == 0 || problem.heads == 0 || problem.q_len == 0) return;
+  if (problem.head_dim > kLargestDim || problem.value_dim > kLargestDim) throw std::bad_alloc();
 
   const double rows = static_cast<double>(problem.batch.count) *
                       static_cast<double>(problem.heads) * static_cast<double>(problem.q_len);
   const double work = rows * work_of_row(problem);
-  threads = static_cast<int>(
-      std::clamp(work / kWorkPerThread, 1.0, static_cast<double>(std::max(threads, 1))));
+  threads = threads_for(work, threads);
   const Split parts = split(problem, kernels, threads);
   threads = static_cast<int>(std::min<std::int64_t>(threads, parts.tasks));
 
   const double work_of_block = static_cast<double>(parts.rows_per_task) *
                                static_cast<double>(problem.head_dim + problem.value_dim) *
                                static_cast<double>(kernels.block_keys);
-  const std::int64_t interval =
-      kernels.block_keys *
-      std::max<std::int64_t>(1, static_cast<std::int64_t>(kWorkPerInterval / work_of_block));
+  const std::int64_t interval = interval_of(kernels.block_keys, work_of_block);
 
   const Scratch scratch(threads,
                         kernels.attention_workspace_bytes(problem, parts.rows_per_task));

@@ -11,7 +11,7 @@ namespace regard {
 double fma_peak(Scalar scalar, int threads, const StopSignal& signal) {
   const Kernels& kernels = kernels_for(active_target(), scalar);
   constexpr std::int64_t kSteps = 100'000;  // a millisecond or so
-  constexpr int kTries = 20;
+  constexpr int kTries = 100;
   double best = 0;
   for (int attempt = 0; attempt < kTries; ++attempt) {
     std::vector<double> operations(static_cast<std::size_t>(threads), 0.0);

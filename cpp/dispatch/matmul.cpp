@@ -3,35 +3,23 @@
 #include <algorithm>
 
 #include "batch_offsets.hpp"
+#include "split.hpp"
 #include "targets.hpp"
 
 namespace regard {
-namespace {
-
-constexpr double kWorkPerThread = 100e3;
-// Between two looks at the stop signal; some milliseconds on a slow target.
-constexpr double kWorkPerInterval = 50e6;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
-
 void matmul(const MatmulProblem& problem, int threads, const StopSignal& signal) {
   if (problem.batch.count == 0 || problem.rows == 0 || problem.columns == 0) return;
   const Kernels& kernels = kernels_for(active_target(), problem.scalar);
   const double work = static_cast<double>(problem.batch.count) *
                       static_cast<double>(problem.rows) * static_cast<double>(problem.columns) *
                       static_cast<double>(std::max<std::int64_t>(problem.depth, 1));
-  threads = static_cast<int>(
-      std::clamp(work / kWorkPerThread, 1.0, static_cast<double>(std::max(threads, 1))));
+  threads = threads_for(work, threads);
 
   const std::int64_t columns_per_task = kernels.matmul_task_columns;
   const std::int64_t rows_per_task = kernels.matmul_task_rows;
   const double work_of_block = static_cast<double>(columns_per_task * kernels.matmul_depth) *
                                static_cast<double>(std::min(rows_per_task, problem.rows));
-  const std::int64_t interval =
-      kernels.matmul_depth *
-      std::max<std::int64_t>(1, static_cast<std::int64_t>(kWorkPerInterval / work_of_block));
+  const std::int64_t interval = interval_of(kernels.matmul_depth, work_of_block);
   const std::int64_t row_parts = ceil_div(problem.rows, rows_per_task);
   const std::int64_t column_parts = ceil_div(problem.columns, columns_per_task);
   const std::int64_t tasks = problem.batch.count * row_parts * column_parts;

@@ -64,14 +64,18 @@ void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, Tas
                   void* context) {
   Loop loop{tasks, signal, body, context};
   if (threads > tasks) threads = static_cast<int>(tasks);
-  run_together(threads, [&](int thread) { loop.work(thread); });
+  run_together(
+      threads, [&](int thread) { loop.work(thread); },
+      [&] {
+        if (signal.wants_stop && signal.wants_stop(signal.context)) loop.stop = true;
+      });
   if (loop.error) std::rethrow_exception(loop.error);
   if (loop.stop) throw Stopped{};
 }
 
 Scratch::Scratch(int threads, std::int64_t bytes) : stride_((bytes + 63) / 64 * 64) {
-  const std::size_t size =
-      static_cast<std::size_t>(stride_) * static_cast<std::size_t>(threads > 0 ? threads : 1);
+  std::size_t size = 0;
+  if (__builtin_mul_overflow(stride_, threads > 0 ? threads : 1, &size)) throw std::bad_alloc();
   memory_.reset(static_cast<char*>(std::aligned_alloc(64, size > 0 ? size : 64)));
   if (!memory_) throw std::bad_alloc();
 }

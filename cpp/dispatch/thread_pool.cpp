@@ -7,9 +7,9 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <list>
 #include <mutex>
-#include <system_error>
 #include <thread>
 
 namespace regard {
@@ -39,7 +39,39 @@ bool spin_until(Done done) {
   return false;
 }
 
+constexpr std::chrono::milliseconds kWaitingStep{50};
+
 thread_local bool is_inside = false;
+
+// Marks the calling thread as inside a member, and puts back what was.
+class Inside {
+ public:
+  Inside() : before_(is_inside) { is_inside = true; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  ~Inside() { is_inside = before_; }
+
+ private:
+  bool before_;
+};
+
+// Threads started within get no signals: those belong to the threads that were there before. The
+// faults that a thread causes itself stay with it.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&blocked, fault);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
 
 struct Job {
   const std::function<void(int)>& member;
@@ -50,7 +82,8 @@ struct Job {
 
 class Pool {
  public:
-  void run(int threads, const std::function<void(int)>& member) {
+  void run(int threads, const std::function<void(int)>& member,
+           const std::function<void()>& while_waiting) {
     Job job{member, threads - 1};
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -71,7 +104,12 @@ class Pool {
     const bool done = spin_until(all_left);
     // A worker leaves with the mutex held: after this none still looks at the job.
     lock.lock();
-    if (!done) wake_caller_.wait(lock, all_left);
+    if (done) return;
+    while (!wake_caller_.wait_for(lock, kWaitingStep, all_left)) {
+      lock.unlock();
+      while_waiting();
+      lock.lock();
+    }
   }
 
   // Around fork(): nobody holds the mutex while the process is copied.
@@ -81,19 +119,15 @@ class Pool {
  private:
   void start_workers(int count) {
     if (workers_ >= count) return;
-    // Signals belong to the threads that were there before; a worker never answers one.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const SignalsBlocked blocked;
     try {
       while (workers_ < count) {
         std::thread([this] { work(); }).detach();
         ++workers_;
       }
-    } catch (const std::system_error&) {
-      // The system gives no more threads; those that there are do the work.
+    } catch (const std::exception&) {
+      // The system gives no more threads or no memory; those that there are do the work.
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   Job* open_job() {
@@ -154,14 +188,14 @@ Pool& the_pool() {
 
 }  // namespace
 
-void run_together(int threads, const std::function<void(int thread)>& member) {
-  if (threads <= 1 || is_inside) {
+void run_together(int threads, const std::function<void(int thread)>& member,
+                  const std::function<void()>& while_waiting) {
+  const bool is_alone = threads <= 1 || is_inside;
+  const Inside inside;
+  if (is_alone)
     member(0);
-    return;
-  }
-  is_inside = true;
-  the_pool().run(threads, member);
-  is_inside = false;
+  else
+    the_pool().run(threads, member, while_waiting);
 }
 
 }  // namespace regard

@@ -12,8 +12,10 @@ namespace regard {
 
 // Runs member(thread) on the calling thread as thread 0 and, as they come, on up to `threads - 1`
 // workers as threads 1, 2, ... Returns when the caller and every worker that began have returned.
-// `member` must not throw, and must itself divide the work: a worker may come late or never.
+// `member` must not throw, and must itself divide the work: a worker may come late or never. While
+// the caller waits for workers it calls `while_waiting` every 50 ms, which must not throw either.
 // Within a member, a nested call runs on its thread alone.
-void run_together(int threads, const std::function<void(int thread)>& member);
+void run_together(int threads, const std::function<void(int thread)>& member,
+                  const std::function<void()>& while_waiting);
 
 }  // namespace regard

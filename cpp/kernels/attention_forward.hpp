@@ -329,9 +329,13 @@ struct AttentionForward {
       for (int r = 0; r < kRows; ++r) {
         const Vec<T> weight =
             weight_of<T, kVectors, kHasBias>(acc[r][v], reference, bias, r, v);
-        const Mask<T> hidden = as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0)));
-        store(tile + (r * kVectors + v) * kLanes<T>,
-              select<T>(hidden, Vec<T>{}, weight * reciprocal));
+        Vec<T> share = weight * reciprocal;
+        if constexpr (kHasBias) {
+          // Selected once more, since reciprocal may be NaN.
+          const Vec<T> added = load(bias + (r * kVectors + v) * kLanes<T>);
+          share = select<T>(added == broadcast(-kInfinity<T>), Vec<T>{}, share);
+        }
+        store(tile + (r * kVectors + v) * kLanes<T>, share);
       }
     }
   }

@@ -28,7 +28,7 @@ constexpr Kernels kernels_of() {
       Product::kTaskRows,
       Product::kTaskColumns,
       Product::kDepth,
-      run_stage<typename Shape::Element>,
+      stage_row<typename Shape::Element>,
       exp2_vectors<typename Shape::Element>,
       fma_rounds<Shape>,
   };

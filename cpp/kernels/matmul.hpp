@@ -27,6 +27,8 @@ struct Matmul {
   // A panel of 128 x 48 floats is 24 KB, three quarters of a 32 KB L1.
   static constexpr std::int64_t kDepth = 128;
 
+  static_assert(Shape::kVectors == 3, "multiply_block names the widths of a panel one by one");
+
   struct Workspace {
     T* panels;  // [panel][depth][lanes]
     T* rows;    // [task rows][depth]

@@ -17,14 +17,15 @@
 //   sum = -0.0   the lane has seen no key: it started there, and a hidden key adds -0.0
 //   sum = +0.0   it has seen keys, all with score -inf
 //   sum > 0      otherwise; NaN where a score was NaN or +inf
-// So a hidden key's weight is -0.0 and a visible one's is never, which also tells the second product
-// what to leave out. Whether a row saw a key thus follows from visibility and not from its scores.
+// So a hidden key's weight is -0.0 and a visible one's is never (but in a lane that is NaN), which also
+// tells the second product what to leave out. Whether a row saw a key thus follows from visibility and not from its scores.
 //
 // What moves a lane's reference is that lane's scores alone. All lanes of a tile go through
 // `move_references` when one must, and come out with the bits that they would have had.
 #pragma once
 
 #include "../simd/exp2.hpp"
+#include "mask_value.hpp"
 #include "micro_kernel.hpp"
 #include "workspace.hpp"
 
@@ -34,9 +35,6 @@ namespace {
 constexpr int kThreshold = 8;
 constexpr double kLog2E = 1.4426950408889634074;
 constexpr double kLn2 = 0.69314718055994530942;
-
-template <class T>
-constexpr T kInfinity = static_cast<T>(__builtin_inf());
 
 // acc = scores of a tile of keys. Where kHasBias, `bias` is added, and -inf in it hides: it is chosen
 // over a score of any value.

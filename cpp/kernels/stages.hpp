@@ -63,7 +63,7 @@ REGARD_NOINLINE void mask_row_of(const StageProblem& problem, const StageRow& ro
     if constexpr (sizeof(M) == 1)
       masked = allowed ? score : -kInfinity<T>;
     else
-      masked = allowed == -kInfinity<M> ? -kInfinity<T> : score + static_cast<T>(allowed);
+      masked = allowed == -kInfinity<M> ? -kInfinity<T> : score + mask_value<T>(allowed);
   }
 }
 
@@ -115,7 +115,7 @@ REGARD_NOINLINE void exp2_vectors(const void* from, void* to, std::int64_t vecto
 }
 
 template <class T>
-REGARD_NOINLINE void run_stage(const StageProblem& problem, const StageRow& row) {
+REGARD_NOINLINE void stage_row(const StageProblem& problem, const StageRow& row) {
   switch (problem.stage) {
     case Stage::scale:
       return scale_row<T>(problem, row);

@@ -6,8 +6,6 @@
 // float mask's own values. A bias of 0 leaves a score's bits alone.
 #pragma once
 
-#include <string.h>
-
 #include "online_softmax.hpp"
 #include "pack.hpp"
 
@@ -47,14 +45,14 @@ REGARD_INLINE bool lanes_share_a_mask_row(const AttentionProblem& problem) {
          (problem.mask.head_stride == 0 || problem.heads == problem.kv_heads);
 }
 
-// A mask's value in log2 units. Only -inf itself hides: a finite mask whose product overflows stays
-// the lowest finite number.
+// A mask's value in log2 units; a finite one whose product overflows stays the farthest finite number.
 template <class T>
 REGARD_INLINE Vec<T> to_log2_units(Vec<T> value) {
-  const Vec<T> lowest = broadcast(sizeof(T) == 4 ? static_cast<T>(-__FLT_MAX__)
-                                                 : static_cast<T>(-__DBL_MAX__));
+  const Vec<T> largest = broadcast(kLargest<T>);
   const Vec<T> scaled = value * broadcast(static_cast<T>(kLog2E));
-  return select<T>((scaled < lowest) & (value >= lowest), lowest, scaled);
+  const Vec<T> above_lowest =
+      select<T>((scaled < -largest) & (value >= -largest), -largest, scaled);
+  return select<T>((scaled > largest) & (value <= largest), largest, above_lowest);
 }
 
 // bias[key][lane] of the block's first `keys` keys.
@@ -67,7 +65,7 @@ REGARD_NOINLINE void float_mask_bias(const AttentionProblem& problem, const Atte
   if (lanes_share_a_mask_row(problem)) {
     const M* row = mask_row<M>(problem, task, strip, 0, block_begin);
     for (int k = 0; k < keys; ++k) {
-      const Vec<T> value = to_log2_units<T>(broadcast(static_cast<T>(row[k * stride])));
+      const Vec<T> value = to_log2_units<T>(broadcast(mask_value<T>(row[k * stride])));
       for (int v = 0; v < kVectors; ++v) store(bias + k * kWidth + v * kLanes<T>, value);
     }
     return;
@@ -83,7 +81,7 @@ REGARD_NOINLINE void float_mask_bias(const AttentionProblem& problem, const Atte
       for (int v = 0; v < kVectors; ++v) {
         Vec<T> gathered{};
         for (int i = 0; i < kLanes<T> && v * kLanes<T> + i < strip.rows; ++i)
-          gathered[i] = static_cast<T>(rows[v * kLanes<T> + i][k * stride]);
+          gathered[i] = mask_value<T>(rows[v * kLanes<T> + i][k * stride]);
         store(bias + k * kWidth + v * kLanes<T>, to_log2_units<T>(gathered));
       }
   }
@@ -111,7 +109,7 @@ REGARD_NOINLINE TileKind bool_mask_bias(const AttentionProblem& problem,
   for (int r = 0; r < keys; ++r)
     for (int lane = 0; lane < kWidth; ++lane)
       bias[r * kWidth + lane] =
-          visible[lanes == 1 ? 0 : lane][r] || lane >= strip.rows ? T(0) : -kInfinity<T>;
+          lane >= strip.rows || visible[lanes == 1 ? 0 : lane][r] ? T(0) : -kInfinity<T>;
   return TileKind::biased;
 }
 

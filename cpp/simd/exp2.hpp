@@ -1,4 +1,5 @@
-// exp2(x) = 2^x, lane by lane, for x <= 1: softmax never asks for more than 2^kThreshold.
+// exp2(x) = 2^x, lane by lane, for x <= 64: softmax never asks for more than 2^kThreshold, or twice
+// that where the threshold rounds.
 //
 // 2^x = 2^n p(f), with x = n + f and p the minimax polynomial of 2^f in relative error, found by
 // the Remez exchange in 50 digits. Relative error of p before rounding: float 1.9e-9 (degree 6),

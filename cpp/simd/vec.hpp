@@ -87,12 +87,6 @@ REGARD_INLINE Vec<T> as_value(Mask<T> bits) {
   return reinterpret_cast<Vec<T>>(bits);
 }
 
-// True in the lanes whose sign bit is set, -0.0 and negative NaN included.
-template <class T>
-REGARD_INLINE Mask<T> is_negative(Vec<T> value) {
-  return as_bits<T>(value) < 0;
-}
-
 // a * b + c, rounded once where the target has the instruction.
 #if REGARD_VECTOR_BYTES == 64
 REGARD_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {

@@ -63,7 +63,7 @@ def scale(
     scores : array_like
         Float32 or float64; integers and lists become float64.
     factor : float
-        A finite number. The result keeps the type of `scores`.
+        A real number. The result keeps the type of `scores`.
     out : ndarray, optional
         Where to write the result; may be `scores` itself.
     threads : int, optional
@@ -79,7 +79,7 @@ def scale(
     TypeError
         If `factor` is not a real number, or an array has the wrong type.
     ValueError
-        If `factor` is not finite, or `out` has another shape or overlaps `scores` in part.
+        If `out` has another shape or overlaps `scores` in part.
 
     Examples
     --------

@@ -1,0 +1,26 @@
+// A float mask's value in the type that scores have.
+#pragma once
+
+#include "../simd/vec.hpp"
+
+namespace regard {
+namespace {
+
+template <class T>
+constexpr T kInfinity = static_cast<T>(__builtin_inf());
+template <class T>
+constexpr T kLargest = sizeof(T) == 4 ? static_cast<T>(__FLT_MAX__) : static_cast<T>(__DBL_MAX__);
+
+// Only -inf itself hides: a finite value beyond T's range becomes the farthest finite one.
+template <class T, class M>
+REGARD_INLINE T mask_value(M value) {
+  if constexpr (sizeof(M) > sizeof(T)) {
+    const M largest = kLargest<T>;
+    if (value < -largest && value != -kInfinity<M>) return -kLargest<T>;
+    if (value > largest && value != kInfinity<M>) return kLargest<T>;
+  }
+  return static_cast<T>(value);
+}
+
+}  // namespace
+}  // namespace regard
