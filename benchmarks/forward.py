@@ -1,6 +1,6 @@
 """Times the forward call beside NumPy and, where installed, PyTorch: one run, interleaved, medians.
 
-python benchmarks/forward.py [--threads 2] [--target x86_v4] [--rounds 7]
+python benchmarks/forward.py [--threads 2] [--target x86_v4] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ def engines(query, key, value, is_causal, threads) -> dict[str, Callable[[], obj
     return found
 
 
-# Threads of an engine's own may spin on the cores for tens of milliseconds after its last call
-# (OpenBLAS: 2^26 cycles), so the next engine runs for this long before it is timed.
-SETTLE_SECONDS = 0.08
+# OpenBLAS's threads spin on the cores for tens of milliseconds after NumPy's last product, and an
+# engine that competes with them needs more than 100 ms to find its speed again; so each runs for
+# this long before it is timed.
+SETTLE_SECONDS = 0.25
 
 
 def medians(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -119,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--target", choices=regard.cpu_targets())
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--case", help="only cases whose name contains this")
     arguments = parser.parse_args()
     regard._core.set_target(arguments.target)

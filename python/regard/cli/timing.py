@@ -26,7 +26,7 @@ FLOPS = 4 * HEADS * LENGTH * LENGTH * HEAD_DIM
 _SECONDS = 1.0
 _MIN_ROUNDS = 3
 _CALLS_IN_A_ROUND = 3
-_SETTLE_SECONDS = 0.08
+_SETTLE_SECONDS = 0.2
 _PATIENCE_SECONDS = 120
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -135,7 +135,7 @@ def measure(threads: int) -> Timing:
     rounds = 0
     while rounds < _MIN_ROUNDS or time.perf_counter() - started < _SECONDS:
         for name, attention in attentions.items():
-            # The last engine's threads may spin on the cores for tens of milliseconds yet.
+            # The last engine's threads may spin on the cores yet; more than 100 ms was seen.
             settled = time.perf_counter() + _SETTLE_SECONDS
             while time.perf_counter() < settled:
                 attention(query, key, value)
