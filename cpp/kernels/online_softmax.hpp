@@ -18,7 +18,8 @@
 //   sum = +0.0   it has seen keys, all with score -inf
 //   sum > 0      otherwise; NaN where a score was NaN or +inf
 // So a hidden key's weight is -0.0 and a visible one's is never (but in a lane that is NaN), which also
-// tells the second product what to leave out. Whether a row saw a key thus follows from visibility and not from its scores.
+// tells the second product what to leave out. Whether a row saw a key thus follows from visibility and
+// not from its scores.
 //
 // What moves a lane's reference is that lane's scores alone. All lanes of a tile go through
 // `move_references` when one must, and come out with the bits that they would have had.
