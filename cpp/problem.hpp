@@ -8,14 +8,15 @@
 
 namespace regard {
 
-enum class Scalar { float32, float64 };
-enum class MaskKind { none, boolean, float32, float64 };
+enum class Scalar { float32, float64 };  // what is computed in
+enum class Element { boolean, float16, bfloat16, float32, float64, int64 };  // how it is stored
 
 constexpr int kMaxBatchAxes = 64;  // NumPy allows no more axes in all
 
 // An array seen as (batch..., head, row, column). Broadcast axes have stride 0.
 struct Operand {
   void* data;
+  Element element;
   std::int64_t head_stride;
   std::int64_t row_stride;
   std::int64_t column_stride;
@@ -28,11 +29,22 @@ struct BatchShape {
   std::int64_t sizes[kMaxBatchAxes];
 };
 
+// A window's reach without an end, and the farthest position: sums of a few of these fit in 64 bits.
+constexpr std::int64_t kFarthest = std::int64_t{1} << 60;
+
 struct AttentionProblem {
-  Scalar scalar;  // of query, key, value, output, weights and lse
-  MaskKind mask_kind;
-  bool is_causal;
-  double scale;  // multiplies query . key
+  Scalar scalar;
+
+  // Which keys a query sees: those from window_left before its position to window_right after it.
+  // Causal is a window_right of 0.
+  std::int64_t window_left;
+  std::int64_t window_right;
+
+  // How a score is formed.
+  double scale;                // multiplies query . key
+  double softcap;              // 0 means none
+  const double* alibi_slopes;  // one a head, or null
+  const double* sinks;         // one a head, or null
 
   BatchShape batch;
   std::int64_t heads;
@@ -42,14 +54,21 @@ struct AttentionProblem {
   std::int64_t head_dim;
   std::int64_t value_dim;
 
+  // Ragged: sequence b of the batch has the rows query_starts[b] to query_starts[b + 1] of query,
+  // mask, output, weights and lse, and the rows key_starts[b] to key_starts[b + 1] of key and value;
+  // q_len and kv_len are then the longest. Null otherwise.
+  const std::int64_t* query_starts;
+  const std::int64_t* key_starts;
+
   Operand query;
   Operand key;
   Operand value;
-  Operand mask;          // rows are queries, columns are keys; its heads are the query's
+  Operand mask;          // rows are queries, columns are keys; its heads are the query's; data may be null
   Operand output;
   Operand weights;       // data is null where the caller does not want them
   Operand lse;           // one element a row; data is null where the caller does not want it
   Operand query_offset;  // one int64 a batch entry
+  Operand key_lengths;   // one int64 a batch entry; data is null where all have kv_len keys
 };
 
 // The query rows of one kv head that one thread owns. Row r is query r / group of head r % group:
@@ -63,9 +82,24 @@ struct AttentionTask {
   void* output;
   void* weights;
   void* lse;
+  std::int64_t first_head;
   std::int64_t query_offset;
+  std::int64_t kv_len;  // the keys that this batch entry has
   std::int64_t row_begin;
   std::int64_t row_end;
+};
+
+struct KeyInterval {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+// How many tiles (the rows of a strip x a few keys) a task would compute, and of what kind.
+struct TileCounts {
+  std::int64_t all;      // of the whole square
+  std::int64_t visible;  // computed without a bias
+  std::int64_t biased;   // computed with a bias or at an edge
+  std::int64_t scores;   // that are computed
 };
 
 // c[row][column] = sum over k of a[row][k] b[k][column].
@@ -99,12 +133,11 @@ enum class Stage { scale, apply_mask, softmax };
 struct StageProblem {
   Stage stage;
   Scalar scalar;
-  MaskKind mask_kind;
   double factor;
   BatchShape rows;
   std::int64_t columns;
   Operand input;
-  Operand mask;
+  Operand mask;  // data is null where the stage has none
   Operand output;
 };
 

@@ -8,17 +8,45 @@
 namespace regard {
 namespace {
 
-constexpr int kBool = 0, kFloat = 11, kDouble = 12;  // NPY_TYPES
+constexpr int kBool = 0, kFloat = 11, kDouble = 12, kHalf = 23, kFirstUserType = 256;  // NPY_TYPES
 
-bool is_readable(const py::array& array, bool allow_bool) {
-  const py::dtype type = array.dtype();
-  const int number = type.num();
-  if (number != kFloat && number != kDouble && !(allow_bool && number == kBool)) return false;
-  if (type.byteorder() == '>' || type.byteorder() == '<') return false;
-  if (!(array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_)) return false;
-  for (py::ssize_t axis = 0; axis < array.ndim(); ++axis)
-    if (array.strides(axis) % array.itemsize() != 0) return false;
-  return true;
+// bfloat16 is a type that another package registers with NumPy; its name says so.
+bool is_bfloat16(const py::dtype& type) {
+  return type.num() >= kFirstUserType && type.itemsize() == 2 &&
+         py::str(py::handle(type).attr("name")).cast<std::string>() == "bfloat16";
+}
+
+// False where the kernels know no such element.
+bool element_of(const py::dtype& type, Element& element) {
+  switch (type.num()) {
+    case kBool:
+      element = Element::boolean;
+      return true;
+    case kHalf:
+      element = Element::float16;
+      return true;
+    case kFloat:
+      element = Element::float32;
+      return true;
+    case kDouble:
+      element = Element::float64;
+      return true;
+    default:
+      element = Element::bfloat16;
+      return is_bfloat16(type);
+  }
+}
+
+bool accepts_element(Accepts accepts, Element element) {
+  switch (element) {
+    case Element::boolean:
+      return accepts == Accepts::mask;
+    case Element::float16:
+    case Element::bfloat16:
+      return accepts == Accepts::storage;
+    default:
+      return true;
+  }
 }
 
 // The exact type: a subclass may mean something else by its elements.
@@ -27,8 +55,21 @@ bool is_plain_array(py::handle object) {
          reinterpret_cast<PyObject*>(py::detail::npy_api::get().PyArray_Type_);
 }
 
-ArrayView view_of(const char* name, py::handle object) {
-  ArrayView view{name, py::reinterpret_borrow<py::array>(object), {}, {}};
+// The element type too, so that nobody has to ask for it twice.
+bool is_readable(py::handle object, Accepts accepts, Element& element) {
+  if (!is_plain_array(object)) return false;
+  const py::array array = py::reinterpret_borrow<py::array>(object);
+  const py::dtype type = array.dtype();
+  if (!element_of(type, element) || !accepts_element(accepts, element)) return false;
+  if (type.byteorder() == '>' || type.byteorder() == '<') return false;
+  if (!(array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_)) return false;
+  for (py::ssize_t axis = 0; axis < array.ndim(); ++axis)
+    if (array.strides(axis) % array.itemsize() != 0) return false;
+  return true;
+}
+
+ArrayView view_of(const char* name, py::handle object, Element element) {
+  ArrayView view{name, element, py::reinterpret_borrow<py::array>(object), {}, {}};
   const py::ssize_t item = view.array.itemsize();
   const std::size_t axes = static_cast<std::size_t>(view.array.ndim());
   view.shape.assign(view.array.shape(), view.array.shape() + axes);
@@ -102,41 +143,39 @@ std::string to_text(const Shape& shape) {
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 
-bool is_readable_float(py::handle object) {
-  return is_plain_array(object) && is_readable(py::reinterpret_borrow<py::array>(object), false);
+bool is_readable(py::handle object, Accepts accepts) {
+  Element element;
+  return is_readable(object, accepts, element);
 }
 
-bool is_readable_mask(py::handle object) {
-  return is_plain_array(object) && is_readable(py::reinterpret_borrow<py::array>(object), true);
+ArrayView view_of(const char* name, py::handle object, Accepts accepts) {
+  Element element;
+  if (is_readable(object, accepts, element)) return view_of(name, object, element);
+  const char* wanted = accepts == Accepts::mask      ? "bool, float32 or float64"
+                       : accepts == Accepts::storage ? "float16, bfloat16, float32 or float64"
+                                                     : "float32 or float64";
+  throw py::type_error(std::string(name) + " must be an array of " + wanted + ", got " +
+                       describe(object));
 }
 
-ArrayView float_view(const char* name, py::handle object) {
-  if (!is_readable_float(object))
-    throw py::type_error(std::string(name) + " must be an array of float32 or float64, got " +
-                         describe(object));
-  return view_of(name, object);
+Scalar scalar_of(Element element) {
+  return element == Element::float64 ? Scalar::float64 : Scalar::float32;
 }
 
-ArrayView mask_view(py::handle object) {
-  if (!is_readable_mask(object))
-    throw py::type_error("mask must be an array of bool, float32 or float64, got " +
-                         describe(object));
-  return view_of("mask", object);
+ResultType result_type_of(Scalar scalar) {
+  if (scalar == Scalar::float32) return {Element::float32, py::dtype(kFloat)};
+  return {Element::float64, py::dtype(kDouble)};
 }
 
-Scalar scalar_of(const ArrayView& view) {
-  return view.array.dtype().num() == kFloat ? Scalar::float32 : Scalar::float64;
-}
-
-MaskKind mask_kind_of(const ArrayView& view) {
-  switch (view.array.dtype().num()) {
-    case kBool:
-      return MaskKind::boolean;
-    case kFloat:
-      return MaskKind::float32;
-    default:
-      return MaskKind::float64;
+ResultType result_type_of(const std::vector<const ArrayView*>& arrays) {
+  bool is_mixed = false, has_double = false;
+  for (const ArrayView* view : arrays) {
+    is_mixed |= view->element != arrays[0]->element;
+    has_double |= view->element == Element::float64;
   }
+  if (has_double) return result_type_of(Scalar::float64);
+  if (is_mixed) return result_type_of(Scalar::float32);
+  return {arrays[0]->element, arrays[0]->array.dtype()};
 }
 
 void broadcast_into(Shape& common, const Shape& shape, const std::vector<const ArrayView*>& all,
@@ -189,25 +228,23 @@ BatchShape batch_of(const Shape& shape) {
   return batch;
 }
 
-py::array new_array(Scalar scalar, const Shape& shape) {
-  return py::array(py::dtype(scalar == Scalar::float32 ? kFloat : kDouble), shape);
+ArrayView new_array(const char* name, const ResultType& type, const Shape& shape) {
+  return view_of(name, py::array(type.dtype, shape), type.element);
 }
 
-Result::Result(py::handle out, Scalar scalar, const Shape& shape)
+Result::Result(py::handle out, const ResultType& type, const Shape& shape)
     : given_(py::reinterpret_borrow<py::object>(out)), is_direct_(true) {
   if (out.is_none()) {
-    view = view_of("output", new_array(scalar, shape));
+    view = new_array("output", type, shape);
     return;
   }
-  const char* type = scalar == Scalar::float32 ? "float32" : "float64";
-  const py::dtype wanted(scalar == Scalar::float32 ? kFloat : kDouble);
   const py::module_ numpy = py::module_::import("numpy");
   if (!py::isinstance<py::array>(out) || py::isinstance(out, numpy.attr("ma").attr("MaskedArray")) ||
-      !py::reinterpret_borrow<py::array>(out).dtype().equal(wanted))
-    throw py::type_error(std::string("out must be an array of ") + type + ", got " +
+      !py::reinterpret_borrow<py::array>(out).dtype().equal(type.dtype))
+    throw py::type_error("out must be an array of " + std::string(py::str(type.dtype)) + ", got " +
                          describe(out));
   // A memmap or another subclass is written through a plain view of its memory.
-  out_ = view_of("out", is_plain_array(out) ? given_ : numpy.attr("asarray")(out));
+  out_ = view_of("out", is_plain_array(out) ? given_ : numpy.attr("asarray")(out), type.element);
   if (out_.shape != shape)
     throw py::value_error("out must have shape " + to_text(shape) + ", got " +
                           to_text(out_.shape));
@@ -217,8 +254,8 @@ Result::Result(py::handle out, Scalar scalar, const Shape& shape)
     throw py::value_error("out must have an element of its own for every result, got strides " +
                           std::string(py::str(out_.array.attr("strides"))) + " for shape " +
                           to_text(shape));
-  is_direct_ = is_readable_float(out_.array);
-  view = is_direct_ ? out_ : view_of("out", new_array(scalar, shape));
+  is_direct_ = is_readable(out_.array, Accepts::storage);
+  view = is_direct_ ? out_ : new_array("out", type, shape);
 }
 
 void Result::forbid_overlap(const ArrayView& input, bool may_be_same) const {

@@ -19,6 +19,7 @@ using Shape = std::vector<py::ssize_t>;
 // A float32 or float64 array, or a mask, that the kernels can read where it lies.
 struct ArrayView {
   const char* name;  // the argument's, for messages
+  Element element;
   py::array array;
   Shape shape;
   Shape strides;  // in elements
@@ -33,17 +34,31 @@ struct ArrayView {
 
 std::string to_text(const Shape& shape);
 
-// True for a plain ndarray whose memory the kernels can read: native byte order, aligned, strides a
-// whole number of elements, float32 or float64 (or bool).
-bool is_readable_float(py::handle object);
-bool is_readable_mask(py::handle object);
+// Element types that an argument may have.
+enum class Accepts {
+  floats,    // float32, float64
+  storage,   // and float16, bfloat16
+  mask,      // bool, float32, float64
+};
 
-// Throw TypeError unless is_readable_...; the Python layer has converted what can be converted.
-ArrayView float_view(const char* name, py::handle object);
-ArrayView mask_view(py::handle object);
+// True for a plain ndarray whose memory the kernels can read: one of these types, native byte order,
+// aligned, strides a whole number of elements.
+bool is_readable(py::handle object, Accepts accepts);
 
-Scalar scalar_of(const ArrayView& view);
-MaskKind mask_kind_of(const ArrayView& view);
+// Throws TypeError unless readable; the Python layer has converted what can be converted.
+ArrayView view_of(const char* name, py::handle object, Accepts accepts);
+
+// What arrays of this type are computed in.
+Scalar scalar_of(Element element);
+
+// NumPy's result type of some arrays: their common type, float32 for float16 with bfloat16. `dtype` is
+// its NumPy object; that of bfloat16 comes from the array that has it.
+struct ResultType {
+  Element element;
+  py::dtype dtype;
+};
+ResultType result_type_of(const std::vector<const ArrayView*>& arrays);
+ResultType result_type_of(Scalar scalar);
 
 // The common shape of batch axes. Throws ValueError naming the arguments where they do not broadcast.
 void broadcast_into(Shape& common, const Shape& shape, const std::vector<const ArrayView*>& all,
@@ -58,13 +73,14 @@ void set_batch_strides(Operand& operand, const ArrayView& view, int inner,
 
 BatchShape batch_of(const Shape& shape);
 
-py::array new_array(Scalar scalar, const Shape& shape);
+// A new array of our own.
+ArrayView new_array(const char* name, const ResultType& type, const Shape& shape);
 
 // Where a call's main result goes: a new array, or the caller's `out`.
 struct Result {
   // Checks `out` (None: a new array): an ndarray of this type and shape, writeable, with an element of
   // its own for every result. Throws TypeError or ValueError.
-  Result(py::handle out, Scalar scalar, const Shape& shape);
+  Result(py::handle out, const ResultType& type, const Shape& shape);
 
   // Throws ValueError where the memory of `out` and of `input` overlaps; an input that is `out`
   // itself, element for element, is let through if `may_be_same`.

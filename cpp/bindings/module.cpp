@@ -13,13 +13,9 @@ namespace {
 
 // True if the kernels can read these as they are: the Python layer's short way.
 bool are_readable(py::handle query, py::handle key, py::handle value, py::handle mask) {
-  if (!is_readable_float(query) || !is_readable_float(key) || !is_readable_float(value))
-    return false;
-  const auto type = [](py::handle array) {
-    return py::reinterpret_borrow<py::array>(array).itemsize();
-  };
-  if (type(query) != type(key) || type(query) != type(value)) return false;
-  return mask.is_none() || is_readable_mask(mask);
+  return is_readable(query, Accepts::storage) && is_readable(key, Accepts::storage) &&
+         is_readable(value, Accepts::storage) &&
+         (mask.is_none() || is_readable(mask, Accepts::mask));
 }
 
 py::list target_rows() {
@@ -78,6 +74,8 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
 
   module.def("are_readable", &are_readable);
   module.def("attention", &attention);
+  module.def("attention_ragged", &attention_ragged);
+  module.def("attention_plan", &attention_plan);
   module.def("matmul", &matmul);
   module.def("scale", &scale);
   module.def("apply_mask", &apply_mask);

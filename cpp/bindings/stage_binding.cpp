@@ -20,6 +20,7 @@ void promote(ArrayView& view, bool as_row) {
 Operand matrix_operand(const ArrayView& view, const BatchShape& batch) {
   Operand operand;
   operand.data = const_cast<void*>(view.array.data());
+  operand.element = view.element;
   operand.head_stride = 0;
   operand.row_stride = view.stride(2);
   operand.column_stride = view.stride(1);
@@ -31,6 +32,7 @@ Operand matrix_operand(const ArrayView& view, const BatchShape& batch) {
 Operand rows_operand(const ArrayView& view, std::size_t axis) {
   Operand operand;
   operand.data = const_cast<void*>(view.array.data());
+  operand.element = view.element;
   operand.head_stride = operand.row_stride = 0;
   operand.column_stride = view.strides[axis];
   int row_axis = 0;
@@ -48,22 +50,20 @@ void make_1d(ArrayView& view) {
 
 py::object stage(Stage kind, const char* name, py::handle input_object, double factor,
                  py::handle mask_object, std::int64_t axis, py::handle out, py::handle threads) {
-  ArrayView input = float_view(name, input_object);
+  ArrayView input = view_of(name, input_object, Accepts::floats);
   const int thread_count = thread_count_of(threads);
   StageProblem problem;
   problem.stage = kind;
-  problem.scalar = scalar_of(input);
+  problem.scalar = scalar_of(input.element);
   problem.factor = factor;
-  problem.mask_kind = MaskKind::none;
   problem.mask.data = nullptr;
 
   const Shape shape = input.shape;
   ArrayView mask;
   if (kind == Stage::apply_mask) {
-    mask = mask_view(mask_object);
-    problem.mask_kind = mask_kind_of(mask);
+    mask = view_of("mask", mask_object, Accepts::mask);
   }
-  Result result(out, problem.scalar, shape);
+  Result result(out, result_type_of(problem.scalar), shape);
   result.forbid_overlap(input, true);
   if (kind == Stage::apply_mask) result.forbid_overlap(mask, false);
 
@@ -95,13 +95,13 @@ py::object stage(Stage kind, const char* name, py::handle input_object, double f
 }  // namespace
 
 py::object matmul(py::handle a_object, py::handle b_object, py::handle out, py::handle threads) {
-  ArrayView a = float_view("a", a_object);
-  ArrayView b = float_view("b", b_object);
+  ArrayView a = view_of("a", a_object, Accepts::floats);
+  ArrayView b = view_of("b", b_object, Accepts::floats);
   const int thread_count = thread_count_of(threads);
   for (const ArrayView* view : {&a, &b})
     if (view->axes() == 0)
       throw py::value_error(std::string(view->name) + " must have at least 1 dimension, got a scalar");
-  if (scalar_of(a) != scalar_of(b)) throw py::type_error("a and b must share a type");
+  if (a.element != b.element) throw py::type_error("a and b must share a type");
   const std::string shapes = to_text(a.shape) + " and " + to_text(b.shape);
   const bool drops_row = a.axes() == 1, drops_column = b.axes() == 1;
   promote(a, true);
@@ -112,7 +112,7 @@ py::object matmul(py::handle a_object, py::handle b_object, py::handle out, py::
                           " (shapes " + shapes + ")");
 
   MatmulProblem problem;
-  problem.scalar = scalar_of(a);
+  problem.scalar = scalar_of(a.element);
   problem.rows = a.size(2);
   problem.columns = b.size(1);
   problem.depth = a.size(1);
@@ -128,7 +128,7 @@ py::object matmul(py::handle a_object, py::handle b_object, py::handle out, py::
   Shape shape = batch;
   if (!drops_row) shape.push_back(problem.rows);
   if (!drops_column) shape.push_back(problem.columns);
-  Result result(out, problem.scalar, shape);
+  Result result(out, result_type_of(problem.scalar), shape);
   for (const ArrayView* input : inputs) result.forbid_overlap(*input, false);
   ArrayView c = result.view;
   if (drops_row) {
@@ -156,7 +156,7 @@ py::object apply_mask(py::handle scores, py::handle mask, py::handle out, py::ha
 
 py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle threads) {
   const std::int64_t number = whole_number_of("axis", axis);
-  const std::int64_t axes = std::max<py::ssize_t>(float_view("x", x).axes(), 1);
+  const std::int64_t axes = std::max<py::ssize_t>(view_of("x", x, Accepts::floats).axes(), 1);
   if (number < -axes || number >= axes)
     throw py::value_error("axis must be from " + std::to_string(-axes) + " to " +
                           std::to_string(axes - 1) + " for x of " + std::to_string(axes) +

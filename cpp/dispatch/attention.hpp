@@ -10,4 +10,22 @@ namespace regard {
 // before anything is written, or Stopped.
 void attention_forward(const AttentionProblem& problem, int threads, const StopSignal& signal);
 
+// What attention_forward would do.
+struct AttentionPlan {
+  const char* target;
+  int threads;
+  std::int64_t tasks;
+  std::int64_t strip_rows;  // query rows in the lanes of one tile
+  std::int64_t tile_keys;
+  std::int64_t block_keys;
+  std::int64_t task_rows;
+  std::int64_t workspace_bytes;  // of all threads
+  bool copies_keys;
+  bool copies_values;
+  TileCounts tiles;
+};
+
+AttentionPlan plan_attention(const AttentionProblem& problem, int threads,
+                             const StopSignal& signal);
+
 }  // namespace regard

@@ -5,6 +5,27 @@
 
 namespace regard {
 
+constexpr std::int64_t size_of(Element element) {
+  switch (element) {
+    case Element::boolean:
+      return 1;
+    case Element::float16:
+    case Element::bfloat16:
+      return 2;
+    case Element::float32:
+      return 4;
+    case Element::float64:
+    case Element::int64:
+      return 8;
+  }
+  return 0;
+}
+
+// `elements` of the operand's type on from `data`; null stays null.
+inline void* advance(void* data, const Operand& operand, std::int64_t elements) {
+  return data ? static_cast<char*>(data) + elements * size_of(operand.element) : nullptr;
+}
+
 // The entry's index along each batch axis, last axis fastest.
 class BatchIndex {
  public:
@@ -15,57 +36,15 @@ class BatchIndex {
     }
   }
 
-  template <class T>
-  T* in(const Operand& operand) const {
-    if (!operand.data) return nullptr;
-    T* at = static_cast<T*>(operand.data);
-    for (int axis = 0; axis < axes_; ++axis) at += index_[axis] * operand.batch_strides[axis];
-    return at;
+  void* in(const Operand& operand) const {
+    std::int64_t elements = 0;
+    for (int axis = 0; axis < axes_; ++axis) elements += index_[axis] * operand.batch_strides[axis];
+    return advance(operand.data, operand, elements);
   }
 
  private:
   int axes_;
   std::int64_t index_[kMaxBatchAxes];
 };
-
-// `elements` from `data`, in elements of the type that `scalar` names.
-inline void* advance(void* data, Scalar scalar, std::int64_t elements) {
-  if (!data) return nullptr;
-  if (scalar == Scalar::float32) return static_cast<float*>(data) + elements;
-  return static_cast<double*>(data) + elements;
-}
-
-inline void* locate(const BatchIndex& index, const Operand& operand, Scalar scalar) {
-  if (scalar == Scalar::float32) return index.in<float>(operand);
-  return index.in<double>(operand);
-}
-
-inline void* locate_mask(const BatchIndex& index, const Operand& operand, MaskKind kind) {
-  switch (kind) {
-    case MaskKind::none:
-      return nullptr;
-    case MaskKind::boolean:
-      return index.in<unsigned char>(operand);
-    case MaskKind::float32:
-      return index.in<float>(operand);
-    case MaskKind::float64:
-      return index.in<double>(operand);
-  }
-  return nullptr;
-}
-
-inline void* advance_mask(void* data, MaskKind kind, std::int64_t elements) {
-  switch (kind) {
-    case MaskKind::none:
-      return nullptr;
-    case MaskKind::boolean:
-      return static_cast<unsigned char*>(data) + elements;
-    case MaskKind::float32:
-      return static_cast<float*>(data) + elements;
-    case MaskKind::float64:
-      return static_cast<double*>(data) + elements;
-  }
-  return nullptr;
-}
 
 }  // namespace regard

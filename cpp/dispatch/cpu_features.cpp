@@ -13,6 +13,7 @@ bool cpu_has_one(std::string_view feature) {
   if (feature == name) return __builtin_cpu_supports(name)
   REGARD_FEATURE("avx2");
   REGARD_FEATURE("fma");
+  REGARD_FEATURE("f16c");
   REGARD_FEATURE("bmi");
   REGARD_FEATURE("bmi2");
   REGARD_FEATURE("avx512f");

@@ -31,9 +31,9 @@ void matmul(const MatmulProblem& problem, int threads, const StopSignal& signal)
     const std::int64_t row_part = index / column_parts % row_parts;
     const BatchIndex batch(problem.batch, index / column_parts / row_parts);
     MatmulTask task{};
-    task.a = locate(batch, problem.a, problem.scalar);
-    task.b = locate(batch, problem.b, problem.scalar);
-    task.c = locate(batch, problem.c, problem.scalar);
+    task.a = batch.in(problem.a);
+    task.b = batch.in(problem.b);
+    task.c = batch.in(problem.c);
     task.row_begin = row_part * rows_per_task;
     task.row_end = std::min(problem.rows, task.row_begin + rows_per_task);
     task.column_begin = column_part * columns_per_task;

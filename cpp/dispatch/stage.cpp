@@ -29,9 +29,9 @@ void run_stage(const StageProblem& problem, int threads, const StopSignal& signa
     for (std::int64_t row = index * rows_per_task; row < end; ++row) {
       const BatchIndex at(problem.rows, row);
       StageRow stage_row{};
-      stage_row.input = locate(at, problem.input, problem.scalar);
-      stage_row.mask = locate_mask(at, problem.mask, problem.mask_kind);
-      stage_row.output = locate(at, problem.output, problem.scalar);
+      stage_row.input = at.in(problem.input);
+      stage_row.mask = at.in(problem.mask);
+      stage_row.output = at.in(problem.output);
       kernels.stage(problem, stage_row);
     }
   });

@@ -1,8 +1,8 @@
-// output = softmax(scale query key^T + mask) value, for the rows of one task.
+// output = softmax(scores) value, for the rows of one task.
 //
 //   for a block of keys at an absolute position       keys and values stream through L2
 //     for a strip of queries                          queries and output of all strips stay in L2
-//       for a tile of keys                            scores in registers -> weights in L1
+//       for a tile of keys that the strip sees        scores in registers -> weights in L1
 //       output^T += values^T weights^T                a tile of value dimensions in registers
 //
 // Queries lie in SIMD lanes from beginning to end, so nothing is ever reduced across lanes. Only the
@@ -16,7 +16,9 @@
 // can stop a long task, then `finish`, and `write_weights` where the caller wants them.
 #pragma once
 
-#include "visibility.hpp"
+#include "key_block.hpp"
+#include "mask_tiles.hpp"
+#include "online_softmax.hpp"
 
 namespace regard {
 namespace {
@@ -25,52 +27,28 @@ template <class Shape>
 struct AttentionForward {
   using T = typename Shape::Element;
   static constexpr int kRows = Shape::kRows;
+  static constexpr int kBlockTiles = Shape::kBlockKeys / kRows;
 
   static std::int64_t workspace_bytes(const AttentionProblem& problem, std::int64_t task_rows) {
     return lay_out<Shape>(problem, task_rows, nullptr);
   }
 
-  // Packs the queries and clears the results. Returns the first key that no row sees by position.
-  static std::int64_t begin(const AttentionProblem& problem, const AttentionTask& task,
-                            void* memory) {
-    lay_out<Shape>(problem, task.row_end - task.row_begin, static_cast<char*>(memory));
+  // Packs the queries and clears the results. Returns the keys that some row sees by position, from
+  // a whole block on.
+  static KeyInterval begin(const AttentionProblem& problem, const AttentionTask& task,
+                           void* memory) {
+    const KeyInterval keys = locate(problem, task, memory);
     const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
-    const std::int64_t group = problem.heads / problem.kv_heads;
-    const T scale_log2 = static_cast<T>(problem.scale * kLog2E);
-    std::int64_t key_end = 0;
     for (int s = 0; s < work.strip_count; ++s) {
-      Strip<T>& strip = work.strips[s];
+      const Strip<T>& strip = work.strips[s];
+      pack_queries(problem, task, strip);
       const int lanes = strip.vectors * kLanes<T>;
-      strip.first_row = task.row_begin + s * Shape::kStripLanes;
-      const T* rows[Shape::kStripLanes];
-      std::int64_t query = strip.first_row / group, head = strip.first_row % group;
-      for (int lane = 0; lane < strip.rows; ++lane) {
-        strip.positions[lane] = query + task.query_offset;
-        rows[lane] = static_cast<const T*>(task.query) + query * problem.query.row_stride +
-                     head * problem.query.head_stride;
-        if (++head == group) {
-          head = 0;
-          ++query;
-        }
-      }
-      for (int lane = strip.rows; lane < lanes; ++lane)
-        strip.positions[lane] = strip.positions[strip.rows - 1];
-      rows_to_lanes(rows, strip.rows, problem.query.column_stride, problem.head_dim,
-                    strip.queries, lanes,
-                    [=](Vec<T> value) { return value * broadcast(scale_log2); });
       const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
       for (std::int64_t i = 0; i < padded_value_dim * lanes; i += kLanes<T>)
         store(strip.output + i, Vec<T>{});
-      for (int lane = 0; lane < lanes; ++lane) {
-        strip.reference[lane] = T(0);
-        strip.limit[lane] = -kInfinity<T>;
-        strip.sum[lane] = T(-0.0);
-      }
-      strip.full_end = interval_end(problem, strip.positions[0]);
-      strip.key_end = interval_end(problem, strip.positions[strip.rows - 1]);
-      if (strip.key_end > key_end) key_end = strip.key_end;
+      start_softmax(problem, task, strip);
     }
-    return key_end;
+    return keys;
   }
 
   // Adds the keys of [key_begin, key_end); key_begin is a multiple of kBlockKeys.
@@ -78,13 +56,12 @@ struct AttentionForward {
                       std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
     for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
-      const KeyBlock<T> block = block_at(problem, task, key, true, work);
-      int finite = -1;
+      KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
       for (int s = 0; s < work.strip_count; ++s) {
         const Strip<T>& strip = work.strips[s];
-        if (strip.key_end <= key) continue;
+        if (strip.seen.end <= key || strip.seen.begin >= key + Shape::kBlockKeys) continue;
         for_vectors(strip.vectors, [&](auto vectors) {
-          block_of_strip<vectors.kCount>(problem, task, strip, block, work, finite);
+          block_of_strip<vectors.kCount>(problem, task, strip, work, block);
         });
       }
     }
@@ -96,14 +73,18 @@ struct AttentionForward {
     for (int s = 0; s < work.strip_count; ++s) {
       const Strip<T>& strip = work.strips[s];
       const int lanes = strip.vectors * kLanes<T>;
-      T* rows[Shape::kStripLanes];
-      row_pointers(problem, problem.output, task.output, strip, 0, rows);
-      // + 0 turns a product of -0.0 into 0, so that the sign of a hidden value cannot show.
-      lanes_to_rows(strip.output, lanes, problem.value_dim, rows, strip.rows,
-                    problem.output.column_stride, [&](Vec<T> value, int lane) {
-                      return value * reciprocal_of_sum<T>(load(strip.sum + lane)) + Vec<T>{};
-                    });
+      with_result_element<T>(problem.output.element, [&](auto element) {
+        using To = typename decltype(element)::Type;
+        To* rows[Shape::kStripLanes];
+        row_pointers(problem, problem.output, task.output, strip, 0, rows);
+        // + 0 turns a product of -0.0 into 0, so that the sign of a hidden value cannot show.
+        lanes_to_rows(strip.output, lanes, problem.value_dim, rows, strip.rows,
+                      problem.output.column_stride, [&](Vec<T> value, int lane) {
+                        return value * reciprocal_of_sum<T>(load(strip.sum + lane)) + Vec<T>{};
+                      });
+      });
       if (task.lse) {
+        T* rows[Shape::kStripLanes];
         row_pointers(problem, problem.lse, task.lse, strip, 0, rows);
         for (int lane = 0; lane < strip.rows; ++lane)
           *rows[lane] = log_sum_exp(strip.reference[lane], strip.sum[lane]);
@@ -112,23 +93,56 @@ struct AttentionForward {
   }
 
   // Computes the scores again, now relative to the final references, and writes their weights for
-  // the keys of [key_begin, key_end), hidden ones as 0.
+  // the keys of [key_begin, key_end) of the problem, hidden and absent ones as 0.
   static void write_weights(const AttentionProblem& problem, const AttentionTask& task,
                             std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
     for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
-      const KeyBlock<T> block = block_at(problem, task, key, false, work);
+      KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
+      const std::int64_t left = problem.kv_len - key;
+      const std::int64_t columns = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
       for (int s = 0; s < work.strip_count; ++s) {
         const Strip<T>& strip = work.strips[s];
         for_vectors(strip.vectors, [&](auto vectors) {
-          final_weights<vectors.kCount>(problem, task, strip, block, work);
+          final_weights<vectors.kCount>(problem, task, strip, work, block, columns);
         });
-        T* rows[Shape::kStripLanes];
-        row_pointers(problem, problem.weights, task.weights, strip, key, rows);
-        lanes_to_rows(work.weights, strip.vectors * kLanes<T>, block.count, rows, strip.rows,
-                      problem.weights.column_stride, [](Vec<T> value, int) { return value; });
+        with_result_element<T>(problem.weights.element, [&](auto element) {
+          using To = typename decltype(element)::Type;
+          To* rows[Shape::kStripLanes];
+          row_pointers(problem, problem.weights, task.weights, strip, key, rows);
+          lanes_to_rows(work.weights, strip.vectors * kLanes<T>, columns, rows, strip.rows,
+                        problem.weights.column_stride, [](Vec<T> value, int) { return value; });
+        });
       }
     }
+  }
+
+  // What `advance` would compute, in tiles. The workspace needs no `begin`.
+  static TileCounts count_tiles(const AttentionProblem& problem, const AttentionTask& task,
+                                void* memory) {
+    const KeyInterval keys = locate(problem, task, memory);
+    const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
+    TileCounts counts{};
+    for (int s = 0; s < work.strip_count; ++s) {
+      const Strip<T>& strip = work.strips[s];
+      counts.all += (problem.kv_len + kRows - 1) / kRows;
+      for (std::int64_t key = keys.begin; key < keys.end; key += Shape::kBlockKeys) {
+        const KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
+        TileKind kinds[kBlockTiles];
+        for_vectors(strip.vectors, [&](auto vectors) {
+          classify_tiles<T, kRows, vectors.kCount>(problem, task, strip, key, block.count,
+                                                   work.bias, kinds);
+        });
+        for (int t = 0; t * kRows < block.count; ++t) {
+          if (kinds[t] == TileKind::hidden) continue;
+          counts.visible += kinds[t] == TileKind::visible;
+          counts.biased += kinds[t] != TileKind::visible;
+          const int left = block.count - t * kRows;
+          counts.scores += strip.rows * static_cast<std::int64_t>(left < kRows ? left : kRows);
+        }
+      }
+    }
+    return counts;
   }
 
  private:
@@ -146,17 +160,40 @@ struct AttentionForward {
     body(Vectors<kCandidate>{});
   }
 
-  static std::int64_t interval_end(const AttentionProblem& problem, std::int64_t position) {
-    if (!problem.is_causal || position >= problem.kv_len) return problem.kv_len;
-    return position < 0 ? 0 : position + 1;
+  // Lays the workspace out and finds what every strip sees by position. Returns the union, from a
+  // whole block on.
+  REGARD_NOINLINE KeyInterval locate(const AttentionProblem& problem, const AttentionTask& task,
+                                     void* memory) {
+    lay_out<Shape>(problem, task.row_end - task.row_begin, static_cast<char*>(memory));
+    const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
+    KeyInterval keys{task.kv_len, 0};
+    for (int s = 0; s < work.strip_count; ++s) {
+      Strip<T>& strip = work.strips[s];
+      strip.first_row = task.row_begin + s * Shape::kStripLanes;
+      locate_rows(problem, task, strip);
+      if (strip.slopes) {
+        const std::int64_t group = problem.heads / problem.kv_heads;
+        for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane)
+          strip.slopes[lane] = static_cast<T>(
+              problem.alibi_slopes[task.first_head + (strip.first_row + lane) % group] * kLog2E);
+      }
+      if (is_empty(strip.seen)) continue;
+      if (strip.seen.begin < keys.begin) keys.begin = strip.seen.begin;
+      if (strip.seen.end > keys.end) keys.end = strip.seen.end;
+    }
+    keys.begin = keys.begin / Shape::kBlockKeys * Shape::kBlockKeys;
+    return keys;
   }
 
-  static void row_pointers(const AttentionProblem& problem, const Operand& operand, void* data,
-                           const Strip<T>& strip, std::int64_t column, T** rows) {
+  // Pointers to one column of the strip's rows.
+  template <class E, class Data>
+  REGARD_INLINE void row_pointers(const AttentionProblem& problem, const Operand& operand,
+                                  Data* data, const Strip<T>& strip, std::int64_t column,
+                                  E** rows) {
     const std::int64_t group = problem.heads / problem.kv_heads;
     std::int64_t query = strip.first_row / group, head = strip.first_row % group;
     for (int lane = 0; lane < strip.rows; ++lane) {
-      rows[lane] = static_cast<T*>(data) + query * operand.row_stride +
+      rows[lane] = static_cast<E*>(data) + query * operand.row_stride +
                    head * operand.head_stride + column * operand.column_stride;
       if (++head == group) {
         head = 0;
@@ -165,107 +202,96 @@ struct AttentionForward {
     }
   }
 
-  // Rows further apart than this are copied: a tile of them would crowd into a few sets of L1 and
-  // need a page each.
-  static bool too_far_apart(std::int64_t row_stride) {
-    const std::int64_t bytes = (row_stride < 0 ? -row_stride : row_stride) *
-                               static_cast<std::int64_t>(sizeof(T));
-    return bytes >= 2048;
+  // Scores come out of the product in log2 units, or, where they are capped, in the units of
+  // tanh_of_log2_units.
+  REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
+                                    const Strip<T>& strip) {
+    double factor = problem.scale * kLog2E;
+    if (problem.softcap != 0) factor *= 2 / problem.softcap;
+    const double largest = static_cast<double>(kLargest<T>);
+    const T scale = static_cast<T>(factor > largest    ? largest
+                                   : factor < -largest ? -largest
+                                                       : factor);
+    with_input_element<T>(problem.query.element, [&](auto element) {
+      using From = typename decltype(element)::Type;
+      const From* rows[Shape::kStripLanes];
+      row_pointers(problem, problem.query, task.query, strip, 0, rows);
+      rows_to_lanes<T>(rows, strip.rows, problem.query.column_stride, problem.head_dim,
+                       strip.queries, strip.vectors * kLanes<T>,
+                       [=](Vec<T> value) { return value * broadcast(scale); });
+    });
   }
 
-  static KeyBlock<T> block_at(const AttentionProblem& problem, const AttentionTask& task,
-                              std::int64_t begin, bool wants_values, const Workspace<T>& work) {
-    KeyBlock<T> block{};
-    const std::int64_t left = problem.kv_len - begin;
-    block.begin = begin;
-    block.count = static_cast<int>(left < Shape::kBlockKeys ? left : Shape::kBlockKeys);
-    const std::int64_t whole_tiles = block.count / kRows * kRows;
-
-    const Operand& key = problem.key;
-    const T* keys = static_cast<const T*>(task.key) + begin * key.row_stride;
-    if (key.column_stride != 1 || too_far_apart(key.row_stride)) {
-      copy_padded(keys, key.row_stride, key.column_stride, block.count, problem.head_dim,
-                  work.keys, round_up(block.count, kRows), problem.head_dim);
-      block.keys = work.keys;
-      block.key_stride = problem.head_dim;
-      block.tail_keys = work.keys + whole_tiles * problem.head_dim;
-    } else {
-      block.keys = keys;
-      block.key_stride = key.row_stride;
-      block.tail_keys = work.tail_keys;
-      if (whole_tiles < block.count)
-        copy_padded(keys + whole_tiles * key.row_stride, key.row_stride, key.column_stride,
-                    block.count - whole_tiles, problem.head_dim, work.tail_keys, kRows,
-                    problem.head_dim);
+  REGARD_NOINLINE void start_softmax(const AttentionProblem& problem, const AttentionTask& task,
+                                     const Strip<T>& strip) {
+    const std::int64_t group = problem.heads / problem.kv_heads;
+    for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
+      const double sink =
+          problem.sinks ? problem.sinks[task.first_head + (strip.first_row + lane) % group]
+                        : -kInfinity<double>;
+      const bool has_sink = sink != -kInfinity<double>;
+      strip.reference[lane] = has_sink ? mask_value<T>(sink * kLog2E) : T(0);
+      strip.limit[lane] = has_sink ? strip.reference[lane] + T(kThreshold) : -kInfinity<T>;
+      strip.sum[lane] = has_sink ? exp2_of_zero(strip.reference[lane]) : T(-0.0);
     }
-    if (!wants_values) return block;
-
-    const Operand& value = problem.value;
-    const T* values = static_cast<const T*>(task.value) + begin * value.row_stride;
-    const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
-    if (value.column_stride != 1 || padded_value_dim != problem.value_dim ||
-        too_far_apart(value.row_stride)) {
-      copy_padded(values, value.row_stride, value.column_stride, block.count, problem.value_dim,
-                  work.values, block.count, padded_value_dim);
-      block.values = work.values;
-      block.value_stride = padded_value_dim;
-    } else {
-      block.values = values;
-      block.value_stride = value.row_stride;
-    }
-    return block;
   }
 
-  REGARD_NOINLINE bool values_are_finite(const KeyBlock<T>& block, std::int64_t value_dim) {
-    for (int k = 0; k < block.count; ++k) {
-      const T* value = block.values + k * block.value_stride;
-      bool finite = true;
-      for (std::int64_t d = 0; d < value_dim; ++d) finite &= value[d] - value[d] == T(0);
-      if (!finite) return false;
-    }
-    return true;
-  }
+  // 1, or NaN for a sink that is NaN.
+  static T exp2_of_zero(T reference) { return reference != reference ? reference : T(1); }
 
-  // Both products of one strip and one block. `finite` is -1 until somebody needs to know whether
-  // the block's values are.
+  // A run of tiles without a hidden one between: keys from `begin` of the block on.
+  struct Run {
+    int begin;
+    int end;
+  };
+
+  // Both products of one strip and one block.
   template <int kVectors>
   REGARD_NOINLINE void block_of_strip(const AttentionProblem& problem, const AttentionTask& task,
-                                      const Strip<T>& strip, const KeyBlock<T>& block,
-                                      const Workspace<T>& work, int& finite) {
+                                      const Strip<T>& strip, const Workspace<T>& work,
+                                      KeyBlock<T>& block) {
     constexpr int kWidth = kVectors * kLanes<T>;
-    const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
-    const std::int64_t reach = strip.key_end - block.begin;
-    const int count = reach < block.count ? static_cast<int>(reach) : block.count;
-    const bool has_float_mask =
-        problem.mask_kind != MaskKind::none && problem.mask_kind != MaskKind::boolean;
-    if (has_float_mask) load_float_mask<kVectors>(problem, task, strip, block, count, work.bias);
+    TileKind kinds[kBlockTiles];
+    if (!classify_tiles<T, kRows, kVectors>(problem, task, strip, block.begin, block.count,
+                                            work.bias, kinds))
+      return;
+    provide_keys<T, kRows>(problem, task, work, block);
 
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v)
       store(strip.block_sum + v * kLanes<T>, broadcast(T(-0.0)));
 
+    // Beyond what the strip sees by position a tile's weights are those of hidden keys.
+    const std::int64_t reach = strip.seen.end - block.begin;
+    const int count = reach < block.count ? static_cast<int>(reach) : block.count;
+    Gathered<T> gathered{work.weights, 0, round_up(problem.value_dim, kRows)};
+    Run runs[kBlockTiles];
+    int run_count = 0;
     bool hides_something = false;
     for (int k = 0; k < count; k += kRows) {
-      T* bias = work.bias + k * kWidth;
+      const TileKind kind = kinds[k / kRows];
+      if (kind == TileKind::hidden) continue;
+      const int end = k + kRows < count ? k + kRows : count;
+      if (run_count > 0 && runs[run_count - 1].end == k)
+        runs[run_count - 1].end = end;
+      else
+        runs[run_count++] = {k, end};
+      const T* bias = work.bias + k * kWidth;
       const bool is_tail = block.count - k < kRows;
       const T* keys = is_tail ? block.tail_keys : block.keys + k * block.key_stride;
       const std::ptrdiff_t stride = is_tail ? problem.head_dim : block.key_stride;
-      switch (tile_kind<T, kRows, kVectors>(problem, task, strip, block, k, bias)) {
-        case TileKind::visible:
-          weights_tile<T, kRows, kVectors, false>(keys, stride, bias, strip, work.weights, k,
-                                                  problem.head_dim, padded_value_dim);
-          break;
-        case TileKind::biased:
-          weights_tile<T, kRows, kVectors, true>(keys, stride, bias, strip, work.weights, k,
-                                                 problem.head_dim, padded_value_dim);
-          hides_something = true;
-          break;
-        case TileKind::hidden:
-          for (int i = 0; i < kRows * kVectors; ++i)
-            store(work.weights + k * kWidth + i * kLanes<T>, broadcast(T(-0.0)));
-          hides_something = true;
-          break;
+      if (kind == TileKind::visible) {
+        weights_tile<T, kRows, kVectors, Bias::none>(keys, stride, bias, work.softcap, strip,
+                                                     problem.head_dim, gathered);
+      } else if (kind == TileKind::biased) {
+        weights_tile<T, kRows, kVectors, Bias::adds>(keys, stride, bias, work.softcap, strip,
+                                                     problem.head_dim, gathered);
+      } else {
+        weights_tile<T, kRows, kVectors, Bias::hides>(keys, stride, bias, work.softcap, strip,
+                                                      problem.head_dim, gathered);
+        hides_something = true;
       }
+      gathered.keys += kRows;
     }
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
@@ -273,25 +299,31 @@ struct AttentionForward {
       store(sum, load<T>(sum) + load<T>(strip.block_sum + v * kLanes<T>));
     }
 
+    provide_values<T, kRows>(problem, task, work, block);
     // A hidden key's weight of -0.0 times a finite value changes no sum; times NaN or inf it would.
-    if (hides_something && finite < 0) finite = values_are_finite(block, problem.value_dim);
-    if (hides_something && !finite)
-      add_values<kVectors, true>(strip, block, count, padded_value_dim, work.weights);
+    if (hides_something && !all_values_are_finite(block, problem.value_dim))
+      add_values<kVectors, true>(strip, block, runs, run_count, gathered);
     else
-      add_values<kVectors, false>(strip, block, count, padded_value_dim, work.weights);
+      add_values<kVectors, false>(strip, block, runs, run_count, gathered);
   }
 
   // output += weights value, the block's sum first and then one addition: two levels of summation
   // keep the error near that of a blocked matrix product, however many keys there are.
   template <int kVectors, bool kSelect>
-  REGARD_NOINLINE void add_values(const Strip<T>& strip, const KeyBlock<T>& block, int count,
-                                  std::int64_t padded_value_dim, const T* weights) {
+  REGARD_NOINLINE void add_values(const Strip<T>& strip, const KeyBlock<T>& block,
+                                  const Run* runs, int run_count, const Gathered<T>& gathered) {
     constexpr int kWidth = kVectors * kLanes<T>;
-    for (std::int64_t d = 0; d < padded_value_dim; d += kRows) {
+    for (std::int64_t d = 0; d < gathered.padded_value_dim; d += kRows) {
       Accumulators<T, kRows, kVectors> acc;
       clear<T, kRows, kVectors>(acc);
-      multiply_columns<T, kRows, kVectors, kSelect>(acc, block.values + d, block.value_stride,
-                                                    weights, kWidth, count);
+      const T* weights = gathered.weights;
+      for (int i = 0; i < run_count; ++i) {
+        const int keys = runs[i].end - runs[i].begin;
+        multiply_columns<T, kRows, kVectors, kSelect>(
+            acc, block.values + runs[i].begin * block.value_stride + d, block.value_stride,
+            weights, kWidth, keys);
+        weights += keys * kWidth;
+      }
       T* output = strip.output + d * kWidth;
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
@@ -303,34 +335,21 @@ struct AttentionForward {
     }
   }
 
-  // As far as the last tile that `count` keys reach into.
-  template <int kVectors>
-  REGARD_INLINE void load_float_mask(const AttentionProblem& problem, const AttentionTask& task,
-                                     const Strip<T>& strip, const KeyBlock<T>& block, int count,
-                                     T* bias) {
-    count = round_up(count, kRows) < block.count ? static_cast<int>(round_up(count, kRows))
-                                                 : block.count;
-    if (problem.mask_kind == MaskKind::float32)
-      float_mask_bias<T, float, kVectors>(problem, task, strip, block.begin, count, bias);
-    else
-      float_mask_bias<T, double, kVectors>(problem, task, strip, block.begin, count, bias);
-  }
-
-  template <int kVectors, bool kHasBias>
-  REGARD_INLINE void final_tile(const T* keys, std::ptrdiff_t key_stride, const T* bias,
+  template <int kVectors, Bias kBias>
+  REGARD_INLINE void final_tile(const T* keys, std::ptrdiff_t key_stride, const T* bias, T softcap,
                                 const Strip<T>& strip, std::int64_t head_dim, T* tile) {
     Accumulators<T, kRows, kVectors> acc;
-    score_tile<T, kRows, kVectors, kHasBias>(acc, keys, key_stride, bias, strip, head_dim);
+    score_tile<T, kRows, kVectors, kBias>(acc, keys, key_stride, bias, softcap, strip, head_dim,
+                                          tile);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const Vec<T> reference = load(strip.reference + v * kLanes<T>);
       const Vec<T> reciprocal = reciprocal_of_sum<T>(load(strip.sum + v * kLanes<T>));
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const Vec<T> weight =
-            weight_of<T, kVectors, kHasBias>(acc[r][v], reference, bias, r, v);
+        const Vec<T> weight = weight_of<T, kVectors, kBias>(acc[r][v], reference, bias, r, v);
         Vec<T> share = weight * reciprocal;
-        if constexpr (kHasBias) {
+        if constexpr (kBias == Bias::hides) {
           // Selected once more, since reciprocal may be NaN.
           const Vec<T> added = load(bias + (r * kVectors + v) * kLanes<T>);
           share = select<T>(added == broadcast(-kInfinity<T>), Vec<T>{}, share);
@@ -340,40 +359,43 @@ struct AttentionForward {
     }
   }
 
-  // The block's weights of one strip, divided by the sums, in work.weights.
+  // The weights of one strip for `columns` keys from the block's first on, divided by the sums, in
+  // work.weights.
   template <int kVectors>
   REGARD_NOINLINE void final_weights(const AttentionProblem& problem, const AttentionTask& task,
-                                     const Strip<T>& strip, const KeyBlock<T>& block,
-                                     const Workspace<T>& work) {
+                                     const Strip<T>& strip, const Workspace<T>& work,
+                                     KeyBlock<T>& block, std::int64_t columns) {
     constexpr int kWidth = kVectors * kLanes<T>;
-    const std::int64_t reach = strip.key_end - block.begin;
-    const int count = reach < 0 ? 0 : reach < block.count ? static_cast<int>(reach) : block.count;
-    if (problem.mask_kind == MaskKind::float32 || problem.mask_kind == MaskKind::float64)
-      load_float_mask<kVectors>(problem, task, strip, block, count, work.bias);
-
-    int k = 0;
-    for (; k < count; k += kRows) {
-      T* bias = work.bias + k * kWidth;
+    TileKind kinds[kBlockTiles];
+    for (TileKind& kind : kinds) kind = TileKind::hidden;
+    if (block.count > 0 &&
+        classify_tiles<T, kRows, kVectors>(problem, task, strip, block.begin, block.count,
+                                           work.bias, kinds))
+      provide_keys<T, kRows>(problem, task, work, block);
+    for (int k = 0; k < columns; k += kRows) {
       T* tile = work.weights + k * kWidth;
+      const T* bias = work.bias + k * kWidth;
       const bool is_tail = block.count - k < kRows;
       const T* keys = is_tail ? block.tail_keys : block.keys + k * block.key_stride;
       const std::ptrdiff_t stride = is_tail ? problem.head_dim : block.key_stride;
-      switch (tile_kind<T, kRows, kVectors>(problem, task, strip, block, k, bias)) {
+      switch (kinds[k / kRows]) {
+        case TileKind::hidden:
+          for (int i = 0; i < kRows * kVectors; ++i) store(tile + i * kLanes<T>, Vec<T>{});
+          break;
         case TileKind::visible:
-          final_tile<kVectors, false>(keys, stride, bias, strip, problem.head_dim, tile);
+          final_tile<kVectors, Bias::none>(keys, stride, bias, work.softcap, strip,
+                                           problem.head_dim, tile);
           break;
         case TileKind::biased:
-          final_tile<kVectors, true>(keys, stride, bias, strip, problem.head_dim, tile);
+          final_tile<kVectors, Bias::adds>(keys, stride, bias, work.softcap, strip,
+                                           problem.head_dim, tile);
           break;
-        case TileKind::hidden:
-          for (int i = 0; i < kRows * kVectors; ++i)
-            store(tile + i * kLanes<T>, Vec<T>{});
+        case TileKind::hiding:
+          final_tile<kVectors, Bias::hides>(keys, stride, bias, work.softcap, strip,
+                                            problem.head_dim, tile);
           break;
       }
     }
-    for (; k < block.count; ++k)
-      for (int v = 0; v < kVectors; ++v)
-        store(work.weights + k * kWidth + v * kLanes<T>, Vec<T>{});
   }
 };
 

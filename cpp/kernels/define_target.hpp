@@ -20,6 +20,12 @@ constexpr Kernels kernels_of() {
       Attention::advance,
       Attention::finish,
       Attention::write_weights,
+      Attention::count_tiles,
+      [](const AttentionProblem& problem) {
+        return !is_readable_in_place<typename Shape::Element>(problem.key);
+      },
+      copies_values<typename Shape::Element, Shape::kRows>,
+      Shape::kRows,
       Shape::kBlockKeys,
       Shape::kTaskRows,
       Shape::kStripLanes,

@@ -92,7 +92,7 @@ struct Matmul {
     }
     const T* lanes[kPanel];
     for (int lane = 0; lane < columns; ++lane) lanes[lane] = from + lane * b.column_stride;
-    rows_to_lanes(lanes, columns, b.row_stride, depth, panel, kPanel, Identity{});
+    rows_to_lanes<T>(lanes, columns, b.row_stride, depth, panel, kPanel, Identity{});
   }
 
   REGARD_NOINLINE void multiply_block(const MatmulProblem& problem, const MatmulTask& task,
@@ -154,11 +154,7 @@ struct Matmul {
         }
       return;
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v)
-        store(tile + (r * kVectors + v) * kLanes<T>, acc[r][v]);
+    store_tile<T, kRows, kVectors>(acc, tile);
     for (int r = 0; r < present; ++r)
       for (int i = 0; i < columns; ++i) {
         T& at = to[r * c.row_stride + i * c.column_stride];

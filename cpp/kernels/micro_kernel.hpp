@@ -24,6 +24,15 @@ REGARD_INLINE void clear(Accumulators<T, kRows, kVectors>& acc) {
     for (int v = 0; v < kVectors; ++v) acc[r][v] = Vec<T>{};
 }
 
+// tile[row][lane] = acc
+template <class T, int kRows, int kVectors>
+REGARD_INLINE void store_tile(const Accumulators<T, kRows, kVectors>& acc, T* tile) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) store(tile + (r * kVectors + v) * kLanes<T>, acc[r][v]);
+}
+
 // a[row][k] = a[row * row_stride + k]: keys, or rows of a left matrix.
 template <class T, int kRows, int kVectors>
 REGARD_INLINE void multiply_rows(Accumulators<T, kRows, kVectors>& acc, const T* a,

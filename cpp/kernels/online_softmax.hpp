@@ -21,11 +21,14 @@
 // tells the second product what to leave out. Whether a row saw a key thus follows from visibility and
 // not from its scores.
 //
+// A sink is a key without a value that every query of its head sees first: reference = sink, sum = 1.
+//
 // What moves a lane's reference is that lane's scores alone. All lanes of a tile go through
 // `move_references` when one must, and come out with the bits that they would have had.
 #pragma once
 
 #include "../simd/exp2.hpp"
+#include "../simd/tanh.hpp"
 #include "mask_value.hpp"
 #include "micro_kernel.hpp"
 #include "workspace.hpp"
@@ -34,36 +37,64 @@ namespace regard {
 namespace {
 
 constexpr int kThreshold = 8;
-constexpr double kLog2E = 1.4426950408889634074;
-constexpr double kLn2 = 0.69314718055994530942;
 
-// acc = scores of a tile of keys. Where kHasBias, `bias` is added, and -inf in it hides: it is chosen
-// over a score of any value.
-template <class T, int kRows, int kVectors, bool kHasBias>
+// What is added to the scores of a tile: nothing, finite numbers (or NaN), or also -inf, which hides:
+// it is chosen over a score of any value.
+enum class Bias { none, adds, hides };
+
+// What a strip keeps of the keys that it has computed in this block, so that a reference that moves
+// can rescale it.
+template <class T>
+struct Gathered {
+  T* weights;  // [keys][lanes]
+  std::int64_t keys;
+  std::int64_t padded_value_dim;
+};
+
+// Tanh of a stored tile of scores, which come in units of softcap / (2 log2(e)).
+template <class T, int kVectorsInAll>
+REGARD_NOINLINE void cap_scores(T softcap, T* tile) {
+  for (int i = 0; i < kVectorsInAll; ++i)
+    store(tile + i * kLanes<T>,
+          broadcast(softcap) * tanh_of_log2_units<T>(load(tile + i * kLanes<T>)));
+}
+
+// acc = scores of a tile of keys, bias included. `tile` is memory for one.
+template <class T, int kRows, int kVectors, Bias kBias>
 REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const T* keys,
-                              std::ptrdiff_t key_stride, const T* bias, const Strip<T>& strip,
-                              std::int64_t head_dim) {
+                              std::ptrdiff_t key_stride, const T* bias, T softcap,
+                              const Strip<T>& strip, std::int64_t head_dim, T* tile) {
   constexpr int kWidth = kVectors * kLanes<T>;
   clear<T, kRows, kVectors>(acc);
   multiply_rows<T, kRows, kVectors>(acc, keys, key_stride, strip.queries, kWidth, head_dim);
-  if constexpr (kHasBias) {
+  if (__builtin_expect(softcap != T(0), false)) {
+    store_tile<T, kRows, kVectors>(acc, tile);
+    cap_scores<T, kRows * kVectors>(softcap, tile);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        acc[r][v] = load<T>(tile + (r * kVectors + v) * kLanes<T>);
+  }
+  if constexpr (kBias != Bias::none) {
     const Vec<T> minus_infinity = broadcast(-kInfinity<T>);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
         const Vec<T> added = load(bias + (r * kVectors + v) * kLanes<T>);
-        acc[r][v] =
-            select<T>(added == minus_infinity, minus_infinity, acc[r][v] + added);
+        acc[r][v] = acc[r][v] + added;
+        if constexpr (kBias == Bias::hides)
+          acc[r][v] = select<T>(added == minus_infinity, minus_infinity, acc[r][v]);
       }
   }
 }
 
 // 2^(score - reference), -0.0 where bias hides.
-template <class T, int kVectors, bool kHasBias>
+template <class T, int kVectors, Bias kBias>
 REGARD_INLINE Vec<T> weight_of(Vec<T> score, Vec<T> reference, const T* bias, int r, int v) {
   Vec<T> weight = exp2(score - reference);
-  if constexpr (kHasBias) {
+  if constexpr (kBias == Bias::hides) {
     const Vec<T> added = load(bias + (r * kVectors + v) * kLanes<T>);
     weight = select<T>(added == broadcast(-kInfinity<T>), broadcast(T(-0.0)), weight);
   }
@@ -80,13 +111,13 @@ REGARD_INLINE Vec<T> sum_rows(Vec<T> (&row)[kRows]) {
   return row[0];
 }
 
-// The last tile of `block_weights` holds scores. Moves the reference of every lane whose limit one of
-// them exceeds, rescales what those lanes have gathered so far, and leaves the tile's weights.
-template <class T, int kRows, int kVectors, bool kHasBias>
-REGARD_NOINLINE void move_references(const T* bias, const Strip<T>& strip, T* block_weights,
-                                     std::int64_t keys_before, std::int64_t padded_value_dim) {
+// The last tile of the gathered weights holds scores. Moves the reference of every lane whose limit one
+// of them exceeds, rescales what those lanes have gathered so far, and leaves the tile's weights.
+template <class T, int kRows, int kVectors, Bias kBias>
+REGARD_NOINLINE void move_references(const T* bias, const Strip<T>& strip,
+                                     const Gathered<T>& gathered) {
   constexpr int kWidth = kVectors * kLanes<T>;
-  T* tile = block_weights + keys_before * kWidth;
+  T* tile = gathered.weights + gathered.keys * kWidth;
   for (int v = 0; v < kVectors; ++v) {
     const int lane = v * kLanes<T>;
     const Vec<T> old_reference = load(strip.reference + lane);
@@ -101,7 +132,7 @@ REGARD_NOINLINE void move_references(const T* bias, const Strip<T>& strip, T* bl
     Vec<T> weights[kRows];
     for (int r = 0; r < kRows; ++r) {
       T* at = tile + r * kWidth + lane;
-      weights[r] = weight_of<T, kVectors, kHasBias>(load<T>(at), reference, bias, r, v);
+      weights[r] = weight_of<T, kVectors, kBias>(load<T>(at), reference, bias, r, v);
       store(at, weights[r]);
     }
     store(strip.block_sum + lane,
@@ -110,26 +141,29 @@ REGARD_NOINLINE void move_references(const T* bias, const Strip<T>& strip, T* bl
     store(strip.reference + lane, reference);
     store(strip.limit + lane,
           select<T>(moves, reference + broadcast(T(kThreshold)), old_limit));
-    for (std::int64_t k = 0; k < keys_before; ++k) {
-      T* weight = block_weights + k * kWidth + lane;
+    // A strip's first keys find nothing to rescale.
+    if (!any<T>(moves & has_gathered)) continue;
+    for (std::int64_t k = 0; k < gathered.keys; ++k) {
+      T* weight = gathered.weights + k * kWidth + lane;
       store(weight, load<T>(weight) * factor);
     }
-    for (std::int64_t row = 0; row < padded_value_dim; ++row) {
+    for (std::int64_t row = 0; row < gathered.padded_value_dim; ++row) {
       T* output = strip.output + row * kWidth + lane;
       store(output, load<T>(output) * factor);
     }
   }
 }
 
-// One tile: scores, weights, and the block's running sum.
-template <class T, int kRows, int kVectors, bool kHasBias>
-REGARD_INLINE void weights_tile(const T* keys, std::ptrdiff_t key_stride, const T* bias,
-                                const Strip<T>& strip, T* block_weights, std::int64_t keys_before,
-                                std::int64_t head_dim, std::int64_t padded_value_dim) {
+// One tile: scores, weights (behind those gathered), and the block's running sum.
+template <class T, int kRows, int kVectors, Bias kBias>
+REGARD_INLINE void weights_tile(const T* keys, std::ptrdiff_t key_stride, const T* bias, T softcap,
+                                const Strip<T>& strip, std::int64_t head_dim,
+                                const Gathered<T>& gathered) {
   constexpr int kWidth = kVectors * kLanes<T>;
-  T* tile = block_weights + keys_before * kWidth;
+  T* tile = gathered.weights + gathered.keys * kWidth;
   Accumulators<T, kRows, kVectors> acc;
-  score_tile<T, kRows, kVectors, kHasBias>(acc, keys, key_stride, bias, strip, head_dim);
+  score_tile<T, kRows, kVectors, kBias>(acc, keys, key_stride, bias, softcap, strip, head_dim,
+                                        tile);
   bool exceeds = false;
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
@@ -139,13 +173,8 @@ REGARD_INLINE void weights_tile(const T* keys, std::ptrdiff_t key_stride, const 
     exceeds |= any_greater(top, load(strip.limit + v * kLanes<T>));
   }
   if (__builtin_expect(exceeds, false)) {
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v)
-        store(tile + (r * kVectors + v) * kLanes<T>, acc[r][v]);
-    move_references<T, kRows, kVectors, kHasBias>(bias, strip, block_weights, keys_before,
-                                                  padded_value_dim);
+    store_tile<T, kRows, kVectors>(acc, tile);
+    move_references<T, kRows, kVectors, kBias>(bias, strip, gathered);
     return;
   }
 #pragma GCC unroll 8
@@ -154,7 +183,7 @@ REGARD_INLINE void weights_tile(const T* keys, std::ptrdiff_t key_stride, const 
     Vec<T> weights[kRows];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      weights[r] = weight_of<T, kVectors, kHasBias>(acc[r][v], reference, bias, r, v);
+      weights[r] = weight_of<T, kVectors, kBias>(acc[r][v], reference, bias, r, v);
       store(tile + (r * kVectors + v) * kLanes<T>, weights[r]);
     }
     T* block_sum = strip.block_sum + v * kLanes<T>;

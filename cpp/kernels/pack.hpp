@@ -3,6 +3,7 @@
 // they lie.
 #pragma once
 
+#include "../simd/half.hpp"
 #include "../simd/transpose.hpp"
 
 namespace regard {
@@ -17,8 +18,8 @@ struct Identity {
 
 // to[column * to_stride + lane] = op(rows[lane][column * column_stride]); lanes from row_count up
 // to the next whole vector become op(0).
-template <class T, class Op>
-REGARD_INLINE void rows_to_lanes(const T* const* rows, int row_count, std::int64_t column_stride,
+template <class T, class From, class Op>
+REGARD_INLINE void rows_to_lanes(const From* const* rows, int row_count, std::int64_t column_stride,
                                  std::int64_t columns, T* to, std::int64_t to_stride, Op op) {
   constexpr int kWidth = kLanes<T>;
   for (int lane = 0; lane < row_count; lane += kWidth) {
@@ -29,7 +30,7 @@ REGARD_INLINE void rows_to_lanes(const T* const* rows, int row_count, std::int64
         Vec<T> square[kWidth];
 #pragma GCC unroll 16
         for (int i = 0; i < kWidth; ++i)
-          square[i] = i < present ? load(rows[lane + i] + column) : Vec<T>{};
+          square[i] = i < present ? load_as<T>(rows[lane + i] + column) : Vec<T>{};
         transpose<T>(square);
 #pragma GCC unroll 16
         for (int i = 0; i < kWidth; ++i)
@@ -38,16 +39,16 @@ REGARD_INLINE void rows_to_lanes(const T* const* rows, int row_count, std::int64
     }
     for (; column < columns; ++column) {
       Vec<T> gathered{};
-      for (int i = 0; i < present; ++i) gathered[i] = rows[lane + i][column * column_stride];
+      for (int i = 0; i < present; ++i) gathered[i] = static_cast<T>(widen(rows[lane + i][column * column_stride]));
       store(to + column * to_stride + lane, op(gathered));
     }
   }
 }
 
 // rows[lane][column * column_stride] = op(from[column * from_stride + lane], first lane of vector)
-template <class T, class Op>
+template <class T, class To, class Op>
 REGARD_INLINE void lanes_to_rows(const T* from, std::int64_t from_stride, std::int64_t columns,
-                                 T* const* rows, int row_count, std::int64_t column_stride, Op op) {
+                                 To* const* rows, int row_count, std::int64_t column_stride, Op op) {
   constexpr int kWidth = kLanes<T>;
   for (int lane = 0; lane < row_count; lane += kWidth) {
     const int present = row_count - lane < kWidth ? row_count - lane : kWidth;
@@ -61,30 +62,32 @@ REGARD_INLINE void lanes_to_rows(const T* from, std::int64_t from_stride, std::i
         transpose<T>(square);
 #pragma GCC unroll 16
         for (int i = 0; i < kWidth; ++i)
-          if (i < present) store(rows[lane + i] + column, square[i]);
+          if (i < present) store_as<T>(rows[lane + i] + column, square[i]);
       }
     }
     for (; column < columns; ++column) {
       const Vec<T> value = op(load(from + column * from_stride + lane), lane);
-      for (int i = 0; i < present; ++i) rows[lane + i][column * column_stride] = value[i];
+      for (int i = 0; i < present; ++i)
+        narrow(value[i], rows[lane + i][column * column_stride]);
     }
   }
 }
 
 // Copies rows x columns elements to rows of padded_columns, with zeros behind and below them.
-template <class T>
-REGARD_NOINLINE void copy_padded(const T* from, std::int64_t row_stride,
+template <class T, class From>
+REGARD_NOINLINE void copy_padded(const From* from, std::int64_t row_stride,
                                  std::int64_t column_stride, std::int64_t rows,
                                  std::int64_t columns, T* to, std::int64_t padded_rows,
                                  std::int64_t padded_columns) {
   for (std::int64_t row = 0; row < padded_rows; ++row, to += padded_columns) {
     std::int64_t column = 0;
     if (row < rows) {
-      const T* line = from + row * row_stride;
+      const From* line = from + row * row_stride;
       if (column_stride == 1)
-        for (; column < columns; ++column) to[column] = line[column];
-      else
-        for (; column < columns; ++column) to[column] = line[column * column_stride];
+        for (; column + kLanes<T> <= columns; column += kLanes<T>)
+          store(to + column, load_as<T>(line + column));
+      for (; column < columns; ++column)
+        to[column] = static_cast<T>(widen(line[column * column_stride]));
     }
     for (; column < padded_columns; ++column) to[column] = T(0);
   }

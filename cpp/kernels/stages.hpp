@@ -122,9 +122,9 @@ REGARD_NOINLINE void stage_row(const StageProblem& problem, const StageRow& row)
     case Stage::softmax:
       return softmax_row<T>(problem, row);
     case Stage::apply_mask:
-      if (problem.mask_kind == MaskKind::boolean)
+      if (problem.mask.element == Element::boolean)
         return mask_row_of<T, unsigned char>(problem, row);
-      if (problem.mask_kind == MaskKind::float32) return mask_row_of<T, float>(problem, row);
+      if (problem.mask.element == Element::float32) return mask_row_of<T, float>(problem, row);
       return mask_row_of<T, double>(problem, row);
   }
 }

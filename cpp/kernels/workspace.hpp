@@ -26,6 +26,7 @@ struct TileShape {
   static_assert(kRows * kVectors + kVectors + 1 <= kRegisters, "the tile does not fit in registers");
   static_assert(kBlockKeys % kRows == 0, "a block is a whole number of tiles");
   static_assert(kTaskRows % kStripLanes == 0, "a task is a whole number of strips");
+  static_assert(kRows == 4 || kRows == 8, "a tile's keys are a word of bool mask (mask_tiles.hpp)");
 };
 
 template <class T>
@@ -33,8 +34,10 @@ struct Strip {
   std::int64_t first_row;  // of the task's kv head, as in AttentionTask
   int rows;                // lanes in use
   int vectors;             // lanes / kLanes<T>
-  std::int64_t key_end;    // keys from here on are hidden from every lane by position
-  std::int64_t full_end;   // keys before this are hidden from no lane by position
+  // By position (window, causality, the array's end): keys outside `seen` are hidden from every
+  // lane, keys inside `shared` from none.
+  KeyInterval seen;
+  KeyInterval shared;
   T* queries;              // [head_dim][lanes], times scale log2(e)
   T* output;               // [padded value_dim][lanes], relative to the reference
   // The online softmax of each lane, see online_softmax.hpp.
@@ -42,19 +45,27 @@ struct Strip {
   T* limit;  // the score from which the reference moves
   T* sum;
   T* block_sum;
-  std::int64_t* positions;  // of each lane's query among the keys
+  // Each lane's query among the keys: its position and the keys that it sees by position.
+  std::int64_t* positions;
+  std::int64_t* first_key;
+  std::int64_t* end_key;
+  T* slopes;  // of ALiBi, in log2 units; null where there is none
 };
 
 template <class T>
 struct Workspace {
   Strip<T>* strips;
   int strip_count;
+  T softcap;       // the largest score, in log2 units; 0 where scores are not capped
   T* weights;      // [block keys][lanes]: the block's weights of the strip at work
-  T* bias;         // [block keys][lanes]: what a mask adds to the block's scores, in log2 units
+  T* bias;         // [block keys][lanes]: what is added to the block's scores, in log2 units
   T* keys;         // [block keys][head_dim]: a block that cannot be read in place
   T* tail_keys;    // [tile rows][head_dim]: the last keys of an array, padded to a tile
   T* values;       // [block keys][padded value_dim]
 };
+
+constexpr double kLog2E = 1.4426950408889634074;
+constexpr double kLn2 = 0.69314718055994530942;
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -77,6 +88,7 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
   const std::int64_t padded_value_dim = round_up(problem.value_dim, Shape::kRows);
 
   Workspace<T> work{};
+  work.softcap = static_cast<T>(problem.softcap * kLog2E);
   work.strip_count = static_cast<int>((task_rows + Shape::kStripLanes - 1) / Shape::kStripLanes);
   work.strips = reinterpret_cast<Strip<T>*>(
       take(work.strip_count * static_cast<std::int64_t>(sizeof(Strip<T>))));
@@ -93,6 +105,9 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
     strip.sum = take_elements(lanes);
     strip.block_sum = take_elements(lanes);
     strip.positions = reinterpret_cast<std::int64_t*>(take(lanes * 8));
+    strip.first_key = reinterpret_cast<std::int64_t*>(take(lanes * 8));
+    strip.end_key = reinterpret_cast<std::int64_t*>(take(lanes * 8));
+    if (problem.alibi_slopes) strip.slopes = take_elements(lanes);
     if (memory) work.strips[s] = strip;
   }
   const std::int64_t lanes =

@@ -39,6 +39,26 @@ REGARD_INLINE Vec<T> polynomial(Vec<T> x, const T (&coefficients)[kTerms]) {
   return sum;
 }
 
+template <class T>
+struct Exp2Bits;
+template <>
+struct Exp2Bits<float> {
+  // 1.5 * 2^23 rounds the sum to an integer and leaves it in the low bits, with the bias added.
+  static constexpr float kRound = 12582912.0f + 127.0f;
+  static constexpr int kMantissa = 23;
+  static constexpr float kLowest = -126.0f;
+  static constexpr int kTerms = 7;
+  static constexpr const float (&kCoefficients)[kTerms] = kExp2Float;
+};
+template <>
+struct Exp2Bits<double> {
+  static constexpr double kRound = 6755399441055744.0 + 1023.0;  // 1.5 * 2^52 + bias
+  static constexpr int kMantissa = 52;
+  static constexpr double kLowest = -1022.0;
+  static constexpr int kTerms = 12;
+  static constexpr const double (&kCoefficients)[kTerms] = kExp2Double;
+};
+
 #if REGARD_VECTOR_BYTES == 64
 
 REGARD_INLINE Vec<float> exp2(Vec<float> x) {
@@ -52,24 +72,6 @@ REGARD_INLINE Vec<double> exp2(Vec<double> x) {
 }
 
 #else
-
-template <class T>
-struct Exp2Bits;
-template <>
-struct Exp2Bits<float> {
-  // 1.5 * 2^23 rounds the sum to an integer and leaves it in the low bits, with the bias added.
-  static constexpr float kRound = 12582912.0f + 127.0f;
-  static constexpr int kMantissa = 23;
-  static constexpr float kLowest = -126.0f;
-  static constexpr const float (&kCoefficients)[7] = kExp2Float;
-};
-template <>
-struct Exp2Bits<double> {
-  static constexpr double kRound = 6755399441055744.0 + 1023.0;  // 1.5 * 2^52 + bias
-  static constexpr int kMantissa = 52;
-  static constexpr double kLowest = -1022.0;
-  static constexpr const double (&kCoefficients)[12] = kExp2Double;
-};
 
 template <class T>
 REGARD_INLINE Vec<T> exp2_by_bits(Vec<T> x) {

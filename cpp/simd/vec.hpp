@@ -148,5 +148,10 @@ REGARD_INLINE bool any_greater(V a, V b) {
 }
 #endif
 
+template <class T>
+REGARD_INLINE bool any(Mask<T> condition) {
+  return any_greater(select<T>(condition, broadcast(T(1)), Vec<T>{}), Vec<T>{});
+}
+
 }  // namespace
 }  // namespace regard

@@ -10,6 +10,7 @@ from regard._config import (
     show_config,
 )
 from regard._core import __version__
+from regard._ragged import scaled_dot_product_attention_ragged
 from regard._self_attention import SelfAttention
 from regard._stages import apply_mask, matmul, scale, softmax
 from regard._torch_generator import TorchGenerator
@@ -27,6 +28,7 @@ __all__ = [
     "positional",
     "scale",
     "scaled_dot_product_attention",
+    "scaled_dot_product_attention_ragged",
     "set_num_threads",
     "show_config",
     "softmax",

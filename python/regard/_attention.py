@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from regard import _core
-from regard._inputs import as_float_arrays, as_mask
+from regard._inputs import as_mask, as_stored_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,12 @@ def scaled_dot_product_attention(
     *,
     is_causal: bool = False,
     query_offset: ArrayLike = 0,
+    window: tuple[int | None, int | None] | None = None,
+    key_lengths: ArrayLike | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
     out: Array | None = None,
@@ -37,7 +42,12 @@ def scaled_dot_product_attention(
     *,
     is_causal: bool = False,
     query_offset: ArrayLike = 0,
+    window: tuple[int | None, int | None] | None = None,
+    key_lengths: ArrayLike | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
     out: Array | None = None,
@@ -52,7 +62,12 @@ def scaled_dot_product_attention(
     *,
     is_causal: bool = False,
     query_offset: ArrayLike = 0,
+    window: tuple[int | None, int | None] | None = None,
+    key_lengths: ArrayLike | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
     out: Array | None = None,
@@ -67,7 +82,12 @@ def scaled_dot_product_attention(
     *,
     is_causal: bool = False,
     query_offset: ArrayLike = 0,
+    window: tuple[int | None, int | None] | None = None,
+    key_lengths: ArrayLike | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     return_weights: Literal[True],
     return_lse: Literal[True],
     out: Array | None = None,
@@ -81,7 +101,12 @@ def scaled_dot_product_attention(
     *,
     is_causal: bool = False,
     query_offset: ArrayLike = 0,
+    window: tuple[int | None, int | None] | None = None,
+    key_lengths: ArrayLike | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
     out: Array | None = None,
@@ -89,17 +114,19 @@ def scaled_dot_product_attention(
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
     r"""Compute exact scaled-dot-product attention, fused.
 
-    .. math:: \mathrm{output} = \mathrm{softmax}(\mathrm{scale} \cdot
-              \mathrm{query}\,\mathrm{key}^T + \mathrm{mask})\,\mathrm{value}
+    .. math:: \mathrm{output} = \mathrm{softmax}(\mathrm{scores})\,\mathrm{value}, \qquad
+              \mathrm{scores} = \mathrm{scale} \cdot \mathrm{query}\,\mathrm{key}^T + \mathrm{mask}
 
     (Vaswani et al. 2017, "Attention Is All You Need", equation 1), without ever storing the scores:
-    extra memory is a fixed amount per thread, whatever the lengths.
+    extra memory is a fixed amount per thread, whatever the lengths. All options compose: a key is
+    visible to a query if every one of them allows it, and what nobody sees is not computed.
 
     Parameters
     ----------
     query : array_like, shape (..., heads, q_len, head_dim)
-        Float32 or float64; integers and lists become float64. A 2-D array ``(q_len, head_dim)`` has
-        no heads axis. Leading axes broadcast as in NumPy. Any strides are read where they lie.
+        Float16, bfloat16 (of the package ml_dtypes), float32 or float64; integers and lists become
+        float64. A 2-D array ``(q_len, head_dim)`` has no heads axis. Leading axes broadcast as in
+        NumPy. Any strides are read where they lie.
     key : array_like, shape (..., kv_heads, kv_len, head_dim)
         ``heads`` is a multiple of ``kv_heads``: query head ``h`` reads key head
         ``h // (heads // kv_heads)``, without a copy (grouped-query attention).
@@ -107,7 +134,7 @@ def scaled_dot_product_attention(
         ``value_dim`` may differ from ``head_dim``.
     mask : array_like of bool or float, optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float: added to the
-        scaled scores; -inf = may not attend.
+        scores; -inf = may not attend. See `regard.masks`.
     is_causal : bool, default False
         Query ``i`` sees key ``j`` only if ``j <= i + query_offset``. With 3 queries, 3 keys and
         offset 0 what is visible is::
@@ -117,15 +144,30 @@ def scaled_dot_product_attention(
             1 1 1
 
     query_offset : int or array_like of int, default 0
-        How many keys precede the first query: one number, or one per batch entry (it broadcasts to
-        the axes before heads). 0 is PyTorch's alignment, ``kv_len - q_len`` FlashAttention's; a
-        key-value cache passes its length before the queries' own keys.
+        How many keys precede the first query: query ``i`` stands at position
+        ``p = i + query_offset``. One number, or one per batch entry (it broadcasts to the axes before
+        heads). 0 is PyTorch's alignment, ``kv_len - q_len`` FlashAttention's; a key-value cache
+        passes its length before the queries' own keys.
+    window : (left, right), optional
+        Key ``j`` is visible only if ``p - left <= j <= p + right``: neighbours are counted, and None
+        on a side means no limit there.
+    key_lengths : int or array_like of int, optional
+        How many keys exist, for all or per batch entry (it broadcasts to the axes before heads):
+        those at and beyond it are neither seen nor computed, whatever they hold.
     scale : float, optional
-        Default ``1 / sqrt(head_dim)``.
+        Multiplies query . key. Default ``1 / sqrt(head_dim)``.
+    softcap : float, optional
+        Caps the scaled scores smoothly: ``softcap * tanh(score / softcap)`` (Gemma 2).
+    alibi_slopes : array_like of float, shape (heads,), optional
+        Attention with linear biases (Press et al. 2022): ``slope[head] * abs(p - j)`` is subtracted
+        from the capped score. See `regard.positional.alibi_slopes`.
+    sinks : array_like of float, shape (heads,), optional
+        One logit per head that joins the softmax's denominator and carries no value; it is neither
+        scaled nor capped.
     return_weights : bool, default False
         Also return the attention weights.
     return_lse : bool, default False
-        Also return the natural log-sum-exp of every row's visible scores.
+        Also return the natural log-sum-exp of every row's visible scores, sink included.
     out : ndarray, optional
         Where to write the output: of the result's type and shape, any strides, no overlap with an
         input.
@@ -136,28 +178,36 @@ def scaled_dot_product_attention(
     Returns
     -------
     output : ndarray, shape (..., heads, q_len, value_dim)
-        Of the inputs' result type. No heads axis if query, key and value are all 2-D.
+        Of the result type of query, key and value. No heads axis if all three are 2-D.
     weights : ndarray, shape (..., heads, q_len, kv_len)
-        If `return_weights`. Hidden keys have weight 0.
+        If `return_weights`, of the output's type. Hidden keys have weight 0.
     lse : ndarray, shape (..., heads, q_len)
-        If `return_lse`.
+        If `return_lse`; float32, or float64 if the output is.
 
     Raises
     ------
     TypeError
-        If an argument has the wrong type: a float16 query, an integer mask, an `out` of another
-        type.
+        If an argument has the wrong type: an integer mask, an `out` of another type, a window that
+        is no pair.
     ValueError
         If shapes disagree, a number is out of range, or `out` overlaps an input.
     MemoryError
         If a result or the workspace cannot be allocated. Nothing has been written then.
 
+    See Also
+    --------
+    scaled_dot_product_attention_ragged : for packed sequences of different lengths.
+    explain : says what a call would compute, and how.
+    merge_attention_states : joins attention over parts of the keys.
+
     Notes
     -----
-    A row that sees no key gives output 0, weights 0 and lse -inf. What a query may not see never
-    reaches its output, not even NaN; what it may see always does. Float32 is computed in float32,
-    float64 in float64. A row's bits do not depend on the number of threads, on other rows, on the
-    batch or on strides.
+    A score is ``scale * (query . key)``, then capped, then biased by ALiBi, then by a float mask.
+
+    A row that sees no key gives output 0, weights 0 and lse -inf (the sink's logit where there is
+    one). What a query may not see never reaches its output, not even NaN; what it may see always
+    does. Float64 is computed in float64, all else in float32. A row's bits do not depend on the
+    number of threads, on other rows, on the batch or on strides.
 
     Examples
     --------
@@ -174,9 +224,20 @@ def scaled_dot_product_attention(
     ... )
     >>> weights[0, 0, 0].round(2)[5:]
     array([0., 0., 0., 0., 0.], dtype=float32)
+
+    The last 4 keys alone, in a batch of two where the second has 7 keys:
+
+    >>> regard.scaled_dot_product_attention(
+    ...     query, key, value, window=(3, 0), query_offset=4
+    ... ).shape
+    (1, 8, 6, 64)
+    >>> keys = np.concatenate([key, key])
+    >>> values = np.concatenate([value, value])
+    >>> regard.scaled_dot_product_attention(query, keys, values, key_lengths=[10, 7]).shape
+    (2, 8, 6, 64)
     """
     if not _core.are_readable(query, key, value, mask):
-        query, key, value = as_float_arrays(query=query, key=key, value=value)
+        query, key, value = as_stored_arrays(query=query, key=key, value=value)
         mask = as_mask(mask)
     result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = _core.attention(
         query,
@@ -185,7 +246,12 @@ def scaled_dot_product_attention(
         mask,
         is_causal,
         query_offset,
+        window,
+        key_lengths,
         scale,
+        softcap,
+        alibi_slopes,
+        sinks,
         return_weights,
         return_lse,
         out,

@@ -10,6 +10,24 @@ class _TargetRow(TypedDict):
     needs: str
     vector_bytes: int
 
+class _Plan(TypedDict):
+    target: str
+    threads: int
+    tasks: int
+    task_rows: int
+    strip_rows: int
+    tile_keys: int
+    block_keys: int
+    workspace_bytes: int
+    copies_keys: bool
+    copies_values: bool
+    tiles: int
+    tiles_visible: int
+    tiles_biased: int
+    scores_computed: int
+    shape: tuple[int, int, int, int, int, int, int]
+    result_type: str
+
 def are_readable(query: Any, key: Any, value: Any, mask: Any, /) -> bool: ...
 def attention(
     query: Any,
@@ -18,13 +36,55 @@ def attention(
     mask: Any,
     is_causal: Any,
     query_offset: Any,
+    window: Any,
+    key_lengths: Any,
     scale: Any,
+    softcap: Any,
+    alibi_slopes: Any,
+    sinks: Any,
     return_weights: Any,
     return_lse: Any,
     out: Any,
     threads: Any,
     /,
 ) -> Any: ...
+def attention_ragged(
+    query: Any,
+    key: Any,
+    value: Any,
+    query_starts: Any,
+    key_starts: Any,
+    mask: Any,
+    is_causal: Any,
+    query_offset: Any,
+    window: Any,
+    key_lengths: Any,
+    scale: Any,
+    softcap: Any,
+    alibi_slopes: Any,
+    sinks: Any,
+    return_weights: Any,
+    return_lse: Any,
+    out: Any,
+    threads: Any,
+    /,
+) -> Any: ...
+def attention_plan(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    is_causal: Any,
+    query_offset: Any,
+    window: Any,
+    key_lengths: Any,
+    scale: Any,
+    softcap: Any,
+    alibi_slopes: Any,
+    sinks: Any,
+    threads: Any,
+    /,
+) -> _Plan: ...
 def matmul(a: Any, b: Any, out: Any, threads: Any, /) -> NDArray[Any]: ...
 def scale(scores: Any, factor: Any, out: Any, threads: Any, /) -> NDArray[Any]: ...
 def apply_mask(scores: Any, mask: Any, out: Any, threads: Any, /) -> NDArray[Any]: ...

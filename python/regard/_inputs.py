@@ -19,7 +19,7 @@ _COMPUTE_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 def as_array(name: str, value: ArrayLike) -> NDArray[Any]:
     """Return an array, or raise an error that names the argument."""
     if value is None:
-        raise TypeError(f"{name} must be an array of float32 or float64, got None")
+        raise TypeError(f"{name} must be an array, got None")
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
             f"{name} must be a plain array, got a masked array, whose mask would be ignored; "
@@ -60,6 +60,34 @@ def as_float_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
     return tuple(_as_readable(array, dtype) for array in arrays.values())
 
 
+def is_16_bit(dtype: np.dtype[Any]) -> bool:
+    """Tell whether `dtype` is float16 or bfloat16, which another package defines for NumPy."""
+    return dtype == np.float16 or dtype.name == "bfloat16"
+
+
+def as_stored_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
+    """Convert named arguments to arrays that attention reads, each of its own type.
+
+    These are float16, bfloat16, float32 and float64. Integers, bools and lists of them become
+    float64, as in NumPy; other byte orders become native. Arrays that are fine already are returned
+    as they are.
+    """
+    readable = []
+    for name, value in arguments.items():
+        array = as_array(name, value)
+        native = array.dtype.newbyteorder("=")
+        if native in _COMPUTE_TYPES or is_16_bit(native):
+            readable.append(_as_readable(array, native))
+        elif array.dtype.kind in "biu":
+            readable.append(_as_readable(array, np.dtype(np.float64)))
+        else:
+            raise TypeError(
+                f"{name} must be an array of float16, bfloat16, float32 or float64, "
+                f"got {array.dtype}"
+            )
+    return tuple(readable)
+
+
 def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
     """Convert a mask to a bool, float32 or float64 array, or raise TypeError."""
     if mask is None:
@@ -67,7 +95,7 @@ def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
     array = as_array("mask", mask)
     if array.dtype.kind == "b":
         return _as_readable(array, np.dtype(np.bool_))
-    if array.dtype == np.float16:
+    if is_16_bit(array.dtype.newbyteorder("=")):
         return array.astype(np.float32)
     native = array.dtype.newbyteorder("=")
     if native in _COMPUTE_TYPES:

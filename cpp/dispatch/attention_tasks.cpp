@@ -1,0 +1,101 @@
+#include "attention_tasks.hpp"
+
+#include <algorithm>
+
+#include "batch_offsets.hpp"
+#include "split.hpp"
+
+namespace regard {
+namespace {
+
+// Enough tasks a thread that the last one to finish keeps nobody waiting for long.
+constexpr std::int64_t kTasksPerThread = 4;
+
+}  // namespace
+
+AttentionTasks::AttentionTasks(const AttentionProblem& problem, const Kernels& kernels, int threads)
+    : problem_(problem), strip_lanes_(kernels.strip_lanes), rows_limit_(kernels.task_rows) {
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  const std::int64_t heads = problem.batch.count * problem.kv_heads;
+  if (threads > 1 && heads < kTasksPerThread * threads) {
+    const std::int64_t wanted = ceil_div(kTasksPerThread * threads, heads);
+    const std::int64_t strips = ceil_div(group * problem.q_len, wanted * strip_lanes_);
+    rows_limit_ = std::min(rows_limit_, std::max<std::int64_t>(strips, 1) * strip_lanes_);
+  }
+  if (!problem.query_starts) {
+    const std::int64_t rows = group * problem.q_len;
+    most_rows_ = rows_of_part(rows, parts_of(rows));
+    count_ = heads * parts_of(rows);
+    return;
+  }
+  for (std::int64_t entry = 0; entry < problem.batch.count; ++entry) {
+    const std::int64_t rows = rows_of_entry(entry);
+    const std::int64_t parts = parts_of(rows);
+    if (parts > 0) most_rows_ = std::max(most_rows_, rows_of_part(rows, parts));
+    first_task_.push_back(count_);
+    count_ += problem.kv_heads * parts;
+  }
+}
+
+std::int64_t AttentionTasks::rows_of_entry(std::int64_t entry) const {
+  const std::int64_t group = problem_.heads / problem_.kv_heads;
+  if (!problem_.query_starts) return group * problem_.q_len;
+  return group * (problem_.query_starts[entry + 1] - problem_.query_starts[entry]);
+}
+
+// A last part of less than one strip would read all keys for a few rows: it joins the others.
+std::int64_t AttentionTasks::parts_of(std::int64_t rows) const {
+  if (rows <= rows_limit_) return rows > 0 ? 1 : 0;
+  return ceil_div(rows - strip_lanes_ + 1, rows_limit_);
+}
+
+std::int64_t AttentionTasks::rows_of_part(std::int64_t rows, std::int64_t parts) const {
+  return ceil_div(ceil_div(rows, strip_lanes_), parts) * strip_lanes_;
+}
+
+// Heads outside, so that a head's keys stay in cache; within one, the last rows first, which are the
+// heaviest when attention is causal.
+AttentionTask AttentionTasks::at(std::int64_t index) const {
+  std::int64_t entry, within;
+  if (first_task_.empty()) {
+    const std::int64_t tasks = count_ / problem_.batch.count;
+    entry = index / tasks;
+    within = index % tasks;
+  } else {
+    const auto after = std::upper_bound(first_task_.begin(), first_task_.end(), index);
+    entry = after - first_task_.begin() - 1;
+    within = index - first_task_[static_cast<std::size_t>(entry)];
+  }
+  const std::int64_t rows = rows_of_entry(entry);
+  const std::int64_t parts = parts_of(rows);
+  const std::int64_t rows_per_part = rows_of_part(rows, parts);
+  const std::int64_t part = parts - 1 - within % parts;
+  const std::int64_t kv_head = within / parts;
+  const std::int64_t head = kv_head * (problem_.heads / problem_.kv_heads);
+  const std::int64_t first_query = problem_.query_starts ? problem_.query_starts[entry] : 0;
+  const std::int64_t first_key = problem_.key_starts ? problem_.key_starts[entry] : 0;
+
+  const BatchIndex batch(problem_.batch, entry);
+  const auto at = [&](const Operand& operand, std::int64_t of_head, std::int64_t row) {
+    return advance(batch.in(operand), operand,
+                   of_head * operand.head_stride + row * operand.row_stride);
+  };
+  AttentionTask task{};
+  task.query = at(problem_.query, head, first_query);
+  task.key = at(problem_.key, kv_head, first_key);
+  task.value = at(problem_.value, kv_head, first_key);
+  task.mask = at(problem_.mask, head, first_query);
+  task.output = at(problem_.output, head, first_query);
+  task.weights = at(problem_.weights, head, first_query);
+  task.lse = at(problem_.lse, head, first_query);
+  task.first_head = head;
+  task.query_offset = *static_cast<const std::int64_t*>(batch.in(problem_.query_offset));
+  task.kv_len = problem_.key_starts ? problem_.key_starts[entry + 1] - first_key : problem_.kv_len;
+  if (const void* length = batch.in(problem_.key_lengths))
+    task.kv_len = std::min(task.kv_len, *static_cast<const std::int64_t*>(length));
+  task.row_begin = std::min(rows, part * rows_per_part);
+  task.row_end = std::min(rows, task.row_begin + rows_per_part);
+  return task;
+}
+
+}  // namespace regard

@@ -1,0 +1,50 @@
+// From an operand's element type, known at run time, to code compiled for it.
+#pragma once
+
+#include "../problem.hpp"
+#include "../simd/half.hpp"
+
+namespace regard {
+namespace {
+
+template <class E>
+struct ElementType {
+  using Type = E;
+};
+
+// Calls body(ElementType<E>{}) for a type whose every value T holds.
+template <class T, class Body>
+REGARD_INLINE void with_input_element(Element element, Body body) {
+  switch (element) {
+    case Element::float16:
+      return body(ElementType<Float16>{});
+    case Element::bfloat16:
+      return body(ElementType<BFloat16>{});
+    case Element::float64:
+      if constexpr (sizeof(T) == 8) return body(ElementType<double>{});
+      return;
+    default:
+      return body(ElementType<float>{});
+  }
+}
+
+// Likewise for a type that results computed in T may have.
+template <class T, class Body>
+REGARD_INLINE void with_result_element(Element element, Body body) {
+  if constexpr (sizeof(T) == 8) {
+    body(ElementType<double>{});
+  } else {
+    if (element == Element::float16) return body(ElementType<Float16>{});
+    if (element == Element::bfloat16) return body(ElementType<BFloat16>{});
+    body(ElementType<float>{});
+  }
+}
+
+// True where the kernels can read the elements as they lie.
+template <class T>
+REGARD_INLINE bool is_stored_as(Element element) {
+  return element == (sizeof(T) == 4 ? Element::float32 : Element::float64);
+}
+
+}  // namespace
+}  // namespace regard

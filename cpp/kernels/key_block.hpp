@@ -1,0 +1,118 @@
+// A block of keys and values as the kernels read it: in place, or copied into the workspace where the
+// array's strides, type or end forbid that. Nothing is touched before somebody asks for it, so that a
+// block that no strip sees costs nothing.
+#pragma once
+
+#include "elements.hpp"
+#include "pack.hpp"
+#include "workspace.hpp"
+
+namespace regard {
+namespace {
+
+template <class T>
+struct KeyBlock {
+  std::int64_t begin;  // position of its first key; a multiple of kBlockKeys
+  int count;
+  const T* keys;  // null until asked for, as are values
+  std::ptrdiff_t key_stride;
+  const T* tail_keys;  // the last tile where count is no whole number of tiles, padded
+  const T* values;
+  std::ptrdiff_t value_stride;
+  int values_are_finite;  // -1 until asked for
+};
+
+// Rows further apart than this are copied: a tile of them would crowd into a few sets of L1 and need a
+// page each.
+constexpr std::int64_t kFarRowBytes = 2048;
+
+template <class T>
+REGARD_INLINE bool is_readable_in_place(const Operand& operand) {
+  const std::int64_t bytes = operand.row_stride * static_cast<std::int64_t>(sizeof(T));
+  return is_stored_as<T>(operand.element) && operand.column_stride == 1 &&
+         (bytes < 0 ? -bytes : bytes) < kFarRowBytes;
+}
+
+template <class T, int kRows>
+REGARD_INLINE bool copies_values(const AttentionProblem& problem) {
+  return !is_readable_in_place<T>(problem.value) || problem.value_dim % kRows != 0;
+}
+
+// Copies `rows` rows of an operand, from the row `first` on, to rows of padded_columns.
+template <class T>
+REGARD_NOINLINE void copy_rows(const Operand& operand, const void* data, std::int64_t first,
+                               std::int64_t rows, std::int64_t columns, T* to,
+                               std::int64_t padded_rows, std::int64_t padded_columns) {
+  with_input_element<T>(operand.element, [&](auto element) {
+    using From = typename decltype(element)::Type;
+    copy_padded<T>(static_cast<const From*>(data) + first * operand.row_stride,
+                   operand.row_stride, operand.column_stride, rows, columns, to, padded_rows,
+                   padded_columns);
+  });
+}
+
+template <class T>
+REGARD_INLINE KeyBlock<T> block_at(const AttentionTask& task, std::int64_t begin, int block_keys) {
+  KeyBlock<T> block{};
+  const std::int64_t left = task.kv_len - begin;
+  block.begin = begin;
+  block.count = static_cast<int>(left < 0 ? 0 : left < block_keys ? left : block_keys);
+  block.values_are_finite = -1;
+  return block;
+}
+
+template <class T, int kRows>
+REGARD_NOINLINE void provide_keys(const AttentionProblem& problem, const AttentionTask& task,
+                                  const Workspace<T>& work, KeyBlock<T>& block) {
+  if (block.keys) return;
+  const Operand& key = problem.key;
+  const std::int64_t whole = block.count / kRows * kRows;
+  if (!is_readable_in_place<T>(key)) {
+    copy_rows(key, task.key, block.begin, block.count, problem.head_dim, work.keys,
+              round_up(block.count, kRows), problem.head_dim);
+    block.keys = work.keys;
+    block.key_stride = problem.head_dim;
+    block.tail_keys = work.keys + whole * problem.head_dim;
+    return;
+  }
+  block.keys = static_cast<const T*>(task.key) + block.begin * key.row_stride;
+  block.key_stride = key.row_stride;
+  block.tail_keys = work.tail_keys;
+  if (whole < block.count)
+    copy_rows(key, task.key, block.begin + whole, block.count - whole, problem.head_dim,
+              work.tail_keys, kRows, problem.head_dim);
+}
+
+template <class T, int kRows>
+REGARD_NOINLINE void provide_values(const AttentionProblem& problem, const AttentionTask& task,
+                                    const Workspace<T>& work, KeyBlock<T>& block) {
+  if (block.values) return;
+  const Operand& value = problem.value;
+  if (copies_values<T, kRows>(problem)) {
+    const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
+    copy_rows(value, task.value, block.begin, block.count, problem.value_dim, work.values,
+              block.count, padded_value_dim);
+    block.values = work.values;
+    block.value_stride = padded_value_dim;
+    return;
+  }
+  block.values = static_cast<const T*>(task.value) + block.begin * value.row_stride;
+  block.value_stride = value.row_stride;
+}
+
+template <class T>
+REGARD_NOINLINE bool all_values_are_finite(KeyBlock<T>& block, std::int64_t value_dim) {
+  if (block.values_are_finite >= 0) return block.values_are_finite != 0;
+  block.values_are_finite = 0;
+  for (int k = 0; k < block.count; ++k) {
+    const T* value = block.values + k * block.value_stride;
+    bool finite = true;
+    for (std::int64_t d = 0; d < value_dim; ++d) finite &= value[d] - value[d] == T(0);
+    if (!finite) return false;
+  }
+  block.values_are_finite = 1;
+  return true;
+}
+
+}  // namespace
+}  // namespace regard

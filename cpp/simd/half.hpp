@@ -1,0 +1,153 @@
+// Elements of 16 bits as they are stored, and vectors loaded from and stored to any type.
+//
+// float16: 1 sign, 5 exponent and 10 mantissa bits. bfloat16: the upper half of a float. Widening is
+// exact; narrowing rounds to nearest, ties to even, and keeps NaN a NaN.
+#pragma once
+
+#include "vec.hpp"
+
+namespace regard {
+namespace {
+
+struct Float16 {
+  std::uint16_t bits;
+};
+struct BFloat16 {
+  std::uint16_t bits;
+};
+
+REGARD_INLINE float float_of_bits(std::uint32_t bits) {
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+REGARD_INLINE std::uint32_t bits_of_float(float value) {
+  std::uint32_t bits;
+  __builtin_memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+// ---- one element -----------------------------------------------------------------------------
+
+REGARD_INLINE float widen(float value) { return value; }
+REGARD_INLINE double widen(double value) { return value; }
+
+REGARD_INLINE float widen(BFloat16 value) {
+  return float_of_bits(static_cast<std::uint32_t>(value.bits) << 16);
+}
+
+// The exponent's bias differs by 112; a product with 2^112 mends it for subnormal numbers too.
+REGARD_INLINE float widen(Float16 value) {
+  const std::uint32_t sign = (value.bits & 0x8000u) << 16;
+  const std::uint32_t magnitude = (value.bits & 0x7fffu) << 13;
+  const bool is_special = magnitude >= 0x7c00u << 13;
+  const bool is_nan = magnitude > 0x7c00u << 13;
+  const std::uint32_t special = magnitude | 0x7f800000u | (is_nan ? 0x400000u : 0u);
+  const std::uint32_t finite = bits_of_float(float_of_bits(magnitude) * 0x1p112f);
+  return float_of_bits(sign | (is_special ? special : finite));
+}
+
+REGARD_INLINE void narrow(float value, float& to) { to = value; }
+REGARD_INLINE void narrow(double value, double& to) { to = value; }
+
+REGARD_INLINE void narrow(float value, BFloat16& to) {
+  const std::uint32_t bits = bits_of_float(value);
+  const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  to.bits = static_cast<std::uint16_t>(is_nan ? bits >> 16 | 0x40u : rounded);
+}
+
+REGARD_INLINE void narrow(float value, Float16& to) {
+  const std::uint32_t bits = bits_of_float(value);
+  const std::uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+  std::uint32_t half;
+  if (magnitude > 0x7f800000u) {
+    half = 0x7e00u | (magnitude >> 13 & 0x3ffu);
+  } else if (magnitude >= 0x477ff000u) {  // 65520 and above round to infinity
+    half = 0x7c00u;
+  } else if (magnitude < 0x38800000u) {  // subnormal: 0.5 has the last place that the result has
+    half = bits_of_float(float_of_bits(magnitude) + 0.5f) - 0x3f000000u;
+  } else {
+    half = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  }
+  to.bits = static_cast<std::uint16_t>(sign | half);
+}
+
+// ---- a vector --------------------------------------------------------------------------------
+
+typedef std::uint16_t HalfBits
+    __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
+typedef std::uint32_t FloatBits __attribute__((vector_size(kVectorBytes)));
+
+REGARD_INLINE Vec<float> load_halves(const BFloat16* from) {
+  const HalfBits bits = *reinterpret_cast<const HalfBits*>(from);
+  return reinterpret_cast<Vec<float>>(__builtin_convertvector(bits, FloatBits) << 16);
+}
+
+REGARD_INLINE void store_halves(BFloat16* to, Vec<float> value) {
+  const FloatBits bits = reinterpret_cast<FloatBits>(value);
+  const FloatBits rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  const FloatBits half = value == value ? rounded : (bits >> 16 | 0x40u);
+  *reinterpret_cast<HalfBits*>(to) = __builtin_convertvector(half, HalfBits);
+}
+
+#if REGARD_VECTOR_BYTES == 64
+REGARD_INLINE Vec<float> load_halves(const Float16* from) {
+  return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_maskz_cvtps_ph(0xffff, value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+#elif REGARD_VECTOR_BYTES == 32
+REGARD_INLINE Vec<float> load_halves(const Float16* from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+}
+#elif defined(__aarch64__)
+REGARD_INLINE Vec<float> load_halves(const Float16* from) {
+  const uint16x4_t bits = vld1_u16(reinterpret_cast<const std::uint16_t*>(from));
+  return (Vec<float>)vcvt_f32_f16(vreinterpret_f16_u16(bits));
+}
+REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
+  const uint16x4_t bits = vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)value));
+  vst1_u16(reinterpret_cast<std::uint16_t*>(to), bits);
+}
+#else
+REGARD_INLINE Vec<float> load_halves(const Float16* from) {
+  Vec<float> value;
+  for (int lane = 0; lane < kLanes<float>; ++lane) value[lane] = widen(from[lane]);
+  return value;
+}
+REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
+  for (int lane = 0; lane < kLanes<float>; ++lane) narrow(value[lane], to[lane]);
+}
+#endif
+
+template <class T, class From>
+REGARD_INLINE Vec<T> load_as(const From* from) {
+  if constexpr (sizeof(T) == sizeof(From)) {
+    return load(from);
+  } else if constexpr (sizeof(T) == 4) {
+    return load_halves(from);
+  } else {
+    Vec<T> value;
+    for (int lane = 0; lane < kLanes<T>; ++lane) value[lane] = static_cast<T>(widen(from[lane]));
+    return value;
+  }
+}
+
+template <class T, class To>
+REGARD_INLINE void store_as(To* to, Vec<T> value) {
+  if constexpr (sizeof(T) == sizeof(To))
+    store(to, value);
+  else
+    store_halves(to, value);
+}
+
+}  // namespace
+}  // namespace regard

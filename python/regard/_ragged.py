@@ -1,0 +1,206 @@
+"""Attention over packed sequences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from regard import _core
+from regard._inputs import as_mask, as_stored_arrays
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+
+@overload
+def scaled_dot_product_attention_ragged(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    is_causal: bool = False,
+    query_offset: ArrayLike = 0,
+    window: tuple[int | None, int | None] | None = None,
+    key_lengths: ArrayLike | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
+    return_weights: Literal[False] = False,
+    return_lse: Literal[False] = False,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array: ...
+@overload
+def scaled_dot_product_attention_ragged(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    is_causal: bool = False,
+    query_offset: ArrayLike = 0,
+    window: tuple[int | None, int | None] | None = None,
+    key_lengths: ArrayLike | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
+    return_weights: Literal[True],
+    return_lse: Literal[False] = False,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> tuple[Array, Array]: ...
+@overload
+def scaled_dot_product_attention_ragged(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    is_causal: bool = False,
+    query_offset: ArrayLike = 0,
+    window: tuple[int | None, int | None] | None = None,
+    key_lengths: ArrayLike | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
+    return_weights: Literal[False] = False,
+    return_lse: Literal[True],
+    out: Array | None = None,
+    threads: int | None = None,
+) -> tuple[Array, Array]: ...
+@overload
+def scaled_dot_product_attention_ragged(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    is_causal: bool = False,
+    query_offset: ArrayLike = 0,
+    window: tuple[int | None, int | None] | None = None,
+    key_lengths: ArrayLike | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
+    return_weights: Literal[True],
+    return_lse: Literal[True],
+    out: Array | None = None,
+    threads: int | None = None,
+) -> tuple[Array, Array, Array]: ...
+def scaled_dot_product_attention_ragged(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    is_causal: bool = False,
+    query_offset: ArrayLike = 0,
+    window: tuple[int | None, int | None] | None = None,
+    key_lengths: ArrayLike | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
+    return_weights: bool = False,
+    return_lse: bool = False,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
+    """Compute attention over sequences of different lengths, packed one behind another.
+
+    Sequence ``b`` has the queries ``query[query_starts[b]:query_starts[b + 1]]`` and the keys and
+    values of rows ``key_starts[b]`` to ``key_starts[b + 1]``; it attends to its own keys alone. No
+    padding is stored or computed, and every sequence gets the bits that
+    `scaled_dot_product_attention` gives it alone.
+
+    Parameters
+    ----------
+    query : array_like, shape (total, heads, head_dim)
+        All sequences' queries. Types as in `scaled_dot_product_attention`.
+    key : array_like, shape (total_keys, kv_heads, head_dim)
+        ``heads`` is a multiple of ``kv_heads``.
+    value : array_like, shape (total_keys, kv_heads, value_dim)
+        All sequences' values.
+    query_starts, key_starts : array_like of int, shape (sequences + 1,)
+        Where each sequence begins, and last where all end: from 0, never decreasing, to the total. A
+        sequence may be empty.
+    mask : array_like of bool or float, optional
+        Broadcasts to ``(total, heads, longest)`` with the longest sequence of keys: a row for every
+        query, a column for every key of its sequence. What lies beyond a sequence's keys is not read.
+    query_offset, key_lengths : int or array_like of int
+        One number, or one per sequence.
+    is_causal, window, scale, softcap, alibi_slopes, sinks, threads
+        As in `scaled_dot_product_attention`; positions count from each sequence's first key.
+    return_weights, return_lse, out
+        As in `scaled_dot_product_attention`, with the shapes below.
+
+    Returns
+    -------
+    output : ndarray, shape (total, heads, value_dim)
+        Of the result type of query, key and value.
+    weights : ndarray, shape (total, heads, longest)
+        If `return_weights`; 0 beyond a sequence's keys.
+    lse : ndarray, shape (total, heads)
+        If `return_lse`.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `scaled_dot_product_attention`; ValueError too if starts do not begin with 0, decrease or
+        do not end at the total.
+
+    Examples
+    --------
+    Three sentences of 2, 0 and 3 words:
+
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> words = rng.standard_normal((5, 4, 16), dtype=np.float32)
+    >>> starts = [0, 2, 2, 5]
+    >>> output = regard.scaled_dot_product_attention_ragged(words, words, words, starts, starts)
+    >>> output.shape
+    (5, 4, 16)
+    >>> last = words[2:].swapaxes(0, 1)
+    >>> alone = regard.scaled_dot_product_attention(last, last, last)
+    >>> np.array_equal(output[2:], alone.swapaxes(0, 1))
+    True
+    """
+    query, key, value = as_stored_arrays(query=query, key=key, value=value)
+    result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = _core.attention_ragged(
+        query,
+        key,
+        value,
+        query_starts,
+        key_starts,
+        as_mask(mask),
+        is_causal,
+        query_offset,
+        window,
+        key_lengths,
+        scale,
+        softcap,
+        alibi_slopes,
+        sinks,
+        return_weights,
+        return_lse,
+        out,
+        threads,
+    )
+    return result
