@@ -11,6 +11,7 @@ import re
 import sys
 import sysconfig
 import threading
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -42,16 +43,47 @@ for _name, _wanted in SIGNATURES.items():
     if _name != "scaled_dot_product_attention":
         _wanted |= {"*": None, "out": None, "threads": None}
 
+NEEDED = inspect.Parameter.empty
+OF_MODULES = {
+    "positional.sinusoidal": {
+        "length": NEEDED,
+        "dim": NEEDED,
+        "base": 10000.0,
+        "*": None,
+        "dtype": np.float64,
+    },
+    "positional.rotary": {
+        "x": NEEDED,
+        "positions": None,
+        "*": None,
+        "base": 10000.0,
+        "rotary_dim": None,
+        "interleaved": False,
+        "inverse_frequencies": None,
+        "cache": None,
+        "out": None,
+    },
+    "positional.rotary_cache": {
+        "positions": NEEDED,
+        "rotary_dim": None,
+        "*": None,
+        "base": 10000.0,
+        "inverse_frequencies": None,
+        "dtype": np.float64,
+    },
+    "positional.alibi_slopes": {"heads": NEEDED, "*": None, "dtype": np.float64},
+}
 
-@pytest.mark.parametrize("name", SIGNATURES)
+
+@pytest.mark.parametrize("name", [*SIGNATURES, *OF_MODULES])
 def test_signature(name):
     actual, kind = {}, POSITIONAL
-    for parameter in inspect.signature(getattr(regard, name)).parameters.values():
+    for parameter in inspect.signature(attrgetter(name)(regard)).parameters.values():
         if parameter.kind == NAMED and kind == POSITIONAL:
             actual["*"], kind = None, NAMED
         assert parameter.kind == kind
         actual[parameter.name] = parameter.default
-    assert list(actual.items()) == list(SIGNATURES[name].items())
+    assert list(actual.items()) == list((SIGNATURES | OF_MODULES)[name].items())
 
 
 def modules():
@@ -70,10 +102,13 @@ def test_public_names_exist_and_are_documented():
         thing = getattr(regard, name)
         if not isinstance(thing, str):
             assert (thing.__doc__ or "").strip(), name
-    for name, parameters in SIGNATURES.items():
+    for module in ("positional",):
+        public = {name.split(".")[1] for name in OF_MODULES if name.startswith(f"{module}.")}
+        assert public == set(getattr(regard, module).__all__)
+    for name, parameters in (SIGNATURES | OF_MODULES).items():
         for parameter in parameters:
             assert parameter == "*" or re.search(
-                rf"\b{parameter}\b", getattr(regard, name).__doc__
+                rf"\b{parameter}\b", attrgetter(name)(regard).__doc__
             ), f"{name} does not tell what {parameter} is"
 
 
