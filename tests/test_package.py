@@ -46,6 +46,25 @@ for _name, _wanted in SIGNATURES.items():
 NEEDED = inspect.Parameter.empty
 BESIDE = {
     "merge_attention_states": {"outputs": NEEDED, "lses": NEEDED},
+    "masks.causal": {"q_len": NEEDED, "kv_len": None, "*": None, "query_offset": 0},
+    "masks.window": {
+        "q_len": NEEDED,
+        "kv_len": None,
+        "*": None,
+        "window": NEEDED,
+        "query_offset": 0,
+    },
+    "masks.padding": {"key_lengths": NEEDED, "kv_len": NEEDED, "*": None, "side": "right"},
+    "masks.segments": {"query_segments": NEEDED, "key_segments": None},
+    "masks.prefix": {
+        "q_len": NEEDED,
+        "kv_len": None,
+        "*": None,
+        "prefix_lengths": NEEDED,
+        "query_offset": 0,
+    },
+    "masks.check": {"mask": NEEDED, "*": None, "allow_empty_rows": False},
+    "masks.as_additive": {"mask": NEEDED, "dtype": np.float32},
     "positional.sinusoidal": {
         "length": NEEDED,
         "dim": NEEDED,
@@ -104,7 +123,7 @@ def test_public_names_exist_and_are_documented():
         thing = getattr(regard, name)
         if not isinstance(thing, str):
             assert (thing.__doc__ or "").strip(), name
-    for module in ("positional",):
+    for module in ("masks", "positional"):
         public = {name.split(".")[1] for name in BESIDE if name.startswith(f"{module}.")}
         assert public == set(getattr(regard, module).__all__)
     for name, parameters in (SIGNATURES | BESIDE).items():
