@@ -219,6 +219,12 @@ def test_as_additive(shape, dtype):
     assert_same_bits(mask, before)
 
 
+def test_as_additive_in_bfloat16():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    wanted = np.array([0, -np.inf], bfloat16)
+    assert_same_bits(masks.as_additive([True, False], bfloat16), wanted)
+
+
 def test_as_additive_of_lists_is_float32():
     wanted = np.array([0, -np.inf], np.float32)
     assert_same_bits(masks.as_additive([True, False]), wanted)

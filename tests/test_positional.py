@@ -36,6 +36,13 @@ def test_sinusoidal_is_rounded_once(dtype):
     assert_same_bits(positional.sinusoidal(1000, 33, dtype=dtype), wanted)
 
 
+def test_encodings_in_bfloat16():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    encoding, slopes = positional.sinusoidal(9, 5), positional.alibi_slopes(12)
+    assert_same_bits(positional.sinusoidal(9, 5, dtype=bfloat16), encoding.astype(bfloat16))
+    assert_same_bits(positional.alibi_slopes(12, dtype=bfloat16), slopes.astype(bfloat16))
+
+
 def test_sinusoidal_takes_integers_of_any_type():
     wanted = positional.sinusoidal(4, 6)
     assert_same_bits(positional.sinusoidal(np.int8(4), np.uint64(6)), wanted)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._storage import floating
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
@@ -41,9 +43,7 @@ def as_additive(mask: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[np.fl
     allowed = np.asarray(mask)
     if allowed.dtype != np.bool_:
         raise TypeError(f"mask must be bool (True = may attend), got {allowed.dtype}")
-    to = np.dtype(dtype)
-    if to.kind != "f":
-        raise TypeError(f"dtype must be floating-point, got {to}")
+    to = floating("dtype", dtype)
     additive = np.zeros(allowed.shape, to)
     additive[~allowed] = -np.inf
     return additive
