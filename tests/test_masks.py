@@ -54,6 +54,147 @@ def test_causal_with_a_0d_offset_is_2d():
     assert_same_bits(masks.causal(3, 5, query_offset=np.array(2)), by_definition(3, 5, 2))
 
 
+OFFSETS = [0, 1, 4, -1, -3, 100, -100, FAR, -FAR - 1, 10**30, -(10**30)]
+WINDOWS = [(0, 0), (1, 0), (0, 2), (2, 1), (None, 0), (3, None), (None, None), (np.int8(1), 9)]
+WINDOWS += [(FAR, FAR), (10**30, 0), (0, 10**30), (10**30 + 1, 1)]
+
+
+def in_window(q_len, kv_len, window, offset):
+    left, right = window
+    rows = [
+        [
+            (left is None or j >= i + int(offset) - int(left))
+            and (right is None or j <= i + int(offset) + int(right))
+            for j in range(kv_len)
+        ]
+        for i in range(q_len)
+    ]
+    return np.array(rows, bool).reshape(q_len, kv_len)
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize("pair", WINDOWS)
+@pytest.mark.parametrize(("q_len", "kv_len"), [(1, 1), (4, 4), (2, 7), (6, 2), (0, 3), (3, 0)])
+def test_window(q_len, kv_len, pair, offset):
+    actual = masks.window(q_len, kv_len, window=pair, query_offset=offset)
+    assert_same_bits(actual, in_window(q_len, kv_len, pair, offset))
+
+
+@pytest.mark.parametrize("pair", WINDOWS)
+@pytest.mark.parametrize("offsets", [[0, 3], [[0, 3, -2], [7, 1, 100]], np.zeros((2, 0), int)])
+def test_window_with_an_offset_per_batch_entry(pair, offsets):
+    actual = masks.window(3, 9, window=pair, query_offset=offsets)
+    offsets = np.asarray(offsets)
+    assert actual.shape == (*offsets.shape, 1, 3, 9)
+    for index in np.ndindex(offsets.shape):
+        assert_same_bits(actual[index][0], in_window(3, 9, pair, offsets[index]))
+
+
+@pytest.mark.parametrize("offset", [0, 5, -2, [3, 0, -1]])
+def test_windows_of_masks_are_one_another(offset):
+    def window(*pair):
+        return masks.window(7, 9, window=pair, query_offset=offset)
+
+    causal = masks.causal(7, 9, query_offset=offset)
+    assert_same_bits(window(None, 0), causal)
+    assert_same_bits(window(2, None) & causal, window(2, 0))
+    assert_same_bits(window(2, 0) | window(0, 3), window(2, 3))
+    assert_same_bits(~window(None, 0), window(None, None) & ~causal)
+    assert_same_bits(masks.window(7, window=[2, 1]), masks.window(7, 7, window=(2, 1)))
+
+
+@pytest.mark.parametrize("lengths", [0, 3, 7, np.int8(7), [3], [0, 7, 2], [[1, 2], [3, 4]]])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding(lengths, side):
+    actual = masks.padding(lengths, 7, side=side)
+    lengths = np.asarray(lengths)
+    assert actual.dtype == np.bool_
+    assert actual.shape == ((*lengths.shape, 1, 1, 7) if lengths.ndim else (1, 7))
+    for index in np.ndindex(lengths.shape):
+        real = [True] * lengths[index] + [False] * (7 - lengths[index])
+        wanted = real if side == "right" else real[::-1]
+        assert np.squeeze(actual[index]).tolist() == wanted
+
+
+def test_padding_lies_right_and_may_be_everything():
+    assert_same_bits(masks.padding([2, 0], 3), masks.padding([2, 0], 3, side="right"))
+    assert masks.padding(0, 0).shape == (1, 0)
+    assert masks.padding(np.zeros((0,), int), 4).shape == (0, 1, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys"),
+    [
+        ((5,), None),
+        ((5,), (7,)),
+        ((2, 5), None),
+        ((2, 5), (2, 7)),
+        ((2, 5), (7,)),
+        ((5,), (2, 7)),
+        ((3, 1, 5), (2, 7)),
+        ((0, 5), None),
+        ((2, 0), (2, 7)),
+    ],
+)
+def test_segments(queries, keys):
+    random = np.random.default_rng(0)
+    queries = random.integers(-1, 3, queries)
+    given = None if keys is None else random.integers(-1, 3, keys).astype(np.int16)
+    actual = masks.segments(queries, given)
+    keys = queries if given is None else given
+    batch = np.broadcast_shapes(queries.shape[:-1], keys.shape[:-1])
+    heads = (1,) if batch else ()
+    assert actual.dtype == np.bool_
+    assert actual.shape == (*batch, *heads, queries.shape[-1], keys.shape[-1])
+    queries = np.broadcast_to(queries, (*batch, queries.shape[-1]))
+    keys = np.broadcast_to(keys, (*batch, keys.shape[-1]))
+    for index in np.ndindex(*batch, queries.shape[-1], keys.shape[-1]):
+        *entry, i, j = index
+        same = queries[*entry, i] == keys[*entry, j]
+        assert actual[*entry, *(0 for _ in heads), i, j] == same
+
+
+def test_segments_of_any_integers():
+    wide = masks.segments(np.array([2**64 - 1, 0], np.uint64), np.array([-1, 0, 2**62]))
+    assert_same_bits(wide, np.array([[False, False, False], [False, True, False]]))
+
+
+def test_packed_documents_are_those_documents_alone(dtype):
+    random = np.random.default_rng(1)
+    lengths = [3, 1, 5]
+    ids = np.repeat([7, -2, 7000], lengths)
+    query, key, value = (random.standard_normal((2, 9, 4)).astype(dtype) for _ in range(3))
+    mask = masks.segments(ids) & masks.causal(9)
+    packed = regard.scaled_dot_product_attention(query, key, value, mask)
+    start = 0
+    for length in lengths:
+        own = np.s_[:, start : start + length]
+        alone = regard.scaled_dot_product_attention(
+            query[own], key[own], value[own], is_causal=True
+        )
+        np.testing.assert_allclose(packed[own], alone, rtol=0, atol=8 * np.finfo(dtype).eps)
+        start += length
+
+
+@pytest.mark.parametrize("offset", [0, 2, -1, [3, 0], [[1], [5]]])
+@pytest.mark.parametrize("lengths", [0, 2, 6, [1, 4], [[0], [6]]])
+@pytest.mark.parametrize("q_len", [0, 1, 6])
+def test_prefix(q_len, lengths, offset):
+    actual = masks.prefix(q_len, 6, prefix_lengths=lengths, query_offset=offset)
+    batch = np.broadcast_shapes(np.shape(lengths), np.shape(offset))
+    assert actual.dtype == np.bool_
+    assert actual.shape == (*batch, *((1,) if batch else ()), q_len, 6)
+    lengths, offset = np.broadcast_to(lengths, batch), np.broadcast_to(offset, batch)
+    for index in np.ndindex(batch):
+        wanted = by_definition(q_len, 6, offset[index]) | (np.arange(6) < lengths[index])
+        assert_same_bits(actual[index][0] if batch else actual, wanted)
+
+
+def test_prefix_is_square_by_default():
+    assert_same_bits(masks.prefix(4, prefix_lengths=0), masks.causal(4))
+    assert_same_bits(masks.prefix(4, prefix_lengths=4), np.ones((4, 4), bool))
+
+
 @pytest.mark.parametrize("offset", [0, 2, -1, [3, 1]])
 def test_causal_mask_is_is_causal(offset, dtype, target):
     random = np.random.default_rng(0)
@@ -76,6 +217,12 @@ def test_as_additive(shape, dtype):
     actual = masks.as_additive(mask, dtype)
     assert_same_bits(actual, np.where(mask, 0, -np.inf).astype(dtype))
     assert_same_bits(mask, before)
+
+
+def test_as_additive_in_bfloat16():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    wanted = np.array([0, -np.inf], bfloat16)
+    assert_same_bits(masks.as_additive([True, False], bfloat16), wanted)
 
 
 def test_as_additive_of_lists_is_float32():
@@ -106,6 +253,119 @@ def test_as_additive_is_the_notebooks_triangle():
             lambda: masks.causal(2, query_offset=True),
             TypeError,
             "query_offset must be an int or an integer array, got bool",
+        ),
+        (lambda: masks.window(-1, window=(0, 0)), ValueError, "q_len must be at least 0, got -1"),
+        (
+            lambda: masks.window(2, 2.5, window=(0, 0)),
+            TypeError,
+            "kv_len must be an int, got float",
+        ),
+        (
+            lambda: masks.window(2, window=3),
+            TypeError,
+            "window must be a pair (left, right), got int",
+        ),
+        (
+            lambda: masks.window(2, window="10"),
+            TypeError,
+            "window must be a pair (left, right), got str",
+        ),
+        (
+            lambda: masks.window(2, window=None),
+            TypeError,
+            "window must be a pair (left, right), got NoneType",
+        ),
+        (
+            lambda: masks.window(2, window=(1,)),
+            ValueError,
+            "window must be a pair (left, right), got 1 numbers",
+        ),
+        (
+            lambda: masks.window(2, window=(1.0, 0)),
+            TypeError,
+            "window[0] must be an int, got float",
+        ),
+        (
+            lambda: masks.window(2, window=(1, True)),
+            TypeError,
+            "window[1] must be an int, got bool",
+        ),
+        (
+            lambda: masks.window(2, window=(0, -1)),
+            ValueError,
+            "window[1] must be at least 0, got -1",
+        ),
+        (
+            lambda: masks.window(2, window=(None, None), query_offset=0.5),
+            TypeError,
+            "query_offset must be an int or an integer array, got float64",
+        ),
+        (lambda: masks.padding(2, 3.0), TypeError, "kv_len must be an int, got float"),
+        (
+            lambda: masks.padding([2, 4], 3),
+            ValueError,
+            "key_lengths must be in 0 .. kv_len = 3, got 4",
+        ),
+        (
+            lambda: masks.padding(-1, 3),
+            ValueError,
+            "key_lengths must be in 0 .. kv_len = 3, got -1",
+        ),
+        (
+            lambda: masks.padding(10**30, 3),
+            ValueError,
+            f"key_lengths must be in 0 .. kv_len = 3, got {10**30}",
+        ),
+        (
+            lambda: masks.padding([2.0], 3),
+            TypeError,
+            "key_lengths must be an int or an integer array, got float64",
+        ),
+        (
+            lambda: masks.padding([True], 3),
+            TypeError,
+            "key_lengths must be an int or an integer array, got bool",
+        ),
+        (
+            lambda: masks.padding(2, 3, side="both"),
+            ValueError,
+            'side must be "right" or "left", got \'both\'',
+        ),
+        (
+            lambda: masks.segments([0.0, 1.0]),
+            TypeError,
+            "query_segments must be an integer array, got float64",
+        ),
+        (
+            lambda: masks.segments([0, 1], [True, False]),
+            TypeError,
+            "key_segments must be an integer array, got bool",
+        ),
+        (
+            lambda: masks.segments(3),
+            ValueError,
+            "query_segments must have one number for each row, got one number alone",
+        ),
+        (
+            lambda: masks.segments(np.zeros((2, 3), int), np.zeros((4, 3), int)),
+            ValueError,
+            "batch axes of query_segments and key_segments must broadcast, got shapes (2, 3) and "
+            "(4, 3)",
+        ),
+        (
+            lambda: masks.prefix(3, prefix_lengths=4),
+            ValueError,
+            "prefix_lengths must be in 0 .. kv_len = 3, got 4",
+        ),
+        (
+            lambda: masks.prefix(3, prefix_lengths=[1, 1.5]),
+            TypeError,
+            "prefix_lengths must be an int or an integer array, got float64",
+        ),
+        (
+            lambda: masks.prefix(3, prefix_lengths=[1, 2], query_offset=[1, 2, 3]),
+            ValueError,
+            "prefix_lengths and query_offset must broadcast, got shapes (2,) and (3,)",
         ),
         (
             lambda: masks.as_additive(np.tri(3)),

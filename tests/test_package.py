@@ -11,6 +11,7 @@ import re
 import sys
 import sysconfig
 import threading
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -42,16 +43,67 @@ for _name, _wanted in SIGNATURES.items():
     if _name != "scaled_dot_product_attention":
         _wanted |= {"*": None, "out": None, "threads": None}
 
+NEEDED = inspect.Parameter.empty
+BESIDE = {
+    "merge_attention_states": {"outputs": NEEDED, "lses": NEEDED},
+    "masks.causal": {"q_len": NEEDED, "kv_len": None, "*": None, "query_offset": 0},
+    "masks.window": {
+        "q_len": NEEDED,
+        "kv_len": None,
+        "*": None,
+        "window": NEEDED,
+        "query_offset": 0,
+    },
+    "masks.padding": {"key_lengths": NEEDED, "kv_len": NEEDED, "*": None, "side": "right"},
+    "masks.segments": {"query_segments": NEEDED, "key_segments": None},
+    "masks.prefix": {
+        "q_len": NEEDED,
+        "kv_len": None,
+        "*": None,
+        "prefix_lengths": NEEDED,
+        "query_offset": 0,
+    },
+    "masks.check": {"mask": NEEDED, "*": None, "allow_empty_rows": False},
+    "masks.as_additive": {"mask": NEEDED, "dtype": np.float32},
+    "positional.sinusoidal": {
+        "length": NEEDED,
+        "dim": NEEDED,
+        "base": 10000.0,
+        "*": None,
+        "dtype": np.float64,
+    },
+    "positional.rotary": {
+        "x": NEEDED,
+        "positions": None,
+        "*": None,
+        "base": 10000.0,
+        "rotary_dim": None,
+        "interleaved": False,
+        "inverse_frequencies": None,
+        "cache": None,
+        "out": None,
+    },
+    "positional.rotary_cache": {
+        "positions": NEEDED,
+        "rotary_dim": None,
+        "*": None,
+        "base": 10000.0,
+        "inverse_frequencies": None,
+        "dtype": np.float64,
+    },
+    "positional.alibi_slopes": {"heads": NEEDED, "*": None, "dtype": np.float64},
+}
 
-@pytest.mark.parametrize("name", SIGNATURES)
+
+@pytest.mark.parametrize("name", [*SIGNATURES, *BESIDE])
 def test_signature(name):
     actual, kind = {}, POSITIONAL
-    for parameter in inspect.signature(getattr(regard, name)).parameters.values():
+    for parameter in inspect.signature(attrgetter(name)(regard)).parameters.values():
         if parameter.kind == NAMED and kind == POSITIONAL:
             actual["*"], kind = None, NAMED
         assert parameter.kind == kind
         actual[parameter.name] = parameter.default
-    assert list(actual.items()) == list(SIGNATURES[name].items())
+    assert list(actual.items()) == list((SIGNATURES | BESIDE)[name].items())
 
 
 def modules():
@@ -64,16 +116,20 @@ def modules():
 
 def test_public_names_exist_and_are_documented():
     needed = {*SIGNATURES, "set_num_threads", "get_num_threads", "cpu_targets", "active_target"}
+    needed |= {name for name in BESIDE if "." not in name}
     assert needed | {"show_config"} <= set(regard.__all__)
     assert len(set(regard.__all__)) == len(regard.__all__)
     for name in regard.__all__:
         thing = getattr(regard, name)
         if not isinstance(thing, str):
             assert (thing.__doc__ or "").strip(), name
-    for name, parameters in SIGNATURES.items():
+    for module in ("masks", "positional"):
+        public = {name.split(".")[1] for name in BESIDE if name.startswith(f"{module}.")}
+        assert public == set(getattr(regard, module).__all__)
+    for name, parameters in (SIGNATURES | BESIDE).items():
         for parameter in parameters:
             assert parameter == "*" or re.search(
-                rf"\b{parameter}\b", getattr(regard, name).__doc__
+                rf"\b{parameter}\b", attrgetter(name)(regard).__doc__
             ), f"{name} does not tell what {parameter} is"
 
 

@@ -36,6 +36,13 @@ def test_sinusoidal_is_rounded_once(dtype):
     assert_same_bits(positional.sinusoidal(1000, 33, dtype=dtype), wanted)
 
 
+def test_encodings_in_bfloat16():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    encoding, slopes = positional.sinusoidal(9, 5), positional.alibi_slopes(12)
+    assert_same_bits(positional.sinusoidal(9, 5, dtype=bfloat16), encoding.astype(bfloat16))
+    assert_same_bits(positional.alibi_slopes(12, dtype=bfloat16), slopes.astype(bfloat16))
+
+
 def test_sinusoidal_takes_integers_of_any_type():
     wanted = positional.sinusoidal(4, 6)
     assert_same_bits(positional.sinusoidal(np.int8(4), np.uint64(6)), wanted)
@@ -67,3 +74,54 @@ def test_sinusoidal_errors(arguments, error, message):
 def test_sinusoidal_needs_a_floating_dtype(dtype):
     with pytest.raises(TypeError, match="dtype must be floating-point, got"):
         positional.sinusoidal(2, 4, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("heads", "exponents"),
+    [
+        (1, [8]),
+        (2, [4, 8]),
+        (3, [4, 8, 2]),
+        (6, [2, 4, 6, 8, 1, 3]),
+        (7, [2, 4, 6, 8, 1, 3, 5]),
+        (8, [1, 2, 3, 4, 5, 6, 7, 8]),
+        (12, [1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5]),
+        (np.int8(16), np.arange(1, 17) / 2),
+    ],
+)
+def test_alibi_slopes(heads, exponents):
+    wanted = 2.0 ** -np.asarray(exponents, float)
+    np.testing.assert_allclose(positional.alibi_slopes(heads), wanted, rtol=2**-51)
+
+
+@pytest.mark.parametrize("heads", [*range(1, 70), 112, 1000])
+def test_alibi_slopes_are_those_of_the_powers_of_two_around(heads):
+    slopes = positional.alibi_slopes(heads)
+    below = 2 ** (len(bin(heads)) - 3)
+    assert slopes.shape == (heads,)
+    assert_same_bits(slopes[:below], positional.alibi_slopes(below))
+    assert_same_bits(slopes[below:], positional.alibi_slopes(2 * below)[::2][: heads - below])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, "float64"])
+def test_alibi_slopes_are_rounded_once(dtype):
+    wanted = positional.alibi_slopes(12).astype(dtype)
+    assert_same_bits(positional.alibi_slopes(12, dtype=dtype), wanted)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: positional.alibi_slopes(0), ValueError, "heads must be at least 1, got 0"),
+        (lambda: positional.alibi_slopes(8.0), TypeError, "heads must be an int, got float"),
+        (
+            lambda: positional.alibi_slopes(8, dtype=int),
+            TypeError,
+            "dtype must be floating-point, got int64",
+        ),
+    ],
+)
+def test_alibi_slopes_errors(call, error, message):
+    with pytest.raises(error) as raised:
+        call()
+    assert str(raised.value) == message

@@ -10,6 +10,7 @@ from regard._config import (
     show_config,
 )
 from regard._core import __version__
+from regard._merge import merge_attention_states
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._self_attention import SelfAttention
 from regard._stages import apply_mask, matmul, scale, softmax
@@ -25,6 +26,7 @@ __all__ = [
     "get_num_threads",
     "masks",
     "matmul",
+    "merge_attention_states",
     "positional",
     "scale",
     "scaled_dot_product_attention",

@@ -40,7 +40,7 @@ def _compute_type(name: str, array: NDArray[Any]) -> np.dtype[Any]:
     raise TypeError(f"{name} must be an array of float32 or float64, got {array.dtype}")
 
 
-def _as_readable(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def as_readable(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return `array` itself, or a copy where the type, alignment or strides forbid reading it."""
     readable = np.asarray(array, dtype=dtype)
     strides_fit = all(stride % dtype.itemsize == 0 for stride in readable.strides)
@@ -57,35 +57,7 @@ def as_float_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
     """
     arrays = {name: as_array(name, value) for name, value in arguments.items()}
     dtype = np.result_type(*(_compute_type(name, array) for name, array in arrays.items()))
-    return tuple(_as_readable(array, dtype) for array in arrays.values())
-
-
-def is_16_bit(dtype: np.dtype[Any]) -> bool:
-    """Tell whether `dtype` is float16 or bfloat16, which another package defines for NumPy."""
-    return dtype == np.float16 or dtype.name == "bfloat16"
-
-
-def as_stored_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
-    """Convert named arguments to arrays that attention reads, each of its own type.
-
-    These are float16, bfloat16, float32 and float64. Integers, bools and lists of them become
-    float64, as in NumPy; other byte orders become native. Arrays that are fine already are returned
-    as they are.
-    """
-    readable = []
-    for name, value in arguments.items():
-        array = as_array(name, value)
-        native = array.dtype.newbyteorder("=")
-        if native in _COMPUTE_TYPES or is_16_bit(native):
-            readable.append(_as_readable(array, native))
-        elif array.dtype.kind in "biu":
-            readable.append(_as_readable(array, np.dtype(np.float64)))
-        else:
-            raise TypeError(
-                f"{name} must be an array of float16, bfloat16, float32 or float64, "
-                f"got {array.dtype}"
-            )
-    return tuple(readable)
+    return tuple(as_readable(array, dtype) for array in arrays.values())
 
 
 def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
@@ -94,12 +66,12 @@ def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
         return None
     array = as_array("mask", mask)
     if array.dtype.kind == "b":
-        return _as_readable(array, np.dtype(np.bool_))
-    if is_16_bit(array.dtype.newbyteorder("=")):
+        return as_readable(array, np.dtype(np.bool_))
+    if array.dtype.name in ("float16", "bfloat16"):
         return array.astype(np.float32)
     native = array.dtype.newbyteorder("=")
     if native in _COMPUTE_TYPES:
-        return _as_readable(array, native)
+        return as_readable(array, native)
     if array.dtype.kind in "iu":
         raise TypeError(
             f"mask must be bool (True = may attend) or float (added to the scores), got "

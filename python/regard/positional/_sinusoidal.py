@@ -1,24 +1,23 @@
-"""Encodings that tell attention where a token sits."""
+"""Sines and cosines of the position, to be added to an embedding."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import count, real_number
+from regard._inputs import count
+from regard._storage import floating
+from regard.positional._frequencies import DEFAULT_BASE, geometric
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
-
-__all__ = ["sinusoidal"]
 
 
 def sinusoidal(
     length: SupportsIndex,
     dim: SupportsIndex,
-    base: SupportsFloat = 10000.0,
+    base: SupportsFloat = DEFAULT_BASE,
     *,
     dtype: DTypeLike = np.float64,
 ) -> NDArray[np.floating[Any]]:
@@ -67,20 +66,9 @@ def sinusoidal(
     """
     length = count("length", length)
     dim = count("dim", dim, minimum=1)
-    to = np.dtype(dtype)
-    if to.kind != "f":
-        raise TypeError(f"dtype must be floating-point, got {to}")
-    exponent = 2 * np.arange((dim + 1) // 2) / dim
-    rate = 1 / np.power(_positive("base", base), exponent)
-    angle = np.arange(length)[:, None] * rate
+    to = floating("dtype", dtype)
+    angle = np.arange(length)[:, None] * geometric(dim, base)
     encoding = np.empty((length, dim), to)
     encoding[:, 0::2] = np.sin(angle)
     encoding[:, 1::2] = np.cos(angle[:, : dim // 2])
     return encoding
-
-
-def _positive(name: str, value: SupportsFloat) -> float:
-    number = real_number(name, value)
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{name} must be positive and finite, got {number}")
-    return number

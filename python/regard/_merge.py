@@ -1,0 +1,169 @@
+"""Attention over disjoint sets of keys, joined."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._storage import compute_type, result_type, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+
+def merge_attention_states(
+    outputs: Iterable[ArrayLike], lses: Iterable[ArrayLike]
+) -> tuple[Array, Array]:
+    r"""Join attention over disjoint sets of keys into attention over all of them.
+
+    .. math:: \mathrm{lse} = \log \sum_i e^{\mathrm{lse}_i}, \quad
+              \mathrm{output} = \sum_i e^{\mathrm{lse}_i - \mathrm{lse}}\, \mathrm{output}_i
+
+    because a softmax over the concatenation of two vectors is the softmax over each, weighed by
+    its share in the common denominator [1]_ [2]_. Merging is associative and commutative up to
+    rounding [3]_: keys may be split by blocks, files or machines, and a shared prefix attended to
+    once.
+
+    Parameters
+    ----------
+    outputs : sequence of array_like, each of shape (..., q_len, value_dim)
+        The parts' outputs, one or more; or one array with the parts along its first axis. Float16,
+        bfloat16, float32 or float64; integers and lists become float64. Parts broadcast among each
+        other, but for value_dim.
+    lses : sequence of array_like, each of shape (..., q_len)
+        The natural log-sum-exp of each part's visible scores, as ``return_lse`` gives it, in the
+        same order. Where another library gives it to base 2, multiply by ``log(2)``.
+
+    Returns
+    -------
+    output : ndarray, shape (..., q_len, value_dim)
+        Of the result type of `outputs`.
+    lse : ndarray, shape (..., q_len)
+        Float64 if any array is, else float32.
+
+    Raises
+    ------
+    TypeError
+        If an array has the wrong type.
+    ValueError
+        If there is no part, `outputs` and `lses` do not have as many, or shapes disagree.
+
+    See Also
+    --------
+    scaled_dot_product_attention : gives a part, with ``return_lse=True``.
+
+    Notes
+    -----
+    A part that saw no key in a row (lse -inf) changes no bit of that row; a row in which no part
+    saw one keeps output 0 and lse -inf. NaN in a part shows, as does infinity. A part whose lse is
+    +inf outweighs all that are finite; two such parts in a row are undetermined, hence NaN. One
+    part alone comes back as it is.
+
+    Weights of the parts are computed in float64; products and sums in float64 for float64 outputs,
+    and in float32 for all narrower types, always in the order of the parts.
+
+    Each part must see keys that no other part sees, and `sinks` must be given to one of the calls
+    only: each lse includes them.
+
+    References
+    ----------
+    .. [1] Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+       https://arxiv.org/abs/1805.02867
+    .. [2] Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with
+       IO-Awareness", 2022, section 3.1. https://arxiv.org/abs/2205.14135
+    .. [3] Ye et al., "FlashInfer: Efficient and Customizable Attention Engine for LLM Inference
+       Serving", 2025, which calls (output, lse) an attention state.
+       https://arxiv.org/abs/2501.01005
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> query = rng.standard_normal((8, 5, 64))
+    >>> key, value = rng.standard_normal((2, 8, 1000, 64))
+    >>> outputs, lses = [], []
+    >>> for start in range(0, 1000, 300):
+    ...     block = slice(start, start + 300)
+    ...     output, lse = regard.scaled_dot_product_attention(
+    ...         query, key[:, block], value[:, block], return_lse=True
+    ...     )
+    ...     outputs.append(output)
+    ...     lses.append(lse)
+    >>> merged, lse = regard.merge_attention_states(outputs, lses)
+    >>> whole = regard.scaled_dot_product_attention(query, key, value)
+    >>> bool(np.allclose(merged, whole, rtol=0, atol=1e-14))
+    True
+    """
+    states = [stored(f"outputs[{i}]", part) for i, part in enumerate(_parts("outputs", outputs))]
+    sums = [stored(f"lses[{i}]", part) for i, part in enumerate(_parts("lses", lses))]
+    rows, value_dim = _common_shape(states, sums)
+    types = [state.dtype for state in states]
+    compute = compute_type(*types)
+    lse_type = compute_type(*types, *(part.dtype for part in sums))
+
+    # NaN and infinity are results here, not warnings.
+    with np.errstate(all="ignore"):
+        logs = [np.broadcast_to(part, rows).astype(np.float64) for part in sums]
+        top = reduce(np.maximum, logs)
+        # Equal infinities differ by nothing, where NumPy says NaN.
+        shares = [np.where(log == top, 1.0, np.exp(log - top)) for log in logs]
+        # One after the other: np.sum's order depends on the shape, and with it a row's bits.
+        total = reduce(np.add, shares)
+        lse = np.where(total == 1, top, top + np.log(total))
+        nobody = top == -np.inf
+        total = np.where(nobody, 1.0, total)
+        total = np.where((top == np.inf) & (total > 1), np.nan, total)
+
+        # -0.0 is what a sum starts from if its first term is to keep its sign.
+        merged = np.full((*rows, value_dim), -0.0, compute)
+        for state, log, share in zip(states, logs, shares, strict=True):
+            weight = (share / total).astype(compute)
+            term = weight[..., None] * state.astype(compute, copy=False)
+            # Where nobody saw a key, outputs are 0, or NaN if all visible scores were -inf: shown.
+            term[(log == -np.inf) & ~nobody] = -0.0
+            merged += term
+        return merged.astype(result_type(types), copy=False), lse.astype(lse_type)
+
+
+def _parts(name: str, parts: Iterable[ArrayLike]) -> list[ArrayLike]:
+    try:
+        return list(parts)
+    except TypeError:
+        raise TypeError(
+            f"{name} must be a sequence of arrays, one for each part, got {type(parts).__name__}"
+        ) from None
+
+
+def _common_shape(states: list[Array], sums: list[Array]) -> tuple[tuple[int, ...], int]:
+    """Return the shape of the rows, ``(..., q_len)``, and value_dim."""
+    if not states or len(states) != len(sums):
+        raise ValueError(
+            "outputs and lses must have as many parts, one or more, got "
+            f"{len(states)} and {len(sums)}"
+        )
+    for i, (state, total) in enumerate(zip(states, sums, strict=True)):
+        if state.ndim < 2 or total.ndim < 1:
+            raise ValueError(
+                f"outputs[{i}] must be (..., q_len, value_dim) and lses[{i}] (..., q_len), got "
+                f"shapes {state.shape} and {total.shape}"
+            )
+        if state.shape[-1] != states[0].shape[-1]:
+            raise ValueError(
+                f"outputs must share value_dim, got {states[0].shape[-1]} and {state.shape[-1]} in "
+                f"outputs[{i}]"
+            )
+    shapes = [state.shape[:-1] for state in states] + [total.shape for total in sums]
+    try:
+        return np.broadcast_shapes(*shapes), states[0].shape[-1]
+    except ValueError:
+        raise ValueError(
+            "outputs without their last axis and lses must broadcast to one shape (..., q_len), "
+            f"got {', '.join(map(str, shapes))}"
+        ) from None

@@ -1,0 +1,13 @@
+"""Masks that say which keys a query may attend to.
+
+A mask is a bool array, True where a query may attend, that broadcasts to
+``(..., heads, q_len, kv_len)``. As with any bool arrays, ``a & b`` lets a query attend where both
+do, ``a | b`` where either does, and ``~a`` where `a` does not.
+"""
+
+from regard.masks._additive import as_additive
+from regard.masks._check import check
+from regard.masks._positions import causal, prefix, window
+from regard.masks._sequences import padding, segments
+
+__all__ = ["as_additive", "causal", "check", "padding", "prefix", "segments", "window"]

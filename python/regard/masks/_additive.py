@@ -1,0 +1,49 @@
+"""Masks that are added to the scores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._storage import floating
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+
+def as_additive(mask: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[np.floating[Any]]:
+    """Turn a bool mask into one that is added to the scaled scores.
+
+    Parameters
+    ----------
+    mask : array_like of bool
+        True where a query may attend.
+    dtype : dtype, optional
+        A floating-point dtype.
+
+    Returns
+    -------
+    numpy.ndarray
+        The shape of `mask`, in `dtype`: 0 where `mask` is True and -inf elsewhere.
+
+    Raises
+    ------
+    TypeError
+        If `mask` is not bool or `dtype` is not floating-point.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.masks.as_additive(regard.masks.causal(3))
+    array([[  0., -inf, -inf],
+           [  0.,   0., -inf],
+           [  0.,   0.,   0.]], dtype=float32)
+    """
+    allowed = np.asarray(mask)
+    if allowed.dtype != np.bool_:
+        raise TypeError(f"mask must be bool (True = may attend), got {allowed.dtype}")
+    to = floating("dtype", dtype)
+    additive = np.zeros(allowed.shape, to)
+    additive[~allowed] = -np.inf
+    return additive

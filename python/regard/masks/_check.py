@@ -1,0 +1,186 @@
+"""Masks that are most likely not what was meant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from regard._inputs import as_mask
+from regard._storage import compute_type
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Bools = NDArray[np.bool_]
+
+Mask = TypeVar("Mask", bound="ArrayLike")
+
+# What others write for "hidden" in place of -inf: -1e4, -1e9, the lowest number of the type.
+_MEANT_AS_HIDDEN = -1e4
+
+
+def check(mask: Mask, *, allow_empty_rows: bool = False) -> Mask:
+    """Return a mask as it is, or raise an error where it looks like a mistake.
+
+    Attention takes any mask at its word. This function is for whoever wants to be told: use it in
+    the call, ``scaled_dot_product_attention(query, key, value, check(mask))``, and leave it out
+    where a mask is meant as it is. It refuses
+
+    1. an inverted causal mask: in every matrix of the last two axes, query ``i`` is shown the keys
+       ``j > i + c`` alone (the mask of `nn.MultiheadAttention`, whose True hides), or those
+       ``j >= i + c`` alone (``np.triu`` for ``np.tril``), where ``c`` is 0 or ``kv_len - q_len``;
+       other keys may be shown to all queries, as inverted padding is;
+    2. a float mask of zeros and ones, which would be added to the scores and hide nothing;
+    3. a float mask with NaN, as ``0 * -inf`` gives, or with +inf;
+    4. a float mask with a row of nothing but -10000 and less, where not all is -inf: such numbers
+       hide a key only beside larger ones, and that row's output is a mean of values in place of 0;
+    5. a row that sees no key, unless `allow_empty_rows`: its output is 0.
+
+    Parameters
+    ----------
+    mask : array_like of bool or float
+        As for `regard.scaled_dot_product_attention`.
+    allow_empty_rows : bool, default False
+        Rows that see no key are meant: queries that are padding, sequences of length 0.
+
+    Returns
+    -------
+    array_like
+        `mask` itself.
+
+    Raises
+    ------
+    TypeError
+        If `mask` is neither bool nor float: an integer mask could mean either.
+    ValueError
+        If it looks like a mistake. The message says what was seen and how to mend it.
+
+    Notes
+    -----
+    Not recognised, since they may be meant: inverted padding by itself (it looks like padding on
+    the other side), masks of a single query, and numbers such as -1e9 beside larger ones. These
+    last are added like any other: what they push down has weight 0, but NaN there still shows, and
+    no block of keys is skipped.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> regard.masks.check(np.tril(np.ones((3, 3), bool))).astype(int)
+    array([[1, 0, 0],
+           [1, 1, 0],
+           [1, 1, 1]])
+    >>> regard.masks.check(np.triu(np.ones((3, 3), bool), 1))
+    Traceback (most recent call last):
+    ...
+    ValueError: mask looks inverted: it shows query i the keys j > i and hides those before; True \
+means may attend here (nn.MultiheadAttention's True hides): pass ~mask
+    """
+    given = as_mask(mask)
+    if given is None:
+        raise TypeError("mask must be an array of bool or float, got None")
+    array = np.atleast_1d(_distinct(given))
+    if array.size == 0:
+        return mask
+    if array.dtype == np.bool_:
+        _refuse_inverted(
+            array, "True means may attend here (nn.MultiheadAttention's True hides): pass ~mask"
+        )
+        empty = _no(array)
+    else:
+        added = array.astype(compute_type(array.dtype), copy=False)
+        _refuse_numbers(added)
+        meant = added > _MEANT_AS_HIDDEN
+        _refuse_inverted(meant, "0 shows a key and -inf hides it: swap the two")
+        empty = _no(added > -np.inf)
+        _refuse_pushed_down(_no(meant) & ~empty)
+    if not allow_empty_rows:
+        _refuse_empty(empty)
+    return mask
+
+
+def _distinct(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the matrices that differ: what is broadcast along a leading axis is read once."""
+    leading = zip(array.shape[:-2], array.strides[:-2], strict=True)
+    return array[
+        tuple(slice(1) if size and not stride else slice(None) for size, stride in leading)
+    ]
+
+
+def _no(visible: Bools) -> Bools:
+    """Return the rows that are shown no key."""
+    return np.asarray(~visible.any(axis=-1))
+
+
+def _refuse_numbers(added: NDArray[Any]) -> None:
+    if np.isnan(added).any():
+        raise ValueError(
+            "mask holds NaN, as 0 * -inf gives: build it with masks.as_additive(visible) or "
+            "np.where(visible, 0, -np.inf)"
+        )
+    if (added == np.inf).any():
+        raise ValueError("mask holds +inf, which no softmax can weigh: -inf hides, 0 shows")
+    ones = added == 1
+    if ones.any() and (ones | (added == 0)).all():
+        raise ValueError(
+            f"mask holds zeros and ones in {added.dtype}, which are added to the scores and hide "
+            "nothing: use mask.astype(bool) if 1 means may attend"
+        )
+
+
+def _refuse_inverted(visible: Bools, remedy: str) -> None:
+    if visible.ndim < 2:
+        return
+    q_len, kv_len = visible.shape[-2:]
+    for offset in dict.fromkeys((0, kv_len - q_len)):
+        diagonal = f"i {offset:+d}".replace("+", "+ ").replace("-", "- ") if offset else "i"
+        if _hides_up_to(offset, visible):
+            raise ValueError(
+                f"mask looks inverted: it shows query i the keys j > {diagonal} and hides those "
+                f"before; {remedy}"
+            )
+        if _hides_up_to(offset - 1, visible):
+            raise ValueError(
+                f"mask looks turned round: it shows query i the keys j >= {diagonal} and hides "
+                "those before; a causal mask does the opposite: use np.tril for np.triu, or "
+                "masks.causal"
+            )
+
+
+def _hides_up_to(last: int, visible: Bools) -> bool:
+    """Tell whether what is hidden is a causal mask: keys ``j <= i + last``, but for some columns.
+
+    Columns that the last query is shown are left out of the comparison: no row may hide them.
+    """
+    q_len, kv_len = visible.shape[-2:]
+    before = np.arange(kv_len) <= np.arange(q_len)[:, None] + last
+    hidden = ~visible[..., -1:, :]
+    # Without a second key, and one that only later queries are not shown, this is no triangle.
+    is_triangle = (hidden.sum(axis=-1) >= 2) & (hidden & ~before[0]).any(axis=-1)
+    if not is_triangle.any():
+        return False
+    if (visible[..., 0, :] == (before[0] & hidden[..., 0, :])).any():
+        return False
+    return bool((visible != (before & hidden)).all())
+
+
+def _refuse_pushed_down(rows: Bools) -> None:
+    if rows.any():
+        raise ValueError(
+            f"mask hides every key of {_told(rows)} by finite numbers, which gives a mean of "
+            "values and not 0: use -inf, as in np.where(mask <= -1e4, -np.inf, mask)"
+        )
+
+
+def _refuse_empty(rows: Bools) -> None:
+    if rows.any():
+        raise ValueError(
+            f"mask lets {_told(rows)} see no key, whose output is 0: "
+            "pass allow_empty_rows=True if that is meant"
+        )
+
+
+def _told(rows: Bools) -> str:
+    first = ", ".join(str(i) for i in np.argwhere(rows)[0])
+    return f"{rows.sum()} of {rows.size} rows (the first at [{first}])"

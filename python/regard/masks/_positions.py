@@ -1,0 +1,215 @@
+"""Masks that follow from where queries and keys sit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, SupportsIndex
+
+import numpy as np
+
+from regard._inputs import count
+from regard.masks._per_batch import diagonals, lengths
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+
+def causal(
+    q_len: SupportsIndex,
+    kv_len: SupportsIndex | None = None,
+    *,
+    query_offset: ArrayLike = 0,
+) -> NDArray[np.bool_]:
+    """Let each query attend to its own position and those before it.
+
+    Query ``i`` sits at position ``i + query_offset`` and may attend to key ``j`` iff
+    ``j <= i + query_offset``.
+
+    Parameters
+    ----------
+    q_len : int
+        Number of queries.
+    kv_len : int, optional
+        Number of keys; `q_len` when not given.
+    query_offset : int or integer array, optional
+        How many keys precede the first query: one number, or one per batch entry. 0 aligns the
+        first query with the first key (PyTorch, JAX); ``kv_len - q_len`` aligns the last query
+        with the last key (FlashAttention). It may be negative: queries before the first key
+        attend to none.
+
+    Returns
+    -------
+    numpy.ndarray of bool
+        Shape ``(q_len, kv_len)`` for one offset; ``(*batch, 1, q_len, kv_len)`` for offsets of
+        shape ``batch``, where the 1 stands for the heads.
+
+    Raises
+    ------
+    TypeError
+        If a length or an offset is not an integer.
+    ValueError
+        If a length is negative.
+
+    See Also
+    --------
+    regard.scaled_dot_product_attention : ``is_causal=True`` does the same without a mask.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.masks.causal(3).astype(int)
+    array([[1, 0, 0],
+           [1, 1, 0],
+           [1, 1, 1]])
+
+    One new query behind four cached keys, and behind two:
+
+    >>> regard.masks.causal(1, 5, query_offset=[4, 2]).astype(int)[:, 0]
+    array([[[1, 1, 1, 1, 1]],
+    <BLANKLINE>
+           [[1, 1, 1, 0, 0]]])
+    """
+    q_len = count("q_len", q_len)
+    kv_len = q_len if kv_len is None else count("kv_len", kv_len)
+    last_visible = np.arange(q_len)[:, None] + diagonals(query_offset, 0, q_len, kv_len)
+    return np.arange(kv_len) <= last_visible
+
+
+def window(
+    q_len: SupportsIndex,
+    kv_len: SupportsIndex | None = None,
+    *,
+    window: tuple[SupportsIndex | None, SupportsIndex | None],
+    query_offset: ArrayLike = 0,
+) -> NDArray[np.bool_]:
+    """Let each query attend to its neighbours: the keys near its own position.
+
+    Query ``i`` sits at position ``p = i + query_offset`` and may attend to key ``j`` iff
+    ``p - left <= j <= p + right``. Neighbours are counted, as in FlashAttention and ONNX: a causal
+    window of ``n`` keys, the query's own among them, is ``(n - 1, 0)``.
+
+    Parameters
+    ----------
+    q_len : int
+        Number of queries.
+    kv_len : int, optional
+        Number of keys; `q_len` when not given.
+    window : pair of int or None
+        ``(left, right)``: how many keys before and behind its position a query may attend to. None
+        is no bound on that side.
+    query_offset : int or integer array, optional
+        How many keys precede the first query: one number, or one per batch entry.
+
+    Returns
+    -------
+    numpy.ndarray of bool
+        Shape ``(q_len, kv_len)`` for one offset; ``(*batch, 1, q_len, kv_len)`` for offsets of
+        shape ``batch``.
+
+    Raises
+    ------
+    TypeError
+        If `window` is not a pair, or a length, a side or an offset is not an integer.
+    ValueError
+        If a length or a side is negative, or `window` does not have two sides.
+
+    See Also
+    --------
+    regard.scaled_dot_product_attention : ``window=(left, right)`` does the same without a mask, at
+        the cost of the window alone.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.masks.window(4, window=(1, 0)).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [0, 1, 1, 0],
+           [0, 0, 1, 1]])
+
+    The same, but the first key stays visible:
+
+    >>> nearby, first = regard.masks.window(4, window=(1, 0)), regard.masks.padding(1, 4)
+    >>> (nearby | first).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 0, 1, 1]])
+    """
+    q_len = count("q_len", q_len)
+    kv_len = q_len if kv_len is None else count("kv_len", kv_len)
+    if not isinstance(window, tuple | list):
+        raise TypeError(f"window must be a pair (left, right), got {type(window).__name__}")
+    if len(window) != 2:
+        raise ValueError(f"window must be a pair (left, right), got {len(window)} numbers")
+    left, right = (
+        None if side is None else count(f"window[{i}]", side) for i, side in enumerate(window)
+    )
+    rows, keys = np.arange(q_len)[:, None], np.arange(kv_len)
+    shape = np.broadcast_shapes((q_len, kv_len), diagonals(query_offset, 0, q_len, kv_len).shape)
+    visible = np.ones(shape, bool)
+    if left is not None:
+        visible &= keys >= rows + diagonals(query_offset, -left, q_len, kv_len)
+    if right is not None:
+        visible &= keys <= rows + diagonals(query_offset, right, q_len, kv_len)
+    return visible
+
+
+def prefix(
+    q_len: SupportsIndex,
+    kv_len: SupportsIndex | None = None,
+    *,
+    prefix_lengths: ArrayLike,
+    query_offset: ArrayLike = 0,
+) -> NDArray[np.bool_]:
+    """Let each query attend to a prefix, and beyond it to its own position and those before it.
+
+    Query ``i`` may attend to key ``j`` iff ``j < prefix_lengths`` or ``j <= i + query_offset``: the
+    mask of a prefix language model, whose input is read in both directions and whose continuation
+    is causal.
+
+    Parameters
+    ----------
+    q_len : int
+        Number of queries.
+    kv_len : int, optional
+        Number of keys; `q_len` when not given.
+    prefix_lengths : int or integer array
+        How many keys, from the first, every query may attend to: one number, or one per batch
+        entry, each in ``0 .. kv_len``.
+    query_offset : int or integer array, optional
+        How many keys precede the first query: one number, or one per batch entry.
+
+    Returns
+    -------
+    numpy.ndarray of bool
+        Shape ``(q_len, kv_len)`` for one prefix and one offset; ``(*batch, 1, q_len, kv_len)`` for
+        prefixes or offsets of shape ``batch``.
+
+    Raises
+    ------
+    TypeError
+        If a length or an offset is not an integer.
+    ValueError
+        If a length is negative, a prefix is longer than `kv_len`, or `prefix_lengths` and
+        `query_offset` do not broadcast.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.masks.prefix(4, prefix_lengths=2).astype(int)
+    array([[1, 1, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 1, 1, 1]])
+    """
+    q_len = count("q_len", q_len)
+    kv_len = q_len if kv_len is None else count("kv_len", kv_len)
+    in_prefix = np.arange(kv_len) < lengths("prefix_lengths", prefix_lengths, kv_len)
+    before = causal(q_len, kv_len, query_offset=query_offset)
+    try:
+        return in_prefix | before
+    except ValueError:
+        raise ValueError(
+            "prefix_lengths and query_offset must broadcast, got shapes "
+            f"{np.shape(prefix_lengths)} and {np.shape(query_offset)}"
+        ) from None

@@ -1,0 +1,144 @@
+"""Masks that follow from which sequence a key belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+
+import numpy as np
+
+from regard._inputs import count
+from regard.masks._per_batch import lengths
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+
+def padding(
+    key_lengths: ArrayLike, kv_len: SupportsIndex, *, side: Literal["right", "left"] = "right"
+) -> NDArray[np.bool_]:
+    """Hide the padding of sequences that are shorter than their array.
+
+    Parameters
+    ----------
+    key_lengths : int or integer array
+        How many keys are real: one number, or one per batch entry, each in ``0 .. kv_len``.
+    kv_len : int
+        Number of keys, padding included.
+    side : {"right", "left"}, default "right"
+        Where the padding lies: behind the sequence, or before it, as tokenizers of Hugging Face
+        put it for generation (``padding_side="left"``).
+
+    Returns
+    -------
+    numpy.ndarray of bool
+        Shape ``(*batch, 1, 1, kv_len)`` for lengths of shape ``batch``, where the ones stand for
+        heads and queries; ``(1, kv_len)`` for one length.
+
+    Raises
+    ------
+    TypeError
+        If a length is not an integer.
+    ValueError
+        If a length is not in ``0 .. kv_len``, or `side` is another word.
+
+    See Also
+    --------
+    regard.scaled_dot_product_attention : ``key_lengths`` hides padding on the right without a mask.
+
+    Notes
+    -----
+    A tokenizer's ``attention_mask`` ``(batch, kv_len)`` of ones and zeros says the same:
+    ``attention_mask.astype(bool)[:, None, None, :]``. Padding on the left moves tokens, not
+    positions within the array: ``padding(...) & causal(...)`` is right as it is, but encodings of
+    positions must count from each sequence's first token.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.masks.padding([3, 1], 4).astype(int)[:, 0, 0]
+    array([[1, 1, 1, 0],
+           [1, 0, 0, 0]])
+    >>> regard.masks.padding([3, 1], 4, side="left").astype(int)[:, 0, 0]
+    array([[0, 1, 1, 1],
+           [0, 0, 0, 1]])
+    """
+    kv_len = count("kv_len", kv_len)
+    if side not in ("right", "left"):
+        raise ValueError(f'side must be "right" or "left", got {side!r}')
+    real = lengths("key_lengths", key_lengths, kv_len)
+    keys = np.arange(kv_len)
+    visible: NDArray[np.bool_] = keys < real if side == "right" else keys >= kv_len - real
+    return visible if visible.ndim > 1 else visible[None]
+
+
+def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -> NDArray[np.bool_]:
+    """Keep documents apart that are packed into one sequence.
+
+    A query may attend to a key iff both have the same number. ``segments(ids) & causal(length)``
+    is causal within each document, since documents lie one behind the other.
+
+    Parameters
+    ----------
+    query_segments : array_like of int, shape (q_len,) or (*batch, q_len)
+        The number of the document that each query belongs to. Any numbers, in any order; padding
+        is a document of its own, whose rows nobody reads.
+    key_segments : array_like of int, shape (kv_len,) or (*batch, kv_len), optional
+        The same for keys; `query_segments` when not given. Batch axes broadcast.
+
+    Returns
+    -------
+    numpy.ndarray of bool
+        Shape ``(q_len, kv_len)``, or ``(*batch, 1, q_len, kv_len)`` where either has batch axes.
+
+    Raises
+    ------
+    TypeError
+        If the numbers are not integers.
+    ValueError
+        If an array has no axis, or batch axes do not broadcast.
+
+    See Also
+    --------
+    regard.scaled_dot_product_attention_ragged : packed sequences without a mask: what lies between
+        two documents is never computed.
+
+    Examples
+    --------
+    >>> import regard
+    >>> ids = [0, 0, 1, 1, 1]
+    >>> regard.masks.segments(ids).astype(int)
+    array([[1, 1, 0, 0, 0],
+           [1, 1, 0, 0, 0],
+           [0, 0, 1, 1, 1],
+           [0, 0, 1, 1, 1],
+           [0, 0, 1, 1, 1]])
+    >>> (regard.masks.segments(ids) & regard.masks.causal(5)).astype(int)
+    array([[1, 0, 0, 0, 0],
+           [1, 1, 0, 0, 0],
+           [0, 0, 1, 0, 0],
+           [0, 0, 1, 1, 0],
+           [0, 0, 1, 1, 1]])
+    """
+    queries = _ids("query_segments", query_segments)
+    keys = queries if key_segments is None else _ids("key_segments", key_segments)
+    try:
+        np.broadcast_shapes(queries.shape[:-1], keys.shape[:-1])
+    except ValueError:
+        raise ValueError(
+            "batch axes of query_segments and key_segments must broadcast, got shapes "
+            f"{queries.shape} and {keys.shape}"
+        ) from None
+    queries, keys = queries[..., :, None], keys[..., None, :]
+    if max(queries.ndim, keys.ndim) > 2:
+        queries, keys = queries[..., None, :, :], keys[..., None, :, :]
+    same: NDArray[np.bool_] = queries == keys
+    return same
+
+
+def _ids(name: str, value: ArrayLike) -> NDArray[Any]:
+    ids = np.asarray(value)
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be an integer array, got {ids.dtype}")
+    if ids.ndim == 0:
+        raise ValueError(f"{name} must have one number for each row, got one number alone")
+    return ids

@@ -1,0 +1,71 @@
+"""Slopes of the linear penalty on distance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from regard._inputs import count
+from regard._storage import floating
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+
+def alibi_slopes(
+    heads: SupportsIndex, *, dtype: DTypeLike = np.float64
+) -> NDArray[np.floating[Any]]:
+    """Give each head its slope for attention with linear biases (ALiBi).
+
+    Attention subtracts ``slope * |p - j|`` from the score of a query at position ``p`` and key
+    ``j``. For a power of two, head ``h`` has ``2 ** (-8 (h + 1) / heads)``: a geometric sequence
+    that ends at ``2 ** -8`` [1]_. For any other number, the heads up to the largest power of two
+    below it have the slopes for that power, and the remaining heads take every second slope, from
+    the first on, of those for twice that power, as in the authors' implementation [2]_.
+
+    Parameters
+    ----------
+    heads : int
+        Number of query heads, at least 1.
+    dtype : dtype, optional
+        A floating-point dtype.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(heads,)``, in `dtype`, all positive.
+
+    Raises
+    ------
+    TypeError
+        If `heads` is not an integer or `dtype` is not floating-point.
+    ValueError
+        If `heads` is less than 1.
+
+    See Also
+    --------
+    regard.scaled_dot_product_attention : takes these as ``alibi_slopes``.
+
+    References
+    ----------
+    .. [1] Press, Smith and Lewis, "Train Short, Test Long: Attention with Linear Biases Enables
+       Input Length Extrapolation", ICLR 2022, section 3. https://arxiv.org/abs/2108.12409
+    .. [2] https://github.com/ofirpress/attention_with_linear_biases
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.positional.alibi_slopes(4)
+    array([0.25      , 0.0625    , 0.015625  , 0.00390625])
+    >>> regard.positional.alibi_slopes(6)
+    array([0.25      , 0.0625    , 0.015625  , 0.00390625, 0.5       ,
+           0.125     ])
+    """
+    heads = count("heads", heads, minimum=1)
+    power = 1 << (heads.bit_length() - 1)
+    steps = np.arange(1, power + 1)
+    between = np.arange(1, 2 * (heads - power), 2)
+    exponents = np.concatenate([8 * steps, 4 * between]) / power
+    slopes: NDArray[np.floating[Any]] = np.exp2(-exponents).astype(floating("dtype", dtype))
+    return slopes

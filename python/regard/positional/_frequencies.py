@@ -1,0 +1,41 @@
+"""How fast each pair of columns turns as the position grows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, SupportsFloat
+
+import numpy as np
+
+from regard._inputs import as_array, real_number
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+DEFAULT_BASE = 10000.0
+
+
+def geometric(dim: int, base: SupportsFloat) -> NDArray[np.float64]:
+    """Return ``base ** (-2 m / dim)`` for each pair ``m`` of `dim` columns."""
+    number = real_number("base", base)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"base must be positive and finite, got {number}")
+    exponent = 2 * np.arange((dim + 1) // 2) / dim
+    frequencies: NDArray[np.float64] = 1 / np.power(number, exponent)
+    return frequencies
+
+
+def given(inverse_frequencies: ArrayLike) -> NDArray[np.float64]:
+    """Check frequencies that a caller brings: one finite real number for each pair of columns."""
+    array = as_array("inverse_frequencies", inverse_frequencies)
+    if array.dtype.kind not in "iuf" and array.dtype.name != "bfloat16":
+        raise TypeError(f"inverse_frequencies must be real numbers, got {array.dtype}")
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(
+            "inverse_frequencies must be 1-D with one number for each pair of columns, got shape "
+            f"{array.shape}"
+        )
+    frequencies: NDArray[Any] = array.astype(np.float64)
+    if not np.isfinite(frequencies).all():
+        raise ValueError("inverse_frequencies must be finite, got NaN or infinity")
+    return frequencies

@@ -1,0 +1,326 @@
+"""Rotary position embedding: pairs of columns turned by an angle that grows with the position."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+
+import numpy as np
+
+from regard._inputs import as_array, count
+from regard._storage import compute_type, floating, stored
+from regard.positional._frequencies import DEFAULT_BASE, geometric, given
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    Array = NDArray[Any]
+
+
+def rotary(
+    x: ArrayLike,
+    positions: ArrayLike | None = None,
+    *,
+    base: SupportsFloat = DEFAULT_BASE,
+    rotary_dim: SupportsIndex | None = None,
+    interleaved: bool = False,
+    inverse_frequencies: ArrayLike | None = None,
+    cache: tuple[ArrayLike, ArrayLike] | None = None,
+    out: Array | None = None,
+) -> Array:
+    r"""Rotate queries or keys by their positions (RoPE).
+
+    The columns of `x` form pairs :math:`(a, b)`. Pair :math:`m` of the row at position :math:`p`
+    becomes
+
+    .. math:: (a \cos\theta - b \sin\theta,\; a \sin\theta + b \cos\theta), \quad
+              \theta = p \cdot \mathrm{base}^{-2m / \mathrm{rotary\_dim}}
+
+    so that the scalar product of a rotated query and a rotated key depends on their positions
+    through the difference alone [1]_.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., heads, length, head_dim)
+        Queries or keys; a 2-D array ``(length, head_dim)`` has no heads axis. Float16, bfloat16,
+        float32 or float64; integers and lists become float64. For ``(batch, length, heads,
+        head_dim)`` storage pass ``x.swapaxes(1, 2)``: any strides are read where they lie.
+    positions : array_like of int, shape (length,) or (*batch, length), optional
+        The position of each row, the same for all heads; `batch` broadcasts to the axes of `x`
+        before heads. Default ``0 .. length - 1``. Rows behind ``n`` cached keys sit at
+        ``n + np.arange(length)``. Positions may be negative.
+    base : float, optional
+        Wavelengths grow from ``2 pi`` towards ``2 pi * base`` along the pairs.
+    rotary_dim : int, optional
+        How many columns, from the first, are rotated (partial rotation); the rest is copied as it
+        is. Even; by default all of them.
+    interleaved : bool, default False
+        Which columns form a pair. False: ``m`` and ``m + rotary_dim / 2``, the halves (GPT-NeoX,
+        Llama, ONNX's default). True: ``2 m`` and ``2 m + 1``, the neighbours (RoFormer, GPT-J).
+    inverse_frequencies : array_like of float, shape (rotary_dim / 2,), optional
+        The angle by which each pair turns from one position to the next, in place of the powers of
+        `base`: models that scale their frequencies bring them here.
+    cache : pair of array_like, optional
+        Cosines and sines, ``(cos, sin)``, that were worked out before: see `rotary_cache`. Two 2-D
+        arrays ``(max_position, rotary_dim / 2)`` are tables whose rows `positions` name, from 0 on;
+        arrays ``(*batch, length, rotary_dim / 2)`` with batch axes hold one row for each row of
+        `x`, and `positions` must be left out then.
+    out : ndarray, optional
+        Where to write the result: of its type and shape, any strides. It may be `x` itself.
+
+    Returns
+    -------
+    ndarray
+        Of the shape and type of `x`.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type: float positions, a cache that is no pair, an `out` of
+        another type.
+    ValueError
+        If shapes disagree, `rotary_dim` is odd or larger than head_dim, a position lies outside of
+        the cache, or `base`, `inverse_frequencies` and `cache` contradict each other.
+
+    See Also
+    --------
+    rotary_cache : cosines and sines for many calls.
+
+    Notes
+    -----
+    Angles, cosines and sines are computed in float64, so that they are right at any position: a
+    float32 angle near 100 000, as many frameworks compute it, is rounded by up to 0.004. The
+    rotation itself is float64 for float64 and float32 for all narrower types. A row's bits depend
+    on its numbers and its position alone.
+
+    References
+    ----------
+    .. [1] Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021,
+       section 3. https://arxiv.org/abs/2104.09864
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> x = np.array([[1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    >>> regard.positional.rotary(x).round(4)
+    array([[1.    , 0.    , 0.    , 0.    ],
+           [0.5403, 0.    , 0.8415, 0.    ]])
+    >>> regard.positional.rotary(x, interleaved=True).round(4)
+    array([[1.    , 0.    , 0.    , 0.    ],
+           [0.5403, 0.8415, 0.    , 0.    ]])
+
+    One new query for each of two sequences, behind 5 and behind 3 cached keys:
+
+    >>> query = np.ones((2, 8, 1, 64), np.float32)
+    >>> cached = np.array([5, 3])
+    >>> regard.positional.rotary(query, cached[:, None] + np.arange(1)).shape
+    (2, 8, 1, 64)
+    """
+    source = stored("x", x)
+    if source.ndim < 2:
+        raise ValueError(
+            f"x must have at least 2 axes, (..., heads, length, head_dim), got shape {source.shape}"
+        )
+    if cache is None:
+        if positions is None:
+            rows = np.arange(source.shape[-2])
+        else:
+            rows = _integers("positions", positions)
+            _check_rows("positions", rows.shape, source.shape)
+        if rotary_dim is None and inverse_frequencies is None:
+            rotary_dim = source.shape[-1]
+        cos, sin = rotary_cache(
+            rows, rotary_dim, base=base, inverse_frequencies=inverse_frequencies
+        )
+    else:
+        _refuse_beside("cache", base, inverse_frequencies)
+        cos, sin = _looked_up(cache, positions, source.shape)
+        _check_rotary_dim(rotary_dim, cos.shape[-1], "cache")
+    if 2 * cos.shape[-1] > source.shape[-1]:
+        raise ValueError(
+            f"rotary_dim must be at most head_dim, got {2 * cos.shape[-1]} and {source.shape[-1]}"
+        )
+    result = np.empty(source.shape, source.dtype) if out is None else _checked_out(out, source)
+    _rotate(source, cos, sin, interleaved, result)
+    return result
+
+
+def rotary_cache(
+    positions: ArrayLike,
+    rotary_dim: SupportsIndex | None = None,
+    *,
+    base: SupportsFloat = DEFAULT_BASE,
+    inverse_frequencies: ArrayLike | None = None,
+    dtype: DTypeLike = np.float64,
+) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]:
+    """Work out the cosines and sines of a rotary embedding once, for many calls of `rotary`.
+
+    Parameters
+    ----------
+    positions : int or array_like of int
+        A number ``n`` stands for the positions ``0 .. n - 1``; an array holds the positions
+        themselves.
+    rotary_dim : int, optional
+        How many columns are rotated: even. May be left out beside `inverse_frequencies`.
+    base : float, optional
+        Pair ``m`` turns by ``base ** (-2 m / rotary_dim)`` from one position to the next.
+    inverse_frequencies : array_like of float, shape (rotary_dim / 2,), optional
+        These angles themselves, in place of the powers of `base`.
+    dtype : dtype, optional
+        A floating-point dtype. The angles are computed in float64 whatever it is.
+
+    Returns
+    -------
+    cos, sin : numpy.ndarray
+        Shape ``(n, rotary_dim / 2)``, or ``(*positions.shape, rotary_dim / 2)``, in `dtype`.
+
+    Raises
+    ------
+    TypeError
+        If a position or `rotary_dim` is not an integer, or a number not real.
+    ValueError
+        If `rotary_dim` is odd or less than 2, or disagrees with `inverse_frequencies`; if `base` is
+        not positive and finite, or is given beside `inverse_frequencies`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> cos, sin = regard.positional.rotary_cache(4096, 64, dtype=np.float32)
+    >>> cos.shape
+    (4096, 32)
+    >>> key = np.ones((2, 8, 10, 64), np.float32)
+    >>> regard.positional.rotary(key, np.arange(90, 100), cache=(cos, sin)).shape
+    (2, 8, 10, 64)
+    """
+    if inverse_frequencies is not None:
+        _refuse_beside("inverse_frequencies", base, None)
+        frequencies = given(inverse_frequencies)
+        _check_rotary_dim(rotary_dim, frequencies.size, "inverse_frequencies")
+    elif rotary_dim is None:
+        raise TypeError("rotary_dim must be an int, or inverse_frequencies must be given")
+    else:
+        frequencies = geometric(_even(rotary_dim), base)
+    rows = _integers("positions", positions)
+    if rows.ndim == 0:
+        rows = np.arange(count("positions", rows.item()))
+    angle = rows[..., None] * frequencies
+    to = floating("dtype", dtype)
+    return np.cos(angle).astype(to), np.sin(angle).astype(to)
+
+
+def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Array) -> None:
+    pairs = cos.shape[-1]
+    if interleaved:
+        first, second = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
+    else:
+        first, second = slice(0, pairs), slice(pairs, 2 * pairs)
+    compute = compute_type(source.dtype)
+    cos, sin = cos.astype(compute, copy=False), sin.astype(compute, copy=False)
+    if cos.ndim > 2:
+        cos, sin = cos[..., None, :, :], sin[..., None, :, :]
+    # NaN and infinity are what they are in the other calls: results, not warnings.
+    with np.errstate(over="ignore", invalid="ignore"):
+        a = source[..., first].astype(compute, copy=False)
+        b = source[..., second].astype(compute, copy=False)
+        turned_a = a * cos
+        turned_a -= b * sin
+        turned_b = a * sin
+        turned_b += b * cos
+        # `result` may share memory with `source`, which has been read but for the last columns.
+        rest = source[..., 2 * pairs :]
+        if np.may_share_memory(rest, result):
+            rest = rest.copy()
+        result[..., first] = turned_a
+        result[..., second] = turned_b
+        result[..., 2 * pairs :] = rest
+
+
+def _looked_up(
+    cache: tuple[ArrayLike, ArrayLike], positions: ArrayLike | None, shape: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Return the cosines and sines of the rows of `x`, whose shape is given."""
+    if not isinstance(cache, tuple | list):
+        raise TypeError(f"cache must be a pair (cos, sin), got {type(cache).__name__}")
+    if len(cache) != 2:
+        raise ValueError(f"cache must be a pair (cos, sin), got {len(cache)} arrays")
+    cos, sin = (stored(f"cache[{i}]", part) for i, part in enumerate(cache))
+    if cos.shape != sin.shape or cos.ndim < 2 or cos.shape[-1] == 0:
+        raise ValueError(
+            "cache must hold two arrays (max_position, rotary_dim / 2) or (*batch, length, "
+            f"rotary_dim / 2) of one shape, got {cos.shape} and {sin.shape}"
+        )
+    if cos.ndim > 2:
+        if positions is not None:
+            raise ValueError(
+                f"positions name rows of a 2-D cache, got a cache of shape {cos.shape}: leave "
+                "positions out"
+            )
+        _check_rows("cache", cos.shape[:-1], shape)
+        return cos, sin
+    stored_rows, length = cos.shape[0], shape[-2]
+    if positions is None:
+        if stored_rows < length:
+            raise ValueError(f"cache must have a row for each of {length}, got {stored_rows} rows")
+        return cos[:length], sin[:length]
+    rows = _integers("positions", positions)
+    _check_rows("positions", rows.shape, shape)
+    outside = rows[(rows < 0) | (rows >= stored_rows)]
+    if outside.size:
+        raise ValueError(
+            f"positions must be in 0 .. {stored_rows - 1}, the rows of the cache, got {outside[0]}"
+        )
+    return cos[rows], sin[rows]
+
+
+def _integers(name: str, value: ArrayLike) -> Array:
+    array = as_array(name, value)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be an int or an integer array, got {array.dtype}")
+    return array
+
+
+def _check_rows(name: str, rows: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """Check that there is one entry for each row of `x`, in each of its batch entries."""
+    batch, length = shape[:-3], shape[-2]
+    try:
+        fits = rows[-1:] == (length,) and np.broadcast_shapes(rows[:-1], batch) == batch
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} must have one entry for each row of x: ({length},) or (*batch, {length}) with "
+            f"batch axes that broadcast to {batch}, got {rows}"
+        )
+
+
+def _even(rotary_dim: SupportsIndex) -> int:
+    dim = count("rotary_dim", rotary_dim, minimum=2)
+    if dim % 2:
+        raise ValueError(f"rotary_dim must be even, got {dim}")
+    return dim
+
+
+def _check_rotary_dim(rotary_dim: SupportsIndex | None, pairs: int, source: str) -> None:
+    if rotary_dim is not None and _even(rotary_dim) != 2 * pairs:
+        raise ValueError(
+            f"rotary_dim must be twice the pairs of {source}, got {rotary_dim} and {pairs} pairs"
+        )
+
+
+def _refuse_beside(name: str, base: SupportsFloat, inverse_frequencies: ArrayLike | None) -> None:
+    if inverse_frequencies is not None or base != DEFAULT_BASE:
+        other = "base" if inverse_frequencies is None else "inverse_frequencies"
+        raise ValueError(f"{name} already says how far each pair turns: leave {other} out")
+
+
+def _checked_out(out: Array, source: Array) -> Array:
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be an array of {source.dtype}, got {type(out).__name__}")
+    if out.dtype != source.dtype:
+        raise TypeError(f"out must be an array of {source.dtype}, got {out.dtype}")
+    if out.shape != source.shape:
+        raise ValueError(f"out must have shape {source.shape}, got {out.shape}")
+    if not out.flags.writeable:
+        raise ValueError("out must be writeable, got a read-only array")
+    return out

@@ -1,0 +1,363 @@
+"""Attention over parts of the keys, joined, against attention over all of them."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import reference
+import regard
+from cases import AXES, LAYOUTS, solved
+from reference import assert_same_bits
+
+merge = regard.merge_attention_states
+INF, NAN = np.inf, np.nan
+
+
+def normal(shape, dtype="float64", seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def storage(name):
+    if name == "bfloat16":
+        return np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    return np.dtype(name)
+
+
+def split(problem, cuts):
+    """The same problem over neighbouring blocks of keys. Block `start` begins that much later, so
+    that its queries sit that much nearer to its first key."""
+    kv_len = problem.key.shape[-2]
+    for start, stop in itertools.pairwise([0, *cuts, kv_len]):
+        options = dict(problem.options)
+        options["query_offset"] = np.asarray(options["query_offset"]) - start
+        mask = options.get("mask")
+        if mask is not None and mask.ndim and mask.shape[-1] == kv_len:
+            options["mask"] = mask[..., start:stop]
+        yield (
+            problem.query,
+            problem.key[..., start:stop, :],
+            problem.value[..., start:stop, :],
+            options,
+        )
+
+
+def within(whole, parts):
+    """What the whole's result may differ by, given what the parts' may.
+
+    Sums that are off by e move a weight by 2 e of itself, as it enters above and below the
+    fraction; weights, products and sums are rounded.
+    """
+    eps = float(np.finfo(whole.dtype).eps)
+    e = max(part.limit.lse for part in parts)
+    values = max(reference.largest(part.exact.output) for part in parts)
+    output = max(part.limit.output for part in parts)
+    output += values * (2 * e * (1 + e) + eps * (len(parts) + 2))
+    lse = e + eps * (1 + reference.largest(whole.exact.lse[np.isfinite(whole.exact.lse)]))
+    return whole._replace(limit=whole.limit._replace(output=output, lse=lse))
+
+
+@pytest.mark.parametrize("case", AXES, ids=lambda case: case.name)
+def test_parts_make_the_whole(case, dtype):
+    problem, whole = solved(case, dtype)
+    kv_len = problem.key.shape[-2]
+    for cuts in ([], [kv_len // 3], [0, kv_len // 4, kv_len // 2, kv_len // 2, kv_len]):
+        outputs, lses, parts = [], [], []
+        for *arrays, options in split(problem, cuts):
+            output, lse = regard.scaled_dot_product_attention(*arrays, **options, return_lse=True)
+            outputs.append(output)
+            lses.append(lse)
+            parts.append(reference.expected(*arrays, **options))
+        output, lse = merge(outputs, lses)
+        reference.assert_matches(within(whole, parts), output=output, lse=lse)
+
+
+def exactly(outputs, lses):
+    logs = [np.asarray(lse).astype(np.longdouble) for lse in lses]
+    lse = np.logaddexp.reduce(np.broadcast_arrays(*logs), axis=0)
+    shares = (np.exp(log - lse)[..., None] for log in logs)
+    return sum(
+        s * np.asarray(o).astype(np.longdouble) for s, o in zip(shares, outputs, strict=True)
+    ), lse
+
+
+@pytest.mark.parametrize("spread", [1, 30, 700])
+@pytest.mark.parametrize("parts", [1, 2, 3, 17])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_merge_is_the_formula(dtype, parts, spread):
+    """Shares are off by eps of the difference of two sums in float64, or rounded to float32; each
+    of `parts` products and sums is rounded; then the output is, to its type."""
+    dtype = storage(dtype)
+    wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+    outputs = normal((parts, 2, 40, 6)).astype(dtype)
+    lses = (spread * normal((parts, 2, 40), seed=1)).astype(wide)
+    output, lse = merge(outputs, lses)
+    assert output.dtype == dtype
+    assert lse.dtype == wide
+    exact, exact_lse = exactly(outputs, lses)
+    eps = float(np.finfo(wide).eps)
+    magnitude = np.abs(outputs.astype(float)).max(axis=0)
+    limit = magnitude * (eps * (parts + 3) + np.finfo(float).eps * 2 * np.ptp(lses, axis=0).max())
+    if dtype.itemsize == 2:
+        limit += np.abs(exact).astype(float) * (2.0**-8 if dtype.name == "bfloat16" else 2.0**-11)
+    assert (np.abs(output.astype(np.longdouble) - exact) <= limit).all()
+    assert (np.abs(lse - exact_lse) <= eps * (parts + np.abs(exact_lse))).all()
+
+
+# outputs and lses of the parts in one row, and what they make.
+ROWS = {
+    "one part": ([3.0], [1.5], 3.0, 1.5),
+    "one part, signed zeros": ([-0.0], [-0.0], -0.0, -0.0),
+    "one empty part": ([0.0], [-INF], 0.0, -INF),
+    "all empty": ([0.0, 0.0, 0.0], [-INF, -INF, -INF], 0.0, -INF),
+    "empty before": ([0.0, 7.3], [-INF, 2.1], 7.3, 2.1),
+    "empty after": ([-0.0, 0.0], [-0.0, -INF], -0.0, -0.0),
+    "empty, its output not written": ([NAN, 7.3, INF], [-INF, 2.1, -INF], 7.3, 2.1),
+    "two equal": ([1.0, 2.0], [0.0, 0.0], 1.5, np.log(2)),
+    "very low": ([1.0, 2.0], [-1e30, -2e30], 1.0, -1e30),
+    "all scores -inf": ([NAN, 0.0], [-INF, -INF], NAN, -INF),
+    "all scores -inf, seen beside others": ([NAN, 1.0], [-INF, 0.0], 1.0, 0.0),
+    "NaN": ([NAN, 1.0], [0.0, 0.0], NAN, np.log(2)),
+    "NaN of a vanishing share": ([1.0, NAN], [0.0, -1e4], NAN, 0.0),
+    "infinity": ([1.0, INF], [0.0, 0.0], INF, np.log(2)),
+    "opposite infinities": ([-INF, INF], [0.0, 0.0], NAN, np.log(2)),
+    "NaN as a sum": ([1.0, 2.0], [0.0, NAN], NAN, NAN),
+    "NaN as a sum beside nothing": ([1.0, 0.0], [NAN, -INF], NAN, NAN),
+    "an infinite sum": ([1.0, 2.0, 0.0], [5.0, INF, -INF], 2.0, INF),
+    "an infinite sum, alone": ([2.0], [INF], 2.0, INF),
+    "two infinite sums": ([1.0, 2.0, 3.0], [INF, 0.0, INF], NAN, INF),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_special_numbers(name, dtype):
+    """Beside an ordinary row, in which they may change nothing."""
+    outputs, lses, output, lse = ROWS[name]
+    states = np.array([[[o, o], [0.25, -0.5]] for o in outputs], dtype)
+    sums = np.array([[x, 0.0] for x in lses], dtype)
+    actual, actual_lse = merge(states, sums)
+    assert actual.dtype == actual_lse.dtype == dtype
+    for row, wanted in [(actual[0], output), (actual_lse[0], lse)]:
+        np.testing.assert_array_equal(row, np.full(row.shape, wanted, dtype))
+        assert np.isnan(wanted) or (np.signbit(row) == np.signbit(wanted)).all()
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(actual[1], [0.25, -0.5], rtol=4 * eps)
+    np.testing.assert_allclose(actual_lse[1], np.log(len(lses)), rtol=eps, atol=eps)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_one_part_comes_back_as_it_is(dtype):
+    output, lse = normal((2, 5, 3)).astype(storage(dtype)), normal((2, 5), "float32")
+    output[0, 1], lse[0, 1] = 0, -INF
+    output[1, 2] = [NAN, INF, -0.0]
+    before = output.copy(), lse.copy()
+    actual = merge([output], [lse])
+    assert_same_bits(actual[0], output)
+    assert_same_bits(actual[1], lse.astype("float64" if dtype == "float64" else "float32"))
+    for result in actual:
+        result[...] = 1
+    assert_same_bits((output, lse), before)
+
+
+def several(dtype, parts=5, rows=(3, 4, 11), value_dim=7):
+    outputs = normal((parts, *rows, value_dim), dtype)
+    lses = normal((parts, *rows), dtype, seed=1) * 5
+    lses[np.random.default_rng(2).random(lses.shape) < 0.3] = -INF
+    outputs[lses == -INF] = 0
+    return outputs, lses
+
+
+def assert_near(actual, wanted, outputs, lses, times):
+    eps = float(np.finfo(outputs.dtype).eps)
+    finite = np.abs(lses[np.isfinite(lses)]).max()
+    limits = times * eps * np.abs(outputs).max() * (len(outputs) + 3 + finite)
+    for a, w in zip(actual, wanted, strict=True):
+        assert a.dtype == w.dtype
+        assert reference.error(a, w) <= limits
+
+
+def test_order_matters_little(dtype):
+    outputs, lses = several(dtype)
+    wanted = merge(outputs, lses)
+    for order in itertools.permutations(range(5)):
+        assert_near(merge(outputs[list(order)], lses[list(order)]), wanted, outputs, lses, 2)
+
+
+def test_grouping_matters_little(dtype):
+    """Each merge rounds an lse, by eps of itself."""
+    outputs, lses = several(dtype)
+    wanted = merge(outputs, lses)
+    for first, second in [(1, 2), (2, 3), (1, 4), (3, 4)]:
+        cuts = itertools.pairwise([0, first, second, 5])
+        groups = [merge(outputs[a:b], lses[a:b]) for a, b in cuts]
+        grouped = merge(*zip(*groups, strict=True))
+        assert_near(grouped, wanted, outputs, lses, 4)
+    state = outputs[0], lses[0]
+    for output, lse in zip(outputs[1:], lses[1:], strict=True):
+        state = merge([state[0], output], [state[1], lse])
+    assert_near(state, wanted, outputs, lses, 2 * len(outputs))
+
+
+def test_an_empty_part_changes_no_bit(dtype):
+    outputs, lses = several(dtype)
+    wanted = merge(outputs, lses)
+    for place in range(6):
+        more = np.insert(outputs, place, 0, axis=0), np.insert(lses, place, -INF, axis=0)
+        assert_same_bits(merge(*more), wanted)
+
+
+@pytest.mark.parametrize("parts", [2, 9, 40])
+def test_a_row_alone_has_the_bits_of_all(parts, dtype):
+    outputs, lses = several(dtype, parts=parts)
+    output, lse = merge(outputs, lses)
+    for row in np.ndindex(3, 4, 11):
+        index = (slice(None), *(slice(i, i + 1) for i in row))
+        alone = merge(outputs[index], lses[index])
+        assert_same_bits(alone, (output[index[1:]], lse[index[1:]]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_layout(layout, dtype):
+    outputs, lses = several(dtype, parts=2)
+    wanted = merge(outputs, lses)
+    laid = [LAYOUTS[layout](part) for part in outputs], [LAYOUTS[layout](part) for part in lses]
+    before = [[part.copy() for part in parts] for parts in laid]
+    assert_same_bits(merge(*laid), wanted)
+    for parts, copies in zip(laid, before, strict=True):
+        for part, copy in zip(parts, copies, strict=True):
+            assert_same_bits(part, copy)
+
+
+def test_sequences_of_any_kind(dtype):
+    outputs, lses = several(dtype)
+    wanted = merge(outputs, lses)
+    assert_same_bits(merge(list(outputs), tuple(lses)), wanted)
+    assert_same_bits(merge((part for part in outputs), iter(lses)), wanted)
+
+
+@pytest.mark.parametrize(
+    ("states", "sums"),
+    [
+        ([(4, 3, 5, 2), (5, 2)], [(4, 3, 5), (5,)]),
+        ([(3, 5, 2), (4, 1, 5, 2)], [(3, 5), (4, 1, 5)]),
+        ([(5, 2), (5, 2)], [(5,), (4, 3, 5)]),
+        ([(3, 5, 2), (3, 5, 2)], [(3, 1), (1,)]),
+        ([(1, 1, 2), (3, 5, 2), (4, 1, 5, 2)], [(5,), (3, 1), (4, 1, 1)]),
+        ([(0, 5, 2), (5, 2)], [(5,), (5,)]),
+        ([(3, 0, 2)], [(3, 0)]),
+        ([(3, 5, 0), (5, 0)], [(3, 5), (5,)]),
+    ],
+)
+def test_parts_broadcast(states, sums, dtype):
+    outputs = [normal(shape, dtype, i) for i, shape in enumerate(states)]
+    lses = [normal(shape, dtype, i + 9) for i, shape in enumerate(sums)]
+    rows = np.broadcast_shapes(*(shape[:-1] for shape in states), *sums)
+    full = [np.broadcast_to(o, (*rows, o.shape[-1])).copy() for o in outputs]
+    actual = merge(outputs, lses)
+    assert actual[0].shape == (*rows, states[0][-1])
+    assert actual[1].shape == rows
+    assert_same_bits(actual, merge(full, [np.broadcast_to(x, rows).copy() for x in lses]))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "lses", "output", "lse"),
+    [
+        (["float32"], ["float32"], "float32", "float32"),
+        (["float32", "float64"], ["float32", "float32"], "float64", "float64"),
+        (["float32", "float32"], ["float32", "float64"], "float32", "float64"),
+        (["float16", "float16"], ["float32", "float16"], "float16", "float32"),
+        (["float16", "float32"], ["float32", "float32"], "float32", "float32"),
+        (["float16"], ["float64"], "float16", "float64"),
+        (["bfloat16", "bfloat16"], ["float32", "float32"], "bfloat16", "float32"),
+        (["bfloat16", "float16"], ["float32", "bfloat16"], "float32", "float32"),
+        (["bfloat16", "float64", "float16"], ["float32"] * 3, "float64", "float64"),
+        (["int64"], ["float32"], "float64", "float64"),
+        (["float32"], ["int8"], "float32", "float64"),
+        ([">f4"], [">f8"], "float32", "float64"),
+    ],
+)
+def test_types(outputs, lses, output, lse):
+    states = [normal((5, 2), seed=i).astype(storage(name)) for i, name in enumerate(outputs)]
+    sums = [normal((5,), seed=i).astype(storage(name)) for i, name in enumerate(lses)]
+    actual = merge(states, sums)
+    assert actual[0].dtype == storage(output)
+    assert actual[1].dtype == storage(lse)
+
+
+def test_lists():
+    output, lse = merge([[[1, 2]], [[3, 4]]], [[0], [0]])
+    np.testing.assert_allclose(output, [[2.0, 3.0]], rtol=4 * np.finfo(float).eps)
+    np.testing.assert_allclose(lse, [np.log(2)], rtol=4 * np.finfo(float).eps)
+
+
+OUTPUT, LSE = np.zeros((3, 5, 2)), np.zeros((3, 5))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "lses", "error", "message"),
+    [
+        (
+            [],
+            [],
+            ValueError,
+            "outputs and lses must have as many parts, one or more, got 0 and 0",
+        ),
+        (
+            [OUTPUT, OUTPUT],
+            [LSE],
+            ValueError,
+            "outputs and lses must have as many parts, one or more, got 2 and 1",
+        ),
+        (
+            None,
+            [LSE],
+            TypeError,
+            "outputs must be a sequence of arrays, one for each part, got NoneType",
+        ),
+        (
+            [OUTPUT],
+            3.0,
+            TypeError,
+            "lses must be a sequence of arrays, one for each part, got float",
+        ),
+        (
+            OUTPUT[0],
+            LSE[:, 0],
+            ValueError,
+            "outputs and lses must have as many parts, one or more, got 5 and 3",
+        ),
+        (
+            OUTPUT[0],
+            LSE[0],
+            ValueError,
+            "outputs[0] must be (..., q_len, value_dim) and lses[0] (..., q_len), got shapes (2,) "
+            "and ()",
+        ),
+        (
+            [OUTPUT, OUTPUT[..., :1]],
+            [LSE, LSE],
+            ValueError,
+            "outputs must share value_dim, got 2 and 1 in outputs[1]",
+        ),
+        (
+            [OUTPUT, OUTPUT],
+            [LSE, LSE[:, :4]],
+            ValueError,
+            "outputs without their last axis and lses must broadcast to one shape (..., q_len), "
+            "got (3, 5), (3, 5), (3, 5), (3, 4)",
+        ),
+        ([OUTPUT], [LSE[..., None]], ValueError, None),
+        (
+            [OUTPUT, OUTPUT + 0j],
+            [LSE, LSE],
+            TypeError,
+            "outputs[1] must be an array of float16, bfloat16, float32 or float64, got complex128",
+        ),
+        ([OUTPUT], [LSE.astype(str)], TypeError, None),
+        ("ab", "cd", TypeError, None),
+    ],
+)
+def test_errors(outputs, lses, error, message):
+    with pytest.raises(error) as raised:
+        merge(outputs, lses)
+    assert message is None or str(raised.value) == message

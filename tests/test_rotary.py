@@ -1,0 +1,473 @@
+"""Rotary embedding against complex numbers in a wider type."""
+
+import numpy as np
+import pytest
+
+from cases import LAYOUTS
+from reference import assert_same_bits
+from regard import positional
+
+rotary, rotary_cache = positional.rotary, positional.rotary_cache
+
+
+def storage(name):
+    if name == "bfloat16":
+        return np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    return np.dtype(name)
+
+
+def normal(shape, dtype="float64", seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(storage(dtype))
+
+
+def eps_of(dtype):
+    return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
+
+
+def halves(columns, rotary_dim, interleaved):
+    numbers = list(range(columns))[:rotary_dim]
+    half = len(numbers) // 2
+    return (numbers[::2], numbers[1::2]) if interleaved else (numbers[:half], numbers[half:])
+
+
+def turned(x, positions, frequencies, interleaved=False):
+    """A pair is a complex number, and a rotation is a product with one of modulus 1."""
+    result = x.astype(np.longdouble)
+    real, imaginary = halves(x.shape[-1], 2 * len(frequencies), interleaved)
+    angle = np.asarray(positions).astype(np.longdouble)[..., None] * frequencies
+    if angle.ndim > 2:
+        angle = angle[..., None, :, :]
+    product = (result[..., real] + 1j * result[..., imaginary]) * np.exp(1j * angle)
+    result[..., real], result[..., imaginary] = product.real, product.imag
+    return result
+
+
+def powers(rotary_dim, base=10000.0):
+    return np.longdouble(base) ** (-np.arange(0, rotary_dim, 2) / np.longdouble(rotary_dim))
+
+
+def assert_turned(actual, x, positions, frequencies, interleaved=False):
+    """Within what rounding explains.
+
+    A column is a cos - b sin in float64 or, for all narrower types, in float32: cosine, product
+    and difference are rounded, 1.5 eps (|a| + |b|) together. Angles are float64: rounding of the
+    exponent (times log base < 12), the power and the product moves them by less than 8 eps of
+    themselves. Then the result is rounded to its type.
+    """
+    assert actual.dtype == x.dtype
+    assert actual.shape == x.shape
+    exact = turned(x, positions, frequencies, interleaved)
+    real, imaginary = halves(x.shape[-1], 2 * len(frequencies), interleaved)
+    wide = np.abs(x.astype(np.longdouble))
+    computed = np.finfo(np.float64 if x.dtype == np.float64 else np.float32).eps
+    largest = np.abs(positions).astype(float).max(initial=0) * np.abs(frequencies).max(initial=0)
+    limit = np.zeros(x.shape)
+    both = wide[..., real] + wide[..., imaginary]
+    for columns in (real, imaginary):
+        limit[..., columns] = both * (1.5 * computed + 8 * np.finfo(np.float64).eps * largest)
+    if x.dtype.itemsize < 4:
+        limit += eps_of(x.dtype) * np.abs(exact).astype(float)
+    assert (np.abs(actual.astype(np.longdouble) - exact) <= limit).all()
+
+
+TYPES = ["float16", "bfloat16", "float32", "float64"]
+SHAPES = [
+    ((5, 8), None),
+    ((2, 5, 8), None),
+    ((1, 8), [123456]),
+    ((3, 2, 5, 8), None),
+    ((3, 2, 5, 8), [0, 1, 2, 3, 4]),
+    ((3, 2, 5, 8), [[7, 3, 0, -1, 2], [5, 5, 5, 5, 5], [9, 8, 7, 6, 100000]]),
+    ((3, 2, 5, 8), [[4, 3, 2, 1, 0]]),
+    ((2, 3, 4, 5, 8), np.arange(30).reshape(2, 3, 5)),
+    ((2, 3, 4, 5, 8), np.arange(15, dtype=np.uint8).reshape(3, 5)),
+    ((2, 3, 4, 5, 8), np.arange(10).reshape(2, 1, 5)),
+    ((2, 0, 8), None),
+    ((0, 2, 5, 8), None),
+    ((0, 2, 5, 8), np.zeros((0, 5), int)),
+]
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("shape", "positions"), SHAPES)
+def test_rotary_is_a_complex_product(shape, positions, dtype, interleaved):
+    x = normal(shape, dtype)
+    x.setflags(write=False)
+    where = np.arange(shape[-2]) if positions is None else np.asarray(positions)
+    actual = rotary(x, positions, interleaved=interleaved)
+    assert_turned(actual, x, where, powers(8), interleaved)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("base", [10000, 500000.0, 0.5, np.float32(100)])
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(2, 2), (8, 4), (7, 6), (80, 32), (128, 128)])
+def test_base_and_partial_rotation(head_dim, rotary_dim, base, interleaved):
+    for dtype in ("float32", "float64"):
+        x = normal((2, 40, head_dim), dtype)
+        actual = rotary(x, base=base, rotary_dim=rotary_dim, interleaved=interleaved)
+        assert_turned(actual, x, np.arange(40), powers(rotary_dim, base), interleaved)
+        assert_same_bits(actual[..., rotary_dim:], x[..., rotary_dim:])
+
+
+def test_a_hand_worked_quarter_turn():
+    x = np.array([[1.0, 2.0, 3.0, 4.0]])
+    quarter = [np.pi / 2, np.pi]
+    np.testing.assert_allclose(
+        rotary(x, [1], inverse_frequencies=quarter), [[-3, -2, 1, -4]], atol=4e-15
+    )
+    np.testing.assert_allclose(
+        rotary(x, [1], inverse_frequencies=quarter, interleaved=True), [[-2, 1, -3, -4]], atol=4e-15
+    )
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_columns_that_are_not_rotated_keep_their_bits(dtype):
+    x = normal((3, 10), dtype)
+    x[0, 6:] = [np.nan, np.inf, -0.0, -np.inf]
+    assert_same_bits(rotary(x, [5, 6, 7], rotary_dim=4)[:, 4:], x[:, 4:])
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_position_0_changes_nothing(dtype, interleaved):
+    x = normal((4, 6, 16), dtype)
+    assert_same_bits(rotary(x, np.zeros(6, int), interleaved=interleaved), x)
+
+
+@pytest.mark.parametrize("rotary_dim", [2, 6, 12])
+def test_the_pairings_differ_by_the_order_of_the_columns(rotary_dim, dtype):
+    x = normal((2, 30, 12), dtype)
+    order = np.arange(12)
+    order[:rotary_dim] = np.concatenate([order[:rotary_dim:2], order[1:rotary_dim:2]])
+    neighbours = rotary(x, rotary_dim=rotary_dim, interleaved=True)
+    in_halves = rotary(x[..., order], rotary_dim=rotary_dim)
+    assert_same_bits(neighbours[..., order], in_halves)
+
+
+@pytest.mark.parametrize("shift", [1, -7, 4096, 10**6, 10**9])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_products_depend_on_the_difference_of_positions(interleaved, shift):
+    """Each column is off by 1.5 eps (|a| + |b|), so that a product is off by 6 eps |q| |k| and two
+    of them by 12; float32 angles would be off by 60 at position 10 ** 9."""
+    query, key = normal((20, 64), "float32"), normal((30, 64), "float32", seed=1)
+    products = []
+    for start in (0, shift):
+        q = rotary(query, start + np.arange(20), interleaved=interleaved).astype(float)
+        k = rotary(key, start + np.arange(30), interleaved=interleaved).astype(float)
+        products.append(q @ k.T)
+    norms = np.linalg.norm(query, axis=-1)[:, None] * np.linalg.norm(key, axis=-1)
+    angles = 32 * np.finfo(np.float64).eps * abs(shift)
+    limit = (12 * np.finfo(np.float32).eps + angles) * norms
+    assert (np.abs(products[1] - products[0]) <= limit).all()
+
+
+def test_lengths_of_pairs_stay():
+    x = normal((3, 50, 32))
+    pairs = np.hypot(x[..., :16], x[..., 16:])
+    actual = rotary(x, np.arange(50) * 1000)
+    after = np.hypot(actual[..., :16], actual[..., 16:])
+    np.testing.assert_allclose(after, pairs, rtol=4 * np.finfo(float).eps)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_row_alone_has_the_bits_of_all(dtype, interleaved):
+    """What decoding gives one by one is what the whole sequence gives at once."""
+    x = normal((2, 3, 37, 24), dtype)
+    whole = rotary(x, interleaved=interleaved)
+    for i in range(37):
+        alone = rotary(x[:, :, i : i + 1], [i], interleaved=interleaved)
+        assert_same_bits(alone, whole[:, :, i : i + 1])
+    assert_same_bits(rotary(x[1, 2], interleaved=interleaved), whole[1, 2])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_any_layout(layout, interleaved, dtype):
+    x = normal((2, 3, 9, 12), dtype)
+    wanted = rotary(x, rotary_dim=8, interleaved=interleaved)
+    laid = LAYOUTS[layout](x)
+    assert_same_bits(rotary(laid, rotary_dim=8, interleaved=interleaved), wanted)
+    if layout not in ("read_only", "byte_swapped"):
+        room = LAYOUTS[layout](np.zeros_like(x))
+        assert rotary(x, rotary_dim=8, interleaved=interleaved, out=room) is room
+        assert_same_bits(room, wanted)
+
+
+def test_broadcast_input():
+    x = np.broadcast_to(normal((1, 5, 8)), (3, 5, 8))
+    assert_same_bits(rotary(x), rotary(x.copy()))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(
+    "where",
+    [np.s_[:36], np.s_[6:], np.s_[4:40], np.s_[36:0:-1]],
+    ids=["same", "a-row-on", "columns-on", "reversed"],
+)
+def test_out_may_lie_over_x(where, interleaved):
+    memory = normal((42,))
+    x, out = memory[:36].reshape(6, 6), memory[where].reshape(6, 6)
+    assert np.shares_memory(x, out)
+    wanted = rotary(x.copy(), rotary_dim=4, interleaved=interleaved)
+    rotary(x, rotary_dim=4, interleaved=interleaved, out=out)
+    assert_same_bits(out, wanted)
+
+
+def test_integers_and_lists_become_float64():
+    rows = [[1, 2], [3, 4]]
+    wanted = rotary(np.array(rows, float))
+    for x in (rows, np.array(rows), np.array(rows, np.uint8)):
+        assert_same_bits(rotary(x), wanted)
+
+
+def test_nan_and_infinity_stay_in_their_pair():
+    x = normal((2, 8), "float32")
+    x[1, 2], x[1, 5] = np.nan, np.inf
+    actual = rotary(x)
+    assert np.isnan(actual[1, [2, 6]]).all()
+    assert np.isinf(actual[1, [1, 5]]).all()
+    assert np.isfinite(actual[1, [0, 3, 4, 7]]).all()
+    assert np.isfinite(actual[0]).all()
+
+
+def test_float16_overflows_to_infinity():
+    x = np.full((1, 2), 60000, np.float16)
+    assert_same_bits(rotary(x, [-1])[0, 0], np.float16(np.inf))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("kept_in", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_cache_gives_the_bits_of_the_positions(dtype, kept_in, interleaved):
+    x = normal((2, 3, 5, 8), dtype)
+    table = rotary_cache(50, 6, base=500.0, dtype=kept_in)
+    options = {"interleaved": interleaved}
+    for positions in (
+        None,
+        [0, 49, 3, 3, 2],
+        [[1, 2, 3, 4, 5]],
+        [[9, 0, 1, 2, 3], [7, 6, 5, 4, 3]],
+    ):
+        wanted = rotary(x, positions, base=500.0, rotary_dim=6, **options)
+        assert_same_bits(rotary(x, positions, cache=table, **options), wanted)
+        assert_same_bits(rotary(x, positions, cache=table, rotary_dim=6, **options), wanted)
+        if np.ndim(positions) == 2:
+            rows = rotary_cache(positions, 6, base=500.0, dtype=kept_in)
+            assert_same_bits(rotary(x, cache=rows, **options), wanted)
+            rows = tuple(part[np.array(positions)] for part in table)
+            assert_same_bits(rotary(x, cache=list(rows), **options), wanted)
+
+
+def test_a_cache_may_be_a_list_and_of_any_type():
+    x = normal((3, 4), "float64")
+    for dtype in ("float16", "float32"):
+        cos, sin = rotary_cache(3, 4, dtype=dtype)
+        wanted = rotary(x, cache=(cos.astype(float), sin.astype(float)))
+        assert_same_bits(rotary(x, cache=(cos, sin)), wanted)
+        assert_same_bits(rotary(x, cache=[cos.tolist(), sin.tolist()]), wanted)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_rotary_cache_is_rounded_from_float64(dtype):
+    dtype = storage(dtype)
+    angles = np.arange(1000)[:, None] * (1 / np.power(10000.0, np.arange(0, 32, 2) / 32))
+    for actual, exact in zip(rotary_cache(1000, 32, dtype=dtype), (np.cos, np.sin), strict=True):
+        assert_same_bits(actual, exact(angles).astype(dtype))
+
+
+@pytest.mark.parametrize("positions", [3, np.int8(3), np.array(3), [0, 1, 2], np.arange(3)])
+def test_rotary_cache_of_a_length_or_of_positions(positions):
+    for actual, wanted in zip(rotary_cache(positions, 4), rotary_cache(3, 4), strict=True):
+        assert_same_bits(actual, wanted)
+
+
+def test_inverse_frequencies():
+    own = powers(8, 77.0).astype(float)
+    x = normal((2, 9, 8))
+    actual = rotary(x, inverse_frequencies=own)
+    assert_turned(actual, x, np.arange(9), own.astype(np.longdouble))
+    assert_same_bits(rotary(x, inverse_frequencies=own, rotary_dim=8), actual)
+    assert_same_bits(rotary(x, inverse_frequencies=own.tolist()), actual)
+    assert_same_bits(rotary(x, cache=rotary_cache(9, inverse_frequencies=own)), actual)
+    partial = rotary(x, inverse_frequencies=own[:3])
+    assert_turned(partial, x, np.arange(9), own[:3].astype(np.longdouble))
+
+
+X = np.zeros((2, 3, 5, 8), np.float32)
+TABLE = rotary_cache(6, 8)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: rotary(X.astype(complex)),
+            TypeError,
+            "x must be an array of float16, bfloat16, float32 or float64, got complex128",
+        ),
+        (lambda: rotary(X.astype(np.longdouble)), TypeError, None),
+        (lambda: rotary("query"), TypeError, None),
+        (
+            lambda: rotary(np.zeros(8)),
+            ValueError,
+            "x must have at least 2 axes, (..., heads, length, head_dim), got shape (8,)",
+        ),
+        (
+            lambda: rotary(X, np.arange(5.0)),
+            TypeError,
+            "positions must be an int or an integer array, got float64",
+        ),
+        (lambda: rotary(X, np.ones(5, bool)), TypeError, None),
+        (lambda: rotary(X, [10**30] * 5), TypeError, None),
+        (
+            lambda: rotary(X, 3),
+            ValueError,
+            "positions must have one entry for each row of x: (5,) or (*batch, 5) with batch axes "
+            "that broadcast to (2,), got ()",
+        ),
+        (lambda: rotary(X, np.arange(4)), ValueError, None),
+        (lambda: rotary(X, np.zeros((2, 1), int)), ValueError, None),
+        (lambda: rotary(X, np.zeros((3, 5), int)), ValueError, None),
+        (lambda: rotary(X, np.zeros((1, 2, 5), int)), ValueError, None),
+        (lambda: rotary(X[0], np.zeros((3, 5), int)), ValueError, None),
+        (lambda: rotary(X[0, 0], np.zeros((2, 5), int)), ValueError, None),
+        (lambda: rotary(X[..., :7]), ValueError, "rotary_dim must be even, got 7"),
+        (lambda: rotary(X[..., :0]), ValueError, "rotary_dim must be at least 2, got 0"),
+        (lambda: rotary(X, rotary_dim=3), ValueError, "rotary_dim must be even, got 3"),
+        (lambda: rotary(X, rotary_dim=0), ValueError, "rotary_dim must be at least 2, got 0"),
+        (
+            lambda: rotary(X, rotary_dim=10),
+            ValueError,
+            "rotary_dim must be at most head_dim, got 10 and 8",
+        ),
+        (lambda: rotary(X, rotary_dim=4.0), TypeError, "rotary_dim must be an int, got float"),
+        (lambda: rotary(X, base=0), ValueError, "base must be positive and finite, got 0.0"),
+        (lambda: rotary(X, base=np.inf), ValueError, None),
+        (lambda: rotary(X, base="1e4"), TypeError, "base must be a real number, got str"),
+        (
+            lambda: rotary(X, inverse_frequencies=[1, 0.1, 0.01, 0.001], base=500),
+            ValueError,
+            "inverse_frequencies already says how far each pair turns: leave base out",
+        ),
+        (
+            lambda: rotary(X, inverse_frequencies=[1.0, np.nan]),
+            ValueError,
+            "inverse_frequencies must be finite, got NaN or infinity",
+        ),
+        (lambda: rotary(X, inverse_frequencies=np.ones((1, 4))), ValueError, None),
+        (lambda: rotary(X, inverse_frequencies=[]), ValueError, None),
+        (lambda: rotary(X, inverse_frequencies=[True]), TypeError, None),
+        (lambda: rotary(X, inverse_frequencies=[1j]), TypeError, None),
+        (
+            lambda: rotary(X, inverse_frequencies=np.ones(5)),
+            ValueError,
+            "rotary_dim must be at most head_dim, got 10 and 8",
+        ),
+        (
+            lambda: rotary(X, inverse_frequencies=np.ones(3), rotary_dim=8),
+            ValueError,
+            "rotary_dim must be twice the pairs of inverse_frequencies, got 8 and 3 pairs",
+        ),
+        (
+            lambda: rotary(X, cache=TABLE, base=500.0),
+            ValueError,
+            "cache already says how far each pair turns: leave base out",
+        ),
+        (
+            lambda: rotary(X, cache=TABLE, inverse_frequencies=np.ones(4)),
+            ValueError,
+            "cache already says how far each pair turns: leave inverse_frequencies out",
+        ),
+        (
+            lambda: rotary(X, cache=TABLE, rotary_dim=4),
+            ValueError,
+            "rotary_dim must be twice the pairs of cache, got 4 and 4 pairs",
+        ),
+        (
+            lambda: rotary(X, np.arange(2, 7), cache=TABLE),
+            ValueError,
+            "positions must be in 0 .. 5, the rows of the cache, got 6",
+        ),
+        (
+            lambda: rotary(X, np.arange(-1, 4), cache=TABLE),
+            ValueError,
+            "positions must be in 0 .. 5, the rows of the cache, got -1",
+        ),
+        (
+            lambda: rotary(X, cache=rotary_cache(4, 8)),
+            ValueError,
+            "cache must have a row for each of 5, got 4 rows",
+        ),
+        (
+            lambda: rotary(X, np.arange(5), cache=rotary_cache(np.zeros((2, 5), int), 8)),
+            ValueError,
+            "positions name rows of a 2-D cache, got a cache of shape (2, 5, 4): leave positions "
+            "out",
+        ),
+        (lambda: rotary(X, cache=rotary_cache(np.zeros((3, 5), int), 8)), ValueError, None),
+        (lambda: rotary(X, cache=rotary_cache(np.zeros((2, 6), int), 8)), ValueError, None),
+        (lambda: rotary(X, cache=rotary_cache(6, 10)), ValueError, None),
+        (
+            lambda: rotary(X, cache=TABLE[0]),
+            TypeError,
+            "cache must be a pair (cos, sin), got ndarray",
+        ),
+        (
+            lambda: rotary(X, cache=TABLE[:1]),
+            ValueError,
+            "cache must be a pair (cos, sin), got 1 arrays",
+        ),
+        (lambda: rotary(X, cache=(TABLE[0], TABLE[1][:5])), ValueError, None),
+        (lambda: rotary(X, cache=(TABLE[0][0], TABLE[1][0])), ValueError, None),
+        (lambda: rotary(X, cache=(TABLE[0] + 0j, TABLE[1])), TypeError, None),
+        (
+            lambda: rotary(X, out=X.tolist()),
+            TypeError,
+            "out must be an array of float32, got list",
+        ),
+        (
+            lambda: rotary(X, out=X.astype(float)),
+            TypeError,
+            "out must be an array of float32, got float64",
+        ),
+        (
+            lambda: rotary(X, out=X[:1].copy()),
+            ValueError,
+            "out must have shape (2, 3, 5, 8), got (1, 3, 5, 8)",
+        ),
+        (
+            lambda: rotary(X, out=np.broadcast_to(X, X.shape)),
+            ValueError,
+            "out must be writeable, got a read-only array",
+        ),
+        (lambda: rotary_cache(-1, 8), ValueError, "positions must be at least 0, got -1"),
+        (
+            lambda: rotary_cache(3),
+            TypeError,
+            "rotary_dim must be an int, or inverse_frequencies must be given",
+        ),
+        (
+            lambda: rotary_cache(2.5, 8),
+            TypeError,
+            "positions must be an int or an integer array, got float64",
+        ),
+        (
+            lambda: rotary_cache(3, 8, dtype=int),
+            TypeError,
+            "dtype must be floating-point, got int64",
+        ),
+    ],
+)
+def test_errors(call, error, message):
+    with pytest.raises(error) as raised:
+        call()
+    assert message is None or str(raised.value) == message
+
+
+def test_nothing_is_written_where_an_error_is_raised():
+    out = np.full(X.shape, 7, np.float32)
+    for positions, options in [(np.arange(4), {}), (None, {"rotary_dim": 3}), ([9] * 5, {})]:
+        with pytest.raises(ValueError, match=r"positions|rotary_dim"):
+            rotary(X, positions, cache=None if options else TABLE, **options, out=out)
+    assert (out == 7).all()
