@@ -10,6 +10,7 @@ from regard._config import (
     show_config,
 )
 from regard._core import __version__
+from regard._explain import Explanation, explain
 from regard._merge import merge_attention_states
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._self_attention import SelfAttention
@@ -17,12 +18,14 @@ from regard._stages import apply_mask, matmul, scale, softmax
 from regard._torch_generator import TorchGenerator
 
 __all__ = [
+    "Explanation",
     "SelfAttention",
     "TorchGenerator",
     "__version__",
     "active_target",
     "apply_mask",
     "cpu_targets",
+    "explain",
     "get_num_threads",
     "masks",
     "matmul",

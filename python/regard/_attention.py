@@ -146,12 +146,12 @@ def scaled_dot_product_attention(
 
     query_offset : int or array_like of int, default 0
         How many keys precede the first query: query ``i`` stands at position
-        ``p = i + query_offset``. One number, or one per batch entry (it broadcasts to the axes before
-        heads). 0 is PyTorch's alignment, ``kv_len - q_len`` FlashAttention's; a key-value cache
-        passes its length before the queries' own keys.
+        ``p = i + query_offset``. One number, or one per batch entry (it broadcasts to the axes
+        before heads). 0 is PyTorch's alignment, ``kv_len - q_len`` FlashAttention's; a key-value
+        cache passes its length before the queries' own keys.
     window : (left, right), optional
-        Key ``j`` is visible only if ``p - left <= j <= p + right``: neighbours are counted, and None
-        on a side means no limit there.
+        Key ``j`` is visible only if ``p - left <= j <= p + right``: neighbours are counted, and
+        None on a side means no limit there.
     key_lengths : int or array_like of int, optional
         How many keys exist, for all or per batch entry (it broadcasts to the axes before heads):
         those at and beyond it are neither seen nor computed, whatever they hold.

@@ -139,11 +139,11 @@ def scaled_dot_product_attention_ragged(
     value : array_like, shape (total_keys, kv_heads, value_dim)
         All sequences' values.
     query_starts, key_starts : array_like of int, shape (sequences + 1,)
-        Where each sequence begins, and last where all end: from 0, never decreasing, to the total. A
-        sequence may be empty.
+        Where each sequence begins, and last where all end: from 0, never decreasing, to the total.
+        A sequence may be empty.
     mask : array_like of bool or float, optional
         Broadcasts to ``(total, heads, longest)`` with the longest sequence of keys: a row for every
-        query, a column for every key of its sequence. What lies beyond a sequence's keys is not read.
+        query, a column for every key of its sequence. What lies beyond those is not read.
     query_offset, key_lengths : int or array_like of int
         One number, or one per sequence.
     is_causal, window, scale, softcap, alibi_slopes, sinks, threads
