@@ -239,32 +239,48 @@ struct AttentionForward {
   // 1, or NaN for a sink that is NaN.
   static T exp2_of_zero(T reference) { return reference != reference ? reference : T(1); }
 
-  // A run of tiles without a hidden one between: keys from `begin` of the block on.
+  // Keys [begin, end) of a block whose tiles are computed, without a hidden one between.
   struct Run {
     int begin;
     int end;
   };
+
+  // Nothing is hidden from the strip and nothing added to its scores.
+  static bool sees_all_of(const AttentionTask& task, const Strip<T>& strip,
+                          const KeyBlock<T>& block) {
+    return !task.mask && !strip.slopes && block.begin >= strip.shared.begin &&
+           block.begin + round_up(block.count, kRows) <= strip.shared.end;
+  }
 
   // Both products of one strip and one block.
   template <int kVectors>
   REGARD_NOINLINE void block_of_strip(const AttentionProblem& problem, const AttentionTask& task,
                                       const Strip<T>& strip, const Workspace<T>& work,
                                       KeyBlock<T>& block) {
-    constexpr int kWidth = kVectors * kLanes<T>;
+    Gathered<T> gathered{work.weights, 0, round_up(problem.value_dim, kRows)};
+    if (sees_all_of(task, strip, block)) {
+      provide_keys<T, kRows>(problem, task, work, block);
+      start_block_sum<kVectors>(strip);
+      for (; gathered.keys < block.count; gathered.keys += kRows)
+        weights_tile<T, kRows, kVectors, Bias::none>(
+            block.keys + gathered.keys * block.key_stride, block.key_stride, nullptr, work.softcap,
+            strip, problem.head_dim, gathered);
+      end_block_sum<kVectors>(strip);
+      provide_values<T, kRows>(problem, task, work, block);
+      const Run all{0, block.count};
+      add_values<kVectors, false>(strip, block, &all, 1, gathered);
+      return;
+    }
+
     TileKind kinds[kBlockTiles];
     if (!classify_tiles<T, kRows, kVectors>(problem, task, strip, block.begin, block.count,
                                             work.bias, kinds))
       return;
     provide_keys<T, kRows>(problem, task, work, block);
-
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v)
-      store(strip.block_sum + v * kLanes<T>, broadcast(T(-0.0)));
-
+    start_block_sum<kVectors>(strip);
     // Beyond what the strip sees by position a tile's weights are those of hidden keys.
     const std::int64_t reach = strip.seen.end - block.begin;
     const int count = reach < block.count ? static_cast<int>(reach) : block.count;
-    Gathered<T> gathered{work.weights, 0, round_up(problem.value_dim, kRows)};
     Run runs[kBlockTiles];
     int run_count = 0;
     bool hides_something = false;
@@ -276,28 +292,11 @@ struct AttentionForward {
         runs[run_count - 1].end = end;
       else
         runs[run_count++] = {k, end};
-      const T* bias = work.bias + k * kWidth;
-      const bool is_tail = block.count - k < kRows;
-      const T* keys = is_tail ? block.tail_keys : block.keys + k * block.key_stride;
-      const std::ptrdiff_t stride = is_tail ? problem.head_dim : block.key_stride;
-      if (kind == TileKind::visible) {
-        weights_tile<T, kRows, kVectors, Bias::none>(keys, stride, bias, work.softcap, strip,
-                                                     problem.head_dim, gathered);
-      } else if (kind == TileKind::biased) {
-        weights_tile<T, kRows, kVectors, Bias::adds>(keys, stride, bias, work.softcap, strip,
-                                                     problem.head_dim, gathered);
-      } else {
-        weights_tile<T, kRows, kVectors, Bias::hides>(keys, stride, bias, work.softcap, strip,
-                                                      problem.head_dim, gathered);
-        hides_something = true;
-      }
+      hides_something |= kind == TileKind::hiding;
+      tile_of_kind<kVectors>(kind, problem, strip, work, block, k, gathered);
       gathered.keys += kRows;
     }
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      T* sum = strip.sum + v * kLanes<T>;
-      store(sum, load<T>(sum) + load<T>(strip.block_sum + v * kLanes<T>));
-    }
+    end_block_sum<kVectors>(strip);
 
     provide_values<T, kRows>(problem, task, work, block);
     // A hidden key's weight of -0.0 times a finite value changes no sum; times NaN or inf it would.
@@ -305,6 +304,43 @@ struct AttentionForward {
       add_values<kVectors, true>(strip, block, runs, run_count, gathered);
     else
       add_values<kVectors, false>(strip, block, runs, run_count, gathered);
+  }
+
+  // Apart from the loop over tiles that see everything, so that the compiler keeps that one lean.
+  template <int kVectors>
+  REGARD_NOINLINE void tile_of_kind(TileKind kind, const AttentionProblem& problem,
+                                    const Strip<T>& strip, const Workspace<T>& work,
+                                    const KeyBlock<T>& block, int k,
+                                    const Gathered<T>& gathered) {
+    const T* bias = work.bias + k * kVectors * kLanes<T>;
+    const bool is_tail = block.count - k < kRows;
+    const T* keys = is_tail ? block.tail_keys : block.keys + k * block.key_stride;
+    const std::ptrdiff_t stride = is_tail ? problem.head_dim : block.key_stride;
+    if (kind == TileKind::visible)
+      weights_tile<T, kRows, kVectors, Bias::none>(keys, stride, bias, work.softcap, strip,
+                                                   problem.head_dim, gathered);
+    else if (kind == TileKind::biased)
+      weights_tile<T, kRows, kVectors, Bias::adds>(keys, stride, bias, work.softcap, strip,
+                                                   problem.head_dim, gathered);
+    else
+      weights_tile<T, kRows, kVectors, Bias::hides>(keys, stride, bias, work.softcap, strip,
+                                                    problem.head_dim, gathered);
+  }
+
+  template <int kVectors>
+  REGARD_INLINE void start_block_sum(const Strip<T>& strip) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v)
+      store(strip.block_sum + v * kLanes<T>, broadcast(T(-0.0)));
+  }
+
+  template <int kVectors>
+  REGARD_INLINE void end_block_sum(const Strip<T>& strip) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      T* sum = strip.sum + v * kLanes<T>;
+      store(sum, load<T>(sum) + load<T>(strip.block_sum + v * kLanes<T>));
+    }
   }
 
   // output += weights value, the block's sum first and then one addition: two levels of summation
