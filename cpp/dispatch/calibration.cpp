@@ -59,7 +59,7 @@ double fma_peak(Scalar scalar, int threads, const StopSignal& signal) {
 double read_bandwidth(std::int64_t bytes, int threads, const StopSignal& signal) {
   const Kernels& kernels = kernels_for(active_target(), Scalar::float32);
   constexpr std::int64_t kPieces = 64;  // of a share, so that Ctrl-C need not wait for all of it
-  constexpr int kTries = 10;
+  constexpr int kTries = 6;
   const std::int64_t share = bytes / threads / kReadStep * kReadStep;
   const std::int64_t piece = std::max(share / kPieces / kReadStep, std::int64_t{1}) * kReadStep;
   const std::unique_ptr<char, Free> memory = allocate_for_reading(share * threads);
