@@ -23,7 +23,8 @@ from regard.cli.terminal import Terminal, width_of
 def run_of(cases=(), comparisons=(), **fields):
     usual = {
         "date": "2030-01-01T00:00:00+00:00",
-        "machine": machine.describe() | {"target": "x86_v4"},
+        "machine": machine.describe()
+        | {"target": "x86_v4", "targets": ["x86_v4", "x86_v3", "baseline"]},
         "threads": 2,
         "rounds": 2,
         "versions": {"regard": "1", "NumPy": "2", "PyTorch": "3", "ONNX Runtime": "4"},
@@ -127,10 +128,21 @@ def test_goals():
     } == expected
 
 
+def test_a_forced_target_is_not_held_beside_peers():
+    row = case_result("1x8x8192x64", regard=0.5, PyTorch=0.1)
+    forced = {"target": "x86_v3", "targets": ["x86_v4", "x86_v3"]}
+    assert [one.what for one in verdicts(run_of([row], machine=forced))] == [
+        "1x8x8192x64: of the peak"
+    ]
+
+
 def test_the_share_that_is_asked_for_is_that_of_the_target():
     row = case_result("1x8x8192x128 causal", regard=0.5)
     wanted = {
-        target: [one.wanted for one in verdicts(run_of([row], machine={"target": target}))]
+        target: [
+            one.wanted
+            for one in verdicts(run_of([row], machine={"target": target, "targets": [target]}))
+        ]
         for target in ("x86_v4", "x86_v3", "baseline")
     }
     assert wanted == {"x86_v4": [0.84], "x86_v3": [0.78], "baseline": []}
@@ -191,6 +203,12 @@ def test_the_text_says_what_was_left_out_and_what_was_missed():
     failed = run_of([CaseResult("matmul 512", {}, {}, {"regard": "TypeError: no"})])
     assert "matmul 512: regard left out, TypeError: no" in text_of(failed)
     assert re.search(r"^  matmul 512 ( +-){5}", text_of(failed), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("after", "is_quiet"), [(361e9, True), (359e9, False)])
+def test_a_busy_machine_is_named(after, is_quiet):
+    text = text_of(run_of(EVERY.cases[:1], peak=[400e9, after]))
+    assert ("the machine was not quiet" in text) != is_quiet
 
 
 def test_the_list_names_every_case(capsys):

@@ -86,7 +86,8 @@ def test_messages_come_before_the_answer(tmp_path, monkeypatch):
         "def work(request, send):\n"
         "    print('noise'); os.system('echo more noise')\n"
         "    send([request, 1]); send({'a': None})\n"
-        "    return [os.environ['OPENBLAS_NUM_THREADS'], os.environ['EXTRA']]\n"
+        "    names = 'OPENBLAS_NUM_THREADS', 'REGARD_NUM_THREADS', 'EXTRA'\n"
+        "    return [os.environ[name] for name in names]\n"
         "if __name__ == '__main__':\n"
         "    answer(work)\n"
     )
@@ -100,7 +101,7 @@ def test_messages_come_before_the_answer(tmp_path, monkeypatch):
         environment={"EXTRA": "yes"},
         on_message=heard.append,
     )
-    assert answer == ["3", "yes"]
+    assert answer == ["3", "3", "yes"]
     assert heard == [[{"x": "\u65e5"}, 1], {"a": None}]
 
 

@@ -81,7 +81,7 @@ class Regard(Engine):
         self, problem: Attention, query: Array, key: Array, value: Array, mask: Array | None
     ) -> Call:
         """Give the fused call."""
-        options: dict[str, Any] = {"threads": self._threads}
+        options = self._thread_options()
         if mask is not None:
             options["mask"] = mask
         if problem.is_causal:
@@ -92,11 +92,15 @@ class Regard(Engine):
 
     def matmul(self, a: Array, b: Array) -> Call:
         """Give the stage."""
-        return partial(regard.matmul, a, b, threads=self._threads)
+        return partial(regard.matmul, a, b, **self._thread_options())
 
     def softmax(self, x: Array) -> Call:
         """Give the stage."""
-        return partial(regard.softmax, x, threads=self._threads)
+        return partial(regard.softmax, x, **self._thread_options())
+
+    def _thread_options(self) -> dict[str, Any]:
+        # Where the default says the same, an argument more would only cost time.
+        return {} if self._threads == regard.get_num_threads() else {"threads": self._threads}
 
 
 class NumPy(Engine):

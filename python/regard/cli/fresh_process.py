@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 _THREAD_VARIABLES = (
+    "REGARD_NUM_THREADS",
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",

@@ -39,6 +39,7 @@ def describe() -> dict[str, Any]:
         "regard": config["version"],
         "compiler": config["compiler"],
         "target": config["active_target"],
+        "targets": list(regard.cpu_targets()),
     }
 
 

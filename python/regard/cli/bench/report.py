@@ -10,6 +10,7 @@ from ..terminal import Terminal, left, right, width_of
 from .cases import CASES, COMPARISONS, Group
 from .results import CaseResult, ComparisonResult, Results, Verdict, verdicts
 
+_QUIET = 0.1
 _HEADERS = {"NumPy": "NumPy", "PyTorch": "PyTorch", "ONNX Runtime": "ORT"}
 
 
@@ -122,6 +123,9 @@ def _notes(terminal: Terminal, results: Results) -> Iterator[str]:
         yield from paragraph(terminal, f"{name}: {engine} left out, {terminal.text(reason)}")
     for engine, reason in results.missing.items():
         yield from paragraph(terminal, f"{engine}: {terminal.text(reason)}")
+    if results.drift > _QUIET:
+        note = f"the machine was not quiet: its limits changed by {results.drift:.0%} in the run"
+        yield from paragraph(terminal, note)
     found = verdicts(results)
     missed = [verdict for verdict in found if not verdict.is_met]
     if found:

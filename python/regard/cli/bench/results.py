@@ -149,6 +149,11 @@ class Results:
         return result.rate("regard") * 1e9 / self.limit(yardstick)
 
     @property
+    def drift(self) -> float:
+        """How far apart a limit was before the run and after it, as a part of the larger one."""
+        return max(1 - min(limit) / max(limit) for limit in (self.peak, self.bandwidth))
+
+    @property
     def is_sound(self) -> bool:
         """Whether regard computed everything that it was asked for, and computed it right."""
         return all("regard" in row.samples for row in self.cases) and all(
@@ -217,6 +222,8 @@ def _of_case(results: Results, row: CaseResult) -> Iterator[Verdict]:
     if goals.share is not None and share is not None and target in columns:
         wanted = goals.share[columns.index(target)]
         yield Verdict(f"{row.name}: of the {row.case.group.yardstick}", wanted, share)
+    if target != results.machine["targets"][0]:
+        return  # the peers choose the best instructions, and a forced target does not
     best = row.best_peer
     if goals.peers is not None and best is not None:
         speed = row.speed_against(best)
