@@ -508,6 +508,7 @@ FAKE_TORCH = """
         return Tensor((weights / weights.sum(-1, keepdims=True)) @ v)
 
     print("torch says hello")
+    __version__ = "0"
     def set_num_threads(threads): assert threads == 1
     from_numpy = Tensor
     inference_mode = contextlib.nullcontext

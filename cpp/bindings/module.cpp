@@ -55,6 +55,19 @@ double measure_fma_peak(bool is_double, py::handle threads) {
   return peak;
 }
 
+double measure_read_bandwidth(py::handle bytes, py::handle threads) {
+  const std::int64_t size = whole_number_of("bytes", bytes);
+  const int count = thread_count_of(threads);
+  if (size < kReadStep * count)
+    throw py::value_error("bytes must be at least " + std::to_string(kReadStep) +
+                          " for each of the " + std::to_string(count) + " threads, got " +
+                          std::to_string(size));
+  double bandwidth = 0;
+  run_without_gil(
+      [&](const StopSignal& signal) { bandwidth = read_bandwidth(size, count, signal); });
+  return bandwidth;
+}
+
 // For the tests: how an exception travels from a worker to Python.
 void raise_in_parallel_region() {
   run_without_gil([](const StopSignal& signal) {
@@ -92,5 +105,6 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.def("set_num_threads", &set_num_threads);
   module.def("build_info", &build_info);
   module.def("fma_peak", &measure_fma_peak);
+  module.def("read_bandwidth", &measure_read_bandwidth);
   module.def("_raise_in_parallel_region", &raise_in_parallel_region);
 }

@@ -1,4 +1,5 @@
-// The arithmetic peak of one core: a tile of accumulators, fed from registers, nothing else.
+// The peaks of one core: arithmetic on a tile of accumulators that are fed from registers, and loads
+// whose sum is all that remains of them.
 #pragma once
 
 #include "micro_kernel.hpp"
@@ -36,6 +37,23 @@ REGARD_NOINLINE double fma_rounds(std::int64_t steps) {
     for (int v = 0; v < kVectors; ++v) sum = sum + acc[r][v];
   asm volatile("" : : "m"(sum));
   return 2.0 * 4 * kRows * kVectors * kLanes<T> * static_cast<double>(steps);
+}
+
+// Reads memory once, front to back, as fast as loads go. The sums are of integers: no value is slow.
+REGARD_NOINLINE void read_bytes(const void* from, std::int64_t bytes) {
+  constexpr int kSums = 8;
+  constexpr int kStep = kSums * kVectorBytes;
+  constexpr int kLine = 64, kAhead = 16 * kLine;  // further than the hardware looks: 10% more
+  const char* next = static_cast<const char*>(from);
+  Mask<double> sums[kSums] = {};
+  for (const char* end = next + bytes; next != end; next += kStep) {
+#pragma GCC unroll 8
+    for (int at = 0; at < kStep; at += kLine) __builtin_prefetch(next + kAhead + at);
+#pragma GCC unroll 8
+    for (int i = 0; i < kSums; ++i)
+      sums[i] += as_bits<double>(load(reinterpret_cast<const double*>(next + i * kVectorBytes)));
+  }
+  for (int i = 0; i < kSums; ++i) asm volatile("" : : "m"(sums[i]));
 }
 
 }  // namespace

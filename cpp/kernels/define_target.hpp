@@ -37,6 +37,7 @@ constexpr Kernels kernels_of() {
       stage_row<typename Shape::Element>,
       exp2_vectors<typename Shape::Element>,
       fma_rounds<Shape>,
+      read_bytes,
   };
 }
 

@@ -36,6 +36,9 @@ struct Kernels {
 
   // Multiplies and adds in registers for `steps` rounds; returns the floating-point operations.
   double (*fma_rounds)(std::int64_t steps);
+
+  // Reads `bytes` from memory aligned to 64 and nothing else; `bytes` is a multiple of 512.
+  void (*read_bytes)(const void* from, std::int64_t bytes);
 };
 
 struct Target {

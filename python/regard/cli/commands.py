@@ -5,20 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 import regard
 
 from . import demo, info
-from .terminal import Terminal, printable
+from .arguments import MAX_THREADS, Parser, whole_number
+from .terminal import Terminal
 from .words import UnusableSentenceError
 
-COMMANDS = ("demo", "info")
-MAX_THREADS = 4096
+COMMANDS = ("demo", "info", "bench")
 
 USAGE = """\
 python -m regard [demo] [--no-timing] [--threads N] [--json] [sentence ...]
-       python -m regard info [--json]"""
+       python -m regard info [--json]
+       python -m regard bench [--help] [options]"""
 
 DESCRIPTION = """\
 Exact fused attention for NumPy arrays, on an example: a sentence goes through
@@ -28,6 +28,7 @@ a larger problem is timed against NumPy, and PyTorch where it is installed.
 commands:
   demo [sentence ...]   the example; this is what runs when no command is named
   info                  version, compiler, targets and threads, each with its why
+  bench                 every engine that is installed, timed on a table of cases
 """
 
 EPILOG = """\
@@ -64,12 +65,18 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _run(parser: argparse.ArgumentParser, argv: list[str]) -> int:
+    if argv[:1] == ["bench"]:
+        from .bench.command import run as run_bench
+
+        return run_bench(argv[1:])
     # argparse loses a "--" among intermixed arguments; what follows it is words, even "info".
     end = argv.index("--") if "--" in argv else len(argv)
     options = parser.parse_intermixed_args(argv[:end])
     words: list[str] = options.words
     command = words.pop(0) if words and words[0] in COMMANDS else "demo"
     words += argv[end + 1 :]
+    if command == "bench":
+        parser.error("bench comes before its options; for a sentence: python -m regard -- bench")
     terminal = Terminal.of(sys.stdout)
     if command == "info":
         _refuse_for_info(parser, options)
@@ -96,14 +103,8 @@ def _refuse_for_info(parser: argparse.ArgumentParser, options: argparse.Namespac
         parser.error("--no-timing does not go with info")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        # The message repeats what was typed, which must not reach a terminal raw.
-        super().error(printable(message))
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m regard",
         usage=USAGE,
         description=DESCRIPTION,
@@ -118,19 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--threads",
-        type=_thread_count,
+        type=whole_number(MAX_THREADS),
         metavar="N",
         help="threads to use, the same for all engines",
     )
     parser.add_argument("--version", action="version", version=f"regard {regard.__version__}")
     return parser
-
-
-def _thread_count(text: str) -> int:
-    try:
-        threads = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
-    if not 1 <= threads <= MAX_THREADS:
-        raise argparse.ArgumentTypeError(f"must be from 1 to {MAX_THREADS}, got {threads}")
-    return threads

@@ -137,4 +137,4 @@ def _finite_or_none(array: Array) -> list[Any]:
 
 def _timing_as_dict(timed: timing.Timing) -> dict[str, Any]:
     shape = [1, timing.HEADS, timing.LENGTH, timing.HEAD_DIM]
-    return {"shape": shape, "dtype": "float32", "flops": timing.FLOPS, **asdict(timed)}
+    return {"shape": shape, "dtype": "float32", "flops": timing.PROBLEM.flops, **asdict(timed)}

@@ -1,75 +1,276 @@
-"""The same attention in regard, NumPy and PyTorch."""
+"""The same computation in regard, NumPy, PyTorch and ONNX Runtime, as their users call them."""
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from types import ModuleType
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import regard
 
-Array = NDArray[np.float32]
-Attention = Callable[[Array, Array, Array], Array]
-Prepare = Callable[[int], Attention]
+from .problems import Array, Attention
+
+Call = Callable[[], Any]
+
+# An engine that stores the scores is not asked to store more of them than this.
+MAX_SCORE_BYTES = 1 << 30
 
 
 class NotInstalledError(Exception):
-    """An engine is not on this machine."""
+    """An engine is not on this machine; the message names what is missing."""
 
 
-def engines() -> Iterator[tuple[str, Prepare]]:
-    """Give the engines by name, regard first.
+class NotTimedError(Exception):
+    """An engine is left out of a problem; the message is the reason."""
 
-    Yields
-    ------
-    name : str
-        The name of the engine.
-    prepare : callable
-        Takes the number of threads and gives the attention; raises `NotInstalledError` where
-        there is no such engine.
+
+class Engine(ABC):
+    """Something that computes attention, products and softmax.
+
+    The calls that it gives hold their arrays in the engine's own form and return the result in that
+    form, so that no conversion is timed.
     """
-    yield "regard", _regard
-    yield "NumPy", _numpy
-    yield "PyTorch", _pytorch
+
+    name: str
+    version: str
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    @abstractmethod
+    def attention(
+        self, problem: Attention, query: Array, key: Array, value: Array, mask: Array | None
+    ) -> Call:
+        """Give the call that attends; raises `NotTimedError`.
+
+        Masks and windows compare regard with itself: no other engine is asked for them.
+        """
+
+    @abstractmethod
+    def matmul(self, a: Array, b: Array) -> Call:
+        """Give the call that multiplies."""
+
+    @abstractmethod
+    def softmax(self, x: Array) -> Call:
+        """Give the call that normalises along the last axis."""
+
+    def as_array(self, result: Any) -> Array:
+        """Give a call's result as an array."""
+        array: Array = result
+        return array
+
+    def around(self) -> AbstractContextManager[Any]:
+        """Give what the calls are to run in."""
+        return nullcontext()
 
 
-def _regard(threads: int) -> Attention:
-    def attention(query: Array, key: Array, value: Array) -> Array:
-        return regard.scaled_dot_product_attention(query, key, value, threads=threads)
+class Regard(Engine):
+    """The package that this module is in."""
 
-    return attention
+    name = "regard"
+    version = regard.__version__
+
+    def attention(
+        self, problem: Attention, query: Array, key: Array, value: Array, mask: Array | None
+    ) -> Call:
+        """Give the fused call."""
+        options = self._thread_options()
+        if mask is not None:
+            options["mask"] = mask
+        if problem.is_causal:
+            options["is_causal"] = True
+        if problem.window is not None:
+            options["window"] = problem.window
+        return partial(regard.scaled_dot_product_attention, query, key, value, **options)
+
+    def matmul(self, a: Array, b: Array) -> Call:
+        """Give the stage."""
+        return partial(regard.matmul, a, b, **self._thread_options())
+
+    def softmax(self, x: Array) -> Call:
+        """Give the stage."""
+        return partial(regard.softmax, x, **self._thread_options())
+
+    def _thread_options(self) -> dict[str, Any]:
+        # Where the default says the same, an argument more would only cost time.
+        return {} if self._threads == regard.get_num_threads() else {"threads": self._threads}
 
 
-def _numpy(_threads: int) -> Attention:
-    # NumPy has no call to set its threads: the process that times it is started with them set.
-    def attention(query: Array, key: Array, value: Array) -> Array:
-        scale = np.float32(1 / math.sqrt(query.shape[-1]))
-        weights: Array = np.matmul(query * scale, key.swapaxes(-1, -2))
-        weights -= weights.max(axis=-1, keepdims=True)
-        np.exp(weights, out=weights)
-        weights /= weights.sum(axis=-1, keepdims=True)
-        output: Array = np.matmul(weights, value)
-        return output
+class NumPy(Engine):
+    """The formula in NumPy, as fast as it goes without a loop: in place, no key copied for a group.
 
-    return attention
+    NumPy has no call to set its threads: the process is started with them set.
+    """
+
+    name = "NumPy"
+    version = np.__version__
+
+    def attention(
+        self, problem: Attention, query: Array, key: Array, value: Array, mask: Array | None
+    ) -> Call:
+        """Give the formula, unless its scores take too much memory."""
+        if problem.score_bytes > MAX_SCORE_BYTES:
+            raise NotTimedError(f"its scores take {problem.score_bytes / 1e9:.1f} GB")
+        batch, heads, q_len, head_dim = query.shape
+        rows = (batch, problem.kv_heads, heads // problem.kv_heads * q_len, head_dim)
+        scale = query.dtype.type(1 / math.sqrt(head_dim))
+        keys = key.swapaxes(-1, -2)
+        hidden = ~np.tri(q_len, problem.kv_len, dtype=bool) if problem.is_causal else None
+
+        def attend() -> Array:
+            # The queries of a group lie below each other: one product a key head.
+            scores: Array = (query * scale).reshape(rows) @ keys
+            weights = scores.reshape(batch, heads, q_len, -1)
+            if hidden is not None:
+                np.copyto(weights, -np.inf, where=hidden)
+            weights -= weights.max(axis=-1, keepdims=True)
+            np.exp(weights, out=weights)
+            weights /= weights.sum(axis=-1, keepdims=True)
+            output: Array = weights.reshape(scores.shape) @ value
+            return output.reshape(batch, heads, q_len, -1)
+
+        return attend
+
+    def matmul(self, a: Array, b: Array) -> Call:
+        """Give the product."""
+        return partial(np.matmul, a, b)
+
+    def softmax(self, x: Array) -> Call:
+        """Give the formula."""
+
+        def normalise() -> Array:
+            weights: Array = x - x.max(axis=-1, keepdims=True)
+            np.exp(weights, out=weights)
+            weights /= weights.sum(axis=-1, keepdims=True)
+            return weights
+
+        return normalise
 
 
-def _pytorch(threads: int) -> Attention:
+class PyTorch(Engine):
+    """PyTorch on the CPU."""
+
+    name = "PyTorch"
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads)
+        self._torch: Any = _imported("torch")
+        self._torch.set_num_threads(threads)
+        self.version = str(self._torch.__version__)
+        self._attention = self._torch.nn.functional.scaled_dot_product_attention
+
+    def attention(
+        self, problem: Attention, query: Array, key: Array, value: Array, mask: Array | None
+    ) -> Call:
+        """Give the fused call."""
+        options: dict[str, bool] = {}
+        if problem.is_causal:
+            options["is_causal"] = True
+        if problem.heads != problem.kv_heads:
+            options["enable_gqa"] = True
+        return partial(
+            self._attention, *map(self._torch.from_numpy, (query, key, value)), **options
+        )
+
+    def matmul(self, a: Array, b: Array) -> Call:
+        """Give the product."""
+        return partial(self._torch.matmul, *map(self._torch.from_numpy, (a, b)))
+
+    def softmax(self, x: Array) -> Call:
+        """Give the function."""
+        return partial(self._torch.softmax, self._torch.from_numpy(x), dim=-1)
+
+    def as_array(self, result: Any) -> Array:
+        """Give a tensor's array."""
+        array: Array = result.numpy()
+        return array
+
+    def around(self) -> AbstractContextManager[Any]:
+        """Leave out what only gradients need."""
+        mode: AbstractContextManager[Any] = self._torch.inference_mode()
+        return mode
+
+
+class OnnxRuntime(Engine):
+    """ONNX Runtime: a session over a model of one node, on its CPU provider."""
+
+    name = "ONNX Runtime"
+
+    _OPSET = 24
+    _IR_VERSION = 10
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads)
+        self._runtime: Any = _imported("onnxruntime")
+        self._onnx: Any = _imported("onnx")
+        self.version = str(self._runtime.__version__)
+        self._key: Any = None
+        self._run: Callable[..., Any]
+
+    def attention(
+        self, problem: Attention, query: Array, key: Array, value: Array, mask: Array | None
+    ) -> Call:
+        """Give a session of the Attention operator, which takes fewer key heads as they are."""
+        arrays = {"Q": query, "K": key, "V": value}
+        return self._session("Attention", arrays, is_causal=int(problem.is_causal))
+
+    def matmul(self, a: Array, b: Array) -> Call:
+        """Give a session of the MatMul operator."""
+        return self._session("MatMul", {"A": a, "B": b})
+
+    def softmax(self, x: Array) -> Call:
+        """Give a session of the Softmax operator."""
+        return self._session("Softmax", {"input": x}, axis=-1)
+
+    def _session(self, operator: str, arrays: dict[str, Array], **attributes: int) -> Call:
+        # Sessions have threads of their own: one serves all arrays of the same shapes.
+        shapes = {name: array.shape for name, array in arrays.items()}
+        if self._key != (operator, shapes, attributes):
+            self._run = self._make_session(operator, shapes, attributes).run
+            self._key = (operator, shapes, attributes)
+        return partial(self._run, None, arrays)
+
+    def _make_session(
+        self, operator: str, shapes: dict[str, tuple[int, ...]], attributes: dict[str, int]
+    ) -> Any:
+        helper, float32 = self._onnx.helper, self._onnx.TensorProto.FLOAT
+        inputs = [
+            helper.make_tensor_value_info(name, float32, shape) for name, shape in shapes.items()
+        ]
+        outputs = [helper.make_tensor_value_info("Y", float32, None)]
+        node = helper.make_node(operator, list(shapes), ["Y"], **attributes)
+        model = helper.make_model(
+            helper.make_graph([node], operator, inputs, outputs),
+            opset_imports=[helper.make_opsetid("", self._OPSET)],
+            ir_version=self._IR_VERSION,
+        )
+        options = self._runtime.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        return self._runtime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+
+    def as_array(self, result: Any) -> Array:
+        """Give the array of the only output."""
+        array: Array = result[0]
+        return array
+
+
+ENGINES: tuple[type[Engine], ...] = (Regard, NumPy, PyTorch, OnnxRuntime)
+
+
+def _imported(name: str) -> ModuleType:
     try:
-        torch = importlib.import_module("torch")
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name == "torch":
-            raise NotInstalledError from None
+        if error.name == name:
+            raise NotInstalledError(name) from None
         raise
-    torch.set_num_threads(threads)
-    fused = torch.nn.functional.scaled_dot_product_attention
-
-    def attention(query: Array, key: Array, value: Array) -> Array:
-        with torch.inference_mode():
-            output: Array = fused(*map(torch.from_numpy, (query, key, value))).numpy()
-        return output
-
-    return attention

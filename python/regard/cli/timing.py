@@ -1,40 +1,25 @@
-"""A short side-by-side timing of the engines.
-
-It runs in a process of its own, because NumPy takes its number of threads from the environment
-when it is loaded: only so have all engines the same.
-"""
+"""A short side-by-side timing of the engines."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import statistics
-import subprocess
-import sys
-import time
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from .engines import Attention, NotInstalledError, engines
+from .engines import Engine, NotInstalledError, NumPy, PyTorch, Regard
+from .fresh_process import answer, run_in_fresh_process
+from .problems import Attention
+from .rounds import Runner, in_turns
 
 HEADS, LENGTH, HEAD_DIM = 12, 512, 64
-FLOPS = 4 * HEADS * LENGTH * LENGTH * HEAD_DIM
+PROBLEM = Attention(1, HEADS, HEADS, LENGTH, LENGTH, HEAD_DIM)
 
-_SECONDS = 1.0
-_MIN_ROUNDS = 3
-_CALLS_IN_A_ROUND = 3
-_SETTLE_SECONDS = 0.2
+_ENGINES: tuple[type[Engine], ...] = (Regard, NumPy, PyTorch)
+_ROUNDS = 3
 _PATIENCE_SECONDS = 120
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
 
 
 @dataclass(frozen=True)
@@ -74,34 +59,12 @@ def run_timing(threads: int) -> Timing:
     RuntimeError
         If the process fails.
     """
-    environment = dict(os.environ)
-    environment.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
-    # The process is to find the same regard, wherever this one found it.
-    environment["PYTHONPATH"] = os.pathsep.join(entry or "." for entry in sys.path)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", __name__, str(threads)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PATIENCE_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"the timing took more than {_PATIENCE_SECONDS} s") from None
-    if done.returncode < 0:
-        raise RuntimeError(f"the timing died of {signal.Signals(-done.returncode).name}")
-    if done.returncode > 0:
-        last = done.stderr.strip().splitlines()[-1:]
-        raise RuntimeError(f"the timing failed: {''.join(last)}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    result = run_in_fresh_process(__name__, threads, threads=threads, patience=_PATIENCE_SECONDS)
     return Timing([Row(**row) for row in result["rows"]], result["failed"])
 
 
 def measure(threads: int) -> Timing:
-    """Time the engines in this process, in turns, so that what disturbs one disturbs all.
+    """Time the engines in this process.
 
     Parameters
     ----------
@@ -113,52 +76,38 @@ def measure(threads: int) -> Timing:
     Timing
         What they reached.
     """
-    rng = np.random.default_rng(0)
-    query, key, value = rng.standard_normal((3, 1, HEADS, LENGTH, HEAD_DIM), dtype=np.float32)
-    attentions: dict[str, Attention] = {}
+    inputs = PROBLEM.make_inputs()
+    runners: dict[str, Runner] = {}
     outputs: dict[str, Any] = {}
     failed: dict[str, str] = {}
-    for name, prepare in engines():
+    for load in _ENGINES:
         try:
-            attention = prepare(threads)
-            outputs[name] = attention(query, key, value)
-            attentions[name] = attention
+            engine = load(threads)
+            runner = Runner(PROBLEM.on(engine, inputs), engine.around)
+            with runner.around():
+                outputs[engine.name] = engine.as_array(runner.call())
+            runners[engine.name] = runner
         except NotInstalledError:
             continue
         except Exception as error:
-            if name == "regard":
+            if load is Regard:
                 raise
-            failed[name] = " ".join(f"{type(error).__name__}: {error}".split())
+            failed[load.name] = " ".join(f"{type(error).__name__}: {error}".split())
 
-    seconds: dict[str, list[float]] = {name: [] for name in attentions}
-    started = time.perf_counter()
-    rounds = 0
-    while rounds < _MIN_ROUNDS or time.perf_counter() - started < _SECONDS:
-        for name, attention in attentions.items():
-            # The last engine's threads may spin on the cores yet; more than 100 ms was seen.
-            settled = time.perf_counter() + _SETTLE_SECONDS
-            while time.perf_counter() < settled:
-                attention(query, key, value)
-            for _ in range(_CALLS_IN_A_ROUND):
-                before = time.perf_counter()
-                attention(query, key, value)
-                seconds[name].append(time.perf_counter() - before)
-        rounds += 1
-
-    median = {name: statistics.median(some) for name, some in seconds.items()}
+    seconds = in_turns(runners, _ROUNDS)
+    median = {name: statistics.median(chain(*rounds)) for name, rounds in seconds.items()}
     rows = [
         Row(
             engine=name,
             milliseconds=median[name] * 1e3,
-            gflops=FLOPS / median[name] / 1e9,
+            gflops=PROBLEM.flops / median[name] / 1e9,
             ratio=median[name] / median["regard"],
             max_difference=float(np.abs(outputs[name] - outputs["regard"]).max()),
         )
-        for name in attentions
+        for name in runners
     ]
     return Timing(rows, failed)
 
 
 if __name__ == "__main__":
-    # What an engine prints while it is loaded stays apart from the last line, which is the result.
-    print("\n" + json.dumps(asdict(measure(int(sys.argv[1])))))
+    answer(lambda threads, _send: asdict(measure(threads)))

@@ -1,0 +1,42 @@
+"""The cases of ``python -m regard bench`` for asv, which draws their times over the commits.
+
+cd benchmarks && asv run main && asv publish && asv preview
+
+Regard alone is timed, with the threads of REGARD_NUM_THREADS. A commit takes part from the one on
+that brought the table of cases, regard.cli.bench.cases, with what its own table holds.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import regard
+from regard.cli.bench.cases import CASES, COMPARISONS
+from regard.cli.bench.machine import streamed_bytes
+from regard.cli.bench.measure import make_sets, runner_of
+from regard.cli.engines import Regard
+
+PROBLEMS = {row.name: row.problem for row in (*CASES, *COMPARISONS)}
+
+
+@lru_cache(maxsize=1)  # asv sets up before every sample
+def prepared(name):
+    problem = PROBLEMS[name]
+    engine = Regard(regard.get_num_threads())
+    return runner_of(engine, problem, make_sets(problem, streamed_bytes())).call
+
+
+class TimeRegard:
+    params = tuple(PROBLEMS)
+    param_names = ("case",)
+    timeout = 300
+
+    def setup(self, name):
+        self.call = prepared(name)
+        try:
+            self.call()
+        except TypeError:  # an option or a type that this commit does not have
+            raise NotImplementedError from None
+
+    def time_call(self, name):
+        self.call()

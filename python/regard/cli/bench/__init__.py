@@ -1,0 +1,1 @@
+"""``python -m regard bench``: every engine that is installed, timed on one table of cases."""
