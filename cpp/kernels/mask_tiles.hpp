@@ -255,12 +255,13 @@ REGARD_NOINLINE bool classify_tiles(const AttentionProblem& problem, const Atten
                                     T* bias, TileKind* kinds) {
   constexpr int kTile = kRows * kVectors * kLanes<T>;
   const int tiles = (count + kRows - 1) / kRows;
-  const int first = static_cast<int>(clamp(strip.seen.begin - block_begin, 0, count)) / kRows;
-  const int last =
-      static_cast<int>(clamp(strip.seen.end - block_begin + kRows - 1, 0, tiles * kRows)) / kRows;
+  const int begin = static_cast<int>(clamp(strip.seen.begin - block_begin, 0, count));
+  const int end = static_cast<int>(clamp(strip.seen.end - block_begin, 0, count));
+  const int first = begin / kRows;
+  const int last = begin < end ? (end + kRows - 1) / kRows : first;
   for (int t = 0; t < tiles; ++t)
     kinds[t] = t >= first && t < last ? TileKind::visible : TileKind::hidden;
-  if (first >= last || is_empty(strip.seen)) return false;
+  if (first >= last) return false;
 
   const bool has_mask = task.mask != nullptr;
   const bool has_bool_mask = has_mask && problem.mask.element == Element::boolean;
@@ -268,14 +269,13 @@ REGARD_NOINLINE bool classify_tiles(const AttentionProblem& problem, const Atten
   if (has_bool_mask)
     scan_bool_mask<T, kRows, kVectors>(problem, task, strip, block_begin, count, first, last, kinds);
   if (has_float_mask) {
-    const int end = last * kRows < count ? last * kRows : count;
+    const int keys = (last * kRows < count ? last * kRows : count) - first * kRows;
+    const std::int64_t key = block_begin + first * kRows;
     T* to = bias + first * kTile;
     if (problem.mask.element == Element::float32)
-      load_float_mask<T, float, kVectors>(problem, task, strip, block_begin + first * kRows,
-                                          end - first * kRows, to);
+      load_float_mask<T, float, kVectors>(problem, task, strip, key, keys, to);
     else
-      load_float_mask<T, double, kVectors>(problem, task, strip, block_begin + first * kRows,
-                                           end - first * kRows, to);
+      load_float_mask<T, double, kVectors>(problem, task, strip, key, keys, to);
   }
 
   bool sees_any = false;
