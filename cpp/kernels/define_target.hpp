@@ -36,6 +36,7 @@ constexpr Kernels kernels_of() {
       Product::kDepth,
       stage_row<typename Shape::Element>,
       exp2_vectors<typename Shape::Element>,
+      tanh_vectors<typename Shape::Element>,
       fma_rounds<Shape>,
       read_bytes,
   };

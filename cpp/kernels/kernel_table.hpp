@@ -33,6 +33,8 @@ struct Kernels {
 
   // to[i] = 2^from[i] for `vectors` whole vectors, of the scalar type; for tests of its accuracy.
   void (*exp2)(const void* from, void* to, std::int64_t vectors);
+  // Likewise tanh(from[i] / (2 log2(e))).
+  void (*tanh_of_log2_units)(const void* from, void* to, std::int64_t vectors);
 
   // Multiplies and adds in registers for `steps` rounds; returns the floating-point operations.
   double (*fma_rounds)(std::int64_t steps);

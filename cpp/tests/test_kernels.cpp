@@ -26,6 +26,10 @@ void check(bool ok, const std::string& what) {
 template <class T>
 constexpr Scalar kScalar = sizeof(T) == 4 ? Scalar::float32 : Scalar::float64;
 template <class T>
+constexpr Element kElement = sizeof(T) == 1   ? Element::boolean
+                             : sizeof(T) == 4 ? Element::float32
+                                              : Element::float64;
+template <class T>
 constexpr const char* kName = sizeof(T) == 4 ? "float32" : "float64";
 constexpr StopSignal kNoSignal{nullptr, nullptr};
 
@@ -71,7 +75,49 @@ void test_exp2(double allowed_ulps) {
         std::string("special values of exp2, ") + kName<T>);
 }
 
+// ---- tanh ------------------------------------------------------------------------------------
+
+template <class T>
+void test_tanh(double allowed_ulps) {
+  const Kernels& kernels = kernels_for(active_target(), kScalar<T>);
+  constexpr int kCount = 1 << 16;
+  const long double unit = 2 / std::log(2.0L);  // 2 log2(e)
+  std::vector<T> x(kCount), y(kCount);
+  const std::int64_t vectors =
+      kCount * static_cast<int>(sizeof(T)) / active_target().vector_bytes;
+  double worst = 0;
+  for (int sweep = 0; sweep < 16; ++sweep) {
+    for (int i = 0; i < kCount; ++i) {
+      // From far below one to beyond where tanh rounds to one, half of them negative.
+      const double size = std::exp2(-20.0 + 26.0 * (sweep * kCount + i) / (16.0 * kCount));
+      x[i] = static_cast<T>(i % 2 ? -size : size);
+    }
+    kernels.tanh_of_log2_units(x.data(), y.data(), vectors);
+    for (int i = 0; i < kCount; ++i) {
+      const long double exact = std::tanh(static_cast<long double>(x[i]) / unit);
+      const long double ulp = std::exp2(std::floor(std::log2(std::fabs(exact)))) *
+                              static_cast<long double>(std::numeric_limits<T>::epsilon());
+      worst = std::max(worst, static_cast<double>(std::fabs(y[i] - exact) / ulp));
+    }
+  }
+  std::printf("  %-9s tanh %s: at most %.3f ulp\n", active_target().name, kName<T>, worst);
+  check(worst <= allowed_ulps, std::string("accuracy of tanh, ") + kName<T>);
+
+  const T infinity = std::numeric_limits<T>::infinity();
+  std::vector<T> special(kCount, T(0)), result(kCount);
+  special[1] = infinity;
+  special[2] = -infinity;
+  special[3] = std::numeric_limits<T>::quiet_NaN();
+  special[4] = std::numeric_limits<T>::max();
+  kernels.tanh_of_log2_units(special.data(), result.data(), vectors);
+  check(result[0] == T(0) && result[1] == T(1) && result[2] == T(-1) && std::isnan(result[3]) &&
+            result[4] == T(1),
+        std::string("special values of tanh, ") + kName<T>);
+}
+
 // ---- attention -------------------------------------------------------------------------------
+
+enum class MaskKind { none, boolean, additive };
 
 struct Case {
   std::int64_t batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim;
@@ -79,13 +125,19 @@ struct Case {
   std::int64_t query_offset;
   MaskKind mask;
   int key_step;  // keys and values take every n-th element of a longer row
+  std::int64_t left = kFarthest, right = kFarthest;  // the window
+  std::int64_t key_length = kFarthest;
+  double softcap = 0;
+  bool has_alibi = false, has_sinks = false;
 };
 
 // A contiguous (batch, heads, rows, columns) array, or every step-th column of one.
-Operand operand(void* data, std::int64_t heads, std::int64_t rows, std::int64_t columns,
+template <class T>
+Operand operand(T* data, std::int64_t heads, std::int64_t rows, std::int64_t columns,
                 std::int64_t step = 1) {
   Operand made{};
   made.data = data;
+  made.element = kElement<T>;
   made.column_stride = step;
   made.row_stride = columns * step;
   made.head_stride = rows * columns * step;
@@ -120,8 +172,16 @@ void test_attention(const Case& c) {
 
   AttentionProblem problem{};
   problem.scalar = kScalar<T>;
-  problem.mask_kind = c.mask;
-  problem.is_causal = c.is_causal;
+  problem.window_left = c.left;
+  problem.window_right = c.is_causal ? 0 : c.right;
+  problem.softcap = c.softcap;
+  std::vector<double> slopes, sinks;
+  for (std::int64_t head = 0; head < c.heads; ++head) {
+    slopes.push_back(0.125 * static_cast<double>(head + 1));
+    sinks.push_back(static_cast<double>(head) - 1);
+  }
+  if (c.has_alibi) problem.alibi_slopes = slopes.data();
+  if (c.has_sinks) problem.sinks = sinks.data();
   problem.scale = 1 / std::sqrt(double(c.head_dim));
   problem.batch.axes = 1;
   problem.batch.count = problem.batch.sizes[0] = c.batch;
@@ -134,14 +194,20 @@ void test_attention(const Case& c) {
   problem.query = operand(query.data(), c.heads, c.q_len, c.head_dim);
   problem.key = operand(key.data(), c.kv_heads, c.kv_len, c.head_dim, c.key_step);
   problem.value = operand(value.data(), c.kv_heads, c.kv_len, c.value_dim, c.key_step);
-  void* mask = c.mask == MaskKind::boolean ? static_cast<void*>(bits.data()) : bias.data();
-  problem.mask = operand(mask, 1, c.q_len, c.kv_len);
+  if (c.mask == MaskKind::boolean)
+    problem.mask = operand(bits.data(), 1, c.q_len, c.kv_len);
+  else if (c.mask == MaskKind::additive)
+    problem.mask = operand(bias.data(), 1, c.q_len, c.kv_len);
   problem.mask.head_stride = problem.mask.batch_strides[0] = 0;
   problem.output = operand(output.data(), c.heads, c.q_len, c.value_dim);
   problem.weights = operand(weights.data(), c.heads, c.q_len, c.kv_len);
   problem.lse = operand(lse.data(), c.heads, c.q_len, 1);
   std::int64_t offset = c.query_offset;
   problem.query_offset.data = &offset;
+  problem.query_offset.element = Element::int64;
+  std::int64_t length = std::min(c.key_length, c.kv_len);
+  problem.key_lengths.data = &length;
+  problem.key_lengths.element = Element::int64;
 
   attention_forward(problem, 1, kNoSignal);
   AttentionProblem parallel = problem;
@@ -159,21 +225,30 @@ void test_attention(const Case& c) {
     const std::int64_t kv_head = row / c.q_len / c.heads * c.kv_heads + head / group;
     long double top = -INFINITY;
     for (std::int64_t j = 0; j < c.kv_len; ++j) {
-      bool visible = !c.is_causal || j <= i + c.query_offset;
+      const std::int64_t position = i + c.query_offset;
+      bool visible = j < length && j >= position - c.left &&
+                     j <= position + (c.is_causal ? 0 : c.right);
       long double score = 0;
       for (std::int64_t d = 0; d < c.head_dim; ++d)
         score += static_cast<long double>(query[row * c.head_dim + d]) *
                  key[((kv_head * c.kv_len + j) * c.head_dim + d) * c.key_step];
       score *= problem.scale;
+      if (c.softcap != 0) score = c.softcap * std::tanh(score / c.softcap);
+      if (c.has_alibi)
+        score -= slopes[static_cast<std::size_t>(head)] *
+                 static_cast<long double>(std::abs(position - j));
       if (c.mask == MaskKind::boolean) visible &= bits[i * c.kv_len + j] != 0;
-      if (c.mask == MaskKind::float32) {
+      if (c.mask == MaskKind::additive) {
         visible &= bias[i * c.kv_len + j] != -INFINITY;
         score += bias[i * c.kv_len + j];
       }
       scores[static_cast<std::size_t>(j)] = visible ? score : -INFINITY;
       top = std::max(top, scores[static_cast<std::size_t>(j)]);
     }
-    long double sum = 0;
+    const long double sink =
+        c.has_sinks ? static_cast<long double>(sinks[static_cast<std::size_t>(head)]) : -INFINITY;
+    top = std::max(top, sink);
+    long double sum = sink == -INFINITY ? 0 : std::exp(sink - top);
     for (long double& score : scores) {
       score = score == -INFINITY ? 0 : std::exp(score - top);
       sum += score;
@@ -253,10 +328,8 @@ void test_stages(std::int64_t rows, std::int64_t columns) {
   problem.rows.axes = 1;
   problem.rows.count = problem.rows.sizes[0] = rows;
   problem.columns = columns;
-  const auto row_operand = [&](void* data) {
-    Operand made{};
-    made.data = data;
-    made.column_stride = 1;
+  const auto row_operand = [&](auto* data) {
+    Operand made = operand(data, 1, rows, columns);
     made.batch_strides[0] = columns;
     return made;
   };
@@ -271,13 +344,11 @@ void test_stages(std::int64_t rows, std::int64_t columns) {
   check(agrees, "scale");
 
   problem.stage = Stage::apply_mask;
-  problem.mask_kind = MaskKind::boolean;
   run_stage(problem, 2, kNoSignal);
   for (std::int64_t i = 0; i < x.count(); ++i) agrees &= y[i] == (bits[i] ? x[i] : -INFINITY);
   check(agrees, "apply_mask");
 
   problem.stage = Stage::softmax;
-  problem.mask_kind = MaskKind::none;
   run_stage(problem, 2, kNoSignal);
   for (std::int64_t row = 0; row < rows; ++row) {
     long double sum = 0;
@@ -294,16 +365,22 @@ void test_stages(std::int64_t rows, std::int64_t columns) {
 template <class T>
 void test_all() {
   test_exp2<T>(1.25);
+  test_tanh<T>(3.5);
   const std::vector<Case> cases = {
       {1, 1, 1, 6, 6, 2, 2, false, 0, MaskKind::none, 1},
       {2, 4, 2, 7, 13, 5, 3, true, 6, MaskKind::none, 1},
       {1, 2, 2, 65, 97, 64, 64, false, 0, MaskKind::none, 1},
       {1, 6, 1, 33, 200, 17, 33, true, 20, MaskKind::boolean, 1},
-      {1, 3, 3, 50, 100, 32, 8, false, 0, MaskKind::float32, 1},
+      {1, 3, 3, 50, 100, 32, 8, false, 0, MaskKind::additive, 1},
       {1, 1, 1, 200, 50, 8, 16, true, -20, MaskKind::none, 2},
       {2, 2, 1, 1, 193, 40, 24, false, 0, MaskKind::boolean, 3},
       {1, 1, 1, 3, 0, 4, 4, false, 0, MaskKind::none, 1},
       {0, 2, 2, 3, 5, 4, 4, false, 0, MaskKind::none, 1},
+      {1, 2, 1, 60, 300, 16, 16, false, 100, MaskKind::none, 1, 20, 3},
+      {1, 1, 1, 33, 20, 12, 12, false, 25, MaskKind::none, 1, 5, 0},
+      {2, 4, 2, 20, 150, 16, 8, true, 90, MaskKind::boolean, 1, 70, kFarthest, 131, 2.0, true, true},
+      {1, 6, 2, 9, 101, 24, 7, false, 5, MaskKind::additive, 2, kFarthest, 60, 97, 1.5, true, true},
+      {1, 2, 2, 5, 40, 8, 8, true, -3, MaskKind::none, 1, kFarthest, 0, 0, 0, false, true},
   };
   for (const Case& c : cases) test_attention<T>(c);
   for (const bool transposed : {false, true})
