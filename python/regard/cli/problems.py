@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ Inputs = tuple[Any, ...]
 
 
 class Problem(Protocol):
-    """Something to compute, as large as its numbers say."""
+    """Something to compute, as large as its numbers say: a dataclass of them."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def flops(self) -> int:

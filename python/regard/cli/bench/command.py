@@ -129,7 +129,7 @@ def as_document(results: Results) -> dict[str, Any]:
         case = row.case
         saved |= {
             "group": case.group.title,
-            "problem": asdict(case.problem),  # type: ignore[call-overload]
+            "problem": asdict(case.problem),
             "flops": case.problem.flops,
             "bytes": case.problem.bytes,
             "unit": case.group.unit,
