@@ -60,8 +60,11 @@ struct AttentionForward {
       for (int s = 0; s < work.strip_count; ++s) {
         const Strip<T>& strip = work.strips[s];
         if (strip.seen.end <= key || strip.seen.begin >= key + Shape::kBlockKeys) continue;
+        const Ahead ahead = s + 1 < work.strip_count
+                                ? Ahead{&work.strips[s + 1], key}
+                                : Ahead{&work.strips[0], key + Shape::kBlockKeys};
         for_vectors(strip.vectors, [&](auto vectors) {
-          block_of_strip<vectors.kCount>(problem, task, strip, work, block);
+          block_of_strip<vectors.kCount>(problem, task, strip, ahead, work, block);
         });
       }
     }
@@ -130,7 +133,7 @@ struct AttentionForward {
         const KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
         TileKind kinds[kBlockTiles];
         for_vectors(strip.vectors, [&](auto vectors) {
-          classify_tiles<T, kRows, vectors.kCount>(problem, task, strip, key, block.count,
+          classify_tiles<T, kRows, vectors.kCount, kBlockTiles>(problem, task, strip, key, block.count,
                                                    work.bias, kinds);
         });
         for (int t = 0; t * kRows < block.count; ++t) {
@@ -245,6 +248,12 @@ struct AttentionForward {
     int end;
   };
 
+  // The strip and the block whose mask is read next.
+  struct Ahead {
+    const Strip<T>* strip;
+    std::int64_t key;
+  };
+
   // Nothing is hidden from the strip and nothing added to its scores.
   static bool sees_all_of(const AttentionTask& task, const Strip<T>& strip,
                           const KeyBlock<T>& block) {
@@ -255,8 +264,8 @@ struct AttentionForward {
   // Both products of one strip and one block.
   template <int kVectors>
   REGARD_NOINLINE void block_of_strip(const AttentionProblem& problem, const AttentionTask& task,
-                                      const Strip<T>& strip, const Workspace<T>& work,
-                                      KeyBlock<T>& block) {
+                                      const Strip<T>& strip, const Ahead& ahead,
+                                      const Workspace<T>& work, KeyBlock<T>& block) {
     Gathered<T> gathered{work.weights, 0, round_up(problem.value_dim, kRows)};
     if (sees_all_of(task, strip, block)) {
       provide_keys<T, kRows>(problem, task, work, block);
@@ -273,7 +282,7 @@ struct AttentionForward {
     }
 
     TileKind kinds[kBlockTiles];
-    if (!classify_tiles<T, kRows, kVectors>(problem, task, strip, block.begin, block.count,
+    if (!classify_tiles<T, kRows, kVectors, kBlockTiles>(problem, task, strip, block.begin, block.count,
                                             work.bias, kinds))
       return;
     provide_keys<T, kRows>(problem, task, work, block);
@@ -286,6 +295,8 @@ struct AttentionForward {
     bool hides_something = false;
     for (int k = 0; k < count; k += kRows) {
       const TileKind kind = kinds[k / kRows];
+      prefetch_mask(problem, task, *ahead.strip, ahead.key, Shape::kBlockKeys, k / kRows,
+                    kBlockTiles);
       if (kind == TileKind::hidden) continue;
       const int end = k + kRows < count ? k + kRows : count;
       if (run_count > 0 && runs[run_count - 1].end == k)
@@ -383,7 +394,8 @@ struct AttentionForward {
       const Vec<T> reciprocal = reciprocal_of_sum<T>(load(strip.sum + v * kLanes<T>));
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const Vec<T> weight = weight_of<T, kVectors, kBias>(acc[r][v], reference, bias, r, v);
+        const Vec<T> weight = weight_of<T, kVectors, kBias>(acc[r][v], reference, bias, r, v,
+                                                              Exp2Bits<T>::kLowest);
         Vec<T> share = weight * reciprocal;
         if constexpr (kBias == Bias::hides) {
           // Selected once more, since reciprocal may be NaN.
@@ -405,7 +417,7 @@ struct AttentionForward {
     TileKind kinds[kBlockTiles];
     for (TileKind& kind : kinds) kind = TileKind::hidden;
     if (block.count > 0 &&
-        classify_tiles<T, kRows, kVectors>(problem, task, strip, block.begin, block.count,
+        classify_tiles<T, kRows, kVectors, kBlockTiles>(problem, task, strip, block.begin, block.count,
                                            work.bias, kinds))
       provide_keys<T, kRows>(problem, task, work, block);
     for (int k = 0; k < columns; k += kRows) {

@@ -100,18 +100,22 @@ REGARD_NOINLINE void provide_values(const AttentionProblem& problem, const Atten
   block.value_stride = value.row_stride;
 }
 
+// x - x is +0, all bits clear, for every finite x and for no other.
 template <class T>
 REGARD_NOINLINE bool all_values_are_finite(KeyBlock<T>& block, std::int64_t value_dim) {
   if (block.values_are_finite >= 0) return block.values_are_finite != 0;
-  block.values_are_finite = 0;
+  Mask<T> bits{};
   for (int k = 0; k < block.count; ++k) {
     const T* value = block.values + k * block.value_stride;
-    bool finite = true;
-    for (std::int64_t d = 0; d < value_dim; ++d) finite &= value[d] - value[d] == T(0);
-    if (!finite) return false;
+    std::int64_t d = 0;
+    for (; d + kLanes<T> <= value_dim; d += kLanes<T>) {
+      const Vec<T> vector = load(value + d);
+      bits |= as_bits<T>(vector - vector);
+    }
+    for (; d < value_dim; ++d) bits |= as_bits<T>(broadcast(value[d] - value[d]));
   }
-  block.values_are_finite = 1;
-  return true;
+  block.values_are_finite = !any<T>(bits != 0);
+  return block.values_are_finite != 0;
 }
 
 }  // namespace

@@ -46,6 +46,31 @@ REGARD_INLINE bool lanes_share_a_mask_row(const AttentionProblem& problem) {
          (problem.mask.head_stride == 0 || problem.heads == problem.kv_heads);
 }
 
+// Asks for one of `parts` parts of what a strip will read of the mask: its rows lie too far apart for
+// the processor to foresee it, and all requests at once would fill its queue. Inline, or GCC takes a
+// call that only prefetches for one that does nothing.
+template <class T>
+REGARD_INLINE void prefetch_mask(const AttentionProblem& problem, const AttentionTask& task,
+                                   const Strip<T>& strip, std::int64_t key, int keys, int part,
+                                   int parts) {
+  if (!task.mask || problem.mask.column_stride != 1 || lanes_share_a_mask_row(problem) ||
+      key >= strip.seen.end)
+    return;
+  const std::int64_t bytes = problem.mask.element == Element::boolean   ? 1
+                             : problem.mask.element == Element::float32 ? 4
+                                                                        : 8;
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  const char* first = static_cast<const char*>(task.mask) + key * bytes;
+  for (int lane = strip.rows * part / parts; lane < strip.rows * (part + 1) / parts; ++lane) {
+    const std::int64_t row = strip.first_row + lane;
+    const char* from = first + (row / group * problem.mask.row_stride +
+                                row % group * problem.mask.head_stride) *
+                                   bytes;
+    for (std::int64_t byte = 0; byte < keys * bytes + 63; byte += 64)
+      __builtin_prefetch(from + byte, 0, 2);
+  }
+}
+
 // A mask's value in log2 units; a finite one whose product overflows stays the farthest finite number.
 template <class T>
 REGARD_INLINE Vec<T> to_log2_units(Vec<T> value) {
@@ -86,20 +111,21 @@ REGARD_NOINLINE void load_float_mask(const AttentionProblem& problem, const Atte
   }
 }
 
-// What `keys` rows of bias say: all of them -inf, all 0, none -inf, or some.
+// What `keys` rows of bias say: all of them -inf, all 0, none -inf, or some. By bits, so that NaN is a
+// value like others.
 template <class T, int kVectors>
 REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int keys) {
-  Mask<T> adds{}, hides{}, shows{};
+  const Mask<T> minus_infinity = as_bits<T>(broadcast(-kInfinity<T>));
+  Mask<T> adds{}, shows{}, hides{};
   for (int i = 0; i < keys * kVectors; ++i) {
-    const Vec<T> value = load(bias + i * kLanes<T>);
-    const Mask<T> hidden = value == broadcast(-kInfinity<T>);
-    hides |= hidden;
-    shows |= ~hidden;
-    adds |= value != Vec<T>{};
+    const Mask<T> bits = as_bits<T>(load(bias + i * kLanes<T>));
+    adds |= bits;
+    shows |= bits ^ minus_infinity;
+    hides |= bits == minus_infinity;
   }
-  if (!any<T>(shows)) return TileKind::hidden;
+  if (!any<T>(shows != 0)) return TileKind::hidden;
   if (any<T>(hides)) return TileKind::hiding;
-  return any<T>(adds) ? TileKind::biased : TileKind::visible;
+  return any<T>(adds != 0) ? TileKind::biased : TileKind::visible;
 }
 
 // bias -= slope |position - key|, kept finite where it does not hide. Distances under 2^24 (float) are
@@ -125,7 +151,7 @@ REGARD_NOINLINE void add_alibi(const Strip<T>& strip, std::int64_t key, bool bia
   }
 }
 
-// The bytes of a bool mask under one tile: any and all of them over the lanes, byte by byte.
+// The bytes of a bool mask under one lane of a tile, a byte a key.
 template <int kRows>
 struct MaskWord;
 template <>
@@ -150,49 +176,75 @@ REGARD_INLINE typename MaskWord<kRows>::Type read_mask_word(const unsigned char*
   return word;
 }
 
+// The disjunction and the conjunction of the lanes' bytes, a word a tile.
+template <int kRows, int kTiles>
+struct MaskScan {
+  typename MaskWord<kRows>::Type some[kTiles];
+  typename MaskWord<kRows>::Type every[kTiles];
+};
+
+// A whole block from contiguous rows: 32 bytes at a time, in registers over all lanes.
+template <int kRows, int kTiles>
+REGARD_NOINLINE void scan_whole_block(const unsigned char* const* rows, int lanes,
+                                      MaskScan<kRows, kTiles>& scan) {
+  typedef std::uint64_t Bytes __attribute__((vector_size(32), aligned(1), may_alias));
+  constexpr int kPieces = kRows * kTiles / 32;
+  static_assert(kRows * kTiles % 32 == 0, "a block is a whole number of pieces");
+  Bytes some[kPieces], every[kPieces];
+#pragma GCC unroll 8
+  for (int i = 0; i < kPieces; ++i) some[i] = every[i] = reinterpret_cast<const Bytes*>(rows[0])[i];
+  for (int lane = 1; lane < lanes; ++lane) {
+    const Bytes* row = reinterpret_cast<const Bytes*>(rows[lane]);
+#pragma GCC unroll 8
+    for (int i = 0; i < kPieces; ++i) {
+      const Bytes bytes = row[i];
+      some[i] |= bytes;
+      every[i] &= bytes;
+    }
+  }
+  __builtin_memcpy(scan.some, some, sizeof some);
+  __builtin_memcpy(scan.every, every, sizeof every);
+}
+
+// A part of a block, or rows of another stride.
+template <int kRows, int kTiles>
+REGARD_NOINLINE void scan_tiles(const unsigned char* const* rows, int lanes, std::int64_t stride,
+                                int count, int first, int last, MaskScan<kRows, kTiles>& scan) {
+  for (int t = first; t < last; ++t) {
+    const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;
+    scan.some[t] = scan.every[t] = read_mask_word<kRows>(rows[0] + t * kRows * stride, stride, keys);
+    for (int lane = 1; lane < lanes; ++lane) {
+      const auto word = read_mask_word<kRows>(rows[lane] + t * kRows * stride, stride, keys);
+      scan.some[t] |= word;
+      scan.every[t] &= word;
+    }
+  }
+}
+
 // kinds[t] of the tiles [first, last) from a bool mask: hidden, visible, or hiding for a mixture.
-template <class T, int kRows, int kVectors>
+template <class T, int kRows, int kVectors, int kTiles>
 REGARD_NOINLINE void scan_bool_mask(const AttentionProblem& problem, const AttentionTask& task,
                                     const Strip<T>& strip, std::int64_t block_begin, int count,
                                     int first, int last, TileKind* kinds) {
   using Word = typename MaskWord<kRows>::Type;
-  constexpr int kWidth = kVectors * kLanes<T>;
-  constexpr int kMostTiles = 64;
-  Word some[kMostTiles], every[kMostTiles];
-  for (int t = first; t < last; ++t) {
-    some[t] = 0;
-    every[t] = static_cast<Word>(~Word{0});
-  }
+  const unsigned char* rows[kVectors * kLanes<T>];
+  mask_rows(problem, task, strip, block_begin, rows);
   const std::int64_t stride = problem.mask.column_stride;
   const int lanes = lanes_share_a_mask_row(problem) ? 1 : strip.rows;
-  const unsigned char* rows[kWidth];
-  mask_rows(problem, task, strip, block_begin, rows);
-  const int whole = count / kRows < last ? count / kRows : last;
-  for (int lane = 0; lane < lanes; ++lane) {
-    const unsigned char* row = rows[lane];
-    if (stride == 1) {
-      for (int t = first; t < whole; ++t) {
-        Word word;
-        __builtin_memcpy(&word, row + t * kRows, sizeof word);
-        some[t] |= word;
-        every[t] &= word;
-      }
-    }
-    for (int t = stride == 1 ? (whole > first ? whole : first) : first; t < last; ++t) {
-      const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;
-      const Word word = read_mask_word<kRows>(row + t * kRows * stride, stride, keys);
-      some[t] |= word;
-      every[t] &= word;
-    }
+  MaskScan<kRows, kTiles> scan;
+  if (stride == 1 && count == kRows * kTiles) {
+    scan_whole_block(rows, lanes, scan);
+  } else {
+    scan_tiles(rows, lanes, stride, count, first, last, scan);
   }
   // NumPy writes True as 1; another True makes its tile a mixture, which costs time alone.
   constexpr Word kAllTrue = static_cast<Word>(0x0101010101010101u);
   for (int t = first; t < last; ++t) {
     const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;
     const Word wanted = keys == kRows ? kAllTrue : kAllTrue & ((Word{1} << (8 * keys)) - 1);
-    kinds[t] = some[t] == 0                     ? TileKind::hidden
-               : (every[t] & wanted) == wanted ? TileKind::visible
-                                               : TileKind::hiding;
+    kinds[t] = scan.some[t] == 0                     ? TileKind::hidden
+               : (scan.every[t] & wanted) == wanted ? TileKind::visible
+                                                    : TileKind::hiding;
   }
 }
 
@@ -249,7 +301,7 @@ REGARD_NOINLINE void hide_by_position(const Strip<T>& strip, std::int64_t key, b
 
 // kinds[t] of every tile of the block's `count` keys, and the bias of those that need one. Returns
 // false where all are hidden.
-template <class T, int kRows, int kVectors>
+template <class T, int kRows, int kVectors, int kTiles>
 REGARD_NOINLINE bool classify_tiles(const AttentionProblem& problem, const AttentionTask& task,
                                     const Strip<T>& strip, std::int64_t block_begin, int count,
                                     T* bias, TileKind* kinds) {
@@ -267,7 +319,7 @@ REGARD_NOINLINE bool classify_tiles(const AttentionProblem& problem, const Atten
   const bool has_bool_mask = has_mask && problem.mask.element == Element::boolean;
   const bool has_float_mask = has_mask && !has_bool_mask;
   if (has_bool_mask)
-    scan_bool_mask<T, kRows, kVectors>(problem, task, strip, block_begin, count, first, last, kinds);
+    scan_bool_mask<T, kRows, kVectors, kTiles>(problem, task, strip, block_begin, count, first, last, kinds);
   if (has_float_mask) {
     const int keys = (last * kRows < count ? last * kRows : count) - first * kRows;
     const std::int64_t key = block_begin + first * kRows;

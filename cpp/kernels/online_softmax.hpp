@@ -38,6 +38,12 @@ namespace {
 
 constexpr int kThreshold = 8;
 
+// Weights under 2^kNegligible count as 0: beside a sum of about 1 they are nothing, and their products
+// with values would be subnormal, which costs a microcode assist of a hundred cycles each (ALiBi over
+// 4096 keys took 6.8 times its time; docs/performance.md).
+template <class T>
+constexpr T kNegligible = sizeof(T) == 4 ? T(-100) : T(-960);
+
 // What is added to the scores of a tile: nothing, finite numbers (or NaN), or also -inf, which hides:
 // it is chosen over a score of any value.
 enum class Bias { none, adds, hides };
@@ -92,8 +98,9 @@ REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const T* ke
 
 // 2^(score - reference), -0.0 where bias hides.
 template <class T, int kVectors, Bias kBias>
-REGARD_INLINE Vec<T> weight_of(Vec<T> score, Vec<T> reference, const T* bias, int r, int v) {
-  Vec<T> weight = exp2(score - reference);
+REGARD_INLINE Vec<T> weight_of(Vec<T> score, Vec<T> reference, const T* bias, int r, int v,
+                               T lowest = kNegligible<T>) {
+  Vec<T> weight = exp2(score - reference, lowest);
   if constexpr (kBias == Bias::hides) {
     const Vec<T> added = load(bias + (r * kVectors + v) * kLanes<T>);
     weight = select<T>(added == broadcast(-kInfinity<T>), broadcast(T(-0.0)), weight);

@@ -7,9 +7,7 @@
 // fma and 1.25 without (cpp/tests/test_kernels.cpp sweeps it). p(0) is 1 exactly: a row that sees one
 // key gives that key's value to the last bit.
 //
-// Exceptional values: exp2(-inf) = 0, exp2(NaN) is NaN. Without AVX-512's scaling instruction a
-// result below the smallest normal number is 0; a product that underflows would cost a microcode
-// assist of a hundred cycles in every hidden lane.
+// Exceptional values: exp2(-inf) = 0, exp2(NaN) is NaN. A result below the smallest normal number is 0.
 #pragma once
 
 #include "vec.hpp"
@@ -59,24 +57,27 @@ struct Exp2Bits<double> {
   static constexpr const double (&kCoefficients)[kTerms] = kExp2Double;
 };
 
+// 0 where x < lowest, which is -126 (double -1022) or more.
 #if REGARD_VECTOR_BYTES == 64
 
-REGARD_INLINE Vec<float> exp2(Vec<float> x) {
+REGARD_INLINE Vec<float> exp2(Vec<float> x, float lowest = Exp2Bits<float>::kLowest) {
   const Vec<float> fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-  return _mm512_maskz_scalef_ps(0xffff, polynomial<float>(fraction, kExp2FloatFromFloor), x);
+  const __mmask16 counts = _mm512_cmp_ps_mask(x, broadcast(lowest), _CMP_NLT_UQ);
+  return _mm512_maskz_scalef_ps(counts, polynomial<float>(fraction, kExp2FloatFromFloor), x);
 }
 
-REGARD_INLINE Vec<double> exp2(Vec<double> x) {
+REGARD_INLINE Vec<double> exp2(Vec<double> x, double lowest = Exp2Bits<double>::kLowest) {
   const Vec<double> fraction = _mm512_reduce_pd(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  return _mm512_maskz_scalef_pd(0xff, polynomial<double>(fraction, kExp2Double), x - fraction);
+  const __mmask8 counts = _mm512_cmp_pd_mask(x, broadcast(lowest), _CMP_NLT_UQ);
+  return _mm512_maskz_scalef_pd(counts, polynomial<double>(fraction, kExp2Double), x - fraction);
 }
 
 #else
 
 template <class T>
-REGARD_INLINE Vec<T> exp2_by_bits(Vec<T> x) {
+REGARD_INLINE Vec<T> exp2_by_bits(Vec<T> x, T lowest) {
   using Bits = Exp2Bits<T>;
-  const Mask<T> vanishes = x < broadcast<T>(Bits::kLowest);  // false for NaN
+  const Mask<T> vanishes = x < broadcast(lowest);  // false for NaN
   const Vec<T> clamped = select<T>(vanishes, Vec<T>{}, x);
   const Vec<T> shifted = clamped + broadcast<T>(Bits::kRound);
   const Vec<T> fraction = clamped - (shifted - broadcast<T>(Bits::kRound));
@@ -86,8 +87,12 @@ REGARD_INLINE Vec<T> exp2_by_bits(Vec<T> x) {
   return select<T>(vanishes, Vec<T>{}, result);
 }
 
-REGARD_INLINE Vec<float> exp2(Vec<float> x) { return exp2_by_bits<float>(x); }
-REGARD_INLINE Vec<double> exp2(Vec<double> x) { return exp2_by_bits<double>(x); }
+REGARD_INLINE Vec<float> exp2(Vec<float> x, float lowest = Exp2Bits<float>::kLowest) {
+  return exp2_by_bits<float>(x, lowest);
+}
+REGARD_INLINE Vec<double> exp2(Vec<double> x, double lowest = Exp2Bits<double>::kLowest) {
+  return exp2_by_bits<double>(x, lowest);
+}
 
 #endif
 
