@@ -29,8 +29,7 @@ struct BatchShape {
   std::int64_t sizes[kMaxBatchAxes];
 };
 
-// A window's reach without an end, and the farthest position: sums of a few of these fit in 64 bits.
-constexpr std::int64_t kFarthest = std::int64_t{1} << 60;
+constexpr std::int64_t kUnbounded = INT64_MAX;  // a window's side without an end
 
 struct AttentionProblem {
   Scalar scalar;

@@ -25,22 +25,23 @@ py::array as_array(const char* name, py::handle object) {
   }
 }
 
-// One whole number for all batch entries, or one each. Numbers outside [lowest, highest] are moved to
-// the nearer end, or an error where `is_strict`.
+// One whole number for all batch entries, or one each, in [lowest, highest].
 Operand per_entry(const char* name, py::handle object, const AttentionProblem& problem,
                   const Shape& batch, const char* entries, std::int64_t lowest,
-                  std::int64_t highest, bool is_strict, std::int64_t& single, py::array& array) {
+                  std::int64_t highest, std::int64_t& single, py::array& array) {
   const auto out_of_range = [&](const std::string& got) {
-    return py::value_error(std::string(name) + " must be from " + std::to_string(lowest) + " to " +
-                           std::to_string(highest) + ", got " + got);
+    const bool is_any = lowest == INT64_MIN && highest == INT64_MAX;
+    return py::value_error(std::string(name) +
+                           (is_any ? " must fit in 64 bits"
+                                   : " must be from " + std::to_string(lowest) + " to " +
+                                         std::to_string(highest)) +
+                           ", got " + got);
   };
   Operand operand{};
   operand.element = Element::int64;
   if (PyLong_CheckExact(object.ptr())) {
-    const std::int64_t number = whole_number_of(name, object);
-    if (is_strict && (number < lowest || number > highest))
-      throw out_of_range(std::to_string(number));
-    single = std::clamp(number, lowest, highest);
+    single = whole_number_of(name, object);
+    if (single < lowest || single > highest) throw out_of_range(std::to_string(single));
     operand.data = &single;
     return operand;
   }
@@ -52,14 +53,10 @@ Operand per_entry(const char* name, py::handle object, const AttentionProblem& p
                                             : std::string(py::str(given.dtype()))));
   if (given.size() > 0) {
     const py::object least = numpy.attr("min")(given), most = numpy.attr("max")(given);
-    if (is_strict && least < py::int_(lowest)) throw out_of_range(py::str(least));
-    if (is_strict && most > py::int_(highest)) throw out_of_range(py::str(most));
-    if (most > py::int_(INT64_MAX))
-      throw py::value_error(std::string(name) + " must fit in 64 bits, got " +
-                            std::string(py::str(most)));
+    if (least < py::int_(lowest)) throw out_of_range(py::str(least));
+    if (most > py::int_(highest)) throw out_of_range(py::str(most));
   }
-  array = numpy.attr("clip")(given, lowest, highest)
-              .attr("astype")("int64", py::arg("order") = "C");
+  array = given.attr("astype")("int64", py::arg("order") = "C");
   ArrayView view{name, Element::int64, array, {}, {}};
   for (py::ssize_t axis = 0; axis < array.ndim(); ++axis) {
     view.shape.push_back(array.shape(axis));
@@ -74,17 +71,17 @@ Operand per_entry(const char* name, py::handle object, const AttentionProblem& p
 }
 
 std::int64_t reach_of(const char* side, py::handle object) {
-  if (object.is_none()) return kFarthest;
+  if (object.is_none()) return kUnbounded;
   const std::string name = std::string("window's ") + side;
   const std::int64_t reach = whole_number_of(name.c_str(), object);
   if (reach < 0)
     throw py::value_error("window must have sides of None or at least 0, got " +
                           std::to_string(reach) + " on the " + side);
-  return std::min(reach, kFarthest);
+  return reach;
 }
 
 void set_window(AttentionProblem& problem, py::handle window, bool is_causal) {
-  problem.window_left = problem.window_right = kFarthest;
+  problem.window_left = problem.window_right = kUnbounded;
   if (!window.is_none()) {
     if (!PySequence_Check(window.ptr()) || PyUnicode_Check(window.ptr()) ||
         PyBytes_Check(window.ptr()))
@@ -103,8 +100,8 @@ void set_window(AttentionProblem& problem, py::handle window, bool is_causal) {
 }
 
 // One real number for every query head; a number alone where there is no heads axis to speak of.
-void set_per_head(const char* name, py::handle object, std::int64_t heads, bool must_be_finite,
-                  std::vector<double>& numbers) {
+void set_per_head(const char* name, py::handle object, std::int64_t heads,
+                  bool may_be_minus_infinity, std::vector<double>& numbers) {
   const py::array given = as_array(name, object);
   const char kind = given.dtype().kind();
   const bool is_bfloat16 = py::str(given.dtype()).cast<std::string>() == "bfloat16";
@@ -121,8 +118,9 @@ void set_per_head(const char* name, py::handle object, std::int64_t heads, bool 
   }
   numbers.assign(values.data(), values.data() + heads);
   for (const double number : numbers)
-    if (must_be_finite && !std::isfinite(number))
-      throw py::value_error(std::string(name) + " must be finite, got " +
+    if (!std::isfinite(number) && !(may_be_minus_infinity && number < 0))
+      throw py::value_error(std::string(name) + " must be finite" +
+                            (may_be_minus_infinity ? " or -inf" : "") + ", got " +
                             std::string(py::str(py::float_(number))));
 }
 
@@ -141,19 +139,19 @@ void set_options(AttentionProblem& problem, const AttentionOptions& options, con
   }
   set_window(problem, options.window, flag_of("is_causal", options.is_causal));
   problem.query_offset =
-      per_entry("query_offset", options.query_offset, problem, batch, entries, -kFarthest, kFarthest,
-                false, memory.offset, memory.offsets);
+      per_entry("query_offset", options.query_offset, problem, batch, entries, INT64_MIN, INT64_MAX,
+                memory.offset, memory.offsets);
   problem.key_lengths.data = nullptr;
   if (!options.key_lengths.is_none())
     problem.key_lengths = per_entry("key_lengths", options.key_lengths, problem, batch, entries, 0,
-                                    problem.kv_len, true, memory.length, memory.lengths);
+                                    problem.kv_len, memory.length, memory.lengths);
   problem.alibi_slopes = problem.sinks = nullptr;
   if (!options.alibi_slopes.is_none()) {
-    set_per_head("alibi_slopes", options.alibi_slopes, problem.heads, true, memory.slopes);
+    set_per_head("alibi_slopes", options.alibi_slopes, problem.heads, false, memory.slopes);
     problem.alibi_slopes = memory.slopes.data();
   }
   if (!options.sinks.is_none()) {
-    set_per_head("sinks", options.sinks, problem.heads, false, memory.sinks);
+    set_per_head("sinks", options.sinks, problem.heads, true, memory.sinks);
     problem.sinks = memory.sinks.data();
   }
 }

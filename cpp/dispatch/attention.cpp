@@ -20,9 +20,9 @@ bool is_empty(const AttentionProblem& problem) {
 
 // The keys that the row with the most of them sees by position.
 double most_keys_of_row(const AttentionProblem& problem) {
-  const std::int64_t window =
-      std::max<std::int64_t>(problem.window_left + problem.window_right + 1, 0);
-  return static_cast<double>(std::min(problem.kv_len, window));
+  const double window = static_cast<double>(problem.window_left) +
+                        static_cast<double>(problem.window_right) + 1;
+  return std::min(static_cast<double>(problem.kv_len), window);
 }
 
 int threads_of(const AttentionProblem& problem, int threads) {

@@ -177,7 +177,7 @@ struct AttentionForward {
       if (strip.slopes) {
         const std::int64_t group = problem.heads / problem.kv_heads;
         for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane)
-          strip.slopes[lane] = static_cast<T>(
+          strip.slopes[lane] = nearest_finite<T>(
               problem.alibi_slopes[task.first_head + (strip.first_row + lane) % group] * kLog2E);
       }
       if (is_empty(strip.seen)) continue;
@@ -210,11 +210,8 @@ struct AttentionForward {
   REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
                                     const Strip<T>& strip) {
     double factor = problem.scale * kLog2E;
-    if (problem.softcap != 0) factor *= 2 / problem.softcap;
-    const double largest = static_cast<double>(kLargest<T>);
-    const T scale = static_cast<T>(factor > largest    ? largest
-                                   : factor < -largest ? -largest
-                                                       : factor);
+    if (const double softcap = softcap_of<T>(problem); softcap != 0) factor *= 2 / softcap;
+    const T scale = nearest_finite<T>(factor);
     with_input_element<T>(problem.query.element, [&](auto element) {
       using From = typename decltype(element)::Type;
       const From* rows[Shape::kStripLanes];
@@ -233,14 +230,11 @@ struct AttentionForward {
           problem.sinks ? problem.sinks[task.first_head + (strip.first_row + lane) % group]
                         : -kInfinity<double>;
       const bool has_sink = sink != -kInfinity<double>;
-      strip.reference[lane] = has_sink ? mask_value<T>(sink * kLog2E) : T(0);
+      strip.reference[lane] = has_sink ? nearest_finite<T>(sink * kLog2E) : T(0);
       strip.limit[lane] = has_sink ? strip.reference[lane] + T(kThreshold) : -kInfinity<T>;
-      strip.sum[lane] = has_sink ? exp2_of_zero(strip.reference[lane]) : T(-0.0);
+      strip.sum[lane] = has_sink ? T(1) : T(-0.0);
     }
   }
-
-  // 1, or NaN for a sink that is NaN.
-  static T exp2_of_zero(T reference) { return reference != reference ? reference : T(1); }
 
   // Keys [begin, end) of a block whose tiles are computed, without a hidden one between.
   struct Run {

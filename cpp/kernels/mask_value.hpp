@@ -11,6 +11,13 @@ constexpr T kInfinity = static_cast<T>(__builtin_inf());
 template <class T>
 constexpr T kLargest = sizeof(T) == 4 ? static_cast<T>(__FLT_MAX__) : static_cast<T>(__DBL_MAX__);
 
+// A number's nearest finite one in T.
+template <class T>
+REGARD_INLINE T nearest_finite(double value) {
+  const double largest = static_cast<double>(kLargest<T>);
+  return static_cast<T>(value > largest ? largest : value < -largest ? -largest : value);
+}
+
 // Only -inf itself hides: a finite value beyond T's range becomes the farthest finite one.
 template <class T, class M>
 REGARD_INLINE T mask_value(M value) {

@@ -10,11 +10,21 @@ REGARD_INLINE std::int64_t clamp(std::int64_t value, std::int64_t low, std::int6
   return value < low ? low : value > high ? high : value;
 }
 
+// Holds the sum of a few 64-bit numbers: offsets and sides of windows may be any.
+__extension__ typedef __int128 Wide;
+
+REGARD_INLINE std::int64_t clamp_wide(Wide value, std::int64_t low, std::int64_t high) {
+  return value < low ? low : value > high ? high : static_cast<std::int64_t>(value);
+}
+
 // Window, causality and the entry's number of keys.
-REGARD_INLINE KeyInterval keys_seen_from(std::int64_t position, const AttentionProblem& problem,
+REGARD_INLINE KeyInterval keys_seen_from(Wide position, const AttentionProblem& problem,
                                          const AttentionTask& task) {
-  return {clamp(position - problem.window_left, 0, task.kv_len),
-          clamp(position + problem.window_right + 1, 0, task.kv_len)};
+  const bool has_left = problem.window_left != kUnbounded;
+  const bool has_right = problem.window_right != kUnbounded;
+  return {has_left ? clamp_wide(position - problem.window_left, 0, task.kv_len) : 0,
+          has_right ? clamp_wide(position + problem.window_right + 1, 0, task.kv_len)
+                    : task.kv_len};
 }
 
 REGARD_INLINE bool is_empty(const KeyInterval& keys) { return keys.begin >= keys.end; }
@@ -30,8 +40,9 @@ REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const Attentio
   KeyInterval keys{};
   for (int lane = 0; lane < lanes; ++lane) {
     if (lane < strip.rows) {
-      strip.positions[lane] = query + task.query_offset;
-      keys = keys_seen_from(strip.positions[lane], problem, task);
+      const Wide position = static_cast<Wide>(query) + task.query_offset;
+      strip.positions[lane] = clamp_wide(position, INT64_MIN / 2, INT64_MAX / 2);
+      keys = keys_seen_from(position, problem, task);
       if (++head == group) {
         head = 0;
         ++query;

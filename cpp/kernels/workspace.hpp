@@ -67,6 +67,15 @@ struct Workspace {
 constexpr double kLog2E = 1.4426950408889634074;
 constexpr double kLn2 = 0.69314718055994530942;
 
+// The cap as arithmetic in T can hold it, 0 for none. One beyond the largest scores changes none; under
+// the smallest of these all weights are equal to the last bit, whatever the scores.
+template <class T>
+REGARD_INLINE double softcap_of(const AttentionProblem& problem) {
+  constexpr double kMost = sizeof(T) == 4 ? 1e37 : 1e307, kLeast = sizeof(T) == 4 ? 1e-20 : 1e-200;
+  if (problem.softcap > kMost) return 0;
+  return problem.softcap != 0 && problem.softcap < kLeast ? kLeast : problem.softcap;
+}
+
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -88,7 +97,7 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
   const std::int64_t padded_value_dim = round_up(problem.value_dim, Shape::kRows);
 
   Workspace<T> work{};
-  work.softcap = static_cast<T>(problem.softcap * kLog2E);
+  work.softcap = static_cast<T>(softcap_of<T>(problem) * kLog2E);
   work.strip_count = static_cast<int>((task_rows + Shape::kStripLanes - 1) / Shape::kStripLanes);
   work.strips = reinterpret_cast<Strip<T>*>(
       take(work.strip_count * static_cast<std::int64_t>(sizeof(Strip<T>))));

@@ -125,8 +125,8 @@ struct Case {
   std::int64_t query_offset;
   MaskKind mask;
   int key_step;  // keys and values take every n-th element of a longer row
-  std::int64_t left = kFarthest, right = kFarthest;  // the window
-  std::int64_t key_length = kFarthest;
+  std::int64_t left = kUnbounded, right = kUnbounded;  // the window
+  std::int64_t key_length = kUnbounded;
   double softcap = 0;
   bool has_alibi = false, has_sinks = false;
 };
@@ -226,8 +226,8 @@ void test_attention(const Case& c) {
     long double top = -INFINITY;
     for (std::int64_t j = 0; j < c.kv_len; ++j) {
       const std::int64_t position = i + c.query_offset;
-      bool visible = j < length && j >= position - c.left &&
-                     j <= position + (c.is_causal ? 0 : c.right);
+      bool visible = j < length && position - j <= c.left &&
+                     j - position <= (c.is_causal ? 0 : c.right);
       long double score = 0;
       for (std::int64_t d = 0; d < c.head_dim; ++d)
         score += static_cast<long double>(query[row * c.head_dim + d]) *
@@ -378,9 +378,9 @@ void test_all() {
       {0, 2, 2, 3, 5, 4, 4, false, 0, MaskKind::none, 1},
       {1, 2, 1, 60, 300, 16, 16, false, 100, MaskKind::none, 1, 20, 3},
       {1, 1, 1, 33, 20, 12, 12, false, 25, MaskKind::none, 1, 5, 0},
-      {2, 4, 2, 20, 150, 16, 8, true, 90, MaskKind::boolean, 1, 70, kFarthest, 131, 2.0, true, true},
-      {1, 6, 2, 9, 101, 24, 7, false, 5, MaskKind::additive, 2, kFarthest, 60, 97, 1.5, true, true},
-      {1, 2, 2, 5, 40, 8, 8, true, -3, MaskKind::none, 1, kFarthest, 0, 0, 0, false, true},
+      {2, 4, 2, 20, 150, 16, 8, true, 90, MaskKind::boolean, 1, 70, kUnbounded, 131, 2.0, true, true},
+      {1, 6, 2, 9, 101, 24, 7, false, 5, MaskKind::additive, 2, kUnbounded, 60, 97, 1.5, true, true},
+      {1, 2, 2, 5, 40, 8, 8, true, -3, MaskKind::none, 1, kUnbounded, 0, 0, 0, false, true},
   };
   for (const Case& c : cases) test_attention<T>(c);
   for (const bool transposed : {false, true})

@@ -164,7 +164,7 @@ def scaled_dot_product_attention(
         from the capped score. See `regard.positional.alibi_slopes`.
     sinks : array_like of float, shape (heads,), optional
         One logit per head that joins the softmax's denominator and carries no value; it is neither
-        scaled nor capped.
+        scaled nor capped. -inf is no sink.
     return_weights : bool, default False
         Also return the attention weights.
     return_lse : bool, default False
