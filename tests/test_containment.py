@@ -1,6 +1,7 @@
 """Under every option: what is hidden changes no bit, whatever it holds, and what is seen shows."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -38,13 +39,13 @@ def visible(problem):
     return seen, lay_out(*problem.arrays, **options, precision=np.float64).seen
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf])
 @named([*OPTIONS[::4], *MIXES])
-def test_what_is_hidden_may_hold_anything(case, poison, storage, target):
+def test_what_is_hidden_may_hold_anything(case, storage, target):
     """Keys and values hidden from all heads that read them, a float mask where another rule hides,
     and queries that see nothing."""
     whole = case.build(storage)
-    for index in np.ndindex(whole.batch):
+    poisons = itertools.cycle((np.nan, np.inf, -np.inf))
+    for index, poison in zip(np.ndindex(whole.batch), poisons, strict=False):
         problem = whole.entry(index)
         seen, elsewhere = visible(problem)
         clean = attend(problem, **EVERYTHING)
@@ -57,72 +58,83 @@ def test_what_is_hidden_may_hold_anything(case, poison, storage, target):
         spoiled = dataclasses.replace(problem, query=query, key=key, value=value)
         spoiled, mask = with_full_mask(spoiled, seen.shape)
         if mask is not None:
-            mask[~elsewhere] = poison
+            mask[~elsewhere] = np.nan
         assert_same_bits(attend(spoiled, **EVERYTHING), clean)
         assert_same_bits(attend(spoiled, return_lse=True), (clean[0], clean[2]))
 
 
 @named(MIXES)
-def test_keys_hidden_from_some_rows_only(case, storage, target):
-    """Rows that share a tile with one that sees the poison keep every bit."""
-    whole = case.build(storage)
-    problem = whole.entry((0,) * len(whole.batch))
-    seen, _ = visible(problem)
-    clean = attend(problem, return_lse=True)
-    _, key, value = (x.copy() for x in problem.arrays)
-    poisoned = np.zeros(seen.shape[-1], bool)
-    poisoned[[0, len(poisoned) // 2, -1]] = True
-    key[:, poisoned] = value[:, poisoned] = np.nan
-    spoiled = dataclasses.replace(problem, key=key, value=value)
-    output, lse = attend(spoiled, return_lse=True)
-    sees = (seen & poisoned).any(axis=-1)
-    assert_same_bits(output[~sees], clean[0][~sees])
-    assert_same_bits(lse[~sees], clean[1][~sees])
-    assert np.isnan(output[sees]).all()
-    assert np.isnan(lse[sees]).all()
-
-
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-@named(MIXES)
-def test_what_is_seen_shows(case, poison, storage, target):
-    """One element of a query, a key, a value and a float mask that a row sees: NaN exactly where
-    the formula has it, and the bits of before in everything that it does not reach."""
+def test_nan_shows_where_it_is_seen(case, storage, target):
+    """In some keys and values; in one element of a query, a key, a value, a float mask: NaN in the
+    rows that see it, and every bit of before in the rest."""
     whole = case.build(storage)
     entries = [whole.entry(index) for index in np.ndindex(whole.batch)]
     problem = max(entries, key=lambda entry: visible(entry)[0].sum())
     seen, _ = visible(problem)
+    group = len(problem.query) // len(problem.key)
     places = np.argwhere(seen)
     h, i, j = places[len(places) // 2]
-    kv_h = h // (len(problem.query) // len(problem.key))
+    kv_h = h // group
     clean = attend(problem, **EVERYTHING)
-    for role, place in (("query", (h, i, 0)), ("key", (kv_h, j, 0)), ("value", (kv_h, j, -1))):
-        array = getattr(problem, role).copy()
-        array[place] = poison
-        check_reach(dataclasses.replace(problem, **{role: array}), clean, poison, role)
-    spoiled, mask = with_full_mask(problem, seen.shape)
-    if mask is not None and poison != -np.inf:
-        mask[h, i, j] = poison
-        check_reach(spoiled, clean, poison, "mask")
+
+    def check(rows, columns=slice(None), **changes):
+        """NaN in these rows of the scores, or in these columns of their output alone."""
+        spoiled = dataclasses.replace(problem, **changes)
+        output, weights, lse = attend(spoiled, **EVERYTHING)
+        assert_same_bits(attend(spoiled, return_lse=True), (output, lse))
+        nan = np.zeros(output.shape, bool)
+        nan[rows, columns] = True
+        assert nan.any()
+        assert np.isnan(output[nan]).all()
+        assert_same_bits(output[~nan], clean[0][~nan])
+        if columns == slice(None):
+            assert np.isnan(lse[rows]).all()
+            assert np.isnan(weights[rows][seen[rows]]).all()
+            assert not weights[~seen].any()
+            rows = ~rows
+        assert_same_bits((weights[rows], lse[rows]), (clean[1][rows], clean[2][rows]))
+
+    _, key, value = (x.copy() for x in problem.arrays)
+    some = np.isin(np.arange(seen.shape[-1]), (0, j, seen.shape[-1] - 1))
+    key[:, some] = value[:, some] = np.nan
+    check((seen & some).any(axis=-1), key=key, value=value)
+
+    heads = np.arange(len(seen)) // group == kv_h
+    sees_j = seen[..., j] & heads[:, None]
+    spoiled = {role: getattr(problem, role).copy() for role in ("query", "key", "value")}
+    spoiled["query"][h, i, 0] = spoiled["key"][kv_h, j, -1] = spoiled["value"][kv_h, j, 1] = np.nan
+    one = np.zeros(sees_j.shape, bool)
+    one[h, i] = True
+    check(one, query=spoiled["query"])
+    check(sees_j, key=spoiled["key"])
+    check(sees_j, 1, value=spoiled["value"])
+    masked, mask = with_full_mask(problem, seen.shape)
+    if mask is not None:
+        mask[h, i, j] = np.nan
+        check(one, options=masked.options)
 
 
-def check_reach(spoiled, clean, poison, role):
-    want = attention(*spoiled.arrays, **spoiled.options)
-    output, weights, lse = attend(spoiled, **EVERYTHING)
-    assert_same_bits(attend(spoiled, return_lse=True), (output, lse))
-    if role == "value":
-        # Whether an infinity becomes NaN depends on whether float32 rounds its weight to 0.
-        reached = ~np.isfinite(want.output)
-        assert reached.any()
-        assert not np.isfinite(output[reached]).any()
-        assert_same_bits((weights, lse), clean[1:])
-        assert_same_bits(output[~reached], clean[0][~reached])
-        return
-    for actual, exact, before in zip((output, weights, lse), want, clean, strict=True):
-        reached = np.isnan(exact)
-        assert np.array_equal(np.isnan(actual), reached)
-        if np.isnan(poison):
-            assert reached.any()
-            assert_same_bits(actual[~reached], before[~reached])
+@pytest.mark.parametrize("poison", [np.inf, -np.inf])
+@named(MIXES[::4])
+def test_infinities_make_what_they_mean(case, poison, dtype, target):
+    """A score of -inf by value has no weight, one of +inf none that can be told; capped, both are
+    the cap."""
+    whole = case.build(dtype)
+    problem = whole.entry((0,) * len(whole.batch))
+    for name in ("query", "key"):
+        array = getattr(problem, name).copy()
+        array[:, ::3, 0] = poison
+        spoiled = dataclasses.replace(problem, **{name: array})
+        want = attention(*spoiled.arrays, **spoiled.options)
+        for actual, exact in zip(attend(spoiled, **EVERYTHING), want, strict=True):
+            assert np.array_equal(np.isnan(actual), np.isnan(exact))
+    value = problem.value.copy()
+    value[:, ::3, 1] = poison
+    output = attend(dataclasses.replace(problem, value=value))
+    seen, _ = visible(problem)
+    reached = seen[..., ::3].any(axis=-1)
+    assert not np.isfinite(output[reached][:, 1]).any()
+    assert np.isfinite(output[~reached]).all()
 
 
 @pytest.mark.parametrize("head", [0, 3])
