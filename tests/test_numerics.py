@@ -1,6 +1,8 @@
 """The numerical contract: what is hidden cannot matter, what is visible must show, extreme scores
 give what they mean, and errors stay near those of the naive formula."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -25,18 +27,23 @@ def hiding(kind, hidden, dtype, q_len):
     seen[:, hidden] = False
     if kind == "causal":
         return {"is_causal": True, "query_offset": min(hidden) - q_len}
+    if kind == "window":
+        return {"window": (None, 5), "query_offset": min(hidden) - q_len - 5}
+    if kind == "lengths":
+        return {"key_lengths": min(hidden)}
     if kind == "float":
         return {"mask": np.where(seen, 0.5, -np.inf).astype(dtype)}
     return {"mask": seen if kind == "bool" else seen[:1]}
 
 
 @pytest.mark.parametrize("poison", [*POISONS, 3e38])
-@pytest.mark.parametrize("kind", ["bool", "bool_row", "float", "causal"])
+@pytest.mark.parametrize("kind", ["bool", "bool_row", "float", "causal", "window", "lengths"])
 def test_hidden_keys_and_values_cannot_matter(kind, poison, dtype, target):
     """One after the other at the edges of tiles and inside them, then a whole tail."""
     for q_len in (1, 21):
         query, key, value = arrays(dtype, q_len=q_len)
-        singles = [] if kind == "causal" else [[0], [3], [95, 96, 97], [KV_LEN - 1]]
+        tails_only = kind in ("causal", "window", "lengths")
+        singles = [] if tails_only else [[0], [3], [95, 96, 97], [KV_LEN - 1]]
         for hidden in [*singles, list(range(100, KV_LEN)), list(range(30, KV_LEN))]:
             options = hiding(kind, hidden, dtype, q_len)
             clean = sdpa(query, key, value, **options, return_lse=True)
@@ -191,13 +198,33 @@ STEADY = np.arange(700.0)
     ids=lambda scores: f"{scores[0]:g}..{scores[350]:g}..{scores[-1]:g}",
 )
 def test_the_running_maximum(scores, dtype, target):
-    """Maxima that rise, fall, jump and stay, so that every rule for rescaling is used."""
+    """Maxima that rise, fall, jump and stay, so that every rule for rescaling is used; without a
+    sink, and with one far below, beside and far above them."""
     query, key, value = with_scores(scores, dtype)
-    want = reference.expected(query, key, value)
-    output, weights, lse = sdpa(query, key, value, return_weights=True, return_lse=True)
-    assert_matches(want, output=output, weights=weights, lse=lse)
-    output, lse = sdpa(query, key, value, return_lse=True)
-    assert_matches(want, output=output, lse=lse)
+    top = dtype.type(max(scores))
+    for sink in (None, top - 1000, top - 10, top, top + 10, top + 1000):
+        options = {} if sink is None else {"sinks": np.array([sink], dtype)}
+        want = reference.expected(query, key, value, **options)
+        output, weights, lse = sdpa(
+            query, key, value, **options, return_weights=True, return_lse=True
+        )
+        assert_matches(want, output=output, weights=weights, lse=lse)
+        output, lse = sdpa(query, key, value, **options, return_lse=True)
+        assert_matches(want, output=output, lse=lse)
+
+
+@pytest.mark.parametrize("cap", [0.5, 20.0, 300.0])
+@pytest.mark.parametrize("slope", [0.0, 0.01, -0.3])
+def test_the_running_maximum_of_capped_and_sloping_scores(slope, cap, dtype, target):
+    """Slopes and caps move the maximum from key to key and from row to row."""
+    for scores in (0.3 * STEADY, 5 * np.sin(STEADY), -50 + 0.1 * STEADY, np.full(700, 30.0)):
+        arrays = with_scores(scores, dtype)
+        options = {"softcap": cap, "alibi_slopes": np.array([slope], dtype), "query_offset": 300}
+        want = reference.expected(*arrays, **options)
+        output, weights, lse = sdpa(*arrays, **options, return_weights=True, return_lse=True)
+        assert_matches(want, output=output, weights=weights, lse=lse)
+        output, lse = sdpa(*arrays, **options, return_lse=True)
+        assert_matches(want, output=output, lse=lse)
 
 
 @pytest.mark.parametrize("size", [1e4, 1e10, 1e30, 1e38])
@@ -267,25 +294,26 @@ def root_mean_square(x):
     return float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
 
 
-@pytest.mark.parametrize("numbers", ["normal", "uniform", "peaked", "offset"])
-@pytest.mark.parametrize(
-    ("heads", "q_len", "kv_len", "dim", "is_causal"),
-    [
-        (2, 64, 64, 64, False),
-        (2, 128, 128, 64, True),
-        (1, 48, 700, 128, False),
-        (4, 40, 96, 16, False),
-        (1, 20, 3000, 32, False),
-        (8, 3, 500, 80, False),
-    ],
-)
-def test_error_is_at_most_twice_the_naive_one(
-    numbers, heads, q_len, kv_len, dim, is_causal, dtype, target
-):
-    """Contract 4 as it stands, with enough elements that luck averages out: in the largest error
-    and in the root mean square. On top only one rounding of the stored result."""
-    if np.finfo(reference.wider(dtype)).eps == np.finfo(dtype).eps:
-        pytest.skip("nothing here is more precise than float64")
+YARDSTICKS = {
+    "64": (2, 64, 64, 64, {}),
+    "128-causal": (2, 128, 128, 64, {"is_causal": True}),
+    "700": (1, 48, 700, 128, {}),
+    "96": (4, 40, 96, 16, {}),
+    "3000": (1, 20, 3000, 32, {}),
+    "500": (8, 3, 500, 80, {}),
+    "window": (2, 128, 128, 64, {"window": (20, 4)}),
+    "softcap-2": (8, 100, 200, 64, {"softcap": 2.0}),
+    "softcap-50": (8, 100, 200, 64, {"softcap": 50.0, "key_lengths": 170}),
+    "alibi": (8, 100, 200, 64, {"alibi_slopes": [2.0**-i for i in range(8)], "query_offset": 90}),
+    "sinks": (8, 100, 200, 64, {"sinks": [0.5 * i for i in range(8)]}),
+    "all": (8, 100, 200, 64, {"softcap": 5.0, "alibi_slopes": [0.125] * 8, "sinks": [1.5] * 8}),
+}
+
+
+@functools.cache
+def yardstick_of(name, numbers, dtype):
+    """The arrays, what is exact, and what the naive formula makes of them, for all targets."""
+    heads, q_len, kv_len, dim, options = YARDSTICKS[name]
     random = np.random.default_rng(kv_len)
     draw = {
         "normal": random.standard_normal,
@@ -295,9 +323,18 @@ def test_error_is_at_most_twice_the_naive_one(
     }[numbers]
     shapes = (heads, q_len, dim), (heads, kv_len, dim), (heads, kv_len, dim)
     inputs = [draw(shape).astype(dtype) for shape in shapes]
-    options = {"is_causal": is_causal}
     exact = attention(*inputs, **options, precision=reference.wider(dtype))
-    plain = reference.naive(*inputs, **options)
+    return inputs, options, exact, reference.naive(*inputs, **options)
+
+
+@pytest.mark.parametrize("numbers", ["normal", "uniform", "peaked", "offset"])
+@pytest.mark.parametrize("name", YARDSTICKS)
+def test_error_is_at_most_twice_the_naive_one(name, numbers, dtype, target):
+    """Contract 4 as it stands, with enough elements that luck averages out: in the largest error
+    and in the root mean square. On top only one rounding of the stored result."""
+    if np.finfo(reference.wider(dtype)).eps == np.finfo(dtype).eps:
+        pytest.skip("nothing here is more precise than float64")
+    inputs, options, exact, plain = yardstick_of(name, numbers, dtype)
     output, weights, lse = sdpa(*inputs, **options, return_weights=True, return_lse=True)
     fused = sdpa(*inputs, **options)
     eps = float(np.finfo(dtype).eps)

@@ -1,0 +1,172 @@
+"""Under every option: what is hidden changes no bit, whatever it holds, and what is seen shows."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+import regard
+from option_cases import MIXES, OPTIONS
+from reference import arithmetic, assert_same_bits, attention, lay_out
+
+sdpa = regard.scaled_dot_product_attention
+EVERYTHING = {"return_weights": True, "return_lse": True}
+
+
+def attend(problem, **options):
+    return sdpa(*problem.arrays, **problem.options | options)
+
+
+def named(cases):
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+
+
+def with_full_mask(problem, shape):
+    """A float mask, if there is one, that may be written to and differs for every score."""
+    mask = problem.options.get("mask")
+    if mask is None or mask.dtype == bool:
+        return problem, None
+    mask = np.broadcast_to(mask, shape).copy()
+    return dataclasses.replace(problem, options=problem.options | {"mask": mask}), mask
+
+
+def visible(problem):
+    """(heads, q_len, kv_len), and the same where the mask has no say."""
+    options = dict(problem.options)
+    seen = lay_out(*problem.arrays, **options, precision=np.float64).seen
+    options.pop("mask", None)
+    return seen, lay_out(*problem.arrays, **options, precision=np.float64).seen
+
+
+@named([*OPTIONS[::4], *MIXES])
+def test_what_is_hidden_may_hold_anything(case, storage, target):
+    """Keys and values hidden from all heads that read them, a float mask where another rule hides,
+    and queries that see nothing."""
+    whole = case.build(storage)
+    poisons = itertools.cycle((np.nan, np.inf, -np.inf))
+    for index, poison in zip(np.ndindex(whole.batch), poisons, strict=False):
+        problem = whole.entry(index)
+        seen, elsewhere = visible(problem)
+        clean = attend(problem, **EVERYTHING)
+        rows = len(problem.query) // len(problem.key) * seen.shape[1]
+        by_head = seen.reshape(len(problem.key), rows, seen.shape[-1]).any(axis=1)
+        query, key, value = (x.copy() for x in problem.arrays)
+        query[~seen.any(axis=-1)] = poison
+        key[~by_head] = poison
+        value[~by_head] = poison
+        spoiled = dataclasses.replace(problem, query=query, key=key, value=value)
+        spoiled, mask = with_full_mask(spoiled, seen.shape)
+        if mask is not None:
+            mask[~elsewhere] = np.nan
+        assert_same_bits(attend(spoiled, **EVERYTHING), clean)
+        assert_same_bits(attend(spoiled, return_lse=True), (clean[0], clean[2]))
+
+
+@named(MIXES)
+def test_nan_shows_where_it_is_seen(case, storage, target):
+    """In some keys and values; in one element of a query, a key, a value, a float mask: NaN in the
+    rows that see it, and every bit of before in the rest."""
+    whole = case.build(storage)
+    entries = [whole.entry(index) for index in np.ndindex(whole.batch)]
+    problem = max(entries, key=lambda entry: visible(entry)[0].sum())
+    seen, _ = visible(problem)
+    group = len(problem.query) // len(problem.key)
+    places = np.argwhere(seen)
+    h, i, j = places[len(places) // 2]
+    kv_h = h // group
+    clean = attend(problem, **EVERYTHING)
+
+    def check(rows, columns=slice(None), **changes):
+        """NaN in these rows of the scores, or in these columns of their output alone."""
+        spoiled = dataclasses.replace(problem, **changes)
+        output, weights, lse = attend(spoiled, **EVERYTHING)
+        assert_same_bits(attend(spoiled, return_lse=True), (output, lse))
+        nan = np.zeros(output.shape, bool)
+        nan[rows, columns] = True
+        assert nan.any()
+        assert np.isnan(output[nan]).all()
+        assert_same_bits(output[~nan], clean[0][~nan])
+        if columns == slice(None):
+            assert np.isnan(lse[rows]).all()
+            assert np.isnan(weights[rows][seen[rows]]).all()
+            assert not weights[~seen].any()
+            rows = ~rows
+        assert_same_bits((weights[rows], lse[rows]), (clean[1][rows], clean[2][rows]))
+
+    _, key, value = (x.copy() for x in problem.arrays)
+    some = np.isin(np.arange(seen.shape[-1]), (0, j, seen.shape[-1] - 1))
+    key[:, some] = value[:, some] = np.nan
+    check((seen & some).any(axis=-1), key=key, value=value)
+
+    heads = np.arange(len(seen)) // group == kv_h
+    sees_j = seen[..., j] & heads[:, None]
+    spoiled = {role: getattr(problem, role).copy() for role in ("query", "key", "value")}
+    spoiled["query"][h, i, 0] = spoiled["key"][kv_h, j, -1] = spoiled["value"][kv_h, j, 1] = np.nan
+    one = np.zeros(sees_j.shape, bool)
+    one[h, i] = True
+    check(one, query=spoiled["query"])
+    check(sees_j, key=spoiled["key"])
+    check(sees_j, 1, value=spoiled["value"])
+    masked, mask = with_full_mask(problem, seen.shape)
+    if mask is not None:
+        mask[h, i, j] = np.nan
+        check(one, options=masked.options)
+
+
+@pytest.mark.parametrize("poison", [np.inf, -np.inf])
+@named(MIXES[::4])
+def test_infinities_make_what_they_mean(case, poison, dtype, target):
+    """A score of -inf by value has no weight, one of +inf none that can be told; capped, both are
+    the cap."""
+    whole = case.build(dtype)
+    problem = whole.entry((0,) * len(whole.batch))
+    for name in ("query", "key"):
+        array = getattr(problem, name).copy()
+        array[:, ::3, 0] = poison
+        spoiled = dataclasses.replace(problem, **{name: array})
+        want = attention(*spoiled.arrays, **spoiled.options)
+        for actual, exact in zip(attend(spoiled, **EVERYTHING), want, strict=True):
+            assert np.array_equal(np.isnan(actual), np.isnan(exact))
+    value = problem.value.copy()
+    value[:, ::3, 1] = poison
+    output = attend(dataclasses.replace(problem, value=value))
+    seen, _ = visible(problem)
+    reached = seen[..., ::3].any(axis=-1)
+    assert not np.isfinite(output[reached][:, 1]).any()
+    assert np.isfinite(output[~reached]).all()
+
+
+@pytest.mark.parametrize("head", [0, 3])
+def test_a_sink_of_nan_shows_in_its_head(head, storage, target):
+    random = np.random.default_rng(0)
+    shapes = (4, 9, 8), (2, 30, 8), (2, 30, 5)
+    arrays = [random.standard_normal(shape).astype(storage) for shape in shapes]
+    mask = random.random((9, 30)) < 0.8
+    mask[4] = False
+    sinks = np.zeros(4, arithmetic(storage))
+    clean = sdpa(*arrays, mask, sinks=sinks, **EVERYTHING)
+    sinks[head] = np.nan
+    actual = sdpa(*arrays, mask, sinks=sinks, **EVERYTHING)
+    others = np.arange(4) != head
+    assert_same_bits(tuple(x[others] for x in actual), tuple(x[others] for x in clean))
+    output, weights, lse = (x[head] for x in actual)
+    sees = mask.any(axis=-1)
+    assert np.isnan(output[sees]).all()
+    assert np.isnan(weights[sees][mask[sees]]).all()
+    assert np.isnan(lse).all()
+    assert not output[~sees].any()
+
+
+def test_scores_of_minus_infinity_beside_a_sink(dtype, target):
+    """The sink takes all where every visible score is -inf by value; without one it is NaN."""
+    query, key, value = np.ones((2, 9, 1), dtype), np.ones((2, 30, 1), dtype), np.ones((2, 30, 3))
+    key[...] = -np.inf
+    value = value.astype(dtype)
+    sinks = np.array([1.5, -np.inf], dtype)
+    output, weights, lse = sdpa(query, key, value, sinks=sinks, **EVERYTHING)
+    assert not output[0].any()
+    assert not weights[0].any()
+    assert np.isclose(lse[0], 1.5, 1.5 * np.finfo(dtype).eps, 0).all()
+    assert np.isnan(output[1]).all()
+    assert np.isnan(weights[1]).all()
