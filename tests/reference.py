@@ -2,12 +2,18 @@
 
 `attention` is the oracle: wider than the arrays, one query row at a time, with hidden keys and
 values selected away before any arithmetic, so that they cannot matter. `naive` is the same formula
-as NumPy users write it, in the precision of the arrays: the yardstick for errors.
+as NumPy users write it, in the precision that the arrays are computed in: the yardstick for errors.
+
+float16 and bfloat16 are storage: their numbers are computed with in float32, and the results are
+rounded to them once.
 """
 
 from typing import NamedTuple
 
 import numpy as np
+
+# Bits after the leading one, and the exponent of the smallest normal number.
+STORED = {"float16": (10, -14), "bfloat16": (7, -126)}
 
 
 class Result(NamedTuple):
@@ -19,8 +25,9 @@ class Result(NamedTuple):
 class Expected(NamedTuple):
     exact: Result
     seen: np.ndarray
-    limit: Result  # the largest error allowed in each part
-    dtype: np.dtype
+    limit: Result  # the largest error allowed in each part before it is stored
+    dtype: np.dtype  # of output and weights
+    arithmetic: np.dtype  # that of lse too
 
 
 class Laid(NamedTuple):
@@ -28,33 +35,18 @@ class Laid(NamedTuple):
     key: np.ndarray
     value: np.ndarray
     seen: np.ndarray
-    bias: np.ndarray
+    alibi: np.ndarray | float  # subtracted after the cap
+    bias: np.ndarray  # added then, 0 where hidden
     factor: float
+    softcap: float | None
+    sinks: np.ndarray  # a logit for each head, -inf for none
+
+    def cap(self, scores):
+        """c tanh(score / c)"""
+        return scores if self.softcap is None else self.softcap * np.tanh(scores / self.softcap)
 
 
-def lay_out(query, key, value, mask, is_causal, query_offset, scale, precision):
-    """Every axis present and of full length: one key head per query head, one batch."""
-    query, key, value = (np.asarray(x).astype(precision) for x in (query, key, value))
-    query, key, value = (x if x.ndim > 2 else x[None] for x in (query, key, value))
-    group = query.shape[-3] // key.shape[-3] if key.shape[-3] else 1
-    key, value = (np.repeat(x, group, axis=-3) for x in (key, value))
-    batch = np.broadcast_shapes(*(x.shape[:-3] for x in (query, key, value)))
-    query, key, value = (np.broadcast_to(x, batch + x.shape[-3:]) for x in (query, key, value))
-    shape = (*query.shape[:-1], key.shape[-2])
-    seen, bias = np.ones(shape, bool), np.zeros(shape, precision)
-    if mask is not None and mask.dtype == bool:
-        seen &= mask
-    elif mask is not None:
-        seen &= mask != -np.inf
-        bias += mask.astype(precision)
-    if is_causal:
-        offset = np.broadcast_to(query_offset, batch)[..., None, None, None]
-        seen &= np.arange(shape[-1]) <= np.arange(shape[-2])[:, None] + offset
-    factor = 1 / np.sqrt(precision(query.shape[-1])) if scale is None else precision(scale)
-    return Laid(query, key, value, seen, bias, factor)
-
-
-def attention(
+def lay_out(
     query,
     key,
     value,
@@ -62,48 +54,120 @@ def attention(
     *,
     is_causal=False,
     query_offset=0,
+    window=None,
+    key_lengths=None,
     scale=None,
-    precision=np.float64,
+    softcap=None,
+    alibi_slopes=None,
+    sinks=None,
+    precision,
 ):
-    laid = lay_out(query, key, value, mask, is_causal, query_offset, scale, precision)
+    """Every axis present and of full length: one key head per query head, one batch.
+
+    Query i stands at p = i + offset. Key j is seen iff the mask (True, or anything but -inf),
+    causality (j <= p), the window (p - left <= j <= p + right) and the length (j < length) agree.
+    """
+    query, key, value = (np.asarray(x).astype(precision) for x in (query, key, value))
+    query, key, value = (x if x.ndim > 2 else x[None] for x in (query, key, value))
+    group = query.shape[-3] // key.shape[-3] if key.shape[-3] else 1
+    key, value = (np.repeat(x, group, axis=-3) for x in (key, value))
+    batch = np.broadcast_shapes(*(x.shape[:-3] for x in (query, key, value)))
+    query, key, value = (np.broadcast_to(x, batch + x.shape[-3:]) for x in (query, key, value))
+    shape = (*query.shape[:-1], key.shape[-2])
+
+    def per_batch(numbers):
+        return np.broadcast_to(np.asarray(numbers, np.int64), batch)[..., None, None, None]
+
+    seen, bias = np.ones(shape, bool), np.zeros(shape, precision)
+    if mask is not None and mask.dtype == bool:
+        seen &= mask
+    elif mask is not None:
+        bias += mask.astype(precision)
+        seen &= bias != -np.inf
+    # How far key j lies behind query i: positive in the future.
+    ahead = np.arange(shape[-1]) - np.arange(shape[-2])[:, None] - per_batch(query_offset)
+    left, right = (None, None) if window is None else window
+    if is_causal:
+        seen &= ahead <= 0
+    if left is not None:
+        seen &= ahead >= -left
+    if right is not None:
+        seen &= ahead <= right
+    if key_lengths is not None:
+        seen &= np.arange(shape[-1]) < per_batch(key_lengths)
+    bias[~seen] = 0
+    alibi = 0.0
+    if alibi_slopes is not None:
+        alibi = np.asarray(alibi_slopes).astype(precision)[:, None, None] * np.abs(ahead)
+    alibi = np.broadcast_to(np.asarray(alibi, precision), shape)
+    if sinks is None:
+        sinks = np.full(shape[-3], -np.inf)
+    factor = 1 / np.sqrt(precision(query.shape[-1])) if scale is None else precision(scale)
+    cap = None if softcap is None else precision(softcap)
+    sinks = np.asarray(sinks).astype(precision)
+    return Laid(query, key, value, seen, alibi, bias, factor, cap, sinks)
+
+
+def attention(query, key, value, mask=None, *, precision=np.float64, **options):
+    """Row by row, over what the row sees; a sink is one more term in the sum, without a value."""
+    laid = lay_out(query, key, value, mask, **options, precision=precision)
     output = np.zeros((*laid.query.shape[:-1], laid.value.shape[-1]), precision)
     weights = np.zeros(laid.seen.shape, precision)
-    lse = np.full(laid.seen.shape[:-1], -np.inf, precision)
+    lse = np.empty(laid.seen.shape[:-1], precision)
     with np.errstate(all="ignore"):
         for row in np.ndindex(lse.shape):
-            seen, head = laid.seen[row], row[:-1]
-            if seen.any():
-                scores = laid.factor * (laid.key[head][seen] @ laid.query[row])
-                scores += laid.bias[row][seen]
-                terms = np.exp(scores - scores.max())
-                weights[row][seen] = terms / terms.sum()
-                output[row] = weights[row][seen] @ laid.value[head][seen]
-                lse[row] = scores.max() + np.log(terms.sum())
+            seen, head, sink = laid.seen[row], row[:-1], laid.sinks[row[-2]]
+            if not seen.any():
+                lse[row] = sink
+                continue
+            scores = laid.cap(laid.factor * (laid.key[head][seen] @ laid.query[row]))
+            scores = scores - laid.alibi[row][seen] + laid.bias[row][seen]
+            top = np.maximum(scores.max(), sink)
+            terms = np.exp(scores - top)
+            total = terms.sum() + np.exp(sink - top)
+            weights[row][seen] = terms / total
+            output[row] = weights[row][seen] @ laid.value[head][seen]
+            lse[row] = top + np.log(total)
     flat = all(np.ndim(x) == 2 for x in (query, key, value))
     return Result(*(x[0] if flat else x for x in (output, weights, lse)))
 
 
-def naive(
-    query, key, value, mask=None, *, is_causal=False, query_offset=0, scale=None, precision=None
-):
-    precision = precision or np.result_type(query, key, value).type
-    laid = lay_out(query, key, value, mask, is_causal, query_offset, scale, precision)
+def naive(query, key, value, mask=None, *, precision=None, **options):
+    """The formula on whole arrays, in the precision that regard computes them in."""
+    precision = precision or arithmetic(result_type(query, key, value)).type
+    laid = lay_out(query, key, value, mask, **options, precision=precision)
     with np.errstate(all="ignore"):
-        scores = laid.query @ laid.key.swapaxes(-1, -2) * laid.factor + laid.bias
+        scores = laid.cap(laid.query @ laid.key.swapaxes(-1, -2) * laid.factor)
+        scores = scores - laid.alibi + laid.bias
         scores = np.where(laid.seen, scores, precision(-np.inf))
-        top = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
-        top[~laid.seen.any(axis=-1)] = 0
+        sink = np.broadcast_to(laid.sinks[:, None, None], (*laid.seen.shape[:-1], 1))
+        top = np.maximum(np.max(scores, axis=-1, keepdims=True, initial=-np.inf), sink)
+        empty = ~laid.seen.any(axis=-1, keepdims=True) & (sink == -np.inf)
+        top[empty] = 0
         terms = np.exp(scores - top)
-        total = terms.sum(axis=-1, keepdims=True)
-        weights = terms / np.where(laid.seen.any(axis=-1, keepdims=True), total, 1)
+        total = terms.sum(axis=-1, keepdims=True) + np.exp(sink - top)
+        weights = terms / np.where(empty, 1, total)
         result = Result(weights @ laid.value, weights, (top + np.log(total))[..., 0])
     flat = all(np.ndim(x) == 2 for x in (query, key, value))
     return Result(*(x[0] if flat else x for x in result))
 
 
+def result_type(*arrays):
+    """NumPy's, and float32 for the two halves together, for which NumPy has no answer."""
+    dtypes = {np.asarray(x).dtype for x in arrays}
+    if {d.name for d in dtypes} >= set(STORED):
+        dtypes = {np.dtype(np.float32), *(d for d in dtypes if d.name not in STORED)}
+    return np.result_type(*dtypes)
+
+
+def arithmetic(dtype):
+    """What arrays of this type are computed in."""
+    return np.dtype(np.float32 if dtype.name in STORED else dtype)
+
+
 def wider(dtype):
     """The oracle must be more precise than what it judges."""
-    return np.float64 if dtype == np.float32 else np.longdouble
+    return np.longdouble if dtype == np.float64 else np.float64
 
 
 def largest(array):
@@ -117,37 +181,80 @@ def error(actual, exact):
     return largest(difference)
 
 
+def half_ulp(numbers, dtype):
+    """Half the distance between neighbours of `dtype` at positive numbers, subnormals included;
+    0 for what is stored as it is computed."""
+    if dtype.name not in STORED:
+        return np.zeros(np.shape(numbers))
+    bits, lowest = STORED[dtype.name]
+    _, above = np.frexp(np.asarray(numbers, np.float64))  # 2^(above - 1) <= number < 2^above
+    return np.ldexp(0.5, np.maximum(above - 1, lowest) - bits)
+
+
 def expected(query, key, value, mask=None, **options):
     """The oracle's answer and the error allowed around it, for finite inputs.
 
     Allowed: twice the error of the naive formula, plus what is due to the form of the fused one and
     not to carelessness, because the naive result may be exact by luck (one key: its weight is 1).
-    Scale and log2(e) are rounded into the query once, and log2(e) itself is rounded: a score moves
-    by at most 1.5 eps A with A = |scale| sum |q||k| + |mask|, over keys that have weight. That
-    moves a weight by 3 eps A of itself, since it enters above and below the fraction; exp2, the
-    division and the final rounding are worth 4 eps. Below the normal range each of kv_len terms may
-    lose one smallest subnormal.
+    Scale and log2(e) are rounded into the query once, and log2(e) itself is rounded: a score x
+    moves by at most e = 1.5 eps |scale| sum |q||k|. Everything is over keys that have weight.
+
+    - The cap takes x +- e to somewhere between cap(x - e) and cap(x + e): hardly anywhere where it
+      saturates. tanh is within 2 eps of itself, its factor is rounded, and so is the product: 3 eps
+      of the capped score on top.
+    - A mask, and slope |p - j| (exact integers, one product), are brought to units of log2 like the
+      query is: 1.5 eps of each.
+    - A sink's logit is too: 1.5 eps of it, where the sink has weight.
+
+    If scores move by at most m, a weight moves by 2m of itself, since they enter above and below
+    the fraction, and an lse by m; exp2, the division and the final rounding are worth 4 eps. Below
+    the normal range each of kv_len terms may lose one smallest subnormal.
+
+    A row that sees nothing has its sink's logit for lse, to units of log2 and back: 1.5 eps of it.
+
+    What is stored in 16 bits is rounded once more, by half an ulp: `assert_matches` adds it element
+    by element. Slopes, sinks and a float mask are meant in the precision of the arithmetic.
     """
-    dtype = np.result_type(query, key, value)
+    dtype = result_type(query, key, value)
+    inner = arithmetic(dtype)
     wide = wider(dtype)
+    if mask is not None and mask.dtype != bool:
+        mask = mask.astype(inner)
+    for name in options.keys() & {"alibi_slopes", "sinks"}:
+        options[name] = np.asarray(options[name]).astype(inner)
     exact = attention(query, key, value, mask, **options, precision=wide)
-    plain = naive(query, key, value, mask, **options, precision=dtype.type)
-    settings = {"is_causal": False, "query_offset": 0, "scale": None} | options
-    laid = lay_out(query, key, value, mask, *settings.values(), np.float64)
-    info = np.finfo(dtype)
+    plain = naive(query, key, value, mask, **options, precision=inner.type)
+    laid = lay_out(query, key, value, mask, **options, precision=np.float64)
+    info = np.finfo(inner)
     eps, least = float(info.eps), float(info.smallest_subnormal) * (laid.seen.shape[-1] + 1)
-    magnitudes = abs(laid.factor) * (np.abs(laid.query) @ np.abs(laid.key).swapaxes(-1, -2))
-    magnitudes += np.where(laid.seen, np.abs(laid.bias), 0)
-    spread = largest(magnitudes[exact.weights.reshape(laid.seen.shape) > eps**2])
-    relative = eps * (4 + 3 * spread)
+    lse = exact.lse.reshape(laid.seen.shape[:-1]).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        sink_share = np.exp(laid.sinks[:, None] - lse)
+    moved = max(
+        largest(movement(laid, eps)[exact.weights.reshape(laid.seen.shape) > eps**2]),
+        1.5 * eps * largest(np.where(sink_share > eps**2, np.abs(laid.sinks)[:, None], 0)),
+    )
+    relative = 4 * eps + 2 * moved
     floor = Result(
         relative * largest(value) + least,
         relative + least,
-        eps * (4 + 2 * spread + largest(exact.lse[np.isfinite(exact.lse)])),
+        eps * (4 + largest(exact.lse[np.isfinite(exact.lse)])) + moved,
     )
     limit = (2 * error(p, e) + f for p, e, f in zip(plain, exact, floor, strict=True))
     seen = laid.seen.reshape(exact.weights.shape)
-    return Expected(exact, seen, Result(*limit), dtype)
+    return Expected(exact, seen, Result(*limit), dtype, inner)
+
+
+def movement(laid, eps):
+    """How far rounding may move each score."""
+    scores = laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))
+    moved = abs(laid.factor) * (np.abs(laid.query) @ np.abs(laid.key).swapaxes(-1, -2))
+    moved *= 1.5 * eps
+    if laid.softcap is not None:
+        capped = laid.cap(scores)
+        up, down = laid.cap(scores + moved) - capped, capped - laid.cap(scores - moved)
+        moved = np.maximum(up, down) + 3 * eps * np.abs(capped)
+    return moved + 1.5 * eps * (np.abs(laid.alibi) + np.abs(laid.bias))
 
 
 def assert_matches(want, *, output=None, weights=None, lse=None):
@@ -158,15 +265,23 @@ def assert_matches(want, *, output=None, weights=None, lse=None):
         if actual is None:
             continue
         exact, limit = getattr(want.exact, name), getattr(want.limit, name)
+        dtype = want.arithmetic if name == "lse" else want.dtype
         assert type(actual) is np.ndarray, name
-        assert actual.dtype == want.dtype, name
+        assert actual.dtype == dtype, name
         assert actual.shape == exact.shape, name
-        off = error(actual, exact)
+        actual = actual.astype(exact.dtype)
+        with np.errstate(invalid="ignore"):
+            off = np.where(actual == exact, 0, np.abs(actual - exact))
+        off = np.max(off - half_ulp(np.abs(exact) + limit, dtype), initial=0)
         assert off <= limit, f"{name}: error {off:.3g}, allowed {limit:.3g}"
         if name == "weights":
             assert not actual[~want.seen].any(), "a hidden key has weight"
+        elif name == "output":
+            assert not actual[blind].any(), "a row without keys has output"
         else:
-            assert np.array_equal(actual[blind], exact[blind]), f"{name} of a row without keys"
+            sinks = exact[blind]
+            alike = np.isclose(actual[blind], sinks, rtol=1.5 * np.finfo(dtype).eps, atol=0)
+            assert alike.all(), "lse of a row without keys"
 
 
 def assert_same_bits(actual, wanted):
