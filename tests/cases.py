@@ -19,8 +19,15 @@ DIMS = (1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 63, 64,
 DIMS += (79, 80, 95, 96, 97, 127, 128, 129, 191, 192, 255, 256)
 
 
+def _replaced(options, **changes):
+    """The options that are in use, with changes."""
+    return options | {k: v for k, v in changes.items() if options.get(k) is not None}
+
+
 @dataclasses.dataclass(frozen=True)
 class Problem:
+    """Arrays and options, and the smaller problems within, whose answers are parts of its own."""
+
     query: np.ndarray
     key: np.ndarray
     value: np.ndarray
@@ -29,6 +36,58 @@ class Problem:
     @property
     def arrays(self):
         return self.query, self.key, self.value
+
+    @property
+    def batch(self):
+        return np.broadcast_shapes(*(x.shape[:-3] for x in self.arrays))
+
+    def entry(self, index):
+        """One entry of the batch alone, as arrays of three axes."""
+
+        def select(array):
+            array = array.reshape((1,) * (3 - array.ndim) + array.shape)
+            return np.broadcast_to(array, self.batch + array.shape[-3:])[index]
+
+        def number(name):
+            return int(np.broadcast_to(self.options.get(name, 0), self.batch)[index])
+
+        options = _replaced(
+            self.options,
+            query_offset=number("query_offset"),
+            key_lengths=number("key_lengths"),
+            mask=select(np.asarray(self.options.get("mask", True))),
+        )
+        return Problem(*map(select, self.arrays), options)
+
+    def head(self, h):
+        """One head of a problem without batch, as arrays of two axes."""
+        heads, kv_h = len(self.query), h // (len(self.query) // len(self.key))
+        mask = np.asarray(self.options.get("mask", True))
+        options = _replaced(
+            self.options,
+            mask=np.broadcast_to(mask, (heads, *mask.shape[1:]))[h] if mask.ndim > 2 else mask,
+            alibi_slopes=np.asarray(self.options.get("alibi_slopes", 0))[..., h : h + 1],
+            sinks=np.asarray(self.options.get("sinks", 0))[..., h : h + 1],
+        )
+        return Problem(self.query[h], self.key[kv_h], self.value[kv_h], options)
+
+    def rows(self, start, stop):
+        """Some consecutive queries, which stand where they stood."""
+        mask = np.asarray(self.options.get("mask", True))
+        if mask.ndim > 1 and mask.shape[-2] > 1:
+            mask = mask[..., start:stop, :]
+        offset = np.asarray(self.options.get("query_offset", 0)) + start
+        options = _replaced(self.options, mask=mask) | {"query_offset": offset}
+        return Problem(self.query[..., start:stop, :], self.key, self.value, options)
+
+    def keys(self, count):
+        """The first keys only, for rows that see no others."""
+        mask = np.asarray(self.options.get("mask", True))
+        if mask.ndim > 0 and mask.shape[-1] > 1:
+            mask = mask[..., :count]
+        lengths = np.minimum(self.options.get("key_lengths", 0), count)
+        options = _replaced(self.options, mask=mask, key_lengths=lengths)
+        return Problem(self.query, self.key[..., :count, :], self.value[..., :count, :], options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +100,15 @@ class Case:
     float_mask: Shape | None = None
     is_causal: bool = False
     query_offset: int | tuple = 0
+    window: tuple | None = None
+    key_lengths: int | tuple | None = None
     scale: float | None = None
+    softcap: float | None = None
+    alibi_slopes: float | None = None  # slopes are drawn around 0, about this large
+    sinks: float | tuple | None = None  # drawn around this number, or as they are
 
     def build(self, dtype):
-        """The same numbers in either precision; read-only, as nobody may write to an input."""
+        """The same numbers in any precision; read-only, as nobody may write to an input."""
         random = np.random.default_rng(zlib.crc32(self.name.encode()))
         arrays = [random.standard_normal(s) for s in (self.query, self.key, self.value)]
         options = {"is_causal": self.is_causal, "query_offset": self.query_offset}
@@ -54,13 +118,24 @@ class Case:
             hidden = random.random(self.float_mask) < 0.3
             mask = np.where(hidden, -np.inf, random.standard_normal(self.float_mask))
             options["mask"] = mask.astype(dtype)
-        if isinstance(self.query_offset, tuple):
-            options["query_offset"] = np.array(self.query_offset)
-        if self.scale is not None:
-            options["scale"] = self.scale
+        for name in ("query_offset", "key_lengths"):
+            number = getattr(self, name)
+            if number is not None:
+                options[name] = np.array(number) if isinstance(number, tuple) else number
+        for name in ("window", "scale", "softcap"):
+            if getattr(self, name) is not None:
+                options[name] = getattr(self, name)
+        heads, inner = self.query[-3] if len(self.query) > 2 else 1, reference.arithmetic(dtype)
+        if self.alibi_slopes is not None:
+            slopes = self.alibi_slopes * random.standard_normal(heads)
+            options["alibi_slopes"] = slopes.astype(inner)
+        if self.sinks is not None:
+            drawn = not isinstance(self.sinks, tuple)
+            sinks = self.sinks + random.standard_normal(heads) if drawn else np.array(self.sinks)
+            options["sinks"] = sinks.astype(inner)
         arrays = [array.astype(dtype) for array in arrays]
-        for array in (*arrays, options.get("mask")):
-            if array is not None:
+        for array in (*arrays, *options.values()):
+            if isinstance(array, np.ndarray):
                 array.setflags(write=False)
         return Problem(*arrays, options)
 
@@ -197,7 +272,7 @@ AXES = [*_ranks(), *_broadcasts(), *_groups(), *_causal(), *_empty(), *_scales()
 
 
 def _room(array, shape):
-    return np.full(shape, np.nan if array.dtype.kind == "f" else True, array.dtype)
+    return np.full(shape, True if array.dtype == bool else np.nan, array.dtype)
 
 
 def _within(array, shape, index):

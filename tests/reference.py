@@ -206,9 +206,9 @@ def expected(query, key, value, mask=None, **options):
       query is: 1.5 eps of each.
     - A sink's logit is too: 1.5 eps of it, where the sink has weight.
 
-    If scores move by at most m, a weight moves by 2m of itself, since they enter above and below
-    the fraction, and an lse by m; exp2, the division and the final rounding are worth 4 eps. Below
-    the normal range each of kv_len terms may lose one smallest subnormal.
+    If a row's scores move by at most m, its weights move by 2m of themselves, since they enter
+    above and below the fraction, and its lse by m; exp2, the division and the final rounding are
+    worth 4 eps. Below the normal range each of kv_len terms may lose one smallest subnormal.
 
     A row that sees nothing has its sink's logit for lse, to units of log2 and back: 1.5 eps of it.
 
@@ -227,26 +227,22 @@ def expected(query, key, value, mask=None, **options):
     laid = lay_out(query, key, value, mask, **options, precision=np.float64)
     info = np.finfo(inner)
     eps, least = float(info.eps), float(info.smallest_subnormal) * (laid.seen.shape[-1] + 1)
-    lse = exact.lse.reshape(laid.seen.shape[:-1]).astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        sink_share = np.exp(laid.sinks[:, None] - lse)
-    moved = max(
-        largest(movement(laid, eps)[exact.weights.reshape(laid.seen.shape) > eps**2]),
-        1.5 * eps * largest(np.where(sink_share > eps**2, np.abs(laid.sinks)[:, None], 0)),
-    )
-    relative = 4 * eps + 2 * moved
+    weights, lse = (np.asarray(x, np.float64) for x in (exact.weights, exact.lse))
+    weights, lse = weights.reshape(laid.seen.shape), lse.reshape(laid.seen.shape[:-1])
+    moved = movement(laid, weights, lse, eps)
+    relative = (4 * eps + 2 * moved)[..., None]
     floor = Result(
-        relative * largest(value) + least,
-        relative + least,
-        eps * (4 + largest(exact.lse[np.isfinite(exact.lse)])) + moved,
+        largest(relative * (weights @ np.abs(laid.value))) + least,
+        largest(relative * weights) + least,
+        largest(eps * (4 + np.where(np.isfinite(lse), np.abs(lse), 0)) + moved),
     )
     limit = (2 * error(p, e) + f for p, e, f in zip(plain, exact, floor, strict=True))
     seen = laid.seen.reshape(exact.weights.shape)
     return Expected(exact, seen, Result(*limit), dtype, inner)
 
 
-def movement(laid, eps):
-    """How far rounding may move each score."""
+def movement(laid, weights, lse, eps):
+    """How far rounding may move the scores of each row that have weight, its sink among them."""
     scores = laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))
     moved = abs(laid.factor) * (np.abs(laid.query) @ np.abs(laid.key).swapaxes(-1, -2))
     moved *= 1.5 * eps
@@ -254,7 +250,12 @@ def movement(laid, eps):
         capped = laid.cap(scores)
         up, down = laid.cap(scores + moved) - capped, capped - laid.cap(scores - moved)
         moved = np.maximum(up, down) + 3 * eps * np.abs(capped)
-    return moved + 1.5 * eps * (np.abs(laid.alibi) + np.abs(laid.bias))
+    moved += 1.5 * eps * (np.abs(laid.alibi) + np.abs(laid.bias))
+    moved = np.max(moved, axis=-1, where=weights > eps**2, initial=0)
+    sinks = np.broadcast_to(laid.sinks[:, None], lse.shape)
+    with np.errstate(invalid="ignore"):
+        has_weight = np.exp(sinks - lse) > eps**2
+    return np.maximum(moved, 1.5 * eps * np.abs(np.where(has_weight, sinks, 0)))
 
 
 def assert_matches(want, *, output=None, weights=None, lse=None):

@@ -1,0 +1,194 @@
+"""The table of cases for the options: each at its edges, then all together.
+
+Edges are those of the arithmetic below: tiles of 8 keys, blocks of 96, strips of up to 64 rows, in
+which the heads of a group lie side by side.
+"""
+
+from itertools import cycle, product
+
+import numpy as np
+
+from cases import Case
+
+SIDES = (None, 0, 1, 7, 8, 9, 47, 48, 95, 96, 97, 10**6, 2**62)
+SIZES = ((1, 1), (1, 97), (7, 9), (49, 97), (33, 20), (130, 200), (65, 289), (200, 96))
+HEADS = ((1, 1), (2, 1), (2, 2), (6, 2))
+LENGTHS = (0, 1, 7, 8, 9, 95, 96, 97, 191, 192, 193, 200)
+
+
+def _shapes(heads, q_len, kv_len, batch=(), dims=(12, 5)):
+    h, kv_h = heads
+    return (
+        (*batch, h, q_len, dims[0]),
+        (*batch, kv_h, kv_len, dims[0]),
+        (*batch, kv_h, kv_len, dims[1]),
+    )
+
+
+def _windows():
+    """Every side with several others, at offsets before, within and beyond the keys."""
+    heads, others = cycle(HEADS), cycle((0, None, 5, 96, 40))
+    number = 0
+    for side, (q_len, kv_len) in product(SIDES, SIZES):
+        offsets = (0, kv_len - q_len, kv_len // 2, -q_len // 2, -3, kv_len + 5, -q_len - 2)
+        offset = offsets[number % len(offsets)]
+        other = next(others)
+        window = (side, other) if number % 2 else (other, side)
+        number += 1
+        name = f"window-{window[0]},{window[1]}-{q_len}x{kv_len}{offset:+d}"
+        yield Case(
+            name,
+            *_shapes(next(heads), q_len, kv_len),
+            window=window,
+            query_offset=offset,
+            is_causal=number % 5 == 0,
+        )
+    batch = _shapes((4, 2), 60, 200, (2, 1, 3))
+    offsets = ((-70, -20, 0), (3, 100, 140)), ((160,), (-9,))
+    for (i, offset), window in product(enumerate(offsets), ((0, 0), (30, None), (None, 2), (9, 7))):
+        offset = tuple((row,) for row in offset)
+        yield Case(f"window-{window}-offsets{i}", *batch, window=window, query_offset=offset)
+    for kind in ("bool_mask", "float_mask"):
+        yield Case(f"window-{kind}", *batch, window=(40, 3), query_offset=90, **{kind: (60, 200)})
+    yield Case("window-decode", *_shapes((8, 2), 1, 3000, (2,)), window=(255, 0), query_offset=2999)
+    yield Case("window-long", *_shapes((1, 1), 400, 400), window=(16, 16))
+
+
+def _lengths():
+    for number, length in enumerate(LENGTHS):
+        heads, q_len = HEADS[number % len(HEADS)], (1, 5, 50, 70)[number % 4]
+        shapes = _shapes(heads, q_len, 200)
+        yield Case(f"length-{length}", *shapes, key_lengths=length)
+        yield Case(
+            f"length-{length}-causal",
+            *shapes,
+            key_lengths=length,
+            is_causal=True,
+            query_offset=length - q_len // 2,
+        )
+        yield Case(f"length-{length}-mask", *shapes, key_lengths=length, float_mask=(q_len, 200))
+    batch = (2, 1, 2, 5, 8), (1, 3, 2, 107, 8), (3, 2, 107, 4)
+    lengths = {"(1)": (96,), "(3)": (0, 97, 107), "(2,1)": ((8,), (95,)), "(1,1)": ((1,),)}
+    lengths["(2,3)"] = ((0, 1, 7), (96, 97, 107))
+    for name, length in lengths.items():
+        yield Case(f"lengths-{name}", *batch, key_lengths=length)
+        yield Case(f"lengths-{name}-mask", *batch, key_lengths=length, bool_mask=(2, 1, 1, 5, 107))
+    flat = (5, 8), (107, 8)
+    yield Case("lengths-of-value", *flat, (2, 1, 107, 4), key_lengths=(60, 100))
+    yield Case("length-flat", *flat, (107, 4), key_lengths=50)
+    yield Case("length-no-keys", (2, 5, 8), (2, 0, 8), (2, 0, 4), key_lengths=0)
+    yield Case("length-no-queries", (2, 0, 8), (2, 9, 8), (2, 9, 4), key_lengths=3)
+
+
+def _softcaps():
+    """From one that leaves nothing of a score to one that leaves everything, of small and of
+    saturating scores."""
+    heads = cycle(HEADS)
+    for cap, scale in product((1e-3, 0.05, 1.0, 5.0, 50.0, 1e4, 1e30), (None, 0.01, 20.0, -3.0)):
+        name = f"softcap-{cap:g}-scale-{scale}"
+        yield Case(name, *_shapes(next(heads), 19, 110), softcap=cap, scale=scale)
+    for kind, options in product(
+        ("bool_mask", "float_mask", None),
+        ({"is_causal": True, "query_offset": 20}, {"window": (30, 4), "query_offset": 20}, {}),
+    ):
+        extra = {kind: (4, 60, 110)} if kind else {}
+        name = f"softcap-{'-'.join([*options, *extra]) or 'decode'}"
+        q_len = 60 if extra or options else 1
+        yield Case(name, *_shapes((4, 2), q_len, 110), softcap=2.0, scale=1.0, **options, **extra)
+
+
+def _alibi():
+    for number, (heads, (q_len, kv_len)) in enumerate(product((*HEADS, (8, 1), (5, 5)), SIZES)):
+        offsets = (0, kv_len - q_len, kv_len // 2, -q_len // 2, 3 * kv_len, -2 * q_len)
+        offset = offsets[number % len(offsets)]
+        slope = (0.5, 0.02, 4.0)[number % 3]
+        extra = ({}, {"is_causal": True}, {"float_mask": (heads[0], 1, kv_len)})[number % 4 % 3]
+        name = f"alibi-{slope}-{heads[0]}of{heads[1]}-{q_len}x{kv_len}{offset:+d}"
+        name += "-".join(["", *extra])
+        shapes = _shapes(heads, q_len, kv_len)
+        yield Case(name, *shapes, alibi_slopes=slope, query_offset=offset, **extra)
+    batch = (2, 1, 2, 5, 8), (1, 3, 2, 107, 8), (3, 2, 107, 4)
+    offsets = {"(3)": (-2, 50, 106), "(2,1)": ((0,), (500,)), "(2,3)": ((-9, -1, 0), (1, 2, 30))}
+    for name, offset in offsets.items():
+        yield Case(f"alibi-offsets-{name}", *batch, alibi_slopes=0.3, query_offset=offset)
+    yield Case("alibi-zero", *_shapes((2, 1), 9, 20), alibi_slopes=0.0)
+    yield Case("alibi-flat", (5, 8), (9, 8), (9, 4), alibi_slopes=0.5)
+    far = _shapes((2, 2), 3, 4000)
+    yield Case("alibi-far", *far, alibi_slopes=2.0**-8, query_offset=3997)
+    yield Case("alibi-window", *far, alibi_slopes=2.0**-4, query_offset=3997, window=(511, 0))
+
+
+def _sinks():
+    inf = float("inf")
+    for sinks in (-30.0, -1.0, 0.0, 3.0, 30.0, 1e4):
+        for heads, (q_len, kv_len) in zip(HEADS, ((1, 1), (5, 97), (70, 200), (3, 0)), strict=True):
+            name = f"sinks{sinks:+g}-{heads[0]}of{heads[1]}-{q_len}x{kv_len}"
+            yield Case(name, *_shapes(heads, q_len, kv_len), sinks=sinks)
+    shapes = _shapes((4, 2), 30, 110, (2,))
+    some = (-inf, 2.0, -inf, -3.5)
+    for sinks in (some, (-inf,) * 4, 1.0):
+        name = "sinks" + ("-drawn" if sinks == 1.0 else f"{[s for s in sinks if s > -inf]}")
+        yield Case(f"{name}-causal", *shapes, sinks=sinks, is_causal=True, query_offset=(-20, 50))
+        yield Case(f"{name}-bool", *shapes, sinks=sinks, bool_mask=(2, 4, 30, 1))
+        yield Case(f"{name}-float", *shapes, sinks=sinks, float_mask=(2, 4, 30, 110))
+        yield Case(f"{name}-lengths", *shapes, sinks=sinks, key_lengths=(0, 100))
+        yield Case(f"{name}-window", *shapes, sinks=sinks, window=(3, 2), query_offset=(-15, 95))
+        yield Case(f"{name}-softcap", *shapes, sinks=sinks, softcap=0.5, scale=10.0)
+    yield Case("sinks-flat", (5, 8), (9, 8), (9, 4), sinks=0.5)
+    yield Case("sinks-many-keys", *_shapes((2, 1), 2, 2500), sinks=5.0)
+
+
+def _mixes():
+    """Options drawn together; half of them take all of them."""
+    for number in range(72):
+        random = np.random.default_rng(number)
+
+        def pick(*candidates, random=random):
+            return candidates[random.integers(len(candidates))]
+
+        heads = pick((1, 1), (2, 2), (4, 2), (6, 3), (8, 2), (5, 1))
+        q_len, kv_len = pick(1, 3, 8, 17, 48, 49, 70), pick(8, 30, 95, 96, 97, 192, 200, 300)
+        q_batch, k_batch, v_batch = pick(
+            ((), (), ()), ((2,),) * 3, ((2, 1), (3,), ()), ((), (2, 1), (2, 3)), ((1,), (), (3,))
+        )
+        batch = np.broadcast_shapes(q_batch, k_batch, v_batch)
+
+        def cut(axes, pick=pick, random=random):
+            axes = tuple(pick(n, n, 1) for n in axes)
+            return axes[random.integers(len(axes) + 1) :]
+
+        def per_batch(low, high, batch=batch, cut=cut, random=random):
+            numbers = random.integers(low, high + 1, cut(batch)).tolist()
+            return _as_tuples(numbers)
+
+        options = {
+            "window": (pick(5, 50, 97, None), pick(0, 2, 40, None)),
+            "key_lengths": per_batch(2 * kv_len // 3, kv_len),
+            "softcap": pick(0.7, 3.0, 30.0),
+            "alibi_slopes": pick(0.03, 0.5),
+            "sinks": pick(-2.0, 1.0, (float("-inf"), *range(heads[0] - 1))),
+            "is_causal": True,
+            "scale": pick(-0.4, 1.5),
+            pick("bool_mask", "float_mask"): (*cut((*batch, heads[0], q_len)), kv_len),
+        }
+        if number % 2:
+            kept = random.permutation(list(options))[: random.integers(3, 7)]
+            options = {name: options[name] for name in options if name in kept}
+        options["query_offset"] = per_batch(-q_len // 4, kv_len // 2)
+        d, dv = pick(1, 8, 19, 64), pick(3, 16, 40)
+        h, kv_h = heads
+        shapes = (
+            (*q_batch, h, q_len, d),
+            (*k_batch, kv_h, kv_len, d),
+            (*v_batch, kv_h, kv_len, dv),
+        )
+        what = "-".join(options) if number % 2 else "all-" + "-".join(o for o in options if "m" in o)
+        yield Case(f"mix{number}-{h}of{kv_h}-{q_len}x{kv_len}-{what}", *shapes, **options)
+
+
+def _as_tuples(numbers):
+    return tuple(map(_as_tuples, numbers)) if isinstance(numbers, list) else numbers
+
+
+MIXES = list(_mixes())
+OPTIONS = [*_windows(), *_lengths(), *_softcaps(), *_alibi(), *_sinks(), *MIXES]
