@@ -66,8 +66,8 @@ class Problem:
         options = _replaced(
             self.options,
             mask=np.broadcast_to(mask, (heads, *mask.shape[1:]))[h] if mask.ndim > 2 else mask,
-            alibi_slopes=np.asarray(self.options.get("alibi_slopes", 0))[..., h : h + 1],
-            sinks=np.asarray(self.options.get("sinks", 0))[..., h : h + 1],
+            alibi_slopes=self.options.get("alibi_slopes", np.zeros(heads))[h : h + 1],
+            sinks=self.options.get("sinks", np.zeros(heads))[h : h + 1],
         )
         return Problem(self.query[h], self.key[kv_h], self.value[kv_h], options)
 
@@ -305,6 +305,12 @@ def _read_only(array):
     return copy
 
 
+def _byte_swapped(array):
+    # bfloat16 has one byte order only.
+    swapped = array.dtype.newbyteorder("S")
+    return array.copy() if array.dtype.name == "bfloat16" else array.astype(swapped)
+
+
 def _last(array, extra):
     return (*array.shape[:-1], extra)
 
@@ -329,5 +335,5 @@ LAYOUTS: dict[str, Callable] = {
     "misaligned": _misaligned,
     "record_field": _record_field,
     "read_only": _read_only,
-    "byte_swapped": lambda a: a.astype(a.dtype.newbyteorder("S")),
+    "byte_swapped": _byte_swapped,
 }

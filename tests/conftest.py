@@ -24,6 +24,21 @@ def dtype(request):
     return np.dtype(request.param)
 
 
+def _stored(name):
+    return np.dtype(getattr(pytest.importorskip("ml_dtypes"), name) if name[0] == "b" else name)
+
+
+@pytest.fixture(params=["float16", "bfloat16"])
+def half(request):
+    return _stored(request.param)
+
+
+@pytest.fixture(params=["float32", "float64", "float16", "bfloat16"])
+def storage(request):
+    """Every type that attention reads and writes."""
+    return _stored(request.param)
+
+
 @pytest.fixture
 def run_python(tmp_path):
     """Run a script in a fresh interpreter, away from the source tree and our environment."""

@@ -86,7 +86,7 @@ def lay_out(
         seen &= bias != -np.inf
     # How far key j lies behind query i: positive in the future.
     ahead = np.arange(shape[-1]) - np.arange(shape[-2])[:, None] - per_batch(query_offset)
-    left, right = (None, None) if window is None else window
+    left, right = (None if side is None else int(side) for side in window or (None, None))
     if is_causal:
         seen &= ahead <= 0
     if left is not None:

@@ -1,5 +1,6 @@
 """The fused call against the oracle: sizes, axes, visibility, extra results, and drawn problems."""
 
+import contextlib
 import zlib
 
 import hypothesis
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 import cases
+import option_cases
 import reference
 import regard
 from reference import assert_matches, assert_same_bits
@@ -30,6 +32,24 @@ def test_oracle(case, dtype, target):
     check(problem, want, threads=(None, 1, 2, 3)[zlib.crc32(case.name.encode()) % 4])
 
 
+@pytest.mark.parametrize("case", option_cases.OPTIONS, ids=lambda case: case.name)
+def test_oracle_of_options(case, storage, target):
+    problem, want = cases.solved(case, storage)
+    check(problem, want, threads=(None, 1, 2, 3)[zlib.crc32(case.name.encode()) % 4])
+
+
+@pytest.mark.parametrize("case", cases.SIZES, ids=lambda case: case.name)
+def test_oracle_of_halves(case, half, target):
+    check(*cases.solved(case, half), threads=2)
+
+
+TYPES = ["float32", "float64", "float16"]
+with contextlib.suppress(ImportError):
+    import ml_dtypes
+
+    TYPES.append(ml_dtypes.bfloat16)
+
+
 @st.composite
 def problems(draw):
     """Anything the contract allows, small, with any layout; the numbers come from one seed."""
@@ -39,7 +59,10 @@ def problems(draw):
     kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     q_len, kv_len = draw(st.integers(0, 20)), draw(st.integers(0, 40))
     head_dim, value_dim = draw(st.integers(1, 33)), draw(st.integers(1, 33))
-    dtype = np.dtype(draw(st.sampled_from(["float32", "float64"])))
+    types = [np.dtype(draw(st.sampled_from(TYPES)))] * 4
+    if draw(st.booleans()):
+        types = [np.dtype(draw(st.sampled_from(TYPES))) for _ in range(4)]
+    inner = reference.arithmetic(reference.result_type(*(np.empty(0, t) for t in types[:3])))
 
     def cut(axes):
         """A shape that broadcasts to `axes`: some axes 1, some leading ones missing."""
@@ -53,7 +76,10 @@ def problems(draw):
     heads = kv_heads * group
     shapes = (heads, q_len, head_dim), (kv_heads, kv_len, head_dim), (kv_heads, kv_len, value_dim)
     shapes = [cut(batch) + shape for shape in shapes]
-    arrays = [lay(random.standard_normal(shape).astype(dtype)) for shape in shapes]
+    arrays = [
+        lay(random.standard_normal(shape).astype(dtype))
+        for shape, dtype in zip(shapes, types, strict=False)
+    ]
     batch = np.broadcast_shapes(*(shape[:-3] for shape in shapes))
     options = {}
     kind = draw(st.sampled_from(["none", "bool", "float"]))
@@ -61,14 +87,26 @@ def problems(draw):
         shape = cut((*batch, heads, q_len, kv_len))
         mask = np.asarray(random.random(shape) < draw(st.sampled_from([0.1, 0.7, 1.0])))
         if kind == "float":
-            mask = np.where(mask, random.standard_normal(shape), -np.inf).astype(dtype)
+            mask = np.where(mask, random.standard_normal(shape), -np.inf).astype(types[3])
         options["mask"] = lay(mask)
+    options["is_causal"] = draw(st.booleans())
     if draw(st.booleans()):
-        options["is_causal"] = True
         spread = max(q_len, kv_len) + 2
         options["query_offset"] = random.integers(-spread, spread, cut(batch))
     if draw(st.booleans()):
+        side = st.none() | st.integers(0, kv_len + 2)
+        options["window"] = draw(st.tuples(side, side))
+    if draw(st.booleans()):
+        options["key_lengths"] = random.integers(0, kv_len + 1, cut(batch))
+    if draw(st.booleans()):
         options["scale"] = draw(st.floats(-2, 2, width=32, allow_subnormal=False))
+    if draw(st.booleans()):
+        options["softcap"] = draw(st.floats(2**-6, 64, width=32))
+    if draw(st.booleans()):
+        options["alibi_slopes"] = random.standard_normal(heads).astype(inner)
+    if draw(st.booleans()):
+        absent = random.random(heads) < 0.2
+        options["sinks"] = np.where(absent, -np.inf, random.standard_normal(heads)).astype(inner)
     return cases.Problem(*arrays, options)
 
 
@@ -76,7 +114,7 @@ def problems(draw):
 @hypothesis.settings(
     derandomize=True,
     deadline=None,
-    max_examples=100,
+    max_examples=200,
     suppress_health_check=[
         hypothesis.HealthCheck.function_scoped_fixture,
         hypothesis.HealthCheck.too_slow,

@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 
 import regard
-from reference import assert_same_bits
+from option_cases import MIXES, OPTIONS
+from reference import arithmetic, assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
 THREADS = (1, 2, 3, 7)
+mixes = pytest.mark.parametrize("case", MIXES, ids=lambda case: case.name)
+
+
+def attend(problem, **extra):
+    return sdpa(*problem.arrays, **problem.options | extra)
 
 
 def normal(shape, dtype, seed=0):
@@ -49,6 +55,103 @@ def test_threads(sizes, options, kind, dtype, target):
         one, *others = (sdpa(*inputs, mask, **options, **extra, threads=n) for n in THREADS)
         for other in others:
             assert_same_bits(other, one)
+
+
+@pytest.mark.parametrize("case", OPTIONS, ids=lambda case: case.name)
+def test_threads_and_extra_results_under_every_option(case, storage, target):
+    problem = case.build(storage)
+    output, weights, lse = attend(problem, return_lse=True, return_weights=True, threads=1)
+    again = attend(problem, return_lse=True, return_weights=True, threads=3)
+    assert_same_bits(again, (output, weights, lse))
+    for threads in (1, 2):
+        assert_same_bits(attend(problem, threads=threads), output)
+        assert_same_bits(attend(problem, return_lse=True, threads=threads), (output, lse))
+
+
+@mixes
+def test_every_entry_and_head_alone(case, storage, target):
+    """Under all options, with what is per batch entry and per head taken along."""
+    problem = case.build(storage)
+    wanted = attend(problem, return_lse=True, return_weights=True)
+    for index in np.ndindex(problem.batch):
+        entry = problem.entry(index)
+        part = tuple(x[index] for x in wanted)
+        assert_same_bits(attend(entry, return_lse=True, return_weights=True), part)
+        for h in range(len(entry.query)):
+            alone = attend(entry.head(h), return_lse=True, return_weights=True)
+            assert_same_bits(alone, tuple(x[h] for x in part))
+
+
+@mixes
+def test_rows_alone_and_in_chunks(case, storage, target):
+    problem = case.build(storage)
+    wanted = attend(problem, return_lse=True)
+    q_len = problem.query.shape[-2]
+    for length in (1, 7, 40):
+        for start in range(0, q_len, length):
+            rows = slice(start, start + length)
+            actual = attend(problem.rows(start, start + length), return_lse=True)
+            assert_same_bits(actual, (wanted[0][..., rows, :], wanted[1][..., rows]))
+
+
+@mixes
+def test_hidden_tails_are_no_tails(case, storage, target):
+    """Without the keys beyond an entry's length, the call is the same to the bit."""
+    problem = case.build(storage)
+    kv_len = problem.key.shape[-2]
+    lengths = np.broadcast_to(problem.options.get("key_lengths", kv_len), problem.batch)
+    wanted = attend(problem, return_lse=True)
+    for index in np.ndindex(problem.batch):
+        short = problem.entry(index).keys(int(lengths[index]))
+        short.options.pop("key_lengths", None)
+        assert_same_bits(attend(short, return_lse=True), tuple(x[index] for x in wanted))
+
+
+FILLINGS = (np.nan, np.inf, 3e4, 0.0)
+
+
+@mixes
+def test_other_entries_are_anything(case, storage, target):
+    problem = case.build(storage)
+    wanted = attend(problem, return_lse=True)
+    kept = tuple(n // 2 for n in problem.batch)
+    others = np.ones(problem.batch, bool)
+    others[kept] = False
+    for filling in FILLINGS:
+        loud = [np.broadcast_to(x, problem.batch + x.shape[-3:]).copy() for x in problem.arrays]
+        for array in loud:
+            array[others] = filling
+        output, lse = sdpa(*loud, **problem.options, return_lse=True)
+        assert_same_bits((output[kept], lse[kept]), tuple(x[kept] for x in wanted))
+
+
+@mixes
+def test_other_rows_and_heads_are_anything(case, storage, target):
+    problem = case.build(storage)
+    _, key, value = problem.arrays
+    wanted, wanted_lse = attend(problem, return_lse=True)
+    for filling in FILLINGS:
+        loud = problem.query.copy()
+        loud[..., 1::2, :] = filling
+        output, lse = sdpa(loud, key, value, **problem.options, return_lse=True)
+        assert_same_bits(output[..., ::2, :], wanted[..., ::2, :])
+        assert_same_bits(lse[..., ::2], wanted_lse[..., ::2])
+        loud = problem.query.copy()
+        loud[..., 1::2, :, :] = filling
+        output, lse = sdpa(loud, key, value, **problem.options, return_lse=True)
+        assert_same_bits(output[..., ::2, :, :], wanted[..., ::2, :, :])
+        assert_same_bits(lse[..., ::2, :], wanted_lse[..., ::2, :])
+
+
+def test_slopes_and_sinks_of_other_heads(storage, target):
+    inputs = arrays(storage)
+    slopes, sinks = np.zeros((2, 4), arithmetic(storage))
+    slopes[1], sinks[1] = 0.25, 2.0
+    wanted = sdpa(*inputs, alibi_slopes=slopes, sinks=sinks, return_lse=True)
+    for other in (-1e30, 50.0, 1e30):
+        slopes[[0, 2, 3]] = sinks[[0, 2, 3]] = other
+        actual = sdpa(*inputs, alibi_slopes=slopes, sinks=sinks, return_lse=True)
+        assert_same_bits(tuple(x[:, 1] for x in actual), tuple(x[:, 1] for x in wanted))
 
 
 def test_threads_of_the_stages(dtype, target):

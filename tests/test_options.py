@@ -1,0 +1,396 @@
+"""What the options mean, said in other ways: as a mask, as a slice of the keys, as nothing at all;
+and what holds of attention under all of them."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+import regard
+from option_cases import LENGTHS, MIXES, OPTIONS
+from reference import (
+    arithmetic,
+    assert_matches,
+    assert_same_bits,
+    error,
+    expected,
+    half_ulp,
+    largest,
+    lay_out,
+)
+
+sdpa = regard.scaled_dot_product_attention
+POSITIONS = ("is_causal", "window", "key_lengths")
+EVERYTHING = {"return_weights": True, "return_lse": True}
+
+
+def attend(problem, **options):
+    return sdpa(*problem.arrays, **problem.options | options)
+
+
+def named(cases):
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+
+
+def normal(dtype, *shapes, seed=0):
+    random = np.random.default_rng(seed)
+    return tuple(random.standard_normal(shape).astype(dtype) for shape in shapes)
+
+
+def plain(dtype, *, q_len=19, kv_len=130):
+    return normal(dtype, (2, 4, q_len, 16), (2, 2, kv_len, 16), (2, 2, kv_len, 12))
+
+
+# Which keys a query sees
+
+
+@named([c for c in OPTIONS if any(getattr(c, name) not in (None, False) for name in POSITIONS)])
+def test_visibility_is_one_thing(case, storage, target):
+    """What positions hide and what one mask hides leave the same bits."""
+    problem = case.build(storage)
+    wanted = attend(problem, **EVERYTHING)
+    seen = lay_out(*problem.arrays, **problem.options, precision=np.float64).seen
+    seen = seen[0] if problem.query.ndim == 2 and wanted[0].ndim == 2 else seen
+    mask = problem.options.get("mask")
+    if mask is not None and mask.dtype != bool:
+        seen = np.where(seen, mask, storage.type(-np.inf))
+    kept = {k: v for k, v in problem.options.items() if k not in POSITIONS}
+    assert_same_bits(sdpa(*problem.arrays, **kept | {"mask": seen}, **EVERYTHING), wanted)
+    output, lse = attend(problem, return_lse=True)
+    assert_same_bits((output, lse), (wanted[0], wanted[2]))
+
+
+def test_every_small_window_at_every_offset(dtype, target):
+    query, key, value = normal(dtype, (2, 5, 8), (1, 7, 8), (1, 7, 4))
+    sides, offsets = (None, 0, 1, 3, 9), (-9, -6, -5, -2, 0, 1, 2, 6, 7, 13)
+    for left, right, offset in itertools.product(sides, sides, offsets):
+        ahead = np.arange(7) - (np.arange(5)[:, None] + offset)
+        mask = np.ones((5, 7), bool)
+        mask &= True if left is None else ahead >= -left
+        mask &= True if right is None else ahead <= right
+        options = {"window": (left, right), "query_offset": offset}
+        for causal in (False, True):
+            actual = sdpa(query, key, value, is_causal=causal, **options, **EVERYTHING)
+            seen = mask & (ahead <= 0) if causal else mask
+            assert_same_bits(actual, sdpa(query, key, value, seen, **EVERYTHING))
+
+
+@pytest.mark.parametrize("offset", [-200, -7, 0, 3, 111, 130, 1000])
+def test_causality_is_a_window(offset, storage, target):
+    for q_len in (1, 19, 140):
+        arrays = plain(storage, q_len=q_len)
+        options = {"query_offset": offset, **EVERYTHING}
+        wanted = sdpa(*arrays, is_causal=True, **options)
+        for window in ((None, 0), [None, 0], (2**63 - 1, 0), (2**40, np.int8(0))):
+            assert_same_bits(sdpa(*arrays, window=window, **options), wanted)
+        for window in ((None, None), (None, 5), (2**62, 2**62)):
+            assert_same_bits(sdpa(*arrays, window=window, is_causal=True, **options), wanted)
+        assert_same_bits(sdpa(*arrays, window=(None, None), **options), sdpa(*arrays, **options))
+
+
+@pytest.mark.parametrize("sides", [(0, 0), (None, 0), (0, None), (5, 2), (2**63 - 1, 2**63 - 1)])
+@pytest.mark.parametrize("offset", [2**63 - 1, 2**62, -(2**62), -(2**63)])
+def test_windows_at_the_ends_of_the_integers(offset, sides, dtype, target):
+    """p - left and p + right may lie beyond 64 bits; what is seen is plain arithmetic."""
+    arrays = plain(dtype, q_len=3, kv_len=40)
+    left, right = sides
+    seen = np.array(
+        [
+            [
+                (left is None or j >= i + offset - left)
+                and (right is None or j <= i + offset + right)
+                for j in range(40)
+            ]
+            for i in range(3)
+        ]
+    )
+    actual = sdpa(*arrays, window=sides, query_offset=offset, **EVERYTHING)
+    assert_same_bits(actual, sdpa(*arrays, seen, **EVERYTHING))
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint64, np.intp])
+def test_integers_of_any_kind(kind, target):
+    arrays = plain(np.float32)
+    wanted = sdpa(*arrays, window=(3, 9), key_lengths=100, query_offset=40)
+    window = kind(3), kind(9)
+    actual = sdpa(*arrays, window=window, key_lengths=kind(100), query_offset=kind(40))
+    assert_same_bits(actual, wanted)
+    lengths = np.array([100, 7], kind)
+    wanted = [sdpa(*(x[i] for x in arrays), key_lengths=(100, 7)[i]) for i in range(2)]
+    assert_same_bits(sdpa(*arrays, key_lengths=lengths), np.stack(wanted))
+    assert_same_bits(sdpa(*arrays, key_lengths=[100, 7]), np.stack(wanted))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_keys_beyond_the_length_do_not_exist(length, storage, target):
+    for q_len in (1, 5, 60):
+        query, key, value = plain(storage, q_len=q_len, kv_len=200)
+        for options in ({}, {"is_causal": True, "query_offset": 100}, {"softcap": 2.0}):
+            short = sdpa(
+                query, key[..., :length, :], value[..., :length, :], **options, **EVERYTHING
+            )
+            long = sdpa(query, key, value, key_lengths=length, **options, **EVERYTHING)
+            assert_same_bits((long[0], long[2]), (short[0], short[2]))
+            assert_same_bits(long[1][..., :length].copy(), short[1])
+            assert not long[1][..., length:].any()
+
+
+def test_lengths_per_entry_are_slices_per_entry(storage, target):
+    batch = (2, 3)
+    query, key, value = normal(storage, (*batch, 4, 9, 8), (3, 2, 210, 8), (2, 1, 2, 210, 5))
+    for lengths in (17, [96], [0, 95, 210], [[8], [200]], [[0, 1, 7], [96, 97, 210]]):
+        output, lse = sdpa(query, key, value, key_lengths=np.array(lengths), return_lse=True)
+        for b in np.ndindex(batch):
+            n = int(np.broadcast_to(lengths, batch)[b])
+            alone = sdpa(query[b], key[b[1], :, :n], value[b[0], 0, :, :n], return_lse=True)
+            assert_same_bits(alone, (output[b], lse[b]))
+
+
+# How a score is formed
+
+
+def test_options_that_say_nothing(dtype, target):
+    """No window, no sink and so on: the call without them, to the bit."""
+    arrays = plain(dtype)
+    wanted = sdpa(*arrays, **EVERYTHING)
+    nothing = {name: None for name in ("window", "key_lengths", "softcap", "alibi_slopes", "sinks")}
+    for options in (nothing, {"window": (None, None)}, {"key_lengths": 130}):
+        assert_same_bits(sdpa(*arrays, **options, **EVERYTHING), wanted)
+
+
+def test_options_that_change_nothing(storage, target):
+    arrays = plain(storage)
+    want = expected(*arrays)
+    for options in (
+        {"sinks": np.full(4, -np.inf, np.float32)},
+        {"alibi_slopes": np.zeros(4)},
+        {"softcap": 1e30},
+        {"softcap": 1e300},  # beyond float32
+    ):
+        output, weights, lse = sdpa(*arrays, **options, **EVERYTHING)
+        assert_matches(want, output=output, weights=weights, lse=lse)
+
+
+@pytest.mark.parametrize("cap", [1e-40, 1e-300, 5e-324])
+def test_a_cap_that_leaves_nothing(cap, storage, target):
+    """Any positive number is a cap, also one that float32 cannot hold."""
+    query, key, value = plain(storage)
+    want = expected(query, np.zeros_like(key), value)
+    output, weights = sdpa(query, key, value, softcap=cap, return_weights=True)
+    assert_matches(want, output=output, weights=weights)
+
+
+def test_a_cap_takes_what_overflows(dtype, target):
+    """Scores beyond the type are infinite; capped, they are the cap."""
+    top = float(np.finfo(dtype).max)
+    key = np.array([[1.0], [-1.0], [0.0], [0.5]], dtype) * dtype.type(np.sqrt(top))
+    query, value = key[:1] * 4, np.eye(4, dtype=dtype)
+    output, weights, lse = sdpa(query, key, value, softcap=3.0, scale=2.0, **EVERYTHING)
+    capped = expected(
+        np.ones((1, 1), dtype), np.array([[3.0], [-3], [0], [3]], dtype), value, scale=1.0
+    )
+    assert_matches(capped, output=output, weights=weights, lse=lse)
+
+
+def test_the_cap_comes_before_the_mask_and_the_slopes(dtype, target):
+    """What is added after the cap is not capped: it hides, and it moves, as far as it says."""
+    arrays = plain(dtype)
+    bias = np.zeros((19, 130), dtype)
+    bias[:, ::2] = -1000
+    _, weights = sdpa(*arrays, bias, softcap=1.0, return_weights=True)
+    assert not weights[..., ::2].any()
+    slopes = np.full(4, 1000, dtype)
+    _, weights = sdpa(*arrays, softcap=1.0, alibi_slopes=slopes, return_weights=True)
+    assert_same_bits(weights, np.broadcast_to(np.eye(19, 130, dtype=dtype), weights.shape))
+
+
+def test_alibi_is_a_float_mask(storage, target):
+    arrays = plain(storage)
+    inner = arithmetic(storage)
+    slopes = np.array([0.5, -0.125, 0.0, 2.0], inner)
+    offset = np.array([100, -5])
+    positions = np.arange(19)[:, None] + offset[:, None, None, None]
+    bias = -slopes[:, None, None] * np.abs(positions - np.arange(130)).astype(inner)
+    want = expected(*arrays, bias)
+    output, weights, lse = sdpa(*arrays, alibi_slopes=slopes, query_offset=offset, **EVERYTHING)
+    assert_matches(want, output=output, weights=weights, lse=lse)
+
+
+def test_slopes_and_sinks_of_any_kind(target):
+    """Any real type and any sequence; they do not set the type of the result."""
+    arrays = plain(np.float32)
+    numbers = [1.0, 0.0, -2.0, 0.5]
+    for name in ("alibi_slopes", "sinks"):
+        wanted = sdpa(*arrays, **{name: np.array(numbers, np.float32)}, **EVERYTHING)
+        for same in (numbers, tuple(numbers), *(np.array(numbers, t) for t in ("f2", "f8"))):
+            assert_same_bits(sdpa(*arrays, **{name: same}, **EVERYTHING), wanted)
+        whole = np.array([1, 0, -2, 4])
+        wanted = sdpa(*arrays, **{name: whole.astype(np.float32)}, **EVERYTHING)
+        for same in (whole, whole.astype(np.int8), whole.tolist()):
+            assert_same_bits(sdpa(*arrays, **{name: same}, **EVERYTHING), wanted)
+
+
+@pytest.mark.parametrize("step", [2, -1, 0])
+def test_strided_slopes_sinks_lengths_and_offsets(step, storage, target):
+    arrays = plain(storage)
+    options = {
+        "alibi_slopes": np.array([0.5, 0.1, 0.3, 1.0], np.float32),
+        "sinks": np.array([1.0, -np.inf, 0.0, 3.0], np.float32),
+        "key_lengths": np.array([100, 31]),
+        "query_offset": np.array([20, 90]),
+    }
+    if step == 0:
+        options = {k: np.repeat(v[:1], len(v)) for k, v in options.items()}
+        moved = {k: np.broadcast_to(v[0], v.shape) for k, v in options.items()}
+    elif step == 2:
+        moved = {k: v.repeat(2).astype(v.dtype.newbyteorder("S"))[::2] for k, v in options.items()}
+    else:
+        moved = {k: v[::-1].copy()[::-1] for k, v in options.items()}
+    for name, values in options.items():
+        assert np.array_equal(moved[name], values)
+    before = {k: v.tobytes() for k, v in moved.items()}
+    wanted = sdpa(*arrays, is_causal=True, **options, **EVERYTHING)
+    assert_same_bits(sdpa(*arrays, is_causal=True, **moved, **EVERYTHING), wanted)
+    assert before == {k: v.tobytes() for k, v in moved.items()}
+
+
+def test_a_sink_is_a_key_without_a_value(dtype, target):
+    """Its logit as the score of one more key, whose value is 0."""
+    query, key, value = plain(dtype)
+    sinks = np.array([1.5, -2.0, 0.25, 4.0], dtype)
+    bias = np.zeros((4, 19, 131), dtype)
+    bias[..., 130] = sinks[:, None]
+    more_keys = np.concatenate([key, np.zeros_like(key[..., :1, :])], axis=-2)
+    more_values = np.concatenate([value, np.zeros_like(value[..., :1, :])], axis=-2)
+    want = expected(query, more_keys, more_values, bias)
+    output, weights, lse = sdpa(query, key, value, sinks=sinks, **EVERYTHING)
+    weights = np.concatenate([weights, np.zeros_like(weights[..., :1])], axis=-1)
+    share = np.exp(sinks[:, None] - lse)
+    assert error(share, want.exact.weights[..., 130]) <= want.limit.weights + want.limit.lse
+    weights[..., 130] = want.exact.weights[..., 130]
+    assert_matches(want, output=output, weights=weights, lse=lse)
+
+
+def test_a_sink_beside_nothing_but_itself(storage, target):
+    query, key, value = plain(storage)
+    sinks = np.array([1.5, -np.inf, 1e30, -1e30], arithmetic(storage))
+    mask = np.ones((19, 130), bool)
+    mask[[0, 7, 18]] = False
+    for hidden, options in (
+        ([0, 7, 18], {"mask": mask}),
+        ([0, 7, 18], {"mask": np.where(mask, 0, -np.inf).astype(storage)}),
+        (slice(None), {"key_lengths": 0}),
+        (slice(0, 6), {"is_causal": True, "query_offset": -6}),
+        (slice(6, None), {"window": (3, 0), "query_offset": 127 + 6}),
+    ):
+        output, weights, lse = sdpa(query, key, value, **options, sinks=sinks, **EVERYTHING)
+        assert not output[..., hidden, :].any()
+        assert not weights[..., hidden, :].any()
+        rows = lse[..., hidden]
+        limit = 1.5 * np.finfo(lse.dtype).eps
+        assert np.isclose(rows, np.broadcast_to(sinks[:, None], rows.shape), limit, 0).all()
+        assert (lse[:, 1][..., hidden] == -np.inf).all()
+
+
+# Properties
+
+
+@named(MIXES)
+def test_weights_and_the_sink_share_one(case, storage, target):
+    """Whatever the scores: their sum is off by the additions (kv_len / 2 eps), the division and the
+    rounding of each weight; a sink's share is as good as its lse."""
+    problem = case.build(storage)
+    _, weights, lse = attend(problem, **EVERYTHING)
+    sinks = problem.options.get("sinks", [-np.inf])
+    sinks = np.asarray(sinks, np.float64)[:, None] if lse.ndim > 1 else np.float64(sinks)
+    seen = lay_out(*problem.arrays, **problem.options, precision=np.float64).seen.any(-1)
+    seen, eps = seen.reshape(lse.shape), np.finfo(lse.dtype).eps
+    with np.errstate(invalid="ignore"):
+        share = np.where(seen, np.exp(sinks - lse), 1)
+    weights = weights.astype(np.longdouble)
+    rounding = half_ulp(weights + np.finfo(np.float32).tiny, storage).sum(axis=-1)
+    limit = eps * (weights.shape[-1] / 2 + 8 + 2 * np.where(seen, np.abs(lse), 0)) + rounding
+    assert (np.abs(weights.sum(axis=-1) + share - 1) <= limit)[seen].all()
+    assert not weights[~seen].any()
+
+
+@pytest.mark.parametrize("kind", [None, "bool", "float"])
+def test_the_order_of_keys_does_not_matter(kind, storage, target):
+    arrays = plain(storage, kv_len=220)
+    random = np.random.default_rng(1)
+    seen = random.random((4, 19, 220)) < 0.6
+    mask = {None: None, "bool": seen, "float": np.where(seen, 0.5, -np.inf).astype(storage)}[kind]
+    options = {"softcap": 2.0, "sinks": np.array([0.0, 1, -1, 2], arithmetic(storage))}
+    order = random.permutation(220)
+    want = expected(*arrays, mask, **options)
+    query, key, value = arrays
+    output, weights, lse = sdpa(
+        query,
+        key[..., order, :],
+        value[..., order, :],
+        None if mask is None else mask[..., order],
+        **options,
+        **EVERYTHING,
+    )
+    assert_matches(want, output=output, weights=weights[..., np.argsort(order)], lse=lse)
+
+
+@pytest.mark.parametrize("shift", [-3.0, 0.5, 20.0])
+def test_a_shift_of_all_scores_does_not_matter(shift, storage, target):
+    """Of the sink's too. The lse moves with it."""
+    arrays, inner = plain(storage), arithmetic(storage)
+    sinks = np.array([0.0, 1, -np.inf, 2], inner)
+    options = {"softcap": 2.0, "alibi_slopes": np.array([0.1, 0.2, 0, -0.1], inner)}
+    want = expected(*arrays, **options, sinks=sinks)
+    mask = np.full((1, 1), shift, storage)
+    moved = expected(*arrays, mask, **options, sinks=sinks + inner.type(shift))
+    output, weights, lse = sdpa(
+        *arrays, mask, **options, sinks=sinks + inner.type(shift), **EVERYTHING
+    )
+    limit = moved.limit
+    assert_matches(moved, output=output, weights=weights, lse=lse)
+    assert_matches(want._replace(limit=limit), output=output, weights=weights)
+    assert error(lse - want.exact.lse, shift) <= limit.lse
+
+
+def halves(problem, split):
+    """The keys before and from `split` on, as two problems; the sinks stand in the first."""
+    first = problem.keys(split)
+    options = dict(problem.options)
+    options["query_offset"] = np.asarray(options.get("query_offset", 0)) - split
+    mask = options.get("mask")
+    if mask is not None and mask.ndim and mask.shape[-1] > 1:
+        options["mask"] = mask[..., split:]
+    if options.get("key_lengths") is not None:
+        options["key_lengths"] = np.maximum(np.asarray(options["key_lengths"]) - split, 0)
+    options.pop("sinks", None)
+    second = dataclasses.replace(
+        problem,
+        key=problem.key[..., split:, :],
+        value=problem.value[..., split:, :],
+        options=options,
+    )
+    return first, second
+
+
+@named(MIXES)
+def test_two_halves_are_the_whole(case, dtype, target):
+    """Merged, each half counts as its lse says, so that its error in the lse is one of its weight;
+    exp, sums and a division are worth 4 eps (1 + |lse|)."""
+    problem = case.build(dtype)
+    want = expected(*problem.arrays, **problem.options)
+    kv_len = problem.key.shape[-2]
+    for split in {0, 1, kv_len // 2, min(96, kv_len), kv_len}:
+        parts = halves(problem, split)
+        states = [attend(part, return_lse=True) for part in parts]
+        output, lse = regard.merge_attention_states(*zip(*states, strict=True))
+        limits = [expected(*part.arrays, **part.options).limit for part in parts]
+        finite = want.exact.lse[np.isfinite(want.exact.lse)]
+        allowed = sum(limit.lse for limit in limits)
+        allowed += 4 * float(np.finfo(dtype).eps) * (1 + largest(finite))
+        assert error(lse, want.exact.lse) <= allowed
+        allowed = allowed * largest(problem.value) + sum(limit.output for limit in limits)
+        assert error(output, want.exact.output) <= allowed
+        blind = ~want.seen.any(axis=-1)
+        assert not output[blind].any()
