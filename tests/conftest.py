@@ -40,6 +40,13 @@ def storage(request):
 
 
 @pytest.fixture
+def silence(capfd):
+    """Nothing is said on stdout or stderr."""
+    yield
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.fixture
 def run_python(tmp_path):
     """Run a script in a fresh interpreter, away from the source tree and our environment."""
 

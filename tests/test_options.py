@@ -154,7 +154,7 @@ def test_options_that_say_nothing(dtype, target):
     """No window, no sink and so on: the call without them, to the bit."""
     arrays = plain(dtype)
     wanted = sdpa(*arrays, **EVERYTHING)
-    nothing = {name: None for name in ("window", "key_lengths", "softcap", "alibi_slopes", "sinks")}
+    nothing = dict.fromkeys(("window", "key_lengths", "softcap", "alibi_slopes", "sinks"))
     for options in (nothing, {"window": (None, None)}, {"key_lengths": 130}):
         assert_same_bits(sdpa(*arrays, **options, **EVERYTHING), wanted)
 

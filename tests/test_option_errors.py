@@ -1,0 +1,243 @@
+"""What each option refuses: the class, a message that names it, what came and what is needed; `out`
+as it was, and no word on stdout or stderr."""
+
+import numpy as np
+import pytest
+
+import regard
+from messages import says
+from option_cases import MIXES
+from reference import assert_same_bits
+
+sdpa = regard.scaled_dot_product_attention
+pytestmark = pytest.mark.usefixtures("silence")
+BEYOND = 2**70
+
+
+class Anything:
+    pass
+
+
+def normal(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def call(**changes):
+    """A problem whose sizes are all different: batch 2, 14 heads of 7, 5 queries, 11 keys."""
+    arguments = {
+        "query": normal(2, 14, 5, 64),
+        "key": normal(2, 7, 11, 64),
+        "value": normal(2, 7, 11, 32),
+    }
+    return sdpa(**arguments | changes)
+
+
+def with_one(value, *, heads=14):
+    """As many numbers as there are heads, one of them unfit."""
+    numbers = np.zeros(heads)
+    numbers[3] = value
+    return numbers
+
+
+# Option, value, the numbers and words that the message must hold beside the option's name.
+RANGES = [
+    ("window", (), ""),
+    ("window", (1,), "1"),
+    ("window", (1, 2, 3), "3"),
+    ("window", (-1, 0), "-1"),
+    ("window", (0, -7), "-7"),
+    ("window", [None, -1], "-1"),
+    ("window", (np.int8(-1), 0), "-1"),
+    ("window", (-BEYOND, 0), ""),
+    ("window", (0, -(2**63)), ""),
+    ("key_lengths", -1, "-1"),
+    ("key_lengths", 12, "12 11"),
+    ("key_lengths", [3, 12], "12 11"),
+    ("key_lengths", np.array([-2, 11]), "-2"),
+    ("key_lengths", [1, 2, 3], "3 2"),
+    ("key_lengths", np.ones((2, 14), int), "2 14"),
+    ("key_lengths", np.ones((3, 2), int), "3 2"),
+    ("key_lengths", BEYOND, ""),
+    ("key_lengths", -(2**63), ""),
+    ("key_lengths", np.array([0, 2**63], np.uint64), ""),
+    ("query_offset", np.array([1, 2, 3]), "3 2"),
+    ("query_offset", np.ones((2, 14), int), "2 14"),
+    ("query_offset", BEYOND, ""),
+    ("softcap", 0, "0"),
+    ("softcap", 0.0, "0"),
+    ("softcap", -0.0, ""),
+    ("softcap", -30.0, "-30"),
+    ("softcap", np.nan, "nan"),
+    ("softcap", np.inf, "inf"),
+    ("softcap", -np.inf, "-inf"),
+    ("softcap", 10**400, ""),
+    ("alibi_slopes", np.ones(13), "13 14"),
+    ("alibi_slopes", np.ones(7), "7 14"),
+    ("alibi_slopes", np.ones(1), "1 14"),
+    ("alibi_slopes", np.ones(0), "0 14"),
+    ("alibi_slopes", np.ones((2, 14)), "2 14"),
+    ("alibi_slopes", np.ones((14, 1)), "14 1"),
+    ("alibi_slopes", 0.5, "14"),
+    ("alibi_slopes", with_one(np.nan), "nan"),
+    ("alibi_slopes", with_one(np.inf), "inf"),
+    ("alibi_slopes", with_one(-np.inf).astype(np.float16), "-inf"),
+    ("alibi_slopes", [[1.0], [2.0, 3.0]], ""),
+    ("sinks", np.ones(15), "15 14"),
+    ("sinks", np.ones(7), "7 14"),
+    ("sinks", np.ones(1), "1 14"),
+    ("sinks", np.ones((2, 14)), "2 14"),
+    ("sinks", 1.0, "14"),
+    ("sinks", [[1.0], [2.0, 3.0]], ""),
+]
+KINDS = [
+    ("window", 3, ""),
+    ("window", np.int64(3), ""),
+    ("window", 3.0, ""),
+    ("window", True, ""),
+    ("window", "12", ""),
+    ("window", b"12", ""),
+    ("window", (1.0, 2.0), ""),
+    ("window", (1, 2.5), ""),
+    ("window", ("1", 2), ""),
+    ("window", (None, np.float32(1)), ""),
+    ("window", np.array([1.0, 2.0]), ""),
+    ("window", Anything(), ""),
+    ("key_lengths", 1.0, ""),
+    ("key_lengths", np.float32(3), ""),
+    ("key_lengths", np.array([1.0, 2.0]), "float64"),
+    ("key_lengths", "3", ""),
+    ("key_lengths", (1, None), ""),
+    ("key_lengths", Anything(), ""),
+    ("query_offset", 1.5, ""),
+    ("query_offset", (1, None), ""),
+    ("softcap", "30", ""),
+    ("softcap", 1j, ""),
+    ("softcap", np.ones(3), ""),
+    ("softcap", [30.0], ""),
+    ("softcap", Anything(), ""),
+    ("alibi_slopes", "ab", ""),
+    ("alibi_slopes", np.ones(14, complex), "complex128"),
+    ("alibi_slopes", np.ones(14, object), "object"),
+    ("alibi_slopes", np.ones(14).astype(str), ""),
+    ("alibi_slopes", [1j] * 14, ""),
+    ("alibi_slopes", Anything(), ""),
+    ("sinks", "ab", ""),
+    ("sinks", np.ones(14, complex), "complex128"),
+    ("sinks", np.ones(14, "M8[s]"), ""),
+    ("sinks", [None] * 14, ""),
+    ("sinks", Anything(), ""),
+]
+REFUSED = [
+    pytest.param(error, name, value, [name, *words.split()], id=f"{name}-{i}-{str(value)[:20]}")
+    for error, table in ((ValueError, RANGES), (TypeError, KINDS))
+    for i, (name, value, words) in enumerate(table)
+]
+
+
+@pytest.mark.parametrize(("error", "name", "value", "words"), REFUSED)
+def test_refused(error, name, value, words, target):
+    with pytest.raises(error, match=says(*words)):
+        call(**{name: value})
+    out = np.full((2, 14, 5, 32), 7, np.float32)
+    extra = {"return_weights": True, "return_lse": True, "is_causal": True}
+    with pytest.raises(error, match=says(name)):
+        call(**{name: value}, **extra, out=out)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize(("error", "name", "value", "words"), REFUSED)
+def test_refused_without_anything_to_compute(error, name, value, words, target):
+    """Empty results, and inputs that go another way through Python, are no way around a check."""
+    empty = normal(2, 14, 0, 64)
+    with pytest.raises(error, match=says(name)):
+        call(**{name: value}, query=empty)
+    with pytest.raises(error, match=says(name)):
+        call(**{name: value}, query=normal(2, 14, 5, 64).tolist())
+    halves = {
+        k: normal(*s).astype(np.float16)
+        for k, s in (("query", (2, 14, 5, 64)), ("key", (2, 7, 11, 64)), ("value", (2, 7, 11, 32)))
+    }
+    with pytest.raises(error, match=says(*words)):
+        call(**{name: value}, **halves)
+
+
+WRONG = {
+    "window": ((1, -1), ValueError),
+    "key_lengths": (-1, ValueError),
+    "query_offset": (0.5, TypeError),
+    "scale": (np.nan, ValueError),
+    "softcap": (0.0, ValueError),
+    "alibi_slopes": (np.ones(99), ValueError),
+    "sinks": (np.ones(99), ValueError),
+    "mask": (np.ones((3, 4, 5, 6, 7, 8), bool), ValueError),
+}
+
+
+@pytest.mark.parametrize("case", MIXES, ids=lambda case: case.name)
+def test_one_wrong_option_among_right_ones(case, storage, target):
+    """Whatever else is asked for, the message is about the one that is wrong."""
+    problem = case.build(storage)
+    wanted = sdpa(*problem.arrays, **problem.options)
+    out = np.full(wanted.shape, 7, storage)
+    for name in WRONG.keys() & problem.options.keys():
+        value, error = WRONG[name]
+        with pytest.raises(error, match=says(name)):
+            sdpa(*problem.arrays, **problem.options | {name: value}, out=out, return_lse=True)
+        assert (out == 7).all()
+    assert_same_bits(sdpa(*problem.arrays, **problem.options, out=out), wanted)
+
+
+@pytest.mark.parametrize("role", ["query", "key", "value", "mask"])
+def test_other_small_types_are_refused(role, target):
+    """float16 and bfloat16 are read; what else ml_dtypes has is not."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    shapes = {"query": (2, 14, 5, 64), "key": (2, 7, 11, 64), "value": (2, 7, 11, 32)}
+    shapes["mask"] = (5, 11)
+    for name in ("float8_e4m3fn", "float8_e5m2", "int4"):
+        array = np.ones(shapes[role], getattr(ml_dtypes, name))
+        with pytest.raises(TypeError, match=says(role, name)):
+            call(**{role: array})
+
+
+def test_two_bytes_are_not_bfloat16(target):
+    """Void of the same size is no number."""
+    query = np.zeros((2, 14, 5, 64), "V2")
+    with pytest.raises(TypeError, match=says("query")):
+        call(query=query)
+
+
+@pytest.mark.parametrize("wrong", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("right", ["float16", "bfloat16", "float32", "float64"])
+def test_out_has_the_type_of_the_result(right, wrong, target):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    right, wrong = (np.dtype(getattr(ml_dtypes, n, n)) for n in (right, wrong))
+    inputs = [normal(*s).astype(right) for s in ((14, 5, 64), (7, 11, 64), (7, 11, 32))]
+    out = np.full((14, 5, 32), 7, wrong)
+    if right == wrong:
+        assert sdpa(*inputs, out=out) is out
+        assert not (out == 7).all()
+        return
+    with pytest.raises(TypeError, match=says("out", right.name, wrong.name)):
+        sdpa(*inputs, out=out)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize("name", ["alibi_slopes", "sinks"])
+def test_out_over_slopes_or_sinks(name, dtype, target):
+    """Refused, or right: never silent."""
+    inputs = [normal(*s).astype(dtype) for s in ((14, 5, 64), (7, 11, 64), (7, 11, 32))]
+    memory = np.full((14, 5, 32), 0.25, dtype)
+    numbers = memory[:, 0, 0]
+    wanted = sdpa(*inputs, **{name: numbers.copy()})
+    try:
+        sdpa(*inputs, **{name: numbers}, out=memory)
+    except ValueError:
+        wanted = np.full_like(memory, 0.25)
+    assert_same_bits(memory, wanted)
+
+
+def test_windows_beyond_64_bits_see_everything(target):
+    """A side longer than any array is no limit, as any other that is longer than the keys."""
+    wanted = call()
+    for window in ((2**63 - 1, 2**63 - 1), (2**63, 2**64), (BEYOND, BEYOND)):
+        assert_same_bits(call(window=window), wanted)
