@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import cases
 import regard
-from reference import assert_same_bits, error
+from reference import assert_matches, assert_same_bits, error, expected
 
 sdpa = regard.scaled_dot_product_attention
 BEYOND = 2**31 + 5
@@ -62,6 +62,74 @@ def test_everything_hidden_is_quick(target):
     output, lse = sdpa(query, keys, keys, is_causal=True, query_offset=-(2**50), return_lse=True)
     assert not output.any()
     assert (lse == -np.inf).all()
+
+
+def test_a_window_costs_the_window(dtype, target):
+    """Of 2^40 keys only those that some row sees are touched, wherever the window stands; slopes
+    count the distance and not the position."""
+    query, key, value = normal(2, 70, 3), normal(2, 1, 3), normal(2, 1, 4, seed=1)
+    query, key, value = (x.astype(dtype) for x in (query, key, value))
+    slopes = np.array([0.5, 0.125], dtype)
+    for offset in (0, 2**31 - 30, 2**39 + 1, 2**40 - 20, 2**40 + 90):
+        first = max(offset - 100, 0)
+        count = max(min(offset + 70 + 3, 2**40) - first, 0)
+        options = {"window": (100, 3), "alibi_slopes": slopes, "softcap": 3.0}
+        want = expected(
+            query,
+            spread(key, count),
+            spread(value, count),
+            **options,
+            query_offset=offset - first,
+        )
+        for extra in ({}, {"key_lengths": 2**40}, {"is_causal": False}):
+            output, lse = sdpa(
+                query,
+                spread(key, 2**40),
+                spread(value, 2**40),
+                **options,
+                **extra,
+                query_offset=offset,
+                return_lse=True,
+            )
+            assert_matches(want, output=output, lse=lse)
+
+
+def test_a_length_costs_the_length(storage, target):
+    query, key, value = (normal(2, n, 3).astype(storage) for n in (70, 1, 1))
+    for length in (0, 1, 500):
+        output, lse = sdpa(
+            query, spread(key, 2**40), spread(value, 2**40), key_lengths=length, return_lse=True
+        )
+        short = sdpa(query, spread(key, length), spread(value, length), return_lse=True)
+        assert_same_bits((output, lse), short)
+
+
+def test_a_mask_row_beside_a_window(target):
+    """One row of a mask for all, 2^40 long and with a stride of zero."""
+    query, key, value = normal(1, 70, 3), normal(1, 1, 3), normal(1, 1, 4)
+    rows = np.random.default_rng(0).random((70, 1)) < 0.5
+    for mask in (rows, np.where(rows, 0, -np.inf).astype(np.float32)):
+        options = {"window": (9, 9), "query_offset": 960}
+        actual = sdpa(
+            query, spread(key, 2**40), spread(value, 2**40), spread(mask, 2**40, -1), **options
+        )
+        wanted = sdpa(
+            query, spread(key, 2000), spread(value, 2000), spread(mask, 2000, -1), **options
+        )
+        assert_same_bits(actual, wanted)
+
+
+def test_sequences_without_end(target):
+    """Packed keys beyond 32 bits: starts are 64-bit, and what is hidden is not touched."""
+    query, key, value = normal(6, 2, 3), normal(1, 1, 3), normal(1, 1, 4)
+    starts = np.array([0, 2**35, 2**35 + 7, 2**40])
+    keys, values = spread(key, 2**40, 0), spread(value, 2**40, 0)
+    options = {"query_starts": [0, 2, 4, 6], "key_starts": starts, "key_lengths": [5, 7, 0]}
+    output = regard.scaled_dot_product_attention_ragged(query, keys, values, **options)
+    assert output.shape == (6, 2, 4)
+    assert not output[4:].any()
+    wanted = np.broadcast_to(value, (4, 2, 4))
+    assert error(output[:4], wanted) <= 8 * np.finfo(np.float32).eps * 4
 
 
 @pytest.mark.parametrize("batch", [BEYOND, 2**45])
@@ -227,14 +295,22 @@ sparse = random.standard_normal((2, 100000, 3, 32), dtype="f4")[:, ::2, :, ::2].
 few = random.standard_normal((1, 4, 4, 64), dtype="f4")
 key = stored.swapaxes(1, 2)
 wide = np.lib.stride_tricks.as_strided(stored, (40000, 160), (1024, 4))
-for array in (query, few):
+half, half_key = query.astype("f2"), key.astype("f2")
+slopes, sinks = np.ones((2, 4), "f4")
+many = dict(window=(50, 50), softcap=3.0, alibi_slopes=slopes[:1], sinks=sinks[:1], threads=2)
+for array in (query, few, half):
     sdpa(array[:, :64], array[:, :64], array[:, :64], threads=2)
-out = np.empty_like(query)
+out, half_out, ends = np.empty_like(query), np.empty_like(half), np.array([0, 1000, 6000])
 print(json.dumps({
     "scores": growth(lambda: sdpa(query, query, query, threads=2, out=out)),
     "causal": growth(lambda: sdpa(query, query, query, is_causal=True, threads=2, out=out)),
     "long rows": growth(lambda: sdpa(few, key, key, threads=2)),
     "strided": growth(lambda: sdpa(few[:, :3, :, :16], sparse, sparse, threads=2)),
+    "options": growth(lambda: sdpa(query, query, query, **many, out=out)),
+    "halves": growth(lambda: sdpa(half, half, half, **many, out=half_out)),
+    "long halves": growth(lambda: sdpa(few.astype("f2"), half_key, half_key, threads=2)),
+    "ragged": growth(lambda: regard.scaled_dot_product_attention_ragged(
+        query[0][:, None], query[0][:, None], query[0][:, None], ends, ends, **many)),
     "columns": growth(lambda: regard.matmul(few[0, 0], wide.swapaxes(0, 1)[:64], threads=2)),
 }))
 """
@@ -242,8 +318,8 @@ print(json.dumps({
 
 @needs_linux
 def test_workspace_is_a_few_tiles(target, output_of):
-    """Scores of 144 MB and copies of keys of 41, 19 and 10 MB would show; < 2 MB a thread is the
-    promise, the results are below 1 MB, and the pages of stacks and heap count too."""
+    """Scores of 144 MB and copies of keys of 41, 20, 19 and 10 MB would show; < 2 MB a thread is
+    the promise, the results are below 1 MB, and the pages of stacks and heap count too."""
     grown = json.loads(output_of(GROWTH, REGARD_TARGET=target))
     assert max(grown.values()) < 8 << 20, grown
 

@@ -23,6 +23,15 @@ def problem(dtype, head_dim=19):
     return arrays | {"float_mask": bias.astype(dtype)}
 
 
+OPTIONS = {
+    "window": (40, 7),
+    "key_lengths": np.array([90, 101]),
+    "softcap": 1.5,
+    "alibi_slopes": np.array([0.1, 0, 0.02, -0.1], np.float32),
+    "sinks": np.array([0.5, 1, -np.inf, 0], np.float32),
+}
+
+
 def attend(arrays, mask="bool_mask", **options):
     return regard.scaled_dot_product_attention(
         arrays["query"],
@@ -38,9 +47,9 @@ def attend(arrays, mask="bool_mask", **options):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("role", ROLES)
-def test_one_argument_elsewhere(role, layout, dtype, target):
+def test_one_argument_elsewhere(role, layout, storage, target):
     for head_dim in (19, 64):
-        arrays = problem(dtype, head_dim)
+        arrays = problem(storage, head_dim)
         mask = role if role.endswith("mask") else "bool_mask"
         wanted = attend(arrays, mask)
         moved = arrays | {role: LAYOUTS[layout](arrays[role])}
@@ -50,15 +59,25 @@ def test_one_argument_elsewhere(role, layout, dtype, target):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_all_arguments_elsewhere(layout, dtype, target):
-    arrays = problem(dtype)
+def test_all_arguments_elsewhere(layout, storage, target):
+    arrays = problem(storage)
     moved = {role: LAYOUTS[layout](array) for role, array in arrays.items()}
     assert_same_bits(attend(moved, threads=3), attend(arrays, threads=1))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_two_dimensions(layout, dtype, target):
-    arrays = [x[0, 0] for x in list(problem(dtype).values())[:4]]
+@pytest.mark.parametrize("mask", ["bool_mask", "float_mask"])
+def test_everything_elsewhere_under_every_option(mask, layout, storage, target):
+    arrays = problem(storage)
+    moved = {role: LAYOUTS[layout](array) for role, array in arrays.items()}
+    wanted = attend(arrays, mask, **OPTIONS, return_weights=True)
+    assert_same_bits(attend(moved, mask, **OPTIONS, return_weights=True), wanted)
+    assert_same_bits(attend(moved, mask, **OPTIONS), (wanted[0], wanted[2]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_two_dimensions(layout, storage, target):
+    arrays = [x[0, 0] for x in list(problem(storage).values())[:4]]
     moved = [LAYOUTS[layout](x) for x in arrays]
     sdpa = regard.scaled_dot_product_attention
     assert_same_bits(sdpa(*moved, return_weights=True), sdpa(*arrays, return_weights=True))
@@ -66,8 +85,8 @@ def test_two_dimensions(layout, dtype, target):
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (2,), (3,), (0, 1, 2, 3)], ids=str)
 @pytest.mark.parametrize("role", ROLES)
-def test_zero_strides(role, axes, dtype, target):
-    arrays = problem(dtype)
+def test_zero_strides(role, axes, storage, target):
+    arrays = problem(storage)
     mask = role if role.endswith("mask") else "bool_mask"
     thin = arrays[role][tuple(slice(0, 1) if i in axes else slice(None) for i in range(4))]
     thin = np.broadcast_to(thin, arrays[role].shape)
@@ -75,20 +94,20 @@ def test_zero_strides(role, axes, dtype, target):
     assert_same_bits(attend(arrays | {role: thin}, mask), wanted)
 
 
-def test_memory_mapped_file(dtype, target, tmp_path):
-    arrays = problem(dtype)
+def test_memory_mapped_file(storage, target, tmp_path):
+    arrays = problem(storage)
     mapped = {}
     for role, array in arrays.items():
-        np.save(tmp_path / f"{role}.npy", array)
-        mapped[role] = np.load(tmp_path / f"{role}.npy", mmap_mode="r")
+        array.tofile(tmp_path / role)
+        mapped[role] = np.memmap(tmp_path / role, array.dtype, "r", shape=array.shape)
     output, lse = attend(mapped)
     assert type(output) is type(lse) is np.ndarray
     assert_same_bits((output, lse), attend(arrays))
 
 
-def test_fused_projection_is_read_and_written_where_it_lies(dtype, target):
+def test_fused_projection_is_read_and_written_where_it_lies(storage, target):
     """Query, key, value and output interleaved in one array share it and overlap nowhere."""
-    packed = np.random.default_rng(0).standard_normal((2, 37, 4, 3, 16)).astype(dtype)
+    packed = np.random.default_rng(0).standard_normal((2, 37, 4, 3, 16)).astype(storage)
     query, key, value, out = (packed[:, :, i].swapaxes(1, 2) for i in range(4))
     wanted = regard.scaled_dot_product_attention(query.copy(), key.copy(), value.copy())
     inputs = packed[:, :, :3].copy()
@@ -98,10 +117,10 @@ def test_fused_projection_is_read_and_written_where_it_lies(dtype, target):
 
 
 @pytest.mark.parametrize("layout", [n for n in LAYOUTS if n not in ("read_only", "byte_swapped")])
-def test_out_of_any_layout(layout, dtype, target):
-    arrays = problem(dtype)
+def test_out_of_any_layout(layout, storage, target):
+    arrays = problem(storage)
     wanted, _ = attend(arrays)
-    out = LAYOUTS[layout](np.full(wanted.shape, 7, dtype))
+    out = LAYOUTS[layout](np.full(wanted.shape, 7, storage))
     around = out
     while isinstance(around.base, np.ndarray):
         around = around.base
@@ -194,20 +213,27 @@ def test_nothing_outside_the_arrays_is_read_or_written(target, output_of):
         return view
 
     random = np.random.default_rng(0)
-    shapes = itertools.product((1, 5, 33), (1, 7, 50, 97), (1, 3, 17, 64), ("f4", "f8"))
+    inputs = (1, 5, 33), (1, 7, 50, 97), (1, 3, 17, 64), ("f2", "f4", "f8")
+    every = dict(window=(20, 3), softcap=2.0, query_offset=9)
+    every |= {name: guarded(np.ones(2, "f4"), True) for name in ("alibi_slopes", "sinks")}
+    shapes = itertools.product(*inputs)
     for i, (q_len, kv_len, dim, dtype) in enumerate(shapes):
         query = random.standard_normal((2, q_len, dim)).astype(dtype)
         key = random.standard_normal((1, kv_len, dim)).astype(dtype)
         value = random.standard_normal((1, kv_len, dim + 2)).astype(dtype)
         mask = random.random((2, q_len, kv_len)) < 0.7
         bias = np.where(mask, 0.5, -np.inf).astype(dtype)
-        for m in (None, mask, bias):
-            call = dict(is_causal=i % 3 == 0, threads=1 + i % 2)
+        for m, options in itertools.product((None, mask, bias), ({}, every)):
+            call = dict(is_causal=i % 3 == 0, threads=1 + i % 2) | options
+            if options:
+                call["key_lengths"] = min(kv_len, 40)
             wanted = regard.scaled_dot_product_attention(query, key, value, m, **call)
             inputs = [None if x is None else guarded(x, i % 2) for x in (query, key, value, m)]
             out = guarded(np.zeros_like(wanted), i % 2)
             regard.scaled_dot_product_attention(*inputs, **call, out=out)
             assert out.tobytes() == wanted.tobytes()
+        if dtype == "f2":
+            continue
         out = guarded(np.zeros((2, q_len, kv_len), dtype), i % 2)
         a, b = guarded(query, i % 2), guarded(key[0].T.copy(), i % 2)
         regard.matmul(a, b, out=out)
@@ -218,13 +244,13 @@ def test_nothing_outside_the_arrays_is_read_or_written(target, output_of):
         regard.softmax(out, axis=1, out=out)
     print(i)
     """
-    assert output_of(script, REGARD_TARGET=target) == "95"
+    assert output_of(script, REGARD_TARGET=target) == "143"
 
 
-def test_out_that_is_a_memmap_comes_back_filled(tmp_path, dtype, target):
-    arrays = problem(dtype)
+def test_out_that_is_a_memmap_comes_back_filled(tmp_path, storage, target):
+    arrays = problem(storage)
     wanted, _ = attend(arrays)
-    out = np.memmap(tmp_path / "out", dtype, "w+", shape=wanted.shape)
+    out = np.memmap(tmp_path / "out", storage, "w+", shape=wanted.shape)
     assert attend(arrays, out=out)[0] is out
     assert_same_bits(np.asarray(out), wanted)
 

@@ -25,18 +25,23 @@ def hiding(kind, hidden, dtype, q_len):
     seen[:, hidden] = False
     if kind == "causal":
         return {"is_causal": True, "query_offset": min(hidden) - q_len}
+    if kind == "window":
+        return {"window": (None, 5), "query_offset": min(hidden) - q_len - 5}
+    if kind == "lengths":
+        return {"key_lengths": min(hidden)}
     if kind == "float":
         return {"mask": np.where(seen, 0.5, -np.inf).astype(dtype)}
     return {"mask": seen if kind == "bool" else seen[:1]}
 
 
 @pytest.mark.parametrize("poison", [*POISONS, 3e38])
-@pytest.mark.parametrize("kind", ["bool", "bool_row", "float", "causal"])
+@pytest.mark.parametrize("kind", ["bool", "bool_row", "float", "causal", "window", "lengths"])
 def test_hidden_keys_and_values_cannot_matter(kind, poison, dtype, target):
     """One after the other at the edges of tiles and inside them, then a whole tail."""
     for q_len in (1, 21):
         query, key, value = arrays(dtype, q_len=q_len)
-        singles = [] if kind == "causal" else [[0], [3], [95, 96, 97], [KV_LEN - 1]]
+        tails_only = kind in ("causal", "window", "lengths")
+        singles = [] if tails_only else [[0], [3], [95, 96, 97], [KV_LEN - 1]]
         for hidden in [*singles, list(range(100, KV_LEN)), list(range(30, KV_LEN))]:
             options = hiding(kind, hidden, dtype, q_len)
             clean = sdpa(query, key, value, **options, return_lse=True)
@@ -191,13 +196,33 @@ STEADY = np.arange(700.0)
     ids=lambda scores: f"{scores[0]:g}..{scores[350]:g}..{scores[-1]:g}",
 )
 def test_the_running_maximum(scores, dtype, target):
-    """Maxima that rise, fall, jump and stay, so that every rule for rescaling is used."""
+    """Maxima that rise, fall, jump and stay, so that every rule for rescaling is used; without a
+    sink, and with one far below, beside and far above them."""
     query, key, value = with_scores(scores, dtype)
-    want = reference.expected(query, key, value)
-    output, weights, lse = sdpa(query, key, value, return_weights=True, return_lse=True)
-    assert_matches(want, output=output, weights=weights, lse=lse)
-    output, lse = sdpa(query, key, value, return_lse=True)
-    assert_matches(want, output=output, lse=lse)
+    top = dtype.type(max(scores))
+    for sink in (None, top - 1000, top - 10, top, top + 10, top + 1000):
+        options = {} if sink is None else {"sinks": np.array([sink], dtype)}
+        want = reference.expected(query, key, value, **options)
+        output, weights, lse = sdpa(
+            query, key, value, **options, return_weights=True, return_lse=True
+        )
+        assert_matches(want, output=output, weights=weights, lse=lse)
+        output, lse = sdpa(query, key, value, **options, return_lse=True)
+        assert_matches(want, output=output, lse=lse)
+
+
+@pytest.mark.parametrize("cap", [0.5, 20.0, 300.0])
+@pytest.mark.parametrize("slope", [0.0, 0.01, -0.3])
+def test_the_running_maximum_of_capped_and_sloping_scores(slope, cap, dtype, target):
+    """Slopes and caps move the maximum from key to key and from row to row."""
+    for scores in (0.3 * STEADY, 5 * np.sin(STEADY), -50 + 0.1 * STEADY, np.full(700, 30.0)):
+        arrays = with_scores(scores, dtype)
+        options = {"softcap": cap, "alibi_slopes": np.array([slope], dtype), "query_offset": 300}
+        want = reference.expected(*arrays, **options)
+        output, weights, lse = sdpa(*arrays, **options, return_weights=True, return_lse=True)
+        assert_matches(want, output=output, weights=weights, lse=lse)
+        output, lse = sdpa(*arrays, **options, return_lse=True)
+        assert_matches(want, output=output, lse=lse)
 
 
 @pytest.mark.parametrize("size", [1e4, 1e10, 1e30, 1e38])
@@ -269,18 +294,25 @@ def root_mean_square(x):
 
 @pytest.mark.parametrize("numbers", ["normal", "uniform", "peaked", "offset"])
 @pytest.mark.parametrize(
-    ("heads", "q_len", "kv_len", "dim", "is_causal"),
+    ("heads", "q_len", "kv_len", "dim", "options"),
     [
-        (2, 64, 64, 64, False),
-        (2, 128, 128, 64, True),
-        (1, 48, 700, 128, False),
-        (4, 40, 96, 16, False),
-        (1, 20, 3000, 32, False),
-        (8, 3, 500, 80, False),
+        (2, 64, 64, 64, {}),
+        (2, 128, 128, 64, {"is_causal": True}),
+        (1, 48, 700, 128, {}),
+        (4, 40, 96, 16, {}),
+        (1, 20, 3000, 32, {}),
+        (8, 3, 500, 80, {}),
+        (2, 128, 128, 64, {"window": (20, 4)}),
+        (2, 100, 200, 64, {"softcap": 2.0}),
+        (2, 100, 200, 64, {"softcap": 50.0, "key_lengths": 170}),
+        (2, 100, 200, 64, {"alibi_slopes": [0.25, 0.0625], "query_offset": 100}),
+        (2, 100, 200, 64, {"sinks": [1.0, 3.5]}),
+        (2, 100, 200, 64, {"softcap": 5.0, "alibi_slopes": [0.25, 0.0625], "sinks": [0.5, 2]}),
     ],
+    ids=lambda value: "-".join(value) or "plain" if isinstance(value, dict) else None,
 )
 def test_error_is_at_most_twice_the_naive_one(
-    numbers, heads, q_len, kv_len, dim, is_causal, dtype, target
+    numbers, heads, q_len, kv_len, dim, options, dtype, target
 ):
     """Contract 4 as it stands, with enough elements that luck averages out: in the largest error
     and in the root mean square. On top only one rounding of the stored result."""
@@ -295,7 +327,6 @@ def test_error_is_at_most_twice_the_naive_one(
     }[numbers]
     shapes = (heads, q_len, dim), (heads, kv_len, dim), (heads, kv_len, dim)
     inputs = [draw(shape).astype(dtype) for shape in shapes]
-    options = {"is_causal": is_causal}
     exact = attention(*inputs, **options, precision=reference.wider(dtype))
     plain = reference.naive(*inputs, **options)
     output, weights, lse = sdpa(*inputs, **options, return_weights=True, return_lse=True)
