@@ -1,0 +1,152 @@
+"""`explain` counts what the call computes: the tiles that some query sees."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import regard
+from messages import says
+from option_cases import MIXES
+from reference import lay_out
+
+
+def normal(dtype, *shapes):
+    random = np.random.default_rng(0)
+    return tuple(random.standard_normal(shape).astype(dtype) for shape in shapes)
+
+
+def plain(dtype=np.float32, *, q_len=300, kv_len=700):
+    return normal(dtype, (2, 4, q_len, 16), (2, 2, kv_len, 16), (2, 2, kv_len, 12))
+
+
+def seen_tiles(explanation, seen):
+    """Tiles that hold something visible. A strip's rows are the heads of a group side by side, query
+    after query."""
+    heads, q_len, kv_len = seen.shape[-3:]
+    group = heads // explanation.kv_heads
+    rows, keys = explanation.strip_rows, explanation.tile_keys
+    seen = seen.reshape(-1, group, q_len, kv_len).swapaxes(1, 2).reshape(-1, q_len * group, kv_len)
+    padding = (0, 0), (0, -seen.shape[1] % rows), (0, -kv_len % keys)
+    tiles = np.pad(seen, padding)
+    tiles = tiles.reshape(len(seen), tiles.shape[1] // rows, rows, tiles.shape[2] // keys, keys)
+    return tiles.any(axis=(2, 4))
+
+
+BLOCKS = np.zeros((300, 700), bool)
+BLOCKS[64:192, 192:384] = BLOCKS[256:, :96] = BLOCKS[5, 650] = True
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"is_causal": True, "query_offset": 400},
+        {"is_causal": True, "query_offset": -250},
+        {"window": (40, 10), "query_offset": 200},
+        {"window": (0, 0), "query_offset": np.array([-100, 650])},
+        {"key_lengths": np.array([0, 333])},
+        {"mask": BLOCKS},
+        {"mask": np.where(BLOCKS, 0.5, -np.inf).astype(np.float32)},
+        {"mask": np.zeros((300, 1), bool)},
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_tiles_that_are_seen(options, target):
+    arrays = plain()
+    explanation = regard.explain(*arrays, **options)
+    seen = lay_out(*arrays, **options, precision=np.float64).seen
+    tiles = seen_tiles(explanation, seen)
+    assert explanation.tiles == tiles.size
+    assert explanation.tiles_computed == tiles.sum()
+    assert explanation.tiles_biased <= explanation.tiles_computed
+    assert seen.sum() <= explanation.scores_computed <= seen.size
+    assert explanation.flops == 2 * explanation.scores_computed * (16 + 12)
+    assert explanation.target == target
+
+
+@pytest.mark.parametrize("case", MIXES, ids=lambda case: case.name)
+def test_explanations_of_everything(case, storage, target):
+    """All that is seen is counted; together, options may leave tiles that each of them needs."""
+    problem = case.build(storage)
+    explanation = regard.explain(*problem.arrays, **problem.options)
+    seen = lay_out(*problem.arrays, **problem.options, precision=np.float64).seen
+    tiles = seen_tiles(explanation, seen)
+    assert explanation.tiles == tiles.size
+    assert tiles.sum() <= explanation.tiles_computed <= tiles.size
+    assert seen.sum() <= explanation.scores_computed <= seen.size
+    sizes = explanation.q_len, explanation.kv_len, explanation.head_dim, explanation.value_dim
+    assert sizes == (*seen.shape[-2:], problem.query.shape[-1], problem.value.shape[-1])
+    assert (explanation.heads, explanation.batch) == (seen.shape[-3], np.prod(problem.batch))
+    assert explanation.result_type == storage.name
+    text = str(explanation)
+    for word in (target, storage.name, str(explanation.kv_len), f"{explanation.tiles_computed:,}"):
+        assert word in text
+
+
+def test_a_window_over_many_keys_is_counted_by_the_window(target):
+    one = np.broadcast_to(np.float32(1), (1, 2**16, 8))
+    explanation = regard.explain(one, one, one, window=(255, 0))
+    needed = 2**16 * 256
+    assert needed * 0.99 < explanation.scores_computed < 1.5 * needed
+    assert explanation.tiles_computed < explanation.tiles / 100
+
+
+def test_bytes_and_threads(target):
+    arrays = plain()
+    mask = np.ones((300, 700), bool)
+    output = regard.scaled_dot_product_attention(*arrays, mask)
+    explanation = regard.explain(*arrays, mask, threads=1)
+    assert explanation.bytes == sum(x.nbytes for x in (*arrays, mask, output))
+    assert explanation.threads == 1
+    assert 0 < explanation.workspace_bytes < 2 << 20
+    assert regard.explain(*arrays, threads=3).threads <= 3
+
+
+def test_keys_and_values_are_not_read(target):
+    """They may be anywhere, and longer than memory."""
+    key = np.broadcast_to(np.float32(1), (1, 2**40, 8))
+    explanation = regard.explain(key[:, :5], key, key, key_lengths=100, is_causal=True)
+    assert explanation.kv_len == 2**40
+    assert explanation.scores_computed < 1000
+
+
+def test_nothing_to_compute(target):
+    for shapes in (
+        ((2, 0, 8), (2, 7, 8), (2, 7, 4)),
+        ((2, 5, 8), (2, 0, 8), (2, 0, 4)),
+        ((0, 2, 5, 8), (0, 1, 7, 8), (0, 1, 7, 4)),
+        ((2, 0, 5, 8), (2, 0, 7, 8), (2, 0, 7, 4)),
+    ):
+        explanation = regard.explain(*(np.ones(shape, np.float32) for shape in shapes))
+        assert explanation.tiles_computed == explanation.scores_computed == explanation.flops == 0
+        assert str(explanation)
+
+
+def test_it_is_a_frozen_record(target):
+    explanation = regard.explain(*plain())
+    assert type(explanation).__name__ == "Explanation"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        explanation.tiles = 0
+    assert str(explanation).count("\n") >= 4
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"window": (-1, 0)}, ValueError, ["window", "-1"]),
+        ({"window": 3}, TypeError, ["window"]),
+        ({"key_lengths": 701}, ValueError, ["key_lengths", "701", "700"]),
+        ({"softcap": 0.0}, ValueError, ["softcap"]),
+        ({"alibi_slopes": np.ones(3)}, ValueError, ["alibi_slopes", "3", "4"]),
+        ({"sinks": "a"}, TypeError, ["sinks"]),
+        ({"mask": np.ones((300, 700), int)}, TypeError, ["mask", "int64"]),
+        ({"threads": 0}, ValueError, ["threads", "0"]),
+        ({"out": np.zeros(3)}, TypeError, ["out"]),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_explain_refuses_what_the_call_refuses(options, error, words, target):
+    with pytest.raises(error, match=says(*words)):
+        regard.explain(*plain(), **options)
