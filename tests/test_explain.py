@@ -21,7 +21,7 @@ def plain(dtype=np.float32, *, q_len=300, kv_len=700):
 
 
 def seen_tiles(explanation, seen):
-    """Tiles that hold something visible. A strip's rows are the heads of a group side by side, query
+    """Tiles that hold something visible. A strip's rows are the heads of a group, query
     after query."""
     heads, q_len, kv_len = seen.shape[-3:]
     group = heads // explanation.kv_heads

@@ -205,6 +205,17 @@ def test_the_cap_comes_before_the_mask_and_the_slopes(dtype, target):
     assert_same_bits(weights, np.broadcast_to(np.eye(19, 130, dtype=dtype), weights.shape))
 
 
+def test_slopes_beyond_float32(storage, target):
+    """A slope may be any finite number: where it is steep the nearest key takes all."""
+    query, key, value = plain(storage, q_len=19, kv_len=130)
+    for slope in (1e30, 1e300, float(np.finfo(np.float64).max)):
+        options = {"alibi_slopes": np.full(4, slope), "query_offset": 60}
+        output, weights = sdpa(query, key, value, **options, return_weights=True)
+        nearest = np.eye(19, 130, 60, dtype=storage)
+        assert_same_bits(weights, np.broadcast_to(nearest, weights.shape))
+        assert_same_bits(output, np.repeat(value[..., 60:79, :], 2, axis=1) + storage.type(0))
+
+
 def test_alibi_is_a_float_mask(storage, target):
     arrays = plain(storage)
     inner = arithmetic(storage)
