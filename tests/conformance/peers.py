@@ -1,0 +1,41 @@
+"""How close regard must come to what another project computes.
+
+A peer's float64 result stands for the exact one, and its float32 result on the same numbers says
+what float32 is worth: regard may be twice as far away, plus the eps terms of `reference.expected`,
+because the peer may be exact by luck where the form of the fused call is not.
+"""
+
+import numpy as np
+
+import reference
+
+
+def floor(*arrays, **options):
+    """What `reference.expected` allows beside twice the error of a plain float32 formula."""
+    arrays = [array.astype(np.float32) for array in arrays]
+    want = reference.expected(*arrays, **options)
+    plain = reference.naive(*arrays, **options, precision=np.float32)
+    errors = (reference.error(p, e) for p, e in zip(plain, want.exact, strict=True))
+    return reference.Result(*(limit - 2 * e for limit, e in zip(want.limit, errors, strict=True)))
+
+
+def floor_of_scores(*arrays, **options):
+    """The same for scores: the product and the mask are worth 1.5 eps of each, the cap 3."""
+    laid = reference.lay_out(*arrays, **options, precision=np.float64)
+    products = abs(laid.factor) * (np.abs(laid.query) @ np.abs(laid.key).swapaxes(-1, -2))
+    capped = 0 if laid.softcap is None else laid.cap(products)
+    return float(np.finfo(np.float32).eps) * reference.largest(
+        1.5 * (products + np.abs(laid.bias)) + 3 * capped
+    )
+
+
+def assert_as_close(name, actual, *, exact, plain, least):
+    """`actual` is float32, or that stored in 16 bits; `least` is the floor of its allowance."""
+    assert type(actual) is np.ndarray, name
+    assert actual.shape == exact.shape, name
+    allowed = 2 * reference.error(plain.astype(np.float64), exact) + least
+    with np.errstate(invalid="ignore"):
+        off = np.where(actual == exact, 0, np.abs(actual.astype(np.float64) - exact))
+        off = off - reference.half_ulp(np.abs(exact) + allowed, actual.dtype)
+    off = np.max(off, initial=0)
+    assert off <= allowed, f"{name}: error {off:.3g}, allowed {allowed:.3g}"

@@ -1,0 +1,144 @@
+"""PyTorch's attention on the CPU: its own samples, and drawn problems, against its float64 path."""
+
+import hypothesis
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import reference
+import regard
+from peers import assert_as_close, floor
+
+torch = pytest.importorskip(
+    "torch", reason="PyTorch is not installed: pip install '.[conformance]'"
+)
+bias = pytest.importorskip("torch.nn.attention.bias")
+OPERATOR = "nn.functional.scaled_dot_product_attention"
+
+
+def as_torch_says(query, key, value, mask=None, *, precision, lower_right=False, **options):
+    """PyTorch's plain formula, the one of its kernels that takes everything, in one precision."""
+
+    def tensor(array):
+        array = np.array(array)  # PyTorch wants what it may write to
+        return torch.from_numpy(array if array.dtype == bool else array.astype(precision))
+
+    if lower_right:
+        mask = bias.causal_lower_right(query.shape[-2], key.shape[-2])
+    elif mask is not None:
+        mask = tensor(mask)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        arrays = (tensor(array) for array in (query, key, value))
+        return torch.nn.functional.scaled_dot_product_attention(*arrays, mask, **options).numpy()
+
+
+def check(arrays, ours, theirs):
+    """`ours` and `theirs` are the options, each in the words of its project."""
+    actual = regard.scaled_dot_product_attention(*arrays, **ours)
+    assert actual.dtype == arrays[0].dtype
+    exact = as_torch_says(*arrays, **theirs, precision=np.float64)
+    if actual.dtype == np.float64:  # nothing here is wider: both are near what is exact
+        limit = reference.expected(*arrays, **ours).limit.output
+        assert actual.shape == exact.shape
+        assert reference.error(actual, exact) <= 2 * limit
+        return
+    plain = as_torch_says(*arrays, **theirs, precision=np.float32)
+    least = floor(*arrays, **ours).output
+    assert_as_close("output", actual, exact=exact, plain=plain, least=least)
+
+
+def as_array(tensor):
+    if tensor.dtype != torch.bfloat16:
+        return tensor.numpy()
+    return tensor.float().numpy().astype(ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "float16", "bfloat16"])
+def test_samples_of_pytorchs_own_tests(precision, target):
+    """All that are deterministic: 13 of the 25 in PyTorch 2.13, where the others drop weights."""
+    pytest.importorskip("expecttest", reason="what PyTorch's samples are made with")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    (operator,) = (operator for operator in op_db if operator.name == OPERATOR)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        samples = list(operator.sample_inputs("cpu", getattr(torch, precision)))
+    samples = [sample for sample in samples if not sample.kwargs.get("dropout_p")]
+    assert len(samples) >= 13
+    for sample in samples:
+        arrays = [as_array(tensor) for tensor in (sample.input, *sample.args)]
+        theirs = {k: v for k, v in sample.kwargs.items() if k != "dropout_p"}
+        assert theirs.keys() <= {"is_causal", "attn_mask"}
+        mask = theirs.pop("attn_mask", None)
+        options = theirs | {"mask": None if mask is None else as_array(mask)}
+        check(arrays, options, options)
+
+
+@st.composite
+def problems(draw):
+    """Arrays, options for regard, options for PyTorch: where both mean the same by them.
+
+    PyTorch refuses a mask beside causality and a mask for a batch that the value alone has,
+    promises nothing of lower-right rows that see no key, and forgets to broadcast the batch of what
+    is empty.
+    """
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    dtype = draw(st.sampled_from([np.float32, np.float64, np.float16, ml_dtypes.bfloat16]))
+    batch = draw(st.lists(st.integers(1, 3), max_size=2).map(tuple))
+    kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    q_len, kv_len = draw(st.integers(1, 40)), draw(st.integers(1, 200))
+    head_dim, value_dim = draw(st.integers(1, 33)), draw(st.integers(1, 33))
+
+    def cut(axes):
+        """A shape that broadcasts to `axes`."""
+        axes = tuple(draw(st.sampled_from([1, n])) for n in axes)
+        return axes[draw(st.integers(0, len(axes))) :]
+
+    heads = kv_heads * group
+    shapes = (heads, q_len, head_dim), (kv_heads, kv_len, head_dim), (kv_heads, kv_len, value_dim)
+    shapes = [cut(batch) + shape for shape in shapes]
+    batch = np.broadcast_shapes(*(shape[:-3] for shape in shapes[:2]))
+    arrays = [random.standard_normal(shape).astype(dtype) for shape in shapes]
+    ours, theirs = {}, {"enable_gqa": True} if group > 1 else {}
+    kinds = ["plain", "bool", "float", "causal", *["lower right"] * (q_len <= kv_len)]
+    kind = draw(st.sampled_from(kinds))
+    if kind in ("bool", "float"):
+        shape = cut((*batch, heads, q_len, kv_len))
+        mask = np.asarray(random.random(shape) < draw(st.sampled_from([0.1, 0.7, 1.0])))
+        if kind == "float":
+            mask = np.where(mask, random.standard_normal(shape), -np.inf).astype(dtype)
+        ours["mask"] = theirs["mask"] = mask
+    elif kind != "plain":
+        ours["is_causal"] = True
+        if kind == "causal":
+            theirs["is_causal"] = True
+        else:
+            theirs["lower_right"], ours["query_offset"] = True, kv_len - q_len
+    if draw(st.booleans()):
+        ours["scale"] = theirs["scale"] = draw(st.floats(0, 2, width=32, allow_subnormal=False))
+    return arrays, ours, theirs
+
+
+@hypothesis.given(problem=problems())
+@hypothesis.settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=200,
+    suppress_health_check=[
+        hypothesis.HealthCheck.function_scoped_fixture,
+        hypothesis.HealthCheck.too_slow,
+    ],
+)
+def test_drawn_problems(target, problem):
+    check(*problem)
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(1, 1), (1, 33), (7, 7), (17, 97), (130, 200)])
+@pytest.mark.parametrize("precision", [np.float32, np.float64])
+def test_lower_right_is_an_offset(q_len, kv_len, precision, target):
+    random = np.random.default_rng(q_len)
+    shapes = (2, 4, q_len, 24), (2, 2, kv_len, 24), (2, 2, kv_len, 10)
+    arrays = [random.standard_normal(shape).astype(precision) for shape in shapes]
+    ours = {"is_causal": True, "query_offset": kv_len - q_len}
+    check(arrays, ours, {"lower_right": True, "enable_gqa": True})
