@@ -29,7 +29,7 @@ struct BatchShape {
   std::int64_t sizes[kMaxBatchAxes];
 };
 
-constexpr std::int64_t kUnbounded = INT64_MAX;  // a window's side without an end
+constexpr std::int64_t kUnbounded = -1;  // a window's side without an end
 
 struct AttentionProblem {
   Scalar scalar;

@@ -20,9 +20,10 @@ bool is_empty(const AttentionProblem& problem) {
 
 // The keys that the row with the most of them sees by position.
 double most_keys_of_row(const AttentionProblem& problem) {
-  const double window = static_cast<double>(problem.window_left) +
-                        static_cast<double>(problem.window_right) + 1;
-  return std::min(static_cast<double>(problem.kv_len), window);
+  const double keys = static_cast<double>(problem.kv_len);
+  if (problem.window_left == kUnbounded || problem.window_right == kUnbounded) return keys;
+  return std::min(keys, static_cast<double>(problem.window_left) +
+                            static_cast<double>(problem.window_right) + 1);
 }
 
 int threads_of(const AttentionProblem& problem, int threads) {

@@ -14,7 +14,7 @@ constexpr std::int64_t kTasksPerThread = 4;
 }  // namespace
 
 AttentionTasks::AttentionTasks(const AttentionProblem& problem, const Kernels& kernels, int threads)
-    : problem_(problem), strip_lanes_(kernels.strip_lanes), rows_limit_(kernels.task_rows) {
+    : problem_(problem), strip_lanes_(kernels.strip_lanes), rows_limit_(kernels.attention_task_rows(problem)) {
   const std::int64_t group = problem.heads / problem.kv_heads;
   const std::int64_t heads = problem.batch.count * problem.kv_heads;
   if (threads > 1 && heads < kTasksPerThread * threads) {

@@ -33,6 +33,13 @@ struct AttentionForward {
     return lay_out<Shape>(problem, task_rows, nullptr);
   }
 
+  static std::int64_t task_rows(const AttentionProblem& problem) {
+    const std::int64_t bytes_of_row =
+        (problem.head_dim + problem.value_dim) * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t strips = Shape::kTaskBytes / (bytes_of_row * Shape::kStripLanes);
+    return clamp(strips * Shape::kStripLanes, Shape::kStripLanes, Shape::kMostTaskRows);
+  }
+
   // Packs the queries and clears the results. Returns the keys that some row sees by position, from
   // a whole block on.
   static KeyInterval begin(const AttentionProblem& problem, const AttentionTask& task,
@@ -76,6 +83,8 @@ struct AttentionForward {
     for (int s = 0; s < work.strip_count; ++s) {
       const Strip<T>& strip = work.strips[s];
       const int lanes = strip.vectors * kLanes<T>;
+      for (int lane = 0; lane < lanes; lane += kLanes<T>)
+        store(strip.reciprocal + lane, reciprocal_of_sum<T>(load(strip.sum + lane)));
       with_result_element<T>(problem.output.element, [&](auto element) {
         using To = typename decltype(element)::Type;
         To* rows[Shape::kStripLanes];
@@ -83,7 +92,7 @@ struct AttentionForward {
         // + 0 turns a product of -0.0 into 0, so that the sign of a hidden value cannot show.
         lanes_to_rows(strip.output, lanes, problem.value_dim, rows, strip.rows,
                       problem.output.column_stride, [&](Vec<T> value, int lane) {
-                        return value * reciprocal_of_sum<T>(load(strip.sum + lane)) + Vec<T>{};
+                        return value * load(strip.reciprocal + lane) + Vec<T>{};
                       });
       });
       if (task.lse) {
@@ -194,6 +203,12 @@ struct AttentionForward {
                                   Data* data, const Strip<T>& strip, std::int64_t column,
                                   E** rows) {
     const std::int64_t group = problem.heads / problem.kv_heads;
+    if (group == 1) {
+      E* first = static_cast<E*>(data) + strip.first_row * operand.row_stride +
+                 column * operand.column_stride;
+      for (int lane = 0; lane < strip.rows; ++lane) rows[lane] = first + lane * operand.row_stride;
+      return;
+    }
     std::int64_t query = strip.first_row / group, head = strip.first_row % group;
     for (int lane = 0; lane < strip.rows; ++lane) {
       rows[lane] = static_cast<E*>(data) + query * operand.row_stride +
@@ -222,17 +237,23 @@ struct AttentionForward {
     });
   }
 
+  // A sink is there from the start; without one a lane has seen nothing.
   REGARD_NOINLINE void start_softmax(const AttentionProblem& problem, const AttentionTask& task,
                                      const Strip<T>& strip) {
+    const int lanes = strip.vectors * kLanes<T>;
+    for (int lane = 0; lane < lanes; lane += kLanes<T>) {
+      store(strip.reference + lane, Vec<T>{});
+      store(strip.limit + lane, broadcast(-kInfinity<T>));
+      store(strip.sum + lane, broadcast(T(-0.0)));
+    }
+    if (!problem.sinks) return;
     const std::int64_t group = problem.heads / problem.kv_heads;
-    for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
-      const double sink =
-          problem.sinks ? problem.sinks[task.first_head + (strip.first_row + lane) % group]
-                        : -kInfinity<double>;
-      const bool has_sink = sink != -kInfinity<double>;
-      strip.reference[lane] = has_sink ? nearest_finite<T>(sink * kLog2E) : T(0);
-      strip.limit[lane] = has_sink ? strip.reference[lane] + T(kThreshold) : -kInfinity<T>;
-      strip.sum[lane] = has_sink ? T(1) : T(-0.0);
+    for (int lane = 0; lane < lanes; ++lane) {
+      const double sink = problem.sinks[task.first_head + (strip.first_row + lane) % group];
+      if (sink == -kInfinity<double>) continue;
+      strip.reference[lane] = nearest_finite<T>(sink * kLog2E);
+      strip.limit[lane] = strip.reference[lane] + T(kThreshold);
+      strip.sum[lane] = T(1);
     }
   }
 
@@ -385,7 +406,7 @@ struct AttentionForward {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const Vec<T> reference = load(strip.reference + v * kLanes<T>);
-      const Vec<T> reciprocal = reciprocal_of_sum<T>(load(strip.sum + v * kLanes<T>));
+      const Vec<T> reciprocal = load(strip.reciprocal + v * kLanes<T>);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const Vec<T> weight = weight_of<T, kVectors, kBias>(acc[r][v], reference, bias, r, v,

@@ -16,6 +16,7 @@ constexpr Kernels kernels_of() {
   using Product = Matmul<Shape>;
   return {
       Attention::workspace_bytes,
+      Attention::task_rows,
       Attention::begin,
       Attention::advance,
       Attention::finish,
@@ -27,7 +28,6 @@ constexpr Kernels kernels_of() {
       copies_values<typename Shape::Element, Shape::kRows>,
       Shape::kRows,
       Shape::kBlockKeys,
-      Shape::kTaskRows,
       Shape::kStripLanes,
       Product::workspace_bytes,
       Product::run,

@@ -22,10 +22,6 @@ struct KeyBlock {
   int values_are_finite;  // -1 until asked for
 };
 
-// Rows further apart than this are copied: a tile of them would crowd into a few sets of L1 and need a
-// page each.
-constexpr std::int64_t kFarRowBytes = 2048;
-
 template <class T>
 REGARD_INLINE bool is_readable_in_place(const Operand& operand) {
   const std::int64_t bytes = operand.row_stride * static_cast<std::int64_t>(sizeof(T));

@@ -6,7 +6,8 @@
 //     for a panel
 //       for a tile of rows                            c's tile in registers
 //
-// a is read where it lies if its rows are contiguous, and copied a block at a time if not.
+// a is read where it lies if its rows are contiguous and near each other, and copied a block at a time
+// if not.
 #pragma once
 
 #include "micro_kernel.hpp"
@@ -22,7 +23,7 @@ struct Matmul {
   static constexpr int kRows = Shape::kRows;
   static constexpr int kPanel = Shape::kStripLanes;
   static constexpr std::int64_t kTaskRows = 256;
-  static constexpr std::int64_t kPanels = 2;
+  static constexpr std::int64_t kPanels = 4;
   static constexpr std::int64_t kTaskColumns = kPanels * kPanel;
   // A panel of 128 x 48 floats is 24 KB, three quarters of a 32 KB L1.
   static constexpr std::int64_t kDepth = 128;
@@ -102,7 +103,9 @@ struct Matmul {
         static_cast<const T*>(task.a) + task.row_begin * a.row_stride + k * a.column_stride;
     std::int64_t row_stride = a.row_stride;
     const std::int64_t count = task.row_end - task.row_begin;
-    const std::int64_t whole = a.column_stride == 1 ? count / kRows * kRows : 0;
+    const std::int64_t row_bytes = row_stride * static_cast<std::int64_t>(sizeof(T));
+    const bool is_near = a.column_stride == 1 && row_bytes < kFarRowBytes && -row_bytes < kFarRowBytes;
+    const std::int64_t whole = is_near ? count / kRows * kRows : 0;
     copy_padded(rows + whole * a.row_stride, a.row_stride, a.column_stride, count - whole, depth,
                 work.rows, round_up(count - whole, kRows), depth);
     for (std::int64_t column = task.column_begin; column < task.column_end; column += kPanel) {

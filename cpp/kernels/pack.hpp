@@ -73,6 +73,10 @@ REGARD_INLINE void lanes_to_rows(const T* from, std::int64_t from_stride, std::i
   }
 }
 
+// Rows further apart than this are copied: a tile of them would crowd into a few sets of L1 and need a
+// page each.
+constexpr std::int64_t kFarRowBytes = 2048;
+
 // Copies rows x columns elements to rows of padded_columns, with zeros behind and below them.
 template <class T, class From>
 REGARD_NOINLINE void copy_padded(const From* from, std::int64_t row_stride,

@@ -29,11 +29,25 @@ REGARD_INLINE KeyInterval keys_seen_from(Wide position, const AttentionProblem& 
 
 REGARD_INLINE bool is_empty(const KeyInterval& keys) { return keys.begin >= keys.end; }
 
+// True where no query sees more or less than another: most calls that are neither causal nor windowed.
+REGARD_INLINE bool all_rows_see_all(const AttentionProblem& problem) {
+  return problem.window_left == kUnbounded && problem.window_right == kUnbounded &&
+         !problem.alibi_slopes;
+}
+
 // Fills in where the strip's queries stand, from the row of its first lane on. Lanes beyond the last
 // row repeat it.
 template <class T>
 REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const AttentionTask& task,
                                  Strip<T>& strip) {
+  if (all_rows_see_all(problem)) {
+    strip.seen = strip.shared = {0, task.kv_len};
+    for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
+      strip.first_key[lane] = 0;
+      strip.end_key[lane] = task.kv_len;
+    }
+    return;
+  }
   const std::int64_t group = problem.heads / problem.kv_heads;
   const int lanes = strip.vectors * kLanes<T>;
   std::int64_t query = strip.first_row / group, head = strip.first_row % group;

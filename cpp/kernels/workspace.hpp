@@ -19,13 +19,14 @@ struct TileShape {
   // Keys whose weights are kept between the two products. A row's sum over keys is made block by
   // block, so this is part of what decides its bits; 64 to 128 measure alike (docs/performance.md).
   static constexpr int kBlockKeys = 96;
-  // Rows that share one pass over a block of keys. 192 rows of head_dim 128 are 200 KB of strips,
-  // which leaves L2 room for the block, and cut the traffic from beyond L2 by 192.
-  static constexpr int kTaskRows = 192;
+  // Rows share one pass over a block of keys: as many as make strips of about this size, queries and
+  // outputs together, which leaves L2 room for the block. That cuts the traffic from beyond L2, and
+  // what it costs to copy a block, by the number of rows: 384 at head_dim 64, 192 at 128.
+  static constexpr std::int64_t kTaskBytes = 192 * 1024;
+  static constexpr std::int64_t kMostTaskRows = 16 * kStripLanes;
 
   static_assert(kRows * kVectors + kVectors + 1 <= kRegisters, "the tile does not fit in registers");
   static_assert(kBlockKeys % kRows == 0, "a block is a whole number of tiles");
-  static_assert(kTaskRows % kStripLanes == 0, "a task is a whole number of strips");
   static_assert(kRows == 4 || kRows == 8, "a tile's keys are a word of bool mask (mask_tiles.hpp)");
 };
 
@@ -45,6 +46,7 @@ struct Strip {
   T* limit;  // the score from which the reference moves
   T* sum;
   T* block_sum;
+  T* reciprocal;  // of the sum, in the end
   // Each lane's query among the keys: its position and the keys that it sees by position.
   std::int64_t* positions;
   std::int64_t* first_key;
@@ -113,6 +115,7 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
     strip.limit = take_elements(lanes);
     strip.sum = take_elements(lanes);
     strip.block_sum = take_elements(lanes);
+    strip.reciprocal = take_elements(lanes);
     strip.positions = reinterpret_cast<std::int64_t*>(take(lanes * 8));
     strip.first_key = reinterpret_cast<std::int64_t*>(take(lanes * 8));
     strip.end_key = reinterpret_cast<std::int64_t*>(take(lanes * 8));

@@ -226,8 +226,9 @@ void test_attention(const Case& c) {
     long double top = -INFINITY;
     for (std::int64_t j = 0; j < c.kv_len; ++j) {
       const std::int64_t position = i + c.query_offset;
-      bool visible = j < length && position - j <= c.left &&
-                     j - position <= (c.is_causal ? 0 : c.right);
+      const std::int64_t right = c.is_causal ? 0 : c.right;
+      bool visible = j < length && (c.left == kUnbounded || position - j <= c.left) &&
+                     (right == kUnbounded || j - position <= right);
       long double score = 0;
       for (std::int64_t d = 0; d < c.head_dim; ++d)
         score += static_cast<long double>(query[row * c.head_dim + d]) *
