@@ -33,12 +33,15 @@ def test_oracle(case, dtype, target):
 
 
 @pytest.mark.parametrize("case", option_cases.OPTIONS, ids=lambda case: case.name)
-def test_oracle_of_options(case, storage, target):
-    problem, want = cases.solved(case, storage)
+def test_oracle_of_options(case, dtype, target):
+    problem, want = cases.solved(case, dtype)
     check(problem, want, threads=(None, 1, 2, 3)[zlib.crc32(case.name.encode()) % 4])
 
 
-@pytest.mark.parametrize("case", cases.SIZES, ids=lambda case: case.name)
+HALVES = [*cases.SIZES[::2], *option_cases.OPTIONS[::4]]
+
+
+@pytest.mark.parametrize("case", HALVES, ids=lambda case: case.name)
 def test_oracle_of_halves(case, half, target):
     check(*cases.solved(case, half), threads=2)
 

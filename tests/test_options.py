@@ -48,15 +48,15 @@ def plain(dtype, *, q_len=19, kv_len=130):
 
 
 @named([c for c in OPTIONS if any(getattr(c, name) not in (None, False) for name in POSITIONS)])
-def test_visibility_is_one_thing(case, storage, target):
+def test_visibility_is_one_thing(case, dtype, target):
     """What positions hide and what one mask hides leave the same bits."""
-    problem = case.build(storage)
+    problem = case.build(dtype)
     wanted = attend(problem, **EVERYTHING)
     seen = lay_out(*problem.arrays, **problem.options, precision=np.float64).seen
     seen = seen[0] if problem.query.ndim == 2 and wanted[0].ndim == 2 else seen
     mask = problem.options.get("mask")
     if mask is not None and mask.dtype != bool:
-        seen = np.where(seen, mask, storage.type(-np.inf))
+        seen = np.where(seen, mask, dtype.type(-np.inf))
     kept = {k: v for k, v in problem.options.items() if k not in POSITIONS}
     assert_same_bits(sdpa(*problem.arrays, **kept | {"mask": seen}, **EVERYTHING), wanted)
     output, lse = attend(problem, return_lse=True)

@@ -31,7 +31,7 @@ def widened(problem):
     return [x.astype(np.float32) for x in problem.arrays], options
 
 
-@pytest.mark.parametrize("case", [*cases.SIZES[::2], *MIXES], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*cases.SIZES[1::2], *MIXES], ids=lambda case: case.name)
 def test_halves_are_float32_rounded_once(case, half, target):
     """Reading them is exact and the arithmetic is that of float32: the same call on the same
     numbers in float32, rounded to nearest, is the answer to the bit."""
