@@ -90,6 +90,8 @@ RANGES = [
     ("sinks", np.ones(1), "1 14"),
     ("sinks", np.ones((2, 14)), "2 14"),
     ("sinks", 1.0, "14"),
+    ("sinks", with_one(np.nan), "nan"),
+    ("sinks", with_one(np.inf), "inf"),
     ("sinks", [[1.0], [2.0, 3.0]], ""),
 ]
 KINDS = [
