@@ -136,6 +136,19 @@ def _sinks():
     yield Case("sinks-many-keys", *_shapes((2, 1), 2, 2500), sinks=5.0)
 
 
+def _long():
+    """Many blocks and several tasks."""
+    inf = float("inf")
+    for name, (q_len, kv_len), options in (
+        ("window", (700, 1100), {"window": (300, 0), "query_offset": 400}),
+        ("window-sinks", (900, 900), {"window": (20, 60), "sinks": (1.0, -inf), "softcap": 3.0}),
+        ("alibi", (500, 1500), {"alibi_slopes": 0.02, "is_causal": True, "query_offset": 1000}),
+        ("lengths", (300, 2000), {"key_lengths": 1234, "bool_mask": (300, 2000), "softcap": 9.0}),
+        ("decode", (1, 6000), {"window": (4000, None), "query_offset": 5999, "sinks": 2.0}),
+    ):
+        yield Case(f"long-{name}", *_shapes((2, 1), q_len, kv_len), **options)
+
+
 BATCHES = (
     ((), (), ()),
     ((2,), (2,), (2,)),
@@ -197,4 +210,4 @@ def _as_tuples(numbers):
 
 
 MIXES = [_mix(number) for number in range(72)]
-OPTIONS = [*_windows(), *_lengths(), *_softcaps(), *_alibi(), *_sinks(), *MIXES]
+OPTIONS = [*_windows(), *_lengths(), *_softcaps(), *_alibi(), *_sinks(), *_long(), *MIXES]
