@@ -28,7 +28,12 @@ SIGNATURES = {
         "*": None,
         "is_causal": False,
         "query_offset": 0,
+        "window": None,
+        "key_lengths": None,
         "scale": None,
+        "softcap": None,
+        "alibi_slopes": None,
+        "sinks": None,
         "return_weights": False,
         "return_lse": False,
         "out": None,
@@ -39,8 +44,21 @@ SIGNATURES = {
     "apply_mask": {"scores": inspect.Parameter.empty, "mask": inspect.Parameter.empty},
     "softmax": {"x": inspect.Parameter.empty, "axis": -1},
 }
+_attention = SIGNATURES["scaled_dot_product_attention"]
+_starts = {"query_starts": inspect.Parameter.empty, "key_starts": inspect.Parameter.empty}
+_names = list(_attention)
+SIGNATURES["scaled_dot_product_attention_ragged"] = {
+    **{name: _attention[name] for name in _names[:3]},
+    **_starts,
+    **{name: _attention[name] for name in _names[3:]},
+}
+SIGNATURES["explain"] = {
+    name: default
+    for name, default in _attention.items()
+    if name not in ("return_weights", "return_lse", "out")
+}
 for _name, _wanted in SIGNATURES.items():
-    if _name != "scaled_dot_product_attention":
+    if not _wanted.keys() & {"threads"}:
         _wanted |= {"*": None, "out": None, "threads": None}
 
 NEEDED = inspect.Parameter.empty

@@ -1,19 +1,31 @@
 #include "cpu_features.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <stdexcept>
 #include <string>
 
 namespace regard {
 namespace {
 
+#if defined(__x86_64__)
+// Clang 14's builtin does not know f16c. Whether the system keeps its registers is AVX2's question.
+bool cpu_has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 bool cpu_has_one(std::string_view feature) {
 #if defined(__x86_64__)
+  if (feature == "f16c") return cpu_has_f16c();
   __builtin_cpu_init();
 #define REGARD_FEATURE(name) \
   if (feature == name) return __builtin_cpu_supports(name)
   REGARD_FEATURE("avx2");
   REGARD_FEATURE("fma");
-  REGARD_FEATURE("f16c");
   REGARD_FEATURE("bmi");
   REGARD_FEATURE("bmi2");
   REGARD_FEATURE("avx512f");

@@ -7,6 +7,14 @@
 #include "targets.hpp"
 
 namespace regard {
+namespace {
+
+constexpr std::int64_t kTasksPerThread = 4;
+// Fewer rows a task would copy b for too little.
+constexpr std::int64_t kFewRows = 96;
+
+}  // namespace
+
 void matmul(const MatmulProblem& problem, int threads, const StopSignal& signal) {
   if (problem.batch.count == 0 || problem.rows == 0 || problem.columns == 0) return;
   const Kernels& kernels = kernels_for(active_target(), problem.scalar);
@@ -15,14 +23,26 @@ void matmul(const MatmulProblem& problem, int threads, const StopSignal& signal)
                       static_cast<double>(std::max<std::int64_t>(problem.depth, 1));
   threads = threads_for(work, threads);
 
-  const std::int64_t columns_per_task = kernels.matmul_task_columns;
-  const std::int64_t rows_per_task = kernels.matmul_task_rows;
+  // Large tasks copy less, small ones share out better.
+  std::int64_t rows_per_task = std::min(kernels.matmul_task_rows, problem.rows);
+  std::int64_t columns_per_task = kernels.matmul_task_columns;
+  const auto tasks_of = [&](std::int64_t rows, std::int64_t columns) {
+    return problem.batch.count * ceil_div(problem.rows, rows) * ceil_div(problem.columns, columns);
+  };
+  while (threads > 1 && tasks_of(rows_per_task, columns_per_task) < kTasksPerThread * threads) {
+    if (rows_per_task > kFewRows)
+      rows_per_task = ceil_div(rows_per_task, 2);
+    else if (columns_per_task > kernels.strip_lanes)
+      columns_per_task = ceil_div(columns_per_task / kernels.strip_lanes, 2) * kernels.strip_lanes;
+    else
+      break;
+  }
   const double work_of_block = static_cast<double>(columns_per_task * kernels.matmul_depth) *
                                static_cast<double>(std::min(rows_per_task, problem.rows));
   const std::int64_t interval = interval_of(kernels.matmul_depth, work_of_block);
-  const std::int64_t row_parts = ceil_div(problem.rows, rows_per_task);
   const std::int64_t column_parts = ceil_div(problem.columns, columns_per_task);
-  const std::int64_t tasks = problem.batch.count * row_parts * column_parts;
+  const std::int64_t row_parts = ceil_div(problem.rows, rows_per_task);
+  const std::int64_t tasks = tasks_of(rows_per_task, columns_per_task);
   threads = static_cast<int>(std::min<std::int64_t>(threads, tasks));
 
   const Scratch scratch(threads, kernels.matmul_workspace_bytes(problem));

@@ -22,10 +22,13 @@ struct Matmul {
   using T = typename Shape::Element;
   static constexpr int kRows = Shape::kRows;
   static constexpr int kPanel = Shape::kStripLanes;
+  // The most of a task: blocks of a and b of 128 and 192 KB (float, AVX-512) share L2, and each element
+  // that is copied is used 384 or 256 times.
   static constexpr std::int64_t kTaskRows = 256;
-  static constexpr std::int64_t kPanels = 4;
+  static constexpr std::int64_t kPanels = 8;
   static constexpr std::int64_t kTaskColumns = kPanels * kPanel;
-  // A panel of 128 x 48 floats is 24 KB, three quarters of a 32 KB L1.
+  // A panel of 128 x 48 floats is 24 KB, half of a 48 KB L1. A depth of 256 touches c less often (8% at
+  // n = 2048) but sums 256 products in one chain, which costs half a bit.
   static constexpr std::int64_t kDepth = 128;
 
   static_assert(Shape::kVectors == 3, "multiply_block names the widths of a panel one by one");
@@ -108,6 +111,8 @@ struct Matmul {
     const std::int64_t whole = is_near ? count / kRows * kRows : 0;
     copy_padded(rows + whole * a.row_stride, a.row_stride, a.column_stride, count - whole, depth,
                 work.rows, round_up(count - whole, kRows), depth);
+    const std::int64_t tiles = (count + kRows - 1) / kRows;
+    const std::int64_t next_depth = k + depth < problem.depth ? depth : 0;
     for (std::int64_t column = task.column_begin; column < task.column_end; column += kPanel) {
       const int vectors = (columns_from(task, column) + kLanes<T> - 1) / kLanes<T>;
       const T* panel = work.panels + (column - task.column_begin) * depth;
@@ -116,6 +121,8 @@ struct Matmul {
         const T* tile_rows =
             in_place ? rows + row * row_stride : work.rows + (row - whole) * depth;
         const std::int64_t stride = in_place ? row_stride : depth;
+        if (next_depth != 0 && column == task.column_begin)
+          prefetch_next(problem, task, k + depth, next_depth, row, tiles);
         switch (vectors) {
           case 1:
             multiply_tile<1>(problem, task, tile_rows, stride, panel, depth, row, column, k > 0,
@@ -130,6 +137,28 @@ struct Matmul {
                                            column, k > 0, work.tile);
         }
       }
+    }
+  }
+
+  // Asks for what the next block of depth will copy, a share at every tile of rows: both matrices are
+  // read in pieces too short for the processor to foresee.
+  REGARD_INLINE void prefetch_next(const MatmulProblem& problem, const MatmulTask& task,
+                                   std::int64_t k, std::int64_t depth, std::int64_t row,
+                                   std::int64_t tiles) {
+    constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
+    const Operand &a = problem.a, &b = problem.b;
+    if (a.column_stride == 1) {
+      const T* from = static_cast<const T*>(task.a) + (task.row_begin + row) * a.row_stride + k;
+      const std::int64_t left = task.row_end - task.row_begin - row;
+      for (std::int64_t r = 0; r < kRows && r < left; ++r)
+        for (std::int64_t i = 0; i < depth; i += kLine)
+          __builtin_prefetch(from + r * a.row_stride + i, 0, 2);
+    }
+    if (b.column_stride == 1) {
+      const std::int64_t tile = row / kRows;
+      for (std::int64_t i = depth * tile / tiles; i < depth * (tile + 1) / tiles; ++i)
+        for (std::int64_t j = task.column_begin; j < task.column_end; j += kLine)
+          __builtin_prefetch(static_cast<const T*>(task.b) + (k + i) * b.row_stride + j, 0, 2);
     }
   }
 
