@@ -1,7 +1,7 @@
 // What the processor's clock does while it multiplies: fused multiply-adds alone, and with the loads
 // that a matrix product needs beside them (AVX-512).
 //
-//   g++ -O2 benchmarks/clock.cpp -o clock && taskset -c 0 ./clock
+//   g++ -O2 -mavx512f benchmarks/clock.cpp -o clock && taskset -c 0 ./clock
 //
 // The clock is read right after each loop from a chain of integer multiplications, 3 cycles each. Where
 // it is lower after the loads than after the multiply-adds alone, the processor saves power, and the

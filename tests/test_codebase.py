@@ -88,6 +88,7 @@ def test_the_readmes_examples_run():
     namespace = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), namespace)
-    assert namespace["output"].shape == (4, 12, 128, 64)
+    assert namespace["output"].shape == (1, 8, 100, 64)
     assert namespace["weights"].shape == (8, 100, 100)
+    assert namespace["lse"].shape == (1, 8, 100)
     assert namespace["context"].shape == (6, 2)
