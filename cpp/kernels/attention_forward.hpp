@@ -19,6 +19,7 @@
 #include "key_block.hpp"
 #include "mask_tiles.hpp"
 #include "online_softmax.hpp"
+#include "strip_setup.hpp"
 
 namespace regard {
 namespace {
@@ -44,11 +45,11 @@ struct AttentionForward {
   // a whole block on.
   static KeyInterval begin(const AttentionProblem& problem, const AttentionTask& task,
                            void* memory) {
-    const KeyInterval keys = locate(problem, task, memory);
+    const KeyInterval keys = locate_strips<Shape>(problem, task, memory);
     const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
     for (int s = 0; s < work.strip_count; ++s) {
       const Strip<T>& strip = work.strips[s];
-      pack_queries(problem, task, strip);
+      pack_queries<Shape>(problem, task, strip);
       const int lanes = strip.vectors * kLanes<T>;
       const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
       for (std::int64_t i = 0; i < padded_value_dim * lanes; i += kLanes<T>)
@@ -132,7 +133,7 @@ struct AttentionForward {
   // What `advance` would compute, in tiles. The workspace needs no `begin`.
   static TileCounts count_tiles(const AttentionProblem& problem, const AttentionTask& task,
                                 void* memory) {
-    const KeyInterval keys = locate(problem, task, memory);
+    const KeyInterval keys = locate_strips<Shape>(problem, task, memory);
     const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
     TileCounts counts{};
     for (int s = 0; s < work.strip_count; ++s) {
@@ -170,91 +171,6 @@ struct AttentionForward {
       if (vectors < kCandidate) return for_vectors<kCandidate - 1>(vectors, body);
     }
     body(Vectors<kCandidate>{});
-  }
-
-  // Lays the workspace out and finds what every strip sees by position. Returns the union, from a
-  // whole block on.
-  REGARD_NOINLINE KeyInterval locate(const AttentionProblem& problem, const AttentionTask& task,
-                                     void* memory) {
-    lay_out<Shape>(problem, task.row_end - task.row_begin, static_cast<char*>(memory));
-    const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
-    KeyInterval keys{task.kv_len, 0};
-    for (int s = 0; s < work.strip_count; ++s) {
-      Strip<T>& strip = work.strips[s];
-      strip.first_row = task.row_begin + s * Shape::kStripLanes;
-      locate_rows(problem, task, strip);
-      if (strip.slopes) {
-        const std::int64_t group = problem.heads / problem.kv_heads;
-        for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane)
-          strip.slopes[lane] = nearest_finite<T>(
-              problem.alibi_slopes[task.first_head + (strip.first_row + lane) % group] * kLog2E);
-      }
-      if (is_empty(strip.seen)) continue;
-      if (strip.seen.begin < keys.begin) keys.begin = strip.seen.begin;
-      if (strip.seen.end > keys.end) keys.end = strip.seen.end;
-    }
-    keys.begin = keys.begin / Shape::kBlockKeys * Shape::kBlockKeys;
-    return keys;
-  }
-
-  // Pointers to one column of the strip's rows.
-  template <class E, class Data>
-  REGARD_INLINE void row_pointers(const AttentionProblem& problem, const Operand& operand,
-                                  Data* data, const Strip<T>& strip, std::int64_t column,
-                                  E** rows) {
-    const std::int64_t group = problem.heads / problem.kv_heads;
-    if (group == 1) {
-      E* first = static_cast<E*>(data) + strip.first_row * operand.row_stride +
-                 column * operand.column_stride;
-      for (int lane = 0; lane < strip.rows; ++lane) rows[lane] = first + lane * operand.row_stride;
-      return;
-    }
-    std::int64_t query = strip.first_row / group, head = strip.first_row % group;
-    for (int lane = 0; lane < strip.rows; ++lane) {
-      rows[lane] = static_cast<E*>(data) + query * operand.row_stride +
-                   head * operand.head_stride + column * operand.column_stride;
-      if (++head == group) {
-        head = 0;
-        ++query;
-      }
-    }
-  }
-
-  // Scores come out of the product in log2 units, or, where they are capped, in the units of
-  // tanh_of_log2_units.
-  REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
-                                    const Strip<T>& strip) {
-    double factor = problem.scale * kLog2E;
-    if (const double softcap = softcap_of<T>(problem); softcap != 0) factor *= 2 / softcap;
-    const T scale = nearest_finite<T>(factor);
-    with_input_element<T>(problem.query.element, [&](auto element) {
-      using From = typename decltype(element)::Type;
-      const From* rows[Shape::kStripLanes];
-      row_pointers(problem, problem.query, task.query, strip, 0, rows);
-      rows_to_lanes<T>(rows, strip.rows, problem.query.column_stride, problem.head_dim,
-                       strip.queries, strip.vectors * kLanes<T>,
-                       [=](Vec<T> value) { return value * broadcast(scale); });
-    });
-  }
-
-  // A sink is there from the start; without one a lane has seen nothing.
-  REGARD_NOINLINE void start_softmax(const AttentionProblem& problem, const AttentionTask& task,
-                                     const Strip<T>& strip) {
-    const int lanes = strip.vectors * kLanes<T>;
-    for (int lane = 0; lane < lanes; lane += kLanes<T>) {
-      store(strip.reference + lane, Vec<T>{});
-      store(strip.limit + lane, broadcast(-kInfinity<T>));
-      store(strip.sum + lane, broadcast(T(-0.0)));
-    }
-    if (!problem.sinks) return;
-    const std::int64_t group = problem.heads / problem.kv_heads;
-    for (int lane = 0; lane < lanes; ++lane) {
-      const double sink = problem.sinks[task.first_head + (strip.first_row + lane) % group];
-      if (sink == -kInfinity<double>) continue;
-      strip.reference[lane] = nearest_finite<T>(sink * kLog2E);
-      strip.limit[lane] = strip.reference[lane] + T(kThreshold);
-      strip.sum[lane] = T(1);
-    }
   }
 
   // Keys [begin, end) of a block whose tiles are computed, without a hidden one between.

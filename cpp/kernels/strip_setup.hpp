@@ -1,0 +1,104 @@
+// How a task's strips begin: where their queries stand, the queries packed into lanes, a softmax that has
+// seen nothing or a sink.
+#pragma once
+
+#include "elements.hpp"
+#include "mask_value.hpp"
+#include "online_softmax.hpp"
+#include "pack.hpp"
+#include "visibility.hpp"
+
+namespace regard {
+namespace {
+
+// Pointers to one column of the strip's rows.
+template <class E, class Data, class T>
+REGARD_INLINE void row_pointers(const AttentionProblem& problem, const Operand& operand,
+                                Data* data, const Strip<T>& strip, std::int64_t column,
+                                E** rows) {
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  if (group == 1) {
+    E* first = static_cast<E*>(data) + strip.first_row * operand.row_stride +
+               column * operand.column_stride;
+    for (int lane = 0; lane < strip.rows; ++lane) rows[lane] = first + lane * operand.row_stride;
+    return;
+  }
+  std::int64_t query = strip.first_row / group, head = strip.first_row % group;
+  for (int lane = 0; lane < strip.rows; ++lane) {
+    rows[lane] = static_cast<E*>(data) + query * operand.row_stride +
+                 head * operand.head_stride + column * operand.column_stride;
+    if (++head == group) {
+      head = 0;
+      ++query;
+    }
+  }
+}
+
+// Lays the workspace out and finds what every strip sees by position. Returns the union, from a
+// whole block on.
+template <class Shape>
+REGARD_NOINLINE KeyInterval locate_strips(const AttentionProblem& problem,
+                                          const AttentionTask& task, void* memory) {
+  using T = typename Shape::Element;
+  lay_out<Shape>(problem, task.row_end - task.row_begin, static_cast<char*>(memory));
+  const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
+  KeyInterval keys{task.kv_len, 0};
+  for (int s = 0; s < work.strip_count; ++s) {
+    Strip<T>& strip = work.strips[s];
+    strip.first_row = task.row_begin + s * Shape::kStripLanes;
+    locate_rows(problem, task, strip);
+    if (strip.slopes) {
+      const std::int64_t group = problem.heads / problem.kv_heads;
+      for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane)
+        strip.slopes[lane] = nearest_finite<T>(
+            problem.alibi_slopes[task.first_head + (strip.first_row + lane) % group] * kLog2E);
+    }
+    if (is_empty(strip.seen)) continue;
+    if (strip.seen.begin < keys.begin) keys.begin = strip.seen.begin;
+    if (strip.seen.end > keys.end) keys.end = strip.seen.end;
+  }
+  keys.begin = keys.begin / Shape::kBlockKeys * Shape::kBlockKeys;
+  return keys;
+}
+
+// Scores come out of the product in log2 units, or, where they are capped, in the units of
+// tanh_of_log2_units.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
+                                  const Strip<T>& strip) {
+  double factor = problem.scale * kLog2E;
+  if (const double softcap = softcap_of<T>(problem); softcap != 0) factor *= 2 / softcap;
+  const T scale = nearest_finite<T>(factor);
+  with_input_element<T>(problem.query.element, [&](auto element) {
+    using From = typename decltype(element)::Type;
+    const From* rows[Shape::kStripLanes];
+    row_pointers(problem, problem.query, task.query, strip, 0, rows);
+    rows_to_lanes<T>(rows, strip.rows, problem.query.column_stride, problem.head_dim,
+                     strip.queries, strip.vectors * kLanes<T>,
+                     [=](Vec<T> value) { return value * broadcast(scale); });
+  });
+}
+
+// A sink is there from the start; without one a lane has seen nothing.
+template <class T>
+REGARD_NOINLINE void start_softmax(const AttentionProblem& problem, const AttentionTask& task,
+                                   const Strip<T>& strip) {
+  const int lanes = strip.vectors * kLanes<T>;
+  for (int lane = 0; lane < lanes; lane += kLanes<T>) {
+    store(strip.reference + lane, Vec<T>{});
+    store(strip.limit + lane, broadcast(-kInfinity<T>));
+    store(strip.sum + lane, broadcast(T(-0.0)));
+  }
+  if (!problem.sinks) return;
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  for (int lane = 0; lane < lanes; ++lane) {
+    const double sink = problem.sinks[task.first_head + (strip.first_row + lane) % group];
+    if (sink == -kInfinity<double>) continue;
+    strip.reference[lane] = nearest_finite<T>(sink * kLog2E);
+    strip.limit[lane] = strip.reference[lane] + T(kThreshold);
+    strip.sum[lane] = T(1);
+  }
+}
+
+}  // namespace
+}  // namespace regard
