@@ -335,5 +335,8 @@ def test_one_head_dim_longer_than_any_tile(dtype, target):
 @pytest.mark.parametrize("exponent", [41, 57, 58, 60])
 def test_a_head_dim_beyond_memory_is_a_memory_error(exponent, target):
     x = np.broadcast_to(np.float32(1), (1, 2**exponent))
+    value = np.ones((1, 1), np.float32)
     with pytest.raises(MemoryError):
-        regard.scaled_dot_product_attention(x, x, np.ones((1, 1), np.float32), threads=3)
+        regard.scaled_dot_product_attention(x, x, value, threads=3)
+    with pytest.raises(MemoryError):
+        regard.explain(x, x, value, threads=3)

@@ -96,6 +96,7 @@ RANGES = [
 ]
 KINDS = [
     ("window", 3, ""),
+    ("window", np.array(3), ""),
     ("window", np.int64(3), ""),
     ("window", 3.0, ""),
     ("window", True, ""),

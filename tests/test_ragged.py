@@ -268,7 +268,11 @@ RANGES = {
     "query-starts-2d": ({"query_starts": np.zeros((2, 2), int)}, "query_starts"),
     "query-starts-0d": ({"query_starts": 0}, "query_starts"),
     "query-starts-none": ({"query_starts": np.zeros(0, int)}, "query_starts"),
-    "query-starts-huge": ({"query_starts": np.array([0, 2**63, 10], np.uint64)}, "query_starts"),
+    "query-starts-huge": (
+        {"query_starts": np.array([0, 2**63, 10], np.uint64)},
+        "query_starts 9223372036854775808",
+    ),
+    "query-starts-uneven": ({"query_starts": [[0], [4, 10]]}, "query_starts"),
     "key-starts-end": ({"key_starts": [0, 12, 22]}, "key_starts 22 23"),
     "key-starts-first": ({"key_starts": [2, 12, 23]}, "key_starts 2 0"),
     "key-starts-fall": ({"key_starts": [0, 24, 23]}, "key_starts"),
@@ -297,6 +301,10 @@ RANGES = {
     "threads": ({"threads": 0}, "threads 0"),
 }
 KINDS = {
+    "query-starts-masked": (
+        {"query_starts": np.ma.array([0, 4, 10], mask=[0, 1, 0])},
+        "query_starts masked",
+    ),
     "query-starts-float": ({"query_starts": [0.0, 4.0, 10.0]}, "query_starts"),
     "query-starts-none": ({"query_starts": None}, "query_starts"),
     "key-starts-float": ({"key_starts": np.array([0.0, 12.0, 23.0])}, "key_starts float64"),

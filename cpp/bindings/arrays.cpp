@@ -143,6 +143,20 @@ std::string to_text(const Shape& shape) {
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 
+py::array as_array(const char* name, py::handle object) {
+  const py::module_ numpy = py::module_::import("numpy");
+  if (py::isinstance(object, numpy.attr("ma").attr("MaskedArray")))
+    throw py::type_error(std::string(name) + " must be a plain array, got a masked array, whose mask "
+                         "would be ignored");
+  try {
+    return numpy.attr("asarray")(object);
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_ValueError)) throw;
+    throw py::value_error(std::string(name) + " must be a number or a regular nested list: " +
+                          std::string(py::str(error.value())));
+  }
+}
+
 bool is_readable(py::handle object, Accepts accepts) {
   Element element;
   return is_readable(object, accepts, element);

@@ -34,6 +34,9 @@ struct ArrayView {
 
 std::string to_text(const Shape& shape);
 
+// np.asarray of a number or a nested list, with errors that name the argument.
+py::array as_array(const char* name, py::handle object);
+
 // Element types that an argument may have.
 enum class Accepts {
   floats,    // float32, float64

@@ -10,21 +10,6 @@ namespace {
 
 std::string type_of(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
 
-// np.asarray, with errors that name the argument.
-py::array as_array(const char* name, py::handle object) {
-  const py::module_ numpy = py::module_::import("numpy");
-  if (py::isinstance(object, numpy.attr("ma").attr("MaskedArray")))
-    throw py::type_error(std::string(name) + " must be a plain array, got a masked array, whose mask "
-                         "would be ignored");
-  try {
-    return numpy.attr("asarray")(object);
-  } catch (py::error_already_set& error) {
-    if (!error.matches(PyExc_ValueError)) throw;
-    throw py::value_error(std::string(name) + " must be a number or a regular nested list: " +
-                          std::string(py::str(error.value())));
-  }
-}
-
 // One whole number for all batch entries, or one each, in [lowest, highest].
 Operand per_entry(const char* name, py::handle object, const AttentionProblem& problem,
                   const Shape& batch, const char* entries, std::int64_t lowest,
@@ -89,7 +74,11 @@ void set_window(AttentionProblem& problem, py::handle window, bool is_causal) {
                            type_of(window));
     const py::sequence pair = py::reinterpret_borrow<py::sequence>(window);
     const Py_ssize_t sides = PySequence_Size(window.ptr());
-    if (sides < 0) throw py::error_already_set();
+    if (sides < 0) {  // an array without axes
+      PyErr_Clear();
+      throw py::type_error("window must be a pair (left, right) of integers or None, got " +
+                           type_of(window));
+    }
     if (sides != 2)
       throw py::value_error("window must be a pair (left, right), got " + std::to_string(sides) +
                             " numbers");

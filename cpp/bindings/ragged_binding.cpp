@@ -11,14 +11,17 @@ namespace {
 // starts[b] is where sequence b begins, the last one is where all end.
 std::vector<std::int64_t> starts_of(const char* name, py::handle object, const char* packed,
                                     py::ssize_t total) {
-  const py::module_ numpy = py::module_::import("numpy");
-  const py::array given = numpy.attr("asarray")(object);
+  const py::array given = as_array(name, object);
   if (given.dtype().kind() != 'i' && given.dtype().kind() != 'u')
     throw py::type_error(std::string(name) + " must be an array of integers, got " +
                          std::string(py::str(given.dtype())));
   if (given.ndim() != 1 || given.shape(0) < 1)
     throw py::value_error(std::string(name) + " must have shape (sequences + 1,), got shape " +
                           to_text(Shape(given.shape(), given.shape() + given.ndim())));
+  const py::object most = py::module_::import("numpy").attr("max")(given);
+  if (most > py::int_(INT64_MAX))
+    throw py::value_error(std::string(name) + " must fit in 64 bits, got " +
+                          std::string(py::str(most)));
   const py::array_t<std::int64_t, py::array::c_style | py::array::forcecast> numbers(given);
   const std::vector<std::int64_t> starts(numbers.data(), numbers.data() + numbers.size());
   if (starts.front() != 0)

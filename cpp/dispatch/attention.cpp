@@ -18,6 +18,11 @@ bool is_empty(const AttentionProblem& problem) {
   return problem.batch.count == 0 || problem.heads == 0 || problem.q_len == 0;
 }
 
+// Throws std::bad_alloc where the workspace's size in bytes might not fit in 64 bits.
+void check_dims(const AttentionProblem& problem) {
+  if (problem.head_dim > kLargestDim || problem.value_dim > kLargestDim) throw std::bad_alloc();
+}
+
 // The keys that the row with the most of them sees by position.
 double most_keys_of_row(const AttentionProblem& problem) {
   const double keys = static_cast<double>(problem.kv_len);
@@ -47,7 +52,7 @@ void over_intervals(KeyInterval keys, std::int64_t interval, Worker& worker, Bod
 void attention_forward(const AttentionProblem& problem, int threads, const StopSignal& signal) {
   const Kernels& kernels = kernels_for(active_target(), problem.scalar);
   if (is_empty(problem)) return;
-  if (problem.head_dim > kLargestDim || problem.value_dim > kLargestDim) throw std::bad_alloc();
+  check_dims(problem);
 
   threads = threads_of(problem, threads);
   const AttentionTasks tasks(problem, kernels, threads);
@@ -86,6 +91,7 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads,
   plan.copies_keys = kernels.attention_copies_keys(problem);
   plan.copies_values = kernels.attention_copies_values(problem);
   if (is_empty(problem)) return plan;
+  check_dims(problem);
 
   plan.threads = threads_of(problem, threads);
   const AttentionTasks tasks(problem, kernels, plan.threads);

@@ -124,7 +124,8 @@ def _quantity(amount: float, unit: str, step: int = 1024) -> str:
         if amount < step or prefix == prefixes[-1]:
             break
         amount /= step
-    return f"{amount:.3g} {prefix}{unit}"
+    number = f"{amount:.0f}" if amount >= 100 else f"{amount:.3g}"
+    return f"{number} {prefix}{unit}"
 
 
 def explain(
