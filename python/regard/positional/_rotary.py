@@ -63,7 +63,8 @@ def rotary(
         Cosines and sines, ``(cos, sin)``, that were worked out before: see `rotary_cache`. Two 2-D
         arrays ``(max_position, rotary_dim / 2)`` are tables whose rows `positions` name, from 0 on;
         arrays ``(*batch, length, rotary_dim / 2)`` with batch axes hold one row for each row of
-        `x`, and `positions` must be left out then.
+        `x`, and `positions` must be left out then. Caches that hold every angle twice, as Hugging
+        Face's do, are passed as ``cos[..., : rotary_dim // 2]``.
     out : ndarray, optional
         Where to write the result: of its type and shape, any strides. It may be `x` itself.
 
