@@ -25,9 +25,10 @@ std::int64_t whole_number_of(const char* name, py::handle value);
 // alive by the caller's references. A signal handler that raises (Ctrl-C) stops it.
 template <class Compute>
 void run_without_gil(Compute compute) {
-  const StopSignal signal{&python_wants_stop, nullptr};
   try {
-    const GilReleased released;
+    GilReleased released;
+    const StopSignal signal{
+        [](void* gil) { return static_cast<GilReleased*>(gil)->handlers_raise(); }, &released};
     compute(signal);
   } catch (const Stopped&) {
     throw py::error_already_set();

@@ -6,31 +6,34 @@
 namespace regard {
 namespace {
 
-template <class Acquire>
-void acquire_or_sleep(Acquire acquire) noexcept {
-#if defined(__GLIBCXX__)
-  try {
-    acquire();
-  } catch (abi::__forced_unwind&) {
-    while (true) pause();
-  }
-#else
-  acquire();
-#endif
+[[noreturn]] void sleep_forever() {
+  while (true) pause();
 }
 
 }  // namespace
 
-GilReleased::~GilReleased() {
-  acquire_or_sleep([this] { PyEval_RestoreThread(state_); });
+GilReleased::GilReleased() : finalizes_(!Py_IsInitialized()), state_(PyEval_SaveThread()) {}
+
+GilReleased::~GilReleased() { acquire(); }
+
+bool GilReleased::handlers_raise() {
+  acquire();
+  const bool raised = PyErr_CheckSignals() != 0;
+  state_ = PyEval_SaveThread();
+  return raised;
 }
 
-bool python_wants_stop(void*) {
-  PyGILState_STATE state{};
-  acquire_or_sleep([&] { state = PyGILState_Ensure(); });
-  const bool wants_stop = PyErr_CheckSignals() != 0;
-  PyGILState_Release(state);
-  return wants_stop;
+void GilReleased::acquire() noexcept {
+  if (!finalizes_ && !Py_IsInitialized()) sleep_forever();
+#if defined(__GLIBCXX__)
+  try {
+    PyEval_RestoreThread(state_);
+  } catch (abi::__forced_unwind&) {
+    sleep_forever();
+  }
+#else
+  PyEval_RestoreThread(state_);
+#endif
 }
 
 }  // namespace regard
