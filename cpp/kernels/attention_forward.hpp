@@ -41,20 +41,17 @@ struct AttentionForward {
     return clamp(strips * Shape::kStripLanes, Shape::kStripLanes, Shape::kMostTaskRows);
   }
 
-  // Packs the queries and clears the results. Returns the keys that some row sees by position, from
+  // Packs the queries. Returns the keys that some row sees by position, from
   // a whole block on.
   static KeyInterval begin(const AttentionProblem& problem, const AttentionTask& task,
                            void* memory) {
     const KeyInterval keys = locate_strips<Shape>(problem, task, memory);
     const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
     for (int s = 0; s < work.strip_count; ++s) {
-      const Strip<T>& strip = work.strips[s];
+      Strip<T>& strip = work.strips[s];
       pack_queries<Shape>(problem, task, strip);
-      const int lanes = strip.vectors * kLanes<T>;
-      const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
-      for (std::int64_t i = 0; i < padded_value_dim * lanes; i += kLanes<T>)
-        store(strip.output + i, Vec<T>{});
       start_softmax(problem, task, strip);
+      strip.is_new = true;
     }
     return keys;
   }
@@ -66,7 +63,7 @@ struct AttentionForward {
     for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
       KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
       for (int s = 0; s < work.strip_count; ++s) {
-        const Strip<T>& strip = work.strips[s];
+        Strip<T>& strip = work.strips[s];
         if (strip.seen.end <= key || strip.seen.begin >= key + Shape::kBlockKeys) continue;
         const Ahead ahead = s + 1 < work.strip_count
                                 ? Ahead{&work.strips[s + 1], key}
@@ -84,6 +81,10 @@ struct AttentionForward {
     for (int s = 0; s < work.strip_count; ++s) {
       const Strip<T>& strip = work.strips[s];
       const int lanes = strip.vectors * kLanes<T>;
+      if (strip.is_new) {
+        for (std::int64_t i = 0; i < problem.value_dim * lanes; i += kLanes<T>)
+          store(strip.output + i, Vec<T>{});
+      }
       for (int lane = 0; lane < lanes; lane += kLanes<T>)
         store(strip.reciprocal + lane, reciprocal_of_sum<T>(load(strip.sum + lane)));
       with_result_element<T>(problem.output.element, [&](auto element) {
@@ -195,20 +196,24 @@ struct AttentionForward {
   // Both products of one strip and one block.
   template <int kVectors>
   REGARD_NOINLINE void block_of_strip(const AttentionProblem& problem, const AttentionTask& task,
-                                      const Strip<T>& strip, const Ahead& ahead,
+                                      Strip<T>& strip, const Ahead& ahead,
                                       const Workspace<T>& work, KeyBlock<T>& block) {
-    Gathered<T> gathered{work.weights, 0, round_up(problem.value_dim, kRows)};
+    const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
+    Gathered<T> gathered{work.weights, 0, strip.is_new ? 0 : padded_value_dim};
     if (sees_all_of(task, strip, block)) {
       provide_keys<T, kRows>(problem, task, work, block);
       start_block_sum<kVectors>(strip);
-      for (; gathered.keys < block.count; gathered.keys += kRows)
+      for (; gathered.keys < block.count; gathered.keys += kRows) {
+        if (strip.is_new)
+          prefetch_output(problem, task, strip, static_cast<int>(gathered.keys) / kRows, block.count / kRows);
         weights_tile<T, kRows, kVectors, Bias::none>(
             block.keys + gathered.keys * block.key_stride, block.key_stride, nullptr, work.softcap,
             strip, problem.head_dim, gathered);
+      }
       end_block_sum<kVectors>(strip);
       provide_values<T, kRows>(problem, task, work, block);
       const Run all{0, block.count};
-      add_values<kVectors, false>(strip, block, &all, 1, gathered);
+      add_values<kVectors, false>(strip, block, &all, 1, gathered.weights, padded_value_dim);
       return;
     }
 
@@ -228,6 +233,7 @@ struct AttentionForward {
       const TileKind kind = kinds[k / kRows];
       prefetch_mask(problem, task, *ahead.strip, ahead.key, Shape::kBlockKeys, k / kRows,
                     kBlockTiles);
+      if (strip.is_new) prefetch_output(problem, task, strip, k / kRows, kBlockTiles);
       if (kind == TileKind::hidden) continue;
       const int end = k + kRows < count ? k + kRows : count;
       if (run_count > 0 && runs[run_count - 1].end == k)
@@ -243,9 +249,9 @@ struct AttentionForward {
     provide_values<T, kRows>(problem, task, work, block);
     // A hidden key's weight of -0.0 times a finite value changes no sum; times NaN or inf it would.
     if (hides_something && !all_values_are_finite(block, problem.value_dim))
-      add_values<kVectors, true>(strip, block, runs, run_count, gathered);
+      add_values<kVectors, true>(strip, block, runs, run_count, gathered.weights, padded_value_dim);
     else
-      add_values<kVectors, false>(strip, block, runs, run_count, gathered);
+      add_values<kVectors, false>(strip, block, runs, run_count, gathered.weights, padded_value_dim);
   }
 
   // Apart from the loop over tiles that see everything, so that the compiler keeps that one lean.
@@ -288,13 +294,14 @@ struct AttentionForward {
   // output += weights value, the block's sum first and then one addition: two levels of summation
   // keep the error near that of a blocked matrix product, however many keys there are.
   template <int kVectors, bool kSelect>
-  REGARD_NOINLINE void add_values(const Strip<T>& strip, const KeyBlock<T>& block,
-                                  const Run* runs, int run_count, const Gathered<T>& gathered) {
+  REGARD_NOINLINE void add_values(Strip<T>& strip, const KeyBlock<T>& block, const Run* runs,
+                                  int run_count, const T* all_weights,
+                                  std::int64_t padded_value_dim) {
     constexpr int kWidth = kVectors * kLanes<T>;
-    for (std::int64_t d = 0; d < gathered.padded_value_dim; d += kRows) {
+    for (std::int64_t d = 0; d < padded_value_dim; d += kRows) {
       Accumulators<T, kRows, kVectors> acc;
       clear<T, kRows, kVectors>(acc);
-      const T* weights = gathered.weights;
+      const T* weights = all_weights;
       for (int i = 0; i < run_count; ++i) {
         const int keys = runs[i].end - runs[i].begin;
         multiply_columns<T, kRows, kVectors, kSelect>(
@@ -303,6 +310,10 @@ struct AttentionForward {
         weights += keys * kWidth;
       }
       T* output = strip.output + d * kWidth;
+      if (strip.is_new) {
+        store_tile<T, kRows, kVectors>(acc, output);
+        continue;
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
@@ -311,6 +322,7 @@ struct AttentionForward {
           store(to, load<T>(to) + acc[r][v]);
         }
     }
+    strip.is_new = false;
   }
 
   template <int kVectors, Bias kBias>

@@ -54,7 +54,7 @@ template <class T>
 struct Gathered {
   T* weights;  // [keys][lanes]
   std::int64_t keys;
-  std::int64_t padded_value_dim;
+  std::int64_t output_rows;  // of strip.output that hold something
 };
 
 // Tanh of a stored tile of scores, which come in units of softcap / (2 log2(e)).
@@ -154,7 +154,7 @@ REGARD_NOINLINE void move_references(const T* bias, const Strip<T>& strip,
       T* weight = gathered.weights + k * kWidth + lane;
       store(weight, load<T>(weight) * factor);
     }
-    for (std::int64_t row = 0; row < gathered.padded_value_dim; ++row) {
+    for (std::int64_t row = 0; row < gathered.output_rows; ++row) {
       T* output = strip.output + row * kWidth + lane;
       store(output, load<T>(output) * factor);
     }

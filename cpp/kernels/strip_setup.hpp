@@ -79,6 +79,27 @@ REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Attenti
   });
 }
 
+// Asks for one of `parts` parts of the rows that a strip will write in the end, all of which would fill
+// the processor's queue. Inline, or GCC takes a call that only prefetches for one that does nothing.
+template <class T>
+REGARD_INLINE void prefetch_output(const AttentionProblem& problem, const AttentionTask& task,
+                                   const Strip<T>& strip, int part, int parts) {
+  if (problem.output.column_stride != 1) return;
+  const std::int64_t bytes = result_bytes<T>(problem.output.element);
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  for (int lane = strip.rows * part / parts; lane < strip.rows * (part + 1) / parts; ++lane) {
+    std::int64_t query = strip.first_row + lane, head = 0;
+    if (group > 1) {
+      head = query % group;
+      query /= group;
+    }
+    const char* row = static_cast<const char*>(task.output) +
+                      (query * problem.output.row_stride + head * problem.output.head_stride) * bytes;
+    for (std::int64_t byte = 0; byte < problem.value_dim * bytes; byte += 64)
+      __builtin_prefetch(row + byte, 1);
+  }
+}
+
 // A sink is there from the start; without one a lane has seen nothing.
 template <class T>
 REGARD_NOINLINE void start_softmax(const AttentionProblem& problem, const AttentionTask& task,
