@@ -20,17 +20,26 @@ def plain(dtype=np.float32, *, q_len=300, kv_len=700):
     return normal(dtype, (2, 4, q_len, 16), (2, 2, kv_len, 16), (2, 2, kv_len, 12))
 
 
-def seen_tiles(explanation, seen):
+def strip_starts(explanation, rows, mask):
+    """Where strips begin: one behind another, or, where a mask has rows of its own, anew at every
+    128 rows and then as wide as each other, to a third of a strip (a vector)."""
+    if mask is None or np.ndim(mask) < 2 or mask.shape[-2] == 1:
+        return np.arange(0, rows, explanation.strip_rows)
+    vector = explanation.strip_rows // 3
+    parts = np.array_split(np.arange(0, 128, vector), -(-128 // explanation.strip_rows))
+    starts = [start + part[0] for start in range(0, rows, 128) for part in parts]
+    return np.array([start for start in starts if start < rows])
+
+
+def seen_tiles(explanation, seen, mask):
     """Tiles that hold something visible. A strip's rows are the heads of a group, query
     after query."""
     heads, q_len, kv_len = seen.shape[-3:]
-    group = heads // explanation.kv_heads
-    rows, keys = explanation.strip_rows, explanation.tile_keys
-    seen = seen.reshape(-1, group, q_len, kv_len).swapaxes(1, 2).reshape(-1, q_len * group, kv_len)
-    padding = (0, 0), (0, -seen.shape[1] % rows), (0, -kv_len % keys)
-    tiles = np.pad(seen, padding)
-    tiles = tiles.reshape(len(seen), tiles.shape[1] // rows, rows, tiles.shape[2] // keys, keys)
-    return tiles.any(axis=(2, 4))
+    rows, group = q_len * heads // explanation.kv_heads, heads // explanation.kv_heads
+    seen = seen.reshape(-1, group, q_len, kv_len).swapaxes(1, 2).reshape(-1, rows, kv_len)
+    strips = np.logical_or.reduceat(seen, strip_starts(explanation, rows, mask), axis=1)
+    keys = np.arange(0, kv_len, explanation.tile_keys)
+    return np.logical_or.reduceat(strips, keys, axis=2)
 
 
 BLOCKS = np.zeros((300, 700), bool)
@@ -57,7 +66,7 @@ def test_tiles_that_are_seen(options, target):
     arrays = plain()
     explanation = regard.explain(*arrays, **options)
     seen = lay_out(*arrays, **options, precision=np.float64).seen
-    tiles = seen_tiles(explanation, seen)
+    tiles = seen_tiles(explanation, seen, options.get("mask"))
     assert explanation.tiles == tiles.size
     assert explanation.tiles_computed == tiles.sum()
     assert explanation.tiles_biased <= explanation.tiles_computed
@@ -72,7 +81,7 @@ def test_explanations_of_everything(case, storage, target):
     problem = case.build(storage)
     explanation = regard.explain(*problem.arrays, **problem.options)
     seen = lay_out(*problem.arrays, **problem.options, precision=np.float64).seen
-    tiles = seen_tiles(explanation, seen)
+    tiles = seen_tiles(explanation, seen, problem.options.get("mask"))
     assert explanation.tiles == tiles.size
     assert tiles.sum() <= explanation.tiles_computed <= tiles.size
     assert seen.sum() <= explanation.scores_computed <= seen.size

@@ -11,20 +11,21 @@ namespace {
 // Enough tasks a thread that the last one to finish keeps nobody waiting for long: with 12, for a
 // twenty-fourth of the time on average.
 constexpr std::int64_t kTasksPerThread = 12;
-// Unless threads would have nothing to do, a task has so many strips: it reads all keys for them.
-constexpr std::int64_t kFewStrips = 2;
+// Unless threads would have nothing to do, a task has so many units of rows: it reads all keys for them.
+constexpr std::int64_t kFewUnits = 2;
 
 }  // namespace
 
 AttentionTasks::AttentionTasks(const AttentionProblem& problem, const Kernels& kernels, int threads)
-    : problem_(problem), strip_lanes_(kernels.strip_lanes), rows_limit_(kernels.attention_task_rows(problem)) {
+    : problem_(problem), row_unit_(kernels.attention_row_unit(problem)),
+      rows_limit_(kernels.attention_task_rows(problem)) {
   const std::int64_t group = problem.heads / problem.kv_heads;
   const std::int64_t heads = problem.batch.count * problem.kv_heads;
   if (threads > 1) {
     const std::int64_t wanted = ceil_div(kTasksPerThread * threads, heads);
-    const std::int64_t strips = ceil_div(group * problem.q_len, wanted * strip_lanes_);
-    const std::int64_t least = heads < threads ? 1 : kFewStrips;
-    rows_limit_ = std::min(rows_limit_, std::max(strips, least) * strip_lanes_);
+    const std::int64_t units = ceil_div(group * problem.q_len, wanted * row_unit_);
+    const std::int64_t least = heads < threads ? 1 : kFewUnits;
+    rows_limit_ = std::min(rows_limit_, std::max(units, least) * row_unit_);
   }
   if (!problem.query_starts) {
     const std::int64_t rows = group * problem.q_len;
@@ -47,14 +48,14 @@ std::int64_t AttentionTasks::rows_of_entry(std::int64_t entry) const {
   return group * (problem_.query_starts[entry + 1] - problem_.query_starts[entry]);
 }
 
-// A last part of less than one strip would read all keys for a few rows: it joins the others.
+// A last part of less than one unit would read all keys for a few rows: it joins the others.
 std::int64_t AttentionTasks::parts_of(std::int64_t rows) const {
   if (rows <= rows_limit_) return rows > 0 ? 1 : 0;
-  return ceil_div(rows - strip_lanes_ + 1, rows_limit_);
+  return ceil_div(rows - row_unit_ + 1, rows_limit_);
 }
 
 std::int64_t AttentionTasks::rows_of_part(std::int64_t rows, std::int64_t parts) const {
-  return ceil_div(ceil_div(rows, strip_lanes_), parts) * strip_lanes_;
+  return ceil_div(ceil_div(rows, row_unit_), parts) * row_unit_;
 }
 
 // Heads outside, so that a head's keys stay in cache; within one, the last rows first, which are the

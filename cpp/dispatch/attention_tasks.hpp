@@ -24,7 +24,7 @@ class AttentionTasks {
   std::int64_t rows_of_entry(std::int64_t entry) const;
 
   const AttentionProblem& problem_;
-  std::int64_t strip_lanes_;
+  std::int64_t row_unit_;
   std::int64_t rows_limit_;
   std::int64_t most_rows_ = 0;
   std::int64_t count_ = 0;

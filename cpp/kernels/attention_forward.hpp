@@ -37,8 +37,10 @@ struct AttentionForward {
   static std::int64_t task_rows(const AttentionProblem& problem) {
     const std::int64_t bytes_of_row =
         (problem.head_dim + problem.value_dim) * static_cast<std::int64_t>(sizeof(T));
-    const std::int64_t strips = Shape::kTaskBytes / (bytes_of_row * Shape::kStripLanes);
-    return clamp(strips * Shape::kStripLanes, Shape::kStripLanes, Shape::kMostTaskRows);
+    const std::int64_t unit = row_unit<Shape>(problem);
+    const std::int64_t units = (Shape::kTaskBytes / bytes_of_row + unit / 2) / unit;
+    const std::int64_t most_units = Shape::kMostTaskRows / unit;
+    return clamp(units, 1, most_units > 1 ? most_units : 1) * unit;
   }
 
   // Packs the queries. Returns the keys that some row sees by position, from

@@ -17,6 +17,7 @@ constexpr Kernels kernels_of() {
   return {
       Attention::workspace_bytes,
       Attention::task_rows,
+      row_unit<Shape>,
       Attention::begin,
       Attention::advance,
       Attention::finish,

@@ -10,6 +10,7 @@ struct Kernels {
   // Attention works in a workspace of this many bytes, aligned to 64.
   std::int64_t (*attention_workspace_bytes)(const AttentionProblem&, std::int64_t task_rows);
   std::int64_t (*attention_task_rows)(const AttentionProblem&);  // at most so many a task
+  std::int64_t (*attention_row_unit)(const AttentionProblem&);  // a task's rows come in this many
   KeyInterval (*attention_begin)(const AttentionProblem&, const AttentionTask&, void* workspace);
   void (*attention_advance)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
                             std::int64_t key_end, void* workspace);
@@ -21,7 +22,7 @@ struct Kernels {
   bool (*attention_copies_values)(const AttentionProblem&);
   std::int64_t tile_keys;
   std::int64_t block_keys;   // intervals of keys begin at multiples of this
-  std::int64_t strip_lanes;  // rows of a task come in this many at no waste
+  std::int64_t strip_lanes;  // a strip has at most so many rows
 
   std::int64_t (*matmul_workspace_bytes)(const MatmulProblem&);
   void (*matmul)(const MatmulProblem&, const MatmulTask&, void* workspace);

@@ -45,7 +45,7 @@ REGARD_NOINLINE KeyInterval locate_strips(const AttentionProblem& problem,
   KeyInterval keys{task.kv_len, 0};
   for (int s = 0; s < work.strip_count; ++s) {
     Strip<T>& strip = work.strips[s];
-    strip.first_row = task.row_begin + s * Shape::kStripLanes;
+    strip.first_row += task.row_begin;
     locate_rows(problem, task, strip);
     if (strip.slopes) {
       const std::int64_t group = problem.heads / problem.kv_heads;

@@ -24,6 +24,10 @@ struct TileShape {
   // what it costs to copy a block, by the number of rows: 384 at head_dim 64, 192 at 128.
   static constexpr std::int64_t kTaskBytes = 192 * 1024;
   static constexpr std::int64_t kMostTaskRows = 16 * kStripLanes;
+  // Where a mask has rows of its own, no strip crosses a multiple of this many rows: masks made of
+  // blocks have blocks of 64 or 128, and a strip across two of them computes what either sees.
+  static constexpr std::int64_t kMaskRows = 128;
+  static_assert(kMaskRows % kLanes<T> == 0, "a chunk of rows is a whole number of vectors");
 
   static_assert(kRows * kVectors + kVectors + 1 <= kRegisters, "the tile does not fit in registers");
   static_assert(kBlockKeys % kRows == 0, "a block is a whole number of tiles");
@@ -32,7 +36,7 @@ struct TileShape {
 
 template <class T>
 struct Strip {
-  std::int64_t first_row;  // of the task's kv head, as in AttentionTask
+  std::int64_t first_row;  // among the kv head's, as in AttentionTask
   int rows;                // lanes in use
   int vectors;             // lanes / kLanes<T>
   bool is_new;             // no block has written to output yet
@@ -83,6 +87,12 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+// Tasks begin at multiples of so many rows, and no strip crosses one.
+template <class Shape>
+REGARD_INLINE std::int64_t row_unit(const AttentionProblem& problem) {
+  return problem.mask.data && problem.mask.row_stride != 0 ? Shape::kMaskRows : Shape::kStripLanes;
+}
+
 // Lays a Workspace out in `memory`, itself first. Returns its size in bytes, which is all that
 // happens where memory is null.
 template <class Shape, class T = typename Shape::Element>
@@ -101,15 +111,26 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
 
   Workspace<T> work{};
   work.softcap = static_cast<T>(softcap_of<T>(problem) * kLog2E);
-  work.strip_count = static_cast<int>((task_rows + Shape::kStripLanes - 1) / Shape::kStripLanes);
-  work.strips = reinterpret_cast<Strip<T>*>(
-      take(work.strip_count * static_cast<std::int64_t>(sizeof(Strip<T>))));
-  for (int s = 0; s < work.strip_count; ++s) {
+  const std::int64_t unit = row_unit<Shape>(problem);
+  const int strips_of_unit = static_cast<int>(unit + Shape::kStripLanes - 1) / Shape::kStripLanes;
+  work.strips = reinterpret_cast<Strip<T>*>(take((task_rows + unit - 1) / unit * strips_of_unit *
+                                                 static_cast<std::int64_t>(sizeof(Strip<T>))));
+  int strips_left = 0, vectors_left = 0;  // of the unit
+  for (std::int64_t row = 0; row < task_rows;) {
+    if (strips_left == 0) {
+      strips_left = strips_of_unit;
+      vectors_left = static_cast<int>(unit) / kLanes<T>;
+    }
+    const int vectors = (vectors_left + strips_left - 1) / strips_left;
+    const std::int64_t left = task_rows - row;
     Strip<T> strip{};
-    const std::int64_t left = task_rows - s * Shape::kStripLanes;
-    strip.rows = static_cast<int>(left < Shape::kStripLanes ? left : Shape::kStripLanes);
+    strip.first_row = row;
+    strip.rows = left < vectors * kLanes<T> ? static_cast<int>(left) : vectors * kLanes<T>;
     strip.vectors = (strip.rows + kLanes<T> - 1) / kLanes<T>;
     const std::int64_t lanes = strip.vectors * kLanes<T>;
+    row += lanes;
+    vectors_left -= vectors;
+    --strips_left;
     strip.queries = take_elements(problem.head_dim * lanes);
     strip.output = take_elements(padded_value_dim * lanes);
     strip.reference = take_elements(lanes);
@@ -121,7 +142,8 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
     strip.first_key = reinterpret_cast<std::int64_t*>(take(lanes * 8));
     strip.end_key = reinterpret_cast<std::int64_t*>(take(lanes * 8));
     if (problem.alibi_slopes) strip.slopes = take_elements(lanes);
-    if (memory) work.strips[s] = strip;
+    if (memory) work.strips[work.strip_count] = strip;
+    ++work.strip_count;
   }
   const std::int64_t lanes =
       round_up(task_rows < Shape::kStripLanes ? task_rows : Shape::kStripLanes, kLanes<T>);
