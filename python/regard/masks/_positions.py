@@ -68,8 +68,7 @@ def causal(
     <BLANKLINE>
            [[1, 1, 1, 0, 0]]])
     """
-    q_len = count("q_len", q_len)
-    kv_len = q_len if kv_len is None else count("kv_len", kv_len)
+    q_len, kv_len = _sizes(q_len, kv_len)
     last_visible = np.arange(q_len)[:, None] + diagonals(query_offset, 0, q_len, kv_len)
     return np.arange(kv_len) <= last_visible
 
@@ -135,8 +134,7 @@ def window(
            [1, 1, 1, 0],
            [1, 0, 1, 1]])
     """
-    q_len = count("q_len", q_len)
-    kv_len = q_len if kv_len is None else count("kv_len", kv_len)
+    q_len, kv_len = _sizes(q_len, kv_len)
     if not isinstance(window, tuple | list):
         raise TypeError(f"window must be a pair (left, right), got {type(window).__name__}")
     if len(window) != 2:
@@ -202,8 +200,7 @@ def prefix(
            [1, 1, 1, 0],
            [1, 1, 1, 1]])
     """
-    q_len = count("q_len", q_len)
-    kv_len = q_len if kv_len is None else count("kv_len", kv_len)
+    q_len, kv_len = _sizes(q_len, kv_len)
     in_prefix = np.arange(kv_len) < lengths("prefix_lengths", prefix_lengths, kv_len)
     before = causal(q_len, kv_len, query_offset=query_offset)
     try:
@@ -213,3 +210,8 @@ def prefix(
             "prefix_lengths and query_offset must broadcast, got shapes "
             f"{np.shape(prefix_lengths)} and {np.shape(query_offset)}"
         ) from None
+
+
+def _sizes(q_len: SupportsIndex, kv_len: SupportsIndex | None) -> tuple[int, int]:
+    queries = count("q_len", q_len)
+    return queries, queries if kv_len is None else count("kv_len", kv_len)
