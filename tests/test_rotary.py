@@ -259,6 +259,21 @@ def test_a_cache_gives_the_bits_of_the_positions(dtype, kept_in, interleaved):
             assert_same_bits(rotary(x, cache=list(rows), **options), wanted)
 
 
+@pytest.mark.parametrize("rotary_dim", [2, 4, 6, 8])
+def test_a_cache_with_every_angle_twice_is_passed_by_half(rotary_dim):
+    x = normal((3, 8))
+    table = rotary_cache(3, rotary_dim)
+    twice = (np.concatenate([part, part], axis=-1) for part in table)
+    half = [part[..., : rotary_dim // 2] for part in twice]
+    assert_same_bits(rotary(x, cache=half), rotary(x, rotary_dim=rotary_dim))
+
+
+def test_the_pairing_may_be_a_bool_of_numpy():
+    x = normal((3, 8))
+    assert_same_bits(rotary(x, interleaved=np.True_), rotary(x, interleaved=True))
+    assert_same_bits(rotary(x, interleaved=np.bool_(False)), rotary(x))
+
+
 def test_a_cache_may_be_a_list_and_of_any_type():
     x = normal((3, 4), "float64")
     for dtype in ("float16", "float32"):

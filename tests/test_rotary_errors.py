@@ -7,6 +7,15 @@ from regard.positional import rotary, rotary_cache
 
 X = np.zeros((2, 3, 5, 8), np.float32)
 TABLE = rotary_cache(6, 8)
+DOUBLED = (
+    "cache must have rotary_dim / 2 columns, got {} beside {}: if it holds every angle twice, as "
+    "Hugging Face's does, pass cos[..., :rotary_dim//2] and sin[..., :rotary_dim//2]"
+)
+
+
+def twice(cache):
+    """As Hugging Face keeps it."""
+    return [np.concatenate([part, part], axis=-1) for part in cache]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +66,26 @@ TABLE = rotary_cache(6, 8)
         (lambda: rotary(X, base=np.inf), ValueError, None),
         (lambda: rotary(X, base="1e4"), TypeError, "base must be a real number, got str"),
         (
+            lambda: rotary(X, base=np.ones(3)),
+            TypeError,
+            "base must be a real number, got ndarray",
+        ),
+        (
+            lambda: rotary(X, base=np.ones(3), cache=TABLE),
+            TypeError,
+            "base must be a real number, got ndarray",
+        ),
+        (lambda: rotary(X, base="1e4", cache=TABLE), TypeError, None),
+        (lambda: rotary(X, base=None, inverse_frequencies=np.ones(4)), TypeError, None),
+        (
+            lambda: rotary(X, interleaved=1),
+            TypeError,
+            "interleaved must be True or False, got int",
+        ),
+        (lambda: rotary(X, interleaved="yes"), TypeError, None),
+        (lambda: rotary(X, interleaved=None), TypeError, None),
+        (lambda: rotary(X, interleaved=np.ones(2, bool)), TypeError, None),
+        (
             lambda: rotary(X, inverse_frequencies=[1, 0.1, 0.01, 0.001], base=500),
             ValueError,
             "inverse_frequencies already says how far each pair turns: leave base out",
@@ -91,9 +120,35 @@ TABLE = rotary_cache(6, 8)
             "cache already says how far each pair turns: leave inverse_frequencies out",
         ),
         (
+            lambda: rotary(X, cache=TABLE, rotary_dim=2),
+            ValueError,
+            "rotary_dim must be twice the pairs of cache, got 2 and 4 pairs",
+        ),
+        (
             lambda: rotary(X, cache=TABLE, rotary_dim=4),
             ValueError,
-            "rotary_dim must be twice the pairs of cache, got 4 and 4 pairs",
+            DOUBLED.format(4, "rotary_dim 4"),
+        ),
+        (
+            lambda: rotary(X, cache=twice(TABLE), rotary_dim=8),
+            ValueError,
+            DOUBLED.format(8, "rotary_dim 8"),
+        ),
+        (lambda: rotary(X, cache=twice(TABLE)), ValueError, DOUBLED.format(8, "head_dim 8")),
+        (
+            lambda: rotary(X, cache=twice(rotary_cache(6, 6))),
+            ValueError,
+            DOUBLED.format(6, "head_dim 8"),
+        ),
+        (
+            lambda: rotary(X, cache=twice(rotary_cache(np.zeros((2, 5), int), 8))),
+            ValueError,
+            DOUBLED.format(8, "head_dim 8"),
+        ),
+        (
+            lambda: rotary(X, cache=rotary_cache(6, 20)),
+            ValueError,
+            "rotary_dim must be at most head_dim, got 20 and 8",
         ),
         (
             lambda: rotary(X, np.arange(2, 7), cache=TABLE),

@@ -106,3 +106,10 @@ def real_number(name: str, value: SupportsFloat) -> float:
         return float(value)
     except OverflowError:
         return math.inf
+
+
+def flag(name: str, value: bool) -> bool:
+    """Return a bool, or raise TypeError: what is merely true may be a slip."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
+    return bool(value)
