@@ -39,7 +39,12 @@ def twice(cache):
             "positions must be an int or an integer array, got float64",
         ),
         (lambda: rotary(X, np.ones(5, bool)), TypeError, None),
-        (lambda: rotary(X, [10**30] * 5), TypeError, None),
+        (
+            lambda: rotary(X, [10**30] * 5),
+            ValueError,
+            f"positions must fit in 64 bits, got {10**30}",
+        ),
+        (lambda: rotary(X, [10**30, 1, 2, 3, "4"]), TypeError, None),
         (
             lambda: rotary(X, 3),
             ValueError,

@@ -84,6 +84,23 @@ def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
     )
 
 
+def integers(
+    name: str, value: ArrayLike, wanted: str = "an int or an integer array"
+) -> NDArray[Any]:
+    """Return an array of integers, or raise an error that names the argument and what is wanted."""
+    array = np.array(None) if value is None else as_array(name, value)
+    if array.size == 0 and isinstance(value, list | tuple):
+        return array.astype(np.int64)  # NumPy's type for no numbers is float64
+    if array.dtype.kind in "iu":
+        return array
+    if array.dtype.kind == "O":
+        if array.size and all(type(each) is int for each in array.flat):
+            raise ValueError(f"{name} must fit in 64 bits, got {max(array.flat, key=abs)}")
+        if array.ndim == 0:
+            raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
+    raise TypeError(f"{name} must be {wanted}, got {array.dtype}")
+
+
 def count(name: str, value: SupportsIndex, minimum: int = 0) -> int:
     """Return a length as an int, or raise TypeError or ValueError naming it."""
     # bool has __index__; a length of True is a slip.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import as_array, count, flag, real_number
+from regard._inputs import count, flag, integers, real_number
 from regard._storage import compute_type, floating, stored
 from regard.positional._frequencies import DEFAULT_BASE, geometric, given
 
@@ -130,7 +130,7 @@ def rotary(
         if positions is None:
             rows = np.arange(source.shape[-2])
         else:
-            rows = _integers("positions", positions)
+            rows = integers("positions", positions)
             _check_rows("positions", rows.shape, source.shape)
         if rotary_dim is None and inverse_frequencies is None:
             rotary_dim = source.shape[-1]
@@ -207,7 +207,7 @@ def rotary_cache(
         raise TypeError("rotary_dim must be an int, or inverse_frequencies must be given")
     else:
         frequencies = geometric(_even(rotary_dim), base)
-    rows = _integers("positions", positions)
+    rows = integers("positions", positions)
     if rows.ndim == 0:
         rows = np.arange(count("positions", rows.item()))
     angle = rows[..., None] * frequencies
@@ -269,7 +269,7 @@ def _looked_up(
         if stored_rows < length:
             raise ValueError(f"cache must have a row for each of {length}, got {stored_rows} rows")
         return cos[:length], sin[:length]
-    rows = _integers("positions", positions)
+    rows = integers("positions", positions)
     _check_rows("positions", rows.shape, shape)
     outside = rows[(rows < 0) | (rows >= stored_rows)]
     if outside.size:
@@ -277,13 +277,6 @@ def _looked_up(
             f"positions must be in 0 .. {stored_rows - 1}, the rows of the cache, got {outside[0]}"
         )
     return cos[rows], sin[rows]
-
-
-def _integers(name: str, value: ArrayLike) -> Array:
-    array = as_array(name, value)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be an int or an integer array, got {array.dtype}")
-    return array
 
 
 def _check_rows(name: str, rows: tuple[int, ...], shape: tuple[int, ...]) -> None:
