@@ -41,6 +41,11 @@ from regard import masks
             f"query_offset must fit in 64 bits, got {2**70}",
         ),
         (
+            lambda: masks.causal(3, query_offset=np.array([1, 2], object)),
+            TypeError,
+            "query_offset must be an int or an integer array, got object",
+        ),
+        (
             lambda: masks.causal(3, query_offset=[1, None]),
             TypeError,
             "query_offset must be an int or an integer array, got object",

@@ -63,9 +63,17 @@ RANGES = [
     ("key_lengths", BEYOND, ""),
     ("key_lengths", -(2**63), ""),
     ("key_lengths", np.array([0, 2**63], np.uint64), ""),
+    ("key_lengths", [BEYOND, 1], str(BEYOND)),
+    ("key_lengths", (3, -BEYOND), str(-BEYOND)),
+    ("key_lengths", [], "0 2"),
+    ("key_lengths", (), "0 2"),
+    ("key_lengths", [[], []], "2 0"),
     ("query_offset", np.array([1, 2, 3]), "3 2"),
     ("query_offset", np.ones((2, 14), int), "2 14"),
     ("query_offset", BEYOND, ""),
+    ("query_offset", [BEYOND, 1], str(BEYOND)),
+    ("query_offset", [[1], [-BEYOND]], str(-BEYOND)),
+    ("query_offset", [], "0 2"),
     ("softcap", 0, "0"),
     ("softcap", 0.0, "0"),
     ("softcap", -0.0, ""),
@@ -107,15 +115,22 @@ KINDS = [
     ("window", ("1", 2), ""),
     ("window", (None, np.float32(1)), ""),
     ("window", np.array([1.0, 2.0]), ""),
+    ("window", np.array([[1], [2]]), "numpy.ndarray"),
+    ("window", ([1], 2), "list"),
     ("window", Anything(), ""),
     ("key_lengths", 1.0, ""),
     ("key_lengths", np.float32(3), ""),
     ("key_lengths", np.array([1.0, 2.0]), "float64"),
     ("key_lengths", "3", ""),
     ("key_lengths", (1, None), ""),
+    ("key_lengths", [BEYOND, None], "object"),
+    ("key_lengths", np.array([1, 2], object), "object"),
+    ("key_lengths", np.array([]), "float64"),
+    ("key_lengths", [1, 2.5], "float64"),
     ("key_lengths", Anything(), ""),
     ("query_offset", 1.5, ""),
     ("query_offset", (1, None), ""),
+    ("query_offset", np.zeros((2, 0)), "float64"),
     ("softcap", "30", ""),
     ("softcap", 1j, ""),
     ("softcap", np.ones(3), ""),
@@ -165,6 +180,12 @@ def test_refused_without_anything_to_compute(error, name, value, words, target):
     }
     with pytest.raises(error, match=says(*words)):
         call(**{name: value}, **halves)
+
+
+def test_an_empty_list_is_one_of_no_batch_entries(target):
+    inputs = [normal(0, 14, 5, 64), normal(0, 7, 11, 64), normal(0, 7, 11, 32)]
+    output = sdpa(*inputs, key_lengths=[], query_offset=())
+    assert output.shape == (0, 14, 5, 32)
 
 
 WRONG = {

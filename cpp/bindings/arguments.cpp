@@ -29,7 +29,11 @@ std::int64_t whole_number_of(const char* name, py::handle value) {
   if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr()))
     throw py::type_error(std::string(name) + " must be an integer, got " + kind_of(value));
   const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
-  if (!index) throw py::error_already_set();
+  if (!index) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
+    PyErr_Clear();  // an array of several, which has a place for the method but no integer
+    throw py::type_error(std::string(name) + " must be an integer, got " + kind_of(value));
+  }
   int overflow = 0;
   const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0)

@@ -94,8 +94,11 @@ def integers(
     if array.dtype.kind in "iu":
         return array
     if array.dtype.kind == "O":
-        if array.size and all(type(each) is int for each in array.flat):
-            raise ValueError(f"{name} must fit in 64 bits, got {max(array.flat, key=abs)}")
+        # NumPy has no type for Python's integers beyond 64 bits, and leaves them as objects.
+        numbers = list(array.flat) if all(type(each) is int for each in array.flat) else []
+        beyond = [number for number in numbers if not -(2**63) <= number < 2**63]
+        if beyond:
+            raise ValueError(f"{name} must fit in 64 bits, got {beyond[0]}")
         if array.ndim == 0:
             raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
     raise TypeError(f"{name} must be {wanted}, got {array.dtype}")
