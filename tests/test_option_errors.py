@@ -261,3 +261,41 @@ def test_out_over_slopes_or_sinks(name, dtype, target):
     except ValueError:
         wanted = np.full_like(memory, 0.25)
     assert_same_bits(memory, wanted)
+
+
+class Tensor:
+    """Of another library: it has a type and axes, but not NumPy's."""
+
+    dtype, ndim, shape = "float32", 0, ()
+
+    def __float__(self):
+        return 2.0
+
+
+@pytest.mark.parametrize("option", ["scale", "softcap"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(True, np.True_, "2", b"2", 2j, [2.0], Tensor()),
+        *(np.complex64(2), np.str_("2"), np.datetime64(2, "s"), np.void(b"12")),
+        *(np.array([2.0]), np.array(2, bool), np.array(2.0, object)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_real_number(option, value, target):
+    x = np.ones((5, 8), np.float32)
+    with pytest.raises(TypeError, match=f"^{option} must be a real number, got .*"):
+        sdpa(x, x, x, **{option: value})
+
+
+@pytest.mark.parametrize("name", ["complex32", "bcomplex32"])
+def test_complex_numbers_of_small_types_are_refused(name, target):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    if not hasattr(ml_dtypes, name):
+        pytest.skip("this ml_dtypes has no complex types")
+    number = getattr(ml_dtypes, name)(2)
+    x = np.ones((5, 8), np.float32)
+    with pytest.raises(TypeError, match=r"^scale must be a real number"):
+        sdpa(x, x, x, scale=number)
+    with pytest.raises(TypeError, match=r"^base must be a real number"):
+        regard.positional.rotary(x, base=number)

@@ -1,5 +1,7 @@
 #include "arguments.hpp"
 
+#include <pybind11/numpy.h>
+
 #include <cmath>
 #include <string>
 
@@ -15,12 +17,23 @@ bool is_numpy_bool(py::handle value) {
   return name == "numpy.bool" || name == "numpy.bool_";
 }
 
-// A Python float or int, or a NumPy scalar or 0-d array of integers or floats.
+// Integers and floats, and what other packages register with NumPy that is no wider than float64:
+// bfloat16, but no complex type.
+bool is_real_type(const py::dtype& type) {
+  constexpr int kFirstUserType = 256;  // NPY_USERDEF
+  const char kind = type.kind();
+  if (type.num() < kFirstUserType) return kind == 'f' || kind == 'i' || kind == 'u';
+  const py::module_ numpy = py::module_::import("numpy");
+  return numpy.attr("can_cast")(type, py::dtype::of<double>()).cast<bool>();
+}
+
+// A Python float or int, or a NumPy scalar or 0-d array of real numbers.
 bool is_real_number(py::handle value) {
   if (PyFloat_Check(value.ptr()) || PyLong_CheckExact(value.ptr())) return true;
-  if (!py::hasattr(value, "dtype") || !py::hasattr(value, "ndim")) return false;
-  const std::string kind = py::str(value.attr("dtype").attr("kind"));
-  return value.attr("ndim").cast<int>() == 0 && (kind == "f" || kind == "i" || kind == "u");
+  const py::module_ numpy = py::module_::import("numpy");
+  if (!py::isinstance(value, numpy.attr("generic")) && !py::isinstance<py::array>(value))
+    return false;
+  return value.attr("ndim").cast<int>() == 0 && is_real_type(py::dtype(value.attr("dtype")));
 }
 
 }  // namespace

@@ -120,12 +120,20 @@ def count(name: str, value: SupportsIndex, minimum: int = 0) -> int:
 
 def real_number(name: str, value: SupportsFloat) -> float:
     """Return a real number as a float, inf for an int that no float holds, or raise TypeError."""
-    if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
+    is_real = isinstance(value, int | float | np.integer | np.floating) or _is_foreign_real(value)
+    if not is_real or isinstance(value, bool):
         raise TypeError(f"{name} must be a real number, got {type(value).__name__}")
     try:
         return float(value)
     except OverflowError:
         return math.inf
+
+
+def _is_foreign_real(value: object) -> bool:
+    """Tell whether this is a scalar of bfloat16 or of another real type that is not NumPy's own."""
+    if not isinstance(value, np.generic) or value.dtype.isbuiltin != 2:
+        return False
+    return np.can_cast(value.dtype, np.float64)
 
 
 def flag(name: str, value: bool) -> bool:
