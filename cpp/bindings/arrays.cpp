@@ -270,7 +270,21 @@ BatchShape batch_of(const Shape& shape) {
 }
 
 ArrayView new_array(const char* name, const ResultType& type, const Shape& shape) {
-  return view_of(name, py::array(type.dtype, shape), type.element);
+  try {
+    return view_of(name, py::array(type.dtype, shape), type.element);
+  } catch (py::error_already_set& error) {
+    // NumPy does not say of what; where 64 bits do not count the bytes, it has a ValueError.
+    py::ssize_t bytes = type.dtype.itemsize();
+    bool is_beyond = false;
+    for (const py::ssize_t size : shape) is_beyond |= __builtin_mul_overflow(bytes, size, &bytes);
+    if (!is_beyond && !error.matches(PyExc_MemoryError)) throw;
+    const std::string count =
+        is_beyond ? "more bytes than 64 bits count" : std::to_string(bytes) + " bytes";
+    const std::string text =
+        "cannot allocate " + count + " of " + name + ", shape " + to_text(shape);
+    PyErr_SetString(PyExc_MemoryError, text.c_str());
+    throw py::error_already_set();
+  }
 }
 
 Result::Result(py::handle out, const ResultType& type, const Shape& shape)
