@@ -104,12 +104,16 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads,
   const std::int64_t bytes = kernels.attention_workspace_bytes(problem, tasks.most_rows());
   plan.workspace_bytes = plan.threads * bytes;
 
-  const Scratch scratch(plan.threads, bytes);
+  // Counting reads no column of an array: its workspace need not have room for any.
+  AttentionProblem counted = problem;
+  counted.head_dim = counted.value_dim = 1;
+  const Scratch scratch(plan.threads,
+                        kernels.attention_workspace_bytes(counted, tasks.most_rows()));
   std::atomic<std::int64_t> all{0}, visible{0}, biased{0}, scores{0};
   parallel_for(plan.threads, tasks.count(), signal, [&](std::int64_t index, Worker& worker) {
     if (worker.should_stop()) return;
     const TileCounts counts =
-        kernels.attention_count(problem, tasks.at(index), scratch.of(worker));
+        kernels.attention_count(counted, tasks.at(index), scratch.of(worker));
     all += counts.all;
     visible += counts.visible;
     biased += counts.biased;
