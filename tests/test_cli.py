@@ -112,7 +112,7 @@ def test_composed_and_decomposed_spelling_is_one_word():
 
 @pytest.mark.parametrize("words", [["alone"], ["a"] * 300])
 def test_stages_equal_the_fused_call_for_any_length(shown, words):
-    result = json.loads(shown("--json", "--no-timing", " ".join(words)))
+    result = json.loads(shown("demo", "--json", "--no-timing", " ".join(words)))
     assert result["check"]["passed"]
     assert len(result["stages"]["output"]) == len(words)
 
@@ -193,6 +193,30 @@ def test_threads(shown):
     assert result["threads"] == 1
 
 
+@pytest.mark.parametrize("arguments", [["demo", "alone"], ["--", "alone"], ["demo", "--", "alone"]])
+def test_a_sentence_of_one_word(shown, arguments):
+    assert json.loads(shown("--json", "--no-timing", *arguments))["tokens"] == ["alone"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["info", "--help"], ["-h", "info"], ["info", "--json", "-h"]]
+)
+def test_help_of_info(shown, arguments):
+    text = shown(*arguments)
+    assert text.startswith("usage: python -m regard info [-h] [--json]\n")
+    assert "instruction" in text
+    assert "--threads" not in text
+    assert json.loads(shown("--json", "--no-timing", "--", "info", "--help"))["tokens"] == [
+        "info",
+        "--help",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["demo", "--help"], ["demo", "-h", "x"]])
+def test_help(shown, arguments):
+    assert shown(*arguments) == shown("--help")
+
+
 def test_version_and_help(shown):
     assert shown("--version") == f"regard {regard.__version__}\n"
     text = shown("--help")
@@ -209,6 +233,9 @@ def test_version_and_help(shown):
         (["--bogus"], "--bogus"),
         (["--threads", "0"], "from 1"),
         (["--threads", "many"], "whole number"),
+        (["mistyped"], "no command 'mistyped', only demo, info, bench; "),
+        (["bnech", "--threads", "2"], "one word: python -m regard demo bnech"),
+        (["--json", " inof "], "no command 'inof', only"),
         (["info", "is", "power"], "-- info is power"),
         (["info", "--threads", "2"], "--threads"),
         (["info", "--no-timing"], "--no-timing"),
