@@ -136,6 +136,42 @@ def test_a_forced_target_is_not_held_beside_peers():
     ]
 
 
+NUMPY_ALONE = {"regard": "1", "NumPy": "2"}
+NOT_JUDGED = "not judged: 2 against the fastest peer, as no peer is installed but NumPy"
+
+
+def test_numpy_alone_is_no_peer_to_be_ranked_against():
+    """It is on every machine, and slow: what is asked for is the speed against the fastest."""
+    rows = [
+        case_result("1x8x8192x64", regard=0.5, NumPy=5.0),
+        case_result("notebook 6x2", regard=3e-6, NumPy=3e-5),
+        case_result("matmul 512", regard=1.0, NumPy=1.2),
+    ]
+    run = run_of(rows, versions=NUMPY_ALONE)
+    assert [one.what for one in verdicts(run)] == [
+        "1x8x8192x64: of the peak",
+        "notebook 6x2: us",
+        "matmul 512: against NumPy",
+    ]
+    assert NOT_JUDGED in " ".join(text_of(run).split())
+    assert NOT_JUDGED in " ".join(text_of(run, 40).split())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"versions": NUMPY_ALONE, "machine": {"target": "x86_v3", "targets": ["x86_v4", "x86_v3"]}},
+    ],
+    ids=["peers", "forced"],
+)
+def test_goals_that_are_not_judged_are_told_where_peers_are_missing_alone(fields):
+    machine_fields = {"machine": machine.describe() | fields["machine"]} if fields else {}
+    run = run_of([case_result("1x8x8192x64", regard=0.5, NumPy=5.0)], **fields | machine_fields)
+    assert not [one.what for one in verdicts(run) if "against" in one.what]
+    assert "not judged" not in text_of(run)
+
+
 def test_the_share_that_is_asked_for_is_that_of_the_target():
     row = case_result("1x8x8192x128 causal", regard=0.5)
     wanted = {

@@ -1,4 +1,4 @@
-"""The command line, run as a user runs it."""
+"""The command line, run as a user runs it: the main job, the other commands, and how they end."""
 
 import io
 import json
@@ -7,111 +7,16 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 
 import numpy as np
 import pytest
 
 import regard
-from regard.cli import demo, terminal, timing
-from regard.cli.grid import weights_grid
-from regard.cli.layout import number_table, side_by_side
-from regard.cli.terminal import ASCII, Terminal, clip, printable, step, width_of
+from command_line import COMMAND, ENVIRONMENT
+from regard.cli import demo
+from regard.cli.terminal import Terminal
 from regard.cli.words import EXAMPLE, MAX_TOKENS, UnusableSentenceError, embed, tokenize
-
-ESCAPE = "\x1b"
-SGR = re.compile("\x1b\\[[0-9;]*m")
-ENVIRONMENT = {
-    name: value
-    for name, value in os.environ.items()
-    if not name.startswith(("REGARD_", "OMP_", "PYTHONIO", "PYTHONUTF8", "LC_"))
-    and name not in ("LANG", "TERM", "COLORTERM", "COLUMNS", "NO_COLOR")
-} | {"PYTHONUTF8": "1"}
-COMMAND = [sys.executable, "-m", "regard"]
-
-# A stand-in says that PyTorch is missing, so that no test waits for the real one.
-NO_TORCH = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
-
-
-@pytest.fixture
-def torch_is(tmp_path):
-    """Put a module in the place of PyTorch, for the commands that run in tmp_path."""
-
-    def write(source):
-        (tmp_path / "torch.py").write_text(textwrap.dedent(source))
-
-    write(NO_TORCH)
-    return write
-
-
-@pytest.fixture
-def cli(tmp_path, torch_is):
-    """Run the command line and capture what it prints."""
-
-    def run(*arguments, text=True, **environment):
-        return subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=tmp_path,
-            env=ENVIRONMENT | environment,
-            capture_output=True,
-            text=text,
-            encoding="utf-8" if text else None,
-            timeout=60,
-            check=False,
-        )
-
-    return run
-
-
-@pytest.fixture
-def shown(cli):
-    """What a command prints that ends well."""
-
-    def run(*arguments, **environment):
-        done = cli(*arguments, **environment)
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
-
-    return run
-
-
-@pytest.fixture
-def on_terminal(tmp_path, torch_is):
-    """Run the command line on a pseudo-terminal; what it shows, as text."""
-    pty = pytest.importorskip("pty")
-    import fcntl
-    import struct
-    import termios
-
-    def run(*arguments, columns=80, **environment):
-        ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))
-        with subprocess.Popen(
-            [*COMMAND, *arguments],
-            cwd=tmp_path,
-            env=ENVIRONMENT | environment,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=subprocess.PIPE,
-        ) as process:
-            os.close(theirs)
-            seen = b""
-            while True:
-                try:
-                    piece = os.read(ours, 65536)
-                except OSError:  # Linux's way to say that the other end is closed
-                    break
-                if not piece:
-                    break
-                seen += piece
-            os.close(ours)
-            assert process.wait(timeout=60) == 0
-            assert process.stderr.read() == b""
-        return seen.decode().replace("\r\n", "\n")
-
-    return run
-
 
 # The main job
 
@@ -207,7 +112,7 @@ def test_composed_and_decomposed_spelling_is_one_word():
 
 @pytest.mark.parametrize("words", [["alone"], ["a"] * 300])
 def test_stages_equal_the_fused_call_for_any_length(shown, words):
-    result = json.loads(shown("--json", "--no-timing", " ".join(words)))
+    result = json.loads(shown("demo", "--json", "--no-timing", " ".join(words)))
     assert result["check"]["passed"]
     assert len(result["stages"]["output"]) == len(words)
 
@@ -288,6 +193,30 @@ def test_threads(shown):
     assert result["threads"] == 1
 
 
+@pytest.mark.parametrize("arguments", [["demo", "alone"], ["--", "alone"], ["demo", "--", "alone"]])
+def test_a_sentence_of_one_word(shown, arguments):
+    assert json.loads(shown("--json", "--no-timing", *arguments))["tokens"] == ["alone"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["info", "--help"], ["-h", "info"], ["info", "--json", "-h"]]
+)
+def test_help_of_info(shown, arguments):
+    text = shown(*arguments)
+    assert text.startswith("usage: python -m regard info [-h] [--json]\n")
+    assert "instruction" in text
+    assert "--threads" not in text
+    assert json.loads(shown("--json", "--no-timing", "--", "info", "--help"))["tokens"] == [
+        "info",
+        "--help",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["demo", "--help"], ["demo", "-h", "x"]])
+def test_help(shown, arguments):
+    assert shown(*arguments) == shown("--help")
+
+
 def test_version_and_help(shown):
     assert shown("--version") == f"regard {regard.__version__}\n"
     text = shown("--help")
@@ -304,6 +233,9 @@ def test_version_and_help(shown):
         (["--bogus"], "--bogus"),
         (["--threads", "0"], "from 1"),
         (["--threads", "many"], "whole number"),
+        (["mistyped"], "no command 'mistyped', only demo, info, bench; "),
+        (["bnech", "--threads", "2"], "one word: python -m regard demo bnech"),
+        (["--json", " inof "], "no command 'inof', only"),
         (["info", "is", "power"], "-- info is power"),
         (["info", "--threads", "2"], "--threads"),
         (["info", "--no-timing"], "--no-timing"),
@@ -320,255 +252,6 @@ def test_wrong_arguments_are_exit_status_2(cli, arguments, message):
 def test_tokenize_refuses_what_it_cannot_use():
     with pytest.raises(UnusableSentenceError, match="got 1025"):
         tokenize("x " * 1025)
-
-
-# What a terminal gets
-
-
-def test_colours_on_a_terminal(on_terminal):
-    rich = on_terminal("--no-timing", TERM="xterm-256color", COLORTERM="truecolor")
-    assert f"{ESCAPE}[38;2;255;255;255;48;2;" in rich
-    poorer = on_terminal("--no-timing", TERM="xterm-256color")
-    assert f"{ESCAPE}[38;5;231;48;5;" in poorer
-    assert "48;2;" not in poorer
-    # Above the legend, which shows every shade once, the two differ in nothing but the colours.
-    above = [SGR.sub("", text).split("0.02")[0] for text in (rich, poorer)]
-    assert above[0] == above[1]
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"TERM": "xterm-256color", "NO_COLOR": "1"},
-        {"TERM": "dumb", "COLORTERM": "truecolor"},
-        {"TERM": "linux"},
-        {},
-    ],
-)
-def test_plain_on_a_terminal(on_terminal, environment):
-    text = on_terminal("--no-timing", **environment)
-    assert ESCAPE not in text
-    assert "█ 1.00" in text
-
-
-def test_plain_where_there_is_no_terminal(shown):
-    text = shown("--no-timing", TERM="xterm-256color", COLORTERM="truecolor")
-    assert ESCAPE not in text
-    assert "█ 1.00" in text
-
-
-def test_json_has_no_colours_on_a_terminal(on_terminal):
-    text = on_terminal("--no-timing", "--json", TERM="xterm-256color")
-    assert json.loads(text)["tokens"] == EXAMPLE.split()
-
-
-@pytest.mark.parametrize("columns", [32, 40, 60, 80, 100, 200])
-@pytest.mark.parametrize("sentence", [EXAMPLE, "日本 語 " * 9])
-def test_lines_fit(on_terminal, columns, sentence):
-    text = on_terminal("--no-timing", sentence, columns=columns, TERM="xterm-256color")
-    assert max(width_of(line) for line in text.splitlines()) <= min(columns, 100)
-
-
-def test_the_whole_default_fits_in_80_columns(shown):
-    assert max(map(width_of, shown().splitlines())) <= 80
-
-
-def test_columns_of_the_environment(shown):
-    text = shown("--no-timing", COLUMNS="40")
-    assert max(map(width_of, text.splitlines())) <= 40
-    assert shown("--no-timing", COLUMNS="wide") == shown("--no-timing")
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}],
-)
-def test_ascii_output(cli, environment):
-    done = cli("--no-timing", "naïve 日本", text=False, **environment)
-    assert (done.returncode, done.stderr) == (0, b"")
-    text = done.stdout.decode("ascii")
-    assert "@ 1.00" in text
-    assert re.search(r"na\\[\\\w]+ve", text)
-
-
-def test_latin_1_output(cli):
-    done = cli("--no-timing", "naïve 日本", text=False, PYTHONIOENCODING="latin-1")
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert "naïve" in done.stdout.decode("latin-1")
-
-
-HOSTILE = "\x1b[31mred \x1b]0;title\x07 a\x9b2Jb \u202eevil \x7f"
-
-
-def test_escape_sequences_do_not_reach_the_terminal(on_terminal):
-    text = SGR.sub("", on_terminal("--no-timing", HOSTILE, TERM="xterm-256color"))
-    assert not [char for char in text if char != "\n" and not char.isprintable()]
-    assert r"\x1b[31m" in text
-
-
-def test_escape_sequences_do_not_reach_stderr(cli):
-    done = cli("info", "\x1b[31mred\x07")
-    assert done.returncode == 2
-    assert ESCAPE not in done.stderr
-    assert "\x07" not in done.stderr
-
-
-def test_bytes_that_are_no_text(tmp_path, torch_is):
-    done = subprocess.run(
-        [*COMMAND, "--no-timing", b"odd \xff\xfe bytes"],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert rb"\udcff" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("text", "width"), [("abc", 3), ("日本", 4), ("e\u0301", 1), (f"{ESCAPE}[1mx{ESCAPE}[0m", 1)]
-)
-def test_width(text, width):
-    assert width_of(text) == width
-
-
-@pytest.mark.parametrize(
-    ("text", "width", "clipped"),
-    [("abcdef", 4, "abc…"), ("日本語", 4, "日…"), ("日本語", 5, "日本…"), ("abc", 3, "abc")],
-)
-def test_clip(text, width, clipped):
-    assert clip(text, width, "…") == clipped
-    assert width_of(clipped) <= width
-
-
-@pytest.mark.parametrize(
-    ("raw", "safe"),
-    [
-        ("plain", "plain"),
-        ("\x1b[2J", r"\x1b[2J"),
-        ("a\u202eb", "ab"),
-        ("\u200d", r"\u200d"),
-        ("\udc80", r"\udc80"),
-        ("\u2028", r"\u2028"),
-    ],
-)
-def test_printable(raw, safe):
-    assert printable(raw) == safe
-
-
-def test_wide_characters_stay_aligned():
-    tokens = ["日本語", "and", "é" * 3, "wide 文"]
-    on = Terminal(io.StringIO(), columns=100)
-    values = np.eye(4, dtype=np.float32)
-    tables = [
-        number_table(on, "numbers", values, 2, shown=4, across=tokens, room=60),
-        weights_grid(on, "picture", tokens, values, 10),
-        weights_grid(on, "numbered", tokens, values, 60),
-    ]
-    for table in tables:
-        assert len({width_of(line) for line in table.rows + table.headers}) == 1
-    lines = side_by_side(on, tokens, tables[:1])
-    assert len({width_of(line) for line in lines}) == 1
-
-
-@pytest.mark.parametrize(
-    ("strength", "steps"), [(0.0, 0), (0.3, 1), (0.5, 2), (1.0, 3), (float("nan"), 0), (-1.0, 0)]
-)
-def test_shades_are_equal_steps(strength, steps):
-    assert step(strength, 4) == steps
-
-
-def test_no_colour_where_a_stream_is_none():
-    on = Terminal.of(None, {"TERM": "xterm-256color"})
-    on.write("nowhere")
-    assert on.colours == 0
-
-
-def test_ascii_glyphs_are_ascii():
-    assert all(glyph.isascii() for glyph in vars(ASCII).values())
-    assert terminal.UNICODE.shades != ASCII.shades
-
-
-# Engines
-
-
-FAKE_TORCH = """
-    import contextlib, types
-    import numpy as np
-
-    class Tensor:
-        def __init__(self, array): self.array = array
-        def numpy(self): return self.array
-
-    def attention(query, key, value):
-        q, k, v = query.array, key.array, value.array
-        scores = q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5
-        weights = np.exp(scores)
-        return Tensor((weights / weights.sum(-1, keepdims=True)) @ v)
-
-    print("torch says hello")
-    __version__ = "0"
-    def set_num_threads(threads): assert threads == 1
-    from_numpy = Tensor
-    inference_mode = contextlib.nullcontext
-    functional = types.SimpleNamespace(scaled_dot_product_attention=attention)
-    nn = types.SimpleNamespace(functional=functional)
-"""
-
-
-def test_pytorch_takes_part_where_it_is_installed(shown, torch_is):
-    torch_is(FAKE_TORCH)
-    result = json.loads(shown("--json", "--threads", "1"))
-    assert [row["engine"] for row in result["timing"]["rows"]] == ["regard", "NumPy", "PyTorch"]
-    assert result["timing"]["failed"] == {}
-
-
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        ("raise ImportError('a library\\n  is missing')", "ImportError: a library is missing"),
-        ("import no_such_module", "no_such_module"),
-        ("", "AttributeError"),
-    ],
-)
-def test_pytorch_that_fails_leaves_the_others(shown, torch_is, source, reason):
-    torch_is(source)
-    result = json.loads(shown("--json"))
-    assert [row["engine"] for row in result["timing"]["rows"]] == ["regard", "NumPy"]
-    assert reason in result["timing"]["failed"]["PyTorch"]
-
-
-def test_pytorch_that_fails_is_named(shown, torch_is):
-    torch_is("raise ImportError('a library is missing')")
-    assert "PyTorch failed: ImportError: a library is missing" in shown()
-
-
-def test_a_crash_of_the_timing_is_exit_status_1(cli, torch_is):
-    torch_is("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    done = cli()
-    assert done.returncode == 1
-    assert done.stderr == "regard: error: RuntimeError: the timing died of SIGKILL\n"
-    assert "One fused call equals" in done.stdout
-
-
-def test_an_exception_of_the_timing_is_exit_status_1(cli, torch_is):
-    torch_is("raise SystemExit('no more')")
-    done = cli("--json")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "regard: error: RuntimeError: the timing failed: no more\n"
-
-
-def test_numpy_and_regard_agree():
-    result = timing.measure(1)
-    assert [row.engine for row in result.rows][:2] == ["regard", "NumPy"]
-    assert all(row.max_difference < 1e-5 for row in result.rows)
-
-
-def test_torch_is_imported_for_nothing_but_the_timing(cli, torch_is):
-    torch_is("raise SystemExit('imported')")
-    assert cli("--no-timing").returncode == 0
-    assert cli("info").returncode == 0
 
 
 # Endings

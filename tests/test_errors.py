@@ -169,6 +169,40 @@ def test_refused(error, changes, words, target):
     assert (out == 7).all()
 
 
+@pytest.mark.parametrize("dtype", [bool, np.float32])
+@pytest.mark.parametrize(
+    ("shape", "remedy"),
+    [
+        ((2, 11), "mask[:, None, None, :]"),
+        ((2, 5, 11), "mask[:, None, :, :]"),
+        ((3, 11), None),
+        ((2, 12), None),
+        ((2, 14), None),
+        ((2, 7, 11), None),
+        ((2, 14, 11), None),
+        ((1, 2, 11), None),
+    ],
+    ids=str,
+)
+def test_a_mask_without_its_inner_axes_is_told_how_to_get_them(shape, remedy, dtype, target):
+    mask = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    with pytest.raises(ValueError, match=says("mask", *map(str, shape), "2", "14", "5", "11")) as e:
+        call(mask=mask)
+    assert str(e.value).endswith(f"pass {remedy}" if remedy else f"got shape {shape}")
+    if remedy:
+        entries = [call(mask=mask[b], **one(b)) for b in range(2)]
+        assert np.array_equal(call(mask=eval(remedy, {"mask": mask})), entries)
+    with pytest.raises(ValueError, match=says("mask")) as e:
+        sdpa(normal(2, 1, 14, 5, 64), normal(7, 11, 64), normal(7, 11, 32), mask)
+    assert "pass" not in str(e.value)
+
+
+def one(entry):
+    """The arrays of one batch entry of `call`."""
+    shapes = {"query": (2, 14, 5, 64), "key": (2, 7, 11, 64), "value": (2, 7, 11, 32)}
+    return {name: normal(*shape)[entry] for name, shape in shapes.items()}
+
+
 def test_offset_is_checked_without_causality_too(target):
     with pytest.raises(TypeError, match="query_offset"):
         call(query_offset=0.5)

@@ -1,6 +1,7 @@
 """`explain` counts what the call computes: the tiles that some query sees."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -113,6 +114,40 @@ def test_bytes_and_threads(target):
     assert regard.explain(*arrays, threads=3).threads <= 3
 
 
+def test_what_is_broadcast_is_one_piece_of_memory(dtype, target):
+    query, key, value = normal(dtype, (2, 4, 30, 16), (1, 2, 70, 16), (70, 16))
+    mask = np.ones((30, 1), bool)
+    spread = (
+        query,
+        np.broadcast_to(key, (2, 2, 70, 16)),
+        np.broadcast_to(value, (2, 2, 70, 16)),
+        np.broadcast_to(mask, (2, 4, 30, 70)),
+    )
+    output = regard.scaled_dot_product_attention(*spread)
+    wanted = sum(x.nbytes for x in (query, key, value, mask, output))
+    assert regard.explain(*spread).bytes == wanted
+    turned = [x.swapaxes(-1, -2).copy().swapaxes(-1, -2)[..., ::-1, :] for x in spread[:3]]
+    assert regard.explain(*turned).bytes == sum(x.nbytes for x in (*turned, output))
+
+
+def test_the_workspace_is_told_without_being_taken(target):
+    """It would be larger than memory; the call says so, and so does the explanation."""
+    x = np.broadcast_to(np.float32(1), (1, 2**40))
+    explanation = regard.explain(x, x, np.ones((1, 1), np.float32), threads=1)
+    assert explanation.workspace_bytes > 2**40 * 4 * 2
+    assert (explanation.head_dim, explanation.scores_computed) == (2**40, 1)
+    with pytest.raises(MemoryError, match=f" {explanation.workspace_bytes} bytes of workspace"):
+        regard.scaled_dot_product_attention(x, x, np.ones((1, 1), np.float32), threads=1)
+
+
+def test_why_values_are_copied(target):
+    explanation = regard.explain(*normal(np.float32, (2, 30, 16), (2, 70, 16), (2, 70, 13)))
+    note = (
+        f"blocks of values are copied: value_dim 13 is no multiple of the {explanation.tile_keys} "
+    )
+    assert explanation.notes == (note + "columns that are computed at a time",)
+
+
 def test_keys_and_values_are_not_read(target):
     """They may be anywhere, and longer than memory."""
     key = np.broadcast_to(np.float32(1), (1, 2**40, 8))
@@ -130,7 +165,12 @@ def test_nothing_to_compute(target):
     ):
         explanation = regard.explain(*(np.ones(shape, np.float32) for shape in shapes))
         assert explanation.tiles_computed == explanation.scores_computed == explanation.flops == 0
-        assert str(explanation)
+        text = str(explanation)
+        assert "computed  nothing: no query has a key" in text
+        assert ("threads   none: the result is empty" in text) == (explanation.tasks == 0)
+        assert not re.search(r"\b0 (tasks|rows|tiles)|note", text)
+    one = np.ones((1, 8), np.float32)
+    assert "on 1 task of up to" in str(regard.explain(one, one, one))
 
 
 def test_it_is_a_frozen_record(target):

@@ -63,9 +63,17 @@ RANGES = [
     ("key_lengths", BEYOND, ""),
     ("key_lengths", -(2**63), ""),
     ("key_lengths", np.array([0, 2**63], np.uint64), ""),
+    ("key_lengths", [BEYOND, 1], str(BEYOND)),
+    ("key_lengths", (3, -BEYOND), str(-BEYOND)),
+    ("key_lengths", [], "0 2"),
+    ("key_lengths", (), "0 2"),
+    ("key_lengths", [[], []], "2 0"),
     ("query_offset", np.array([1, 2, 3]), "3 2"),
     ("query_offset", np.ones((2, 14), int), "2 14"),
     ("query_offset", BEYOND, ""),
+    ("query_offset", [BEYOND, 1], str(BEYOND)),
+    ("query_offset", [[1], [-BEYOND]], str(-BEYOND)),
+    ("query_offset", [], "0 2"),
     ("softcap", 0, "0"),
     ("softcap", 0.0, "0"),
     ("softcap", -0.0, ""),
@@ -107,15 +115,22 @@ KINDS = [
     ("window", ("1", 2), ""),
     ("window", (None, np.float32(1)), ""),
     ("window", np.array([1.0, 2.0]), ""),
+    ("window", np.array([[1], [2]]), "numpy.ndarray"),
+    ("window", ([1], 2), "list"),
     ("window", Anything(), ""),
     ("key_lengths", 1.0, ""),
     ("key_lengths", np.float32(3), ""),
     ("key_lengths", np.array([1.0, 2.0]), "float64"),
     ("key_lengths", "3", ""),
     ("key_lengths", (1, None), ""),
+    ("key_lengths", [BEYOND, None], "object"),
+    ("key_lengths", np.array([1, 2], object), "object"),
+    ("key_lengths", np.array([]), "float64"),
+    ("key_lengths", [1, 2.5], "float64"),
     ("key_lengths", Anything(), ""),
     ("query_offset", 1.5, ""),
     ("query_offset", (1, None), ""),
+    ("query_offset", np.zeros((2, 0)), "float64"),
     ("softcap", "30", ""),
     ("softcap", 1j, ""),
     ("softcap", np.ones(3), ""),
@@ -165,6 +180,12 @@ def test_refused_without_anything_to_compute(error, name, value, words, target):
     }
     with pytest.raises(error, match=says(*words)):
         call(**{name: value}, **halves)
+
+
+def test_an_empty_list_is_one_of_no_batch_entries(target):
+    inputs = [normal(0, 14, 5, 64), normal(0, 7, 11, 64), normal(0, 7, 11, 32)]
+    output = sdpa(*inputs, key_lengths=[], query_offset=())
+    assert output.shape == (0, 14, 5, 32)
 
 
 WRONG = {
@@ -240,3 +261,41 @@ def test_out_over_slopes_or_sinks(name, dtype, target):
     except ValueError:
         wanted = np.full_like(memory, 0.25)
     assert_same_bits(memory, wanted)
+
+
+class Tensor:
+    """Of another library: it has a type and axes, but not NumPy's."""
+
+    dtype, ndim, shape = "float32", 0, ()
+
+    def __float__(self):
+        return 2.0
+
+
+@pytest.mark.parametrize("option", ["scale", "softcap"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(True, np.True_, "2", b"2", 2j, [2.0], Tensor()),
+        *(np.complex64(2), np.str_("2"), np.datetime64(2, "s"), np.void(b"12")),
+        *(np.array([2.0]), np.array(2, bool), np.array(2.0, object)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_real_number(option, value, target):
+    x = np.ones((5, 8), np.float32)
+    with pytest.raises(TypeError, match=f"^{option} must be a real number, got .*"):
+        sdpa(x, x, x, **{option: value})
+
+
+@pytest.mark.parametrize("name", ["complex32", "bcomplex32"])
+def test_complex_numbers_of_small_types_are_refused(name, target):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    if not hasattr(ml_dtypes, name):
+        pytest.skip("this ml_dtypes has no complex types")
+    number = getattr(ml_dtypes, name)(2)
+    x = np.ones((5, 8), np.float32)
+    with pytest.raises(TypeError, match=r"^scale must be a real number"):
+        sdpa(x, x, x, scale=number)
+    with pytest.raises(TypeError, match=r"^base must be a real number"):
+        regard.positional.rotary(x, base=number)

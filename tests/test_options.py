@@ -298,3 +298,23 @@ def test_a_sink_beside_nothing_but_itself(storage, target):
         limit = 1.5 * np.finfo(lse.dtype).eps
         assert np.isclose(rows, np.broadcast_to(sinks[:, None], rows.shape), limit, 0).all()
         assert (lse[:, 1][..., hidden] == -np.inf).all()
+
+
+NUMBERS = ["float16", "float32", "float64", "longdouble", "int8", "uint64"]
+FOREIGN = ["bfloat16", "float8_e4m3fn", "int4"]
+
+
+@pytest.mark.parametrize("name", NUMBERS + FOREIGN)
+def test_numbers_of_any_real_type(name, target):
+    """Scalars and arrays without axes, of NumPy's types and of those that ml_dtypes adds."""
+    kind = getattr(np if name in NUMBERS else pytest.importorskip("ml_dtypes"), name)
+    x = np.random.default_rng(0).standard_normal((3, 5, 8)).astype(np.float32)
+    wanted = sdpa(x, x, x, scale=2.0, softcap=3.0)
+    for convert in (kind, lambda number: np.array(number, kind)):
+        assert_same_bits(sdpa(x, x, x, scale=convert(2), softcap=convert(3)), wanted)
+        assert_same_bits(regard.scale(x, convert(2)), regard.scale(x, 2.0))
+    angles = regard.positional.rotary_cache(3, 8, base=3.0)
+    for actual, exact in zip(
+        regard.positional.rotary_cache(3, 8, base=kind(3)), angles, strict=True
+    ):
+        assert_same_bits(actual, exact)

@@ -1,5 +1,7 @@
 #include "arguments.hpp"
 
+#include <pybind11/numpy.h>
+
 #include <cmath>
 #include <string>
 
@@ -15,12 +17,23 @@ bool is_numpy_bool(py::handle value) {
   return name == "numpy.bool" || name == "numpy.bool_";
 }
 
-// A Python float or int, or a NumPy scalar or 0-d array of integers or floats.
+// Integers and floats, and what other packages register with NumPy that is no wider than float64:
+// bfloat16, but no complex type.
+bool is_real_type(const py::dtype& type) {
+  constexpr int kFirstUserType = 256;  // NPY_USERDEF
+  const char kind = type.kind();
+  if (type.num() < kFirstUserType) return kind == 'f' || kind == 'i' || kind == 'u';
+  const py::module_ numpy = py::module_::import("numpy");
+  return numpy.attr("can_cast")(type, py::dtype::of<double>()).cast<bool>();
+}
+
+// A Python float or int, or a NumPy scalar or 0-d array of real numbers.
 bool is_real_number(py::handle value) {
   if (PyFloat_Check(value.ptr()) || PyLong_CheckExact(value.ptr())) return true;
-  if (!py::hasattr(value, "dtype") || !py::hasattr(value, "ndim")) return false;
-  const std::string kind = py::str(value.attr("dtype").attr("kind"));
-  return value.attr("ndim").cast<int>() == 0 && (kind == "f" || kind == "i" || kind == "u");
+  const py::module_ numpy = py::module_::import("numpy");
+  if (!py::isinstance(value, numpy.attr("generic")) && !py::isinstance<py::array>(value))
+    return false;
+  return value.attr("ndim").cast<int>() == 0 && is_real_type(py::dtype(value.attr("dtype")));
 }
 
 }  // namespace
@@ -29,7 +42,11 @@ std::int64_t whole_number_of(const char* name, py::handle value) {
   if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr()))
     throw py::type_error(std::string(name) + " must be an integer, got " + kind_of(value));
   const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
-  if (!index) throw py::error_already_set();
+  if (!index) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
+    PyErr_Clear();  // an array of several, which has a place for the method but no integer
+    throw py::type_error(std::string(name) + " must be an integer, got " + kind_of(value));
+  }
   int overflow = 0;
   const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0)

@@ -134,6 +134,20 @@ bool repeats_an_element(const ArrayView& view) {
   return false;
 }
 
+// NumPy has no type for Python's integers beyond 64 bits, and leaves them the objects that they are.
+void refuse_beyond_64_bits(const char* name, const py::array& objects) {
+  py::object beyond;
+  for (const py::handle each : objects.attr("flat")) {
+    if (!PyLong_CheckExact(each.ptr())) return;
+    int overflow = 0;
+    PyLong_AsLongLongAndOverflow(each.ptr(), &overflow);
+    if (overflow != 0 && !beyond) beyond = py::reinterpret_borrow<py::object>(each);
+  }
+  if (beyond)
+    throw py::value_error(std::string(name) + " must fit in 64 bits, got " +
+                          std::string(py::str(beyond)));
+}
+
 }  // namespace
 
 std::string to_text(const Shape& shape) {
@@ -155,6 +169,19 @@ py::array as_array(const char* name, py::handle object) {
     throw py::value_error(std::string(name) + " must be a number or a regular nested list: " +
                           std::string(py::str(error.value())));
   }
+}
+
+py::array integers_of(const char* name, py::handle object, const char* wanted) {
+  const py::array array = as_array(name, object);
+  const char kind = array.dtype().kind();
+  if (kind == 'i' || kind == 'u') return array;
+  // NumPy's type for no numbers is float64.
+  if (array.size() == 0 && (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())))
+    return array.attr("astype")("int64");
+  if (kind == 'O') refuse_beyond_64_bits(name, array);
+  throw py::type_error(std::string(name) + " must be " + wanted + ", got " +
+                       (array.ndim() == 0 ? std::string(Py_TYPE(object.ptr())->tp_name)
+                                          : std::string(py::str(array.dtype()))));
 }
 
 bool is_readable(py::handle object, Accepts accepts) {
@@ -243,7 +270,21 @@ BatchShape batch_of(const Shape& shape) {
 }
 
 ArrayView new_array(const char* name, const ResultType& type, const Shape& shape) {
-  return view_of(name, py::array(type.dtype, shape), type.element);
+  try {
+    return view_of(name, py::array(type.dtype, shape), type.element);
+  } catch (py::error_already_set& error) {
+    // NumPy does not say of what; where 64 bits do not count the bytes, it has a ValueError.
+    py::ssize_t bytes = type.dtype.itemsize();
+    bool is_beyond = false;
+    for (const py::ssize_t size : shape) is_beyond |= __builtin_mul_overflow(bytes, size, &bytes);
+    if (!is_beyond && !error.matches(PyExc_MemoryError)) throw;
+    const std::string count =
+        is_beyond ? "more bytes than 64 bits count" : std::to_string(bytes) + " bytes";
+    const std::string text =
+        "cannot allocate " + count + " of " + name + ", shape " + to_text(shape);
+    PyErr_SetString(PyExc_MemoryError, text.c_str());
+    throw py::error_already_set();
+  }
 }
 
 Result::Result(py::handle out, const ResultType& type, const Shape& shape)

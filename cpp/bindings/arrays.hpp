@@ -37,6 +37,10 @@ std::string to_text(const Shape& shape);
 // np.asarray of a number or a nested list, with errors that name the argument.
 py::array as_array(const char* name, py::handle object);
 
+// The same of integers, of any integer type: an empty list is one of no integers. Throws TypeError,
+// whose message says what is `wanted`, or ValueError where Python's integers are beyond 64 bits.
+py::array integers_of(const char* name, py::handle object, const char* wanted);
+
 // Element types that an argument may have.
 enum class Accepts {
   floats,    // float32, float64

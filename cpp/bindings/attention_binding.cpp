@@ -76,6 +76,17 @@ Shape set_shapes(AttentionCall& call) {
   return batch;
 }
 
+// A mask of every batch entry's keys, or queries and keys, needs the axes that it has left out.
+const char* remedy_for(const Shape& mask, const Shape& weights) {
+  if (weights.size() != 4) return "";
+  const py::ssize_t batch = weights[0], q_len = weights[2], kv_len = weights[3];
+  if (mask == Shape{batch, kv_len})
+    return "; if it has a row for each batch entry, pass mask[:, None, None, :]";
+  if (mask == Shape{batch, q_len, kv_len})
+    return "; if it has a matrix for each batch entry, pass mask[:, None, :, :]";
+  return "";
+}
+
 constexpr const char* kEntries = "batch axes";
 
 }  // namespace
@@ -112,7 +123,8 @@ void AttentionCall::set_mask(py::handle mask_object) {
     throw py::value_error(std::string("mask must broadcast to ") +
                           (heads_axis == 3 ? "(..., heads, q_len, kv_len)"
                                            : "(total, heads, longest kv_len)") +
-                          " = " + to_text(weights_shape) + ", got shape " + to_text(mask.shape));
+                          " = " + to_text(weights_shape) + ", got shape " + to_text(mask.shape) +
+                          (heads_axis == 3 ? remedy_for(mask.shape, weights_shape) : ""));
   const auto stride = [&](int from_end) -> py::ssize_t {
     return mask.axes() >= from_end && mask.size(from_end) != 1 ? mask.stride(from_end) : 0;
   };

@@ -31,11 +31,7 @@ Operand per_entry(const char* name, py::handle object, const AttentionProblem& p
     return operand;
   }
   const py::module_ numpy = py::module_::import("numpy");
-  const py::array given = as_array(name, object);
-  if (given.dtype().kind() != 'i' && given.dtype().kind() != 'u')
-    throw py::type_error(std::string(name) + " must be an integer or an array of integers, got " +
-                         (given.ndim() == 0 ? type_of(object)
-                                            : std::string(py::str(given.dtype()))));
+  const py::array given = integers_of(name, object, "an integer or an array of integers");
   if (given.size() > 0) {
     const py::object least = numpy.attr("min")(given), most = numpy.attr("max")(given);
     if (least < py::int_(lowest)) throw out_of_range(py::str(least));

@@ -11,10 +11,7 @@ namespace {
 // starts[b] is where sequence b begins, the last one is where all end.
 std::vector<std::int64_t> starts_of(const char* name, py::handle object, const char* packed,
                                     py::ssize_t total) {
-  const py::array given = as_array(name, object);
-  if (given.dtype().kind() != 'i' && given.dtype().kind() != 'u')
-    throw py::type_error(std::string(name) + " must be an array of integers, got " +
-                         std::string(py::str(given.dtype())));
+  const py::array given = integers_of(name, object, "an array of integers");
   if (given.ndim() != 1 || given.shape(0) < 1)
     throw py::value_error(std::string(name) + " must have shape (sequences + 1,), got shape " +
                           to_text(Shape(given.shape(), given.shape() + given.ndim())));

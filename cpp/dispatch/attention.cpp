@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <new>
 
 #include "attention_tasks.hpp"
+#include "no_memory.hpp"
 #include "split.hpp"
 #include "targets.hpp"
 
@@ -18,9 +18,12 @@ bool is_empty(const AttentionProblem& problem) {
   return problem.batch.count == 0 || problem.heads == 0 || problem.q_len == 0;
 }
 
-// Throws std::bad_alloc where the workspace's size in bytes might not fit in 64 bits.
+// Throws NoMemory where the workspace's size in bytes might not fit in 64 bits.
 void check_dims(const AttentionProblem& problem) {
-  if (problem.head_dim > kLargestDim || problem.value_dim > kLargestDim) throw std::bad_alloc();
+  const std::int64_t dim = std::max(problem.head_dim, problem.value_dim);
+  if (dim <= kLargestDim) return;
+  const std::int64_t element = problem.scalar == Scalar::float64 ? 8 : 4;
+  throw NoMemory(std::min(dim, INT64_MAX / element) * element, "workspace for each row of a strip");
 }
 
 // The keys that the row with the most of them sees by position.
@@ -101,12 +104,16 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads,
   const std::int64_t bytes = kernels.attention_workspace_bytes(problem, tasks.most_rows());
   plan.workspace_bytes = plan.threads * bytes;
 
-  const Scratch scratch(plan.threads, bytes);
+  // Counting reads no column of an array: its workspace need not have room for any.
+  AttentionProblem counted = problem;
+  counted.head_dim = counted.value_dim = 1;
+  const Scratch scratch(plan.threads,
+                        kernels.attention_workspace_bytes(counted, tasks.most_rows()));
   std::atomic<std::int64_t> all{0}, visible{0}, biased{0}, scores{0};
   parallel_for(plan.threads, tasks.count(), signal, [&](std::int64_t index, Worker& worker) {
     if (worker.should_stop()) return;
     const TileCounts counts =
-        kernels.attention_count(problem, tasks.at(index), scratch.of(worker));
+        kernels.attention_count(counted, tasks.at(index), scratch.of(worker));
     all += counts.all;
     visible += counts.visible;
     biased += counts.biased;

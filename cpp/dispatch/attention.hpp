@@ -6,7 +6,7 @@
 
 namespace regard {
 
-// Fills the problem's output, weights and lse. `threads` is an upper bound. Throws std::bad_alloc
+// Fills the problem's output, weights and lse. `threads` is an upper bound. Throws NoMemory
 // before anything is written, or Stopped.
 void attention_forward(const AttentionProblem& problem, int threads, const StopSignal& signal);
 

@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <vector>
 
+#include "no_memory.hpp"
 #include "targets.hpp"
 
 namespace regard {
@@ -30,7 +30,7 @@ std::unique_ptr<char, Free> allocate_for_reading(std::int64_t bytes) {
   constexpr std::size_t kPage = 2 << 20;
   const std::size_t size = (static_cast<std::size_t>(bytes) + kPage - 1) / kPage * kPage;
   std::unique_ptr<char, Free> memory(static_cast<char*>(std::aligned_alloc(kPage, size)));
-  if (!memory) throw std::bad_alloc();
+  if (!memory) throw NoMemory(bytes, "memory to be read");
   madvise(memory.get(), size, MADV_HUGEPAGE);  // advice: where it fails there are small pages
   return memory;
 }

@@ -12,7 +12,7 @@ double fma_peak(Scalar scalar, int threads, const StopSignal& signal);
 
 // Bytes a second of `threads` threads that do nothing but read, each its share of `bytes`, the best
 // of several tries. That is memory's speed where `bytes` is far more than the last cache holds.
-// `bytes` is at least kReadStep * threads. Throws std::bad_alloc.
+// `bytes` is at least kReadStep * threads. Throws NoMemory.
 double read_bandwidth(std::int64_t bytes, int threads, const StopSignal& signal);
 constexpr std::int64_t kReadStep = 512;
 

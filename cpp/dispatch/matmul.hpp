@@ -6,7 +6,7 @@
 
 namespace regard {
 
-// Fills c. Throws std::bad_alloc before anything is written, or Stopped.
+// Fills c. Throws NoMemory before anything is written, or Stopped.
 void matmul(const MatmulProblem& problem, int threads, const StopSignal& signal);
 
 }  // namespace regard

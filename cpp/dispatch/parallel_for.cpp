@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
-#include <new>
 
+#include "no_memory.hpp"
 #include "thread_pool.hpp"
 
 namespace regard {
@@ -75,9 +75,10 @@ void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, Tas
 
 Scratch::Scratch(int threads, std::int64_t bytes) : stride_((bytes + 63) / 64 * 64) {
   std::size_t size = 0;
-  if (__builtin_mul_overflow(stride_, threads > 0 ? threads : 1, &size)) throw std::bad_alloc();
-  memory_.reset(static_cast<char*>(std::aligned_alloc(64, size > 0 ? size : 64)));
-  if (!memory_) throw std::bad_alloc();
+  const bool is_beyond = __builtin_mul_overflow(stride_, threads > 0 ? threads : 1, &size);
+  if (!is_beyond)
+    memory_.reset(static_cast<char*>(std::aligned_alloc(64, size > 0 ? size : 64)));
+  if (!memory_) throw NoMemory(stride_, "workspace for each thread");
 }
 
 void Scratch::Free::operator()(char* memory) const { std::free(memory); }

@@ -51,7 +51,7 @@ void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, Bod
       &body);
 }
 
-// Memory for `threads` workspaces of `bytes` each, aligned to 64. Throws std::bad_alloc.
+// Memory for `threads` workspaces of `bytes` each, aligned to 64. Throws NoMemory.
 class Scratch {
  public:
   Scratch(int threads, std::int64_t bytes);

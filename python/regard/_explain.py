@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ class Explanation:
     flops : float
         Floating-point operations of the two matrix products over these pairs.
     bytes : int
-        Of query, key, value, mask and output, each once.
+        Of query, key, value, mask and output, each once; what is broadcast is one piece of memory.
     workspace_bytes : int
         Extra memory of all threads.
     notes : tuple of str
@@ -76,7 +77,7 @@ class Explanation:
     def __str__(self) -> str:
         group = self.heads // self.kv_heads if self.kv_heads else 1
         grouped = f" ({self.kv_heads} of keys, {group} query heads each)" if group > 1 else ""
-        share = self.tiles_computed / self.tiles if self.tiles else 0.0
+        share = self.tiles_computed / max(self.tiles, 1)
         arithmetic = "float64" if self.result_type == "float64" else "float32"
         stored = "" if self.result_type == arithmetic else f", stored as {self.result_type}"
         rows = [
@@ -94,13 +95,18 @@ class Explanation:
             ),
             (
                 "threads",
-                f"{self.threads} on {_plural(self.tasks, 'task')} of up to {self.task_rows} rows",
+                f"{self.threads} on {_plural(self.tasks, 'task')} of up to "
+                f"{_plural(self.task_rows, 'row')}"
+                if self.tasks
+                else "none: the result is empty",
             ),
             (
                 "computed",
                 f"{self.tiles_computed:,} of {_plural(self.tiles, 'tile')} "
                 f"({share:.1%}), {self.tiles_biased:,} of them under a mask, at an edge "
-                "or with a bias",
+                "or with a bias"
+                if self.tiles
+                else "nothing: no query has a key",
             ),
             ("work", f"{_quantity(self.flops, 'FLOP', 1000)} in the two products"),
             (
@@ -201,9 +207,10 @@ def explain(
     ]
     if mask is not None and mask is not readable_mask:
         notes.append(f"mask was converted: {_why(mask)}")
-    if plan["copies_keys"]:
+    is_computed = plan["scores_computed"] > 0
+    if is_computed and plan["copies_keys"]:
         notes.append(f"blocks of keys are copied: {_layout(arrays[1], plan)}")
-    if plan["copies_values"]:
+    if is_computed and plan["copies_values"]:
         notes.append(f"blocks of values are copied: {_layout(arrays[2], plan)}")
     if readable_mask is not None and readable_mask.dtype.kind == "f":
         notes.append("a float mask is added to every score; a bool mask costs less where it hides")
@@ -229,12 +236,21 @@ def explain(
         tiles_biased=plan["tiles_biased"],
         scores_computed=plan["scores_computed"],
         flops=2.0 * plan["scores_computed"] * (head_dim + value_dim),
-        bytes=sum(array.nbytes for array in arrays)
-        + (0 if readable_mask is None else readable_mask.nbytes)
+        bytes=sum(map(_distinct_bytes, arrays))
+        + (0 if readable_mask is None else _distinct_bytes(readable_mask))
         + output_bytes,
         workspace_bytes=plan["workspace_bytes"],
         notes=tuple(notes),
     )
+
+
+def _distinct_bytes(array: np.ndarray[Any, np.dtype[Any]]) -> int:
+    """How much memory the elements lie in: an axis without a stride repeats what is there."""
+    if array.size == 0:
+        return 0
+    axes = zip(array.shape, array.strides, strict=True)
+    elements: int = math.prod(size for size, stride in axes if stride)
+    return array.itemsize * elements
 
 
 def _item_bytes(dtype: str) -> int:
@@ -263,4 +279,7 @@ def _layout(array: np.ndarray[Any, np.dtype[Any]], plan: _core._Plan) -> str:
         return f"a row's elements are {array.strides[-1]} bytes apart"
     if abs(array.strides[-2]) >= 2048:
         return f"rows are {array.strides[-2]} bytes apart, which crowds into a part of the cache"
-    return f"value_dim {array.shape[-1]} is no multiple of a tile's {plan['tile_keys']} rows"
+    return (
+        f"value_dim {array.shape[-1]} is no multiple of the {plan['tile_keys']} columns that are "
+        "computed at a time"
+    )

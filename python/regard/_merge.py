@@ -154,6 +154,12 @@ def _common_shape(states: list[Array], sums: list[Array]) -> tuple[tuple[int, ..
                 f"outputs[{i}] must be (..., q_len, value_dim) and lses[{i}] (..., q_len), got "
                 f"shapes {state.shape} and {total.shape}"
             )
+        # Broadcasting would take the heads of one for the queries of the other.
+        if total.shape == (*state.shape[:-1], 1):
+            raise ValueError(
+                f"lses[{i}] must be (..., q_len), without an axis for value_dim, got shape "
+                f"{total.shape} beside {state.shape}: pass lse[..., 0]"
+            )
         if state.shape[-1] != states[0].shape[-1]:
             raise ValueError(
                 f"outputs must share value_dim, got {states[0].shape[-1]} and {state.shape[-1]} in "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
 from regard._inputs import as_mask
@@ -10,6 +10,8 @@ from regard._storage import as_stored_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+    from regard._options import AttentionOptions
 
     Array = NDArray[Any]
 
@@ -23,18 +25,9 @@ def scaled_dot_product_attention_ragged(
     key_starts: ArrayLike,
     mask: ArrayLike | None = None,
     *,
-    is_causal: bool = False,
-    query_offset: ArrayLike = 0,
-    window: tuple[int | None, int | None] | None = None,
-    key_lengths: ArrayLike | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    alibi_slopes: ArrayLike | None = None,
-    sinks: ArrayLike | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
-    out: Array | None = None,
-    threads: int | None = None,
+    **options: Unpack[AttentionOptions],
 ) -> Array: ...
 @overload
 def scaled_dot_product_attention_ragged(
@@ -45,18 +38,9 @@ def scaled_dot_product_attention_ragged(
     key_starts: ArrayLike,
     mask: ArrayLike | None = None,
     *,
-    is_causal: bool = False,
-    query_offset: ArrayLike = 0,
-    window: tuple[int | None, int | None] | None = None,
-    key_lengths: ArrayLike | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    alibi_slopes: ArrayLike | None = None,
-    sinks: ArrayLike | None = None,
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
-    out: Array | None = None,
-    threads: int | None = None,
+    **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array]: ...
 @overload
 def scaled_dot_product_attention_ragged(
@@ -67,18 +51,9 @@ def scaled_dot_product_attention_ragged(
     key_starts: ArrayLike,
     mask: ArrayLike | None = None,
     *,
-    is_causal: bool = False,
-    query_offset: ArrayLike = 0,
-    window: tuple[int | None, int | None] | None = None,
-    key_lengths: ArrayLike | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    alibi_slopes: ArrayLike | None = None,
-    sinks: ArrayLike | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
-    out: Array | None = None,
-    threads: int | None = None,
+    **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array]: ...
 @overload
 def scaled_dot_product_attention_ragged(
@@ -89,18 +64,9 @@ def scaled_dot_product_attention_ragged(
     key_starts: ArrayLike,
     mask: ArrayLike | None = None,
     *,
-    is_causal: bool = False,
-    query_offset: ArrayLike = 0,
-    window: tuple[int | None, int | None] | None = None,
-    key_lengths: ArrayLike | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    alibi_slopes: ArrayLike | None = None,
-    sinks: ArrayLike | None = None,
     return_weights: Literal[True],
     return_lse: Literal[True],
-    out: Array | None = None,
-    threads: int | None = None,
+    **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array, Array]: ...
 def scaled_dot_product_attention_ragged(
     query: ArrayLike,

@@ -17,7 +17,7 @@ COMMANDS = ("demo", "info", "bench")
 
 USAGE = """\
 python -m regard [demo] [--no-timing] [--threads N] [--json] [sentence ...]
-       python -m regard info [--json]
+       python -m regard info [--help] [--json]
        python -m regard bench [--help] [options]"""
 
 DESCRIPTION = """\
@@ -31,9 +31,15 @@ commands:
   bench                 every engine that is installed, timed on a table of cases
 """
 
+INFO_DESCRIPTION = """\
+Show what is compiled, what runs and why: version, compiler, Python and NumPy, the
+instruction sets, the one that is active, and the number of threads.
+"""
+
 EPILOG = """\
 A first word that names a command is that command. What follows -- is a sentence
-in any case: python -m regard -- info
+in any case: python -m regard -- info. A sentence of one word needs -- or demo
+before it: it may be a command that was mistyped.
 
 environment:
   REGARD_TARGET         the instruction set to use, by default the best one
@@ -73,7 +79,13 @@ def _run(parser: argparse.ArgumentParser, argv: list[str]) -> int:
     end = argv.index("--") if "--" in argv else len(argv)
     options = parser.parse_intermixed_args(argv[:end])
     words: list[str] = options.words
-    command = words.pop(0) if words and words[0] in COMMANDS else "demo"
+    is_named = bool(words) and words[0] in COMMANDS
+    command = words.pop(0) if is_named else "demo"
+    if options.help:
+        (_info_parser() if command == "info" else parser).print_help()
+        return 0
+    if not is_named and end == len(argv):
+        _refuse_one_word(parser, " ".join(words).split())
     words += argv[end + 1 :]
     if command == "bench":
         parser.error("bench comes before its options; for a sentence: python -m regard -- bench")
@@ -91,6 +103,14 @@ def _run(parser: argparse.ArgumentParser, argv: list[str]) -> int:
         )
     except UnusableSentenceError as error:
         parser.error(str(error))
+
+
+def _refuse_one_word(parser: argparse.ArgumentParser, words: list[str]) -> None:
+    if len(words) == 1:
+        parser.error(
+            f"there is no command {words[0]!r}, only {', '.join(COMMANDS)}; "
+            f"for a sentence of one word: python -m regard demo {words[0]}"
+        )
 
 
 def _refuse_for_info(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -111,7 +131,10 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
+    # No action of argparse's: whose help it is depends on the command, which may come later.
+    parser.add_argument("-h", "--help", action="store_true", help="show this message and exit")
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
     parser.add_argument(
@@ -124,4 +147,14 @@ def _parser() -> argparse.ArgumentParser:
         help="threads to use, the same for all engines",
     )
     parser.add_argument("--version", action="version", version=f"regard {regard.__version__}")
+    return parser
+
+
+def _info_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m regard info",
+        description=INFO_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print it as one JSON object")
     return parser

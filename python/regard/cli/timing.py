@@ -64,18 +64,7 @@ def run_timing(threads: int) -> Timing:
 
 
 def measure(threads: int) -> Timing:
-    """Time the engines in this process.
-
-    Parameters
-    ----------
-    threads : int
-        The threads of each engine.
-
-    Returns
-    -------
-    Timing
-        What they reached.
-    """
+    """Do what `run_timing` does, in this process."""
     inputs = PROBLEM.make_inputs()
     runners: dict[str, Runner] = {}
     outputs: dict[str, Any] = {}

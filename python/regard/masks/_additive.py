@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._inputs import as_array
 from regard._storage import floating
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def as_additive(mask: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[np.fl
            [  0.,   0., -inf],
            [  0.,   0.,   0.]], dtype=float32)
     """
-    allowed = np.asarray(mask)
+    allowed = as_array("mask", mask)
     if allowed.dtype != np.bool_:
         raise TypeError(f"mask must be bool (True = may attend), got {allowed.dtype}")
     to = floating("dtype", dtype)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from regard._inputs import as_mask
+from regard._inputs import as_mask, flag
 from regard._storage import compute_type
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def check(mask: Mask, *, allow_empty_rows: bool = False) -> Mask:
     ValueError: mask looks inverted: it shows query i the keys j > i and hides those before; True \
 means may attend here (nn.MultiheadAttention's True hides): pass ~mask
     """
+    allow_empty_rows = flag("allow_empty_rows", allow_empty_rows)
     given = as_mask(mask)
     if given is None:
         raise TypeError("mask must be an array of bool or float, got None")

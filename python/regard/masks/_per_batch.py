@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._inputs import integers
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
@@ -36,10 +38,7 @@ def _integers(name: str, value: ArrayLike) -> NDArray[Any]:
     # An int of any size; NumPy's are at most 64 bits wide.
     if isinstance(value, int) and not isinstance(value, bool):
         return np.array(value, object)
-    numbers = np.asarray(value)
-    if numbers.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be an int or an integer array, got {numbers.dtype}")
-    return numbers
+    return integers(name, value)
 
 
 def _beside_heads(numbers: Integers) -> Integers:

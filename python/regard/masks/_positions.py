@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -68,8 +68,7 @@ def causal(
     <BLANKLINE>
            [[1, 1, 1, 0, 0]]])
     """
-    q_len = count("q_len", q_len)
-    kv_len = q_len if kv_len is None else count("kv_len", kv_len)
+    q_len, kv_len = _sizes(q_len, kv_len)
     last_visible = np.arange(q_len)[:, None] + diagonals(query_offset, 0, q_len, kv_len)
     return np.arange(kv_len) <= last_visible
 
@@ -135,12 +134,8 @@ def window(
            [1, 1, 1, 0],
            [1, 0, 1, 1]])
     """
-    q_len = count("q_len", q_len)
-    kv_len = q_len if kv_len is None else count("kv_len", kv_len)
-    if not isinstance(window, tuple | list):
-        raise TypeError(f"window must be a pair (left, right), got {type(window).__name__}")
-    if len(window) != 2:
-        raise ValueError(f"window must be a pair (left, right), got {len(window)} numbers")
+    q_len, kv_len = _sizes(q_len, kv_len)
+    _check_pair(window)
     left, right = (
         None if side is None else count(f"window[{i}]", side) for i, side in enumerate(window)
     )
@@ -202,8 +197,7 @@ def prefix(
            [1, 1, 1, 0],
            [1, 1, 1, 1]])
     """
-    q_len = count("q_len", q_len)
-    kv_len = q_len if kv_len is None else count("kv_len", kv_len)
+    q_len, kv_len = _sizes(q_len, kv_len)
     in_prefix = np.arange(kv_len) < lengths("prefix_lengths", prefix_lengths, kv_len)
     before = causal(q_len, kv_len, query_offset=query_offset)
     try:
@@ -213,3 +207,21 @@ def prefix(
             "prefix_lengths and query_offset must broadcast, got shapes "
             f"{np.shape(prefix_lengths)} and {np.shape(query_offset)}"
         ) from None
+
+
+def _sizes(q_len: SupportsIndex, kv_len: SupportsIndex | None) -> tuple[int, int]:
+    queries = count("q_len", q_len)
+    return queries, queries if kv_len is None else count("kv_len", kv_len)
+
+
+def _check_pair(window: Any) -> None:
+    """Accept what the attention call accepts: any sequence of two, a list or an array too."""
+    is_sequence = hasattr(window, "__getitem__") and not isinstance(window, str | bytes | dict)
+    try:
+        sides = len(window) if is_sequence else None
+    except TypeError:  # an array without axes
+        sides = None
+    if sides is None:
+        raise TypeError(f"window must be a pair (left, right), got {type(window).__name__}")
+    if sides != 2:
+        raise ValueError(f"window must be a pair (left, right), got {sides} numbers")

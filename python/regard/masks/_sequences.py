@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import count
+from regard._inputs import count, integers
 from regard.masks._per_batch import lengths
 
 if TYPE_CHECKING:
@@ -136,9 +136,7 @@ def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -
 
 
 def _ids(name: str, value: ArrayLike) -> NDArray[Any]:
-    ids = np.asarray(value)
-    if ids.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be an integer array, got {ids.dtype}")
+    ids = integers(name, value, "an integer array")
     if ids.ndim == 0:
         raise ValueError(f"{name} must have one number for each row, got one number alone")
     return ids

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import as_array, count
+from regard._inputs import count, flag, integers, real_number
 from regard._storage import compute_type, floating, stored
 from regard.positional._frequencies import DEFAULT_BASE, geometric, given
 
@@ -64,7 +64,9 @@ def rotary(
         arrays ``(max_position, rotary_dim / 2)`` are tables whose rows `positions` name, from 0 on;
         arrays ``(*batch, length, rotary_dim / 2)`` with batch axes hold one row for each row of
         `x`, and `positions` must be left out then. Caches that hold every angle twice, as Hugging
-        Face's do, are passed as ``cos[..., : rotary_dim // 2]``.
+        Face's do, are passed as ``cos[..., :rotary_dim//2]``. Their shape gives them away beside
+        `rotary_dim`, or where they have more than ``head_dim / 2`` columns; else each column is
+        taken for a pair.
     out : ndarray, optional
         Where to write the result: of its type and shape, any strides. It may be `x` itself.
 
@@ -76,11 +78,12 @@ def rotary(
     Raises
     ------
     TypeError
-        If an argument has the wrong type: float positions, a cache that is no pair, an `out` of
-        another type.
+        If an argument has the wrong type: float positions, an `interleaved` that is no bool, a
+        cache that is no pair, an `out` of another type.
     ValueError
         If shapes disagree, `rotary_dim` is odd or larger than head_dim, a position lies outside of
-        the cache, or `base`, `inverse_frequencies` and `cache` contradict each other.
+        the cache, the cache holds every angle twice, or `base`, `inverse_frequencies` and `cache`
+        contradict each other.
 
     See Also
     --------
@@ -118,6 +121,7 @@ def rotary(
     (2, 8, 1, 64)
     """
     source = stored("x", x)
+    interleaved = flag("interleaved", interleaved)
     if source.ndim < 2:
         raise ValueError(
             f"x must have at least 2 axes, (..., heads, length, head_dim), got shape {source.shape}"
@@ -126,7 +130,7 @@ def rotary(
         if positions is None:
             rows = np.arange(source.shape[-2])
         else:
-            rows = _integers("positions", positions)
+            rows = integers("positions", positions)
             _check_rows("positions", rows.shape, source.shape)
         if rotary_dim is None and inverse_frequencies is None:
             rotary_dim = source.shape[-1]
@@ -136,6 +140,7 @@ def rotary(
     else:
         _refuse_beside("cache", base, inverse_frequencies)
         cos, sin = _looked_up(cache, positions, source.shape)
+        _refuse_doubled(cos.shape[-1], rotary_dim, source.shape[-1])
         _check_rotary_dim(rotary_dim, cos.shape[-1], "cache")
     if 2 * cos.shape[-1] > source.shape[-1]:
         raise ValueError(
@@ -202,7 +207,7 @@ def rotary_cache(
         raise TypeError("rotary_dim must be an int, or inverse_frequencies must be given")
     else:
         frequencies = geometric(_even(rotary_dim), base)
-    rows = _integers("positions", positions)
+    rows = integers("positions", positions)
     if rows.ndim == 0:
         rows = np.arange(count("positions", rows.item()))
     angle = rows[..., None] * frequencies
@@ -264,7 +269,7 @@ def _looked_up(
         if stored_rows < length:
             raise ValueError(f"cache must have a row for each of {length}, got {stored_rows} rows")
         return cos[:length], sin[:length]
-    rows = _integers("positions", positions)
+    rows = integers("positions", positions)
     _check_rows("positions", rows.shape, shape)
     outside = rows[(rows < 0) | (rows >= stored_rows)]
     if outside.size:
@@ -272,13 +277,6 @@ def _looked_up(
             f"positions must be in 0 .. {stored_rows - 1}, the rows of the cache, got {outside[0]}"
         )
     return cos[rows], sin[rows]
-
-
-def _integers(name: str, value: ArrayLike) -> Array:
-    array = as_array(name, value)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be an int or an integer array, got {array.dtype}")
-    return array
 
 
 def _check_rows(name: str, rows: tuple[int, ...], shape: tuple[int, ...]) -> None:
@@ -309,8 +307,24 @@ def _check_rotary_dim(rotary_dim: SupportsIndex | None, pairs: int, source: str)
         )
 
 
+def _refuse_doubled(columns: int, rotary_dim: SupportsIndex | None, head_dim: int) -> None:
+    """Refuse a cache that has a column for each column of `x`, not for each pair."""
+    if rotary_dim is None:
+        is_doubled = head_dim < 2 * columns <= 2 * head_dim and columns % 2 == 0
+        beside = f"head_dim {head_dim}"
+    else:
+        is_doubled = columns == _even(rotary_dim)
+        beside = f"rotary_dim {rotary_dim}"
+    if is_doubled:
+        raise ValueError(
+            f"cache must have rotary_dim / 2 columns, got {columns} beside {beside}: if it holds "
+            "every angle twice, as Hugging Face's does, pass cos[..., :rotary_dim//2] and "
+            "sin[..., :rotary_dim//2]"
+        )
+
+
 def _refuse_beside(name: str, base: SupportsFloat, inverse_frequencies: ArrayLike | None) -> None:
-    if inverse_frequencies is not None or base != DEFAULT_BASE:
+    if inverse_frequencies is not None or real_number("base", base) != DEFAULT_BASE:
         other = "base" if inverse_frequencies is None else "inverse_frequencies"
         raise ValueError(f"{name} already says how far each pair turns: leave {other} out")
 

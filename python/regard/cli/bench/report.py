@@ -130,6 +130,11 @@ def _notes(terminal: Terminal, results: Results) -> Iterator[str]:
     missed = [verdict for verdict in found if not verdict.is_met]
     if found:
         yield f"{INDENT}{len(found) - len(missed)} of {len(found)} goals met"
+    if results.unjudged:
+        unjudged = (
+            f"not judged: {results.unjudged} against the fastest peer, as no peer is installed"
+        )
+        yield from paragraph(terminal, f"{unjudged} but NumPy")
     for verdict in missed:
         yield from paragraph(terminal, f"missed: {_verdict(verdict)}")
 

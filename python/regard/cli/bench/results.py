@@ -67,6 +67,11 @@ class CaseResult:
         peers = [engine for engine in self.samples if engine != "regard"]
         return min(peers, key=lambda engine: self.samples[engine].seconds, default=None)
 
+    @property
+    def has_rival(self) -> bool:
+        """Whether a peer has a time that is not NumPy, which is on every machine."""
+        return bool(self.samples.keys() - {"regard", "NumPy"})
+
 
 @dataclass(frozen=True)
 class ComparisonResult:
@@ -154,6 +159,18 @@ class Results:
         return max(1 - min(limit) / max(limit) for limit in (self.peak, self.bandwidth))
 
     @property
+    def is_target_free(self) -> bool:
+        """Whether regard runs on the best target: the peers choose the best instructions too."""
+        return bool(self.machine["target"] == self.machine["targets"][0])
+
+    @property
+    def unjudged(self) -> int:
+        """How many goals are against the fastest peer where none but NumPy is installed."""
+        if not self.is_target_free or self.versions.keys() - {"regard", "NumPy"}:
+            return 0
+        return sum(row.case.goals.peers is not None for row in self.cases)
+
+    @property
     def is_sound(self) -> bool:
         """Whether regard computed everything that it was asked for, and computed it right."""
         return all("regard" in row.samples for row in self.cases) and all(
@@ -222,10 +239,10 @@ def _of_case(results: Results, row: CaseResult) -> Iterator[Verdict]:
     if goals.share is not None and share is not None and target in columns:
         wanted = goals.share[columns.index(target)]
         yield Verdict(f"{row.name}: of the {row.case.group.yardstick}", wanted, share)
-    if target != results.machine["targets"][0]:
-        return  # the peers choose the best instructions, and a forced target does not
+    if not results.is_target_free:
+        return
     best = row.best_peer
-    if goals.peers is not None and best is not None:
+    if goals.peers is not None and best is not None and row.has_rival:
         speed = row.speed_against(best)
         if speed is not None:
             yield Verdict(f"{row.name}: against {best}", goals.peers, speed)

@@ -1,0 +1,23 @@
+// Memory that could not be had: how much of it, and what for.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <new>
+
+namespace regard {
+
+// Becomes Python's MemoryError. The text lies in the exception itself: this is no time to allocate.
+class NoMemory : public std::bad_alloc {
+ public:
+  NoMemory(std::int64_t bytes, const char* what) {
+    std::snprintf(text_, sizeof text_, "cannot allocate %lld bytes of %s",
+                  static_cast<long long>(bytes), what);
+  }
+  const char* what() const noexcept override { return text_; }
+
+ private:
+  char text_[160];
+};
+
+}  // namespace regard

@@ -1,0 +1,90 @@
+"""What a type checker makes of the public calls: the type of each result, and what it refuses."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("mypy")
+
+ARRAY, PAIR, TRIPLE = "Array", "tuple[Array, Array]", "tuple[Array, Array, Array]"
+CALLS = {
+    "dense": "regard.scaled_dot_product_attention(x, x, x{})",
+    "ragged": "regard.scaled_dot_product_attention_ragged(x, x, x, [0, 3], [0, 3]{})",
+}
+RESULTS = {
+    "": ARRAY,
+    ", return_weights=False, return_lse=False": ARRAY,
+    ", return_weights=True": PAIR,
+    ", return_lse=True": PAIR,
+    ", return_weights=True, return_lse=True": TRIPLE,
+}
+OPTIONS = [
+    "",
+    ", None, is_causal=True, query_offset=np.arange(2), window=(1, None), key_lengths=[2, 3]",
+    ", mask=x > 0, scale=0.5, softcap=30.0, alibi_slopes=[0.5], sinks=x[0], out=x, threads=2",
+    ", scale=None, softcap=None, window=None, key_lengths=None, alibi_slopes=None, sinks=None",
+]
+TYPES = {
+    call.format(options + wanted): result
+    for call in CALLS.values()
+    for options in OPTIONS
+    for wanted, result in RESULTS.items()
+} | {
+    "regard.explain(x, x, x, is_causal=True, window=(1, None), threads=2)": "regard.Explanation",
+    "regard.explain(x, x, x).workspace_bytes": "int",
+    "regard.merge_attention_states([x], [x])": PAIR,
+    "regard.matmul(x, x, threads=2)": ARRAY,
+}
+REFUSED = [
+    call.format(wrong)
+    for call in [*CALLS.values(), "regard.explain(x, x, x{})"]
+    for wrong in (
+        ", dropout=0.1",
+        ', scale="small"',
+        ", window=3",
+        ", is_causal=None",
+        ", threads=1.5",
+        ", None, True",
+    )
+]
+
+
+HEAD = """\
+from typing import Any, assert_type
+import numpy as np
+from numpy.typing import NDArray
+import regard
+Array = NDArray[Any]
+x = np.ones((3, 4), np.float32)
+"""
+
+
+def errors(tmp_path, statements):
+    """The statements that mypy refuses, and why."""
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + "\n".join(statements) + "\n")
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--no-pretty",
+        "--config-file=",
+        script.name,
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert re.search(r"^(Success|Found \d+ error)", done.stdout, re.MULTILINE), done
+    found = re.findall(r"^script\.py:(\d+): error: (.*)", done.stdout, re.MULTILINE)
+    return {statements[int(line) - len(HEAD.splitlines()) - 1]: why for line, why in found}
+
+
+def test_types_of_results(tmp_path):
+    assert (
+        errors(tmp_path, [f"assert_type({call}, {type_})" for call, type_ in TYPES.items()]) == {}
+    )
+
+
+def test_types_of_arguments(tmp_path):
+    assert errors(tmp_path, REFUSED).keys() == set(REFUSED)
