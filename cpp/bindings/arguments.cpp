@@ -1,11 +1,10 @@
 #include "arguments.hpp"
 
-#include <pybind11/numpy.h>
-
 #include <cmath>
 #include <string>
 
 #include "../dispatch/thread_count.hpp"
+#include "arrays.hpp"
 
 namespace regard {
 namespace {
@@ -20,7 +19,6 @@ bool is_numpy_bool(py::handle value) {
 // Integers and floats, and what other packages register with NumPy that is no wider than float64:
 // bfloat16, but no complex type.
 bool is_real_type(const py::dtype& type) {
-  constexpr int kFirstUserType = 256;  // NPY_USERDEF
   const char kind = type.kind();
   if (type.num() < kFirstUserType) return kind == 'f' || kind == 'i' || kind == 'u';
   const py::module_ numpy = py::module_::import("numpy");

@@ -8,7 +8,7 @@
 namespace regard {
 namespace {
 
-constexpr int kBool = 0, kFloat = 11, kDouble = 12, kHalf = 23, kFirstUserType = 256;  // NPY_TYPES
+constexpr int kBool = 0, kFloat = 11, kDouble = 12, kHalf = 23;  // NPY_TYPES
 
 // bfloat16 is a type that another package registers with NumPy; its name says so.
 bool is_bfloat16(const py::dtype& type) {

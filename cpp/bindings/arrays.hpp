@@ -14,6 +14,8 @@ namespace regard {
 
 namespace py = pybind11;
 
+constexpr int kFirstUserType = 256;  // NPY_USERDEF: types that other packages register
+
 using Shape = std::vector<py::ssize_t>;
 
 // A float32 or float64 array, or a mask, that the kernels can read where it lies.
