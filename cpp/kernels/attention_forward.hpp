@@ -53,7 +53,7 @@ struct AttentionForward {
       Strip<T>& strip = work.strips[s];
       pack_queries<Shape>(problem, task, strip);
       start_softmax(problem, task, strip);
-      strip.is_new = true;
+      strip.is_fresh = true;
     }
     return keys;
   }
@@ -83,7 +83,7 @@ struct AttentionForward {
     for (int s = 0; s < work.strip_count; ++s) {
       const Strip<T>& strip = work.strips[s];
       const int lanes = strip.vectors * kLanes<T>;
-      if (strip.is_new) {
+      if (strip.is_fresh) {
         for (std::int64_t i = 0; i < problem.value_dim * lanes; i += kLanes<T>)
           store(strip.output + i, Vec<T>{});
       }
@@ -201,12 +201,12 @@ struct AttentionForward {
                                       Strip<T>& strip, const Ahead& ahead,
                                       const Workspace<T>& work, KeyBlock<T>& block) {
     const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
-    Gathered<T> gathered{work.weights, 0, strip.is_new ? 0 : padded_value_dim};
+    Gathered<T> gathered{work.weights, 0, strip.is_fresh ? 0 : padded_value_dim};
     if (sees_all_of(task, strip, block)) {
       provide_keys<T, kRows>(problem, task, work, block);
       start_block_sum<kVectors>(strip);
       for (; gathered.keys < block.count; gathered.keys += kRows) {
-        if (strip.is_new)
+        if (strip.is_fresh)
           prefetch_output(problem, task, strip, static_cast<int>(gathered.keys) / kRows, block.count / kRows);
         weights_tile<T, kRows, kVectors, Bias::none>(
             block.keys + gathered.keys * block.key_stride, block.key_stride, nullptr, work.softcap,
@@ -235,7 +235,7 @@ struct AttentionForward {
       const TileKind kind = kinds[k / kRows];
       prefetch_mask(problem, task, *ahead.strip, ahead.key, Shape::kBlockKeys, k / kRows,
                     kBlockTiles);
-      if (strip.is_new) prefetch_output(problem, task, strip, k / kRows, kBlockTiles);
+      if (strip.is_fresh) prefetch_output(problem, task, strip, k / kRows, kBlockTiles);
       if (kind == TileKind::hidden) continue;
       const int end = k + kRows < count ? k + kRows : count;
       if (run_count > 0 && runs[run_count - 1].end == k)
@@ -312,7 +312,7 @@ struct AttentionForward {
         weights += keys * kWidth;
       }
       T* output = strip.output + d * kWidth;
-      if (strip.is_new) {
+      if (strip.is_fresh) {
         store_tile<T, kRows, kVectors>(acc, output);
         continue;
       }
@@ -324,7 +324,7 @@ struct AttentionForward {
           store(to, load<T>(to) + acc[r][v]);
         }
     }
-    strip.is_new = false;
+    strip.is_fresh = false;
   }
 
   template <int kVectors, Bias kBias>

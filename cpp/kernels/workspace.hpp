@@ -39,7 +39,7 @@ struct Strip {
   std::int64_t first_row;  // among the kv head's, as in AttentionTask
   int rows;                // lanes in use
   int vectors;             // lanes / kLanes<T>
-  bool is_new;             // no block has written to output yet
+  bool is_fresh;             // no block has written to output yet
   // By position (window, causality, the array's end): keys outside `seen` are hidden from every
   // lane, keys inside `shared` from none.
   KeyInterval seen;
