@@ -98,6 +98,7 @@ BESIDE = {
         "rotary_dim": None,
         "interleaved": False,
         "inverse_frequencies": None,
+        "scaling": None,
         "cache": None,
         "out": None,
     },
@@ -107,9 +108,26 @@ BESIDE = {
         "*": None,
         "base": 10000.0,
         "inverse_frequencies": None,
+        "scaling": None,
         "dtype": np.float64,
     },
     "positional.alibi_slopes": {"heads": NEEDED, "*": None, "dtype": np.float64},
+    "positional.rotary_frequencies": {
+        "rotary_dim": NEEDED,
+        "*": None,
+        "base": 10000.0,
+        "scaling": None,
+        "length": None,
+    },
+    "positional.t5_buckets": {
+        "q_len": NEEDED,
+        "kv_len": None,
+        "*": None,
+        "query_offset": 0,
+        "bidirectional": True,
+        "num_buckets": 32,
+        "max_distance": 128,
+    },
 }
 
 
