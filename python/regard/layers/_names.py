@@ -28,12 +28,15 @@ class Layout(NamedTuple):
     title: str
     arrays: dict[str, tuple[str, ...]]
     transposed: bool = False  # weights are (d_in, d_out)
+    grouped: bool = True  # whether there may be fewer key heads than query heads
     without: frozenset[str] = frozenset()  # parameters that have no name here and are 0
     beside: frozenset[str] = frozenset()  # what states hold beside them: buffers and neighbours
 
     def fits(self, parameters: Shapes) -> bool:
         """Say whether every one of `parameters` has a place here."""
         placed = {part for parts in self.arrays.values() for part in parts}
+        if not self.grouped and parameters["W_query"][0] != parameters["W_key"][0]:
+            return False
         together = [
             {parameters[part] for part in parts if part in parameters}
             for parts in self.arrays.values()
@@ -78,8 +81,12 @@ LAYOUTS = (
         _apart("W_query", "W_key", "W_value", "out_proj") | _NORMS,
         beside=frozenset({"mask"}),
     ),
-    Layout("torch", {"in_proj_weight": _WEIGHTS} | _TORCH_REST),
-    Layout("torch", {f"{n[0]}_proj_weight": (f"W_{n}",) for n in _QKV} | _TORCH_REST),
+    Layout("torch", {"in_proj_weight": _WEIGHTS} | _TORCH_REST, grouped=False),
+    Layout(
+        "torch",
+        {f"{name[0]}_proj_weight": (f"W_{name}",) for name in _QKV} | _TORCH_REST,
+        grouped=False,
+    ),
     Layout(
         "llama",
         _apart("q_proj", "k_proj", "v_proj", "o_proj") | _NORMS,
