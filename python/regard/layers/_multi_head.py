@@ -13,13 +13,13 @@ from regard.layers._cached import attend_cached
 from regard.layers._linear import draws, flag, layer_dtype, vectors
 from regard.layers._names import read_state, write_state
 from regard.layers._projections import INPUTS, Projections, Sizes, draw
-from regard.layers._rotation import Rotation
+from regard.layers._rotation import Rotation, query_positions
 from regard.positional import alibi_slopes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike
 
     from regard.layers._cached import Cache
     from regard.layers._linear import FloatArray, Rng
@@ -292,7 +292,7 @@ class MultiHeadAttention:
         }
         if cache is None:
             if self._rotation is not None:
-                places = _places(query_offset, q.shape)
+                places = query_positions(query_offset, q.shape)
                 self._rotation.turn((q, places), (k, np.arange(k.shape[-2])), cached=False)
             result = scaled_dot_product_attention(
                 q, k, v, query_offset=query_offset, key_lengths=key_lengths, **options
@@ -432,21 +432,3 @@ def _eps(qk_norm: str | float | None) -> float | None:
     if not 0 <= eps < np.inf:
         raise ValueError(f"qk_norm must be at least 0 and finite, got {eps}")
     return eps
-
-
-def _places(query_offset: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return the positions of queries of a shape."""
-    offset = as_array("query_offset", query_offset)
-    if offset.dtype.kind not in "iu":
-        raise TypeError(f"query_offset must be an int or an integer array, got {offset.dtype}")
-    *batch, _, length, _ = shape
-    try:
-        fits = np.broadcast_shapes(offset.shape, batch) == tuple(batch)
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ValueError(
-            f"query_offset must broadcast to the batch axes {tuple(batch)}, got {offset.shape}"
-        )
-    places: NDArray[np.int64] = offset.astype(np.int64)[..., None] + np.arange(length)
-    return places

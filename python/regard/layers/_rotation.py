@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._inputs import as_array
 from regard.layers._linear import flag
 from regard.positional import rotary, rotary_cache, rotary_frequencies
 from regard.positional._frequencies import given
 from regard.positional._scaling import length_matters
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from regard.layers._linear import FloatArray
 
@@ -83,3 +84,21 @@ class Rotation:
                 cos, sin = rotary_cache(places, inverse_frequencies=frequencies)
                 tables[id(places)] = cos * self._factor, sin * self._factor
             rotary(array, cache=tables[id(places)], interleaved=self._interleaved, out=array)
+
+
+def query_positions(query_offset: ArrayLike, shape: tuple[int, ...]) -> Integers:
+    """Return the positions of queries ``(*batch, heads, length, head_dim)``."""
+    offset = as_array("query_offset", query_offset)
+    if offset.dtype.kind not in "iu":
+        raise TypeError(f"query_offset must be an int or an integer array, got {offset.dtype}")
+    *batch, _, length, _ = shape
+    try:
+        fits = np.broadcast_shapes(offset.shape, batch) == tuple(batch)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"query_offset must broadcast to the batch axes {tuple(batch)}, got {offset.shape}"
+        )
+    places: Integers = offset.astype(np.int64)[..., None] + np.arange(length)
+    return places
