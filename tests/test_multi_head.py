@@ -16,11 +16,13 @@ def normal(shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def with_norms(layer, seed=3):
+def with_norms(layer):
     """Weights of norms begin at 1, which would hide that they are used."""
     state = layer.state_dict()
-    norms = [name for name in state if "norm" in name]
-    layer.load_state_dict(state | {n: 1 + 0.3 * normal(state[n].shape, seed) for n in norms})
+    norms = {
+        name: 1 + 0.3 * normal(a.shape, ord(name[0])) for name, a in state.items() if "norm" in name
+    }
+    layer.load_state_dict(state | norms)
     return layer
 
 

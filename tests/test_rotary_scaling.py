@@ -99,7 +99,7 @@ ATTENTION = {
 }
 
 
-@pytest.mark.parametrize("base", [10000.0, 500000])
+@pytest.mark.parametrize("base", [20.0, 10000.0, 500000])
 @pytest.mark.parametrize("rotary_dim", [4, 32, 64, 128])
 @pytest.mark.parametrize("name", CASES)
 def test_frequencies_are_the_formula(name, rotary_dim, base):
