@@ -64,6 +64,25 @@ for _name, _wanted in SIGNATURES.items():
 NEEDED = inspect.Parameter.empty
 BESIDE = {
     "merge_attention_states": {"outputs": NEEDED, "lses": NEEDED},
+    "read_safetensors": {"path": NEEDED, "prefix": ""},
+    "MultiHeadAttention": {
+        "d_model": NEEDED,
+        "num_heads": NEEDED,
+        "*": None,
+        "num_kv_heads": None,
+        "head_dim": None,
+        "d_key": None,
+        "d_value": None,
+        "qkv_bias": False,
+        "out_bias": False,
+        "is_causal": False,
+        "window": None,
+        "rotary": None,
+        "alibi": False,
+        "qk_norm": None,
+        "rng": None,
+        "dtype": np.float32,
+    },
     "masks.causal": {"q_len": NEEDED, "kv_len": None, "*": None, "query_offset": 0},
     "masks.window": {
         "q_len": NEEDED,
@@ -98,6 +117,7 @@ BESIDE = {
         "rotary_dim": None,
         "interleaved": False,
         "inverse_frequencies": None,
+        "scaling": None,
         "cache": None,
         "out": None,
     },
@@ -107,9 +127,26 @@ BESIDE = {
         "*": None,
         "base": 10000.0,
         "inverse_frequencies": None,
+        "scaling": None,
         "dtype": np.float64,
     },
     "positional.alibi_slopes": {"heads": NEEDED, "*": None, "dtype": np.float64},
+    "positional.rotary_frequencies": {
+        "rotary_dim": NEEDED,
+        "*": None,
+        "base": 10000.0,
+        "scaling": None,
+        "length": None,
+    },
+    "positional.t5_buckets": {
+        "q_len": NEEDED,
+        "kv_len": None,
+        "*": None,
+        "query_offset": 0,
+        "bidirectional": True,
+        "num_buckets": 32,
+        "max_distance": 128,
+    },
 }
 
 

@@ -13,12 +13,13 @@ from regard._core import __version__
 from regard._explain import Explanation, explain
 from regard._merge import merge_attention_states
 from regard._ragged import scaled_dot_product_attention_ragged
-from regard._self_attention import SelfAttention
 from regard._stages import apply_mask, matmul, scale, softmax
 from regard._torch_generator import TorchGenerator
+from regard.layers import MultiHeadAttention, SelfAttention, read_safetensors
 
 __all__ = [
     "Explanation",
+    "MultiHeadAttention",
     "SelfAttention",
     "TorchGenerator",
     "__version__",
@@ -31,6 +32,7 @@ __all__ = [
     "matmul",
     "merge_attention_states",
     "positional",
+    "read_safetensors",
     "scale",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_ragged",
