@@ -1,4 +1,4 @@
-"""STAND-IN: until regard has a KVCache, the simplest one. Delete this file then, and import that."""
+"""STAND-IN until regard has a KVCache: then delete this file and import that."""
 
 import numpy as np
 

@@ -56,9 +56,9 @@ def load_gguf(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], di
 
     Notes
     -----
-    Lengths and offsets are checked against the file's size before anything is read or allocated for
-    them [1]_. Llama files store the rows of query and key projections so that rotary embedding turns
-    neighbours: ``regard.positional.rotary(..., interleaved=True)``.
+    Lengths and offsets [1]_ are checked against the file's size before anything is read or
+    allocated for them. Llama files store the rows of query and key projections so that rotary
+    embedding turns neighbours: ``regard.positional.rotary(..., interleaved=True)``.
 
     References
     ----------
@@ -131,8 +131,6 @@ def _tensor(
     try:
         floats = gguf.quants.dequantize(data, kind)
     except NotImplementedError:
-        file.refuse(
-            f"tensor {tensor.name!r} has type {kind.name}, which gguf cannot turn to floats"
-        )
+        file.refuse(f"tensor {tensor.name!r} has type {kind.name}, which gguf cannot decode")
     result: NDArray[Any] = floats.reshape(tensor.shape)
     return result
