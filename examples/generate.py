@@ -15,6 +15,8 @@ import regard
 
 CHUNK = 256  # Tokens of the prompt that are read at a time: enough for fast matrix products.
 
+STORED = ["float32", "float16", "bfloat16", "int8"]
+
 
 def main():
     """Write to stdout as the words come; say how it goes on stderr."""
@@ -56,7 +58,7 @@ def arguments():
     parser.add_argument("--tokens", type=int, default=64, help="how many to write at most")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest")
     parser.add_argument("--seed", type=int, default=0, help="for a temperature above 0")
-    parser.add_argument("--cache-dtype", default="float32", help="float32, float16, int8, ...")
+    parser.add_argument("--cache-dtype", default="float32", choices=STORED)
     parser.add_argument("--window", type=int, help="how many tokens the model looks back")
     parser.add_argument("--page-size", type=int, help="let the cache grow by so many tokens")
     return parser.parse_args()

@@ -50,5 +50,5 @@ class Bert:
 def sentence_embeddings(encoded, lengths):
     """Return each sentence's mean token, without its padding, at length 1."""
     real = np.arange(encoded.shape[1]) < lengths[:, None]
-    mean = np.where(real[..., None], encoded, 0).sum(1) / lengths[:, None]
+    mean = encoded.mean(1, where=real[..., None])
     return mean / np.linalg.norm(mean, axis=-1, keepdims=True)

@@ -11,9 +11,20 @@ except ImportError:
     class KVCache:
         """Keys and values in one array each, which grow by copying."""
 
-        def __init__(self, batch, kv_heads, head_dim, value_dim=None, *, dtype=np.float32, **other):
+        def __init__(
+            self,
+            batch,
+            kv_heads,
+            head_dim,
+            value_dim=None,
+            *,
+            dtype=np.float32,
+            window=None,
+            **other,
+        ):
             if dtype in ("int8", "int4") or any(option is not None for option in other.values()):
                 raise NotImplementedError("the stand-in for KVCache stores plain arrays only")
+            self.window = None if window is None else (window - 1, 0)
             self.keys = np.empty((batch, kv_heads, 0, head_dim), dtype)
             self.values = np.empty((batch, kv_heads, 0, value_dim or head_dim), dtype)
 
@@ -42,5 +53,6 @@ except ImportError:
                 self.keys,
                 self.values,
                 is_causal=True,
+                window=self.window,
                 query_offset=len(self) - query.shape[-2],
             )
