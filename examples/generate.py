@@ -32,16 +32,19 @@ def main():
     prompt = tokenizer.encode(asked.prompt).ids
     if not prompt:
         raise SystemExit("the prompt must not be empty")
-    caches = model.caches(dtype=asked.cache_dtype, window=asked.window, page_size=asked.page_size)
+    options = {"dtype": asked.cache_dtype, "window": asked.window, "page_size": asked.page_size}
+    try:
+        caches = model.caches(**options)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise SystemExit(f"no such cache: {error}") from None
     started = time.perf_counter()
     logits = read(model, prompt, caches)
     prefilled = time.perf_counter()
     progress("")
     print(asked.prompt, end="", flush=True)
     pick = picker(asked.temperature, asked.seed)
-    tokens = write(
-        model, logits, pick, asked.tokens, metadata["tokenizer.ggml.eos_token_id"], caches
-    )
+    end = metadata["tokenizer.ggml.eos_token_id"]
+    tokens = write(model, logits, pick, asked.tokens, end, caches)
     for text in stream(tokenizer, tokens):
         print(text, end="", flush=True)
     print()

@@ -60,6 +60,16 @@ def picks(logits, prompt=4):
     return logits[prompt - 1 : -1].argmax(1)
 
 
+def test_the_reader_finds_what_the_packages_reader_finds(smollm2, smollm2_path):
+    parameters, metadata = smollm2
+    reader = pytest.importorskip("gguf").GGUFReader(smollm2_path)
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    assert metadata == {name: fields[name] for name in fields if not name.startswith("GGUF.")}
+    assert {tensor.name: tuple(tensor.shape[::-1]) for tensor in reader.tensors} == {
+        name: array.shape for name, array in parameters.items()
+    }
+
+
 def test_the_oracle_writes_the_text(exact, text):
     """Each token is the likeliest after all before it: this is what greedy writing means."""
     assert np.array_equal(picks(exact), text[4:])

@@ -129,7 +129,9 @@ def _tensor(
     rows = math.prod(tensor.shape[:-1])
     data = file.array(start, np.dtype(np.uint8), size, tensor.name).reshape(rows, -1)
     try:
-        floats = gguf.quants.dequantize(data, kind)
+        # Infinite scales are results, not warnings.
+        with np.errstate(all="ignore"):
+            floats = gguf.quants.dequantize(data, kind)
     except NotImplementedError:
         file.refuse(f"tensor {tensor.name!r} has type {kind.name}, which gguf cannot decode")
     result: NDArray[Any] = floats.reshape(tensor.shape)

@@ -96,4 +96,7 @@ def _tensor(file: BoundedFile, data: int, name: str, entry: dict[str, Any]) -> N
     array = file.array(start, np.dtype(STORED[kind]), math.prod(shape), name).reshape(shape)
     if kind == "BF16":  # The upper half of a float32.
         return (array.astype(np.uint32) << 16).view(np.float32)
-    return array.astype(np.float32) if kind == "F16" else array
+    if kind == "F16":
+        with np.errstate(invalid="ignore"):  # A signalling NaN is a NaN.
+            return array.astype(np.float32)
+    return array
