@@ -9,9 +9,9 @@ import sys
 import time
 
 import numpy as np
-from models.packages import file_in, need
 
 import regard
+from models.packages import file_in, need
 
 CHUNK = 256  # Tokens of the prompt that are read at a time: enough for fast matrix products.
 

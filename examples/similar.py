@@ -8,9 +8,9 @@ import argparse
 import json
 
 import numpy as np
-from models.packages import file_in, need
 
 import regard
+from models.packages import file_in, need
 
 QUESTION = "How do I get my money back?"
 SENTENCES = [
@@ -39,8 +39,9 @@ def main():
 
 def embed(folder, sentences):
     """Return one unit vector for each sentence; sentences that mean alike point alike."""
-    from models.bert import Bert, sentence_embeddings
     from tokenizers import Tokenizer
+
+    from models.bert import Bert, sentence_embeddings
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_truncation(512)

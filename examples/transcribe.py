@@ -10,6 +10,7 @@ import pathlib
 import wave
 
 import numpy as np
+
 from models.packages import file_in, need
 from models.spectrogram import RATE, log_mel
 
@@ -42,9 +43,10 @@ def sound_of(path):
 
 def transcribe(folder, sound):
     """Return the likeliest text, token by token."""
+    from tokenizers import Tokenizer
+
     from models.ctranslate2_file import load_ctranslate2
     from models.whisper import Whisper
-    from tokenizers import Tokenizer
 
     model = Whisper(load_ctranslate2(pathlib.Path(folder) / "model.bin"))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -1,8 +1,9 @@
 """MiniLM on regard: padded batches give the embeddings of sentences alone, and the right order."""
 
 import numpy as np
-import oracle
 import pytest
+
+import oracle
 
 SENTENCES = [
     "How do I get my money back?",

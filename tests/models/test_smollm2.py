@@ -1,9 +1,9 @@
 """SmolLM2 on regard writes the text that the same model writes in float64 without it."""
 
 import numpy as np
-import oracle
 import pytest
 
+import oracle
 import regard
 
 PROMPT = "Once upon a time"

@@ -1,8 +1,9 @@
 """Whisper on regard: self attention with a cache, cross attention to 1500 frames."""
 
 import numpy as np
-import oracle
 import pytest
+
+import oracle
 
 START, NO_TIMES = 50257, 50362
 
@@ -32,8 +33,9 @@ def test_logits(model, whisper, heard):
 
 def test_the_recording(model, whisper, whisper_path, recording):
     """Each word written is what the oracle would write there."""
-    from models.spectrogram import log_mel
     from tokenizers import Tokenizer
+
+    from models.spectrogram import log_mel
     from transcribe import sound_of, transcribe
 
     sound = sound_of(recording)

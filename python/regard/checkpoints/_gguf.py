@@ -66,10 +66,24 @@ def load_gguf(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], di
 
     Examples
     --------
+    >>> import pathlib
+    >>> import tempfile
+    >>> import gguf
+    >>> import numpy as np
     >>> import regard
-    >>> regard.checkpoints.load_gguf(__file__)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ValueError: ...: is not a GGUF file, which begins with the letters GGUF
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "small.gguf"
+    >>> writer = gguf.GGUFWriter(path, "llama")
+    >>> writer.add_block_count(2)
+    >>> writer.add_tensor("output_norm.weight", np.ones(4, np.float16))
+    >>> writer.write_header_to_file()
+    >>> writer.write_kv_data_to_file()
+    >>> writer.write_tensors_to_file()
+    >>> writer.close()
+    >>> parameters, metadata = regard.checkpoints.load_gguf(path)
+    >>> parameters
+    {'output_norm.weight': array([1., 1., 1., 1.], dtype=float32)}
+    >>> metadata
+    {'general.architecture': 'llama', 'llama.block_count': 2}
     """
     name = checked_path(path)
     gguf = needed("gguf", "load_gguf")

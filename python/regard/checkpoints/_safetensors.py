@@ -65,10 +65,15 @@ def load_safetensors(
 
     Examples
     --------
+    >>> import pathlib
+    >>> import tempfile
+    >>> import numpy as np
     >>> import regard
-    >>> regard.checkpoints.load_safetensors(__file__)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ValueError: ...: is not a readable safetensors file: ...
+    >>> from safetensors.numpy import save_file
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "small.safetensors"
+    >>> save_file({"norm.weight": np.ones(4, np.float16)}, path, {"epoch": "3"})
+    >>> regard.checkpoints.load_safetensors(path)
+    ({'norm.weight': array([1., 1., 1., 1.], dtype=float32)}, {'epoch': '3'})
     """
     name = checked_path(path)
     safetensors = needed("safetensors", "load_safetensors")
