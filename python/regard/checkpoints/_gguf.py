@@ -71,7 +71,8 @@ def load_gguf(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], di
     >>> import gguf
     >>> import numpy as np
     >>> import regard
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "small.gguf"
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name) / "small.gguf"
     >>> writer = gguf.GGUFWriter(path, "llama")
     >>> writer.add_block_count(2)
     >>> writer.add_tensor("output_norm.weight", np.ones(4, np.float16))
@@ -84,6 +85,7 @@ def load_gguf(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], di
     {'output_norm.weight': array([1., 1., 1., 1.], dtype=float32)}
     >>> metadata
     {'general.architecture': 'llama', 'llama.block_count': 2}
+    >>> folder.cleanup()
     """
     name = checked_path(path)
     gguf = needed("gguf", "load_gguf")

@@ -70,10 +70,12 @@ def load_safetensors(
     >>> import numpy as np
     >>> import regard
     >>> from safetensors.numpy import save_file
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "small.safetensors"
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name) / "small.safetensors"
     >>> save_file({"norm.weight": np.ones(4, np.float16)}, path, {"epoch": "3"})
     >>> regard.checkpoints.load_safetensors(path)
     ({'norm.weight': array([1., 1., 1., 1.], dtype=float32)}, {'epoch': '3'})
+    >>> folder.cleanup()
     """
     name = checked_path(path)
     safetensors = needed("safetensors", "load_safetensors")
