@@ -1,4 +1,4 @@
-"""Files of parameters: what is read, and what is refused with its reason."""
+"""safetensors files: what is in them comes out, and what is damaged is refused with its reason."""
 
 import json
 import struct
@@ -7,153 +7,145 @@ import numpy as np
 import pytest
 
 import regard
-from reference import assert_same_bits
+from messages import says
 
-REASON = "safetensors is not installed: pip install '.[models]'"
-
-
-def normal(shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+pytest.importorskip("safetensors")
 
 
-def framed(header, data=b""):
-    """A file by hand: the length of the header, the header, the arrays."""
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + data
+def safetensors_file(header, data=b""):
+    head = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(head)) + head + data
+
+
+def one(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"a": {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}}
 
 
 @pytest.fixture
-def file(tmp_path):
-    pytest.importorskip("safetensors", reason=REASON)
-
-    def write(content):
+def load(tmp_path):
+    def load(data):
         path = tmp_path / "model.safetensors"
-        path.write_bytes(content)
-        return path
+        path.write_bytes(data)
+        return regard.checkpoints.load_safetensors(path)
 
-    return write
-
-
-def bytes_of(array, bits):
-    return bits, list(array.shape), array.tobytes()
+    return load
 
 
-def whole(entries):
-    header, data = {}, b""
-    for name, (bits, shape, raw) in entries.items():
-        header[name] = {
-            "dtype": bits,
-            "shape": shape,
-            "data_offsets": [len(data), len(data) + len(raw)],
-        }
-        data += raw
-    return framed(header, data)
+KINDS = ["float64", "float32", "int64", "uint32", "int16", "uint8", "bool"]
 
 
-def test_arrays_come_as_they_are_stored(file):
-    arrays = {
-        "F32": normal((3, 4)),
-        "F16": normal((2, 5)).astype(np.float16),
-        "F64": normal(7).astype(float),
-        "I64": np.arange(4),
-        "BF16": normal((2, 2)).astype(pytest.importorskip("ml_dtypes").bfloat16),
-    }
-    path = file(whole({f"part.{bits}": bytes_of(a, bits) for bits, a in arrays.items()}))
-    read = regard.read_safetensors(path)
-    assert set(read) == {f"part.{bits}" for bits in arrays}
-    for bits, array in arrays.items():
-        assert read[f"part.{bits}"].dtype == array.dtype
-        assert read[f"part.{bits}"].tobytes() == array.tobytes()
-        assert read[f"part.{bits}"].shape == array.shape
-    assert set(regard.read_safetensors(str(path), "part.F")) == {"part.F16", "part.F32", "part.F64"}
+def test_what_the_package_writes(tmp_path):
+    from safetensors.numpy import save_file
+
+    rng = np.random.default_rng(0)
+    arrays = {kind: (9 * rng.standard_normal((2, 0, 5))).astype(kind) for kind in KINDS[:1]}
+    arrays |= {f"{kind}s": (9 * rng.standard_normal((3, 5))).astype(kind) for kind in KINDS}
+    arrays["scalar"] = np.array(3.0)
+    path = tmp_path / "model.safetensors"
+    save_file(arrays, path, {"format": "np"})
+    parameters, metadata = regard.checkpoints.load_safetensors(path)
+    assert metadata == {"format": "np"}
+    assert parameters.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert parameters[name].dtype == array.dtype
+        assert np.array_equal(parameters[name], array)
+        assert parameters[name].flags.writeable
 
 
-@pytest.mark.parametrize("prefix", ["", "encoder.1.attention"])
-def test_a_layer_of_a_file(file, prefix):
-    layer = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=1)
-    state = layer.state_dict("bert", "encoder.1.attention")
-    path = file(whole({name: bytes_of(array, "F32") for name, array in state.items()}))
-    other = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=2)
-    other.load_state_dict(regard.read_safetensors(path, prefix), "encoder.1.attention")
-    x = normal((3, 8))
-    assert_same_bits(other(x), layer(x))
+def test_narrow_floats_widen_exactly(load):
+    halves = np.array([1 / 3, -65504, 6e-8, np.inf], np.float16)
+    array = load(safetensors_file(one("F16", (4,)), halves.tobytes()))[0]["a"]
+    assert array.dtype == np.float32
+    assert np.array_equal(array, halves.astype(np.float32))
+    brain = np.array([1.5, -3e38, 1e-40, np.inf], np.float32).view(np.uint32) >> 16
+    array = load(safetensors_file(one("BF16", (2, 2)), brain.astype("<u2").tobytes()))[0]["a"]
+    assert array.dtype == np.float32
+    assert np.array_equal(array.ravel().view(np.uint32), brain << 16)
 
 
-GOOD = whole({"a": bytes_of(normal((2, 3)), "F32")})
-ONE = {"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
-
-
-def one(**changes):
-    return {"a": ONE["a"] | changes}
-
-
-BROKEN = {
-    "empty": (b"", "header too small"),
-    "a few bytes": (b"\x01\x02\x03", "header too small"),
-    "half a header": (GOOD[:20], "invalid header length"),
-    "half an array": (GOOD[:-1], "incomplete"),
-    "too long": (GOOD + b"\0", "incomplete"),
-    "a header without end": (struct.pack("<Q", 2**63) + b"{}", "header too large"),
-    "a header of a terabyte": (struct.pack("<Q", 10**12) + b"{}", "header too large"),
-    "no JSON": (struct.pack("<Q", 4) + b"oops", "invalid JSON"),
-    "no UTF-8": (struct.pack("<Q", 4) + b"{\xff\xfe}", ""),
-    "no object": (framed([1, 2]), ""),
-    "a zip, as PyTorch writes": (b"PK\x03\x04" + b"\0" * 100, ""),
-    "a GGUF": (b"GGUF\x03\0\0\0" + b"\0" * 100, "header too large"),
-    "unknown type": (framed(one(dtype="F33"), b"\0" * 16), ""),
-    "shape beside size": (framed(one(shape=[2, 3]), b"\0" * 16), ""),
-    "shape beyond 64 bits": (framed(one(shape=[2**40, 2**40]), b"\0" * 16), ""),
-    "negative shape": (framed(one(shape=[-2, -2]), b"\0" * 16), ""),
-    "end before begin": (framed(one(data_offsets=[16, 0]), b"\0" * 16), ""),
-    "a hole": (framed(one(data_offsets=[8, 24]), b"\0" * 24), ""),
-    "overlap": (framed(ONE | {"b": ONE["a"]}, b"\0" * 16), ""),
+MALFORMED = {
+    "empty": b"",
+    "seven bytes": bytes(7),
+    "zeros": bytes(100),
+    "text": b"Once upon a time there was a file that held no model." * 9,
+    "header of 2**60 bytes": struct.pack("<Q", 2**60) + b"{}",
+    "header of 2**64 - 1 bytes": struct.pack("<Q", 2**64 - 1) + b"{}",
+    "header longer than the file": struct.pack("<Q", 90) + b"{}",
+    "no JSON": safetensors_file(b"{'a': 1}"),
+    "a list": safetensors_file([1, 2]),
+    "no UTF-8": safetensors_file(b'{"\xff": 1}'),
+    "bytes behind": safetensors_file({}, b"xx"),
+    "no dtype": safetensors_file({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8)),
+    "unknown dtype": safetensors_file(one("F31"), bytes(8)),
+    "beyond the file": safetensors_file(one(offsets=(0, 8)), bytes(7)),
+    "far beyond the file": safetensors_file(one(shape=(2**58,), offsets=(0, 2**60)), bytes(8)),
+    "backwards": safetensors_file(one(offsets=(8, 0)), bytes(8)),
+    "shape too small": safetensors_file(one(shape=(1,)), bytes(8)),
+    "product beyond 64 bits": safetensors_file(one(shape=(2**40, 2**40, 0)), bytes(8)),
+    "negative shape": safetensors_file(one(shape=(-2, -1)), bytes(8)),
+    "hole": safetensors_file(one(offsets=(8, 16)), bytes(16)),
+    "overlap": safetensors_file(one() | {"b": one()["a"]}, bytes(8)),
+    "deep": safetensors_file(b'{"a":' * 5000, bytes(8)),
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_broken_files_are_errors_with_a_reason(file, name):
-    content, reason = BROKEN[name]
-    path = file(content)
-    with pytest.raises(ValueError) as raised:  # noqa: PT011
-        regard.read_safetensors(path)
-    start = f"{path} is no readable safetensors file: "
-    assert str(raised.value).startswith(start)
-    assert reason in str(raised.value).removeprefix(start)
-    assert str(raised.value) != start
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed(case, load, tmp_path):
+    with pytest.raises(ValueError, match=says("safetensors")) as caught:
+        load(MALFORMED[case])
+    assert type(caught.value) is ValueError
+    assert str(caught.value).startswith(f"{tmp_path / 'model.safetensors'}: ")
 
 
-def test_every_shortened_file_is_refused(file):
-    for length in range(len(GOOD)):
-        path = file(GOOD[:length])
-        with pytest.raises(ValueError, match="is no readable safetensors file"):
-            regard.read_safetensors(path)
-    assert set(regard.read_safetensors(file(GOOD))) == {"a"}
+@pytest.mark.parametrize(("dtype", "size"), [("F8_E4M3", 2), ("F8_E5M2", 2), ("C64", 16)])
+def test_types_that_numpy_lacks_or_models_do_not_have(dtype, size, load):
+    with pytest.raises(ValueError, match=says("a", dtype)):
+        load(safetensors_file(one(dtype, offsets=(0, size)), bytes(size)))
 
 
-def test_errors_of_arguments(file, tmp_path):
-    path = file(GOOD)
-    with pytest.raises(ValueError, match="has no name that begins with 'b'"):
-        regard.read_safetensors(path, "b")
-    with pytest.raises(TypeError, match="path must be a str or path-like, got int"):
-        regard.read_safetensors(3)
-    with pytest.raises(TypeError, match="prefix must be a str, got NoneType"):
-        regard.read_safetensors(path, None)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        regard.read_safetensors(tmp_path / "nowhere")
-    with pytest.raises(IsADirectoryError):
-        regard.read_safetensors(tmp_path)
+def test_every_truncation(load):
+    whole = safetensors_file(one(), np.ones(2, np.float32).tobytes())
+    for length in range(len(whole)):
+        with pytest.raises(ValueError, match=says("safetensors")):
+            load(whole[:length])
 
 
-def test_without_the_package_the_error_says_what_to_install(output_of):
-    script = """
-        import sys
-        sys.modules["safetensors"] = None
-        import regard
-        try:
-            regard.read_safetensors("model.safetensors")
-        except ImportError as error:
-            print(error)
+def outcome(load, data):
+    try:
+        return load(data)
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
+def test_damage(change, load, tmp_path):
+    """Whichever byte changes: arrays, or a ValueError that names the file."""
+    whole = safetensors_file(one("F16", (4,)) | {"__metadata__": {"b": "c"}}, b"\0\x7c" * 4)
+    told = set()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= change
+        result = outcome(load, damaged)
+        if isinstance(result, str):
+            assert result.startswith(f"{tmp_path / 'model.safetensors'}: ")
+            told.add(result)
+        else:
+            assert all(isinstance(array, np.ndarray) for array in result[0].values())
+    assert len(told) > 10
+
+
+@pytest.mark.parametrize("package", ["gguf", "safetensors"])
+def test_a_missing_package_is_named(package, output_of):
+    """The rest of regard, and what needs no package, works without it."""
+    script = f"""
+    import sys
+    sys.modules[{package!r}] = None
+    import regard
+    try:
+        regard.checkpoints.load_{package}("model")
+    except ImportError as error:
+        print(error)
     """
     assert output_of(script) == (
-        "read_safetensors needs the package safetensors: pip install 'regard[models]'"
+        f"load_{package} needs the package {package}: pip install 'regard[models]'"
     )

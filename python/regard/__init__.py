@@ -1,6 +1,6 @@
 """Exact, fused scaled-dot-product attention for NumPy arrays."""
 
-from regard import masks, positional
+from regard import checkpoints, masks, positional
 from regard._attention import scaled_dot_product_attention
 from regard._config import (
     active_target,
@@ -25,6 +25,7 @@ __all__ = [
     "__version__",
     "active_target",
     "apply_mask",
+    "checkpoints",
     "cpu_targets",
     "explain",
     "get_num_threads",
