@@ -65,7 +65,6 @@ for _name, _wanted in SIGNATURES.items():
 NEEDED = inspect.Parameter.empty
 BESIDE = {
     "merge_attention_states": {"outputs": NEEDED, "lses": NEEDED},
-    "read_safetensors": {"path": NEEDED, "prefix": ""},
     "MultiHeadAttention": {
         "d_model": NEEDED,
         "num_heads": NEEDED,
@@ -85,7 +84,7 @@ BESIDE = {
         "dtype": np.float32,
     },
     "checkpoints.load_gguf": {"path": NEEDED},
-    "checkpoints.load_safetensors": {"path": NEEDED},
+    "checkpoints.load_safetensors": {"path": NEEDED, "prefix": ""},
     "masks.causal": {"q_len": NEEDED, "kv_len": None, "*": None, "query_offset": 0},
     "masks.window": {
         "q_len": NEEDED,

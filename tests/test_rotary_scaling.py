@@ -157,7 +157,7 @@ def test_dynamic_follows_the_largest_position_of_the_call():
     for actual, wanted in zip(positional.rotary_cache(16, 8, scaling=scaling), plain, strict=True):
         assert_same_bits(actual, wanted)
     frequencies, _ = rotary_frequencies(8, scaling=scaling, length=20)
-    for positions in ([19, 3], [[19], [3]], [0, 19]):
+    for positions in ([19, 3], [[19], [3]], [0, 19], np.array([19, 3], np.uint64)):
         cos, _ = positional.rotary_cache(positions, 8, scaling=scaling)
         assert_same_bits(cos, np.cos(np.array(positions)[..., None] * frequencies))
     for positions in (0, np.zeros(0, int), [-3, -1]):
@@ -214,7 +214,7 @@ KEYS = f"factor, low_freq_factor, high_freq_factor, {TRAINED}"
         ),
         (yarn(mscale=-1.0), ValueError, None),
         (yarn(attention_factor=0.0), ValueError, None),
-        (yarn(truncate=1), TypeError, "scaling['truncate'] must be a bool, got int"),
+        (yarn(truncate=1), TypeError, "scaling['truncate'] must be True or False, got int"),
         (
             yarn(beta_slow=32),
             ValueError,

@@ -8,8 +8,9 @@ import pytest
 
 import regard
 from messages import says
+from reference import assert_same_bits
 
-pytest.importorskip("safetensors")
+REASON = "safetensors is not installed: pip install '.[models]'"
 
 
 def safetensors_file(header, data=b""):
@@ -22,11 +23,16 @@ def one(dtype="F32", shape=(2,), offsets=(0, 8)):
 
 
 @pytest.fixture
-def load(tmp_path):
-    def load(data):
-        path = tmp_path / "model.safetensors"
+def path(tmp_path):
+    pytest.importorskip("safetensors", reason=REASON)
+    return tmp_path / "model.safetensors"
+
+
+@pytest.fixture
+def load(path):
+    def load(data, *prefix):
         path.write_bytes(data)
-        return regard.checkpoints.load_safetensors(path)
+        return regard.checkpoints.load_safetensors(path, *prefix)
 
     return load
 
@@ -34,14 +40,13 @@ def load(tmp_path):
 KINDS = ["float64", "float32", "int64", "uint32", "int16", "uint8", "bool"]
 
 
-def test_what_the_package_writes(tmp_path):
+def test_what_the_package_writes(path):
     from safetensors.numpy import save_file
 
     rng = np.random.default_rng(0)
     arrays = {kind: (9 * rng.standard_normal((2, 0, 5))).astype(kind) for kind in KINDS[:1]}
     arrays |= {f"{kind}s": (9 * rng.standard_normal((3, 5))).astype(kind) for kind in KINDS}
     arrays["scalar"] = np.array(3.0)
-    path = tmp_path / "model.safetensors"
     save_file(arrays, path, {"format": "np"})
     parameters, metadata = regard.checkpoints.load_safetensors(path)
     assert metadata == {"format": "np"}
@@ -63,38 +68,96 @@ def test_narrow_floats_widen_exactly(load):
     assert np.array_equal(array.ravel().view(np.uint32), brain << 16)
 
 
+@pytest.mark.parametrize("prefix", ["", "encoder.1.attention", "encoder.1.attention.self"])
+def test_parameters_whose_names_begin_so(prefix, path):
+    from safetensors.numpy import save_file
+
+    rng = np.random.default_rng(1)
+    names = ["encoder.1.attention.self.query", "encoder.1.attention.dense", "encoder.10", "encoder"]
+    arrays = {name: rng.standard_normal((2, 3)) for name in names}
+    save_file(arrays, path, {"format": "np"})
+    parameters, metadata = regard.checkpoints.load_safetensors(path, prefix)
+    assert metadata == {"format": "np"}
+    assert parameters.keys() == {name for name in names if name.startswith(prefix)}
+    for name, array in parameters.items():
+        assert_same_bits(array, arrays[name])
+
+
+@pytest.mark.parametrize("prefix", ["", "encoder.1.attention"])
+def test_a_layer_of_a_file(prefix, path):
+    from safetensors.numpy import save_file
+
+    layer = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=1)
+    save_file(layer.state_dict("bert", "encoder.1.attention"), path)
+    other = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=2)
+    state, _ = regard.checkpoints.load_safetensors(path, prefix)
+    other.load_state_dict(state, "encoder.1.attention")
+    x = np.random.default_rng(3).standard_normal((3, 8))
+    assert_same_bits(other(x), layer(x))
+
+
+def test_errors_of_prefix(load, path):
+    data = safetensors_file(one(), bytes(8))
+    with pytest.raises(ValueError, match="has no parameter whose name begins with 'b'") as caught:
+        load(data, "b")
+    assert str(caught.value).startswith(f"{path}: ")
+    for prefix in (None, 3, b"a"):
+        with pytest.raises(TypeError, match="prefix must be a str, got " + type(prefix).__name__):
+            load(data, prefix)
+    assert load(safetensors_file({})) == ({}, {})
+
+
+def test_only_what_is_read_must_be_of_a_type_that_numpy_has(load):
+    entries = one() | {"b": one("F8_E4M3", offsets=(8, 10))["a"]}
+    data = safetensors_file(entries, bytes(10))
+    assert load(data, "a")[0].keys() == {"a"}
+    with pytest.raises(ValueError, match=says("b", "F8_E4M3")):
+        load(data)
+
+
 MALFORMED = {
-    "empty": b"",
-    "seven bytes": bytes(7),
-    "zeros": bytes(100),
-    "text": b"Once upon a time there was a file that held no model." * 9,
-    "header of 2**60 bytes": struct.pack("<Q", 2**60) + b"{}",
-    "header of 2**64 - 1 bytes": struct.pack("<Q", 2**64 - 1) + b"{}",
-    "header longer than the file": struct.pack("<Q", 90) + b"{}",
-    "no JSON": safetensors_file(b"{'a': 1}"),
-    "a list": safetensors_file([1, 2]),
-    "no UTF-8": safetensors_file(b'{"\xff": 1}'),
-    "bytes behind": safetensors_file({}, b"xx"),
-    "no dtype": safetensors_file({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8)),
-    "unknown dtype": safetensors_file(one("F31"), bytes(8)),
-    "beyond the file": safetensors_file(one(offsets=(0, 8)), bytes(7)),
-    "far beyond the file": safetensors_file(one(shape=(2**58,), offsets=(0, 2**60)), bytes(8)),
-    "backwards": safetensors_file(one(offsets=(8, 0)), bytes(8)),
-    "shape too small": safetensors_file(one(shape=(1,)), bytes(8)),
-    "product beyond 64 bits": safetensors_file(one(shape=(2**40, 2**40, 0)), bytes(8)),
-    "negative shape": safetensors_file(one(shape=(-2, -1)), bytes(8)),
-    "hole": safetensors_file(one(offsets=(8, 16)), bytes(16)),
-    "overlap": safetensors_file(one() | {"b": one()["a"]}, bytes(8)),
-    "deep": safetensors_file(b'{"a":' * 5000, bytes(8)),
+    "empty": (b"", "header too small"),
+    "seven bytes": (bytes(7), "header too small"),
+    "zeros": (bytes(100), "invalid JSON"),
+    "text": (b"Once upon a time there was a file that held no model." * 9, "header too large"),
+    "a zip, as PyTorch writes": (b"PK\x03\x04" + bytes(100), "invalid header length"),
+    "a GGUF": (b"GGUF\x03\0\0\0" + bytes(100), "header too large"),
+    "header of 2**60 bytes": (struct.pack("<Q", 2**60) + b"{}", "header too large"),
+    "header of 2**64 - 1 bytes": (struct.pack("<Q", 2**64 - 1) + b"{}", "header too large"),
+    "header longer than the file": (struct.pack("<Q", 90) + b"{}", "invalid header length"),
+    "no JSON": (safetensors_file(b"{'a': 1}"), "invalid JSON"),
+    "a list": (safetensors_file([1, 2]), "invalid JSON"),
+    "no UTF-8": (safetensors_file(b'{"\xff": 1}'), "UTF-8"),
+    "bytes behind": (safetensors_file({}, b"xx"), "incomplete"),
+    "no dtype": (
+        safetensors_file({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8)),
+        "dtype",
+    ),
+    "unknown dtype": (safetensors_file(one("F31"), bytes(8)), "F31"),
+    "beyond the file": (safetensors_file(one(offsets=(0, 8)), bytes(7)), "incomplete"),
+    "far beyond the file": (
+        safetensors_file(one(shape=(2**58,), offsets=(0, 2**60)), bytes(8)),
+        "incomplete",
+    ),
+    "backwards": (safetensors_file(one(offsets=(8, 0)), bytes(8)), "offset"),
+    "shape too small": (safetensors_file(one(shape=(1,)), bytes(8)), "shape"),
+    "product beyond 64 bits": (safetensors_file(one(shape=(2**40, 2**40, 0)), bytes(8)), "shape"),
+    "negative shape": (safetensors_file(one(shape=(-2, -1)), bytes(8)), "-2"),
+    "hole": (safetensors_file(one(offsets=(8, 16)), bytes(16)), "offset"),
+    "overlap": (safetensors_file(one() | {"b": one()["a"]}, bytes(8)), "offset"),
+    "deep": (safetensors_file(b'{"a":' * 5000, bytes(8)), "recursion"),
 }
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_malformed(case, load, tmp_path):
+def test_malformed(case, load, path):
+    data, reason = MALFORMED[case]
+    start = f"{path}: is not a readable safetensors file: "
     with pytest.raises(ValueError, match=says("safetensors")) as caught:
-        load(MALFORMED[case])
+        load(data)
     assert type(caught.value) is ValueError
-    assert str(caught.value).startswith(f"{tmp_path / 'model.safetensors'}: ")
+    assert str(caught.value).startswith(start)
+    assert reason in str(caught.value).removeprefix(start)
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("F8_E4M3", 2), ("F8_E5M2", 2), ("C64", 16)])
@@ -108,6 +171,7 @@ def test_every_truncation(load):
     for length in range(len(whole)):
         with pytest.raises(ValueError, match=says("safetensors")):
             load(whole[:length])
+    assert load(whole)[0].keys() == {"a"}
 
 
 def outcome(load, data):
@@ -118,7 +182,7 @@ def outcome(load, data):
 
 
 @pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
-def test_damage(change, load, tmp_path):
+def test_damage(change, load, path):
     """Whichever byte changes: arrays, or a ValueError that names the file."""
     whole = safetensors_file(one("F16", (4,)) | {"__metadata__": {"b": "c"}}, b"\0\x7c" * 4)
     told = set()
@@ -127,7 +191,7 @@ def test_damage(change, load, tmp_path):
         damaged[place] ^= change
         result = outcome(load, damaged)
         if isinstance(result, str):
-            assert result.startswith(f"{tmp_path / 'model.safetensors'}: ")
+            assert result.startswith(f"{path}: ")
             told.add(result)
         else:
             assert all(isinstance(array, np.ndarray) for array in result[0].values())

@@ -112,7 +112,7 @@ def test_the_recipe_for_a_mask(offset, dtype):
         ((2, -1), {}, ValueError, "kv_len must be at least 0, got -1"),
         ((2,), {"query_offset": 0.5}, TypeError, None),
         ((2,), {"query_offset": [True]}, TypeError, None),
-        ((2,), {"bidirectional": 1}, TypeError, "bidirectional must be a bool, got int"),
+        ((2,), {"bidirectional": 1}, TypeError, "bidirectional must be True or False, got int"),
         ((2,), {"num_buckets": 2}, ValueError, "num_buckets must be at least 4, got 2"),
         (
             (2,),

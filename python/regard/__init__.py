@@ -15,7 +15,7 @@ from regard._merge import merge_attention_states
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._stages import apply_mask, matmul, scale, softmax
 from regard._torch_generator import TorchGenerator
-from regard.layers import MultiHeadAttention, SelfAttention, read_safetensors
+from regard.layers import MultiHeadAttention, SelfAttention
 
 __all__ = [
     "Explanation",
@@ -33,7 +33,6 @@ __all__ = [
     "matmul",
     "merge_attention_states",
     "positional",
-    "read_safetensors",
     "scale",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_ragged",

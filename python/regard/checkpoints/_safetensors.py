@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ STORED = {
 
 
 def load_safetensors(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str], prefix: str = ""
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Read a safetensors file: the parameters of a model, and what the file tells about it.
 
@@ -34,11 +33,14 @@ def load_safetensors(
     ----------
     path : str or path
         A safetensors file.
+    prefix : str, optional
+        Read only the parameters with names that begin so: one layer of a model.
 
     Returns
     -------
     parameters : dict of str to ndarray
-        By name. Float32, float64, integers and bools as stored; float16 and bfloat16 as float32.
+        By their full names. Float32, float64, integers and bools as stored; float16 and bfloat16 as
+        float32.
     metadata : dict of str to str
         What the file's writer added; often empty.
 
@@ -47,16 +49,18 @@ def load_safetensors(
     ImportError
         If the package safetensors is missing; it comes with ``pip install 'regard[models]'``.
     TypeError
-        If `path` is not a path.
+        If `path` is not a path or `prefix` not a str.
     OSError
         If the file cannot be opened or read.
     ValueError
-        If it is not a safetensors file, is truncated, contradicts itself, or holds a tensor of a
-        type that NumPy lacks. The message names the file and the reason.
+        If it is not a safetensors file, is truncated, contradicts itself, or no name begins with
+        `prefix`; if a tensor to be read has a type that NumPy lacks. The message names the file
+        and the reason.
 
     See Also
     --------
     load_gguf : the same for GGUF files.
+    regard.MultiHeadAttention.load_state_dict : takes a layer out of these parameters.
 
     Notes
     -----
@@ -75,9 +79,20 @@ def load_safetensors(
     >>> save_file({"norm.weight": np.ones(4, np.float16)}, path, {"epoch": "3"})
     >>> regard.checkpoints.load_safetensors(path)
     ({'norm.weight': array([1., 1., 1., 1.], dtype=float32)}, {'epoch': '3'})
+
+    One layer of a model:
+
+    >>> layer = regard.MultiHeadAttention(4, 2, rng=0)
+    >>> save_file(layer.state_dict("llama", "layers.3.self_attn"), path)
+    >>> state, _ = regard.checkpoints.load_safetensors(path, "layers.3.")
+    >>> layer.load_state_dict(state, "layers.3.self_attn")
     >>> folder.cleanup()
     """
     name = checked_path(path)
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix must be a str, got {type(prefix).__name__}")
+    import json  # Here, not above: it would be a tenth of the time of `import regard`.
+
     safetensors = needed("safetensors", "load_safetensors")
     with open(name, "rb") as opened:
         try:
@@ -90,8 +105,12 @@ def load_safetensors(
         header = json.loads(file.take(length, "the header"))
         metadata = header.pop("__metadata__", {})
         parameters = {
-            tensor: _tensor(file, 8 + length, tensor, entry) for tensor, entry in header.items()
+            tensor: _tensor(file, 8 + length, tensor, entry)
+            for tensor, entry in header.items()
+            if tensor.startswith(prefix)
         }
+        if prefix and not parameters:
+            file.refuse(f"has no parameter whose name begins with {prefix!r}")
     return parameters, metadata
 
 

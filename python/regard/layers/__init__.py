@@ -1,7 +1,6 @@
-"""Attention with parameters of its own, and the files and names that parameters come by."""
+"""Attention with parameters of its own, and the names that parameters come by."""
 
 from regard.layers._multi_head import MultiHeadAttention
-from regard.layers._safetensors import read_safetensors
 from regard.layers._self_attention import SelfAttention
 
-__all__ = ["MultiHeadAttention", "SelfAttention", "read_safetensors"]
+__all__ = ["MultiHeadAttention", "SelfAttention"]

@@ -89,13 +89,6 @@ def vectors(name: str, x: ArrayLike, dim: int, dtype: np.dtype[Any]) -> FloatArr
     return inputs.astype(dtype, copy=False)
 
 
-def flag(name: str, value: bool) -> bool:
-    """Return a bool, or raise TypeError."""
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
-    return bool(value)
-
-
 def layer_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     """Return the dtype that the parameters of a layer may have, or raise TypeError."""
     wanted = np.dtype(dtype)

@@ -8,9 +8,9 @@ import numpy as np
 
 from regard import masks
 from regard._attention import scaled_dot_product_attention
-from regard._inputs import as_array, count, real_number
+from regard._inputs import as_array, count, flag, real_number
 from regard.layers._cached import attend_cached
-from regard.layers._linear import draws, flag, layer_dtype, vectors
+from regard.layers._linear import draws, layer_dtype, vectors
 from regard.layers._names import read_state, write_state
 from regard.layers._projections import INPUTS, Projections, Sizes, draw
 from regard.layers._rotation import Rotation, query_positions
@@ -373,7 +373,7 @@ class MultiHeadAttention:
 
         See Also
         --------
-        regard.read_safetensors : reads a state from a file.
+        regard.checkpoints.load_safetensors : reads a state, or one layer of it, from a file.
 
         Examples
         --------

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._inputs import as_array
-from regard.layers._linear import flag
+from regard._inputs import flag, integers
 from regard.positional import rotary, rotary_cache, rotary_frequencies
 from regard.positional._frequencies import given
 from regard.positional._scaling import length_matters
@@ -88,9 +87,7 @@ class Rotation:
 
 def query_positions(query_offset: ArrayLike, shape: tuple[int, ...]) -> Integers:
     """Return the positions of queries ``(*batch, heads, length, head_dim)``."""
-    offset = as_array("query_offset", query_offset)
-    if offset.dtype.kind not in "iu":
-        raise TypeError(f"query_offset must be an int or an integer array, got {offset.dtype}")
+    offset = integers("query_offset", query_offset)
     *batch, _, length, _ = shape
     try:
         fits = np.broadcast_shapes(offset.shape, batch) == tuple(batch)

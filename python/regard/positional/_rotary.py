@@ -228,13 +228,18 @@ def rotary_cache(
     elif rotary_dim is None:
         raise TypeError("rotary_dim must be an int, or inverse_frequencies must be given")
     else:
-        length = max(int(rows.max(initial=-1)) + 1, 0) if length_matters(scaling) else None
+        length = _end(rows) if length_matters(scaling) else None
         frequencies, factor = rotary_frequencies(
             rotary_dim, base=base, scaling=scaling, length=length
         )
     angle = rows[..., None] * frequencies
     to = floating("dtype", dtype)
     return (np.cos(angle) * factor).astype(to), (np.sin(angle) * factor).astype(to)
+
+
+def _end(rows: Array) -> int:
+    """Return the length of a sequence that ends at the largest of these positions."""
+    return max(int(rows.max()) + 1, 0) if rows.size else 0
 
 
 def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Array) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import count, real_number
+from regard._inputs import count, flag, real_number
 from regard.positional._frequencies import DEFAULT_BASE, even, geometric
 
 if TYPE_CHECKING:
@@ -260,9 +260,7 @@ _ELSEWHERE = "; rope_theta is the argument base, and partial_rotary_factor sets 
 
 def _number(key: str, value: Any) -> float | bool:
     if key == "truncate":
-        if not isinstance(value, bool):
-            raise TypeError(f"scaling['truncate'] must be a bool, got {type(value).__name__}")
-        return value
+        return flag("scaling['truncate']", value)
     number = real_number(f"scaling[{key!r}]", value)
     if not (math.isfinite(number) and number >= _LEAST.get(key, 0.0)) or (
         number == 0 and key not in _LEAST

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import as_array, count
+from regard._inputs import count, flag, integers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -92,16 +92,13 @@ def t5_buckets(
     """
     q_len = count("q_len", q_len)
     kv_len = q_len if kv_len is None else count("kv_len", kv_len)
-    if not isinstance(bidirectional, bool | np.bool_):
-        raise TypeError(f"bidirectional must be a bool, got {type(bidirectional).__name__}")
+    bidirectional = flag("bidirectional", bidirectional)
     buckets = count("num_buckets", num_buckets, minimum=4 if bidirectional else 2)
     if bidirectional and buckets % 2:
         raise ValueError(f"num_buckets must be even where bidirectional, got {buckets}")
     one_way = buckets // 2 if bidirectional else buckets
     starts = _starts(one_way, count("max_distance", max_distance, minimum=one_way // 2 + 1))
-    offsets = as_array("query_offset", query_offset)
-    if offsets.dtype.kind not in "iu":
-        raise TypeError(f"query_offset must be an int or an integer array, got {offsets.dtype}")
+    offsets = integers("query_offset", query_offset)
     positions = np.arange(q_len) + offsets.astype(np.int64)[..., None]
     behind = np.arange(kv_len) - positions[..., None]
     distance = np.abs(behind) if bidirectional else np.maximum(-behind, 0)
