@@ -3,7 +3,7 @@
 import numpy as np
 
 import regard
-from models.layers import gelu, join_heads, layer_norm, linear, split_heads
+from models.layers import gelu, layer_norm, linear
 
 
 class Bert:
@@ -11,9 +11,14 @@ class Bert:
 
     def __init__(self, parameters, config):
         self.parameters = parameters
-        self.blocks = config["num_hidden_layers"]
-        self.heads = config["num_attention_heads"]
         self.epsilon = config["layer_norm_eps"]
+        self.attention = []
+        for block in range(config["num_hidden_layers"]):
+            layer = regard.MultiHeadAttention(
+                config["hidden_size"], config["num_attention_heads"], qkv_bias=True, out_bias=True
+            )
+            layer.load_state_dict(parameters, f"encoder.layer.{block}.attention")
+            self.attention.append(layer)
 
     def __call__(self, tokens, lengths):
         """Encode `tokens` (batch, length), of which `lengths` (batch,) are no padding."""
@@ -21,19 +26,12 @@ class Bert:
         places = self.parameters["embeddings.position_embeddings.weight"][: tokens.shape[1]]
         first_segment = self.parameters["embeddings.token_type_embeddings.weight"][0]
         x = self._norm("embeddings", words + places + first_segment)
-        for block in range(self.blocks):
+        for block, attention in enumerate(self.attention):
             name = f"encoder.layer.{block}"
-            x = self._norm(f"{name}.attention.output", x + self._attention(name, x, lengths))
+            attended = attention(x, key_lengths=lengths)
+            x = self._norm(f"{name}.attention.output", x + attended)
             x = self._norm(f"{name}.output", x + self._feed_forward(name, x))
         return x
-
-    def _attention(self, name, x, lengths):
-        query, key, value = (
-            split_heads(self._linear(f"{name}.attention.self.{part}", x), self.heads)
-            for part in ("query", "key", "value")
-        )
-        attended = regard.scaled_dot_product_attention(query, key, value, key_lengths=lengths)
-        return self._linear(f"{name}.attention.output.dense", join_heads(attended))
 
     def _feed_forward(self, name, x):
         inner = gelu(self._linear(f"{name}.intermediate.dense", x))
