@@ -307,7 +307,7 @@ def test_nothing_is_half_loaded(state, error, message):
         ({"d_in": 3.0}, TypeError, "d_in must be an int, got float"),
         ({"d_out": -1}, ValueError, "d_out must be at least 1, got -1"),
         ({"d_out": True}, TypeError, "d_out must be an int, got bool"),
-        ({"qkv_bias": 1}, TypeError, "qkv_bias must be a bool, got int"),
+        ({"qkv_bias": 1}, TypeError, "qkv_bias must be True or False, got int"),
         (
             {"init": "xavier"},
             ValueError,

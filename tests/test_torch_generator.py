@@ -280,7 +280,7 @@ def test_copies_go_on_alike_and_global_state_is_left_alone():
         (lambda g: g.linear(0, 2), ValueError, "d_in must be at least 1, got 0"),
         (lambda g: g.linear(3, -2), ValueError, "d_out must be at least 1, got -2"),
         (lambda g: g.linear(3.0, 2), TypeError, "d_in must be an int, got float"),
-        (lambda g: g.linear(3, 2, 1), TypeError, "bias must be a bool, got int"),
+        (lambda g: g.linear(3, 2, 1), TypeError, "bias must be True or False, got int"),
     ],
 )
 def test_errors(call, error, message):

@@ -1,6 +1,6 @@
 """Exact, fused scaled-dot-product attention for NumPy arrays."""
 
-from regard import masks, positional
+from regard import checkpoints, masks, positional
 from regard._attention import scaled_dot_product_attention
 from regard._config import (
     active_target,
@@ -13,17 +13,19 @@ from regard._core import __version__
 from regard._explain import Explanation, explain
 from regard._merge import merge_attention_states
 from regard._ragged import scaled_dot_product_attention_ragged
-from regard._self_attention import SelfAttention
 from regard._stages import apply_mask, matmul, scale, softmax
 from regard._torch_generator import TorchGenerator
+from regard.layers import MultiHeadAttention, SelfAttention
 
 __all__ = [
     "Explanation",
+    "MultiHeadAttention",
     "SelfAttention",
     "TorchGenerator",
     "__version__",
     "active_target",
     "apply_mask",
+    "checkpoints",
     "cpu_targets",
     "explain",
     "get_num_threads",

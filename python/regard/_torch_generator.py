@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, TypeAlias
 
 import numpy as np
 
-from regard._inputs import count, real_number
+from regard._inputs import count, flag, real_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -260,8 +260,7 @@ class TorchGenerator:
         """
         d_in = count("d_in", d_in, minimum=1)
         d_out = count("d_out", d_out, minimum=1)
-        if not isinstance(bias, bool | np.bool_):
-            raise TypeError(f"bias must be a bool, got {type(bias).__name__}")
+        bias = flag("bias", bias)
         # Equal to the bias's bound but for rounding: PyTorch's gain, then its fan, step by step.
         gain = math.sqrt(2 / (1 + math.sqrt(5) ** 2))
         bound = math.sqrt(3) * (gain / math.sqrt(d_in))

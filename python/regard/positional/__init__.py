@@ -2,6 +2,15 @@
 
 from regard.positional._alibi import alibi_slopes
 from regard.positional._rotary import rotary, rotary_cache
+from regard.positional._scaling import rotary_frequencies
 from regard.positional._sinusoidal import sinusoidal
+from regard.positional._t5 import t5_buckets
 
-__all__ = ["alibi_slopes", "rotary", "rotary_cache", "sinusoidal"]
+__all__ = [
+    "alibi_slopes",
+    "rotary",
+    "rotary_cache",
+    "rotary_frequencies",
+    "sinusoidal",
+    "t5_buckets",
+]

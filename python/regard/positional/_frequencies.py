@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, SupportsFloat
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import as_array, real_number
+from regard._inputs import as_array, count, real_number
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,14 @@ def geometric(dim: int, base: SupportsFloat) -> NDArray[np.float64]:
     exponent = 2 * np.arange((dim + 1) // 2) / dim
     frequencies: NDArray[np.float64] = 1 / np.power(number, exponent)
     return frequencies
+
+
+def even(rotary_dim: SupportsIndex) -> int:
+    """Return a number of columns that form pairs, or raise TypeError or ValueError."""
+    dim = count("rotary_dim", rotary_dim, minimum=2)
+    if dim % 2:
+        raise ValueError(f"rotary_dim must be even, got {dim}")
+    return dim
 
 
 def given(inverse_frequencies: ArrayLike) -> NDArray[np.float64]:

@@ -8,9 +8,12 @@ import numpy as np
 
 from regard._inputs import count, flag, integers, real_number
 from regard._storage import compute_type, floating, stored
-from regard.positional._frequencies import DEFAULT_BASE, geometric, given
+from regard.positional._frequencies import DEFAULT_BASE, even, given
+from regard.positional._scaling import length_matters, rotary_frequencies
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     Array = NDArray[Any]
@@ -24,6 +27,7 @@ def rotary(
     rotary_dim: SupportsIndex | None = None,
     interleaved: bool = False,
     inverse_frequencies: ArrayLike | None = None,
+    scaling: Mapping[str, Any] | None = None,
     cache: tuple[ArrayLike, ArrayLike] | None = None,
     out: Array | None = None,
 ) -> Array:
@@ -58,7 +62,11 @@ def rotary(
         Llama, ONNX's default). True: ``2 m`` and ``2 m + 1``, the neighbours (RoFormer, GPT-J).
     inverse_frequencies : array_like of float, shape (rotary_dim / 2,), optional
         The angle by which each pair turns from one position to the next, in place of the powers of
-        `base`: models that scale their frequencies bring them here.
+        `base`.
+    scaling : mapping, optional
+        How a model stretches its frequencies to longer sequences: ``linear``, ``dynamic``, ``yarn``
+        or ``llama3`` with their numbers, as in ``rope_scaling`` of its configuration; see
+        `rotary_frequencies`.
     cache : pair of array_like, optional
         Cosines and sines, ``(cos, sin)``, that were worked out before: see `rotary_cache`. Two 2-D
         arrays ``(max_position, rotary_dim / 2)`` are tables whose rows `positions` name, from 0 on;
@@ -82,19 +90,21 @@ def rotary(
         cache that is no pair, an `out` of another type.
     ValueError
         If shapes disagree, `rotary_dim` is odd or larger than head_dim, a position lies outside of
-        the cache, the cache holds every angle twice, or `base`, `inverse_frequencies` and `cache`
-        contradict each other.
+        the cache, the cache holds every angle twice, `scaling` is wrong, or `base`, `scaling`,
+        `inverse_frequencies` and `cache` contradict each other.
 
     See Also
     --------
     rotary_cache : cosines and sines for many calls.
+    rotary_frequencies : the angles themselves, with the formulae of the scalings.
 
     Notes
     -----
     Angles, cosines and sines are computed in float64, so that they are right at any position: a
     float32 angle near 100 000, as many frameworks compute it, is rounded by up to 0.004. The
     rotation itself is float64 for float64 and float32 for all narrower types. A row's bits depend
-    on its numbers and its position alone.
+    on its numbers and its position alone, but for the scaling ``dynamic``: its frequencies follow
+    the length of the sequence, which is taken to end at the largest position of the call.
 
     References
     ----------
@@ -135,10 +145,14 @@ def rotary(
         if rotary_dim is None and inverse_frequencies is None:
             rotary_dim = source.shape[-1]
         cos, sin = rotary_cache(
-            rows, rotary_dim, base=base, inverse_frequencies=inverse_frequencies
+            rows,
+            rotary_dim,
+            base=base,
+            inverse_frequencies=inverse_frequencies,
+            scaling=scaling,
         )
     else:
-        _refuse_beside("cache", base, inverse_frequencies)
+        _refuse_beside("cache", base, scaling, inverse_frequencies)
         cos, sin = _looked_up(cache, positions, source.shape)
         _refuse_doubled(cos.shape[-1], rotary_dim, source.shape[-1])
         _check_rotary_dim(rotary_dim, cos.shape[-1], "cache")
@@ -157,6 +171,7 @@ def rotary_cache(
     *,
     base: SupportsFloat = DEFAULT_BASE,
     inverse_frequencies: ArrayLike | None = None,
+    scaling: Mapping[str, Any] | None = None,
     dtype: DTypeLike = np.float64,
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]:
     """Work out the cosines and sines of a rotary embedding once, for many calls of `rotary`.
@@ -172,6 +187,9 @@ def rotary_cache(
         Pair ``m`` turns by ``base ** (-2 m / rotary_dim)`` from one position to the next.
     inverse_frequencies : array_like of float, shape (rotary_dim / 2,), optional
         These angles themselves, in place of the powers of `base`.
+    scaling : mapping, optional
+        As in `rotary`; see `rotary_frequencies`. The attention factor of ``yarn`` is in the cosines
+        and sines.
     dtype : dtype, optional
         A floating-point dtype. The angles are computed in float64 whatever it is.
 
@@ -186,7 +204,7 @@ def rotary_cache(
         If a position or `rotary_dim` is not an integer, or a number not real.
     ValueError
         If `rotary_dim` is odd or less than 2, or disagrees with `inverse_frequencies`; if `base` is
-        not positive and finite, or is given beside `inverse_frequencies`.
+        not positive and finite, or is given beside `inverse_frequencies`; if `scaling` is wrong.
 
     Examples
     --------
@@ -199,20 +217,29 @@ def rotary_cache(
     >>> regard.positional.rotary(key, np.arange(90, 100), cache=(cos, sin)).shape
     (2, 8, 10, 64)
     """
+    rows = integers("positions", positions)
+    if rows.ndim == 0:
+        rows = np.arange(count("positions", rows.item()))
+    factor = 1.0
     if inverse_frequencies is not None:
-        _refuse_beside("inverse_frequencies", base, None)
+        _refuse_beside("inverse_frequencies", base, scaling)
         frequencies = given(inverse_frequencies)
         _check_rotary_dim(rotary_dim, frequencies.size, "inverse_frequencies")
     elif rotary_dim is None:
         raise TypeError("rotary_dim must be an int, or inverse_frequencies must be given")
     else:
-        frequencies = geometric(_even(rotary_dim), base)
-    rows = integers("positions", positions)
-    if rows.ndim == 0:
-        rows = np.arange(count("positions", rows.item()))
+        length = _end(rows) if length_matters(scaling) else None
+        frequencies, factor = rotary_frequencies(
+            rotary_dim, base=base, scaling=scaling, length=length
+        )
     angle = rows[..., None] * frequencies
     to = floating("dtype", dtype)
-    return np.cos(angle).astype(to), np.sin(angle).astype(to)
+    return (np.cos(angle) * factor).astype(to), (np.sin(angle) * factor).astype(to)
+
+
+def _end(rows: Array) -> int:
+    """Return the length of a sequence that ends at the largest of these positions."""
+    return max(int(rows.max()) + 1, 0) if rows.size else 0
 
 
 def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Array) -> None:
@@ -293,15 +320,8 @@ def _check_rows(name: str, rows: tuple[int, ...], shape: tuple[int, ...]) -> Non
         )
 
 
-def _even(rotary_dim: SupportsIndex) -> int:
-    dim = count("rotary_dim", rotary_dim, minimum=2)
-    if dim % 2:
-        raise ValueError(f"rotary_dim must be even, got {dim}")
-    return dim
-
-
 def _check_rotary_dim(rotary_dim: SupportsIndex | None, pairs: int, source: str) -> None:
-    if rotary_dim is not None and _even(rotary_dim) != 2 * pairs:
+    if rotary_dim is not None and even(rotary_dim) != 2 * pairs:
         raise ValueError(
             f"rotary_dim must be twice the pairs of {source}, got {rotary_dim} and {pairs} pairs"
         )
@@ -313,7 +333,7 @@ def _refuse_doubled(columns: int, rotary_dim: SupportsIndex | None, head_dim: in
         is_doubled = head_dim < 2 * columns <= 2 * head_dim and columns % 2 == 0
         beside = f"head_dim {head_dim}"
     else:
-        is_doubled = columns == _even(rotary_dim)
+        is_doubled = columns == even(rotary_dim)
         beside = f"rotary_dim {rotary_dim}"
     if is_doubled:
         raise ValueError(
@@ -323,10 +343,20 @@ def _refuse_doubled(columns: int, rotary_dim: SupportsIndex | None, head_dim: in
         )
 
 
-def _refuse_beside(name: str, base: SupportsFloat, inverse_frequencies: ArrayLike | None) -> None:
-    if inverse_frequencies is not None or real_number("base", base) != DEFAULT_BASE:
-        other = "base" if inverse_frequencies is None else "inverse_frequencies"
-        raise ValueError(f"{name} already says how far each pair turns: leave {other} out")
+def _refuse_beside(
+    name: str,
+    base: SupportsFloat,
+    scaling: Mapping[str, Any] | None,
+    inverse_frequencies: ArrayLike | None = None,
+) -> None:
+    others = {
+        "base": real_number("base", base) != DEFAULT_BASE,
+        "scaling": scaling is not None,
+        "inverse_frequencies": inverse_frequencies is not None,
+    }
+    for other, is_given in others.items():
+        if is_given:
+            raise ValueError(f"{name} already says how far each pair turns: leave {other} out")
 
 
 def _checked_out(out: Array, source: Array) -> Array:

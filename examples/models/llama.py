@@ -1,0 +1,68 @@
+"""A Llama language model: rotary positions, grouped heads, gated feed-forward, a cache a layer."""
+
+import numpy as np
+
+import regard
+from models.kv_cache import KVCache
+from models.layers import join_heads, linear, rms_norm, silu, split_heads
+
+
+class Llama:
+    """A model out of a GGUF file of architecture ``llama``.
+
+    >>> model = Llama(*regard.checkpoints.load_gguf(path))
+    >>> caches = model.caches()
+    >>> logits = model.logits(model(tokens, caches)[:, -1])
+    """
+
+    def __init__(self, parameters, metadata):
+        self.parameters = parameters
+        self.blocks = metadata["llama.block_count"]
+        self.heads = metadata["llama.attention.head_count"]
+        self.kv_heads = metadata["llama.attention.head_count_kv"]
+        self.head_dim = metadata["llama.embedding_length"] // self.heads
+        self.epsilon = metadata["llama.attention.layer_norm_rms_epsilon"]
+        self.rotary_base = metadata["llama.rope.freq_base"]
+        self.rotary_dim = metadata["llama.rope.dimension_count"]
+
+    def caches(self, batch=1, **options):
+        """Make an empty cache for each block; `options` are KVCache's."""
+        return [KVCache(batch, self.kv_heads, self.head_dim, **options) for _ in range(self.blocks)]
+
+    def __call__(self, tokens, caches):
+        """Read `tokens` (batch, new) behind those in `caches`; return (batch, new, width)."""
+        x = self.parameters["token_embd.weight"][tokens]
+        positions = caches[0].lengths[:, None] + np.arange(x.shape[1])
+        turns = regard.positional.rotary_cache(
+            positions, self.rotary_dim, base=self.rotary_base, dtype=x.dtype
+        )
+        for block, cache in enumerate(caches):
+            x = x + self._attention(x, block, cache, turns)
+            x = x + self._feed_forward(x, block)
+        return rms_norm(x, self.parameters["output_norm.weight"], self.epsilon)
+
+    def logits(self, x):
+        """Score every token of the vocabulary as the next one after each row of `x`."""
+        embedding = self.parameters["token_embd.weight"]
+        return linear(x, self.parameters.get("output.weight", embedding))
+
+    def _attention(self, x, block, cache, turns):
+        weight = self._weights(block)
+        x = rms_norm(x, weight("attn_norm"), self.epsilon)
+        query = split_heads(linear(x, weight("attn_q")), self.heads)
+        key = split_heads(linear(x, weight("attn_k")), self.kv_heads)
+        value = split_heads(linear(x, weight("attn_v")), self.kv_heads)
+        # GGUF stores the projections' rows so that neighbouring columns turn together.
+        query = regard.positional.rotary(query, cache=turns, interleaved=True)
+        key = regard.positional.rotary(key, cache=turns, interleaved=True)
+        cache.append(key, value)
+        return linear(join_heads(cache.attend(query)), weight("attn_output"))
+
+    def _feed_forward(self, x, block):
+        weight = self._weights(block)
+        x = rms_norm(x, weight("ffn_norm"), self.epsilon)
+        gated = silu(linear(x, weight("ffn_gate"))) * linear(x, weight("ffn_up"))
+        return linear(gated, weight("ffn_down"))
+
+    def _weights(self, block):
+        return lambda name: self.parameters[f"blk.{block}.{name}.weight"]

@@ -1,0 +1,76 @@
+"""A file that is read from front to back and never beyond its end."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def checked_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as a str, or raise TypeError."""
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise TypeError(f"path must be a str or a path, got {type(path).__name__}") from None
+
+
+class BoundedFile:
+    """Little-endian values out of a file, each checked against the file's size before it is read.
+
+    A damaged file holds any number where a length should be: no length is believed before it is
+    known that the file holds as much, so that none can ask for more memory than the file's size.
+    """
+
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        self._file, self._path = file, path
+        self.size = os.fstat(file.fileno()).st_size
+        self.position = 0
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise the ValueError that names the file."""
+        raise ValueError(f"{self._path}: {reason}")
+
+    def require(self, count: int, what: str) -> None:
+        """Check that `count` more bytes are there."""
+        if count > self.size - self.position:
+            self.refuse(
+                f"{what} needs {count} bytes at offset {self.position}, but the file ends at "
+                f"{self.size}"
+            )
+
+    def take(self, count: int, what: str) -> bytes:
+        """Read `count` bytes."""
+        self.require(count, what)
+        data = self._file.read(count)
+        if len(data) != count:
+            self.refuse(f"the file became shorter while {what} was read")
+        self.position += count
+        return data
+
+    def number(self, code: str, what: str) -> Any:
+        """Read one number of a `struct` code."""
+        return struct.unpack(f"<{code}", self.take(struct.calcsize(code), what))[0]
+
+    def text(self, what: str) -> str:
+        """Read UTF-8 text behind its length."""
+        data = self.take(self.number("Q", f"the length of {what}"), what)
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            self.refuse(f"{what} is not UTF-8: {error}")
+
+    def array(self, start: int, dtype: np.dtype[Any], count: int, what: str) -> NDArray[Any]:
+        """Read `count` elements that begin at byte `start`."""
+        self._file.seek(start)
+        self.position = start
+        self.require(count * dtype.itemsize, what)
+        array = np.fromfile(self._file, dtype, count)
+        if array.size != count:
+            self.refuse(f"the file became shorter while {what} was read")
+        return array.astype(dtype.newbyteorder("="), copy=False)

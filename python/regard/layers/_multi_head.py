@@ -1,0 +1,434 @@
+"""Attention of many heads as a layer with its own parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
+
+import numpy as np
+
+from regard import masks
+from regard._attention import scaled_dot_product_attention
+from regard._inputs import as_array, count, flag, real_number
+from regard.layers._cached import attend_cached
+from regard.layers._linear import draws, layer_dtype, vectors
+from regard.layers._names import read_state, write_state
+from regard.layers._projections import INPUTS, Projections, Sizes, draw
+from regard.layers._rotation import Rotation, query_positions
+from regard.positional import alibi_slopes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import ArrayLike, DTypeLike
+
+    from regard.layers._cached import Cache
+    from regard.layers._linear import FloatArray, Rng
+
+
+_QK_NORM_EPS = 1e-6
+
+
+class MultiHeadAttention:
+    """Multi-head attention with its projections: self and cross attention, with or without a cache.
+
+    The layer projects its inputs, cuts the projections into heads, attends in each, joins the heads
+    and projects once more (Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2)::
+
+        q, k, v = query @ W_query.T, key @ W_key.T, value @ W_value.T    (+ biases)
+        output = join(attention(q[head], k[head], v[head]) for each head) @ W_out.T    (+ bias)
+
+    Parameters
+    ----------
+    d_model : int
+        Size of the vectors that come in as queries, and of those that come out.
+    num_heads : int
+        Number of query heads.
+    num_kv_heads : int, optional
+        Number of key and value heads, which divides `num_heads` (grouped-query attention). As many
+        as query heads by default.
+    head_dim : int, optional
+        Size of a head. ``d_model / num_heads`` by default.
+    d_key, d_value : int, optional
+        Sizes of the vectors that come in as keys and as values: `d_model` by default, and `d_key`
+        for values.
+    qkv_bias, out_bias : bool, optional
+        Whether the projections before and behind attention add a bias.
+    is_causal : bool, optional
+        Whether a position attends only to itself and those before it.
+    window : (left, right), optional
+        How many neighbours a position attends to on each side; None is no limit.
+    rotary : True or mapping, optional
+        Turns queries and keys by their positions, a query at ``i + query_offset`` and a key at
+        ``j``: True, or a mapping of the options ``base``, ``rotary_dim``, ``interleaved``,
+        ``scaling`` and ``inverse_frequencies`` of `regard.positional.rotary`.
+    alibi : bool, optional
+        Whether scores fall with the distance: `regard.positional.alibi_slopes`.
+    qk_norm : "rms" or float, optional
+        Divides each head of queries and keys by its root mean square and multiplies it by a weight,
+        before any rotation (Qwen 3). A number is the eps below the root; ``"rms"`` is 1e-6.
+    rng : numpy.random.Generator, TorchGenerator, int or None, optional
+        Where the parameters are drawn from: those of four ``torch.nn.Linear``, query, key, value
+        and out in this order, each weight before its bias. A `TorchGenerator` gives the parameters
+        of the same layers in PyTorch. Weights of `qk_norm` begin at 1.
+    dtype : dtype, optional
+        float32 or float64: the dtype of the parameters, to which inputs are converted.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type.
+    ValueError
+        If a number is out of range, `num_kv_heads` does not divide `num_heads`, or `num_heads` does
+        not divide `d_model` and `head_dim` is not given.
+
+    See Also
+    --------
+    SelfAttention : one head, without the last projection.
+
+    Notes
+    -----
+    Queries, keys and values of the same input are projected in one product, as are keys and values
+    of one memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> layer = regard.MultiHeadAttention(64, 8, num_kv_heads=2, is_causal=True, rotary=True, rng=0)
+    >>> x = np.random.default_rng(0).standard_normal((2, 10, 64))
+    >>> layer(x).shape
+    (2, 10, 64)
+
+    Cross attention to a memory:
+
+    >>> memory = np.ones((2, 30, 64))
+    >>> output, weights = regard.MultiHeadAttention(64, 8, rng=0)(x, memory, return_weights=True)
+    >>> weights.shape
+    (2, 8, 10, 30)
+    """
+
+    def __init__(
+        self,
+        d_model: SupportsIndex,
+        num_heads: SupportsIndex,
+        *,
+        num_kv_heads: SupportsIndex | None = None,
+        head_dim: SupportsIndex | None = None,
+        d_key: SupportsIndex | None = None,
+        d_value: SupportsIndex | None = None,
+        qkv_bias: bool = False,
+        out_bias: bool = False,
+        is_causal: bool = False,
+        window: tuple[int | None, int | None] | None = None,
+        rotary: bool | Mapping[str, Any] | None = None,
+        alibi: bool = False,
+        qk_norm: Literal["rms"] | float | None = None,
+        rng: Rng = None,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        self._d_model = count("d_model", d_model, minimum=1)
+        heads = count("num_heads", num_heads, minimum=1)
+        kv_heads = heads if num_kv_heads is None else count("num_kv_heads", num_kv_heads, minimum=1)
+        if heads % kv_heads:
+            raise ValueError(f"num_kv_heads must divide num_heads, got {kv_heads} and {heads}")
+        if head_dim is not None:
+            head_dim = count("head_dim", head_dim, minimum=1)
+        elif self._d_model % heads:
+            raise ValueError(
+                "num_heads must divide d_model where head_dim is not given, got "
+                f"{heads} and {self._d_model}"
+            )
+        else:
+            head_dim = self._d_model // heads
+        d_key = self._d_model if d_key is None else count("d_key", d_key, minimum=1)
+        d_value = d_key if d_value is None else count("d_value", d_value, minimum=1)
+        self._sizes = Sizes((self._d_model, d_key, d_value), heads, kv_heads, head_dim)
+        self._is_causal = flag("is_causal", is_causal)
+        if window is not None:
+            masks.window(0, window=window)  # raises what attention would
+        self._window = window
+        self._rotation = None if rotary is None else Rotation(rotary, head_dim)
+        self._slopes = alibi_slopes(heads) if flag("alibi", alibi) else None
+        self._qk_norm_eps = _eps(qk_norm)
+        self._dtype = layer_dtype(dtype)
+        own = draw(
+            self._sizes,
+            draws(rng),
+            qkv_bias=flag("qkv_bias", qkv_bias),
+            out_bias=flag("out_bias", out_bias),
+            qk_norm=self._qk_norm_eps is not None,
+            dtype=self._dtype,
+        )
+        self._projections = Projections(self._sizes, own, self._qk_norm_eps)
+
+    def __repr__(self) -> str:
+        return (
+            f"MultiHeadAttention(d_model={self._d_model}, num_heads={self._sizes.heads}, "
+            f"num_kv_heads={self._sizes.kv_heads}, head_dim={self._sizes.head_dim}, "
+            f"is_causal={self._is_causal}, dtype={self._dtype})"
+        )
+
+    @overload
+    def __call__(
+        self,
+        query: ArrayLike,
+        key: ArrayLike | None = ...,
+        value: ArrayLike | None = ...,
+        mask: ArrayLike | None = ...,
+        *,
+        cache: Cache | None = ...,
+        query_offset: ArrayLike = ...,
+        key_lengths: ArrayLike | None = ...,
+        scale: float | None = ...,
+        softcap: float | None = ...,
+        sinks: ArrayLike | None = ...,
+        return_weights: Literal[False] = ...,
+        threads: int | None = ...,
+    ) -> FloatArray: ...
+    @overload
+    def __call__(
+        self,
+        query: ArrayLike,
+        key: ArrayLike | None = ...,
+        value: ArrayLike | None = ...,
+        mask: ArrayLike | None = ...,
+        *,
+        cache: Cache | None = ...,
+        query_offset: ArrayLike = ...,
+        key_lengths: ArrayLike | None = ...,
+        scale: float | None = ...,
+        softcap: float | None = ...,
+        sinks: ArrayLike | None = ...,
+        return_weights: Literal[True],
+        threads: int | None = ...,
+    ) -> tuple[FloatArray, FloatArray]: ...
+    def __call__(
+        self,
+        query: ArrayLike,
+        key: ArrayLike | None = None,
+        value: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        *,
+        cache: Cache | None = None,
+        query_offset: ArrayLike = 0,
+        key_lengths: ArrayLike | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sinks: ArrayLike | None = None,
+        return_weights: bool = False,
+        threads: int | None = None,
+    ) -> FloatArray | tuple[FloatArray, FloatArray]:
+        """Attend.
+
+        Parameters
+        ----------
+        query : array_like
+            Shape ``(..., q_len, d_model)``: axes before the last two are batch axes. Real numbers,
+            converted to the layer's dtype.
+        key : array_like, optional
+            What is attended to, shape ``(..., kv_len, d_key)``; `query` itself by default.
+        value : array_like, optional
+            Shape ``(..., kv_len, d_value)``; `key` by default.
+        mask : array_like of bool or float, optional
+            True where a query may attend, or what is added to the scaled scores. It broadcasts to
+            ``(..., num_heads, q_len, kv_len)``, the shape of the weights. A padding mask of PyTorch
+            (``key_padding_mask``, True = hidden) is ``~padding[:, None, None, :]`` here.
+        cache : KVCache, optional
+            Holds the keys and values of earlier calls for this layer. The new ones are appended,
+            and the queries, which are the last positions, attend to all. A failing call leaves it
+            as it was. In cross attention the first call fills it from `key`, and later ones pass an
+            empty one, ``key[..., :0, :]``.
+        query_offset : int or array_like of int, optional
+            How many keys precede the first query, for all or per batch entry. A cache knows.
+        key_lengths : int or array_like of int, optional
+            How many keys exist, for all or per batch entry. With a cache: how many of the new ones.
+        scale, softcap, sinks : optional
+            As in `regard.scaled_dot_product_attention`.
+        return_weights : bool, optional
+            Whether to return the attention weights too.
+        threads : int, optional
+            Number of threads.
+
+        Returns
+        -------
+        output : numpy.ndarray
+            Shape ``(..., q_len, d_model)``, in the layer's dtype.
+        weights : numpy.ndarray
+            Only with `return_weights`: shape ``(..., num_heads, q_len, kv_len)``.
+
+        Raises
+        ------
+        TypeError
+            If an argument has the wrong type.
+        ValueError
+            If shapes disagree or a number is out of range; if `value` comes without `key`,
+            `query_offset` beside a cache, or a `key` beside a cache in a layer with positions
+            (causal, window, rotary, alibi).
+
+        Examples
+        --------
+        The second sequence of two ends after two positions:
+
+        >>> import numpy as np
+        >>> import regard
+        >>> layer = regard.MultiHeadAttention(4, 2, rng=0)
+        >>> x = np.zeros((2, 3, 4))
+        >>> layer(x, key_lengths=[3, 2], return_weights=True)[1][:, 0, 0].round(4)
+        array([[0.3333, 0.3333, 0.3333],
+               [0.5   , 0.5   , 0.    ]], dtype=float32)
+        """
+        sources = self._sources(query, key, value)
+        q, k, v = self._projections.heads(sources, threads)
+        options: dict[str, Any] = {
+            "mask": mask,
+            "is_causal": self._is_causal,
+            "window": self._window,
+            "scale": scale,
+            "softcap": softcap,
+            "alibi_slopes": self._slopes,
+            "sinks": sinks,
+            "return_weights": return_weights,
+            "threads": threads,
+        }
+        if cache is None:
+            if self._rotation is not None:
+                places = query_positions(query_offset, q.shape)
+                self._rotation.turn((q, places), (k, np.arange(k.shape[-2])), cached=False)
+            result = scaled_dot_product_attention(
+                q, k, v, query_offset=query_offset, key_lengths=key_lengths, **options
+            )
+        else:
+            self._check_beside_cache(query_offset, is_cross=key is not None)
+            result = attend_cached(
+                cache,
+                q,
+                k,
+                v,
+                new_lengths=key_lengths,
+                rotation=self._rotation,
+                options=options,
+            )
+        output, *weights = result if return_weights else (result,)
+        projected = self._projections.joined(output, threads)
+        return (projected, weights[0]) if weights else projected
+
+    def state_dict(self, names: str = "regard", prefix: str = "") -> dict[str, FloatArray]:
+        """Copy the parameters, named and laid out as others do.
+
+        Parameters
+        ----------
+        names : str, optional
+            ``"regard"`` (``W_query``, ``W_key``, ``W_value``, ``out_proj``, ``q_norm``,
+            ``k_norm``), ``"torch"`` (``nn.MultiheadAttention``: ``in_proj_weight``, or
+            ``q_proj_weight`` and so on where inputs differ in size), or those of Hugging Face:
+            ``"llama"`` (``q_proj`` .. ``o_proj``; also Qwen, Mistral), ``"bert"``
+            (``self.query`` .. ``output.dense``), ``"gpt2"`` (``c_attn``, ``c_proj``, transposed),
+            ``"bart"`` (``q_proj`` .. ``out_proj``; also OPT, CLIP) and ``"whisper"`` (the same
+            without a bias of the key).
+        prefix : str, optional
+            Put before every name, with a dot between.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            Copies of the parameters.
+
+        Raises
+        ------
+        ValueError
+            If `names` is unknown, or has no place for what the layer has.
+
+        Examples
+        --------
+        >>> import regard
+        >>> layer = regard.MultiHeadAttention(8, 4, num_kv_heads=2, rng=0)
+        >>> {name: array.shape for name, array in layer.state_dict("llama", "attn").items()}
+        ... # doctest: +NORMALIZE_WHITESPACE
+        {'attn.q_proj.weight': (8, 8), 'attn.k_proj.weight': (4, 8),
+         'attn.v_proj.weight': (4, 8), 'attn.o_proj.weight': (8, 8)}
+        """
+        return write_state(self._projections.own, names, prefix)
+
+    def load_state_dict(self, state: Mapping[str, ArrayLike], prefix: str = "") -> None:
+        """Copy parameters into the layer: all of them, or none if anything is wrong.
+
+        Parameters
+        ----------
+        state : mapping of str to array_like
+            With any of the names of `state_dict`, which are recognised. Floating-point arrays,
+            converted to the layer's dtype. What such models keep beside these parameters is passed
+            over: GPT-2's ``bias`` (its causal mask), BERT's ``output.LayerNorm``, Llama's
+            ``rotary_emb.inv_freq``, a ``mask``. Whisper's missing bias of the key is 0.
+        prefix : str, optional
+            Which layer of a model's state: ``"model.layers.3.self_attn"``,
+            ``"encoder.layer.0.attention"`` (BERT), ``"h.0.attn"`` (GPT-2),
+            ``"model.decoder.layers.0.encoder_attn"`` (Whisper). Other names are passed over.
+
+        Raises
+        ------
+        TypeError
+            If `state` is not a mapping or an array is not floating-point.
+        ValueError
+            If names are missing or unexpected, or arrays have wrong shapes.
+
+        See Also
+        --------
+        regard.checkpoints.load_safetensors : reads a state, or one layer of it, from a file.
+
+        Examples
+        --------
+        >>> import regard
+        >>> layer = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=0)
+        >>> other = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=1)
+        >>> layer.load_state_dict(other.state_dict("gpt2", "h.0.attn"), "h.0.attn")
+        """
+        shapes = {name: array.shape for name, array in self._projections.own.items()}
+        own = read_state(state, prefix, shapes, self._dtype)
+        self._projections = Projections(self._sizes, own, self._qk_norm_eps)
+
+    def _sources(
+        self, query: ArrayLike, key: ArrayLike | None, value: ArrayLike | None
+    ) -> list[FloatArray]:
+        """Return the three inputs; the same array where they are the same."""
+        if key is None and value is not None:
+            raise ValueError("value needs key, got value alone")
+        key = query if key is None else key
+        value = key if value is None else value
+        given = dict(zip(INPUTS, (query, key, value), strict=True))
+        sources: list[FloatArray] = []
+        for i, (name, x) in enumerate(given.items()):
+            size = self._sizes.inputs[i]
+            if i and x is given[INPUTS[i - 1]] and size == self._sizes.inputs[i - 1]:
+                sources.append(sources[-1])
+            else:
+                sources.append(vectors(name, x, size, self._dtype))
+        return sources
+
+    def _check_beside_cache(self, query_offset: ArrayLike, is_cross: bool) -> None:
+        if np.any(as_array("query_offset", query_offset) != 0):
+            raise ValueError("query_offset must be left out beside a cache, which knows it")
+        positional = {
+            "is_causal": self._is_causal,
+            "window": self._window is not None,
+            "rotary": self._rotation is not None,
+            "alibi": self._slopes is not None,
+        }
+        used = [name for name, is_used in positional.items() if is_used]
+        if is_cross and used:
+            raise ValueError(
+                "key must be left out beside a cache in a layer whose positions matter, got key "
+                f"in a layer with {', '.join(used)}"
+            )
+
+
+def _eps(qk_norm: str | float | None) -> float | None:
+    if qk_norm is None:
+        return None
+    if isinstance(qk_norm, str):
+        if qk_norm != "rms":
+            raise ValueError(f"qk_norm must be None, 'rms' or an eps, got {qk_norm!r}")
+        return _QK_NORM_EPS
+    eps = real_number("qk_norm", qk_norm)
+    if not 0 <= eps < np.inf:
+        raise ValueError(f"qk_norm must be at least 0 and finite, got {eps}")
+    return eps

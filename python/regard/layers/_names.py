@@ -1,0 +1,184 @@
+"""What others call the parameters of multi-head attention, and how they lay them out.
+
+A layer's own parameters are ``W_query``, ``W_key``, ``W_value``, ``W_out`` of shape (d_out, d_in),
+``b_...`` beside them, and the weights ``norm_query`` and ``norm_key`` of qk_norm. A layout names
+every array of a state and the parameters that lie in it, one below another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from regard.layers._state import check_arrays, check_names, listed
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from regard.layers._linear import FloatArray
+
+    Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Layout(NamedTuple):
+    """One way to name and lay out the parameters."""
+
+    title: str
+    arrays: dict[str, tuple[str, ...]]
+    transposed: bool = False  # weights are (d_in, d_out)
+    grouped: bool = True  # whether there may be fewer key heads than query heads
+    without: frozenset[str] = frozenset()  # parameters that have no name here and are 0
+    beside: frozenset[str] = frozenset()  # what states hold beside them: buffers and neighbours
+
+    def fits(self, parameters: Shapes) -> bool:
+        """Say whether every one of `parameters` has a place here."""
+        placed = {part for parts in self.arrays.values() for part in parts}
+        if not self.grouped and parameters["W_query"][0] != parameters["W_key"][0]:
+            return False
+        together = [
+            {parameters[part] for part in parts if part in parameters}
+            for parts in self.arrays.values()
+        ]
+        return parameters.keys() <= placed | self.without and all(len(s) <= 1 for s in together)
+
+    def parts(self, parameters: Shapes) -> dict[str, tuple[str, ...]]:
+        """Name the arrays that a layer with these parameters has here."""
+        return {name: parts for name, parts in self.arrays.items() if parts[0] in parameters}
+
+    def shapes(self, parameters: Shapes) -> dict[str, tuple[int, ...]]:
+        """Give the shape of each array."""
+        result = {}
+        for name, parts in self.parts(parameters).items():
+            rows, *columns = parameters[parts[0]]
+            shape = (rows * len(parts), *columns)
+            result[name] = shape[::-1] if self.transposed else shape
+        return result
+
+
+def _apart(query: str, key: str, value: str, out: str) -> dict[str, tuple[str, ...]]:
+    modules = {"query": query, "key": key, "value": value, "out": out}
+    return {
+        f"{module}.{part}": (f"{letter}_{name}",)
+        for name, module in modules.items()
+        for part, letter in (("weight", "W"), ("bias", "b"))
+    }
+
+
+_QKV = ("query", "key", "value")
+_WEIGHTS, _BIASES = tuple(f"W_{name}" for name in _QKV), tuple(f"b_{name}" for name in _QKV)
+_TORCH_REST = {
+    "in_proj_bias": _BIASES,
+    "out_proj.weight": ("W_out",),
+    "out_proj.bias": ("b_out",),
+}
+_NORMS = {"q_norm.weight": ("norm_query",), "k_norm.weight": ("norm_key",)}
+_NORM = "output.LayerNorm"
+LAYOUTS = (
+    Layout(
+        "regard",
+        _apart("W_query", "W_key", "W_value", "out_proj") | _NORMS,
+        beside=frozenset({"mask"}),
+    ),
+    Layout("torch", {"in_proj_weight": _WEIGHTS} | _TORCH_REST, grouped=False),
+    Layout(
+        "torch",
+        {f"{name[0]}_proj_weight": (f"W_{name}",) for name in _QKV} | _TORCH_REST,
+        grouped=False,
+    ),
+    Layout(
+        "llama",
+        _apart("q_proj", "k_proj", "v_proj", "o_proj") | _NORMS,
+        beside=frozenset({"rotary_emb.inv_freq"}),
+    ),
+    Layout(
+        "bert",
+        _apart("self.query", "self.key", "self.value", "output.dense"),
+        beside=frozenset(f"{_NORM}.{part}" for part in ("weight", "bias", "gamma", "beta")),
+    ),
+    Layout(
+        "gpt2",
+        {
+            "c_attn.weight": _WEIGHTS,
+            "c_attn.bias": _BIASES,
+            "c_proj.weight": ("W_out",),
+            "c_proj.bias": ("b_out",),
+        },
+        transposed=True,
+        beside=frozenset({"bias", "masked_bias"}),
+    ),
+    Layout("bart", _apart("q_proj", "k_proj", "v_proj", "out_proj")),
+    Layout(
+        "whisper",
+        {
+            name: parts
+            for name, parts in _apart("q_proj", "k_proj", "v_proj", "out_proj").items()
+            if name != "k_proj.bias"
+        },
+        without=frozenset({"b_key"}),
+    ),
+)
+
+
+def read_state(
+    state: Mapping[str, ArrayLike], prefix: str, parameters: Shapes, dtype: np.dtype[np.floating]
+) -> dict[str, FloatArray]:
+    """Return copies of a layer's parameters, under its own names, from a state of any layout."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state must be a mapping, got {type(state).__name__}")
+    start = _start(prefix)
+    given = {
+        str(name)[len(start) :]: array
+        for name, array in state.items()
+        if str(name).startswith(start)
+    }
+    if not given and start:
+        raise ValueError(
+            f"state must have names that begin with {start!r}, got {listed(map(str, state))}"
+        )
+    fitting = [layout for layout in LAYOUTS if layout.fits(parameters)]
+    layout = min(fitting, key=lambda one: _differences(one, given, parameters))
+    shapes = layout.shapes(parameters)
+    check_names(shapes, [name for name in given if name not in layout.beside])
+    read = {
+        name: np.zeros(shape, dtype) for name, shape in parameters.items() if name in layout.without
+    }
+    arrays = check_arrays(shapes, given, dtype)
+    for name, parts in layout.parts(parameters).items():
+        array = arrays[name].T if layout.transposed else arrays[name]
+        read |= zip(parts, np.split(array, len(parts)), strict=True)
+    return read
+
+
+def write_state(own: Mapping[str, FloatArray], names: str, prefix: str) -> dict[str, FloatArray]:
+    """Return copies of a layer's parameters as `names`, one of the layouts' titles, has them."""
+    titles = list(dict.fromkeys(layout.title for layout in LAYOUTS))
+    if not isinstance(names, str) or names not in titles:
+        raise ValueError(f"names must be one of {titles}, got {names!r}")
+    start = _start(prefix)
+    shapes = {name: array.shape for name, array in own.items()}
+    layouts = [layout for layout in LAYOUTS if layout.title == names and layout.fits(shapes)]
+    if not layouts:
+        raise ValueError(
+            f"names must be 'regard' or others that fit this layer, got {names!r}, which has no "
+            f"place for parameters of shapes {shapes}"
+        )
+    for name in layouts[0].without & own.keys():
+        if own[name].any():
+            raise ValueError(f"names={names!r} has no place for {name}, which must be 0 then")
+    state = {}
+    for name, parts in layouts[0].parts(shapes).items():
+        array = np.concatenate([own[part] for part in parts])
+        state[start + name] = np.ascontiguousarray(array.T) if layouts[0].transposed else array
+    return state
+
+
+def _start(prefix: str) -> str:
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix must be a str, got {type(prefix).__name__}")
+    return prefix if not prefix or prefix.endswith(".") else prefix + "."
+
+
+def _differences(layout: Layout, given: Mapping[str, ArrayLike], parameters: Shapes) -> int:
+    return len((given.keys() - layout.beside) ^ layout.shapes(parameters).keys())

@@ -1,0 +1,138 @@
+"""The parameters of multi-head attention: how they lie, and the products with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from regard.layers._linear import project
+
+if TYPE_CHECKING:
+    from regard.layers._linear import Draws, FloatArray
+
+INPUTS = ("query", "key", "value")
+
+
+class Sizes(NamedTuple):
+    """The sizes of a layer."""
+
+    inputs: tuple[int, int, int]  # of the vectors that come in as query, key and value
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many heads each input has."""
+        return self.heads, self.kv_heads, self.kv_heads
+
+    def ends(self, first: int, last: int) -> list[int]:
+        """Where the projections of the inputs `first` to before `last` end, side by side."""
+        return [self.head_dim * sum(self.counts[first : i + 1]) for i in range(first, last)]
+
+
+class Projections:
+    """Linear layers before and behind attention, and the weights of RMS norms between.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        The sizes of the layer.
+    own : dict of str to numpy.ndarray
+        The parameters, as `draw` names them.
+    qk_norm_eps : float or None
+        The eps of the norms, if there are norms.
+    """
+
+    def __init__(self, sizes: Sizes, own: dict[str, FloatArray], qk_norm_eps: float | None) -> None:
+        self.own = own
+        self._sizes = sizes
+        self._eps = qk_norm_eps
+        # Of inputs of one size, weights lie one below another, and those in `own` are views.
+        self._packed: dict[str, FloatArray] = {}
+        if len(set(sizes.inputs)) > 1:
+            return
+        for letter in "Wb":
+            names = [f"{letter}_{name}" for name in INPUTS if f"{letter}_{name}" in own]
+            if names:
+                self._packed[letter] = np.concatenate([own[name] for name in names])
+                parts = np.split(self._packed[letter], sizes.ends(0, 2))
+                own |= zip(names, parts, strict=True)
+
+    def heads(
+        self, sources: list[FloatArray], threads: int | None
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Project the three inputs to new arrays ``(..., heads, seq, head_dim)``."""
+        query, key, value = (
+            x.reshape(*x.shape[:-1], heads, self._sizes.head_dim)
+            for x, heads in zip(self._project(sources, threads), self._sizes.counts, strict=True)
+        )
+        if self._eps is not None:
+            _normalise(query, self.own["norm_query"], self._eps)
+            _normalise(key, self.own["norm_key"], self._eps)
+        return query.swapaxes(-3, -2), key.swapaxes(-3, -2), value.swapaxes(-3, -2)
+
+    def joined(self, output: FloatArray, threads: int | None) -> FloatArray:
+        """Join the heads of ``(..., heads, seq, head_dim)`` and project them."""
+        weight = self.own["W_out"]
+        rows = output.swapaxes(-3, -2).astype(weight.dtype, copy=False)
+        rows = rows.reshape(*rows.shape[:-2], weight.shape[1])
+        return project(rows, weight, self.own.get("b_out"), threads)
+
+    def _project(self, sources: list[FloatArray], threads: int | None) -> list[FloatArray]:
+        """Project each input; those that are one array, in one product."""
+        if not self._packed:
+            return [
+                project(x, self.own[f"W_{name}"], self.own.get(f"b_{name}"), threads)
+                for name, x in zip(INPUTS, sources, strict=True)
+            ]
+        bounds = [0, *self._sizes.ends(0, 3)]
+        results: list[FloatArray] = []
+        while (first := len(results)) < len(sources):
+            last = first + 1
+            while last < len(sources) and sources[last] is sources[first]:
+                last += 1
+            rows = slice(bounds[first], bounds[last])
+            part = {letter: packed[rows] for letter, packed in self._packed.items()}
+            product = project(sources[first], part["W"], part.get("b"), threads)
+            results += np.split(product, self._sizes.ends(first, last - 1), axis=-1)
+        return results
+
+
+def draw(
+    sizes: Sizes,
+    source: Draws,
+    *,
+    qkv_bias: bool,
+    out_bias: bool,
+    qk_norm: bool,
+    dtype: np.dtype[Any],
+) -> dict[str, FloatArray]:
+    """Draw four linear layers, query, key, value and out; weights of norms are 1."""
+    joined = sizes.heads * sizes.head_dim
+    linears = [
+        (name, d_in, heads * sizes.head_dim, qkv_bias)
+        for name, d_in, heads in zip(INPUTS, sizes.inputs, sizes.counts, strict=True)
+    ]
+    own: dict[str, FloatArray] = {}
+    for name, d_in, d_out, has_bias in [*linears, ("out", joined, sizes.inputs[0], out_bias)]:
+        weight, bias = source.linear(d_in, d_out, has_bias, dtype)
+        own[f"W_{name}"] = weight
+        if bias is not None:
+            own[f"b_{name}"] = bias
+    if qk_norm:
+        own |= {f"norm_{name}": np.ones(sizes.head_dim, dtype) for name in INPUTS[:2]}
+    return own
+
+
+def _normalise(x: FloatArray, weight: FloatArray, eps: float) -> None:
+    """Divide vectors by their root mean square, in place, and multiply them by a weight.
+
+    Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4.
+    https://arxiv.org/abs/1910.07467
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.mean(np.square(x), axis=-1, keepdims=True)
+        x /= np.sqrt(mean + x.dtype.type(eps))
+        x *= weight

@@ -1,0 +1,123 @@
+"""Buckets of distances, each with a bias that a model learns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, SupportsIndex
+
+import numpy as np
+
+from regard._inputs import count, flag, integers
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+
+def t5_buckets(
+    q_len: SupportsIndex,
+    kv_len: SupportsIndex | None = None,
+    *,
+    query_offset: ArrayLike = 0,
+    bidirectional: bool = True,
+    num_buckets: SupportsIndex = 32,
+    max_distance: SupportsIndex = 128,
+) -> NDArray[np.int64]:
+    """Sort the distances between queries and keys into T5's buckets.
+
+    T5 adds to the score of a query at position ``p`` and a key ``j`` a number that it has learned
+    for each head and each bucket of ``j - p`` [1]_. With ``n`` buckets for a direction, distances
+    below ``n // 2`` have a bucket each; the others share the rest, bucket ``b`` beginning at
+    distance ``n // 2 * (max_distance / (n // 2)) ** ((b - n // 2) / (n - n // 2))``; the last one
+    has no end [2]_.
+
+    Parameters
+    ----------
+    q_len : int
+        Number of queries.
+    kv_len : int, optional
+        Number of keys; `q_len` when not given.
+    query_offset : int or integer array, optional
+        How many keys precede the first query: one number, or one per batch entry.
+    bidirectional : bool, default True
+        True, as in T5's encoder: half of the buckets are for keys at or before the query, the other
+        half, from ``num_buckets // 2`` on, for those behind it. False, as in its decoder: all
+        buckets are for keys at or before the query, and those behind it are in bucket 0.
+    num_buckets : int, optional
+        Number of buckets: at least 2, and for `bidirectional` even and at least 4.
+    max_distance : int, optional
+        Where the last bucket would end if it ended: more than half of the buckets of a direction.
+
+    Returns
+    -------
+    numpy.ndarray of int64
+        Buckets in ``0 .. num_buckets - 1``, shape ``(q_len, kv_len)`` for one offset,
+        ``(*batch, q_len, kv_len)`` for offsets of shape ``batch``.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type.
+    ValueError
+        If a number is out of range.
+
+    Notes
+    -----
+    A table of shape ``(num_buckets, heads)``, which is how T5 keeps
+    ``relative_attention_bias.weight``, becomes a mask for attention by
+    ``np.moveaxis(table[buckets], -1, -3)``. T5 does not scale its scores: pass ``scale=1.0``.
+
+    Bounds of buckets are compared in exact integers, where implementations with float32 logarithms
+    may be a bucket off at a bound.
+
+    References
+    ----------
+    .. [1] Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+       Transformer", JMLR 2020, section 2.1. https://arxiv.org/abs/1910.10683
+    .. [2] https://github.com/tensorflow/mesh, ``_relative_position_bucket`` in
+       ``mesh_tensorflow/transformer/transformer_layers.py``
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> buckets = regard.positional.t5_buckets(3, 5, num_buckets=8, max_distance=16)
+    >>> buckets
+    array([[0, 5, 6, 6, 6],
+           [1, 0, 5, 6, 6],
+           [2, 1, 0, 5, 6]])
+    >>> table = np.linspace(-1, 1, 8 * 12).reshape(8, 12)
+    >>> mask = np.moveaxis(table[buckets], -1, -3)
+    >>> query, key = np.ones((12, 3, 64)), np.ones((12, 5, 64))
+    >>> regard.scaled_dot_product_attention(query, key, key, mask, scale=1.0).shape
+    (12, 3, 64)
+    """
+    q_len = count("q_len", q_len)
+    kv_len = q_len if kv_len is None else count("kv_len", kv_len)
+    bidirectional = flag("bidirectional", bidirectional)
+    buckets = count("num_buckets", num_buckets, minimum=4 if bidirectional else 2)
+    if bidirectional and buckets % 2:
+        raise ValueError(f"num_buckets must be even where bidirectional, got {buckets}")
+    one_way = buckets // 2 if bidirectional else buckets
+    starts = _starts(one_way, count("max_distance", max_distance, minimum=one_way // 2 + 1))
+    offsets = integers("query_offset", query_offset)
+    positions = np.arange(q_len) + offsets.astype(np.int64)[..., None]
+    behind = np.arange(kv_len) - positions[..., None]
+    distance = np.abs(behind) if bidirectional else np.maximum(-behind, 0)
+    result = np.searchsorted(starts, distance, side="right")
+    if bidirectional:
+        result += one_way * (behind > 0)
+    return result
+
+
+def _starts(buckets: int, max_distance: int) -> NDArray[np.int64]:
+    """Return the distances at which the buckets 1, 2, ... of one direction begin."""
+    exact = buckets // 2
+    shared = buckets - exact
+    starts = list(range(1, exact + 1))
+    for step in range(1, shared):
+        # The least d with d / exact >= (max_distance / exact) ** (step / shared): a float is near.
+        bound = exact ** (shared - step) * max_distance**step
+        start = max(int(exact * (max_distance / exact) ** (step / shared)) - 1, 0)
+        while start**shared < bound:
+            start += 1
+        starts.append(start)
+    return np.array(starts, np.int64)

@@ -1,0 +1,79 @@
+"""Positions as Hugging Face's transformers computes them, in float32."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from regard import positional
+
+REASON = "transformers and PyTorch are not installed: pip install '.[conformance]'"
+torch = pytest.importorskip("torch", reason=REASON)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    rope = pytest.importorskip("transformers.modeling_rope_utils", reason=REASON)
+    llama = pytest.importorskip("transformers.models.llama.configuration_llama", reason=REASON)
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5", reason=REASON)
+
+TRAINED = "original_max_position_embeddings"
+YARN = {"rope_type": "yarn", "factor": 4.0, TRAINED: 4096}
+LLAMA = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    TRAINED: 8192,
+}
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, TRAINED: 2048}
+SCALINGS = [
+    ({"rope_type": "linear", "factor": 4.0}, None),
+    (DYNAMIC, None),
+    (DYNAMIC, 2048),
+    (DYNAMIC, 2049),
+    (DYNAMIC | {"factor": 8.0}, 30000),
+    (YARN, None),
+    (YARN | {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.8}, None),
+    (YARN | {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0}, None),
+    (YARN | {"beta_fast": 16.0, "beta_slow": 2.0, "truncate": False}, None),
+    (YARN | {"attention_factor": 0.75, "factor": 1.0}, None),
+    (LLAMA, None),
+    (LLAMA | {"factor": 32.0}, 131072),
+    (LLAMA | {"low_freq_factor": 2.0, TRAINED: 512}, None),
+]
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+@pytest.mark.parametrize("base", [10000.0, 500000.0])
+@pytest.mark.parametrize(("scaling", "length"), SCALINGS)
+def test_scaled_frequencies(scaling, length, base, head_dim):
+    """Their float32 exponent times log(base) < 17 (dynamic raises it), the power and some ramps."""
+    config = llama.LlamaConfig(
+        hidden_size=2 * head_dim,
+        num_attention_heads=2,
+        max_position_embeddings=scaling.get(TRAINED, 4096),
+        rope_parameters=scaling | {"rope_theta": base},
+    )
+    wanted, wanted_factor = rope.ROPE_INIT_FUNCTIONS[scaling["rope_type"]](
+        config, "cpu", seq_len=length
+    )
+    actual, factor = positional.rotary_frequencies(
+        head_dim, base=base, scaling=scaling, length=length
+    )
+    np.testing.assert_allclose(actual, wanted.numpy(), rtol=32 * np.finfo(np.float32).eps)
+    assert factor == pytest.approx(wanted_factor, rel=1e-15)
+
+
+@pytest.mark.parametrize("max_distance", [17, 20, 64, 100, 128, 256, 1000])
+@pytest.mark.parametrize("num_buckets", [4, 8, 16, 32])
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_t5_buckets(bidirectional, num_buckets, max_distance):
+    options = {
+        "bidirectional": bidirectional,
+        "num_buckets": num_buckets,
+        "max_distance": max_distance,
+    }
+    relative = np.arange(1500) - np.array([0, 700, 1499])[:, None]
+    wanted = t5.T5Attention._relative_position_bucket(torch.from_numpy(relative), **options)
+    offsets = np.array([0, 700, 1499])
+    actual = positional.t5_buckets(1, 1500, query_offset=offsets, **options)
+    np.testing.assert_array_equal(actual[:, 0], wanted.numpy())

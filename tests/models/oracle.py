@@ -1,0 +1,191 @@
+"""The models' forwards by the book: one sequence, whole matrices, no cache, no regard.
+
+`dtype` float64 is the oracle. Float32 is the same formula with NumPy's usual rounding, which an
+error is compared with: see `check_rounding`.
+"""
+
+import math
+
+import numpy as np
+
+erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def check_rounding(actual, formula, *arguments, **options):
+    """`actual` errs at most twice as much as the same formula in NumPy's float32."""
+    exact = formula(*arguments, np.float64, **options)
+    usual = formula(*arguments, np.float32, **options)
+    assert actual.dtype == usual.dtype == np.float32
+    assert actual.shape == exact.shape
+    assert exact.dtype == np.float64
+    assert distance(actual, exact) <= 2 * distance(usual, exact)
+
+
+def distance(a, b):
+    """Root of the mean square difference."""
+    return np.sqrt(np.square(a.astype(np.float64) - b).mean())
+
+
+def attention(query, key, value, is_causal, window=None):
+    """One head: softmax(query key^T / sqrt(head_dim)) value, every score in memory."""
+    scores = query @ key.T / query.dtype.type(math.sqrt(query.shape[1]))
+    if is_causal:
+        visible = np.tri(*scores.shape, dtype=bool)
+        if window is not None:
+            visible &= ~np.tri(*scores.shape, k=-window, dtype=bool)
+        scores = np.where(visible, scores, -np.inf)
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    return (weights / weights.sum(1, keepdims=True)) @ value
+
+
+def heads_of(query, key, value, heads, kv_heads, **options):
+    """All heads of (length, heads * dim) side by side, one after the other."""
+    dim = query.shape[1] // heads
+    outputs = []
+    for head in range(heads):
+        own = slice(head * dim, (head + 1) * dim)
+        shared = head // (heads // kv_heads)
+        read = slice(shared * dim, (shared + 1) * dim)
+        outputs.append(attention(query[:, own], key[:, read], value[:, read], **options))
+    return np.concatenate(outputs, axis=1)
+
+
+def layer_norm(x, weight, bias, epsilon):
+    return (x - x.mean(1, keepdims=True)) / np.sqrt(
+        x.var(1, keepdims=True) + epsilon
+    ) * weight + bias
+
+
+def gelu(x):
+    return (x / 2 * (1 + erf(x / math.sqrt(2)))).astype(x.dtype)
+
+
+def turned(x, heads, base):
+    """Rotary embedding: neighbouring columns are a complex number that turns with its row."""
+    rows, width = x.shape
+    dim = width // heads
+    angles = np.arange(rows)[:, None] * base ** (-np.arange(0, dim, 2) / dim)
+    pairs = x.reshape(rows, heads, dim // 2, 2)
+    turns = (np.cos(angles) + 1j * np.sin(angles))[:, None]
+    numbers = (pairs[..., 0] + 1j * pairs[..., 1]) * turns
+    return np.stack([numbers.real, numbers.imag], -1).reshape(rows, width).astype(x.dtype)
+
+
+def llama(parameters, metadata, tokens, dtype, window=None):
+    """Logits (length, vocabulary) of a text, of which each token sees the last `window`."""
+    heads = metadata["llama.attention.head_count"]
+    kv_heads = metadata["llama.attention.head_count_kv"]
+    base = metadata["llama.rope.freq_base"]
+    epsilon = metadata["llama.attention.layer_norm_rms_epsilon"]
+
+    def weight(name):
+        return parameters[f"{name}.weight"].astype(dtype)
+
+    def norm(name, x):
+        return x / np.sqrt((x * x).mean(1, keepdims=True) + dtype(epsilon)) * weight(name)
+
+    embedding = weight("token_embd")
+    x = embedding[tokens]
+    for block in range(metadata["llama.block_count"]):
+        blk = f"blk.{block}"
+        normed = norm(f"{blk}.attn_norm", x)
+        query = turned(normed @ weight(f"{blk}.attn_q").T, heads, base)
+        key = turned(normed @ weight(f"{blk}.attn_k").T, kv_heads, base)
+        value = normed @ weight(f"{blk}.attn_v").T
+        attended = heads_of(query, key, value, heads, kv_heads, is_causal=True, window=window)
+        x = x + attended @ weight(f"{blk}.attn_output").T
+        normed = norm(f"{blk}.ffn_norm", x)
+        gate = normed @ weight(f"{blk}.ffn_gate").T
+        gated = gate / (1 + np.exp(-gate)) * (normed @ weight(f"{blk}.ffn_up").T)
+        x = x + gated @ weight(f"{blk}.ffn_down").T
+    return norm("output_norm", x) @ embedding.T
+
+
+def bert(parameters, config, tokens, dtype):
+    """Encode one sentence without padding: (length, width)."""
+    heads = config["num_attention_heads"]
+
+    def array(name):
+        return parameters[name].astype(dtype)
+
+    def linear(name, x):
+        return x @ array(f"{name}.weight").T + array(f"{name}.bias")
+
+    def norm(name, x):
+        name = f"{name}.LayerNorm"
+        epsilon = dtype(config["layer_norm_eps"])
+        return layer_norm(x, array(f"{name}.weight"), array(f"{name}.bias"), epsilon)
+
+    words = array("embeddings.word_embeddings.weight")[tokens]
+    places = array("embeddings.position_embeddings.weight")[: len(tokens)]
+    x = norm("embeddings", words + places + array("embeddings.token_type_embeddings.weight")[0])
+    for block in range(config["num_hidden_layers"]):
+        layer = f"encoder.layer.{block}"
+        parts = [linear(f"{layer}.attention.self.{part}", x) for part in ("query", "key", "value")]
+        attended = heads_of(*parts, heads, heads, is_causal=False)
+        x = norm(
+            f"{layer}.attention.output", x + linear(f"{layer}.attention.output.dense", attended)
+        )
+        inner = gelu(linear(f"{layer}.intermediate.dense", x))
+        x = norm(f"{layer}.output", x + linear(f"{layer}.output.dense", inner))
+    return x
+
+
+def sentence_embedding(parameters, config, tokens, dtype):
+    """The mean token at length 1."""
+    mean = bert(parameters, config, tokens, dtype).mean(0)
+    return mean / np.sqrt((mean * mean).sum())
+
+
+def whisper(parameters, spectrogram, tokens, dtype):
+    """Logits (length, vocabulary) of a text that was heard in (bands, frames)."""
+    heads = int(parameters["encoder/num_heads"])
+
+    def array(name):
+        return parameters[name].astype(dtype)
+
+    def linear(name, x):
+        return x @ array(f"{name}/weight").T + array(f"{name}/bias")
+
+    def norm(name, x):
+        name = f"{name}/layer_norm"
+        return layer_norm(x, array(f"{name}/gamma"), array(f"{name}/beta"), dtype(1e-5))
+
+    def convolved(name, x, stride):
+        weight = array(f"{name}/weight")
+        x = np.pad(x, ((0, 0), (1, 1)))
+        length = (x.shape[1] - 3) // stride + 1
+        ends = stride * (length - 1) + 1
+        taps = [weight[:, :, tap] @ x[:, tap : tap + ends : stride] for tap in range(3)]
+        return taps[0] + taps[1] + taps[2] + array(f"{name}/bias")[:, None]
+
+    def self_attended(layer, x, is_causal):
+        name = f"{layer}/self_attention"
+        parts = np.split(linear(f"{name}/linear_0", norm(name, x)), 3, axis=1)
+        return linear(f"{name}/linear_1", heads_of(*parts, heads, heads, is_causal=is_causal))
+
+    def fed_forward(layer, x):
+        inner = gelu(linear(f"{layer}/ffn/linear_0", norm(f"{layer}/ffn", x)))
+        return linear(f"{layer}/ffn/linear_1", inner)
+
+    x = gelu(convolved("encoder/conv1", spectrogram.astype(dtype), 1))
+    x = gelu(convolved("encoder/conv2", x, 2)).T
+    x = x + array("encoder/position_encodings/encodings")[: len(x)]
+    for number in range(4):
+        layer = f"encoder/layer_{number}"
+        x = x + self_attended(layer, x, is_causal=False)
+        x = x + fed_forward(layer, x)
+    heard = norm("encoder", x)
+
+    embedding = array("decoder/embeddings/weight")
+    x = embedding[tokens] + array("decoder/position_encodings/encodings")[: len(tokens)]
+    for number in range(4):
+        layer = f"decoder/layer_{number}"
+        x = x + self_attended(layer, x, is_causal=True)
+        name = f"{layer}/attention"
+        query = linear(f"{name}/linear_0", norm(name, x))
+        key, value = np.split(linear(f"{name}/linear_1", heard), 2, axis=1)
+        attended = heads_of(query, key, value, heads, heads, is_causal=False)
+        x = x + linear(f"{name}/linear_2", attended)
+        x = x + fed_forward(layer, x)
+    return norm("decoder", x) @ embedding.T

@@ -1,0 +1,56 @@
+"""MiniLM on regard: padded batches give the embeddings of sentences alone, and the right order."""
+
+import numpy as np
+import pytest
+
+import oracle
+
+SENTENCES = [
+    "How do I get my money back?",
+    "Refunds are paid within five working days.",
+    "Our shop opens at nine and closes at six.",
+    "You may return what you bought and we pay the price again.",
+    "She put the coins back into her purse.",
+    "No.",
+]
+
+
+@pytest.fixture(scope="module")
+def encoded(minilm_path):
+    """The tokens of each sentence."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(minilm_path / "tokenizer.json"))
+    tokenizer.no_padding()
+    return [np.array(tokenizer.encode(sentence).ids) for sentence in SENTENCES]
+
+
+@pytest.fixture(scope="module")
+def embeddings(minilm_path):
+    from similar import embed
+
+    return embed(minilm_path, SENTENCES)
+
+
+def test_embeddings(embeddings, minilm, encoded):
+    assert len({len(tokens) for tokens in encoded}) > 2
+    for embedding, tokens in zip(embeddings, encoded, strict=True):
+        oracle.check_rounding(embedding, oracle.sentence_embedding, *minilm, tokens)
+
+
+def test_cosines_are_in_the_oracles_order(embeddings, minilm, encoded):
+    exact = np.stack([oracle.sentence_embedding(*minilm, tokens, np.float64) for tokens in encoded])
+    for embedding, right in zip(embeddings, exact, strict=True):
+        assert np.array_equal(np.argsort(embeddings @ embedding), np.argsort(exact @ right))
+
+
+def test_padding_changes_no_bit(minilm, encoded):
+    """Padding that holds anything at all, and more of it: the sentence's own rows stay the same."""
+    from models.bert import Bert, sentence_embeddings
+
+    model, tokens = Bert(*minilm), encoded[0]
+    lengths = np.array([len(tokens)])
+    rng = np.random.default_rng(0)
+    rows = [np.append(tokens, rng.integers(0, 30_000, 9)) for _ in range(2)]
+    one, other = (sentence_embeddings(model(row[None], lengths), lengths) for row in rows)
+    assert np.array_equal(one, other)

@@ -1,0 +1,150 @@
+"""SmolLM2 on regard writes the text that the same model writes in float64 without it."""
+
+import numpy as np
+import pytest
+
+import oracle
+import regard
+
+PROMPT = "Once upon a time"
+WRITTEN = (
+    ", the city of Nova Haven was a thriving metropolis, with towering skyscrapers and bustling "
+    "streets. But as the years went by, the city began to lose its original essence. The once-blue "
+    "skies of the planet Earth began to fade, and the once-blue oceans of the ocean began to fade. "
+    "The once-blue"
+)
+TOKENS = 64
+
+real_cache = pytest.mark.skipif(
+    not hasattr(regard, "KVCache"), reason="the stand-in for KVCache stores plain arrays only"
+)
+
+
+@pytest.fixture(scope="module")
+def model(smollm2):
+    from models.llama import Llama
+
+    return Llama(*smollm2)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(smollm2):
+    from models.vocabulary import gguf_tokenizer
+
+    return gguf_tokenizer(smollm2[1])
+
+
+@pytest.fixture(scope="module")
+def text(tokenizer):
+    """The tokens of prompt and text."""
+    tokens = np.array(tokenizer.encode(PROMPT + WRITTEN).ids)
+    assert len(tokens) == len(tokenizer.encode(PROMPT)) + TOKENS
+    return tokens
+
+
+@pytest.fixture(scope="module")
+def exact(smollm2, text):
+    """The oracle's logits after each token."""
+    return oracle.llama(*smollm2, text, np.float64)
+
+
+def replay(model, text, prompt=4, caches=None):
+    """Read a prompt at once, then token by token; return the logits after each token."""
+    caches = caches or model.caches()
+    parts = [text[:prompt], *text[prompt:, None]]
+    return np.concatenate([model.logits(model(part[None], caches)[0]) for part in parts])
+
+
+def picks(logits, prompt=4):
+    """The greedy choice at each place of the text behind the prompt."""
+    return logits[prompt - 1 : -1].argmax(1)
+
+
+def test_the_reader_finds_what_the_packages_reader_finds(smollm2, smollm2_path):
+    parameters, metadata = smollm2
+    reader = pytest.importorskip("gguf").GGUFReader(smollm2_path)
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    assert metadata == {name: fields[name] for name in fields if not name.startswith("GGUF.")}
+    assert {tensor.name: tuple(tensor.shape[::-1]) for tensor in reader.tensors} == {
+        name: array.shape for name, array in parameters.items()
+    }
+
+
+def test_the_oracle_writes_the_text(exact, text):
+    """Each token is the likeliest after all before it: this is what greedy writing means."""
+    assert np.array_equal(picks(exact), text[4:])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+def test_greedy_text_and_logits(dtype, model, text, exact, smollm2, record_property):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    try:
+        caches = model.caches(dtype=dtype)
+    except NotImplementedError as error:
+        pytest.skip(str(error))
+    logits = replay(model, text, caches=caches)
+    differ = np.flatnonzero(picks(logits) != text[4:])
+    record_property("first difference", int(differ[0]) if differ.size else None)
+    if dtype in ("float32", "float16"):
+        assert not differ.size
+    if dtype == "float32":
+        oracle.check_rounding(logits, oracle.llama, *smollm2, text)
+    product = (logits * exact).sum(1)
+    lengths = np.linalg.norm(logits, axis=1) * np.linalg.norm(exact, axis=1)
+    assert (product / lengths).min() >= 0.999
+
+
+def test_a_prompt_read_in_parts_gives_the_same_text(model, text):
+    caches = model.caches()
+    for part in np.split(text[:-1], [5, 6, 30]):
+        x = model(part[None], caches)
+    assert len(caches[0]) == len(text) - 1
+    assert model.logits(x[0, -1]).argmax() == text[-1]
+
+
+def test_a_batch_reads_each_text_as_alone(model, text, smollm2):
+    texts = np.stack([text[:12], text[:-13:-1]])
+    caches = model.caches(batch=2)
+    parts = [model(part, caches) for part in np.split(texts, [7, 8], axis=1)]
+    for tokens, x in zip(texts, np.concatenate(parts, axis=1), strict=True):
+        oracle.check_rounding(model.logits(x), oracle.llama, *smollm2, tokens)
+
+
+@real_cache
+@pytest.mark.parametrize(
+    "options", [{"page_size": 16}, {"window": 68}, {"window": 68, "page_size": 7}, {"capacity": 68}]
+)
+def test_caches_that_forget_nothing_write_the_text(options, model, text):
+    assert np.array_equal(picks(replay(model, text, caches=model.caches(**options))), text[4:])
+
+
+def test_a_short_window_is_the_oracles(model, text, smollm2):
+    logits = replay(model, text, caches=model.caches(window=16))
+    oracle.check_rounding(logits, oracle.llama, *smollm2, text, window=16)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "In 2024, it's 1,234 km — naïve 日本語 🙂\n\n  x\t y",
+        "<|im_start|>user\nHello<|im_end|>\n",
+        "",
+    ],
+)
+def test_text_comes_back_from_its_tokens(said, tokenizer):
+    tokens = tokenizer.encode(said).ids
+    assert tokenizer.decode(tokens, skip_special_tokens=False) == said
+
+
+def test_digits_and_control_words_are_tokens_of_their_own(tokenizer):
+    assert tokenizer.encode("12 34").tokens == ["1", "2", "Ġ", "3", "4"]
+    assert tokenizer.encode("<|im_start|>user").ids[0] == 1
+
+
+def test_streamed_characters_come_whole(tokenizer):
+    from models.vocabulary import stream
+
+    parts = list(stream(tokenizer, tokenizer.encode("naïve 日本語 🙂!").ids))
+    assert "".join(parts) == "naïve 日本語 🙂!"
+    assert not any("\N{REPLACEMENT CHARACTER}" in part for part in parts)

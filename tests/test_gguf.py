@@ -1,0 +1,238 @@
+"""GGUF files: what is in them comes out, and what is damaged is refused with its reason."""
+
+import os
+import re
+
+import numpy as np
+import pytest
+
+import regard
+from gguf_files import (
+    ARRAY,
+    BOOL,
+    ENTRIES,
+    F16,
+    FLOAT32,
+    NUMBERS,
+    Q8_0,
+    STRING,
+    UINT32,
+    entry,
+    gguf_file,
+    tensor,
+    text,
+    u32,
+    u64,
+)
+from messages import says
+
+gguf = pytest.importorskip("gguf")
+
+HUGE = 2**60
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(data):
+        path = tmp_path / "model.gguf"
+        path.write_bytes(data)
+        return regard.checkpoints.load_gguf(path)
+
+    return load
+
+
+def test_a_small_file(load):
+    parameters, metadata = load(gguf_file())
+    assert metadata == {"size": 7, "name": "tiny"}
+    assert list(parameters) == ["a"]
+    assert parameters["a"].dtype == np.float32
+    assert np.array_equal(parameters["a"], NUMBERS)
+    parameters["a"][0] = 5  # An array of the caller's own.
+
+
+def test_kinds_of_metadata(load):
+    entries = [
+        entry("truth", BOOL, b"\1"),
+        entry("real", FLOAT32, np.float32(0.1).tobytes()),
+        entry("general.alignment", UINT32, u32(64)),
+        entry("numbers", ARRAY, u32(UINT32) + u64(3) + u32(1, 2, 3)),
+        entry("words", ARRAY, u32(STRING) + u64(2) + text("ü") + text("")),
+        entry("nested", ARRAY, u32(ARRAY) + u64(1) + u32(BOOL) + u64(2) + b"\0\1"),
+    ]
+    _, metadata = load(gguf_file(entries=entries, tensors=[], data=b""))
+    assert metadata == {
+        "truth": True,
+        "real": float(np.float32(0.1)),
+        "general.alignment": 64,
+        "numbers": [1, 2, 3],
+        "words": ["ü", ""],
+        "nested": [[False, True]],
+    }
+    assert metadata["truth"] is True
+
+
+def test_what_the_package_writes(tmp_path):
+    """Every type that the package can both write and read, against the package's own reader."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(3)
+    writer.add_token_list(["a", "b"])
+    numbers = rng.standard_normal((3, 5, 64)).astype(np.float32)
+    types = gguf.GGMLQuantizationType
+    for kind in (types.F32, types.F16, types.BF16, types.Q8_0, types.Q4_0, types.Q4_1, types.Q5_1):
+        writer.add_tensor(kind.name, gguf.quants.quantize(numbers, kind), raw_dtype=kind)
+    for kind in (np.float64, np.int8, np.int16, np.int32, np.int64):
+        writer.add_tensor(np.dtype(kind).name, (9 * numbers).astype(kind))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    parameters, metadata = regard.checkpoints.load_gguf(path)
+    reader = gguf.GGUFReader(path)
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    assert metadata == {name: fields[name] for name in fields if not name.startswith("GGUF.")}
+    assert list(parameters) == [tensor.name for tensor in reader.tensors]
+    for name, array in parameters.items():
+        assert array.shape == numbers.shape
+        right = (9 * numbers).astype(name) if name.islower() else numbers
+        assert array.dtype == right.dtype
+        off = {"F16": 2e-3, "BF16": 2e-2, "Q8_0": 2e-2}.get(name, 0.5 if name[0] == "Q" else 0)
+        assert np.abs(array - right).max() <= off
+    for stored in reader.tensors:
+        if stored.name.isupper():
+            exact = gguf.quants.dequantize(stored.data, stored.tensor_type)
+            assert np.array_equal(parameters[stored.name], exact)
+
+
+MALFORMED = {
+    "empty": (b"", ["GGUF"]),
+    "zeros": (bytes(200), ["GGUF"]),
+    "text": (b"Once upon a time there was a file that held no model." * 9, ["GGUF"]),
+    "wrong magic": (gguf_file(magic=b"GGML"), ["GGUF"]),
+    "magic alone": (b"GGUF", ["version"]),
+    "version 1": (gguf_file(version=1), ["1", "2", "3"]),
+    "version of the future": (gguf_file(version=4), ["4"]),
+    "big-endian": (gguf_file(version=3 << 24), ["big-endian"]),
+    "metadata entries": (gguf_file(entry_count=HUGE), [str(HUGE), "metadata"]),
+    "tensors": (gguf_file(tensor_count=HUGE), [str(HUGE), "tensors"]),
+    "one entry more": (gguf_file(entry_count=3), []),
+    "one tensor more": (gguf_file(tensor_count=2), []),
+    "key's length": (gguf_file(entries=[u64(HUGE) + b"key"]), [str(HUGE), "key"]),
+    "key's bytes": (gguf_file(entries=[entry(b"\xff", BOOL, b"\1")]), ["UTF-8"]),
+    "key twice": (gguf_file(entries=ENTRIES[:1] * 2), ["size", "twice"]),
+    "value type": (gguf_file(entries=[entry("k", 13, b"\1")]), ["k", "13"]),
+    "string's length": (gguf_file(entries=[entry("k", STRING, u64(HUGE))]), ["k", str(HUGE)]),
+    "string's bytes": (gguf_file(entries=[entry("k", STRING, text(b"\xc3("))]), ["k", "UTF-8"]),
+    "array's length": (
+        gguf_file(entries=[entry("k", ARRAY, u32(UINT32) + u64(HUGE))]),
+        ["k", str(HUGE)],
+    ),
+    "array of bools' length": (
+        gguf_file(entries=[entry("k", ARRAY, u32(BOOL) + u64(HUGE))]),
+        ["k", str(HUGE)],
+    ),
+    "array of strings' length": (
+        gguf_file(entries=[entry("k", ARRAY, u32(STRING) + u64(HUGE))]),
+        ["k", str(HUGE)],
+    ),
+    "array's type": (gguf_file(entries=[entry("k", ARRAY, u32(99) + u64(HUGE))]), ["k", "99"]),
+    "array in array in array": (
+        gguf_file(entries=[entry("k", ARRAY, (u32(ARRAY) + u64(1)) * 5000)]),
+        ["k", "8"],
+    ),
+    "alignment": (
+        gguf_file(entries=[entry("general.alignment", UINT32, u32(48))]),
+        ["general.alignment", "48"],
+    ),
+    "alignment 0": (
+        gguf_file(entries=[entry("general.alignment", UINT32, u32(0))]),
+        ["general.alignment", "0"],
+    ),
+    "alignment's type": (
+        gguf_file(entries=[entry("general.alignment", STRING, text("32"))]),
+        ["general.alignment", "32"],
+    ),
+    "tensor's name": (gguf_file(tensors=[u64(HUGE) + b"name and more bytes"]), [str(HUGE), "name"]),
+    "tensor's axes": (gguf_file(tensors=[tensor(shape=(1,) * 5)]), ["a", "5", "4"]),
+    "many axes": (gguf_file(tensors=[text("a") + u32(2**32 - 1) + bytes(20)]), [str(2**32 - 1)]),
+    "empty axis": (gguf_file(tensors=[tensor(shape=(0, 3))]), ["a", "0"]),
+    "product beyond 64 bits": (gguf_file(tensors=[tensor(shape=(2**32, 2**32))]), ["a"]),
+    "large tensor": (gguf_file(tensors=[tensor(shape=(2**30, 2**30))]), ["a", "ends"]),
+    "unknown type": (gguf_file(tensors=[tensor(kind=4)]), ["a", "4"]),
+    "undecodable type": (
+        gguf_file(tensors=[tensor(shape=(32,), kind=9)], data=bytes(40)),
+        ["a", "Q8_1"],
+    ),
+    "broken blocks": (gguf_file(tensors=[tensor(shape=(2, 33), kind=Q8_0)]), ["a", "blocks"]),
+    "offset beyond the file": (gguf_file(tensors=[tensor(offset=HUGE)]), ["a", "ends"]),
+    "offset that wraps": (gguf_file(tensors=[tensor(offset=2**64 - 32)]), ["a", "ends"]),
+    "crooked offset": (gguf_file(tensors=[tensor(offset=4)]), ["a", "4", "32"]),
+    "half a tensor": (gguf_file(tensors=[tensor(shape=(2, 4))]), ["a", "ends"]),
+    "name twice": (
+        gguf_file(tensors=[tensor(), tensor(offset=32)], data=bytes(64)),
+        ["one name"],
+    ),
+    "overlap": (
+        gguf_file(tensors=[tensor(kind=F16), tensor("b")]),
+        ["a", "b", "overlap"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed(case, load, tmp_path):
+    data, words = MALFORMED[case]
+    with pytest.raises(ValueError, match=says(*words)) as caught:
+        load(data)
+    assert type(caught.value) is ValueError
+    assert str(caught.value).startswith(f"{tmp_path / 'model.gguf'}: ")
+
+
+def test_every_truncation(load):
+    whole = gguf_file(entries=[*ENTRIES, entry("k", ARRAY, u32(STRING) + u64(1) + text("ab"))])
+    for length in range(len(whole)):
+        with pytest.raises(ValueError, match=re.escape("model.gguf: ")):
+            load(whole[:length])
+
+
+def outcome(load, data):
+    try:
+        return load(data)
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
+def test_damage(change, load, tmp_path):
+    """Whichever byte changes: arrays, or a ValueError that names the file."""
+    whole = gguf_file(tensors=[tensor(shape=(2, 32), kind=Q8_0)], data=bytes(range(68)))
+    told = set()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= change
+        result = outcome(load, damaged)
+        if isinstance(result, str):
+            assert result.startswith(f"{tmp_path / 'model.gguf'}: ")
+            told.add(result)
+        else:
+            assert all(isinstance(array, np.ndarray) for array in result[0].values())
+    assert len(told) > 10
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [(None, TypeError), (7, TypeError), ("missing.gguf", FileNotFoundError), (".", OSError)],
+)
+@pytest.mark.parametrize("reader", ["load_gguf", "load_safetensors"])
+def test_paths(path, error, reader):
+    with pytest.raises(error, match="path" if error is TypeError else None):
+        getattr(regard.checkpoints, reader)(path)
+
+
+def test_bytes_and_strings_are_paths(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_file())
+    for name in (str(path), os.fsencode(path)):
+        assert list(regard.checkpoints.load_gguf(name)[0]) == ["a"]

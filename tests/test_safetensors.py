@@ -1,0 +1,215 @@
+"""safetensors files: what is in them comes out, and what is damaged is refused with its reason."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+import regard
+from messages import says
+from reference import assert_same_bits
+
+REASON = "safetensors is not installed: pip install '.[models]'"
+
+
+def safetensors_file(header, data=b""):
+    head = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(head)) + head + data
+
+
+def one(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"a": {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}}
+
+
+@pytest.fixture
+def path(tmp_path):
+    pytest.importorskip("safetensors", reason=REASON)
+    return tmp_path / "model.safetensors"
+
+
+@pytest.fixture
+def load(path):
+    def load(data, *prefix):
+        path.write_bytes(data)
+        return regard.checkpoints.load_safetensors(path, *prefix)
+
+    return load
+
+
+KINDS = ["float64", "float32", "int64", "uint32", "int16", "uint8", "bool"]
+
+
+def test_what_the_package_writes(path):
+    from safetensors.numpy import save_file
+
+    rng = np.random.default_rng(0)
+    arrays = {kind: (9 * rng.standard_normal((2, 0, 5))).astype(kind) for kind in KINDS[:1]}
+    arrays |= {f"{kind}s": (9 * rng.standard_normal((3, 5))).astype(kind) for kind in KINDS}
+    arrays["scalar"] = np.array(3.0)
+    save_file(arrays, path, {"format": "np"})
+    parameters, metadata = regard.checkpoints.load_safetensors(path)
+    assert metadata == {"format": "np"}
+    assert parameters.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert parameters[name].dtype == array.dtype
+        assert np.array_equal(parameters[name], array)
+        assert parameters[name].flags.writeable
+
+
+def test_narrow_floats_widen_exactly(load):
+    halves = np.array([1 / 3, -65504, 6e-8, np.inf], np.float16)
+    array = load(safetensors_file(one("F16", (4,)), halves.tobytes()))[0]["a"]
+    assert array.dtype == np.float32
+    assert np.array_equal(array, halves.astype(np.float32))
+    brain = np.array([1.5, -3e38, 1e-40, np.inf], np.float32).view(np.uint32) >> 16
+    array = load(safetensors_file(one("BF16", (2, 2)), brain.astype("<u2").tobytes()))[0]["a"]
+    assert array.dtype == np.float32
+    assert np.array_equal(array.ravel().view(np.uint32), brain << 16)
+
+
+@pytest.mark.parametrize("prefix", ["", "encoder.1.attention", "encoder.1.attention.self"])
+def test_parameters_whose_names_begin_so(prefix, path):
+    from safetensors.numpy import save_file
+
+    rng = np.random.default_rng(1)
+    names = ["encoder.1.attention.self.query", "encoder.1.attention.dense", "encoder.10", "encoder"]
+    arrays = {name: rng.standard_normal((2, 3)) for name in names}
+    save_file(arrays, path, {"format": "np"})
+    parameters, metadata = regard.checkpoints.load_safetensors(path, prefix)
+    assert metadata == {"format": "np"}
+    assert parameters.keys() == {name for name in names if name.startswith(prefix)}
+    for name, array in parameters.items():
+        assert_same_bits(array, arrays[name])
+
+
+@pytest.mark.parametrize("prefix", ["", "encoder.1.attention"])
+def test_a_layer_of_a_file(prefix, path):
+    from safetensors.numpy import save_file
+
+    layer = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=1)
+    save_file(layer.state_dict("bert", "encoder.1.attention"), path)
+    other = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=2)
+    state, _ = regard.checkpoints.load_safetensors(path, prefix)
+    other.load_state_dict(state, "encoder.1.attention")
+    x = np.random.default_rng(3).standard_normal((3, 8))
+    assert_same_bits(other(x), layer(x))
+
+
+def test_errors_of_prefix(load, path):
+    data = safetensors_file(one(), bytes(8))
+    with pytest.raises(ValueError, match="has no parameter whose name begins with 'b'") as caught:
+        load(data, "b")
+    assert str(caught.value).startswith(f"{path}: ")
+    for prefix in (None, 3, b"a"):
+        with pytest.raises(TypeError, match="prefix must be a str, got " + type(prefix).__name__):
+            load(data, prefix)
+    assert load(safetensors_file({})) == ({}, {})
+
+
+def test_only_what_is_read_must_be_of_a_type_that_numpy_has(load):
+    entries = one() | {"b": one("F8_E4M3", offsets=(8, 10))["a"]}
+    data = safetensors_file(entries, bytes(10))
+    assert load(data, "a")[0].keys() == {"a"}
+    with pytest.raises(ValueError, match=says("b", "F8_E4M3")):
+        load(data)
+
+
+MALFORMED = {
+    "empty": (b"", "header too small"),
+    "seven bytes": (bytes(7), "header too small"),
+    "zeros": (bytes(100), "invalid JSON"),
+    "text": (b"Once upon a time there was a file that held no model." * 9, "header too large"),
+    "a zip, as PyTorch writes": (b"PK\x03\x04" + bytes(100), "invalid header length"),
+    "a GGUF": (b"GGUF\x03\0\0\0" + bytes(100), "header too large"),
+    "header of 2**60 bytes": (struct.pack("<Q", 2**60) + b"{}", "header too large"),
+    "header of 2**64 - 1 bytes": (struct.pack("<Q", 2**64 - 1) + b"{}", "header too large"),
+    "header longer than the file": (struct.pack("<Q", 90) + b"{}", "invalid header length"),
+    "no JSON": (safetensors_file(b"{'a': 1}"), "invalid JSON"),
+    "a list": (safetensors_file([1, 2]), "invalid JSON"),
+    "no UTF-8": (safetensors_file(b'{"\xff": 1}'), "UTF-8"),
+    "bytes behind": (safetensors_file({}, b"xx"), "incomplete"),
+    "no dtype": (
+        safetensors_file({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8)),
+        "dtype",
+    ),
+    "unknown dtype": (safetensors_file(one("F31"), bytes(8)), "F31"),
+    "beyond the file": (safetensors_file(one(offsets=(0, 8)), bytes(7)), "incomplete"),
+    "far beyond the file": (
+        safetensors_file(one(shape=(2**58,), offsets=(0, 2**60)), bytes(8)),
+        "incomplete",
+    ),
+    "backwards": (safetensors_file(one(offsets=(8, 0)), bytes(8)), "offset"),
+    "shape too small": (safetensors_file(one(shape=(1,)), bytes(8)), "shape"),
+    "product beyond 64 bits": (safetensors_file(one(shape=(2**40, 2**40, 0)), bytes(8)), "shape"),
+    "negative shape": (safetensors_file(one(shape=(-2, -1)), bytes(8)), "-2"),
+    "hole": (safetensors_file(one(offsets=(8, 16)), bytes(16)), "offset"),
+    "overlap": (safetensors_file(one() | {"b": one()["a"]}, bytes(8)), "offset"),
+    "deep": (safetensors_file(b'{"a":' * 5000, bytes(8)), "recursion"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed(case, load, path):
+    data, reason = MALFORMED[case]
+    start = f"{path}: is not a readable safetensors file: "
+    with pytest.raises(ValueError, match=says("safetensors")) as caught:
+        load(data)
+    assert type(caught.value) is ValueError
+    assert str(caught.value).startswith(start)
+    assert reason in str(caught.value).removeprefix(start)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("F8_E4M3", 2), ("F8_E5M2", 2), ("C64", 16)])
+def test_types_that_numpy_lacks_or_models_do_not_have(dtype, size, load):
+    with pytest.raises(ValueError, match=says("a", dtype)):
+        load(safetensors_file(one(dtype, offsets=(0, size)), bytes(size)))
+
+
+def test_every_truncation(load):
+    whole = safetensors_file(one(), np.ones(2, np.float32).tobytes())
+    for length in range(len(whole)):
+        with pytest.raises(ValueError, match=says("safetensors")):
+            load(whole[:length])
+    assert load(whole)[0].keys() == {"a"}
+
+
+def outcome(load, data):
+    try:
+        return load(data)
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
+def test_damage(change, load, path):
+    """Whichever byte changes: arrays, or a ValueError that names the file."""
+    whole = safetensors_file(one("F16", (4,)) | {"__metadata__": {"b": "c"}}, b"\0\x7c" * 4)
+    told = set()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= change
+        result = outcome(load, damaged)
+        if isinstance(result, str):
+            assert result.startswith(f"{path}: ")
+            told.add(result)
+        else:
+            assert all(isinstance(array, np.ndarray) for array in result[0].values())
+    assert len(told) > 10
+
+
+@pytest.mark.parametrize("package", ["gguf", "safetensors"])
+def test_a_missing_package_is_named(package, output_of):
+    """The rest of regard, and what needs no package, works without it."""
+    script = f"""
+    import sys
+    sys.modules[{package!r}] = None
+    import regard
+    try:
+        regard.checkpoints.load_{package}("model")
+    except ImportError as error:
+        print(error)
+    """
+    assert output_of(script) == (
+        f"load_{package} needs the package {package}: pip install 'regard[models]'"
+    )

@@ -1,0 +1,136 @@
+"""T5's buckets of distances."""
+
+import math
+
+import numpy as np
+import pytest
+
+import regard
+from reference import assert_same_bits
+
+t5_buckets = regard.positional.t5_buckets
+
+
+def written_out(distance, buckets, max_distance):
+    """One distance in one direction, with the logarithm of the paper; exact at the bounds."""
+    exact = buckets // 2
+    if distance < exact:
+        return distance
+    steps = math.log(distance / exact) / math.log(max_distance / exact) * (buckets - exact)
+    # A distance on a bound belongs to the upper bucket; logarithms may fall short of it.
+    near = round(steps)
+    steps = near if abs(steps - near) < 1e-9 else steps
+    return min(exact + math.floor(steps), buckets - 1)
+
+
+@pytest.mark.parametrize("max_distance", [17, 64, 128, 129, 1000])
+@pytest.mark.parametrize("num_buckets", [4, 8, 30, 32])
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_buckets_are_the_formula(bidirectional, num_buckets, max_distance):
+    one_way = num_buckets // 2 if bidirectional else num_buckets
+    actual = t5_buckets(
+        1200,
+        1150,
+        query_offset=-30,
+        bidirectional=bidirectional,
+        num_buckets=num_buckets,
+        max_distance=max_distance,
+    )
+    assert actual.dtype == np.int64
+    assert actual.shape == (1200, 1150)
+    before = np.array([written_out(d, one_way, max_distance) for d in range(1200)])
+    rows, keys = np.arange(1200)[:, None] - 30, np.arange(1150)
+    if bidirectional:
+        wanted = before[abs(keys - rows)] + one_way * (keys > rows)
+    else:
+        wanted = before[np.maximum(rows - keys, 0)]
+    np.testing.assert_array_equal(actual, wanted)
+    assert set(np.unique(actual)) <= set(range(num_buckets))
+
+
+# T5's own numbers: 32 buckets, 128. Where each of the encoder's 16 begins, and the decoder's 32.
+ENCODER = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]
+DECODER = [*range(16), 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
+
+
+def test_a_table_written_by_hand():
+    encoder = t5_buckets(1, 300, query_offset=299)[0, ::-1]
+    assert [encoder.tolist().index(b) for b in range(16)] == ENCODER
+    assert encoder[1:].min() == 1
+    assert encoder[-1] == 15
+    behind = t5_buckets(1, 300)[0]
+    assert [behind.tolist().index(b) for b in range(17, 32)] == ENCODER[1:]
+    assert behind[0] == 0
+    decoder = t5_buckets(1, 300, query_offset=299, bidirectional=False)[0, ::-1]
+    assert [decoder.tolist().index(b) for b in range(32)] == DECODER
+    assert not t5_buckets(1, 300, bidirectional=False).any()
+    assert_same_bits(
+        t5_buckets(4, num_buckets=4, max_distance=8),
+        np.array([[0, 3, 3, 3], [1, 0, 3, 3], [1, 1, 0, 3], [1, 1, 1, 0]]),
+    )
+
+
+def test_offsets_per_batch_entry():
+    offsets = np.array([[0, 3], [7, 200], [-2, 5]], np.int16)
+    actual = t5_buckets(4, 9, query_offset=offsets)
+    assert actual.shape == (3, 2, 4, 9)
+    for index, offset in np.ndenumerate(offsets):
+        assert_same_bits(actual[index], t5_buckets(4, 9, query_offset=offset))
+    assert t5_buckets(0, 3).shape == (0, 3)
+    assert t5_buckets(3, 0).shape == (3, 0)
+
+
+@pytest.mark.parametrize("offset", [5, [5, 2]])
+def test_the_recipe_for_a_mask(offset, dtype):
+    """One learned number for each head and bucket, added to unscaled scores."""
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((32, 3)).astype(dtype)
+    query = rng.standard_normal((2, 3, 4, 8)).astype(dtype)
+    key, value = rng.standard_normal((2, 2, 3, 9, 8)).astype(dtype)
+    buckets = t5_buckets(4, 9, query_offset=offset, bidirectional=False)
+    mask = np.moveaxis(table[buckets], -1, -3)
+    output = regard.scaled_dot_product_attention(
+        query, key, value, mask, is_causal=True, query_offset=offset, scale=1.0
+    )
+    exact = np.empty(output.shape)
+    for b, h, i in np.ndindex(2, 3, 4):
+        position = i + (offset if np.ndim(offset) == 0 else offset[b])
+        scores = [
+            float(query[b, h, i].astype(float) @ key[b, h, j].astype(float))
+            + float(table[written_out(position - j, 32, 128), h])
+            for j in range(position + 1)
+        ]
+        weights = np.exp(np.array(scores) - max(scores))
+        exact[b, h, i] = weights @ value[b, h, : position + 1].astype(float) / weights.sum()
+    np.testing.assert_allclose(output, exact, rtol=0, atol=64 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((2.0,), {}, TypeError, "q_len must be an int, got float"),
+        ((2, -1), {}, ValueError, "kv_len must be at least 0, got -1"),
+        ((2,), {"query_offset": 0.5}, TypeError, None),
+        ((2,), {"query_offset": [True]}, TypeError, None),
+        ((2,), {"bidirectional": 1}, TypeError, "bidirectional must be True or False, got int"),
+        ((2,), {"num_buckets": 2}, ValueError, "num_buckets must be at least 4, got 2"),
+        (
+            (2,),
+            {"num_buckets": 7},
+            ValueError,
+            "num_buckets must be even where bidirectional, got 7",
+        ),
+        (
+            (2,),
+            {"num_buckets": 1, "bidirectional": False},
+            ValueError,
+            "num_buckets must be at least 2, got 1",
+        ),
+        ((2,), {"max_distance": 8}, ValueError, "max_distance must be at least 9, got 8"),
+        ((2,), {"max_distance": 128.0}, TypeError, "max_distance must be an int, got float"),
+    ],
+)
+def test_errors(arguments, options, error, message):
+    with pytest.raises(error) as raised:
+        t5_buckets(*arguments, **options)
+    assert message is None or str(raised.value) == message
