@@ -210,6 +210,8 @@ py::dict attention_plan(py::handle query, py::handle key, py::handle value, py::
   });
   py::dict facts;
   facts["target"] = plan.target;
+  facts["kernel"] = plan.is_decode ? "decode" : "forward";
+  facts["columns"] = plan.columns;
   facts["threads"] = plan.threads;
   facts["tasks"] = plan.tasks;
   facts["task_rows"] = plan.task_rows;

@@ -42,6 +42,12 @@ int threads_of(const AttentionProblem& problem, int threads) {
   return threads_for(rows * work_of_row, threads);
 }
 
+// Few rows read keys and values faster with keys in lanes. Both kernels give the same bits.
+bool is_decode(const AttentionProblem& problem, const Kernels& kernels) {
+  return !is_empty(problem) && !problem.weights.data &&
+         problem.heads / problem.kv_heads * problem.q_len <= kernels.decode_rows;
+}
+
 // Calls body(begin, end) over keys in intervals of whole blocks, until told to stop.
 template <class Body>
 void over_intervals(KeyInterval keys, std::int64_t interval, Worker& worker, Body body) {
@@ -65,15 +71,16 @@ void attention_forward(const AttentionProblem& problem, int threads, const StopS
                                static_cast<double>(kernels.block_keys);
   const std::int64_t interval = interval_of(kernels.block_keys, work_of_block);
 
-  const Scratch scratch(threads, kernels.attention_workspace_bytes(problem, tasks.most_rows()));
+  const AttentionKernel& kernel = is_decode(problem, kernels) ? kernels.decode : kernels.forward;
+  const Scratch scratch(threads, kernel.workspace_bytes(problem, tasks.most_rows()));
   parallel_for(threads, tasks.count(), signal, [&](std::int64_t index, Worker& worker) {
     const AttentionTask task = tasks.at(index);
     void* workspace = scratch.of(worker);
-    const KeyInterval keys = kernels.attention_begin(problem, task, workspace);
+    const KeyInterval keys = kernel.begin(problem, task, workspace);
     over_intervals(keys, interval, worker, [&](std::int64_t begin, std::int64_t end) {
-      kernels.attention_advance(problem, task, begin, end, workspace);
+      kernel.advance(problem, task, begin, end, workspace);
     });
-    kernels.attention_finish(problem, task, workspace);
+    kernel.finish(problem, task, workspace);
     if (task.weights)
       over_intervals({0, problem.kv_len}, interval, worker,
                      [&](std::int64_t begin, std::int64_t end) {
@@ -91,8 +98,11 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads,
   plan.strip_rows = kernels.strip_lanes;
   plan.tile_keys = kernels.tile_keys;
   plan.block_keys = kernels.block_keys;
-  plan.copies_keys = kernels.attention_copies_keys(problem);
-  plan.copies_values = kernels.attention_copies_values(problem);
+  plan.is_decode = is_decode(problem, kernels);
+  const AttentionKernel& kernel = plan.is_decode ? kernels.decode : kernels.forward;
+  plan.copies_keys = kernel.copies_keys(problem);
+  plan.copies_values = kernel.copies_values(problem);
+  plan.columns = kernel.columns;
   if (is_empty(problem)) return plan;
   check_dims(problem);
 
@@ -101,14 +111,14 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads,
   plan.threads = static_cast<int>(std::min<std::int64_t>(plan.threads, tasks.count()));
   plan.tasks = tasks.count();
   plan.task_rows = tasks.most_rows();
-  const std::int64_t bytes = kernels.attention_workspace_bytes(problem, tasks.most_rows());
+  const std::int64_t bytes = kernel.workspace_bytes(problem, tasks.most_rows());
   plan.workspace_bytes = plan.threads * bytes;
 
   // Counting reads no column of an array: its workspace need not have room for any.
   AttentionProblem counted = problem;
   counted.head_dim = counted.value_dim = 1;
   const Scratch scratch(plan.threads,
-                        kernels.attention_workspace_bytes(counted, tasks.most_rows()));
+                        kernels.forward.workspace_bytes(counted, tasks.most_rows()));
   std::atomic<std::int64_t> all{0}, visible{0}, biased{0}, scores{0};
   parallel_for(plan.threads, tasks.count(), signal, [&](std::int64_t index, Worker& worker) {
     if (worker.should_stop()) return;

@@ -19,7 +19,9 @@ struct AttentionPlan {
   std::int64_t tile_keys;
   std::int64_t block_keys;
   std::int64_t task_rows;
+  bool is_decode;  // few rows: keys and values are streamed once for all of them
   std::int64_t workspace_bytes;  // of all threads
+  std::int64_t columns;  // of values, read at a time
   bool copies_keys;
   bool copies_values;
   TileCounts tiles;

@@ -30,6 +30,10 @@ struct AttentionForward {
   static constexpr int kRows = Shape::kRows;
   static constexpr int kBlockTiles = Shape::kBlockKeys / kRows;
 
+  static bool copies_keys(const AttentionProblem& problem) {
+    return !is_readable_in_place<T>(problem.key);
+  }
+
   static std::int64_t workspace_bytes(const AttentionProblem& problem, std::int64_t task_rows) {
     return lay_out<Shape>(problem, task_rows, nullptr);
   }
@@ -52,8 +56,13 @@ struct AttentionForward {
     for (int s = 0; s < work.strip_count; ++s) {
       Strip<T>& strip = work.strips[s];
       pack_queries<Shape>(problem, task, strip);
-      start_softmax(problem, task, strip);
+      const int lanes = strip.vectors * kLanes<T>;
+      start_state(strip.state, lanes);
       strip.is_fresh = true;
+      if (!joins_chunks<Shape>(problem)) continue;
+      start_state(strip.total, lanes);
+      strip.total_is_fresh = true;
+      if (problem.sinks) start_with_sinks(problem, task, strip.first_row, strip.total, lanes);
     }
     return keys;
   }
@@ -66,6 +75,8 @@ struct AttentionForward {
       KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
       for (int s = 0; s < work.strip_count; ++s) {
         Strip<T>& strip = work.strips[s];
+        if (key % Shape::kChunkKeys == 0 && !strip.is_fresh)
+          join_chunk(strip, round_up(problem.value_dim, kRows));
         if (strip.seen.end <= key || strip.seen.begin >= key + Shape::kBlockKeys) continue;
         const Ahead ahead = s + 1 < work.strip_count
                                 ? Ahead{&work.strips[s + 1], key}
@@ -81,14 +92,15 @@ struct AttentionForward {
   static void finish(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
     const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
     for (int s = 0; s < work.strip_count; ++s) {
-      const Strip<T>& strip = work.strips[s];
+      Strip<T>& strip = work.strips[s];
       const int lanes = strip.vectors * kLanes<T>;
+      if (joins_chunks<Shape>(problem)) take_total(strip, round_up(problem.value_dim, kRows));
       if (strip.is_fresh) {
         for (std::int64_t i = 0; i < problem.value_dim * lanes; i += kLanes<T>)
           store(strip.output + i, Vec<T>{});
       }
       for (int lane = 0; lane < lanes; lane += kLanes<T>)
-        store(strip.reciprocal + lane, reciprocal_of_sum<T>(load(strip.sum + lane)));
+        store(strip.reciprocal + lane, reciprocal_of_sum<T>(load(strip.state.sum + lane)));
       with_result_element<T>(problem.output.element, [&](auto element) {
         using To = typename decltype(element)::Type;
         To* rows[Shape::kStripLanes];
@@ -103,7 +115,7 @@ struct AttentionForward {
         T* rows[Shape::kStripLanes];
         row_pointers(problem, problem.lse, task.lse, strip, 0, rows);
         for (int lane = 0; lane < strip.rows; ++lane)
-          *rows[lane] = log_sum_exp(strip.reference[lane], strip.sum[lane]);
+          *rows[lane] = log_sum_exp(strip.state.reference[lane], strip.state.sum[lane]);
       }
     }
   }
@@ -174,6 +186,14 @@ struct AttentionForward {
       if (vectors < kCandidate) return for_vectors<kCandidate - 1>(vectors, body);
     }
     body(Vectors<kCandidate>{});
+  }
+
+  // The last chunk joined, everything is in the strip's own state.
+  static void take_total(Strip<T>& strip, std::int64_t padded_value_dim) {
+    if (!strip.is_fresh) join_chunk(strip, padded_value_dim);
+    strip.state = strip.total;
+    strip.output = strip.total_output;
+    strip.is_fresh = strip.total_is_fresh;
   }
 
   // Keys [begin, end) of a block whose tiles are computed, without a hidden one between.
@@ -288,7 +308,7 @@ struct AttentionForward {
   REGARD_INLINE void end_block_sum(const Strip<T>& strip) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      T* sum = strip.sum + v * kLanes<T>;
+      T* sum = strip.state.sum + v * kLanes<T>;
       store(sum, load<T>(sum) + load<T>(strip.block_sum + v * kLanes<T>));
     }
   }
@@ -335,7 +355,7 @@ struct AttentionForward {
                                           tile);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      const Vec<T> reference = load(strip.reference + v * kLanes<T>);
+      const Vec<T> reference = load(strip.state.reference + v * kLanes<T>);
       const Vec<T> reciprocal = load(strip.reciprocal + v * kLanes<T>);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {

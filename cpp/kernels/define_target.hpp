@@ -1,6 +1,7 @@
 // Fills in a target's table from the tile shapes of its two element types.
 #pragma once
 
+#include "attention_decode.hpp"
 #include "attention_forward.hpp"
 #include "calibration.hpp"
 #include "kernel_table.hpp"
@@ -13,20 +14,18 @@ namespace {
 template <class Shape>
 constexpr Kernels kernels_of() {
   using Attention = AttentionForward<Shape>;
+  using Decode = AttentionDecode<Shape>;
   using Product = Matmul<Shape>;
   return {
-      Attention::workspace_bytes,
+      {Attention::workspace_bytes, Attention::begin, Attention::advance, Attention::finish,
+       Attention::copies_keys, copies_values<typename Shape::Element, Shape::kRows>, Shape::kRows},
+      {Decode::workspace_bytes, Decode::begin, Decode::advance, Decode::finish, Decode::copies_keys,
+       Decode::copies_values, kLanes<typename Shape::Element>},
+      kDecodeRows,
       Attention::task_rows,
       row_unit<Shape>,
-      Attention::begin,
-      Attention::advance,
-      Attention::finish,
       Attention::write_weights,
       Attention::count_tiles,
-      [](const AttentionProblem& problem) {
-        return !is_readable_in_place<typename Shape::Element>(problem.key);
-      },
-      copies_values<typename Shape::Element, Shape::kRows>,
       Shape::kRows,
       Shape::kBlockKeys,
       Shape::kStripLanes,

@@ -40,9 +40,11 @@ REGARD_INLINE void with_result_element(Element element, Body body) {
   }
 }
 
-template <class T>
-REGARD_INLINE std::int64_t result_bytes(Element element) {
-  return sizeof(T) == 8 ? 8 : element == Element::float16 || element == Element::bfloat16 ? 2 : 4;
+// Of anything but a mask.
+REGARD_INLINE std::int64_t bytes_of(Element element) {
+  return element == Element::float64                                     ? 8
+         : element == Element::float16 || element == Element::bfloat16 ? 2
+                                                                         : 4;
 }
 
 // True where the kernels can read the elements as they lie.

@@ -6,20 +6,30 @@
 
 namespace regard {
 
+// A way to compute a task: in a workspace of so many bytes, aligned to 64, `begin`, then `advance` over
+// consecutive intervals of keys, then `finish`.
+struct AttentionKernel {
+  std::int64_t (*workspace_bytes)(const AttentionProblem&, std::int64_t task_rows);
+  KeyInterval (*begin)(const AttentionProblem&, const AttentionTask&, void* workspace);
+  void (*advance)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
+                  std::int64_t key_end, void* workspace);
+  void (*finish)(const AttentionProblem&, const AttentionTask&, void* workspace);
+  // What of the arrays it cannot read where they lie, and how many columns it reads at a time.
+  bool (*copies_keys)(const AttentionProblem&);
+  bool (*copies_values)(const AttentionProblem&);
+  std::int64_t columns;
+};
+
 struct Kernels {
-  // Attention works in a workspace of this many bytes, aligned to 64.
-  std::int64_t (*attention_workspace_bytes)(const AttentionProblem&, std::int64_t task_rows);
+  AttentionKernel forward;
+  AttentionKernel decode;                                        // tasks of at most decode_rows rows
+  std::int64_t decode_rows;
   std::int64_t (*attention_task_rows)(const AttentionProblem&);  // at most so many a task
-  std::int64_t (*attention_row_unit)(const AttentionProblem&);  // a task's rows come in this many
-  KeyInterval (*attention_begin)(const AttentionProblem&, const AttentionTask&, void* workspace);
-  void (*attention_advance)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
-                            std::int64_t key_end, void* workspace);
-  void (*attention_finish)(const AttentionProblem&, const AttentionTask&, void* workspace);
+  std::int64_t (*attention_row_unit)(const AttentionProblem&);   // a task's rows come in this many
+  // After the forward kernel's `finish`.
   void (*attention_weights)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
                             std::int64_t key_end, void* workspace);
   TileCounts (*attention_count)(const AttentionProblem&, const AttentionTask&, void* workspace);
-  bool (*attention_copies_keys)(const AttentionProblem&);
-  bool (*attention_copies_values)(const AttentionProblem&);
   std::int64_t tile_keys;
   std::int64_t block_keys;   // intervals of keys begin at multiples of this
   std::int64_t strip_lanes;  // a strip has at most so many rows

@@ -34,6 +34,10 @@ REGARD_INLINE bool copies_values(const AttentionProblem& problem) {
   return !is_readable_in_place<T>(problem.value) || problem.value_dim % kRows != 0;
 }
 
+REGARD_INLINE const void* row_at(const Operand& operand, const void* data, std::int64_t row) {
+  return static_cast<const char*>(data) + row * operand.row_stride * bytes_of(operand.element);
+}
+
 // Copies `rows` rows of an operand, from the row `first` on, to rows of padded_columns.
 template <class T>
 REGARD_NOINLINE void copy_rows(const Operand& operand, const void* data, std::int64_t first,

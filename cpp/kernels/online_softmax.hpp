@@ -21,7 +21,8 @@
 // tells the second product what to leave out. Whether a row saw a key thus follows from visibility and
 // not from its scores.
 //
-// A sink is a key without a value that every query of its head sees first: reference = sink, sum = 1.
+// A sink is a key without a value that every query of its head sees first: reference = sink, sum = 1
+// (join.hpp).
 //
 // What moves a lane's reference is that lane's scores alone. All lanes of a tile go through
 // `move_references` when one must, and come out with the bits that they would have had.
@@ -29,14 +30,13 @@
 
 #include "../simd/exp2.hpp"
 #include "../simd/tanh.hpp"
+#include "join.hpp"
 #include "mask_value.hpp"
 #include "micro_kernel.hpp"
 #include "workspace.hpp"
 
 namespace regard {
 namespace {
-
-constexpr int kThreshold = 8;
 
 // Weights under 2^kNegligible count as 0: beside a sum of about 1 they are nothing, and their products
 // with values would be subnormal, which costs a microcode assist of a hundred cycles each (ALiBi over
@@ -127,8 +127,8 @@ REGARD_NOINLINE void move_references(const T* bias, const Strip<T>& strip,
   T* tile = gathered.weights + gathered.keys * kWidth;
   for (int v = 0; v < kVectors; ++v) {
     const int lane = v * kLanes<T>;
-    const Vec<T> old_reference = load(strip.reference + lane);
-    const Vec<T> old_limit = load(strip.limit + lane);
+    const Vec<T> old_reference = load(strip.state.reference + lane);
+    const Vec<T> old_limit = load(strip.state.limit + lane);
     Vec<T> top = load(tile + lane);
     for (int r = 1; r < kRows; ++r) top = maximum<T>(top, load(tile + r * kWidth + lane));
     const Mask<T> moves = top > old_limit;
@@ -144,9 +144,9 @@ REGARD_NOINLINE void move_references(const T* bias, const Strip<T>& strip,
     }
     store(strip.block_sum + lane,
           load(strip.block_sum + lane) * factor + sum_rows<T, kRows>(weights));
-    store(strip.sum + lane, load(strip.sum + lane) * factor);
-    store(strip.reference + lane, reference);
-    store(strip.limit + lane,
+    store(strip.state.sum + lane, load(strip.state.sum + lane) * factor);
+    store(strip.state.reference + lane, reference);
+    store(strip.state.limit + lane,
           select<T>(moves, reference + broadcast(T(kThreshold)), old_limit));
     // A strip's first keys find nothing to rescale.
     if (!any<T>(moves & has_gathered)) continue;
@@ -177,7 +177,7 @@ REGARD_INLINE void weights_tile(const T* keys, std::ptrdiff_t key_stride, const 
     Vec<T> top = acc[0][v];
 #pragma GCC unroll 16
     for (int r = 1; r < kRows; ++r) top = maximum<T>(top, acc[r][v]);
-    exceeds |= any_greater(top, load(strip.limit + v * kLanes<T>));
+    exceeds |= any_greater(top, load(strip.state.limit + v * kLanes<T>));
   }
   if (__builtin_expect(exceeds, false)) {
     store_tile<T, kRows, kVectors>(acc, tile);
@@ -186,7 +186,7 @@ REGARD_INLINE void weights_tile(const T* keys, std::ptrdiff_t key_stride, const 
   }
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
-    const Vec<T> reference = load(strip.reference + v * kLanes<T>);
+    const Vec<T> reference = load(strip.state.reference + v * kLanes<T>);
     Vec<T> weights[kRows];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {

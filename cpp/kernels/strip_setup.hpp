@@ -1,5 +1,4 @@
-// How a task's strips begin: where their queries stand, the queries packed into lanes, a softmax that has
-// seen nothing or a sink.
+// How a task's strips begin: where their queries stand, the queries packed into lanes.
 #pragma once
 
 #include "elements.hpp"
@@ -63,12 +62,17 @@ REGARD_NOINLINE KeyInterval locate_strips(const AttentionProblem& problem,
 
 // Scores come out of the product in log2 units, or, where they are capped, in the units of
 // tanh_of_log2_units.
+template <class T>
+REGARD_INLINE T query_scale(const AttentionProblem& problem) {
+  double factor = problem.scale * kLog2E;
+  if (const double softcap = softcap_of<T>(problem); softcap != 0) factor *= 2 / softcap;
+  return nearest_finite<T>(factor);
+}
+
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
                                   const Strip<T>& strip) {
-  double factor = problem.scale * kLog2E;
-  if (const double softcap = softcap_of<T>(problem); softcap != 0) factor *= 2 / softcap;
-  const T scale = nearest_finite<T>(factor);
+  const T scale = query_scale<T>(problem);
   with_input_element<T>(problem.query.element, [&](auto element) {
     using From = typename decltype(element)::Type;
     const From* rows[Shape::kStripLanes];
@@ -85,7 +89,7 @@ template <class T>
 REGARD_INLINE void prefetch_output(const AttentionProblem& problem, const AttentionTask& task,
                                    const Strip<T>& strip, int part, int parts) {
   if (problem.output.column_stride != 1) return;
-  const std::int64_t bytes = result_bytes<T>(problem.output.element);
+  const std::int64_t bytes = bytes_of(problem.output.element);
   const std::int64_t group = problem.heads / problem.kv_heads;
   for (int lane = strip.rows * part / parts; lane < strip.rows * (part + 1) / parts; ++lane) {
     std::int64_t query = strip.first_row + lane, head = 0;
@@ -97,27 +101,6 @@ REGARD_INLINE void prefetch_output(const AttentionProblem& problem, const Attent
                       (query * problem.output.row_stride + head * problem.output.head_stride) * bytes;
     for (std::int64_t byte = 0; byte < problem.value_dim * bytes; byte += 64)
       __builtin_prefetch(row + byte, 1);
-  }
-}
-
-// A sink is there from the start; without one a lane has seen nothing.
-template <class T>
-REGARD_NOINLINE void start_softmax(const AttentionProblem& problem, const AttentionTask& task,
-                                   const Strip<T>& strip) {
-  const int lanes = strip.vectors * kLanes<T>;
-  for (int lane = 0; lane < lanes; lane += kLanes<T>) {
-    store(strip.reference + lane, Vec<T>{});
-    store(strip.limit + lane, broadcast(-kInfinity<T>));
-    store(strip.sum + lane, broadcast(T(-0.0)));
-  }
-  if (!problem.sinks) return;
-  const std::int64_t group = problem.heads / problem.kv_heads;
-  for (int lane = 0; lane < lanes; ++lane) {
-    const double sink = problem.sinks[task.first_head + (strip.first_row + lane) % group];
-    if (sink == -kInfinity<double>) continue;
-    strip.reference[lane] = nearest_finite<T>(sink * kLog2E);
-    strip.limit[lane] = strip.reference[lane] + T(kThreshold);
-    strip.sum[lane] = T(1);
   }
 }
 

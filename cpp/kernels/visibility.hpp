@@ -6,7 +6,7 @@
 namespace regard {
 namespace {
 
-REGARD_INLINE std::int64_t clamp(std::int64_t value, std::int64_t low, std::int64_t high) {
+constexpr std::int64_t clamp(std::int64_t value, std::int64_t low, std::int64_t high) {
   return value < low ? low : value > high ? high : value;
 }
 

@@ -15,10 +15,13 @@ struct TileShape {
   using Element = T;
   static constexpr int kRows = kRows_;
   static constexpr int kVectors = kVectors_;
+  static constexpr int kRegisterCount = kRegisters;
   static constexpr int kStripLanes = kVectors * kLanes<T>;
   // Keys whose weights are kept between the two products. A row's sum over keys is made block by
   // block, so this is part of what decides its bits; 64 to 128 measure alike (docs/performance.md).
   static constexpr int kBlockKeys = 96;
+  // Keys whose softmax stands alone before it is joined with that of the keys before (join.hpp).
+  static constexpr int kChunkKeys = 16 * kBlockKeys;
   // Rows share one pass over a block of keys: as many as make strips of about this size, queries and
   // outputs together, which leaves L2 room for the block. That cuts the traffic from beyond L2, and
   // what it costs to copy a block, by the number of rows: 384 at head_dim 64, 192 at 128.
@@ -34,6 +37,14 @@ struct TileShape {
   static_assert(kRows == 4 || kRows == 8, "a tile's keys are a word of bool mask (mask_tiles.hpp)");
 };
 
+// What a lane's online softmax has seen, see online_softmax.hpp.
+template <class T>
+struct SoftmaxState {
+  T* reference;
+  T* limit;  // the score from which the reference moves
+  T* sum;
+};
+
 template <class T>
 struct Strip {
   std::int64_t first_row;  // among the kv head's, as in AttentionTask
@@ -46,11 +57,12 @@ struct Strip {
   KeyInterval shared;
   T* queries;              // [head_dim][lanes], times scale log2(e)
   T* output;               // [padded value_dim][lanes], relative to the reference
-  // The online softmax of each lane, see online_softmax.hpp.
-  T* reference;
-  T* limit;  // the score from which the reference moves
-  T* sum;
+  SoftmaxState<T> state;
   T* block_sum;
+  // The chunks before this one, joined; null where there is one chunk and no sink.
+  SoftmaxState<T> total;
+  T* total_output;
+  bool total_is_fresh;  // nothing has been written to total_output yet
   T* reciprocal;  // of the sum, in the end
   // Each lane's query among the keys: its position and the keys that it sees by position.
   std::int64_t* positions;
@@ -87,6 +99,11 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+template <class Shape>
+REGARD_INLINE bool joins_chunks(const AttentionProblem& problem) {
+  return problem.sinks || problem.kv_len > Shape::kChunkKeys;
+}
+
 // Tasks begin at multiples of so many rows, and no strip crosses one.
 template <class Shape>
 REGARD_INLINE std::int64_t row_unit(const AttentionProblem& problem) {
@@ -106,6 +123,9 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
   };
   const auto take_elements = [&](std::int64_t count) {
     return reinterpret_cast<T*>(take(count * static_cast<std::int64_t>(sizeof(T))));
+  };
+  const auto take_state = [&](std::int64_t lanes) {
+    return SoftmaxState<T>{take_elements(lanes), take_elements(lanes), take_elements(lanes)};
   };
   const std::int64_t padded_value_dim = round_up(problem.value_dim, Shape::kRows);
 
@@ -133,10 +153,12 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
     --strips_left;
     strip.queries = take_elements(problem.head_dim * lanes);
     strip.output = take_elements(padded_value_dim * lanes);
-    strip.reference = take_elements(lanes);
-    strip.limit = take_elements(lanes);
-    strip.sum = take_elements(lanes);
+    strip.state = take_state(lanes);
     strip.block_sum = take_elements(lanes);
+    if (joins_chunks<Shape>(problem)) {
+      strip.total = take_state(lanes);
+      strip.total_output = take_elements(padded_value_dim * lanes);
+    }
     strip.reciprocal = take_elements(lanes);
     strip.positions = reinterpret_cast<std::int64_t*>(take(lanes * 8));
     strip.first_key = reinterpret_cast<std::int64_t*>(take(lanes * 8));

@@ -216,6 +216,13 @@ void test_attention(const Case& c) {
   check(std::memcmp(output.data(), again.data(),
                     static_cast<std::size_t>(output.count()) * sizeof(T)) == 0,
         "the same bits with 1 and 3 threads");
+  AttentionProblem plain = problem;  // few rows without weights: the decode kernel
+  plain.output.data = again.data();
+  plain.weights.data = nullptr;
+  attention_forward(plain, 1, kNoSignal);
+  check(std::memcmp(output.data(), again.data(),
+                    static_cast<std::size_t>(output.count()) * sizeof(T)) == 0,
+        "the same bits without weights");
 
   bool outputs_agree = true, weights_agree = true, lse_agrees = true;
   const long double allowed = 200 * static_cast<long double>(std::numeric_limits<T>::epsilon());

@@ -12,6 +12,8 @@ class _TargetRow(TypedDict):
 
 class _Plan(TypedDict):
     target: str
+    kernel: str
+    columns: int
     threads: int
     tasks: int
     task_rows: int

@@ -24,6 +24,10 @@ class Explanation:
     ----------
     target : str
         The instruction set that runs, see `cpu_targets`.
+    kernel : str
+        ``"forward"``, or ``"decode"`` where a key head serves at most 8 query rows (the heads of its
+        group times `q_len`): it streams keys and values once for all of them. Both give the same
+        bits. Weights are computed by the forward kernel.
     result_type : str
         The output's type. Arithmetic is in float64 if this is float64, else in float32.
     batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim : int
@@ -51,6 +55,7 @@ class Explanation:
     """
 
     target: str
+    kernel: str
     result_type: str
     batch: int
     heads: int
@@ -88,6 +93,7 @@ class Explanation:
                 f"value_dim {self.value_dim}",
             ),
             ("target", f"{self.target}, arithmetic in {arithmetic}{stored}"),
+            ("kernel", f"{self.kernel}: {_KERNELS[self.kernel]}"),
             (
                 "tiles",
                 f"{self.strip_rows} query rows x {self.tile_keys} keys, "
@@ -118,6 +124,12 @@ class Explanation:
         lines = [f"{name:<9} {text}" for name, text in rows]
         lines += [f"{'note':<9} {note}" for note in self.notes]
         return "\n".join(lines)
+
+
+_KERNELS = {
+    "forward": "queries in SIMD lanes",
+    "decode": "few query rows, keys and values streamed once for all of them",
+}
 
 
 def _plural(count: int, noun: str) -> str:
@@ -217,6 +229,7 @@ def explain(
     output_bytes = batch * heads * q_len * value_dim * _item_bytes(plan["result_type"])
     return Explanation(
         target=plan["target"],
+        kernel=plan["kernel"],
         result_type=plan["result_type"],
         batch=batch,
         heads=heads,
@@ -273,6 +286,10 @@ def _why(value: ArrayLike) -> str:
 def _layout(array: np.ndarray[Any, np.dtype[Any]], plan: _core._Plan) -> str:
     """Why blocks of `array` cannot be read where they lie."""
     computed = "float64" if plan["result_type"] == "float64" else "float32"
+    if plan["kernel"] == "decode":
+        if array.strides[-1] == array.itemsize:
+            return f"{array.shape[-1]} columns do not fill vectors of {plan['columns']}"
+        return f"a row's elements are {array.strides[-1]} bytes apart"
     if array.dtype.name != computed:
         return f"they are stored as {array.dtype} and computed in {computed}"
     if array.strides[-1] != array.itemsize:
@@ -280,6 +297,6 @@ def _layout(array: np.ndarray[Any, np.dtype[Any]], plan: _core._Plan) -> str:
     if abs(array.strides[-2]) >= 2048:
         return f"rows are {array.strides[-2]} bytes apart, which crowds into a part of the cache"
     return (
-        f"value_dim {array.shape[-1]} is no multiple of the {plan['tile_keys']} columns that are "
+        f"value_dim {array.shape[-1]} is no multiple of the {plan['columns']} columns that are "
         "computed at a time"
     )

@@ -1,0 +1,109 @@
+"""Few rows of queries run in a kernel of their own, with the bits of the forward kernel."""
+
+import numpy as np
+import pytest
+
+import regard
+from option_cases import MIXES
+
+# (heads, kv_heads, queries a call): 1, 2, 3, 4, 5, 6 and 8 rows for each head of keys.
+ROWS = [(4, 4, 1), (4, 2, 1), (6, 2, 1), (2, 2, 4), (5, 1, 1), (3, 1, 2), (8, 1, 1), (4, 2, 4)]
+# Around tiles, steps, blocks of 96 keys and chunks of 1536.
+LENGTHS = [1, 15, 16, 17, 95, 96, 97, 200, 1535, 1536, 1537, 3100]
+
+
+def arrays_of(dtype, heads, kv_heads, q_len, kv_len, head_dim=16, value_dim=24, spread=1.0):
+    random = np.random.default_rng(kv_len)
+    shapes = (2, heads, q_len, head_dim), (2, kv_heads, kv_len, head_dim)
+    query, key = (random.standard_normal(shape) for shape in shapes)
+    value = random.standard_normal((2, kv_heads, kv_len, value_dim))
+    return (query * spread).astype(dtype), key.astype(dtype), value.astype(dtype)
+
+
+def same_bits(query, key, value, mask=None, *, step, query_offset, **options):
+    """`step` queries at a time give what all of them at once give."""
+    attend = regard.scaled_dot_product_attention
+    whole = attend(query, key, value, mask, query_offset=query_offset, return_lse=True, **options)
+    assert regard.explain(query, key, value, mask, **options).kernel == "forward"
+    for first in range(0, query.shape[-2], step):
+        part = query[..., first : first + step, :]
+        part_mask = mask
+        if mask is not None and np.ndim(mask) > 1 and mask.shape[-2] > 1:
+            part_mask = mask[..., first : first + step, :]
+        results = attend(
+            part, key, value, part_mask, query_offset=query_offset + first, return_lse=True, **options
+        )
+        assert regard.explain(part, key, value, part_mask, **options).kernel == "decode"
+        for all_rows, rows in zip(whole, results, strict=True):
+            np.testing.assert_array_equal(rows, all_rows[:, :, first : first + step])
+
+
+@pytest.mark.parametrize("kv_len", LENGTHS)
+@pytest.mark.parametrize(("heads", "kv_heads", "step"), ROWS)
+def test_the_bits_of_the_forward_kernel(heads, kv_heads, step, kv_len, dtype, target):
+    arrays = arrays_of(dtype, heads, kv_heads, 17, kv_len)
+    same_bits(*arrays, step=step, query_offset=kv_len - 17, is_causal=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window": (40, 3)},
+        {"alibi_slopes": [0.5, 0.1, 0.0, -0.2]},
+        {"sinks": [0.5, -np.inf, 3.0, -40.0]},
+        {"softcap": 3.0},
+        {"key_lengths": np.array([0, 1600])},
+        {"scale": -2.0},
+        {"window": (100, 0), "sinks": [1.0, 2.0, 3.0, 4.0], "softcap": 1.0, "alibi_slopes": [1, 2, 3, 4]},
+    ],
+    ids=lambda options: "-".join(options),
+)
+@pytest.mark.parametrize("masked", ["no mask", "bool", "float", "row"])
+@pytest.mark.parametrize("spread", [1.0, 30.0])
+def test_the_bits_under_options(options, masked, spread, dtype, target):
+    arrays = arrays_of(dtype, 4, 2, 9, 1700, spread=spread)
+    random = np.random.default_rng(1)
+    seen = random.random((9, 1700)) < 0.6
+    mask = {
+        "no mask": None,
+        "bool": seen,
+        "float": np.where(seen, random.standard_normal((4, 9, 1700)), -np.inf).astype(dtype),
+        "row": seen[0],
+    }[masked]
+    same_bits(*arrays, mask, step=2, query_offset=1650, is_causal=True, **options)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_nothing_hidden_reaches_a_row(poison, dtype, target):
+    query, key, value = arrays_of(dtype, 4, 2, 2, 400)
+    hidden = np.random.default_rng(2).random(400) < 0.3
+    options = {"is_causal": True, "query_offset": 200, "key_lengths": 350, "window": (150, 0)}
+    wanted = regard.scaled_dot_product_attention(query, key, value, ~hidden, **options)
+    for array in (key, value):
+        array[..., hidden, :] = array[..., :50, :] = array[..., 202:, :] = poison
+    output = regard.scaled_dot_product_attention(query, key, value, ~hidden, **options)
+    np.testing.assert_array_equal(output, wanted)
+
+
+@pytest.mark.parametrize("case", MIXES, ids=lambda case: case.name)
+def test_rows_of_everything_at_once(case, storage, target):
+    """Every mixture of options, some rows of it beside all of them."""
+    problem = case.build(storage)
+    options = dict(problem.options, return_lse=True)
+    mask, offset = options.pop("mask", None), options.pop("query_offset", 0)
+    attend = regard.scaled_dot_product_attention
+    whole = attend(*problem.arrays, mask, query_offset=offset, **options)
+    step = max(1, 8 * problem.key.shape[-3] // problem.query.shape[-3])
+    for first in range(0, problem.query.shape[-2], step):
+        rows = slice(first, first + step)
+        has_rows = mask is not None and np.ndim(mask) > 1 and mask.shape[-2] > 1
+        part = attend(
+            problem.query[..., rows, :],
+            problem.key,
+            problem.value,
+            mask[..., rows, :] if has_rows else mask,
+            query_offset=offset + first,
+            **options,
+        )
+        np.testing.assert_array_equal(part[0].astype(float), whole[0][..., rows, :].astype(float))
+        np.testing.assert_array_equal(part[1], whole[1][..., rows])
