@@ -30,9 +30,8 @@ def same_bits(query, key, value, mask=None, *, step, query_offset, **options):
         part_mask = mask
         if mask is not None and np.ndim(mask) > 1 and mask.shape[-2] > 1:
             part_mask = mask[..., first : first + step, :]
-        results = attend(
-            part, key, value, part_mask, query_offset=query_offset + first, return_lse=True, **options
-        )
+        here = {"query_offset": query_offset + first, **options}
+        results = attend(part, key, value, part_mask, return_lse=True, **here)
         assert regard.explain(part, key, value, part_mask, **options).kernel == "decode"
         for all_rows, rows in zip(whole, results, strict=True):
             np.testing.assert_array_equal(rows, all_rows[:, :, first : first + step])
@@ -54,7 +53,7 @@ def test_the_bits_of_the_forward_kernel(heads, kv_heads, step, kv_len, dtype, ta
         {"softcap": 3.0},
         {"key_lengths": np.array([0, 1600])},
         {"scale": -2.0},
-        {"window": (100, 0), "sinks": [1.0, 2.0, 3.0, 4.0], "softcap": 1.0, "alibi_slopes": [1, 2, 3, 4]},
+        {"window": (100, 0), "sinks": [1, 2, 3, 4], "softcap": 1.0, "alibi_slopes": [1, 2, 3, 4]},
     ],
     ids=lambda options: "-".join(options),
 )

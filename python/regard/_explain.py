@@ -25,9 +25,9 @@ class Explanation:
     target : str
         The instruction set that runs, see `cpu_targets`.
     kernel : str
-        ``"forward"``, or ``"decode"`` where a key head serves at most 8 query rows (the heads of its
-        group times `q_len`): it streams keys and values once for all of them. Both give the same
-        bits. Weights are computed by the forward kernel.
+        ``"forward"``, or ``"decode"`` where a key head serves at most 8 query rows (the heads of
+        its group times `q_len`) and no weights are asked for: it streams keys and values once for
+        all of them. Both give the same bits.
     result_type : str
         The output's type. Arithmetic is in float64 if this is float64, else in float32.
     batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim : int
