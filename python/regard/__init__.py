@@ -16,9 +16,11 @@ from regard._ragged import scaled_dot_product_attention_ragged
 from regard._self_attention import SelfAttention
 from regard._stages import apply_mask, matmul, scale, softmax
 from regard._torch_generator import TorchGenerator
+from regard.cache import KVCache
 
 __all__ = [
     "Explanation",
+    "KVCache",
     "SelfAttention",
     "TorchGenerator",
     "__version__",
