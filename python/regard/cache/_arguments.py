@@ -43,8 +43,10 @@ def _with_batch(geometry: Geometry, array: Array, dim: int) -> Array | None:
     return array if array.shape[3] == dim else None
 
 
-def new_lengths(geometry: Geometry, lengths: ArrayLike, new: int) -> Array:
-    """Return how many of the new tokens are real, for each entry."""
+def new_lengths(geometry: Geometry, lengths: ArrayLike | None, new: int) -> Array:
+    """Return how many of the new tokens are real, for each entry: all where nothing is said."""
+    if lengths is None:
+        return np.full(geometry.batch, new, np.int64)
     wanted = f"an integer array of shape ({geometry.batch},)"
     numbers = integers("lengths", lengths, wanted)
     if numbers.shape != (geometry.batch,):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
-from weakref import WeakSet
 
 import numpy as np
 
 from regard._attention import scaled_dot_product_attention
 from regard._inputs import count
 from regard.cache import _arguments, _window
+from regard.cache._content import Content
 from regard.cache._geometry import Geometry, stored_type
-from regard.cache._slots import MemorySlots, Slots, copy_tokens
+from regard.cache._slots import MemorySlots
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     from regard._options import CacheOptions
+    from regard.cache._slots import Slots
 
     Array = NDArray[Any]
     Path = str | os.PathLike[str]
@@ -161,7 +161,7 @@ class KVCache:
         lengths = np.zeros(geometry.batch, np.int64)
         first = np.full(geometry.batch, sinks, np.int64)
         slots.commit(lengths, first)
-        self._begin(geometry, slots, lengths, first)
+        self._content: Content | None = Content(geometry, slots, lengths, first)
 
     @classmethod
     def open(cls, path: Path, mode: Literal["r", "r+"] = "r+") -> Self:
@@ -194,59 +194,38 @@ class KVCache:
         from regard.cache._file import FileSlots
 
         slots, geometry, lengths, first = FileSlots.open(os.fspath(path), is_writable=mode == "r+")
+        return cls._of(Content(geometry, slots, lengths, first))
+
+    @classmethod
+    def _of(cls, content: Content) -> Self:
         cache = cls.__new__(cls)
-        cache._begin(geometry, slots, lengths, first)
+        cache._content = content
         return cache
-
-    def _begin(
-        self,
-        geometry: Geometry,
-        slots: Slots,
-        lengths: Array,
-        first: Array,
-        users: WeakSet[KVCache] | None = None,
-    ) -> None:
-        self._geometry = geometry
-        self._is_open = True
-        # A file is its maker's; forks read it until either writes.
-        self._owns_file = slots.path is not None and users is None
-        self._use(slots, lengths, first, users)
-
-    def _use(
-        self, slots: Slots, lengths: Array, first: Array, users: WeakSet[KVCache] | None = None
-    ) -> None:
-        self._slots = slots
-        self._users = WeakSet[KVCache]() if users is None else users
-        self._users.add(self)
-        self._set_lengths(lengths, first)
-
-    def _set_lengths(self, lengths: Array, first: Array) -> None:
-        self._lengths, self._first = lengths, first
-        self._longest = int(lengths.max())
-        self._is_uniform = bool((lengths == self._longest).all())
 
     def __len__(self) -> int:
         """Return how many tokens the longest entry has seen."""
-        return self._longest
+        return self._opened().longest
 
     def __repr__(self) -> str:
-        g = self._geometry
+        if self._content is None:
+            return f"{type(self).__name__}(closed)"
+        g = self._content.geometry
         window = "" if g.window is None else f", window={g.window}, sink_tokens={g.sink_tokens}"
         return (
             f"{type(self).__name__}(batch={g.batch}, kv_heads={g.kv_heads}, "
             f"head_dim={g.head_dim}, value_dim={g.value_dim}, dtype={g.dtype.name}{window}, "
-            f"lengths={self._lengths.tolist()})"
+            f"lengths={self._content.lengths.tolist()})"
         )
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """How many tokens each entry has seen, the position of its next one: a copy."""
-        return self._lengths.copy()
+        return self._opened().lengths.copy()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the room for keys and values, used or not; forks count what they share."""
-        slots = self._open_slots()
+        slots = self._opened().slots
         return slots.key.nbytes + slots.value.nbytes
 
     def append(self, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None = None) -> None:
@@ -288,39 +267,12 @@ class KVCache:
         >>> cache.lengths
         array([3, 2])
         """
-        self._check_writable()
-        geometry = self._geometry
-        keys, values = _arguments.new_tokens(geometry, key, value)
-        new = keys.shape[2]
-        counts = None if lengths is None else _arguments.new_lengths(geometry, lengths, new)
-        most = new if counts is None else int(counts.max())
-        if most == 0:
-            return
-        after = self._lengths + (new if counts is None else counts)
-        had = self._slots.key.shape[2]
-        room = geometry.slots_for(had, int(after.max()), most)
-        self._make_own(room)
-        self._write(keys, values, after)
-        first = self._first
-        if geometry.window is not None:
-            first = np.maximum(first, after - geometry.ring(room))
-        self._slots.commit(after, first)
-        self._set_lengths(after, first)
-
-    def _write(self, keys: Array, values: Array, after: Array) -> None:
-        slots, runs = self._slots, self._geometry.runs
-        if self._is_uniform and (after == after[0]).all():
-            entries: list[tuple[Any, int, int]] = [(slice(None), self._longest, int(after[0]))]
-        else:
-            entries = [
-                (entry, int(start), int(stop))
-                for entry, (start, stop) in enumerate(zip(self._lengths, after, strict=True))
-            ]
-        for entry, start, stop in entries:
-            for position, slot, n in runs(slots.key.shape[2], start, stop):
-                given = slice(position - start, position - start + n)
-                slots.key[entry, ..., slot : slot + n, :] = keys[entry, ..., given, :]
-                slots.value[entry, ..., slot : slot + n, :] = values[entry, ..., given, :]
+        content = self._writable()
+        keys, values = _arguments.new_tokens(content.geometry, key, value)
+        counts = _arguments.new_lengths(content.geometry, lengths, keys.shape[2])
+        most = int(counts.max())
+        if most > 0:
+            content.append(keys, values, counts, most)
 
     @overload
     def attend(
@@ -418,14 +370,11 @@ class KVCache:
         """
         if "key_lengths" in options:
             raise TypeError("attend() has no argument key_lengths: the cache knows its lengths")
-        slots, lengths = self._open_slots(), self._lengths
-        queries = _arguments.fitting_query(self._geometry, query)
-        if self._geometry.window is not None:
+        content = self._opened()
+        queries = _arguments.fitting_query(content.geometry, query)
+        if content.geometry.window is not None:
             result: Array | tuple[Array, Array] = _window.attend(
-                self._geometry,
-                slots,
-                lengths,
-                self._first,
+                content,
                 queries,
                 mask,
                 is_causal=is_causal,
@@ -438,12 +387,14 @@ class KVCache:
                 **options,
             )
             return result
-        key, value = slots.key[:, :, : self._longest], slots.value[:, :, : self._longest]
+        key = content.slots.key[:, :, : content.longest]
+        value = content.slots.value[:, :, : content.longest]
         if queries.ndim == 3:
             key, value = key[0], value[0]
         if query_offset is None:
             q_len = queries.shape[-2]
-            query_offset = self._longest - q_len if self._is_uniform else lengths - q_len
+            all_lengths = content.longest if content.is_uniform else content.lengths
+            query_offset = all_lengths - q_len
         return scaled_dot_product_attention(  # type: ignore[no-any-return, call-overload, misc]
             queries,
             key,
@@ -452,7 +403,7 @@ class KVCache:
             is_causal=is_causal,
             query_offset=query_offset,
             window=window,
-            key_lengths=None if self._is_uniform else lengths,
+            key_lengths=None if content.is_uniform else content.lengths,
             sinks=sinks,
             return_weights=return_weights,
             return_lse=return_lse,
@@ -477,24 +428,8 @@ class KVCache:
             would stay has been evicted (the last append can always be undone); if the cache is
             closed or was opened for reading.
         """
-        self._check_writable()
-        shorter = _arguments.shorter_lengths(length, self._lengths)
-        first, geometry = self._first, self._geometry
-        if geometry.window is not None:
-            sinks = geometry.sink_tokens
-            needed = np.maximum(shorter - geometry.window, sinks)
-            lost = (shorter < self._lengths) & (shorter > sinks) & (needed < first)
-            if lost.any():
-                entry = int(np.argmax(lost))
-                raise ValueError(
-                    f"length must be at least {first[entry] + geometry.window} for batch entry "
-                    f"{entry}, whose positions before {first[entry]} are evicted, or at most "
-                    f"{sinks}, got {shorter[entry]}"
-                )
-            first = np.where(shorter <= sinks, sinks, first)
-        if self._owns_file:
-            self._slots.commit(shorter, first)
-        self._set_lengths(shorter, first)
+        content = self._writable()
+        content.truncate(_arguments.shorter_lengths(length, content.lengths))
 
     def reorder(self, batch_indices: ArrayLike) -> None:
         """Make each entry a copy of another, as beams are chosen.
@@ -525,12 +460,10 @@ class KVCache:
         >>> cache.lengths
         array([1, 3, 3])
         """
-        self._check_writable()
-        chosen = _arguments.entries(batch_indices, self._geometry.batch)
-        if chosen != list(range(self._geometry.batch)):
-            self._move(self._slots.key.shape[2], chosen)
+        content = self._writable()
+        content.reorder(_arguments.entries(batch_indices, content.geometry.batch))
 
-    def fork(self) -> KVCache:
+    def fork(self) -> Self:
         """Return a second cache with the same content, to continue it in another way.
 
         Nothing is copied until one of the two is appended to or reordered; the one that is copies
@@ -547,28 +480,20 @@ class KVCache:
         >>> len(cache), len(other)
         (3, 4)
         """
-        slots = self._open_slots()
-        fork = object.__new__(type(self))
-        fork._begin(self._geometry, slots, self._lengths, self._first, self._users)
-        return fork
+        return self._of(self._opened().fork())
 
     def flush(self) -> None:
         """Wait until a file's content is on the disk."""
-        self._open_slots().flush()
+        self._opened().slots.flush()
 
     def close(self) -> None:
         """Unlock the file, if there is one, and free the memory. A closed cache cannot be used.
 
         Forks of a cache in a file stay as they are, in memory.
         """
-        if not self._is_open:
-            return
-        if self._owns_file:
-            self._leave_copies()
-            self._slots.close()
-        self._users.discard(self)
-        self._is_open = False
-        del self._slots
+        if self._content is not None:
+            self._content.close()
+            self._content = None
 
     def __enter__(self) -> Self:
         return self
@@ -585,51 +510,13 @@ class KVCache:
         """Refuse copies that would share keys and values unawares."""
         raise TypeError("a KVCache is copied with fork(), and kept with path=")
 
-    def _open_slots(self) -> Slots:
-        if not self._is_open:
+    def _opened(self) -> Content:
+        if self._content is None:
             raise ValueError("the cache is closed")
-        return self._slots
+        return self._content
 
-    def _check_writable(self) -> None:
-        if self._owns_file and not self._open_slots().is_writable:
+    def _writable(self) -> Content:
+        content = self._opened()
+        if not content.is_writable:
             raise ValueError("the cache was opened with mode='r', to be read alone")
-        self._open_slots()
-
-    def _make_own(self, room: int) -> None:
-        """See to it that there are so many slots and that nobody else reads them."""
-        is_owners = self._owns_file or self._slots.path is None
-        is_shared = len(self._users) > 1
-        if room != self._slots.key.shape[2] or not is_owners or (is_shared and not self._owns_file):
-            self._move(room, list(range(self._geometry.batch)))
-        elif is_shared:
-            self._leave_copies()
-
-    def _leave_copies(self) -> None:
-        """Give the forks of a file one copy in memory, which they share."""
-        forks = [user for user in self._users if user is not self]
-        if not forks:
-            return
-        copy, users = MemorySlots.copy_of(self._slots, self._geometry), WeakSet[KVCache]()
-        for fork in forks:
-            fork._use(copy, fork._lengths, fork._first, users)
-        self._users = WeakSet([self])
-
-    def _move(self, room: int, chosen: list[int]) -> None:
-        """Copy the chosen entries to slots of our own, and use these."""
-        old = self._slots
-        geometry = replace(self._geometry, batch=len(chosen))
-        new = old.successor(geometry, room) if self._owns_file else MemorySlots(geometry, room)
-        try:
-            entries = [(i, int(self._lengths[i]), int(self._first[i])) for i in chosen]
-            first = copy_tokens(geometry, old, new, entries)
-            lengths = self._lengths[chosen]
-            new.commit(lengths, first)
-            new.publish()
-        except BaseException:
-            new.discard()
-            raise
-        if self._owns_file:
-            old.close()
-        self._users.discard(self)
-        self._geometry = geometry
-        self._use(new, lengths, first)
+        return content

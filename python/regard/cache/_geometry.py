@@ -105,4 +105,5 @@ def stored_type(dtype: DTypeLike) -> np.dtype[Any]:
         raise TypeError(message) from None
     if dtype is None or wanted.name not in STORED_TYPES:
         raise TypeError(message)
-    return np.dtype(wanted.newbyteorder("="))
+    native: np.dtype[Any] = wanted.newbyteorder("=")
+    return native

@@ -15,8 +15,8 @@ from regard._storage import compute_type, result_type
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from regard.cache._content import Content
     from regard.cache._geometry import Geometry
-    from regard.cache._slots import Slots
 
     Array = NDArray[Any]
     Sides = tuple[int | None, int | None]
@@ -32,10 +32,7 @@ class Stretch(NamedTuple):
 
 
 def attend(
-    geometry: Geometry,
-    slots: Slots,
-    lengths: Array,
-    first: Array,
+    content: Content,
     query: Array,
     mask: ArrayLike | None,
     *,
@@ -51,10 +48,11 @@ def attend(
     """Attend to the sink tokens, the older and the newer part of the ring, and join them."""
     if flag("return_weights", return_weights):
         raise ValueError("return_weights must be False for a cache with a window")
+    slots, lengths = content.slots, content.lengths
     offsets = _offsets(query_offset, lengths - query.shape[-2])
     queries = _Queries(offsets, query.shape[-2], flag("is_causal", is_causal))
     sides = _sides(window)
-    stretches = _stretches(geometry, slots.key.shape[2], lengths, first, queries, sides)
+    stretches = _stretches(content, queries, sides)
     seen = _check_mask(mask, int(lengths.max()))
     inputs = query, slots.key, slots.value
 
@@ -79,7 +77,7 @@ def attend(
         return one(stretches[0], 0, query, return_lse=return_lse, out=out)
     dtypes = [array.dtype for array in inputs]
     wanted, inner = result_type(dtypes), compute_type(*dtypes)
-    _check_out(out, (*query.shape[:-1], geometry.value_dim), wanted)
+    _check_out(out, (*query.shape[:-1], content.geometry.value_dim), wanted)
     # 16 bits are rounded to once, behind the join.
     wide = query.astype(inner) if inner.itemsize > wanted.itemsize else query
     parts = [one(stretch, i, wide, return_lse=True) for i, stretch in enumerate(stretches)]
@@ -118,21 +116,15 @@ def _sides(window: Sides | None) -> Sides:
     return left, right
 
 
-def _stretches(
-    geometry: Geometry,
-    slots: int,
-    lengths: Array,
-    first: Array,
-    queries: _Queries,
-    sides: Sides,
-) -> list[Stretch]:
+def _stretches(content: Content, queries: _Queries, sides: Sides) -> list[Stretch]:
     """Return what the queries may see, one stretch or more."""
+    geometry, lengths = content.geometry, content.lengths
     assert geometry.window is not None
-    sink_tokens, ring = geometry.sink_tokens, geometry.ring(slots)
+    sink_tokens, ring = geometry.sink_tokens, geometry.ring(content.room)
     reach = geometry.window - 1
     left, right = sides
     left = reach if left is None else min(left, reach)
-    _check_kept(geometry, first, queries, left)
+    _check_kept(geometry, content.first, queries, left)
 
     # The newer part begins at the ring's first slot and is not empty; the older one is what the
     # turn before has left behind it.
