@@ -93,18 +93,14 @@ def assert_answers(cache, model, query, *, offsets=None, mask=None, **options):
     given = options if offsets is None else options | {"query_offset": offsets}
     given = given if mask is None else given | {"mask": mask}
     output, lse = cache.attend(query, **given, return_lse=True)
+    batch = len(query)
     for b, row in enumerate(query):
-        own = (
-            {}
-            if offsets is None
-            else {"query_offset": int(np.broadcast_to(offsets, len(query))[b])}
-        )
-        part = (
-            mask
-            if mask is None or mask.ndim < 4
-            else np.broadcast_to(mask, (len(query), *mask.shape[1:]))[b]
-        )
-        want = model.expected(b, row, part, **options | own)
+        own, part = dict(options), mask
+        if offsets is not None:
+            own["query_offset"] = int(np.broadcast_to(offsets, batch)[b])
+        if mask is not None and mask.ndim == 4:
+            part = np.broadcast_to(mask, (batch, *mask.shape[1:]))[b]
+        want = model.expected(b, row, part, **own)
         reference.assert_matches(want, output=output[b], lse=lse[b])
 
 

@@ -109,7 +109,7 @@ def test_an_empty_cache_answers_nothing(window, storage, target):
     assert (lse == -np.inf).all()
     sinks = np.arange(4.0)
     _, lse = cache.attend(normal(0, 2, 4, 3, 8), sinks=sinks, return_lse=True)
-    assert (lse == sinks[:, None]).all()
+    assert np.allclose(lse, sinks[:, None], rtol=1.5 * np.finfo(lse.dtype).eps, atol=0)
     cache.append(*tokens(0, 2, 0))
     assert (len(cache), bool(cache)) == (0, False)
 
@@ -147,27 +147,8 @@ def test_keys_are_not_copied_by_a_call(monkeypatch):
 
     monkeypatch.setattr("regard.cache._cache.scaled_dot_product_attention", look)
     cache.attend(normal(0, 2, 2, 1, 8))
-    slots = cache._content.slots
-    assert [
-        np.shares_memory(a, b) for a, b in zip(seen, (slots.key, slots.value), strict=True)
-    ] == [
-        True,
-        True,
-    ]
-
-
-def test_truncated_tokens_are_forgotten(storage, target):
-    cache, model = regard.KVCache(2, 2, 8, 5, dtype=storage), Model(2, 2, 8, 5, storage)
-    for step, to in enumerate([20, 7, [7, 3], 5, [0, 4], 0]):
-        key, value = tokens(step, 2, 10)
-        cache.append(key, value)
-        model.append(key, value)
-        if step == 0:
-            to = 10
-        shorter = to if isinstance(to, list) else [min(to, n) for n in model.lengths]
-        cache.truncate(to)
-        model.truncate(shorter)
-        assert_answers(cache, model, normal(step, 2, 4, 2, 8).astype(storage))
+    assert np.shares_memory(seen[0], cache._content.slots.key)
+    assert np.shares_memory(seen[1], cache._content.slots.value)
 
 
 @pytest.mark.parametrize("window", [None, 4])

@@ -1,4 +1,4 @@
-"""A cache with a window answers as one call with all keys and a window's mask, in memory that stays."""
+"""A cache with a window answers as one call with all keys and a mask, in memory that stays."""
 
 import numpy as np
 import pytest
@@ -87,9 +87,7 @@ def test_what_is_evicted_is_refused_and_can_be_asked_for_in_time():
     for _ in range(20):
         cache.append(one, one)
     cache.attend(np.ones((1, 2, 4)))  # the last append can be undone, and so the token before it
-    with pytest.raises(
-        ValueError, match=r"position 17 of batch entry 0 .* 14 on, .* 15 are evicted"
-    ):
+    with pytest.raises(ValueError, match=r"position 17 of .* 14 on, .* 15 are evicted"):
         cache.attend(np.ones((1, 3, 4)))
     cache.attend(np.ones((1, 3, 4)), window=(1, 0))
     cache.append(np.ones((1, 3, 4)), np.ones((1, 3, 4)))
@@ -109,7 +107,7 @@ def test_the_last_append_can_be_undone(sink_tokens, dtype):
         model.append(*tokens(2 * step, 2, new))
         assert_answers(cache, model, normal(step, 2, 4, 1, 8, dtype=dtype))
     with pytest.raises(ValueError, match="length must be at least"):
-        cache.truncate(len(cache) - 2)
+        cache.truncate(len(cache) - (cache._content.room - sink_tokens - 5) - 1)
     assert_answers(cache, model, normal(0, 2, 4, 1, 8, dtype=dtype))
     cache.truncate(sink_tokens)
     model.truncate([sink_tokens] * 2)

@@ -52,7 +52,7 @@ class Content:
     @property
     def room(self) -> int:
         """How many slots there are."""
-        return self.slots.key.shape[2]
+        return len(self.slots.key[0, 0])
 
     @property
     def is_writable(self) -> bool:
@@ -123,10 +123,7 @@ class Content:
     def _make_own(self, room: int) -> None:
         """See to it that there are so many slots and that nobody else reads them."""
         is_shared = len(self._users) > 1
-        if self._owns_file:
-            must_move = False
-        else:
-            must_move = is_shared or self.slots.path is not None
+        must_move = not self._owns_file and (is_shared or self.slots.path is not None)
         if must_move or room != self.room:
             self._move(room, list(range(self.geometry.batch)))
         elif is_shared:

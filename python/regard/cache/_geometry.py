@@ -92,18 +92,18 @@ class Geometry:
 
 def stored_type(dtype: DTypeLike) -> np.dtype[Any]:
     """Return a type that a cache can store, or raise TypeError."""
-    message = f"dtype must be float16, bfloat16, float32 or float64, got {dtype!r}"
+    needed = "dtype must be float16, bfloat16, float32 or float64, got"
     if isinstance(dtype, str) and dtype == "bfloat16":
         try:
             import ml_dtypes
         except ImportError:
             raise TypeError("dtype bfloat16 needs the package ml_dtypes") from None
-        return np.dtype(ml_dtypes.bfloat16)
+        dtype = ml_dtypes.bfloat16
     try:
         wanted = np.dtype(dtype)
     except TypeError:
-        raise TypeError(message) from None
+        raise TypeError(f"{needed} {dtype!r}") from None
     if dtype is None or wanted.name not in STORED_TYPES:
-        raise TypeError(message)
+        raise TypeError(f"{needed} {None if dtype is None else wanted}")
     native: np.dtype[Any] = wanted.newbyteorder("=")
     return native

@@ -49,6 +49,7 @@ def attend(
     if flag("return_weights", return_weights):
         raise ValueError("return_weights must be False for a cache with a window")
     slots, lengths = content.slots, content.lengths
+    wants_lse = flag("return_lse", return_lse)
     offsets = _offsets(query_offset, lengths - query.shape[-2])
     queries = _Queries(offsets, query.shape[-2], flag("is_causal", is_causal))
     sides = _sides(window)
@@ -86,7 +87,7 @@ def attend(
     if out is not None:
         out[...] = output
         output = out
-    return (output, lse) if return_lse else output
+    return (output, lse) if wants_lse else output
 
 
 class _Queries(NamedTuple):
