@@ -131,7 +131,7 @@ def test_a_truncated_file_says_so(path):
     for size in [*range(0, 700, 7), 1000, HEADER - 1, HEADER, HEADER + 1, len(content) - 1]:
         path.write_bytes(content[:size])
         for mode in ("r", "r+"):
-            with pytest.raises(ValueError, match="no cache of regard|truncated"):
+            with pytest.raises(ValueError, match=r"no cache of regard|truncated"):
                 regard.KVCache.open(path, mode)
         assert path.read_bytes() == content[:size]
     path.write_bytes(content + b"x")
@@ -149,23 +149,18 @@ def test_a_flipped_byte_of_the_description_is_noticed(path):
             wrong = bytearray(content)
             wrong[at] ^= flip
             path.write_bytes(wrong)
-            with pytest.raises(ValueError, match="no cache of regard|has version|damaged"):
+            with pytest.raises(ValueError, match=r"no cache of regard|has version|damaged"):
                 regard.KVCache.open(path)
             assert path.read_bytes() == wrong
 
 
-NUMBERS = [
-    "batch",
-    "kv_heads",
-    "head_dim",
-    "value_dim",
-    "slots",
-    "window",
-    "sink_tokens",
-    "capacity",
-]
+NUMBERS = ["batch", "kv_heads", "head_dim", "value_dim"]
+NUMBERS += ["slots", "window", "sink_tokens", "capacity"]
 WRONG = [("version", 2), ("type", b"int8"), ("type", b"object"), ("type", b"\xff\xfe")]
 WRONG += [(name, number) for name in NUMBERS for number in (-2, 0, 2**62, -(2**63))]
+# Not wrong: what the file has, and a window that is wider than all.
+for right in (("window", 2**62), ("sink_tokens", 0)):
+    WRONG.remove(right)
 
 
 @pytest.mark.parametrize(("name", "number"), WRONG)
@@ -175,13 +170,11 @@ def test_a_foreign_description_with_the_right_checksum(name, number, path):
     layout = struct.Struct("<8sII16s8q")
     fields = list(layout.unpack_from(content))
     at = {"version": 1, "type": 3} | {n: 4 + i for i, n in enumerate(NUMBERS)}
-    if fields[at[name]] == number:
-        return
     fields[at[name]], fields[2] = number, 0
     fields[2] = zlib.crc32(layout.pack(*fields))
     layout.pack_into(content, 0, *fields)
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="version|damaged|truncated|behind its end"):
+    with pytest.raises(ValueError, match=r"version|damaged|truncated|behind its end"):
         regard.KVCache.open(path)
 
 
@@ -273,13 +266,13 @@ def test_a_disk_that_fills_leaves_what_was_there(window, path, output_of):
     assert told(cache) == before
     cache.append(*tokens(2, 2, 1))
     print(len(cache))
-    cache.truncate(7)
+    cache.truncate([7, 4])
     """
     lines = output_of(script).splitlines()
     assert lines == [f"27 {path}.growing", f"27 {path}-other", "8"]
     assert [each.name for each in path.parent.iterdir()] == ["cache"]
     with regard.KVCache.open(path, "r") as cache:
-        assert told(cache)[1:2] == before[1:2]
+        assert told(cache) == before
 
 
 def test_what_is_left_of_one_that_died_growing_is_in_nobodys_way(path):
@@ -317,6 +310,6 @@ def test_nothing_stays_open(path):
     cache.flush()
     cache.close()
     path.write_bytes(b"x")
-    with pytest.raises(ValueError, match="no cache"):
+    with pytest.raises(ValueError, match=r"no cache"):
         regard.KVCache.open(path)
     assert opened() == before
