@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._inputs import count, integers
+from regard._inputs import as_array, count, integers
 from regard._storage import stored
 
 if TYPE_CHECKING:
@@ -88,14 +88,20 @@ def entries(batch_indices: ArrayLike, batch: int) -> list[int]:
 
 
 def fitting_query(geometry: Geometry, query: ArrayLike) -> Array:
-    """Return the query as an array of four axes, or of three where the batch is 1."""
-    array = stored("query", query)
-    ranks = (3, 4) if geometry.batch == 1 else (4,)
-    wrong_batch = array.ndim == 4 and array.shape[0] != geometry.batch
-    if array.ndim not in ranks or wrong_batch or array.shape[-1] != geometry.head_dim:
+    """Return the query as an array of four axes, or of three where the batch is 1.
+
+    Its type is looked at by the call that it is for.
+    """
+    array = query if type(query) is np.ndarray else as_array("query", query)
+    shape = array.shape
+    if len(shape) == 4:
+        fits = shape[0] == geometry.batch and shape[3] == geometry.head_dim
+    else:
+        fits = len(shape) == 3 and geometry.batch == 1 and shape[2] == geometry.head_dim
+    if not fits:
         raise ValueError(
             f"query must be ({geometry.batch}, heads, q_len, {geometry.head_dim}), got shape "
-            f"{array.shape}"
+            f"{shape}"
         )
     return array
 

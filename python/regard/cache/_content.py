@@ -47,7 +47,7 @@ class Content:
         # `first` is the first position behind the sinks that has not been overwritten.
         self.lengths, self.first = lengths, first
         self.longest = int(lengths.max())
-        self.is_uniform = bool((lengths == self.longest).all())
+        self.is_uniform = int(lengths.min()) == self.longest
 
     @property
     def room(self) -> int:

@@ -10,7 +10,7 @@ from regard import masks
 from regard._attention import scaled_dot_product_attention
 from regard._inputs import as_mask, flag, integers
 from regard._merge import merge_attention_states
-from regard._storage import compute_type, result_type
+from regard._storage import compute_type, result_type, stored
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -48,6 +48,7 @@ def attend(
     """Attend to the sink tokens, the older and the newer part of the ring, and join them."""
     if flag("return_weights", return_weights):
         raise ValueError("return_weights must be False for a cache with a window")
+    query = stored("query", query)
     slots, lengths = content.slots, content.lengths
     wants_lse = flag("return_lse", return_lse)
     offsets = _offsets(query_offset, lengths - query.shape[-2])
