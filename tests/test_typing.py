@@ -39,7 +39,7 @@ TYPES = (
         for wanted, result in RESULTS.items()
     }
     | {
-        "regard.explain(x, x, x, is_causal=True, window=(1, None), threads=2)": "regard.Explanation",
+        "regard.explain(x, x, x, is_causal=True, window=(1, None))": "regard.Explanation",
         "regard.explain(x, x, x).workspace_bytes": "int",
         "regard.merge_attention_states([x], [x])": PAIR,
         "regard.KVCache(1, 1, 4, window=3, path='x').fork()": "regard.KVCache",
