@@ -129,3 +129,23 @@ def test_capacity_holds_the_ring(dtype):
     with pytest.raises(ValueError, match="at most 3 new tokens at once, got 4"):
         cache.append(*tokens(0, 2, 4))
     assert_answers(cache, model, normal(0, 2, 4, 1, 8, dtype=dtype))
+
+
+@pytest.mark.parametrize("sink_tokens", [0, 2])
+def test_nan_goes_with_its_token(sink_tokens, dtype, target):
+    """Evicted, truncated or padding: what is not seen changes nothing; what is seen shows."""
+    cache = regard.KVCache(1, 2, 8, 5, dtype=dtype, window=4, sink_tokens=sink_tokens)
+    nan = [np.full((1, 2, 2, dim), np.nan) for dim in (8, 5)]
+    query = normal(0, 1, 4, 1, 8, dtype=dtype)
+    for step in range(12):
+        cache.append(*tokens(step, 1, 1))
+    cache.append(*nan)
+    assert np.isnan(cache.attend(query)).all()
+    cache.truncate(12)
+    assert np.isfinite(cache.attend(query)).all()
+    cache.append(*nan, lengths=[0])
+    cache.append(*nan, lengths=[1])
+    for step in range(4):
+        assert np.isnan(cache.attend(query)).all()
+        cache.append(*tokens(step, 1, 1))
+    assert np.isfinite(cache.attend(query)).all()
