@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("mypy")
 
+PLAN = "regard.Explanation"
 ARRAY, PAIR, TRIPLE = "Array", "tuple[Array, Array]", "tuple[Array, Array, Array]"
 CALLS = {
     "dense": "regard.scaled_dot_product_attention(x, x, x{})",
@@ -39,7 +40,7 @@ TYPES = (
         for wanted, result in RESULTS.items()
     }
     | {
-        "regard.explain(x, x, x, is_causal=True, window=(1, None))": "regard.Explanation",
+        "regard.explain(x, x, x, is_causal=True, window=(1, None), threads=2)": PLAN,
         "regard.explain(x, x, x).workspace_bytes": "int",
         "regard.merge_attention_states([x], [x])": PAIR,
         "regard.KVCache(1, 1, 4, window=3, path='x').fork()": "regard.KVCache",
