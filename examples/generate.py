@@ -15,7 +15,7 @@ from models.packages import file_in, need
 
 CHUNK = 256  # Tokens of the prompt that are read at a time: enough for fast matrix products.
 
-STORED = ["float32", "float16", "bfloat16", "int8"]
+STORED = ["float32", "float16", "bfloat16"]
 
 
 def main():
@@ -32,10 +32,9 @@ def main():
     prompt = tokenizer.encode(asked.prompt).ids
     if not prompt:
         raise SystemExit("the prompt must not be empty")
-    options = {"dtype": asked.cache_dtype, "window": asked.window, "page_size": asked.page_size}
     try:
-        caches = model.caches(**options)
-    except (NotImplementedError, TypeError, ValueError) as error:
+        caches = model.caches(dtype=asked.cache_dtype, window=asked.window)
+    except (ImportError, TypeError, ValueError) as error:
         raise SystemExit(f"no such cache: {error}") from None
     started = time.perf_counter()
     logits = read(model, prompt, caches)
@@ -63,7 +62,6 @@ def arguments():
     parser.add_argument("--seed", type=int, default=0, help="for a temperature above 0")
     parser.add_argument("--cache-dtype", default="float32", choices=STORED)
     parser.add_argument("--window", type=int, help="how many tokens the model looks back")
-    parser.add_argument("--page-size", type=int, help="let the cache grow by so many tokens")
     return parser.parse_args()
 
 

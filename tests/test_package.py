@@ -64,6 +64,18 @@ for _name, _wanted in SIGNATURES.items():
 
 NEEDED = inspect.Parameter.empty
 BESIDE = {
+    "KVCache": {
+        "batch": NEEDED,
+        "kv_heads": NEEDED,
+        "head_dim": NEEDED,
+        "value_dim": None,
+        "*": None,
+        "capacity": None,
+        "dtype": np.float32,
+        "window": None,
+        "sink_tokens": 0,
+        "path": None,
+    },
     "merge_attention_states": {"outputs": NEEDED, "lses": NEEDED},
     "MultiHeadAttention": {
         "d_model": NEEDED,

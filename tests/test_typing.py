@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("mypy")
 
+PLAN = "regard.Explanation"
 ARRAY, PAIR, TRIPLE = "Array", "tuple[Array, Array]", "tuple[Array, Array, Array]"
 CALLS = {
     "dense": "regard.scaled_dot_product_attention(x, x, x{})",
@@ -26,17 +27,28 @@ OPTIONS = [
     ", mask=x > 0, scale=0.5, softcap=30.0, alibi_slopes=[0.5], sinks=x[0], out=x, threads=2",
     ", scale=None, softcap=None, window=None, key_lengths=None, alibi_slopes=None, sinks=None",
 ]
-TYPES = {
-    call.format(options + wanted): result
-    for call in CALLS.values()
-    for options in OPTIONS
-    for wanted, result in RESULTS.items()
-} | {
-    "regard.explain(x, x, x, is_causal=True, window=(1, None), threads=2)": "regard.Explanation",
-    "regard.explain(x, x, x).workspace_bytes": "int",
-    "regard.merge_attention_states([x], [x])": PAIR,
-    "regard.matmul(x, x, threads=2)": ARRAY,
-}
+TYPES = (
+    {
+        call.format(options + wanted): result
+        for call in CALLS.values()
+        for options in OPTIONS
+        for wanted, result in RESULTS.items()
+    }
+    | {
+        f"regard.KVCache(1, 1, 4).attend(x{options}{wanted})": result
+        for options in (", x > 0, is_causal=False, query_offset=[1], out=x, threads=2", "")
+        for wanted, result in RESULTS.items()
+    }
+    | {
+        "regard.explain(x, x, x, is_causal=True, window=(1, None), threads=2)": PLAN,
+        "regard.explain(x, x, x).workspace_bytes": "int",
+        "regard.merge_attention_states([x], [x])": PAIR,
+        "regard.KVCache(1, 1, 4, window=3, path='x').fork()": "regard.KVCache",
+        "regard.KVCache.open('x', mode='r').lengths": "NDArray[np.int64]",
+        "len(regard.KVCache(1, 1, 4, 5, dtype='bfloat16', capacity=3, sink_tokens=0))": "int",
+        "regard.matmul(x, x, threads=2)": ARRAY,
+    }
+)
 REFUSED = [
     call.format(wrong)
     for call in [*CALLS.values(), "regard.explain(x, x, x{})"]
@@ -49,6 +61,7 @@ REFUSED = [
         ", None, True",
     )
 ]
+REFUSED += ["regard.KVCache(1, 1, 4).attend(x, key_lengths=[3])", "regard.KVCache.open('x', 'w')"]
 
 
 HEAD = """\

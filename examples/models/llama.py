@@ -3,7 +3,6 @@
 import numpy as np
 
 import regard
-from models.kv_cache import KVCache
 from models.layers import join_heads, linear, rms_norm, silu, split_heads
 
 
@@ -27,7 +26,10 @@ class Llama:
 
     def caches(self, batch=1, **options):
         """Make an empty cache for each block; `options` are KVCache's."""
-        return [KVCache(batch, self.kv_heads, self.head_dim, **options) for _ in range(self.blocks)]
+        return [
+            regard.KVCache(batch, self.kv_heads, self.head_dim, **options)
+            for _ in range(self.blocks)
+        ]
 
     def __call__(self, tokens, caches):
         """Read `tokens` (batch, new) behind those in `caches`; return (batch, new, width)."""

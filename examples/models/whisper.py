@@ -3,7 +3,6 @@
 import numpy as np
 
 import regard
-from models.kv_cache import KVCache
 from models.layers import gelu, join_heads, layer_norm, linear, split_heads
 
 EPSILON = 1e-5
@@ -41,7 +40,8 @@ class Whisper:
     def caches(self, batch=1, **options):
         """Make an empty cache for each writer; `options` are KVCache's."""
         return [
-            KVCache(batch, self.heads, self.width // self.heads, **options) for _ in self.writers
+            regard.KVCache(batch, self.heads, self.width // self.heads, **options)
+            for _ in self.writers
         ]
 
     def write(self, tokens, caches, heard):

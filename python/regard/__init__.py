@@ -15,10 +15,12 @@ from regard._merge import merge_attention_states
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._stages import apply_mask, matmul, scale, softmax
 from regard._torch_generator import TorchGenerator
+from regard.cache import KVCache
 from regard.layers import MultiHeadAttention, SelfAttention
 
 __all__ = [
     "Explanation",
+    "KVCache",
     "MultiHeadAttention",
     "SelfAttention",
     "TorchGenerator",

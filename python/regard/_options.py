@@ -8,16 +8,21 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-class AttentionOptions(TypedDict, total=False):
-    """Keywords that do not change how many results there are."""
+class CacheOptions(TypedDict, total=False):
+    """Keywords that do not change how many results there are, but for `key_lengths`."""
 
     is_causal: bool
     query_offset: ArrayLike
     window: tuple[int | None, int | None] | None
-    key_lengths: ArrayLike | None
     scale: float | None
     softcap: float | None
     alibi_slopes: ArrayLike | None
     sinks: ArrayLike | None
     out: NDArray[Any] | None
     threads: int | None
+
+
+class AttentionOptions(CacheOptions, total=False):
+    """Keywords that do not change how many results there are."""
+
+    key_lengths: ArrayLike | None

@@ -1,0 +1,522 @@
+"""The cache that callers see."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+
+import numpy as np
+
+from regard._attention import scaled_dot_product_attention
+from regard._inputs import count
+from regard.cache import _arguments, _window
+from regard.cache._content import Content
+from regard.cache._geometry import Geometry, stored_type
+from regard.cache._slots import MemorySlots
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from regard._options import CacheOptions
+    from regard.cache._slots import Slots
+
+    Array = NDArray[Any]
+    Path = str | os.PathLike[str]
+
+
+class KVCache:
+    """Keys and values of the tokens so far, to which new queries attend.
+
+    A layer that generates text appends the keys and values of its new tokens and attends with their
+    queries; nothing that was computed before is computed or copied again::
+
+        cache.append(key, value)
+        output = cache.attend(query)
+
+    Positions are absolute: the first token of a batch entry stands at 0, and the next at
+    ``cache.lengths``, whatever has been evicted meanwhile.
+
+    Parameters
+    ----------
+    batch, kv_heads, head_dim : int
+        Sizes of the keys.
+    value_dim : int, optional
+        Size of the values; `head_dim` when not given.
+    capacity : int, optional
+        How many tokens there is room for, from the beginning; appending beyond is an error. With a
+        window, ``capacity - sink_tokens - window`` (at least 1) new tokens can be appended at once.
+        Without, room grows by doubling: a token is copied about once on the average, up to half of
+        the room is unused, and while it grows the old room stays beside the new one.
+    dtype : dtype, default float32
+        What keys and values are stored as: float16, bfloat16 (of the package ml_dtypes, or its
+        name), float32 or float64.
+    window : int, optional
+        Every query sees this many of the last tokens, its own among them, as with the option
+        ``window=(window - 1, 0)`` of `scaled_dot_product_attention`; what no coming query sees is
+        overwritten. Memory stays at ``sink_tokens + window`` tokens and the longest append of late.
+    sink_tokens : int, default 0
+        With a window, this many of the first tokens are kept and seen too (Xiao et al. 2024,
+        "Efficient Streaming Language Models with Attention Sinks").
+    path : path-like, optional
+        A file to make and to keep everything in: it is mapped into memory, may be larger than
+        memory, and can be opened again with `KVCache.open`.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type, or `dtype` is none that can be stored.
+    ValueError
+        If a size is out of range.
+    FileExistsError
+        If there is a file at `path`.
+    OSError
+        If the file cannot be made, or the disk is full.
+    MemoryError
+        If there is no memory for `capacity`.
+
+    See Also
+    --------
+    scaled_dot_product_attention : what `attend` calls, with every option.
+    merge_attention_states : joins a cache of a shared prompt with those of its continuations.
+
+    Notes
+    -----
+    Without a window, results have the bits of `scaled_dot_product_attention` with the same keys,
+    stored as `dtype`. With one, the ring of slots is attended to in up to three parts, which are
+    joined as by `merge_attention_states`: results are equal up to rounding, and how they round
+    depends on where the ring stands.
+
+    A call that raises leaves the cache as it was. Calls that change a cache must not run beside
+    others on it.
+
+    In a file, lengths are written after the data that they speak of, and what grows or is reordered
+    is a new file that takes the old one's place: a process that dies leaves the content before or
+    after the call. Against a power failure, `flush`. While a file grows, the disk must hold both.
+    One process at a time may write to a file, or many read it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> cache = regard.KVCache(batch=1, kv_heads=2, head_dim=64)
+    >>> for new in (5, 1, 1):  # a prompt, then token by token
+    ...     key, value = rng.standard_normal((2, 1, 2, new, 64), dtype=np.float32)
+    ...     cache.append(key, value)
+    ...     output = cache.attend(rng.standard_normal((1, 8, new, 64), dtype=np.float32))
+    >>> cache
+    KVCache(batch=1, kv_heads=2, head_dim=64, value_dim=64, dtype=float32, lengths=[7])
+    >>> output.shape
+    (1, 8, 1, 64)
+
+    The last 4 tokens and the first, in memory that does not grow:
+
+    >>> cache = regard.KVCache(1, 2, 64, window=4, sink_tokens=1)
+    >>> for _ in range(1000):
+    ...     cache.append(*rng.standard_normal((2, 2, 1, 64)))
+    >>> len(cache), cache.nbytes
+    (1000, 6144)
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        kv_heads: int,
+        head_dim: int,
+        value_dim: int | None = None,
+        *,
+        capacity: int | None = None,
+        dtype: DTypeLike = np.float32,
+        window: int | None = None,
+        sink_tokens: int = 0,
+        path: Path | None = None,
+    ) -> None:
+        size, sinks = _arguments.window_size(window, sink_tokens)
+        room = None if capacity is None else count("capacity", capacity)
+        if room is not None and size is not None and room <= sinks + size:
+            raise ValueError(
+                f"capacity must be at least {sinks + size + 1}, sink_tokens + window + 1, got "
+                f"{room}"
+            )
+        dim = count("head_dim", head_dim, minimum=1)
+        geometry = Geometry(
+            count("batch", batch, minimum=1),
+            count("kv_heads", kv_heads, minimum=1),
+            dim,
+            dim if value_dim is None else count("value_dim", value_dim, minimum=1),
+            stored_type(dtype),
+            size,
+            sinks,
+            room,
+        )
+        slots: Slots
+        if path is None:
+            slots = MemorySlots(geometry, room or 0)
+        else:
+            from regard.cache._file import FileSlots
+
+            slots = FileSlots.create(os.path.realpath(path), geometry, room or 0)
+        lengths = np.zeros(geometry.batch, np.int64)
+        first = np.full(geometry.batch, sinks, np.int64)
+        slots.commit(lengths, first)
+        self._content: Content | None = Content(geometry, slots, lengths, first)
+
+    @classmethod
+    def open(cls, path: Path, mode: Literal["r", "r+"] = "r+") -> Self:
+        """Open the file of a cache that was made with `path`.
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+        mode : {"r+", "r"}
+            To read and append, or to read alone.
+
+        Returns
+        -------
+        KVCache
+            With everything as it was.
+
+        Raises
+        ------
+        ValueError
+            If the file is none of a cache, of a newer version, truncated or damaged; the message
+            says which. If `mode` is unknown.
+        BlockingIOError
+            If the file is open elsewhere: one may write, or many read.
+        OSError
+            If the file cannot be opened.
+        """
+        if mode not in ("r", "r+"):
+            raise ValueError(f"mode must be 'r' or 'r+', got {mode!r}")
+        from regard.cache._file import FileSlots
+
+        slots, geometry, lengths, first = FileSlots.open(os.fspath(path), is_writable=mode == "r+")
+        return cls._of(Content(geometry, slots, lengths, first))
+
+    @classmethod
+    def _of(cls, content: Content) -> Self:
+        cache = cls.__new__(cls)
+        cache._content = content
+        return cache
+
+    def __len__(self) -> int:
+        """Return how many tokens the longest entry has seen."""
+        return self._opened().longest
+
+    def __repr__(self) -> str:
+        if self._content is None:
+            return f"{type(self).__name__}(closed)"
+        g = self._content.geometry
+        window = "" if g.window is None else f", window={g.window}, sink_tokens={g.sink_tokens}"
+        return (
+            f"{type(self).__name__}(batch={g.batch}, kv_heads={g.kv_heads}, "
+            f"head_dim={g.head_dim}, value_dim={g.value_dim}, dtype={g.dtype.name}{window}, "
+            f"lengths={self._content.lengths.tolist()})"
+        )
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many tokens each entry has seen, the position of its next one: a copy."""
+        return self._opened().lengths.copy()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the room for keys and values, used or not; forks count what they share."""
+        slots = self._opened().slots
+        return slots.key.nbytes + slots.value.nbytes
+
+    def append(self, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None = None) -> None:
+        """Append new tokens.
+
+        Parameters
+        ----------
+        key : array_like, shape (batch, kv_heads, new, head_dim)
+            Of any floating-point type, converted to the cache's. A batch of 1 needs no axis.
+        value : array_like, shape (batch, kv_heads, new, value_dim)
+            As `key`.
+        lengths : array_like of int, shape (batch,), optional
+            How many of the new tokens are real in each entry: those behind them are padding and
+            not stored. All when not given.
+
+        Raises
+        ------
+        TypeError
+            If an argument has the wrong type.
+        ValueError
+            If shapes disagree, `lengths` are beyond what was given, the capacity is exceeded, or
+            the cache is closed or was opened for reading.
+        MemoryError, OSError
+            If there is no room to grow in memory or on the disk.
+
+        Examples
+        --------
+        Two prompts of 3 and 2 tokens, padded on the right: their queries begin where the cache
+        ended before, which `attend` must be told, as it cannot see the padding.
+
+        >>> import numpy as np
+        >>> import regard
+        >>> cache = regard.KVCache(2, 1, 4)
+        >>> tokens = np.ones((2, 1, 3, 4))
+        >>> offset = cache.lengths
+        >>> cache.append(tokens, tokens, lengths=[3, 2])
+        >>> cache.attend(tokens, query_offset=offset).shape
+        (2, 1, 3, 4)
+        >>> cache.lengths
+        array([3, 2])
+        """
+        content = self._writable()
+        keys, values = _arguments.new_tokens(content.geometry, key, value)
+        counts = _arguments.new_lengths(content.geometry, lengths, keys.shape[2])
+        most = int(counts.max())
+        if most > 0:
+            content.append(keys, values, counts, most)
+
+    @overload
+    def attend(
+        self,
+        query: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        return_weights: Literal[False] = False,
+        return_lse: Literal[False] = False,
+        **options: Unpack[CacheOptions],
+    ) -> Array: ...
+    @overload
+    def attend(
+        self,
+        query: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        return_weights: Literal[True],
+        return_lse: Literal[False] = False,
+        **options: Unpack[CacheOptions],
+    ) -> tuple[Array, Array]: ...
+    @overload
+    def attend(
+        self,
+        query: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        return_weights: Literal[False] = False,
+        return_lse: Literal[True],
+        **options: Unpack[CacheOptions],
+    ) -> tuple[Array, Array]: ...
+    @overload
+    def attend(
+        self,
+        query: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        return_weights: Literal[True],
+        return_lse: Literal[True],
+        **options: Unpack[CacheOptions],
+    ) -> tuple[Array, Array, Array]: ...
+    def attend(
+        self,
+        query: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        is_causal: bool = True,
+        query_offset: ArrayLike | None = None,
+        window: tuple[int | None, int | None] | None = None,
+        sinks: ArrayLike | None = None,
+        return_weights: bool = False,
+        return_lse: bool = False,
+        out: Array | None = None,
+        **options: Any,
+    ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
+        """Attend to what has been appended, without a copy of it.
+
+        Parameters
+        ----------
+        query : array_like, shape (batch, heads, q_len, head_dim)
+            ``heads`` is a multiple of ``kv_heads``. A batch of 1 needs no axis, and then the
+            results have none.
+        mask : array_like of bool or float, optional
+            As that of `scaled_dot_product_attention`, with a column for every position from 0 to
+            ``len(cache)``, evicted ones included.
+        is_causal : bool, default True
+            Whether a query sees nothing behind its own position.
+        query_offset : int or array_like of int, optional
+            Position of the first query, one or one for each entry. ``cache.lengths - q_len`` when
+            not given: the queries are those of the last tokens.
+        window : (left, right), optional
+            Narrows what is seen, sink tokens included.
+        sinks, return_weights, return_lse, out
+            As for `scaled_dot_product_attention`. Weights have a column for every position, and
+            cannot be had from a cache with a window.
+        **options
+            ``scale``, ``softcap``, ``alibi_slopes``, ``threads``, as there.
+
+        Returns
+        -------
+        output : ndarray, shape (batch, heads, q_len, value_dim)
+            0 where a query sees nothing, as in an empty cache.
+        weights : ndarray, shape (batch, heads, q_len, len(cache))
+            If `return_weights`.
+        lse : ndarray, shape (batch, heads, q_len)
+            If `return_lse`; -inf where a query sees nothing.
+
+        Raises
+        ------
+        TypeError
+            If an argument has the wrong type.
+        ValueError
+            If shapes disagree, a number is out of range, a query should see tokens that have been
+            evicted since it was appended, or the cache is closed.
+        """
+        if "key_lengths" in options:
+            raise TypeError("attend() has no argument key_lengths: the cache knows its lengths")
+        content = self._opened()
+        queries = _arguments.fitting_query(content.geometry, query)
+        if content.geometry.window is not None:
+            result: Array | tuple[Array, Array] = _window.attend(
+                content,
+                queries,
+                mask,
+                is_causal=is_causal,
+                query_offset=query_offset,
+                window=window,
+                sinks=sinks,
+                return_weights=return_weights,
+                return_lse=return_lse,
+                out=out,
+                **options,
+            )
+            return result
+        key = content.slots.key[:, :, : content.longest]
+        value = content.slots.value[:, :, : content.longest]
+        if queries.ndim == 3:
+            key, value = key[0], value[0]
+        if query_offset is None:
+            q_len = queries.shape[-2]
+            all_lengths = content.longest if content.is_uniform else content.lengths
+            query_offset = all_lengths - q_len
+        return scaled_dot_product_attention(  # type: ignore[no-any-return, call-overload, misc]
+            queries,
+            key,
+            value,
+            mask,
+            is_causal=is_causal,
+            query_offset=query_offset,
+            window=window,
+            key_lengths=None if content.is_uniform else content.lengths,
+            sinks=sinks,
+            return_weights=return_weights,
+            return_lse=return_lse,
+            out=out,
+            **options,
+        )
+
+    def truncate(self, length: ArrayLike) -> None:
+        """Forget the last tokens; the room stays.
+
+        Parameters
+        ----------
+        length : int or array_like of int, shape (batch,)
+            How many of the first tokens stay: of every entry that is longer, or of each entry.
+
+        Raises
+        ------
+        TypeError
+            If `length` is not of integers.
+        ValueError
+            If `length` is negative or beyond what there is; if the window of the last token that
+            would stay has been evicted (the last append can always be undone); if the cache is
+            closed or was opened for reading.
+        """
+        content = self._writable()
+        content.truncate(_arguments.shorter_lengths(length, content.lengths))
+
+    def reorder(self, batch_indices: ArrayLike) -> None:
+        """Make each entry a copy of another, as beams are chosen.
+
+        Parameters
+        ----------
+        batch_indices : array_like of int
+            Entry ``i`` becomes what entry ``batch_indices[i]`` was. Indices may repeat, and the
+            cache's batch becomes as many as there are. What is kept is copied to new room, unless
+            nothing changes.
+
+        Raises
+        ------
+        TypeError
+            If `batch_indices` are not integers.
+        ValueError
+            If one is out of range; if the cache is closed or was opened for reading.
+        MemoryError, OSError
+            If there is no room in memory or on the disk.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import regard
+        >>> cache = regard.KVCache(2, 1, 4)
+        >>> cache.append(np.ones((2, 1, 3, 4)), np.ones((2, 1, 3, 4)), lengths=[3, 1])
+        >>> cache.reorder([1, 0, 0])
+        >>> cache.lengths
+        array([1, 3, 3])
+        """
+        content = self._writable()
+        content.reorder(_arguments.entries(batch_indices, content.geometry.batch))
+
+    def fork(self) -> Self:
+        """Return a second cache with the same content, to continue it in another way.
+
+        Nothing is copied until one of the two is appended to or reordered; the one that is copies
+        then. The fork of a cache in a file is in memory as soon as one of the two is written to.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import regard
+        >>> cache = regard.KVCache(1, 1, 4)
+        >>> cache.append(np.ones((1, 3, 4)), np.ones((1, 3, 4)))
+        >>> other = cache.fork()
+        >>> other.append(np.ones((1, 1, 4)), np.ones((1, 1, 4)))
+        >>> len(cache), len(other)
+        (3, 4)
+        """
+        return self._of(self._opened().fork())
+
+    def flush(self) -> None:
+        """Wait until a file's content is on the disk."""
+        self._opened().slots.flush()
+
+    def close(self) -> None:
+        """Unlock the file, if there is one, and free the memory. A closed cache cannot be used.
+
+        Forks of a cache in a file stay as they are, in memory.
+        """
+        if self._content is not None:
+            self._content.close()
+            self._content = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        """Refuse copies that would share keys and values unawares."""
+        raise TypeError("a KVCache is copied with fork(), and kept with path=")
+
+    def _opened(self) -> Content:
+        if self._content is None:
+            raise ValueError("the cache is closed")
+        return self._content
+
+    def _writable(self) -> Content:
+        content = self._opened()
+        if not content.is_writable:
+            raise ValueError("the cache was opened with mode='r', to be read alone")
+        return content

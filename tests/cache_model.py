@@ -1,0 +1,112 @@
+"""What a cache must hold and answer: lists of tokens, and the oracle over all that a query may see.
+
+Nothing is ever evicted here; a window is a mask."""
+
+import numpy as np
+
+import reference
+
+
+def normal(seed, *shape, dtype=np.float64):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def tokens(seed, batch, new, *, kv_heads=2, head_dim=8, value_dim=5, dtype=np.float64):
+    """Key and value of some new tokens."""
+    shape = (batch, kv_heads, new)
+    return normal(seed, *shape, head_dim, dtype=dtype), normal(
+        seed + 10**6, *shape, value_dim, dtype=dtype
+    )
+
+
+def visible(q_len, kv_len, offset, window, sink_tokens):
+    """Which keys a cache's window shows, apart from causality."""
+    positions, keys = np.arange(q_len)[:, None] + offset, np.arange(kv_len)
+    if window is None:
+        return np.ones((q_len, kv_len), bool)
+    return (keys > positions - window) | (keys < sink_tokens)
+
+
+class Model:
+    """The tokens of each entry, as the cache stores them."""
+
+    def __init__(self, batch, kv_heads, head_dim, value_dim, dtype, window=None, sink_tokens=0):
+        self.dtype, self.window, self.sink_tokens = dtype, window, sink_tokens
+        self.keys = [np.empty((kv_heads, 0, head_dim), dtype) for _ in range(batch)]
+        self.values = [np.empty((kv_heads, 0, value_dim), dtype) for _ in range(batch)]
+
+    @property
+    def lengths(self):
+        return [key.shape[1] for key in self.keys]
+
+    def append(self, key, value, lengths=None):
+        counts = [key.shape[2]] * len(self.keys) if lengths is None else lengths
+        for b, count in enumerate(counts):
+            new = [array[b, :, :count].astype(self.dtype) for array in (key, value)]
+            self.keys[b] = np.concatenate([self.keys[b], new[0]], axis=1)
+            self.values[b] = np.concatenate([self.values[b], new[1]], axis=1)
+
+    def truncate(self, lengths):
+        self.keys = [key[:, :length] for key, length in zip(self.keys, lengths, strict=True)]
+        self.values = [v[:, :length] for v, length in zip(self.values, lengths, strict=True)]
+
+    def reorder(self, indices):
+        self.keys, self.values = ([x[i] for i in indices] for x in (self.keys, self.values))
+
+    def fork(self):
+        fork = object.__new__(Model)
+        fork.__dict__.update(self.__dict__)
+        fork.keys, fork.values = list(self.keys), list(self.values)
+        return fork
+
+    def expected(self, b, query, mask=None, **options):
+        """The oracle for one entry."""
+        kv_len = self.keys[b].shape[1]
+        offset = options.setdefault("query_offset", kv_len - query.shape[1])
+        options.setdefault("is_causal", True)
+        seen = visible(query.shape[1], kv_len, offset, self.window, self.sink_tokens)
+        if mask is None:
+            mask = seen
+        else:
+            mask = np.broadcast_to(mask[..., :kv_len], (*mask.shape[:-2], *seen.shape))
+            mask = mask & seen if mask.dtype == bool else np.where(seen, mask, -np.inf)
+        arrays = query, self.keys[b], self.values[b]
+        want = reference.expected(*arrays, mask, **options)
+        return want if self.window is None else self._joined(want, arrays, options)
+
+    def _joined(self, want, arrays, options):
+        """Three parts may be joined: each lse is rounded to itself, by eps of scores and of the
+        logarithm of their number; shares are off by twice as much, and three terms are added."""
+        laid = reference.lay_out(*arrays, None, **options, precision=np.float64)
+        eps = float(np.finfo(want.arithmetic).eps)
+        scores = laid.cap(laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))) - laid.alibi
+        highest = reference.largest(scores) + np.log(scores.shape[-1] + 1)
+        highest += reference.largest(laid.sinks[np.isfinite(laid.sinks)])
+        e = want.limit.lse + eps * (1 + highest)
+        output = want.limit.output + reference.largest(laid.value) * (2 * e * (1 + e) + 5 * eps)
+        return want._replace(limit=want.limit._replace(output=output, lse=2 * e))
+
+
+def assert_answers(cache, model, query, *, offsets=None, mask=None, **options):
+    """The cache says what the oracle says, entry by entry."""
+    assert cache.lengths.tolist() == model.lengths
+    given = options if offsets is None else options | {"query_offset": offsets}
+    given = given if mask is None else given | {"mask": mask}
+    output, lse = cache.attend(query, **given, return_lse=True)
+    batch = len(query)
+    for b, row in enumerate(query):
+        own, part = dict(options), mask
+        if offsets is not None:
+            own["query_offset"] = int(np.broadcast_to(offsets, batch)[b])
+        if mask is not None and mask.ndim == 4:
+            part = np.broadcast_to(mask, (batch, *mask.shape[1:]))[b]
+        want = model.expected(b, row, part, **own)
+        reference.assert_matches(want, output=output[b], lse=lse[b])
+
+
+def told(cache):
+    """All that can be seen of a cache, as bytes."""
+    g = cache._content.geometry
+    query = normal(3, g.batch, g.kv_heads, 1, g.head_dim)
+    parts = [*cache.attend(query, return_lse=True), cache.lengths]
+    return [part.tobytes() for part in parts] + [repr(cache)]

@@ -1,0 +1,241 @@
+"""What a cache refuses: the class, a message that names the argument, and the cache as it was."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import regard
+from cache_model import normal, tokens, told
+from messages import says
+
+pytestmark = pytest.mark.usefixtures("silence")
+
+
+def make(kind, path):
+    sizes = {"flat": {"capacity": 12}, "window": {"window": 3, "sink_tokens": 1, "capacity": 8}}
+    options = sizes.get(kind.removesuffix(" file"), {})
+    cache = regard.KVCache(2, 3, 8, 5, path=path if "file" in kind else None, **options)
+    cache.append(*tokens(0, 2, 7, kv_heads=3), lengths=[7, 4])
+    return cache
+
+
+@pytest.fixture(params=["flat", "window", "growing", "flat file", "window file", "growing file"])
+def cache(request, tmp_path):
+    """Each test must leave it as it was, in memory, in the file, and usable."""
+    path = tmp_path / "cache"
+    with make(request.param, path) as cache:
+        before, same = told(cache), cache.fork()
+        stored = path.read_bytes() if path.exists() else None
+        yield cache
+        assert told(cache) == before == told(same)
+        assert [p.name for p in tmp_path.iterdir()] == (["cache"] if stored else [])
+        assert stored is None or path.read_bytes() == stored
+        cache.append(*tokens(1, 2, 1, kv_heads=3))
+        cache.attend(normal(0, 2, 3, 1, 8))
+
+
+def pair(**changes):
+    key, value = tokens(9, 2, 4, kv_heads=3)
+    return {"key": key, "value": value} | changes
+
+
+APPEND = [
+    ("key", normal(0, 2, 3, 4, 7), ValueError, ["key", "8", "7"]),
+    ("key", normal(0, 2, 2, 4, 8), ValueError, ["key", "3", "2"]),
+    ("key", normal(0, 1, 3, 4, 8), ValueError, ["key", "2", "1"]),
+    ("key", normal(0, 3, 4, 8), ValueError, ["key", "(3, 4, 8)"]),
+    ("key", normal(0, 1, 2, 3, 4, 8), ValueError, ["key"]),
+    ("key", np.float64(1), ValueError, ["key", "()"]),
+    ("key", normal(0, 2, 3, 4, 8) * 1j, TypeError, ["key", "complex128"]),
+    ("key", normal(0, 2, 3, 4, 8).astype(object), TypeError, ["key", "object"]),
+    ("key", None, TypeError, ["key", "None"]),
+    ("key", "text", TypeError, ["key"]),
+    ("value", normal(0, 2, 3, 4, 8), ValueError, ["value", "5", "8"]),
+    ("value", normal(0, 2, 3, 3, 5), ValueError, ["value", "4", "3"]),
+    ("value", None, TypeError, ["value", "None"]),
+    ("value", normal(0, 2, 3, 4, 5).astype("M8[s]"), TypeError, ["value", "datetime64[s]"]),
+    ("lengths", [1, 5], ValueError, ["lengths", "4", "5"]),
+    ("lengths", [-1, 2], ValueError, ["lengths", "0", "-1"]),
+    ("lengths", [2**64, 2], ValueError, ["lengths"]),
+    ("lengths", np.uint64([2**63, 2]), ValueError, ["lengths", str(2**63)]),
+    ("lengths", [1], ValueError, ["lengths", "(2,)", "(1,)"]),
+    ("lengths", 3, ValueError, ["lengths", "(2,)", "()"]),
+    ("lengths", [1.0, 2.0], TypeError, ["lengths", "float64"]),
+    ("lengths", [True, False], TypeError, ["lengths", "bool"]),
+    ("lengths", "ab", TypeError, ["lengths"]),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "error", "words"), APPEND)
+def test_append(name, given, error, words, cache):
+    with pytest.raises(error, match=says(*words)):
+        cache.append(**pair(**{name: given}))
+
+
+def test_beyond_capacity(tmp_path):
+    for kind, most in {"flat": 5, "window": 4}.items():
+        cache = make(kind, None)
+        before = told(cache)
+        new = 6 if kind == "flat" else 5
+        for lengths in (None, [new, 0]):
+            with pytest.raises(ValueError, match=says("capacity", "12" if most == 5 else "8")):
+                cache.append(*tokens(1, 2, new, kv_heads=3), lengths=lengths)
+            assert told(cache) == before
+        cache.append(*tokens(1, 2, new, kv_heads=3), lengths=[most, 0])
+
+
+TRUNCATE = [
+    (8, ValueError, ["length", "7", "8"]),
+    (-1, ValueError, ["length", "-1"]),
+    ([7, 5], ValueError, ["length", "4", "entry 1", "5"]),
+    ([7, -2], ValueError, ["length", "-2"]),
+    ([1], ValueError, ["length", "(1,)"]),
+    (2.0, TypeError, ["length", "float64"]),
+    (None, TypeError, ["length"]),
+    (True, TypeError, ["length", "bool"]),
+]
+
+
+@pytest.mark.parametrize(("length", "error", "words"), TRUNCATE)
+def test_truncate(length, error, words, cache):
+    with pytest.raises(error, match=says(*words)):
+        cache.truncate(length)
+
+
+REORDER = [
+    ([0, 2], ValueError, ["batch_indices", "1", "2"]),
+    ([-1, 0], ValueError, ["batch_indices", "-1"]),
+    ([2**70], ValueError, ["batch_indices"]),
+    ([], ValueError, ["batch_indices", "(0,)"]),
+    (1, ValueError, ["batch_indices", "()"]),
+    ([[0, 1]], ValueError, ["batch_indices", "(1, 2)"]),
+    ([0.0, 1.0], TypeError, ["batch_indices", "float64"]),
+    ([False, True], TypeError, ["batch_indices", "bool"]),
+    (None, TypeError, ["batch_indices"]),
+]
+
+
+@pytest.mark.parametrize(("indices", "error", "words"), REORDER)
+def test_reorder(indices, error, words, cache):
+    with pytest.raises(error, match=says(*words)):
+        cache.reorder(indices)
+
+
+ATTEND = [
+    ({"query": normal(0, 2, 3, 1, 7)}, ValueError, ["query", "8", "7"]),
+    ({"query": normal(0, 1, 3, 1, 8)}, ValueError, ["query", "2", "1"]),
+    ({"query": normal(0, 3, 1, 8)}, ValueError, ["query", "(3, 1, 8)"]),
+    ({"query": normal(0, 2, 4, 1, 8)}, ValueError, ["heads"]),
+    ({"query": None}, TypeError, ["query", "None"]),
+    ({"query": normal(0, 2, 3, 1, 8) * 1j}, TypeError, ["query", "complex128"]),
+    ({"key_lengths": [3, 3]}, TypeError, ["key_lengths"]),
+    ({"dropout": 0.5}, TypeError, ["dropout"]),
+    ({"mask": np.ones((1, 6), bool)}, ValueError, ["mask", "7", "6"]),
+    ({"mask": np.ones((1, 7), int)}, TypeError, ["mask", "int64"]),
+    ({"mask": np.ones((3, 1, 1, 7), bool)}, ValueError, ["mask"]),
+    ({"mask": np.ones((1, 2, 3, 1, 7), bool)}, ValueError, ["mask"]),
+    ({"is_causal": 1}, TypeError, ["is_causal"]),
+    ({"return_lse": 1}, TypeError, ["return_lse"]),
+    ({"return_weights": None}, TypeError, ["return_weights"]),
+    ({"query_offset": [1, 2, 3]}, ValueError, ["query_offset", "(3,)"]),
+    ({"query_offset": 1.0}, TypeError, ["query_offset"]),
+    ({"window": 3}, TypeError, ["window"]),
+    ({"window": (1, 2, 3)}, ValueError, ["window", "3"]),
+    ({"window": (-1, 2)}, ValueError, ["window", "-1"]),
+    ({"scale": "big"}, TypeError, ["scale"]),
+    ({"softcap": 0.0}, ValueError, ["softcap"]),
+    ({"sinks": np.zeros(2)}, ValueError, ["sinks", "3", "2"]),
+    ({"alibi_slopes": np.zeros(4)}, ValueError, ["alibi_slopes", "3", "4"]),
+    ({"threads": 0}, ValueError, ["threads"]),
+    ({"out": np.zeros((2, 3, 1, 4))}, ValueError, ["out"]),
+    ({"out": np.zeros((2, 3, 1, 5), np.float32)}, TypeError, ["out", "float64", "float32"]),
+    ({"out": [1]}, TypeError, ["out"]),
+    ({"out": np.broadcast_to(np.zeros(5), (2, 3, 1, 5))}, ValueError, ["out", "read-only"]),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "words"), ATTEND)
+def test_attend(changes, error, words, cache):
+    with pytest.raises(error, match=says(*words)):
+        cache.attend(**{"query": normal(0, 2, 3, 1, 8)} | changes)
+
+
+def test_weights_of_a_window():
+    with pytest.raises(ValueError, match=says("return_weights", "window")):
+        regard.KVCache(1, 1, 4, window=3).attend(np.ones((1, 1, 4)), return_weights=True)
+
+
+MAKE = [
+    ({"batch": 0}, ValueError, ["batch", "1", "0"]),
+    ({"batch": 1.0}, TypeError, ["batch", "float"]),
+    ({"kv_heads": 0}, ValueError, ["kv_heads"]),
+    ({"head_dim": -1}, ValueError, ["head_dim"]),
+    ({"value_dim": 0}, ValueError, ["value_dim"]),
+    ({"capacity": -1}, ValueError, ["capacity"]),
+    ({"capacity": True}, TypeError, ["capacity", "bool"]),
+    ({"window": 0}, ValueError, ["window", "0"]),
+    ({"window": (3, 0)}, TypeError, ["window", "tuple"]),
+    ({"sink_tokens": 2}, ValueError, ["sink_tokens", "window", "2"]),
+    ({"window": 3, "sink_tokens": -1}, ValueError, ["sink_tokens", "-1"]),
+    ({"window": 3, "sink_tokens": 2, "capacity": 5}, ValueError, ["capacity", "6", "5"]),
+    ({"dtype": np.int8}, TypeError, ["dtype", "float16", "int8"]),
+    ({"dtype": "int8"}, TypeError, ["dtype", "int8"]),
+    ({"dtype": np.complex64}, TypeError, ["dtype", "complex64"]),
+    ({"dtype": None}, TypeError, ["dtype", "None"]),
+    ({"dtype": "floaty"}, TypeError, ["dtype", "floaty"]),
+    ({"dtype": 3}, TypeError, ["dtype", "3"]),
+    ({"path": 3}, TypeError, ["int"]),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "words"), MAKE)
+@pytest.mark.parametrize("in_file", [False, True])
+def test_make(changes, error, words, in_file, tmp_path):
+    path = {"path": tmp_path / "cache"} if in_file else {}
+    with pytest.raises(error, match=says(*words)):
+        regard.KVCache(**{"batch": 1, "kv_heads": 1, "head_dim": 4} | path | changes)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_memory_leaves_all_as_it_was(cache, monkeypatch):
+    if cache._content.geometry.capacity is not None:
+        pytest.skip("it does not grow")
+
+    def none_left(*arguments, **options):
+        raise MemoryError
+
+    monkeypatch.setattr("numpy.empty", none_left)
+    monkeypatch.setattr("mmap.mmap", none_left)
+    with pytest.raises(MemoryError):
+        cache.append(*tokens(1, 2, 50, kv_heads=3))
+    monkeypatch.undo()
+
+
+def test_a_closed_cache_says_so(tmp_path):
+    for path in (None, tmp_path / "cache"):
+        with regard.KVCache(1, 1, 4, path=path) as cache:
+            pass
+        cache.close()
+        assert repr(cache) == "KVCache(closed)"
+        one = np.ones((1, 1, 4))
+        for call in (
+            lambda: cache.append(one, one),  # noqa: B023
+            lambda: cache.attend(one),  # noqa: B023
+            lambda: cache.truncate(0),
+            lambda: cache.reorder([0]),
+            lambda: len(cache),
+            lambda: cache.nbytes,
+            lambda: cache.lengths,
+            cache.fork,
+            cache.flush,
+        ):
+            with pytest.raises(ValueError, match="closed"):
+                call()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copies_are_forks(copied):
+    with pytest.raises(TypeError, match="fork"):
+        copied(regard.KVCache(1, 1, 4))
