@@ -106,3 +106,23 @@ def test_rows_of_everything_at_once(case, storage, target):
         )
         np.testing.assert_array_equal(part[0].astype(float), whole[0][..., rows, :].astype(float))
         np.testing.assert_array_equal(part[1], whole[1][..., rows])
+
+
+@pytest.mark.parametrize("kv_len", [1600, 3072, 20000])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 3), (6, 2), (5, 5)])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sinks": True}, {"window": (1700, 0)}, {"key_lengths": [0, 1537]}],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_threads_share_the_keys_of_a_head(options, heads, kv_heads, kv_len, dtype, target):
+    """They gather chunks in any order; the bits are those of one thread."""
+    if options.get("sinks"):
+        options = {"sinks": np.linspace(-2, 3, heads)}
+    arrays = arrays_of(dtype, heads, kv_heads, 1, kv_len)
+    options = {"is_causal": True, "query_offset": kv_len - 5, "return_lse": True, **options}
+    attend = regard.scaled_dot_product_attention
+    wanted = attend(*arrays, threads=1, **options)
+    for threads in (2, 3, 7):
+        for one, many in zip(wanted, attend(*arrays, threads=threads, **options), strict=True):
+            np.testing.assert_array_equal(many, one)

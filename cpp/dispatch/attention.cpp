@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "attention_chunks.hpp"
 #include "attention_tasks.hpp"
 #include "no_memory.hpp"
 #include "split.hpp"
@@ -65,13 +66,17 @@ void attention_forward(const AttentionProblem& problem, int threads, const StopS
 
   threads = threads_of(problem, threads);
   const AttentionTasks tasks(problem, kernels, threads);
-  threads = static_cast<int>(std::min<std::int64_t>(threads, tasks.count()));
   const double work_of_block = static_cast<double>(tasks.most_rows()) *
                                static_cast<double>(problem.head_dim + problem.value_dim) *
                                static_cast<double>(kernels.block_keys);
   const std::int64_t interval = interval_of(kernels.block_keys, work_of_block);
 
-  const AttentionKernel& kernel = is_decode(problem, kernels) ? kernels.decode : kernels.forward;
+  const bool decodes = is_decode(problem, kernels);
+  if (decodes && shares_chunks(problem, kernels, tasks, threads))
+    return decode_in_chunks(problem, kernels, tasks, threads, interval, signal);
+
+  threads = static_cast<int>(std::min<std::int64_t>(threads, tasks.count()));
+  const AttentionKernel& kernel = decodes ? kernels.decode : kernels.forward;
   const Scratch scratch(threads, kernel.workspace_bytes(problem, tasks.most_rows()));
   parallel_for(threads, tasks.count(), signal, [&](std::int64_t index, Worker& worker) {
     const AttentionTask task = tasks.at(index);

@@ -47,17 +47,25 @@ struct Loop {
 
 }  // namespace
 
-Worker::Worker(int thread, std::atomic<bool>& stop, const StopSignal& signal)
-    : thread_(thread), stop_(stop), signal_(signal), last_asked_(thread == 0 ? now() : 0) {}
+StopClock::StopClock(const StopSignal& signal)
+    : signal_(signal), last_asked_(signal.wants_stop ? now() : 0) {}
 
-bool Worker::should_stop() {
-  if (stop_.load(std::memory_order_relaxed)) return true;
-  if (thread_ != 0 || !signal_.wants_stop) return false;
+bool StopClock::wants_stop() {
+  if (!signal_.wants_stop) return false;
   const std::int64_t time = now();
   if (time - last_asked_ < kAskEveryNanoseconds) return false;
   last_asked_ = time;
-  if (signal_.wants_stop(signal_.context)) stop_ = true;
-  return stop_;
+  return signal_.wants_stop(signal_.context);
+}
+
+Worker::Worker(int thread, std::atomic<bool>& stop, const StopSignal& signal)
+    : thread_(thread), stop_(stop), clock_(signal) {}
+
+bool Worker::should_stop() {
+  if (stop_.load(std::memory_order_relaxed)) return true;
+  if (thread_ != 0 || !clock_.wants_stop()) return false;
+  stop_ = true;
+  return true;
 }
 
 void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, TaskBody body,

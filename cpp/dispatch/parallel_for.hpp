@@ -17,20 +17,30 @@ struct StopSignal {
 // Thrown when a StopSignal said so. Results are incomplete then.
 struct Stopped {};
 
+// Passes the question on every 50 ms, however often it is asked.
+class StopClock {
+ public:
+  explicit StopClock(const StopSignal& signal);
+  bool wants_stop();
+
+ private:
+  const StopSignal& signal_;
+  std::int64_t last_asked_;
+};
+
 // What a task sees of the loop that runs it.
 class Worker {
  public:
   Worker(int thread, std::atomic<bool>& stop, const StopSignal& signal);
   int thread() const { return thread_; }
   // To be asked between pieces of work of a few milliseconds. The calling thread passes the question
-  // on every 50 ms, the others look at the answer.
+  // on, the others look at the answer.
   bool should_stop();
 
  private:
   int thread_;
   std::atomic<bool>& stop_;
-  const StopSignal& signal_;
-  std::int64_t last_asked_;
+  StopClock clock_;
 };
 
 using TaskBody = void (*)(void* context, std::int64_t task, Worker& worker);
@@ -55,7 +65,8 @@ void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, Bod
 class Scratch {
  public:
   Scratch(int threads, std::int64_t bytes);
-  void* of(const Worker& worker) const { return memory_.get() + worker.thread() * stride_; }
+  void* of(const Worker& worker) const { return at(worker.thread()); }
+  void* at(std::int64_t index) const { return memory_.get() + index * stride_; }
 
  private:
   struct Free {

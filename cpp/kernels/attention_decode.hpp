@@ -69,6 +69,12 @@ struct AttentionDecode {
     }
   }
 
+  // The one chunk that `part` has gathered, behind those that `memory` has.
+  static void join(const void* part, void* memory) {
+    const DecodeWorkspace<T>& gathered = *static_cast<const DecodeWorkspace<T>*>(part);
+    if (!gathered.is_fresh) join_part(gathered, *static_cast<DecodeWorkspace<T>*>(memory));
+  }
+
   // Divides by the sums and writes output and lse.
   static void finish(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
@@ -108,22 +114,27 @@ struct AttentionDecode {
 
  private:
   static void join_decode_chunk(DecodeWorkspace<T>& work) {
+    join_part(work, work);
+    start_state(work.state, kDecodeLanes<T>);
+    work.is_fresh = true;
+  }
+
+  // The part's chunk behind those that `work` has joined.
+  static void join_part(const DecodeWorkspace<T>& part, DecodeWorkspace<T>& work) {
     Shares<T> shares[kDecodeLanes<T> / kLanes<T>];
     for (int v = 0; v < kDecodeLanes<T> / kLanes<T>; ++v)
-      shares[v] = join_lanes(work.total, work.state, v * kLanes<T>);
+      shares[v] = join_lanes(work.total, part.state, v * kLanes<T>);
     for (int row = 0; row < work.rows; ++row) {
-      const Vec<T> total = broadcast(shares[row / kLanes<T>].total[row % kLanes<T>]);
-      const Vec<T> part = broadcast(shares[row / kLanes<T>].part[row % kLanes<T>]);
-      const T* from = work.output + row * work.padded_value_dim;
+      const Vec<T> of_total = broadcast(shares[row / kLanes<T>].total[row % kLanes<T>]);
+      const Vec<T> of_part = broadcast(shares[row / kLanes<T>].part[row % kLanes<T>]);
+      const T* from = part.output + row * work.padded_value_dim;
       T* to = work.total_output + row * work.padded_value_dim;
       for (std::int64_t i = 0; i < work.padded_value_dim; i += kLanes<T>) {
-        const Vec<T> added = load(from + i) * part;
-        store(to + i, work.total_is_fresh ? added : load<T>(to + i) * total + added);
+        const Vec<T> added = load(from + i) * of_part;
+        store(to + i, work.total_is_fresh ? added : load<T>(to + i) * of_total + added);
       }
     }
     work.total_is_fresh = false;
-    start_state(work.state, kDecodeLanes<T>);
-    work.is_fresh = true;
   }
 };
 

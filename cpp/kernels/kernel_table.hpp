@@ -23,7 +23,11 @@ struct AttentionKernel {
 struct Kernels {
   AttentionKernel forward;
   AttentionKernel decode;                                        // tasks of at most decode_rows rows
+  // After `begin` of both: what `part` has gathered of one chunk joins what `workspace` has of those
+  // before.
+  void (*decode_join)(const void* part, void* workspace);
   std::int64_t decode_rows;
+  std::int64_t chunk_keys;  // chunks begin at multiples of this
   std::int64_t (*attention_task_rows)(const AttentionProblem&);  // at most so many a task
   std::int64_t (*attention_row_unit)(const AttentionProblem&);   // a task's rows come in this many
   // After the forward kernel's `finish`.
