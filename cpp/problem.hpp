@@ -9,7 +9,7 @@
 namespace regard {
 
 enum class Scalar { float32, float64 };  // what is computed in
-enum class Element { boolean, float16, bfloat16, float32, float64, int64 };  // how it is stored
+enum class Element { boolean, int8, float16, bfloat16, int32, float32, float64, int64 };  // how it is stored
 
 constexpr int kMaxBatchAxes = 64;  // NumPy allows no more axes in all
 
@@ -21,6 +21,7 @@ struct Operand {
   std::int64_t row_stride;
   std::int64_t column_stride;
   std::int64_t batch_strides[kMaxBatchAxes];
+  std::int64_t page_stride;  // where rows lie in pages
 };
 
 struct BatchShape {
@@ -62,6 +63,15 @@ struct AttentionProblem {
   Operand query;
   Operand key;
   Operand value;
+  // What int8 stands for: a key's element is stored * scale of its row + center of its column, a value's
+  // without a center. Data is null where keys and values are not int8.
+  Operand key_scales;
+  Operand key_centers;
+  Operand value_scales;
+  // Where page_rows is not 0, keys, values and scales lie in pages of so many rows: row r of a batch entry
+  // is row r % page_rows of page pages[entry][r / page_rows].
+  Operand pages;
+  std::int64_t page_rows;
   Operand mask;          // rows are queries, columns are keys; its heads are the query's; data may be null
   Operand output;
   Operand weights;       // data is null where the caller does not want them
@@ -77,6 +87,10 @@ struct AttentionTask {
   const void* query;  // of the group's first head, as are mask, output, weights and lse
   const void* key;
   const void* value;
+  const float* key_scales;
+  const float* key_centers;
+  const float* value_scales;
+  const std::int32_t* pages;
   const void* mask;
   void* output;
   void* weights;

@@ -8,7 +8,7 @@
 namespace regard {
 namespace {
 
-constexpr int kBool = 0, kFloat = 11, kDouble = 12, kHalf = 23;  // NPY_TYPES
+constexpr int kBool = 0, kByte = 1, kFloat = 11, kDouble = 12, kHalf = 23;  // NPY_TYPES
 
 // bfloat16 is a type that another package registers with NumPy; its name says so.
 bool is_bfloat16(const py::dtype& type) {
@@ -21,6 +21,9 @@ bool element_of(const py::dtype& type, Element& element) {
   switch (type.num()) {
     case kBool:
       element = Element::boolean;
+      return true;
+    case kByte:
+      element = Element::int8;
       return true;
     case kHalf:
       element = Element::float16;
@@ -41,9 +44,11 @@ bool accepts_element(Accepts accepts, Element element) {
   switch (element) {
     case Element::boolean:
       return accepts == Accepts::mask;
+    case Element::int8:
+      return accepts == Accepts::cache;
     case Element::float16:
     case Element::bfloat16:
-      return accepts == Accepts::storage;
+      return accepts == Accepts::storage || accepts == Accepts::cache;
     default:
       return true;
   }
@@ -193,6 +198,7 @@ ArrayView view_of(const char* name, py::handle object, Accepts accepts) {
   Element element;
   if (is_readable(object, accepts, element)) return view_of(name, object, element);
   const char* wanted = accepts == Accepts::mask      ? "bool, float32 or float64"
+                       : accepts == Accepts::cache ? "int8, float16, bfloat16, float32 or float64"
                        : accepts == Accepts::storage ? "float16, bfloat16, float32 or float64"
                                                      : "float32 or float64";
   throw py::type_error(std::string(name) + " must be an array of " + wanted + ", got " +

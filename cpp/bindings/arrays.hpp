@@ -47,6 +47,7 @@ py::array integers_of(const char* name, py::handle object, const char* wanted);
 enum class Accepts {
   floats,    // float32, float64
   storage,   // and float16, bfloat16
+  cache,     // and int8
   mask,      // bool, float32, float64
 };
 

@@ -92,12 +92,13 @@ constexpr const char* kEntries = "batch axes";
 }  // namespace
 
 AttentionCall::AttentionCall(py::handle query_object, py::handle key_object,
-                             py::handle value_object)
+                             py::handle value_object, Accepts stored)
     : query(view_of("query", query_object, Accepts::storage)),
-      key(view_of("key", key_object, Accepts::storage)),
-      value(view_of("value", value_object, Accepts::storage)),
+      key(view_of("key", key_object, stored)),
+      value(view_of("value", value_object, stored)),
       problem{},
-      type(result_type_of({&query, &key, &value})) {
+      type(key.element == Element::int8 ? result_type_of({&query})
+                                        : result_type_of({&query, &key, &value})) {
   problem.scalar = scalar_of(type.element);
 }
 

@@ -10,7 +10,9 @@ namespace regard {
 
 // A problem whose arrays, options and results stay alive with it; its pointers reach into `memory`.
 struct AttentionCall {
-  AttentionCall(py::handle query, py::handle key, py::handle value);
+  // `stored` is what keys and values may be.
+  AttentionCall(py::handle query, py::handle key, py::handle value,
+                Accepts stored = Accepts::storage);
   AttentionCall(const AttentionCall&) = delete;
   AttentionCall& operator=(const AttentionCall&) = delete;
 

@@ -8,10 +8,12 @@ namespace regard {
 constexpr std::int64_t size_of(Element element) {
   switch (element) {
     case Element::boolean:
+    case Element::int8:
       return 1;
     case Element::float16:
     case Element::bfloat16:
       return 2;
+    case Element::int32:
     case Element::float32:
       return 4;
     case Element::float64:

@@ -26,11 +26,11 @@ struct AttentionDecode {
   using T = typename Shape::Element;
 
   static bool copies_keys(const AttentionProblem& problem) {
-    return !fills_vectors<T>(problem.key, problem.head_dim);
+    return !decodes_keys_in_place<T>(problem);
   }
 
   static bool copies_values(const AttentionProblem& problem) {
-    return !fills_vectors<T>(problem.value, problem.value_dim);
+    return !decodes_values_in_place<T>(problem);
   }
 
   static std::int64_t workspace_bytes(const AttentionProblem& problem, std::int64_t) {
@@ -62,7 +62,7 @@ struct AttentionDecode {
       if (key % Shape::kChunkKeys == 0 && !work.is_fresh) join_decode_chunk(work);
       const std::uint32_t steps = see_block<Shape>(problem, task, key, work);
       if (steps == 0) continue;
-      const DecodeBlock<T> block = decode_block<Shape>(problem, task, key, work);
+      const DecodeBlock<Shape> block = decode_block<Shape>(problem, task, key, work);
       score_steps<Shape>(block, steps, work);
       for (int row = 0; row < work.rows; ++row) weigh_row<Shape>(steps, row, work);
       add_decode_values<Shape>(block, steps, key, work);

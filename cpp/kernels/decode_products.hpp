@@ -1,25 +1,13 @@
-// The two products of a decode, over keys and values as they lie (any element type, any row stride) or,
-// where columns are apart or do not fill vectors, over copies.
+// The two products of a decode, over keys and values as they lie (any element type, any row stride, in
+// pages) or, where columns are apart or do not fill vectors, over copies.
 #pragma once
 
+#include "decode_block.hpp"
 #include "decode_weights.hpp"
-#include "key_block.hpp"
 #include "strip_setup.hpp"
 
 namespace regard {
 namespace {
-
-// A block's keys and values where they are read.
-template <class T>
-struct DecodeBlock {
-  int count;
-  const void* keys;
-  Element key_element;
-  std::ptrdiff_t key_stride;
-  const void* values;
-  Element value_element;
-  std::ptrdiff_t value_stride;
-};
 
 template <int kValue>
 struct Constant {
@@ -55,39 +43,6 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
   }
 }
 
-template <class T>
-REGARD_INLINE bool fills_vectors(const Operand& operand, std::int64_t columns) {
-  return operand.column_stride == 1 && columns % kLanes<T> == 0;
-}
-
-template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE DecodeBlock<T> decode_block(const AttentionProblem& problem, const AttentionTask& task,
-                                            std::int64_t key, const DecodeWorkspace<T>& work) {
-  const std::int64_t left = task.kv_len - key;
-  DecodeBlock<T> block{};
-  block.count = static_cast<int>(left < Shape::kBlockKeys ? left : Shape::kBlockKeys);
-  constexpr Element kOwn = sizeof(T) == 4 ? Element::float32 : Element::float64;
-  const auto place = [&](const Operand& operand, const void* data, std::int64_t columns, T* copy,
-                         std::int64_t padded_columns, const void*& from, Element& element,
-                         std::ptrdiff_t& stride) {
-    if (fills_vectors<T>(operand, columns)) {
-      from = row_at(operand, data, key);
-      element = operand.element;
-      stride = operand.row_stride;
-      return;
-    }
-    copy_rows(operand, data, key, block.count, columns, copy, block.count, padded_columns);
-    from = copy;
-    element = kOwn;
-    stride = padded_columns;
-  };
-  place(problem.key, task.key, problem.head_dim, work.keys, work.padded_head_dim, block.keys,
-        block.key_element, block.key_stride);
-  place(problem.value, task.value, problem.value_dim, work.values, work.padded_value_dim, block.values,
-        block.value_element, block.value_stride);
-  return block;
-}
-
 // scores[row][key] of kLanes keys: squares of keys and dimensions, transposed in registers.
 template <class T, int kRows, class From>
 REGARD_NOINLINE void score_keys(const From* const* keys, std::int64_t padded_head_dim,
@@ -110,48 +65,149 @@ REGARD_NOINLINE void score_keys(const From* const* keys, std::int64_t padded_hea
   for (int r = 0; r < kRows; ++r) store(scores + r * score_stride, acc[r]);
 }
 
+// A vector of keys of int8: their rows, scales and scores.
+struct QuantizedKeys {
+  const std::int8_t* rows[kLanes<float>];
+  Vec<float> scale;
+  float* scores;
+};
+
+// score_keys of int8, whose squares have four dimensions a lane. Two vectors of keys at a time: the sum
+// of one would wait for itself.
+template <int kRows>
+REGARD_NOINLINE void score_quantized_keys(const QuantizedKeys (&keys)[2], const float* centers,
+                                          std::int64_t head_dim, const float* queries,
+                                          std::ptrdiff_t score_stride) {
+  constexpr int kWidth = kLanes<float>;
+  Vec<float> acc[2][kRows];
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<float>{};
+  for (std::int64_t d = 0; d < head_dim; d += 4 * kWidth) {
+    Mask<float> dims[2][kWidth];
+    for (int v = 0; v < 2; ++v) {
+      Vec<float> square[kWidth];
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i)
+        square[i] = load(reinterpret_cast<const float*>(keys[v].rows[i] + d));
+      transpose<float>(square);
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) dims[v][i] = as_bits<float>(square[i]);
+    }
+    for (int i = 0; i < kWidth; ++i)
+#pragma GCC unroll 4
+      for (int byte = 0; byte < 4; ++byte) {
+        const std::int64_t column = d + 4 * i + byte;
+        const Vec<float> center = broadcast(centers[column]);
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          const Vec<float> stored =
+              __builtin_convertvector(dims[v][i] << (24 - 8 * byte) >> 24, Vec<float>);
+          const Vec<float> key = dequantize<float>(stored, keys[v].scale, center);
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r)
+            acc[v][r] = fma(key, broadcast(queries[r * head_dim + column]), acc[v][r]);
+        }
+      }
+  }
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) store(keys[v].scores + r * score_stride, acc[v][r]);
+}
+
+template <class Shape, int kRows>
+REGARD_NOINLINE void score_quantized_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
+                                           const DecodeWorkspace<float>& work) {
+  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+  QuantizedKeys keys[2];
+  int waiting = 0;
+  const auto score = [&] {
+    score_quantized_keys<kRows>(keys, block.key_centers, work.padded_head_dim, work.queries, kBlock);
+    waiting = 0;
+  };
+  for_steps<Shape>(steps, [&](int begin) {
+    const auto* first = static_cast<const std::int8_t*>(block.keys[begin / kStep]);
+    const float* scales = block.key_scales[begin / kStep];
+    const int last = block.count - begin - 1;
+    for (int k = 0; k < kStep; k += kLanes<float>) {
+      QuantizedKeys& vector = keys[waiting++];
+      vector.scores = work.scores + begin + k;
+      for (int i = 0; i < kLanes<float>; ++i) {
+        // Lanes beyond the block repeat its last key: they are hidden.
+        const int row = k + i < last ? k + i : last;
+        vector.rows[i] = first + row * block.key_stride;
+        vector.scale[i] = scales[row];
+      }
+      if (waiting == 2) score();
+    }
+  });
+  if (waiting == 1) {
+    keys[1] = keys[0];
+    score();
+  }
+}
+
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void score_steps(const DecodeBlock<T>& block, std::uint32_t steps,
+REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
                                  const DecodeWorkspace<T>& work) {
-  constexpr int kBlock = round_up(Shape::kBlockKeys, kDecodeStep<Shape>);
-  with_input_element<T>(block.key_element, [&](auto element) {
-    using From = typename decltype(element)::Type;
-    const From* first = static_cast<const From*>(block.keys);
-    for_rows(work.rows, [&](auto rows) {
+  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+  for_rows(work.rows, [&](auto rows) {
+    if constexpr (sizeof(T) == 4) {
+      if (block.key_element == Element::int8) 
+        return score_quantized_steps<Shape, rows.value>(block, steps, work);
+    }
+    with_input_element<T>(block.key_element, [&](auto element) {
+      using From = typename decltype(element)::Type;
       for_steps<Shape>(steps, [&](int begin) {
-        for (int k = begin; k < begin + kDecodeStep<Shape>; k += kLanes<T>) {
+        const From* first = static_cast<const From*>(block.keys[begin / kStep]);
+        const int last = block.count - begin - 1;
+        for (int k = 0; k < kStep; k += kLanes<T>) {
           // Lanes beyond the block repeat its last key: they are hidden.
           const From* keys[kLanes<T>];
           for (int i = 0; i < kLanes<T>; ++i)
-            keys[i] = first + (k + i < block.count ? k + i : block.count - 1) * block.key_stride;
-          score_keys<T, rows.value>(keys, work.padded_head_dim, work.queries, work.scores + k, kBlock);
+            keys[i] = first + (k + i < last ? k + i : last) * block.key_stride;
+          score_keys<T, rows.value>(keys, work.padded_head_dim, work.queries,
+                                    work.scores + begin + k, kBlock);
         }
       });
     });
   });
 }
 
-// output[row][panel] += the sum over the steps' keys of weight value. Where kSelect, a key whose weight
-// is exactly -0.0 (hidden) is left out instead of multiplied.
+template <class T, class From>
+REGARD_INLINE Vec<T> load_value(const From* from, const float* scales, int row) {
+  const Vec<T> stored = load_as<T>(from);
+  if constexpr (sizeof(From) == 1) return dequantize<T>(stored, broadcast(static_cast<T>(scales[row])));
+  return stored;
+}
+
+// output[row][panel] += the sum over the steps' keys of weight value, `panel` columns into their rows.
+// Where kSelect, a key whose weight is exactly -0.0 (hidden) is left out instead of multiplied.
 template <class Shape, int kRows, int kPanel, bool kSelect, class From, class T = typename Shape::Element>
-REGARD_NOINLINE void add_panel(const From* values, std::ptrdiff_t stride, int begin, int end,
-                               std::uint32_t steps, const T* weights, std::ptrdiff_t weight_stride,
-                               T* output, std::int64_t output_stride, int rows, bool is_fresh) {
+REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, std::int64_t panel, int begin, int end,
+                               std::uint32_t steps, const DecodeWorkspace<T>& work) {
+  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+  const std::ptrdiff_t stride = block.value_stride;
   Vec<T> acc[kRows][kPanel];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
     for (int p = 0; p < kPanel; ++p) acc[r][p] = Vec<T>{};
   for_steps<Shape>(steps, [&](int step) {
-    const int first = step > begin ? step : begin;
-    const int last = step + kDecodeStep<Shape> < end ? step + kDecodeStep<Shape> : end;
+    const From* values = static_cast<const From*>(block.values[step / kStep]) + panel;
+    const float* scales = block.value_scales[step / kStep];
+    const int first = begin > step ? begin - step : 0;
+    const int last = step + kStep < end ? kStep : end - step;
     for (int k = first; k < last; ++k) {
       Vec<T> value[kPanel];
 #pragma GCC unroll 4
-      for (int p = 0; p < kPanel; ++p) value[p] = load_as<T>(values + k * stride + p * kLanes<T>);
+      for (int p = 0; p < kPanel; ++p)
+        value[p] = load_value<T>(values + k * stride + p * kLanes<T>, scales, k);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const T weight = weights[r * weight_stride + k];
+        const T weight = work.scores[r * kBlock + step + k];
         if (kSelect && weight == T(0) && __builtin_signbit(weight)) continue;
 #pragma GCC unroll 4
         for (int p = 0; p < kPanel; ++p) acc[r][p] = fma(value[p], broadcast(weight), acc[r][p]);
@@ -160,46 +216,46 @@ REGARD_NOINLINE void add_panel(const From* values, std::ptrdiff_t stride, int be
   });
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    if (r >= rows) break;
+    if (r >= work.rows) break;
 #pragma GCC unroll 4
     for (int p = 0; p < kPanel; ++p) {
-      T* to = output + r * output_stride + p * kLanes<T>;
-      store(to, is_fresh ? acc[r][p] : load<T>(to) + acc[r][p]);
+      T* to = work.output + r * work.padded_value_dim + panel + p * kLanes<T>;
+      store(to, work.is_fresh ? acc[r][p] : load<T>(to) + acc[r][p]);
     }
   }
 }
 
 template <class Shape, class From, class T = typename Shape::Element>
-REGARD_NOINLINE bool decode_values_are_finite(const From* values, std::ptrdiff_t stride, int begin,
-                                              int end, std::int64_t columns) {
+REGARD_NOINLINE bool decode_values_are_finite(const DecodeBlock<Shape>& block, int begin, int end,
+                                              std::int64_t columns) {
+  constexpr int kStep = kDecodeStep<Shape>;
   Mask<T> bits{};
-  for (int k = begin; k < end; ++k)
+  for (int k = begin; k < end; ++k) {
+    const From* values =
+        static_cast<const From*>(block.values[k / kStep]) + k % kStep * block.value_stride;
     for (std::int64_t d = 0; d < columns; d += kLanes<T>) {
-      const Vec<T> value = load_as<T>(values + k * stride + d);
+      const Vec<T> value = load_value<T>(values + d, block.value_scales[k / kStep], k % kStep);
       bits |= as_bits<T>(value - value);
     }
+  }
   return !any<T>(bits != 0);
 }
 
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void add_decode_values(const DecodeBlock<T>& block, std::uint32_t steps,
+REGARD_NOINLINE void add_decode_values(const DecodeBlock<Shape>& block, std::uint32_t steps,
                                        std::int64_t key, DecodeWorkspace<T>& work) {
-  constexpr int kBlock = round_up(Shape::kBlockKeys, kDecodeStep<Shape>);
   const int begin = static_cast<int>(clamp(work.seen.begin - key, 0, block.count));
   const int end = static_cast<int>(clamp(work.seen.end - key, 0, block.count));
-  with_input_element<T>(block.value_element, [&](auto element) {
+  with_stored_element<T>(block.value_element, [&](auto element) {
     using From = typename decltype(element)::Type;
-    const From* values = static_cast<const From*>(block.values);
-    const bool selects = work.hides && !decode_values_are_finite<Shape>(
-                                           values, block.value_stride, begin, end, work.padded_value_dim);
+    const bool selects = work.hides && !decode_values_are_finite<Shape, From>(block, begin, end,
+                                                                              work.padded_value_dim);
     for_rows(work.rows, [&](auto rows) {
       constexpr int kRows = decltype(rows)::value;
       constexpr int kAccumulators = Shape::kRegisterCount / 2;
       constexpr int kPanel = static_cast<int>(clamp(kAccumulators / kRows, 1, 4));
       const auto add = [&](auto panel, auto select, std::int64_t d) {
-        add_panel<Shape, kRows, panel.value, select.value>(
-            values + d, block.value_stride, begin, end, steps, work.scores, kBlock, work.output + d,
-            work.padded_value_dim, work.rows, work.is_fresh);
+        add_panel<Shape, kRows, panel.value, select.value, From>(block, d, begin, end, steps, work);
       };
       const auto add_all = [&](auto select) {
         std::int64_t d = 0;

@@ -40,10 +40,18 @@ REGARD_INLINE void with_result_element(Element element, Body body) {
   }
 }
 
+// The same and int8, of what may be quantised: numbers times a row's scale.
+template <class T, class Body>
+REGARD_INLINE void with_stored_element(Element element, Body body) {
+  if (element == Element::int8) return body(ElementType<std::int8_t>{});
+  with_input_element<T>(element, body);
+}
+
 // Of anything but a mask.
 REGARD_INLINE std::int64_t bytes_of(Element element) {
   return element == Element::float64                                     ? 8
          : element == Element::float16 || element == Element::bfloat16 ? 2
+         : element == Element::int8                                     ? 1
                                                                          : 4;
 }
 

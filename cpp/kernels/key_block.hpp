@@ -3,8 +3,7 @@
 // block that no strip sees costs nothing.
 #pragma once
 
-#include "elements.hpp"
-#include "pack.hpp"
+#include "stored_rows.hpp"
 #include "workspace.hpp"
 
 namespace regard {
@@ -34,23 +33,6 @@ REGARD_INLINE bool copies_values(const AttentionProblem& problem) {
   return !is_readable_in_place<T>(problem.value) || problem.value_dim % kRows != 0;
 }
 
-REGARD_INLINE const void* row_at(const Operand& operand, const void* data, std::int64_t row) {
-  return static_cast<const char*>(data) + row * operand.row_stride * bytes_of(operand.element);
-}
-
-// Copies `rows` rows of an operand, from the row `first` on, to rows of padded_columns.
-template <class T>
-REGARD_NOINLINE void copy_rows(const Operand& operand, const void* data, std::int64_t first,
-                               std::int64_t rows, std::int64_t columns, T* to,
-                               std::int64_t padded_rows, std::int64_t padded_columns) {
-  with_input_element<T>(operand.element, [&](auto element) {
-    using From = typename decltype(element)::Type;
-    copy_padded<T>(static_cast<const From*>(data) + first * operand.row_stride,
-                   operand.row_stride, operand.column_stride, rows, columns, to, padded_rows,
-                   padded_columns);
-  });
-}
-
 template <class T>
 REGARD_INLINE KeyBlock<T> block_at(const AttentionTask& task, std::int64_t begin, int block_keys) {
   KeyBlock<T> block{};
@@ -65,39 +47,39 @@ template <class T, int kRows>
 REGARD_NOINLINE void provide_keys(const AttentionProblem& problem, const AttentionTask& task,
                                   const Workspace<T>& work, KeyBlock<T>& block) {
   if (block.keys) return;
-  const Operand& key = problem.key;
+  const StoredRows rows = keys_of(problem, task);
   const std::int64_t whole = block.count / kRows * kRows;
-  if (!is_readable_in_place<T>(key)) {
-    copy_rows(key, task.key, block.begin, block.count, problem.head_dim, work.keys,
+  if (!is_readable_in_place<T>(problem.key) || !lie_together(rows, block.begin, block.count)) {
+    copy_rows(rows, block.begin, block.count, problem.head_dim, work.keys,
               round_up(block.count, kRows), problem.head_dim);
     block.keys = work.keys;
     block.key_stride = problem.head_dim;
     block.tail_keys = work.keys + whole * problem.head_dim;
     return;
   }
-  block.keys = static_cast<const T*>(task.key) + block.begin * key.row_stride;
-  block.key_stride = key.row_stride;
+  block.keys = static_cast<const T*>(row_at(rows, block.begin));
+  block.key_stride = problem.key.row_stride;
   block.tail_keys = work.tail_keys;
   if (whole < block.count)
-    copy_rows(key, task.key, block.begin + whole, block.count - whole, problem.head_dim,
-              work.tail_keys, kRows, problem.head_dim);
+    copy_rows(rows, block.begin + whole, block.count - whole, problem.head_dim, work.tail_keys, kRows,
+              problem.head_dim);
 }
 
 template <class T, int kRows>
 REGARD_NOINLINE void provide_values(const AttentionProblem& problem, const AttentionTask& task,
                                     const Workspace<T>& work, KeyBlock<T>& block) {
   if (block.values) return;
-  const Operand& value = problem.value;
-  if (copies_values<T, kRows>(problem)) {
+  const StoredRows rows = values_of(problem, task);
+  if (copies_values<T, kRows>(problem) || !lie_together(rows, block.begin, block.count)) {
     const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
-    copy_rows(value, task.value, block.begin, block.count, problem.value_dim, work.values,
-              block.count, padded_value_dim);
+    copy_rows(rows, block.begin, block.count, problem.value_dim, work.values, block.count,
+              padded_value_dim);
     block.values = work.values;
     block.value_stride = padded_value_dim;
     return;
   }
-  block.values = static_cast<const T*>(task.value) + block.begin * value.row_stride;
-  block.value_stride = value.row_stride;
+  block.values = static_cast<const T*>(row_at(rows, block.begin));
+  block.value_stride = problem.value.row_stride;
 }
 
 // x - x is +0, all bits clear, for every finite x and for no other.

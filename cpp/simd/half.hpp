@@ -1,4 +1,4 @@
-// Elements of 16 bits as they are stored, and vectors loaded from and stored to any type.
+// Elements of 16 and 8 bits as they are stored, and vectors loaded from and stored to any type.
 //
 // float16: 1 sign, 5 exponent and 10 mantissa bits. bfloat16: the upper half of a float. Widening is
 // exact; narrowing rounds to nearest, ties to even, and keeps NaN a NaN.
@@ -32,6 +32,7 @@ REGARD_INLINE std::uint32_t bits_of_float(float value) {
 
 REGARD_INLINE float widen(float value) { return value; }
 REGARD_INLINE double widen(double value) { return value; }
+REGARD_INLINE float widen(std::int8_t value) { return value; }
 
 REGARD_INLINE float widen(BFloat16 value) {
   return float_of_bits(static_cast<std::uint32_t>(value.bits) << 16);
@@ -93,6 +94,22 @@ REGARD_INLINE void store_halves(BFloat16* to, Vec<float> value) {
 }
 
 #if REGARD_VECTOR_BYTES == 64
+REGARD_INLINE Vec<float> load_bytes(const std::int8_t* from) {
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+#elif REGARD_VECTOR_BYTES == 32
+REGARD_INLINE Vec<float> load_bytes(const std::int8_t* from) {
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+#else
+REGARD_INLINE Vec<float> load_bytes(const std::int8_t* from) {
+  return Vec<float>{widen(from[0]), widen(from[1]), widen(from[2]), widen(from[3])};
+}
+#endif
+
+#if REGARD_VECTOR_BYTES == 64
 REGARD_INLINE Vec<float> load_halves(const Float16* from) {
   return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
@@ -132,6 +149,8 @@ template <class T, class From>
 REGARD_INLINE Vec<T> load_as(const From* from) {
   if constexpr (sizeof(T) == sizeof(From)) {
     return load(from);
+  } else if constexpr (sizeof(T) == 4 && sizeof(From) == 1) {
+    return load_bytes(from);
   } else if constexpr (sizeof(T) == 4) {
     return load_halves(from);
   } else {
