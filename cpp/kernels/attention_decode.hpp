@@ -63,9 +63,11 @@ struct AttentionDecode {
       const std::uint32_t steps = see_block<Shape>(problem, task, key, work);
       if (steps == 0) continue;
       const DecodeBlock<Shape> block = decode_block<Shape>(problem, task, key, work);
-      score_steps<Shape>(block, steps, work);
+      Ahead ahead;
+      if (const std::int64_t next = key + Shape::kBlockKeys; next < key_end) look_ahead(problem, task, next, ahead);
+      score_steps<Shape>(block, steps, work, ahead);
       for (int row = 0; row < work.rows; ++row) weigh_row<Shape>(steps, row, work);
-      add_decode_values<Shape>(block, steps, key, work);
+      add_decode_values<Shape>(block, steps, key, work, ahead);
     }
   }
 
@@ -113,6 +115,15 @@ struct AttentionDecode {
   }
 
  private:
+  // What is copied is read in order, which the processor follows by itself.
+  static void look_ahead(const AttentionProblem& problem, const AttentionTask& task, std::int64_t key,
+                         Ahead& ahead) {
+    const std::int64_t left = task.kv_len - key;
+    const std::int64_t count = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
+    if (!copies_keys(problem)) ahead.add(keys_of(problem, task), key, count, problem.head_dim);
+    if (!copies_values(problem)) ahead.add(values_of(problem, task), key, count, problem.value_dim);
+  }
+
   static void join_decode_chunk(DecodeWorkspace<T>& work) {
     join_part(work, work);
     start_state(work.state, kDecodeLanes<T>);

@@ -2,6 +2,7 @@
 // pages) or, where columns are apart or do not fill vectors, over copies.
 #pragma once
 
+#include "decode_ahead.hpp"
 #include "decode_block.hpp"
 #include "decode_weights.hpp"
 #include "strip_setup.hpp"
@@ -46,7 +47,10 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
 // scores[row][key] of kLanes keys: squares of keys and dimensions, transposed in registers.
 template <class T, int kRows, class From>
 REGARD_NOINLINE void score_keys(const From* const* keys, std::int64_t padded_head_dim,
-                                const T* queries, T* scores, std::ptrdiff_t score_stride) {
+                                const T* queries, T* scores, std::ptrdiff_t score_stride,
+                                Ahead& ahead) {
+  constexpr int kAsked =
+      kAheadOfScores<From> * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(From)) / (4 * kLineBytes);
   Vec<T> acc[kRows];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) acc[r] = Vec<T>{};
@@ -55,11 +59,16 @@ REGARD_NOINLINE void score_keys(const From* const* keys, std::int64_t padded_hea
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes<T>; ++i) square[i] = load_as<T>(keys[i] + d);
     transpose<T>(square);
+    AskedLine asked = ahead.go_on();
 #pragma GCC unroll 16
-    for (int i = 0; i < kLanes<T>; ++i)
+    for (int i = 0; i < kLanes<T>; ++i) {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r)
         acc[r] = fma(square[i], broadcast(queries[r * padded_head_dim + d + i]), acc[r]);
+#pragma GCC unroll 8
+      for (int n = kAsked * i / kLanes<T>; n < kAsked * (i + 1) / kLanes<T>; ++n) ahead.ask(asked);
+    }
+    ahead.stop(asked);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) store(scores + r * score_stride, acc[r]);
@@ -77,8 +86,9 @@ struct QuantizedKeys {
 template <int kRows>
 REGARD_NOINLINE void score_quantized_keys(const QuantizedKeys (&keys)[2], const float* centers,
                                           std::int64_t head_dim, const float* queries,
-                                          std::ptrdiff_t score_stride) {
+                                          std::ptrdiff_t score_stride, Ahead& ahead) {
   constexpr int kWidth = kLanes<float>;
+  constexpr int kQuartersAsked = kAheadOfScores<std::int8_t> * 2 * kWidth * 4 / kLineBytes;
   Vec<float> acc[2][kRows];
 #pragma GCC unroll 2
   for (int v = 0; v < 2; ++v)
@@ -95,7 +105,9 @@ REGARD_NOINLINE void score_quantized_keys(const QuantizedKeys (&keys)[2], const 
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i) dims[v][i] = as_bits<float>(square[i]);
     }
-    for (int i = 0; i < kWidth; ++i)
+    AskedLine asked = ahead.go_on();
+    for (int i = 0; i < kWidth; ++i) {
+      ahead.ask_quarters<kQuartersAsked>(i, asked);
 #pragma GCC unroll 4
       for (int byte = 0; byte < 4; ++byte) {
         const std::int64_t column = d + 4 * i + byte;
@@ -110,6 +122,8 @@ REGARD_NOINLINE void score_quantized_keys(const QuantizedKeys (&keys)[2], const 
             acc[v][r] = fma(key, broadcast(queries[r * head_dim + column]), acc[v][r]);
         }
       }
+    }
+    ahead.stop(asked);
   }
 #pragma GCC unroll 2
   for (int v = 0; v < 2; ++v)
@@ -119,12 +133,13 @@ REGARD_NOINLINE void score_quantized_keys(const QuantizedKeys (&keys)[2], const 
 
 template <class Shape, int kRows>
 REGARD_NOINLINE void score_quantized_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
-                                           const DecodeWorkspace<float>& work) {
+                                           const DecodeWorkspace<float>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
   QuantizedKeys keys[2];
   int waiting = 0;
   const auto score = [&] {
-    score_quantized_keys<kRows>(keys, block.key_centers, work.padded_head_dim, work.queries, kBlock);
+    score_quantized_keys<kRows>(keys, block.key_centers, work.padded_head_dim, work.queries, kBlock,
+                                ahead);
     waiting = 0;
   };
   for_steps<Shape>(steps, [&](int begin) {
@@ -151,12 +166,12 @@ REGARD_NOINLINE void score_quantized_steps(const DecodeBlock<Shape>& block, std:
 
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
-                                 const DecodeWorkspace<T>& work) {
+                                 const DecodeWorkspace<T>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
   for_rows(work.rows, [&](auto rows) {
     if constexpr (sizeof(T) == 4) {
       if (block.key_element == Element::int8) 
-        return score_quantized_steps<Shape, rows.value>(block, steps, work);
+        return score_quantized_steps<Shape, rows.value>(block, steps, work, ahead);
     }
     with_input_element<T>(block.key_element, [&](auto element) {
       using From = typename decltype(element)::Type;
@@ -169,7 +184,7 @@ REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t 
           for (int i = 0; i < kLanes<T>; ++i)
             keys[i] = first + (k + i < last ? k + i : last) * block.key_stride;
           score_keys<T, rows.value>(keys, work.padded_head_dim, work.queries,
-                                    work.scores + begin + k, kBlock);
+                                    work.scores + begin + k, kBlock, ahead);
         }
       });
     });
@@ -187,8 +202,10 @@ REGARD_INLINE Vec<T> load_value(const From* from, const float* scales, int row) 
 // Where kSelect, a key whose weight is exactly -0.0 (hidden) is left out instead of multiplied.
 template <class Shape, int kRows, int kPanel, bool kSelect, class From, class T = typename Shape::Element>
 REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, std::int64_t panel, int begin, int end,
-                               std::uint32_t steps, const DecodeWorkspace<T>& work) {
+                               std::uint32_t steps, const DecodeWorkspace<T>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+  constexpr int kQuartersAsked =
+      kAheadOfValues<From> * kPanel * kLanes<T> * static_cast<int>(sizeof(From)) / kLineBytes;
   const std::ptrdiff_t stride = block.value_stride;
   Vec<T> acc[kRows][kPanel];
 #pragma GCC unroll 8
@@ -200,7 +217,9 @@ REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, std::int64_t pan
     const float* scales = block.value_scales[step / kStep];
     const int first = begin > step ? begin - step : 0;
     const int last = step + kStep < end ? kStep : end - step;
+    AskedLine asked = ahead.go_on();
     for (int k = first; k < last; ++k) {
+      ahead.ask_quarters<kQuartersAsked>(k, asked);
       Vec<T> value[kPanel];
 #pragma GCC unroll 4
       for (int p = 0; p < kPanel; ++p)
@@ -213,6 +232,7 @@ REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, std::int64_t pan
         for (int p = 0; p < kPanel; ++p) acc[r][p] = fma(value[p], broadcast(weight), acc[r][p]);
       }
     }
+    ahead.stop(asked);
   });
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -243,7 +263,7 @@ REGARD_NOINLINE bool decode_values_are_finite(const DecodeBlock<Shape>& block, i
 
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void add_decode_values(const DecodeBlock<Shape>& block, std::uint32_t steps,
-                                       std::int64_t key, DecodeWorkspace<T>& work) {
+                                       std::int64_t key, DecodeWorkspace<T>& work, Ahead& ahead) {
   const int begin = static_cast<int>(clamp(work.seen.begin - key, 0, block.count));
   const int end = static_cast<int>(clamp(work.seen.end - key, 0, block.count));
   with_stored_element<T>(block.value_element, [&](auto element) {
@@ -255,7 +275,7 @@ REGARD_NOINLINE void add_decode_values(const DecodeBlock<Shape>& block, std::uin
       constexpr int kAccumulators = Shape::kRegisterCount / 2;
       constexpr int kPanel = static_cast<int>(clamp(kAccumulators / kRows, 1, 4));
       const auto add = [&](auto panel, auto select, std::int64_t d) {
-        add_panel<Shape, kRows, panel.value, select.value, From>(block, d, begin, end, steps, work);
+        add_panel<Shape, kRows, panel.value, select.value, From>(block, d, begin, end, steps, work, ahead);
       };
       const auto add_all = [&](auto select) {
         std::int64_t d = 0;

@@ -1,0 +1,112 @@
+// The next block's lines, asked for one by one while this block is computed.
+//
+// A decode waits for memory, and the processor looks only a few hundred instructions ahead: left alone,
+// it reads and computes by turns. Asked for evenly and in order, lines arrive all the time, most of them
+// by the prefetcher that follows such requests and has more of them under way than a core may have
+// loads. What was tried is in docs/performance.md.
+#pragma once
+
+#include "stored_rows.hpp"
+
+namespace regard {
+namespace {
+
+constexpr int kLineBytes = 64;
+// For every four lines of keys that scores read, so many are asked for meanwhile, and the rest of eight
+// for every four lines of values.
+template <class Stored>
+constexpr int kAheadOfScores = sizeof(Stored) == 1 ? 3 : 5;
+template <class Stored>
+constexpr int kAheadOfValues = 8 - kAheadOfScores<Stored>;
+
+// What the loops hold in registers meanwhile.
+struct AskedLine {
+  const char* line;
+  std::ptrdiff_t step;  // to the next line
+  std::int64_t left;    // lines of this row, this one included
+};
+
+class Ahead {
+ public:
+  // Rows that are read where they lie: `count` of them from the row `first` on.
+  void add(const StoredRows& rows, std::int64_t first, std::int64_t count, std::int64_t columns) {
+    const std::int64_t bytes = bytes_of(rows.operand.element);
+    for (std::int64_t row = first, end = first + count; row < end;) {
+      std::int64_t together = end - row;
+      if (rows.page_rows != 0 && rows.page_rows - row % rows.page_rows < together)
+        together = rows.page_rows - row % rows.page_rows;
+      if (rows.scales) add_run(scales_at(rows, row), 0, together * 4, 1);
+      add_run(row_at(rows, row), rows.operand.row_stride * bytes, columns * bytes, together);
+      row += together;
+    }
+  }
+
+  // Where to ask, and, after a number of `ask`, where that has led. At the end of a run of rows, `ask`
+  // stays until the next `go_on`.
+  __attribute__((always_inline)) AskedLine go_on() {
+    if (__builtin_expect(rows_ == 0, false)) next_run();
+    return at_;
+  }
+  void stop(AskedLine at) { at_ = at; }
+
+  __attribute__((always_inline)) void ask(AskedLine& at) {
+    __builtin_prefetch(at.line, 0, 2);
+    at.line += at.step;
+    if (__builtin_expect(--at.left > 0, true)) return;
+    if (--rows_ > 0) {
+      at.line += gap_;
+      at.left = lines_of_row_;
+    } else {
+      at = nothing();
+    }
+  }
+
+  // So many quarters of a line on average over four turns.
+  template <int kQuarters>
+  __attribute__((always_inline)) void ask_quarters(int turn, AskedLine& at) {
+#pragma GCC unroll 8
+    for (int n = 0; n < kQuarters / 4; ++n) ask(at);
+    if (turn % 4 < kQuarters % 4) ask(at);
+  }
+
+ private:
+  struct Run {
+    const char* first;
+    std::ptrdiff_t stride;
+    std::int64_t lines_of_row;
+    std::int64_t rows;
+  };
+
+  void add_run(const void* first, std::ptrdiff_t stride, std::int64_t row_bytes, std::int64_t rows) {
+    if (stride == row_bytes) {
+      row_bytes *= rows;
+      rows = 1;
+    }
+    runs_[run_count_++] = {static_cast<const char*>(first), stride,
+                           (row_bytes + kLineBytes - 1) / kLineBytes, rows};
+  }
+
+  __attribute__((noinline)) void next_run() {
+    if (run_ == run_count_) return;
+    const Run& run = runs_[run_++];
+    at_ = {run.first, kLineBytes, run.lines_of_row};
+    lines_of_row_ = run.lines_of_row;
+    gap_ = run.stride - run.lines_of_row * kLineBytes;
+    rows_ = run.rows;
+  }
+
+  // A line that is there: what is not would be looked for in the page tables every time.
+  AskedLine nothing() { return {reinterpret_cast<const char*>(this), 0, INT64_MAX}; }
+
+  AskedLine at_ = nothing();
+  std::ptrdiff_t gap_ = 0;  // from the end of a row to the next
+  std::int64_t lines_of_row_ = 0;
+  std::int64_t rows_ = 0;  // of the run at hand, yet to be asked for
+  int run_ = 0;
+  int run_count_ = 0;
+  // A block's rows lie in at most 7 pages of at least 16; keys, values, and the scales of both.
+  Run runs_[28];
+};
+
+}  // namespace
+}  // namespace regard
