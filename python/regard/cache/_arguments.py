@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._inputs import as_array, count, integers
+from regard._inputs import as_array, as_mask, count, integers
 from regard._storage import stored
 
 if TYPE_CHECKING:
@@ -104,6 +104,36 @@ def fitting_query(geometry: Geometry, query: ArrayLike) -> Array:
             f"{shape}"
         )
     return array
+
+
+def mask_of_all(mask: ArrayLike | None, length: int) -> Array | None:
+    """Return a mask that speaks of all positions, where there are slots for more or fewer."""
+    array = as_mask(mask)
+    if array is not None and array.ndim and array.shape[-1] not in (1, length):
+        raise ValueError(
+            f"mask must have a column for each of the {length} positions from 0 on, got shape "
+            f"{array.shape}"
+        )
+    return array
+
+
+def size_of_pages(page_size: int | None, window: int | None, path: object) -> int | None:
+    """Return how many tokens a page holds, where there are pages."""
+    if page_size is None:
+        return None
+    size = count("page_size", page_size, minimum=16)
+    if size % 16:
+        raise ValueError(f"page_size must be a multiple of 16, got {size}")
+    if window is not None:
+        raise ValueError(
+            f"page_size must be None with a window, got {size}: a ring of slots does not grow"
+        )
+    if path is not None:
+        raise ValueError(
+            f"page_size must be None with a path, got {size}: pages are in memory, and a file "
+            "keeps a cache without pages"
+        )
+    return size
 
 
 def window_size(window: int | None, sink_tokens: int) -> tuple[int | None, int]:

@@ -1,0 +1,71 @@
+"""Numbers in 8 bits: a scale for each row, and the keys' distance from a center.
+
+A row r of values is stored as integers ``round(r / s)``, half to even, with ``s = max|r| / 127``:
+none is off by more than ``s / 2``. A key is stored likewise, as its distance from the center of its
+batch entry and head: the mean of the first keys that were appended there. Keys of real models have
+an offset that all tokens share, which would make scales coarse (Zhang et al. 2024, "SageAttention",
+who take it away for one call; `docs/numerics.md` has what it does here).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard.cache._rows import SCALE_TYPE, Rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+# The scale of a row of zeros, and the least of any: smaller ones would not be precise themselves.
+_LEAST = np.finfo(SCALE_TYPE).smallest_normal
+
+
+def quantised(
+    keys: Array, values: Array, lengths: Array, counts: Array, centers: Array
+) -> tuple[Rows, Array]:
+    """Return new tokens as they are stored, and the centers of all entries from now on.
+
+    `lengths` says how many tokens each entry has, and `counts` how many of the new ones are real.
+    What is not real may be anything.
+    """
+    # What is not finite is found below.
+    with np.errstate(all="ignore"):
+        keys, values = keys.astype(SCALE_TYPE, copy=False), values.astype(SCALE_TYPE, copy=False)
+        new = keys.shape[2]
+        if int(counts.min()) < new:
+            is_real = (np.arange(new) < counts[:, None])[:, None, :, None]
+            keys, values = np.where(is_real, keys, 0), np.where(is_real, values, 0)
+        if not lengths.all():
+            centers = _with_first(
+                centers, keys, np.flatnonzero((lengths == 0) & (counts > 0)), counts
+            )
+        stored_keys, key_scales = _rounded("key", keys, keys - centers[:, :, None])
+        stored_values, value_scales = _rounded("value", values, values)
+    return Rows(stored_keys, stored_values, key_scales, value_scales), centers
+
+
+def _with_first(centers: Array, keys: Array, starting: Array, counts: Array) -> Array:
+    """Return centers in which the entries that begin have their own."""
+    centers = centers.copy()
+    for entry in starting:
+        # In this layout the sum's order, and so its bits, depend on the entry's own tokens alone.
+        own = np.ascontiguousarray(keys[entry, :, : counts[entry]])
+        centers[entry] = own.mean(axis=1, dtype=np.float64)
+    return centers
+
+
+def _rounded(name: str, given: Array, rows: Array) -> tuple[Array, Array]:
+    """Return rows as integers and their scales."""
+    scales = np.maximum.reduce(np.abs(rows), axis=-1, keepdims=True)
+    scales /= 127
+    np.maximum(scales, _LEAST, out=scales)
+    if not np.maximum.reduce(scales, axis=None) < np.inf:
+        bad = given[~np.isfinite(given)]
+        got = bad[0] if bad.size else "numbers that are further apart than float32 can hold"
+        raise ValueError(f"{name} must be finite in float32 to be stored as int8, got {got}")
+    distances = rows / scales
+    return np.rint(distances, out=distances).astype(np.int8), scales[..., 0]
