@@ -6,7 +6,6 @@ import textwrap
 import numpy as np
 import pytest
 
-import core_stand_in  # noqa: F401
 import regard
 import regard._core
 from command_line import COMMAND, ENVIRONMENT, NO_TORCH

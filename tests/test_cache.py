@@ -141,13 +141,13 @@ def test_growth_is_amortised_and_capacity_is_not_exceeded():
 def test_keys_are_not_copied_by_a_call(sizes, monkeypatch):
     cache, seen = regard.KVCache(2, 2, 8, 5, **sizes), []
     cache.append(*tokens(0, 2, 9))
-    call = regard._core.attention
+    call = regard._core.attention_cached
 
     def look(query, key, value, *rest, **options):
         seen.extend([key, value])
         return call(query, key, value, *rest, **options)
 
-    monkeypatch.setattr("regard._core.attention", look)
+    monkeypatch.setattr("regard._core.attention_cached", look)
     cache.attend(normal(0, 2, 2, 1, 8))
     held = cache._content.pool if sizes.get("page_size") else cache._content.slots
     for array, stored in zip(seen, held.rows.arrays, strict=False):

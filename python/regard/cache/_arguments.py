@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._inputs import as_array, as_mask, count, integers
+from regard._inputs import as_array, count, integers
 from regard._storage import stored
 
 if TYPE_CHECKING:
@@ -102,17 +102,6 @@ def fitting_query(geometry: Geometry, query: ArrayLike) -> Array:
         raise ValueError(
             f"query must be ({geometry.batch}, heads, q_len, {geometry.head_dim}), got shape "
             f"{shape}"
-        )
-    return array
-
-
-def mask_of_all(mask: ArrayLike | None, length: int) -> Array | None:
-    """Return a mask that speaks of all positions, where there are slots for more or fewer."""
-    array = as_mask(mask)
-    if array is not None and array.ndim and array.shape[-1] not in (1, length):
-        raise ValueError(
-            f"mask must have a column for each of the {length} positions from 0 on, got shape "
-            f"{array.shape}"
         )
     return array
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def attention(
     query: Array,
     rows: Rows,
+    kv_len: int,
     mask: ArrayLike | None,
     *,
     centers: Array | None,
@@ -38,19 +39,24 @@ def attention(
     out: Array | None = None,
     threads: Any = None,
 ) -> Any:
-    """Attend as `scaled_dot_product_attention` does, with queries of three or four axes.
+    """Attend to `kv_len` keys as `scaled_dot_product_attention` does.
 
-    With three, the batch is 1, and neither `out` nor the results have its axis. With `pages`, rows
-    are those of pages, and these are the pages of each entry.
+    Queries have three or four axes. With three, the batch is 1, and neither `out` nor the results
+    have its axis. With `pages`, rows are those of pages, and these are the pages of each entry.
     """
     # Rows are of our own making, and fine.
     if not _core.are_readable(query, query, query, mask):
         (query,), mask = as_stored_arrays(query=query), as_mask(mask)
     has_batch = query.ndim == 4
-    result = _core.attention(
+    result = _core.attention_cached(
         query if has_batch else query[None],
         rows.key,
         rows.value,
+        rows.key_scales,
+        centers,
+        rows.value_scales,
+        pages,
+        kv_len,
         mask,
         is_causal,
         query_offset,
@@ -64,10 +70,6 @@ def attention(
         return_lse,
         out[None] if isinstance(out, np.ndarray) and not has_batch else out,
         threads,
-        pages=pages,
-        key_scales=rows.key_scales,
-        key_centers=centers,
-        value_scales=rows.value_scales,
     )
     if has_batch:
         return result

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard import masks
-from regard._inputs import flag, integers
+from regard._inputs import as_mask, flag, integers
 from regard._merge import merge_attention_states
 from regard._storage import compute_type, result_type, stored
 from regard.cache import _call
-from regard.cache._arguments import mask_of_all
 from regard.cache._stretches import Entry, stretches
 
 if TYPE_CHECKING:
@@ -46,13 +45,14 @@ def attend(
     found = stretches(
         content.geometry, content.room, entries, query.shape[-2], _sides(window), causal=causal
     )
-    seen = mask_of_all(mask, content.longest)
+    seen = _check_mask(mask, content.longest)
     slots = content.slots
 
     def one(stretch: Stretch, number: int, query: Array, **more: Any) -> Any:
         return _call.attention(
             query,
             slots.rows.part(np.s_[:, :, stretch.slots]),
+            stretch.slots.stop - stretch.slots.start,
             _columns(seen, stretch),
             centers=slots.centers,
             is_causal=is_causal,
@@ -103,6 +103,16 @@ def _sides(window: Sides | None) -> Sides:
     masks.window(0, window=window)  # raises what is to be said of a wrong one
     left, right = (None if side is None else int(side) for side in window)
     return left, right
+
+
+def _check_mask(mask: ArrayLike | None, length: int) -> Array | None:
+    array = as_mask(mask)
+    if array is not None and array.ndim and array.shape[-1] not in (1, length):
+        raise ValueError(
+            f"mask must have a column for each of the {length} positions, those that are evicted "
+            f"among them, got shape {array.shape}"
+        )
+    return array
 
 
 def _columns(mask: Array | None, stretch: Stretch) -> Array | None:
