@@ -20,7 +20,7 @@ def dequantised(cache, dtype, target):
     Computed exactly and rounded once, but for the target that has no fused multiply-add.
     """
     slots = cache._content.slots
-    with np.errstate(invalid="ignore"):  # slots that nobody has written to
+    with np.errstate(all="ignore"):  # slots that nobody has written to
         rows = slots.rows.part(np.s_[:, :, : len(cache)])
         wide = np.dtype(dtype) if target == "baseline" else np.dtype(np.longdouble)
         key, value, key_scales, value_scales = (array.astype(wide) for array in rows.arrays)
