@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard import _core
 from regard._inputs import as_array, count, integers
 from regard._storage import stored
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 def new_tokens(geometry: Geometry, key: ArrayLike, value: ArrayLike) -> tuple[Array, Array]:
     """Return key and value with all four axes."""
-    keys, values = stored("key", key), stored("value", value)
+    if _core.are_readable(key, value, value, None):
+        keys, values = np.asarray(key), np.asarray(value)
+    else:
+        keys, values = stored("key", key), stored("value", value)
     fitting_keys = _with_batch(geometry, keys, geometry.head_dim)
     if fitting_keys is None:
         raise ValueError(

@@ -43,9 +43,20 @@ def quantised(
             centers = _with_first(
                 centers, keys, np.flatnonzero((lengths == 0) & (counts > 0)), counts
             )
-        stored_keys, key_scales = _rounded("key", keys, keys - centers[:, :, None])
-        stored_values, value_scales = _rounded("value", values, values)
-    return Rows(stored_keys, stored_values, key_scales, value_scales), centers
+        if keys.shape == values.shape:  # one token's time is that of the calls, not of the numbers
+            both = np.empty((2, *keys.shape), SCALE_TYPE)
+            np.subtract(keys, centers[:, :, None], out=both[0])
+            both[1] = values
+            (key_rows, value_rows), (key_scales, value_scales) = _rounded(both)
+        else:
+            key_rows, key_scales = _rounded(keys - centers[:, :, None])
+            value_rows, value_scales = _rounded(values)
+    for name, given, scales in (("key", keys, key_scales), ("value", values, value_scales)):
+        if not np.maximum.reduce(scales, axis=None) < np.inf:
+            bad = given[~np.isfinite(given)]
+            got = bad[0] if bad.size else "numbers that are further apart than float32 can hold"
+            raise ValueError(f"{name} must be finite in float32 to be stored as int8, got {got}")
+    return Rows(key_rows, value_rows, key_scales, value_scales), centers
 
 
 def _with_first(centers: Array, keys: Array, starting: Array, counts: Array) -> Array:
@@ -58,14 +69,10 @@ def _with_first(centers: Array, keys: Array, starting: Array, counts: Array) -> 
     return centers
 
 
-def _rounded(name: str, given: Array, rows: Array) -> tuple[Array, Array]:
+def _rounded(rows: Array) -> tuple[Array, Array]:
     """Return rows as integers and their scales."""
     scales = np.maximum.reduce(np.abs(rows), axis=-1, keepdims=True)
     scales /= 127
     np.maximum(scales, _LEAST, out=scales)
-    if not np.maximum.reduce(scales, axis=None) < np.inf:
-        bad = given[~np.isfinite(given)]
-        got = bad[0] if bad.size else "numbers that are further apart than float32 can hold"
-        raise ValueError(f"{name} must be finite in float32 to be stored as int8, got {got}")
     distances = rows / scales
     return np.rint(distances, out=distances).astype(np.int8), scales[..., 0]
