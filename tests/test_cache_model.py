@@ -83,7 +83,8 @@ class Caches(RuleBasedStateMachine):
     @rule(data=st.data())
     def drop(self, data):
         if len(self.pairs) > 1:
-            self.pairs.pop(data.draw(st.integers(1, len(self.pairs) - 1)))
+            cache, _ = self.pairs.pop(data.draw(st.integers(1, len(self.pairs) - 1)))
+            cache.close()  # hypothesis may hold what it has drawn
 
     @rule(mode=st.sampled_from(["r", "r+"]))
     def open_again(self, mode):
