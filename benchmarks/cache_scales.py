@@ -24,6 +24,10 @@ from models.vocabulary import gguf_tokenizer
 TEXT = pathlib.Path(__file__).parent.parent / "README.md"
 TOKENS, QUERIES = 1024, 64
 FIRST = (1, 4, 64, TOKENS)
+CENTERS = {
+    "mean": lambda keys: keys.mean(2, keepdims=True),
+    "middle": lambda keys: (keys.max(2, keepdims=True) + keys.min(2, keepdims=True)) / 2,
+}
 
 
 def main():
@@ -34,15 +38,16 @@ def main():
     print(f"SmolLM2-135M, {len(text)} tokens of {TEXT.name}, the last {QUERIES} queries")
     print("| keys' scales | center | values' scales | lowest cosine | mean of 1 - cosine |")
     print("|---|---|---|---|---|")
-    cases = [("row", None, "row"), *[("row", first, "row") for first in FIRST]]
-    cases += [("channel", None, "row"), *[("channel", first, "row") for first in FIRST[2:]]]
-    cases += [("row", 64, "none"), ("channel", 64, "none"), ("none", None, "row")]
-    for by, first, values_by in cases:
-        cosines = np.concatenate([compared(*layer, by, first, values_by) for layer in layers])
-        center = "none" if first is None else f"of the first {first}"
-        print(
-            f"| {by} | {center} | {values_by} | {cosines.min():.6f} | {(1 - cosines).mean():.2e} |"
-        )
+    cases = [("row", "none", 0), ("channel", "none", 0)]
+    cases += [("row", kind, first) for kind in CENTERS for first in FIRST]
+    cases += [("channel", kind, 64) for kind in CENTERS]
+    for by, kind, first in cases:
+        cosines = np.concatenate([compared(*layer, by, kind, first, "row") for layer in layers])
+        center = f"{kind} of the first {first}" if first else "none"
+        print(f"| {by} | {center} | row | {cosines.min():.5f} | {(1 - cosines).mean():.1e} |")
+    for values_by in ("none", "row", "channel"):
+        cosines = np.concatenate([compared(*each, "none", "none", 0, values_by) for each in layers])
+        print(f"| none | none | {values_by} | {cosines.min():.5f} | {(1 - cosines).mean():.1e} |")
 
 
 def seen_by_attention(model, text):
@@ -60,10 +65,10 @@ def seen_by_attention(model, text):
     return layers
 
 
-def compared(query, key, value, by, first, values_by):
+def compared(query, key, value, by, kind, first, values_by):
     """Return the cosine of each head's output for each query."""
-    center = 0 if first is None else key[:, :, :first].mean(2, keepdims=True)
-    rounded = rounding(key - center, by, first or 64) + center
+    center = CENTERS[kind](key[:, :, :first]) if first else 0
+    rounded = rounding(key - center, by, 64) + center
     offset = key.shape[2] - query.shape[2]
     arrays = (key, value), (rounded, rounding(value, values_by, 64))
     exact, output = (
@@ -79,7 +84,7 @@ def rounding(rows, by, first):
         return rows
     largest = abs(rows).max(-1, keepdims=True)
     if by == "channel":
-        largest = abs(rows[:, :, : max(first, 64)]).max(2, keepdims=True)
+        largest = abs(rows[:, :, :first]).max(2, keepdims=True)
     scales = np.maximum(largest / 127, np.finfo(np.float32).smallest_normal)
     return np.clip(np.rint(rows / scales), -127, 127) * scales
 

@@ -34,6 +34,11 @@ def in_8_bits(rows):
     return np.round((rows / scales.astype(np.float32)).astype(np.float64)) * scales
 
 
+def middle(keys):
+    """What keys (heads, tokens, dim) are stored as the distance from."""
+    return ((keys.max(1).astype(np.float64) + keys.min(1)) / 2).astype(np.float32)
+
+
 class Model:
     """The tokens of each entry, as the cache stores them: what is in 8 bits as float64."""
 
@@ -62,9 +67,8 @@ class Model:
         if not key.shape[1]:
             return key, value
         if not self.lengths[b]:
-            mean = np.ascontiguousarray(key).mean(1, keepdims=True, dtype=np.float64)
             self.centers = list(self.centers)
-            self.centers[b] = mean.astype(np.float32)
+            self.centers[b] = middle(key)[:, None]
         return in_8_bits(key - self.centers[b]) + self.centers[b], in_8_bits(value)
 
     def truncate(self, lengths):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import regard
-from cache_model import Model, assert_answers, in_8_bits, normal, tokens
+from cache_model import Model, assert_answers, in_8_bits, middle, normal, tokens
 from reference import assert_same_bits
 from test_cache import OPTIONS
 
@@ -87,7 +87,7 @@ def test_windows_and_types(sizes, half, target):
 @pytest.mark.parametrize("given", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("page_size", [None, 16])
 def test_rounding(given, page_size):
-    """To the nearest of 255 steps a row, half to even, of keys as distances from their mean."""
+    """To the nearest of 255 steps a row, half to even, of keys as distances from a center."""
     key = keys_with_offset(0, 1, 2, 30, 8).astype(given)
     value = normal(1, 1, 2, 30, 5).astype(given)
     value[0, 0, 3], value[0, 1, 4] = [127, 0.5, 1.5, 2.5, -2.5], 0
@@ -97,7 +97,7 @@ def test_rounding(given, page_size):
     key, value = key.astype(np.float32), value.astype(np.float32)
     content = cache._content
     centers = (content if page_size else content.slots).centers
-    assert_same_bits(centers[0], key[0, :, :20].mean(1, dtype=np.float64).astype(np.float32))
+    assert_same_bits(centers[0], middle(key[0, :, :20]))
     if page_size:
         parts = content.pool.rows.part(content.table[0]).arrays
         parts = [np.moveaxis(part, 1, 0).reshape(2, -1, *part.shape[3:])[:, :30] for part in parts]

@@ -50,7 +50,8 @@ class KVCache(Readable):
         the room is unused, and while it grows the old room stays beside the new one.
     dtype : dtype, default float32
         What keys and values are stored as: float16, bfloat16 (of the package ml_dtypes, or its
-        name), float32 or float64.
+        name), float32, float64, or int8, which is a quarter of float32: see the notes. Results
+        have the result type of the query and of this, and of the query alone with int8.
     window : int, optional
         Every query sees this many of the last tokens, its own among them, as with the option
         ``window=(window - 1, 0)`` of `scaled_dot_product_attention`; what no coming query sees is
@@ -58,6 +59,11 @@ class KVCache(Readable):
     sink_tokens : int, default 0
         With a window, this many of the first tokens are kept and seen too (Xiao et al. 2024,
         "Efficient Streaming Language Models with Attention Sinks").
+    page_size : int, optional
+        A multiple of 16: memory is taken in pages of so many tokens, of which each entry has a
+        table. Growing copies nothing, `reorder` and `fork` share pages, and `truncate` gives them
+        back: of a prompt that many texts begin with, there is one copy. In memory and without a
+        window only. A capacity is a limit then, and takes nothing beforehand.
     path : path-like, optional
         A file to make and to keep everything in: it is mapped into memory, may be larger than
         memory, and can be opened again with `KVCache.open`.
@@ -67,7 +73,7 @@ class KVCache(Readable):
     TypeError
         If an argument has the wrong type, or `dtype` is none that can be stored.
     ValueError
-        If a size is out of range.
+        If a size is out of range, or `page_size` is given with a window or a path.
     FileExistsError
         If there is a file at `path`.
     OSError
@@ -86,6 +92,13 @@ class KVCache(Readable):
     stored as `dtype`. With one, the ring of slots is attended to in up to three parts, which are
     joined as by `merge_attention_states`: results are equal up to rounding, and how they round
     depends on where the ring stands.
+
+    In pages or not, results have the same bits. With int8, each key and value is a row of integers
+    from -127 to 127 and a scale, the largest of its numbers through 127. Keys are stored as their
+    distance from a center, in each channel the middle between the largest and the least of the
+    first keys that an entry was given; it is kept until the entry is truncated to nothing. Results
+    have the bits of a call with the numbers that this stands for. What is not finite cannot be
+    stored.
 
     A call that raises leaves the cache as it was. Calls that change a cache must not run beside
     others on it.
@@ -117,6 +130,16 @@ class KVCache(Readable):
     ...     cache.append(*rng.standard_normal((2, 2, 1, 64)))
     >>> len(cache), cache.nbytes
     (1000, 6144)
+
+    A prompt that is held once, and two texts that begin with it:
+
+    >>> prompt = regard.KVCache(1, 2, 64, page_size=16, dtype="int8")
+    >>> prompt.append(*rng.standard_normal((2, 2, 100, 64)))
+    >>> texts = [prompt.fork(), prompt.fork()]
+    >>> for text in texts:
+    ...     text.append(*rng.standard_normal((2, 2, 1, 64)))
+    >>> prompt.lengths, texts[0].lengths
+    (array([100]), array([101]))
     """
 
     def __init__(
@@ -225,8 +248,9 @@ class KVCache(Readable):
         TypeError
             If an argument has the wrong type.
         ValueError
-            If shapes disagree, `lengths` are beyond what was given, the capacity is exceeded, or
-            the cache is closed or was opened for reading.
+            If shapes disagree, `lengths` are beyond what was given, the capacity is exceeded, a
+            number is not finite that is to be stored as int8, or the cache is closed or was opened
+            for reading.
         MemoryError, OSError
             If there is no room to grow in memory or on the disk.
 
@@ -281,7 +305,7 @@ class KVCache(Readable):
         batch_indices : array_like of int
             Entry ``i`` becomes what entry ``batch_indices[i]`` was. Indices may repeat, and the
             cache's batch becomes as many as there are. What is kept is copied to new room, unless
-            nothing changes.
+            nothing changes; pages are shared instead.
 
         Raises
         ------
@@ -310,6 +334,7 @@ class KVCache(Readable):
 
         Nothing is copied until one of the two is appended to or reordered; the one that is copies
         then. The fork of a cache in a file is in memory as soon as one of the two is written to.
+        Of a cache in pages, only the last page is copied, where it is not full.
 
         Examples
         --------

@@ -2,9 +2,10 @@
 
 A row r of values is stored as integers ``round(r / s)``, half to even, with ``s = max|r| / 127``:
 none is off by more than ``s / 2``. A key is stored likewise, as its distance from the center of its
-batch entry and head: the mean of the first keys that were appended there. Keys of real models have
-an offset that all tokens share, which would make scales coarse (Zhang et al. 2024, "SageAttention",
-who take it away for one call; `docs/numerics.md` has what it does here).
+batch entry and head: in each channel the middle between the largest and the least of the first keys
+that were appended there. Keys of real models have an offset that all tokens share, which would make
+scales coarse (Zhang et al. 2024, "SageAttention", who take the mean away for one call; a few large
+keys move a mean, and `docs/numerics.md` has what the middle does here).
 """
 
 from __future__ import annotations
@@ -63,9 +64,8 @@ def _with_first(centers: Array, keys: Array, starting: Array, counts: Array) -> 
     """Return centers in which the entries that begin have their own."""
     centers = centers.copy()
     for entry in starting:
-        # In this layout the sum's order, and so its bits, depend on the entry's own tokens alone.
-        own = np.ascontiguousarray(keys[entry, :, : counts[entry]])
-        centers[entry] = own.mean(axis=1, dtype=np.float64)
+        own = keys[entry, :, : counts[entry]]
+        centers[entry] = own.max(axis=1) / 2 + own.min(axis=1) / 2
     return centers
 
 
