@@ -27,13 +27,27 @@ def visible(q_len, kv_len, offset, window, sink_tokens):
     return (keys > positions - window) | (keys < sink_tokens)
 
 
+def in_8_bits(rows):
+    """Float32 rows rounded to 255 steps each, half to even, as float64."""
+    scales = np.abs(rows).max(-1, keepdims=True) / np.float32(127)
+    scales = np.maximum(scales, np.finfo(np.float32).smallest_normal).astype(np.float64)
+    return np.round((rows / scales.astype(np.float32)).astype(np.float64)) * scales
+
+
+def middle(keys):
+    """What keys (heads, tokens, dim) are stored as the distance from."""
+    return ((keys.max(1).astype(np.float64) + keys.min(1)) / 2).astype(np.float32)
+
+
 class Model:
-    """The tokens of each entry, as the cache stores them."""
+    """The tokens of each entry, as the cache stores them: what is in 8 bits as float64."""
 
     def __init__(self, batch, kv_heads, head_dim, value_dim, dtype, window=None, sink_tokens=0):
         self.dtype, self.window, self.sink_tokens = dtype, window, sink_tokens
-        self.keys = [np.empty((kv_heads, 0, head_dim), dtype) for _ in range(batch)]
-        self.values = [np.empty((kv_heads, 0, value_dim), dtype) for _ in range(batch)]
+        held = np.float64 if dtype == np.int8 else dtype
+        self.keys = [np.empty((kv_heads, 0, head_dim), held) for _ in range(batch)]
+        self.values = [np.empty((kv_heads, 0, value_dim), held) for _ in range(batch)]
+        self.centers = [None] * batch
 
     @property
     def lengths(self):
@@ -42,16 +56,28 @@ class Model:
     def append(self, key, value, lengths=None):
         counts = [key.shape[2]] * len(self.keys) if lengths is None else lengths
         for b, count in enumerate(counts):
-            new = [array[b, :, :count].astype(self.dtype) for array in (key, value)]
+            new = [array[b, :, :count] for array in (key, value)]
+            if self.dtype == np.int8:
+                new = self._in_8_bits(b, *(array.astype(np.float32) for array in new))
+            new = [array.astype(self.keys[b].dtype) for array in new]
             self.keys[b] = np.concatenate([self.keys[b], new[0]], axis=1)
             self.values[b] = np.concatenate([self.values[b], new[1]], axis=1)
+
+    def _in_8_bits(self, b, key, value):
+        if not key.shape[1]:
+            return key, value
+        if not self.lengths[b]:
+            self.centers = list(self.centers)
+            self.centers[b] = middle(key)[:, None]
+        return in_8_bits(key - self.centers[b]) + self.centers[b], in_8_bits(value)
 
     def truncate(self, lengths):
         self.keys = [key[:, :length] for key, length in zip(self.keys, lengths, strict=True)]
         self.values = [v[:, :length] for v, length in zip(self.values, lengths, strict=True)]
 
     def reorder(self, indices):
-        self.keys, self.values = ([x[i] for i in indices] for x in (self.keys, self.values))
+        parts = self.keys, self.values, self.centers
+        self.keys, self.values, self.centers = ([x[i] for i in indices] for x in parts)
 
     def fork(self):
         fork = object.__new__(Model)
@@ -71,6 +97,8 @@ class Model:
             mask = np.broadcast_to(mask[..., :kv_len], (*mask.shape[:-2], *seen.shape))
             mask = mask & seen if mask.dtype == bool else np.where(seen, mask, -np.inf)
         arrays = query, self.keys[b], self.values[b]
+        if self.dtype == np.int8:  # dequantised in the query's type
+            arrays = query, *(array.astype(query.dtype) for array in arrays[1:])
         want = reference.expected(*arrays, mask, **options)
         return want if self.window is None else self._joined(want, arrays, options)
 

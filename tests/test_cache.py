@@ -137,24 +137,30 @@ def test_growth_is_amortised_and_capacity_is_not_exceeded():
     assert regard.KVCache(1, 1, 4, capacity=1000).nbytes == 1000 * 2 * 4 * 4
 
 
-def test_keys_are_not_copied_by_a_call(monkeypatch):
-    cache, seen = regard.KVCache(2, 2, 8, 5), []
+@pytest.mark.parametrize("sizes", [{}, {"dtype": "int8"}, {"page_size": 16}])
+def test_keys_are_not_copied_by_a_call(sizes, monkeypatch):
+    cache, seen = regard.KVCache(2, 2, 8, 5, **sizes), []
     cache.append(*tokens(0, 2, 9))
+    call = regard._core.attention_cached
 
     def look(query, key, value, *rest, **options):
         seen.extend([key, value])
-        return sdpa(query, key, value, *rest, **options)
+        return call(query, key, value, *rest, **options)
 
-    monkeypatch.setattr("regard.cache._cache.scaled_dot_product_attention", look)
+    monkeypatch.setattr("regard._core.attention_cached", look)
     cache.attend(normal(0, 2, 2, 1, 8))
-    assert np.shares_memory(seen[0], cache._content.slots.key)
-    assert np.shares_memory(seen[1], cache._content.slots.value)
+    held = cache._content.pool if sizes.get("page_size") else cache._content.slots
+    for array, stored in zip(seen, held.rows.arrays, strict=False):
+        assert np.shares_memory(array, stored)
 
 
+@pytest.mark.parametrize("page_size", [None, 16])
 @pytest.mark.parametrize("window", [None, 4])
-def test_beams(window, storage, target):
+def test_beams(window, page_size, storage, target):
+    if window and page_size:
+        pytest.skip("a window's slots are not in pages")
     sizes = {"window": window, "sink_tokens": 2 if window else 0}
-    cache = regard.KVCache(2, 2, 8, 5, dtype=storage, **sizes)
+    cache = regard.KVCache(2, 2, 8, 5, dtype=storage, page_size=page_size, **sizes)
     model = Model(2, 2, 8, 5, storage, **sizes)
     for step, indices in enumerate([[0, 1], [1, 0], [1, 1, 0, 0], [3, 0, 2], [2, 2, 2], [0]]):
         key, value = tokens(step, cache.lengths.size, 3)
@@ -169,11 +175,12 @@ def test_beams(window, storage, target):
 
 @pytest.mark.parametrize("change", ["append", "reorder", "truncate"])
 @pytest.mark.parametrize("who", [0, 1])
-@pytest.mark.parametrize("where", ["memory", "file"])
-def test_forks_do_not_see_each_other(where, who, change, tmp_path):
-    path = tmp_path / "cache" if where == "file" else None
-    first = regard.KVCache(2, 2, 8, 5, path=path, capacity=40, dtype=np.float64)
-    model = Model(2, 2, 8, 5, np.dtype(np.float64))
+@pytest.mark.parametrize("where", ["memory", "file", "pages"])
+@pytest.mark.parametrize("dtype", ["float64", "int8"])
+def test_forks_do_not_see_each_other(dtype, where, who, change, tmp_path):
+    sizes = {"file": {"path": tmp_path / "cache"}, "pages": {"page_size": 16}}.get(where, {})
+    first = regard.KVCache(2, 2, 8, 5, capacity=40, dtype=dtype, **sizes)
+    model = Model(2, 2, 8, 5, np.dtype(dtype))
     first.append(*tokens(0, 2, 9))
     model.append(*tokens(0, 2, 9))
     caches, models = [first, first.fork()], [model, model.fork()]
@@ -197,16 +204,16 @@ def test_forks_do_not_see_each_other(where, who, change, tmp_path):
 def test_a_fork_copies_only_while_both_live():
     cache = regard.KVCache(1, 1, 4, capacity=50)
     fork = cache.fork()
-    key = cache._content.slots.key
-    assert fork._content.slots.key is key
+    key = cache._content.slots.rows.key
+    assert fork._content.slots.rows.key is key
     fork.append(np.ones((1, 1, 4)), np.ones((1, 1, 4)))
-    assert fork._content.slots.key is not key
+    assert fork._content.slots.rows.key is not key
     cache.append(np.ones((1, 1, 4)), np.ones((1, 1, 4)))
-    assert cache._content.slots.key is key
+    assert cache._content.slots.rows.key is key
     last = cache.fork()
     del cache
     last.append(np.ones((1, 1, 4)), np.ones((1, 1, 4)))
-    assert last._content.slots.key is key
+    assert last._content.slots.rows.key is key
 
 
 def test_a_prompt_is_shared_through_merging(target):

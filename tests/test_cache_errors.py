@@ -15,13 +15,19 @@ pytestmark = pytest.mark.usefixtures("silence")
 
 def make(kind, path):
     sizes = {"flat": {"capacity": 12}, "window": {"window": 3, "sink_tokens": 1, "capacity": 8}}
-    options = sizes.get(kind.removesuffix(" file"), {})
+    options = dict(sizes.get(kind.removeprefix("int8 ").removesuffix(" file"), {}))
+    options |= {"dtype": "int8"} if "int8" in kind else {}
+    options |= {"page_size": 16} if "pages" in kind else {}
     cache = regard.KVCache(2, 3, 8, 5, path=path if "file" in kind else None, **options)
     cache.append(*tokens(0, 2, 7, kv_heads=3), lengths=[7, 4])
     return cache
 
 
-@pytest.fixture(params=["flat", "window", "growing", "flat file", "window file", "growing file"])
+KINDS = ["flat", "window", "growing", "flat file", "window file", "growing file", "pages"]
+KINDS += ["int8 flat", "int8 window", "int8 growing file", "int8 pages"]
+
+
+@pytest.fixture(params=KINDS)
 def cache(request, tmp_path):
     """Each test must leave it as it was, in memory, in the file, and usable."""
     path = tmp_path / "cache"
@@ -72,6 +78,33 @@ APPEND = [
 def test_append(name, given, error, words, cache):
     with pytest.raises(error, match=says(*words)):
         cache.append(**pair(**{name: given}))
+
+
+INFINITE = [("key", np.nan), ("key", np.inf), ("value", -np.inf), ("value", np.nan), ("key", 1e39)]
+
+
+@pytest.mark.parametrize(("name", "number"), INFINITE)
+def test_what_has_no_scale(name, number, cache):
+    """Only what is stored: padding may be anything."""
+    given = pair(lengths=[2, 3])
+    given[name][1, 2, 3, 4] = number
+    if cache._content.geometry.is_quantised:
+        fork = cache.fork()
+        fork.append(**given)
+        assert np.isfinite(fork.attend(normal(0, 2, 3, 1, 8))).all()
+        given["lengths"] = [1, 4]
+        got = "nan" if np.isnan(number) else "inf"
+        with pytest.raises(ValueError, match=says(name, "finite", "int8", "float32", got)):
+            cache.append(**given)
+
+
+def test_keys_that_are_too_far_apart():
+    cache = regard.KVCache(1, 1, 4, dtype="int8")
+    cache.append(np.full((1, 1, 4), 3e38), np.ones((1, 1, 4)))
+    before = told(cache)
+    with pytest.raises(ValueError, match=says("key", "further apart", "float32")):
+        cache.append(np.full((1, 1, 4), -3e38), np.ones((1, 1, 4)))
+    assert told(cache) == before
 
 
 def test_beyond_capacity(tmp_path):
@@ -180,8 +213,15 @@ MAKE = [
     ({"sink_tokens": 2}, ValueError, ["sink_tokens", "window", "2"]),
     ({"window": 3, "sink_tokens": -1}, ValueError, ["sink_tokens", "-1"]),
     ({"window": 3, "sink_tokens": 2, "capacity": 5}, ValueError, ["capacity", "6", "5"]),
-    ({"dtype": np.int8}, TypeError, ["dtype", "float16", "int8"]),
-    ({"dtype": "int8"}, TypeError, ["dtype", "int8"]),
+    ({"dtype": np.uint8}, TypeError, ["dtype", "float16", "int8", "uint8"]),
+    ({"dtype": "int4"}, TypeError, ["dtype", "int4"]),
+    ({"page_size": 24}, ValueError, ["page_size", "16", "24"]),
+    ({"page_size": 0}, ValueError, ["page_size", "16", "0"]),
+    ({"page_size": -16}, ValueError, ["page_size", "16"]),
+    ({"page_size": 16.0}, TypeError, ["page_size", "float"]),
+    ({"page_size": True}, TypeError, ["page_size", "bool"]),
+    ({"page_size": 16, "window": 3}, ValueError, ["page_size", "None", "window"]),
+    ({"page_size": 16, "path": "x"}, ValueError, ["page_size", "None", "path"]),
     ({"dtype": np.complex64}, TypeError, ["dtype", "complex64"]),
     ({"dtype": None}, TypeError, ["dtype", "None"]),
     ({"dtype": "floaty"}, TypeError, ["dtype", "floaty"]),
@@ -202,6 +242,9 @@ def test_make(changes, error, words, in_file, tmp_path):
 def test_no_memory_leaves_all_as_it_was(cache, monkeypatch):
     if cache._content.geometry.capacity is not None:
         pytest.skip("it does not grow")
+    if cache._content.geometry.page_size is not None:  # as if all that is reserved were used
+        pool = cache._content.pool
+        monkeypatch.setattr(pool, "rows", pool.rows.part(slice(pool._used)))
 
     def none_left(*arguments, **options):
         raise MemoryError

@@ -29,7 +29,10 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("sizes", [{}, {"capacity": 60}, {"window": 5, "sink_tokens": 2}])
-def test_everything_is_there_again(sizes, storage, path):
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
+def test_everything_is_there_again(sizes, dtype, path):
+    storage = np.dtype(dtype)
+    asking = np.float32 if dtype == "int8" else storage
     window = {name: sizes[name] for name in sizes if name != "capacity"}
     model = Model(2, 2, 8, 5, storage, **window)
     regard.KVCache(2, 2, 8, 5, path=path, dtype=storage, **sizes).close()
@@ -37,7 +40,7 @@ def test_everything_is_there_again(sizes, storage, path):
         with regard.KVCache.open(path) as cache:
             cache.append(*tokens(step, 2, new), lengths=[new, new // 2])
             model.append(*tokens(step, 2, new), [new, new // 2])
-            assert_answers(cache, model, normal(step, 2, 4, 1, 8).astype(storage))
+            assert_answers(cache, model, normal(step, 2, 4, 1, 8).astype(asking))
             here = told(cache)
             if step == 3:
                 cache.reorder([1, 1, 0])
@@ -141,10 +144,11 @@ def test_a_truncated_file_says_so(path):
     regard.KVCache.open(path).close()
 
 
-def test_a_flipped_byte_of_the_description_is_noticed(path):
-    make(path).close()
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 96), ("int8", 104)])
+def test_a_flipped_byte_of_the_description_is_noticed(dtype, size, path):
+    make(path, dtype=dtype).close()
     content = path.read_bytes()
-    for at in range(96):
+    for at in range(size):
         for flip in (1, 0x80, 0xFF):
             wrong = bytearray(content)
             wrong[at] ^= flip
@@ -156,21 +160,28 @@ def test_a_flipped_byte_of_the_description_is_noticed(path):
 
 NUMBERS = ["batch", "kv_heads", "head_dim", "value_dim"]
 NUMBERS += ["slots", "window", "sink_tokens", "capacity"]
-WRONG = [("version", 2), ("type", b"int8"), ("type", b"object"), ("type", b"\xff\xfe")]
+WRONG = [("version", 3), ("type", b"object"), ("type", b"\xff\xfe")]
 WRONG += [(name, number) for name in NUMBERS for number in (-2, 0, 2**62, -(2**63))]
 # Not wrong: what the file has, and a window that is wider than all.
 for right in (("window", 2**62), ("sink_tokens", 0)):
     WRONG.remove(right)
+WRONG = [(dtype, *each) for each in WRONG for dtype in ("float32", "int8")]
+WRONG += [("float32", "version", 2), ("float32", "type", b"int8")]
+WRONG += [("int8", "version", 1), ("int8", "type", b"float16"), ("int8", "scheme", 0)]
 
 
-@pytest.mark.parametrize(("name", "number"), WRONG)
-def test_a_foreign_description_with_the_right_checksum(name, number, path):
-    make(path).close()
+@pytest.mark.parametrize(("dtype", "name", "number"), WRONG)
+def test_a_foreign_description_with_the_right_checksum(dtype, name, number, path):
+    make(path, dtype=dtype).close()
     content = bytearray(path.read_bytes())
-    layout = struct.Struct("<8sII16s8q")
-    fields = list(layout.unpack_from(content))
-    at = {"version": 1, "type": 3} | {n: 4 + i for i, n in enumerate(NUMBERS)}
+    own = struct.Struct("<8sII16s9q" if dtype == "int8" else "<8sII16s8q")
+    fields = list(own.unpack_from(content))
+    names = [*NUMBERS, "scheme"]
+    at = {"version": 1, "type": 3} | {n: 4 + i for i, n in enumerate(names)}
     fields[at[name]], fields[2] = number, 0
+    if name == "version":  # as that version has it
+        fields = fields[:12] if number == 1 else [*fields[:12], 1]
+    layout = struct.Struct(f"<8sII16s{len(fields) - 4}q")
     fields[2] = zlib.crc32(layout.pack(*fields))
     layout.pack_into(content, 0, *fields)
     path.write_bytes(content)

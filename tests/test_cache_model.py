@@ -11,8 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import regard
 from cache_model import Model, assert_answers, normal, tokens
 
-DTYPE = np.dtype(np.float64)
-
 
 class Caches(RuleBasedStateMachine):
     def __init__(self):
@@ -26,18 +24,21 @@ class Caches(RuleBasedStateMachine):
         batch=st.integers(1, 3),
         window=st.none() | st.integers(1, 6),
         sink_tokens=st.integers(0, 3),
-        in_file=st.booleans(),
+        where=st.sampled_from(["memory", "file", "pages"]),
+        dtype=st.sampled_from(["float64", "int8"]),
     )
-    def make(self, batch, window, sink_tokens, in_file):
+    def make(self, batch, window, sink_tokens, where, dtype):
+        window = window if where != "pages" else None
         sizes = {"window": window, "sink_tokens": sink_tokens if window else 0}
-        self.in_file, path = in_file, self.path if in_file else None
-        cache = regard.KVCache(batch, 2, 8, 5, dtype=DTYPE, path=path, **sizes)
-        self.pairs.append((cache, Model(batch, 2, 8, 5, DTYPE, **sizes)))
+        self.in_file, self.in_pages = where == "file", where == "pages"
+        room = {"path": self.path} if self.in_file else {"page_size": 16} if self.in_pages else {}
+        cache = regard.KVCache(batch, 2, 8, 5, dtype=dtype, **room, **sizes)
+        self.pairs.append((cache, Model(batch, 2, 8, 5, np.dtype(dtype), **sizes)))
 
     def pick(self, data):
         return data.draw(st.sampled_from(self.pairs), label="cache")
 
-    @rule(data=st.data(), new=st.sampled_from([0, 1, 1, 1, 2, 3, 8]), ragged=st.booleans())
+    @rule(data=st.data(), new=st.sampled_from([0, 1, 1, 1, 2, 3, 8, 40]), ragged=st.booleans())
     def append(self, data, new, ragged):
         cache, model = self.pick(data)
         self.steps += 1
@@ -82,7 +83,8 @@ class Caches(RuleBasedStateMachine):
     @rule(data=st.data())
     def drop(self, data):
         if len(self.pairs) > 1:
-            self.pairs.pop(data.draw(st.integers(1, len(self.pairs) - 1)))
+            cache, _ = self.pairs.pop(data.draw(st.integers(1, len(self.pairs) - 1)))
+            cache.close()  # hypothesis may hold what it has drawn
 
     @rule(mode=st.sampled_from(["r", "r+"]))
     def open_again(self, mode):
@@ -99,6 +101,16 @@ class Caches(RuleBasedStateMachine):
     def answers_are_right(self):
         for cache, model in self.pairs:
             assert_answers(cache, model, normal(7, len(model.keys), 4, 1, 8))
+
+    @invariant()
+    def pages_have_as_many_owners_as_tables_say(self):
+        if self.pairs and self.in_pages:
+            pool = self.pairs[0][0]._content.pool
+            pool._collect()
+            tables = [cache._content._all_pages() for cache, _ in self.pairs]
+            owners = np.bincount(np.concatenate(tables), minlength=pool._used)
+            assert np.array_equal(owners, pool._owners[: pool._used])
+            assert sorted(pool._free) == np.flatnonzero(owners == 0).tolist()
 
     def teardown(self):
         for cache, _ in self.pairs:

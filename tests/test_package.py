@@ -74,6 +74,7 @@ BESIDE = {
         "dtype": np.float32,
         "window": None,
         "sink_tokens": 0,
+        "page_size": None,
         "path": None,
     },
     "merge_attention_states": {"outputs": NEEDED, "lses": NEEDED},

@@ -45,7 +45,7 @@ TYPES = (
         "regard.merge_attention_states([x], [x])": PAIR,
         "regard.KVCache(1, 1, 4, window=3, path='x').fork()": "regard.KVCache",
         "regard.KVCache.open('x', mode='r').lengths": "NDArray[np.int64]",
-        "len(regard.KVCache(1, 1, 4, 5, dtype='bfloat16', capacity=3, sink_tokens=0))": "int",
+        "len(regard.KVCache(1, 1, 4, 5, dtype='int8', capacity=3, page_size=16))": "int",
         "regard.matmul(x, x, threads=2)": ARRAY,
     }
 )

@@ -77,7 +77,7 @@ ArrayView scales_view(const char* name, py::handle object, const Shape& wanted) 
   if (view.shape != wanted)
     throw py::value_error(std::string(name) + " must have shape " + to_text(wanted) + ", got " +
                           to_text(view.shape));
-  if (view.stride(1) != 1 && view.size(1) > 1)
+  if (view.stride(1) != 1 && view.size(1) > 1 && view.array.size() > 0)
     throw py::value_error(std::string(name) + " must have its last axis side by side");
   return view;
 }
@@ -139,7 +139,7 @@ py::object attention_cached(py::handle query, py::handle key, py::handle value,
     scales_of_values = scales_view("value_scales", value_scales, rows);
     centers = scales_view("key_centers", key_centers, {batch[0], problem.kv_heads, problem.head_dim});
     for (const ArrayView* view : {&call.key, &call.value})
-      if (view->stride(1) != 1 && view->size(1) > 1)
+      if (view->stride(1) != 1 && view->size(1) > 1 && view->array.size() > 0)
         throw py::value_error(std::string(view->name) + " of int8 must have its columns side by side");
   }
   set_options(problem,

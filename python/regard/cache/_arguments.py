@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard import _core
 from regard._inputs import as_array, count, integers
 from regard._storage import stored
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 def new_tokens(geometry: Geometry, key: ArrayLike, value: ArrayLike) -> tuple[Array, Array]:
     """Return key and value with all four axes."""
-    keys, values = stored("key", key), stored("value", value)
+    if _core.are_readable(key, value, value, None):
+        keys, values = np.asarray(key), np.asarray(value)
+    else:
+        keys, values = stored("key", key), stored("value", value)
     fitting_keys = _with_batch(geometry, keys, geometry.head_dim)
     if fitting_keys is None:
         raise ValueError(
@@ -104,6 +108,25 @@ def fitting_query(geometry: Geometry, query: ArrayLike) -> Array:
             f"{shape}"
         )
     return array
+
+
+def size_of_pages(page_size: int | None, window: int | None, path: object) -> int | None:
+    """Return how many tokens a page holds, where there are pages."""
+    if page_size is None:
+        return None
+    size = count("page_size", page_size, minimum=16)
+    if size % 16:
+        raise ValueError(f"page_size must be a multiple of 16, got {size}")
+    if window is not None:
+        raise ValueError(
+            f"page_size must be None with a window, got {size}: a ring of slots does not grow"
+        )
+    if path is not None:
+        raise ValueError(
+            f"page_size must be None with a path, got {size}: pages are in memory, and a file "
+            "keeps a cache without pages"
+        )
+    return size
 
 
 def window_size(window: int | None, sink_tokens: int) -> tuple[int | None, int]:

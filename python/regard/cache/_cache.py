@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from regard._attention import scaled_dot_product_attention
 from regard._inputs import count
-from regard.cache import _arguments, _window
+from regard.cache import _arguments
 from regard.cache._content import Content
 from regard.cache._geometry import Geometry, stored_type
+from regard.cache._paged import PagedContent
+from regard.cache._readable import Readable
 from regard.cache._slots import MemorySlots
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike
 
-    from regard._options import CacheOptions
     from regard.cache._slots import Slots
 
-    Array = NDArray[Any]
     Path = str | os.PathLike[str]
 
 
-class KVCache:
+class KVCache(Readable):
     """Keys and values of the tokens so far, to which new queries attend.
 
     A layer that generates text appends the keys and values of its new tokens and attends with their
@@ -51,7 +50,8 @@ class KVCache:
         the room is unused, and while it grows the old room stays beside the new one.
     dtype : dtype, default float32
         What keys and values are stored as: float16, bfloat16 (of the package ml_dtypes, or its
-        name), float32 or float64.
+        name), float32, float64, or int8, which is a quarter of float32: see the notes. Results
+        have the result type of the query and of this, and of the query alone with int8.
     window : int, optional
         Every query sees this many of the last tokens, its own among them, as with the option
         ``window=(window - 1, 0)`` of `scaled_dot_product_attention`; what no coming query sees is
@@ -59,6 +59,11 @@ class KVCache:
     sink_tokens : int, default 0
         With a window, this many of the first tokens are kept and seen too (Xiao et al. 2024,
         "Efficient Streaming Language Models with Attention Sinks").
+    page_size : int, optional
+        A multiple of 16: memory is taken in pages of so many tokens, of which each entry has a
+        table. Growing copies nothing, `reorder` and `fork` share pages, and `truncate` gives them
+        back: of a prompt that many texts begin with, there is one copy. In memory and without a
+        window only. A capacity is a limit then, and takes nothing beforehand.
     path : path-like, optional
         A file to make and to keep everything in: it is mapped into memory, may be larger than
         memory, and can be opened again with `KVCache.open`.
@@ -68,7 +73,7 @@ class KVCache:
     TypeError
         If an argument has the wrong type, or `dtype` is none that can be stored.
     ValueError
-        If a size is out of range.
+        If a size is out of range, or `page_size` is given with a window or a path.
     FileExistsError
         If there is a file at `path`.
     OSError
@@ -87,6 +92,13 @@ class KVCache:
     stored as `dtype`. With one, the ring of slots is attended to in up to three parts, which are
     joined as by `merge_attention_states`: results are equal up to rounding, and how they round
     depends on where the ring stands.
+
+    In pages or not, results have the same bits. With int8, each key and value is a row of integers
+    from -127 to 127 and a scale, the largest of its numbers through 127. Keys are stored as their
+    distance from a center, in each channel the middle between the largest and the least of the
+    first keys that an entry was given; it is kept until the entry is truncated to nothing. Results
+    have the bits of a call with the numbers that this stands for. What is not finite cannot be
+    stored.
 
     A call that raises leaves the cache as it was. Calls that change a cache must not run beside
     others on it.
@@ -118,6 +130,16 @@ class KVCache:
     ...     cache.append(*rng.standard_normal((2, 2, 1, 64)))
     >>> len(cache), cache.nbytes
     (1000, 6144)
+
+    A prompt that is held once, and two texts that begin with it:
+
+    >>> prompt = regard.KVCache(1, 2, 64, page_size=16, dtype="int8")
+    >>> prompt.append(*rng.standard_normal((2, 2, 100, 64)))
+    >>> texts = [prompt.fork(), prompt.fork()]
+    >>> for text in texts:
+    ...     text.append(*rng.standard_normal((2, 2, 1, 64)))
+    >>> prompt.lengths, texts[0].lengths
+    (array([100]), array([101]))
     """
 
     def __init__(
@@ -131,6 +153,7 @@ class KVCache:
         dtype: DTypeLike = np.float32,
         window: int | None = None,
         sink_tokens: int = 0,
+        page_size: int | None = None,
         path: Path | None = None,
     ) -> None:
         size, sinks = _arguments.window_size(window, sink_tokens)
@@ -150,7 +173,12 @@ class KVCache:
             size,
             sinks,
             room,
+            _arguments.size_of_pages(page_size, size, path),
         )
+        self._content: Content | PagedContent | None
+        if geometry.page_size is not None:
+            self._content = PagedContent(geometry)
+            return
         slots: Slots
         if path is None:
             slots = MemorySlots(geometry, room or 0)
@@ -161,7 +189,7 @@ class KVCache:
         lengths = np.zeros(geometry.batch, np.int64)
         first = np.full(geometry.batch, sinks, np.int64)
         slots.commit(lengths, first)
-        self._content: Content | None = Content(geometry, slots, lengths, first)
+        self._content = Content(geometry, slots, lengths, first)
 
     @classmethod
     def open(cls, path: Path, mode: Literal["r", "r+"] = "r+") -> Self:
@@ -197,36 +225,10 @@ class KVCache:
         return cls._of(Content(geometry, slots, lengths, first))
 
     @classmethod
-    def _of(cls, content: Content) -> Self:
+    def _of(cls, content: Content | PagedContent) -> Self:
         cache = cls.__new__(cls)
         cache._content = content
         return cache
-
-    def __len__(self) -> int:
-        """Return how many tokens the longest entry has seen."""
-        return self._opened().longest
-
-    def __repr__(self) -> str:
-        if self._content is None:
-            return f"{type(self).__name__}(closed)"
-        g = self._content.geometry
-        window = "" if g.window is None else f", window={g.window}, sink_tokens={g.sink_tokens}"
-        return (
-            f"{type(self).__name__}(batch={g.batch}, kv_heads={g.kv_heads}, "
-            f"head_dim={g.head_dim}, value_dim={g.value_dim}, dtype={g.dtype.name}{window}, "
-            f"lengths={self._content.lengths.tolist()})"
-        )
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """How many tokens each entry has seen, the position of its next one: a copy."""
-        return self._opened().lengths.copy()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the room for keys and values, used or not; forks count what they share."""
-        slots = self._opened().slots
-        return slots.key.nbytes + slots.value.nbytes
 
     def append(self, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None = None) -> None:
         """Append new tokens.
@@ -246,8 +248,9 @@ class KVCache:
         TypeError
             If an argument has the wrong type.
         ValueError
-            If shapes disagree, `lengths` are beyond what was given, the capacity is exceeded, or
-            the cache is closed or was opened for reading.
+            If shapes disagree, `lengths` are beyond what was given, the capacity is exceeded, a
+            number is not finite that is to be stored as int8, or the cache is closed or was opened
+            for reading.
         MemoryError, OSError
             If there is no room to grow in memory or on the disk.
 
@@ -273,143 +276,6 @@ class KVCache:
         most = int(counts.max())
         if most > 0:
             content.append(keys, values, counts, most)
-
-    @overload
-    def attend(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[False] = False,
-        return_lse: Literal[False] = False,
-        **options: Unpack[CacheOptions],
-    ) -> Array: ...
-    @overload
-    def attend(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[True],
-        return_lse: Literal[False] = False,
-        **options: Unpack[CacheOptions],
-    ) -> tuple[Array, Array]: ...
-    @overload
-    def attend(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[False] = False,
-        return_lse: Literal[True],
-        **options: Unpack[CacheOptions],
-    ) -> tuple[Array, Array]: ...
-    @overload
-    def attend(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[True],
-        return_lse: Literal[True],
-        **options: Unpack[CacheOptions],
-    ) -> tuple[Array, Array, Array]: ...
-    def attend(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        is_causal: bool = True,
-        query_offset: ArrayLike | None = None,
-        window: tuple[int | None, int | None] | None = None,
-        sinks: ArrayLike | None = None,
-        return_weights: bool = False,
-        return_lse: bool = False,
-        out: Array | None = None,
-        **options: Any,
-    ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
-        """Attend to what has been appended, without a copy of it.
-
-        Parameters
-        ----------
-        query : array_like, shape (batch, heads, q_len, head_dim)
-            ``heads`` is a multiple of ``kv_heads``. A batch of 1 needs no axis, and then the
-            results have none.
-        mask : array_like of bool or float, optional
-            As that of `scaled_dot_product_attention`, with a column for every position from 0 to
-            ``len(cache)``, evicted ones included.
-        is_causal : bool, default True
-            Whether a query sees nothing behind its own position.
-        query_offset : int or array_like of int, optional
-            Position of the first query, one or one for each entry. ``cache.lengths - q_len`` when
-            not given: the queries are those of the last tokens.
-        window : (left, right), optional
-            Narrows what is seen, sink tokens included.
-        sinks, return_weights, return_lse, out
-            As for `scaled_dot_product_attention`. Weights have a column for every position, and
-            cannot be had from a cache with a window.
-        **options
-            ``scale``, ``softcap``, ``alibi_slopes``, ``threads``, as there.
-
-        Returns
-        -------
-        output : ndarray, shape (batch, heads, q_len, value_dim)
-            0 where a query sees nothing, as in an empty cache.
-        weights : ndarray, shape (batch, heads, q_len, len(cache))
-            If `return_weights`.
-        lse : ndarray, shape (batch, heads, q_len)
-            If `return_lse`; -inf where a query sees nothing.
-
-        Raises
-        ------
-        TypeError
-            If an argument has the wrong type.
-        ValueError
-            If shapes disagree, a number is out of range, a query should see tokens that have been
-            evicted since it was appended, or the cache is closed.
-        """
-        if "key_lengths" in options:
-            raise TypeError("attend() has no argument key_lengths: the cache knows its lengths")
-        content = self._opened()
-        queries = _arguments.fitting_query(content.geometry, query)
-        if content.geometry.window is not None:
-            result: Array | tuple[Array, Array] = _window.attend(
-                content,
-                queries,
-                mask,
-                is_causal=is_causal,
-                query_offset=query_offset,
-                window=window,
-                sinks=sinks,
-                return_weights=return_weights,
-                return_lse=return_lse,
-                out=out,
-                **options,
-            )
-            return result
-        key = content.slots.key[:, :, : content.longest]
-        value = content.slots.value[:, :, : content.longest]
-        if queries.ndim == 3:
-            key, value = key[0], value[0]
-        if query_offset is None:
-            q_len = queries.shape[-2]
-            all_lengths = content.longest if content.is_uniform else content.lengths
-            query_offset = all_lengths - q_len
-        return scaled_dot_product_attention(  # type: ignore[no-any-return, call-overload, misc]
-            queries,
-            key,
-            value,
-            mask,
-            is_causal=is_causal,
-            query_offset=query_offset,
-            window=window,
-            key_lengths=None if content.is_uniform else content.lengths,
-            sinks=sinks,
-            return_weights=return_weights,
-            return_lse=return_lse,
-            out=out,
-            **options,
-        )
 
     def truncate(self, length: ArrayLike) -> None:
         """Forget the last tokens; the room stays.
@@ -439,7 +305,7 @@ class KVCache:
         batch_indices : array_like of int
             Entry ``i`` becomes what entry ``batch_indices[i]`` was. Indices may repeat, and the
             cache's batch becomes as many as there are. What is kept is copied to new room, unless
-            nothing changes.
+            nothing changes; pages are shared instead.
 
         Raises
         ------
@@ -468,6 +334,7 @@ class KVCache:
 
         Nothing is copied until one of the two is appended to or reordered; the one that is copies
         then. The fork of a cache in a file is in memory as soon as one of the two is written to.
+        Of a cache in pages, only the last page is copied, where it is not full.
 
         Examples
         --------
@@ -484,7 +351,7 @@ class KVCache:
 
     def flush(self) -> None:
         """Wait until a file's content is on the disk."""
-        self._opened().slots.flush()
+        self._opened().flush()
 
     def close(self) -> None:
         """Unlock the file, if there is one, and free the memory. A closed cache cannot be used.
@@ -510,12 +377,7 @@ class KVCache:
         """Refuse copies that would share keys and values unawares."""
         raise TypeError("a KVCache is copied with fork(), and kept with path=")
 
-    def _opened(self) -> Content:
-        if self._content is None:
-            raise ValueError("the cache is closed")
-        return self._content
-
-    def _writable(self) -> Content:
+    def _writable(self) -> Content | PagedContent:
         content = self._opened()
         if not content.is_writable:
             raise ValueError("the cache was opened with mode='r', to be read alone")

@@ -8,6 +8,8 @@ from weakref import WeakSet
 
 import numpy as np
 
+from regard.cache._quantise import quantised
+from regard.cache._rows import Rows
 from regard.cache._slots import MemorySlots, copy_tokens
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from regard.cache._slots import Slots
 
     Array = NDArray[Any]
+
+_ALL_HEADS = slice(None)
 
 
 class Content:
@@ -52,7 +56,13 @@ class Content:
     @property
     def room(self) -> int:
         """How many slots there are."""
-        return len(self.slots.key[0, 0])
+        return int(self.slots.rows.key.shape[2])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all slots and of the centers."""
+        centers = self.slots.centers
+        return self.slots.rows.nbytes + (0 if centers is None else centers.nbytes)
 
     @property
     def is_writable(self) -> bool:
@@ -63,16 +73,20 @@ class Content:
         """Store the first `counts` of the new tokens, at most `most`."""
         after = self.lengths + counts
         room = self.geometry.slots_for(self.room, int(after.max()), most)
+        rows, centers = Rows(keys, values), self.slots.centers
+        if centers is not None:
+            rows, centers = quantised(keys, values, self.lengths, counts, centers)
         self._make_own(room)
-        self._write(keys, values, after)
+        self._write(rows, after)
+        if self.slots.centers is not None:
+            self.slots.centers[...] = centers
         first = self.first
         if self.geometry.window is not None:
             first = np.maximum(first, after - self.geometry.ring(room))
         self.slots.commit(after, first)
         self._set_lengths(after, first)
 
-    def _write(self, keys: Array, values: Array, after: Array) -> None:
-        slots, runs = self.slots, self.geometry.runs
+    def _write(self, rows: Rows, after: Array) -> None:
         if self.is_uniform and (after == after[0]).all():
             entries: list[tuple[Any, int, int]] = [(slice(None), self.longest, int(after[0]))]
         else:
@@ -81,10 +95,10 @@ class Content:
                 for entry, (start, stop) in enumerate(zip(self.lengths, after, strict=True))
             ]
         for entry, start, stop in entries:
-            for position, slot, n in runs(self.room, start, stop):
-                given = slice(position - start, position - start + n)
-                slots.key[entry, ..., slot : slot + n, :] = keys[entry, ..., given, :]
-                slots.value[entry, ..., slot : slot + n, :] = values[entry, ..., given, :]
+            for position, slot, n in self.geometry.runs(self.room, start, stop):
+                at = position - start
+                given = rows.part((entry, _ALL_HEADS, slice(at, at + n)))
+                self.slots.rows.put((entry, _ALL_HEADS, slice(slot, slot + n)), given)
 
     def truncate(self, shorter: Array) -> None:
         """Forget the last tokens, unless what the last of the rest sees is gone."""
@@ -112,6 +126,10 @@ class Content:
     def fork(self) -> Content:
         """Return another content of the same slots."""
         return Content(self.geometry, self.slots, self.lengths, self.first, self._users)
+
+    def flush(self) -> None:
+        """Wait until all is safe."""
+        self.slots.flush()
 
     def close(self) -> None:
         """Let go of the slots."""

@@ -12,6 +12,7 @@ from weakref import finalize
 import numpy as np
 
 from regard.cache import _header
+from regard.cache._rows import Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,16 +36,13 @@ class FileSlots:
         self._number = 0
         access = mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ
         self._map = mmap.mmap(descriptor, 0, access=access)
-        offset = _header.data_offset(geometry.batch)
-        heads, dims = (geometry.batch, geometry.kv_heads, slots), geometry.head_dim
-        bytes_of_keys, _ = _header.sizes(geometry, slots)
-        self.key: Array = self._view((*heads, dims), geometry.dtype, offset)
-        self.value: Array = self._view(
-            (*heads, geometry.value_dim), geometry.dtype, offset + bytes_of_keys
-        )
+        regions, _ = _header.regions(geometry, slots)
+        arrays = [self._view(*region) for region in regions]
+        self.centers: Array | None = arrays.pop() if geometry.is_quantised else None
+        self.rows = Rows(*arrays)
         self._release = finalize(self, os.close, descriptor)
 
-    def _view(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> Array:
+    def _view(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         if 0 in shape:
             return np.empty(shape, dtype)
         return np.ndarray(shape, dtype, self._map, offset)
@@ -60,7 +58,7 @@ class FileSlots:
         descriptor = os.open(path, flags, 0o666)
         try:
             _lock(descriptor, path, is_writable=True)
-            size = _header.data_offset(geometry.batch) + sum(_header.sizes(geometry, slots))
+            _, size = _header.regions(geometry, slots)
             try:
                 # The disk is full now, as an error, and not on writing, as a signal that kills.
                 os.posix_fallocate(descriptor, 0, size)
@@ -82,12 +80,11 @@ class FileSlots:
         try:
             size = os.fstat(descriptor).st_size
             geometry, slots = _header.read_description(os.pread(descriptor, 512, 0), path)
-            offset = _header.data_offset(geometry.batch)
-            wanted = offset + sum(_header.sizes(geometry, slots))
+            _, wanted = _header.regions(geometry, slots)
             if size != wanted:
                 what = "is truncated" if size < wanted else "has bytes behind its end"
                 raise ValueError(f"{path} {what}: it should have {wanted} bytes and has {size}")
-            start = os.pread(descriptor, offset, 0)
+            start = os.pread(descriptor, _header.data_offset(geometry.batch), 0)
             number, (lengths, first) = _header.read_record(start, geometry, slots, path)
             if is_writable:
                 os.posix_fallocate(descriptor, 0, size)  # a copy may have been made with holes

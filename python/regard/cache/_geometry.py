@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike
 
-STORED_TYPES = ("float16", "bfloat16", "float32", "float64")
+STORED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Sizes, type and window of a cache.
+    """Sizes, type and window of a cache, or the size of its pages.
 
     Without a window, position p lies in slot p. With one, the first `sink_tokens` positions do, and
     all others go around the ring of slots behind them.
@@ -31,6 +31,12 @@ class Geometry:
     window: int | None
     sink_tokens: int
     capacity: int | None
+    page_size: int | None = None
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether rows have scales, and keys a center."""
+        return self.dtype == np.int8
 
     def ring(self, slots: int) -> int:
         """Return how many of the slots are the ring."""
@@ -60,6 +66,14 @@ class Geometry:
         kept = max(first, length - self.ring(slots))
         return [(0, min(length, self.sink_tokens)), (max(kept, self.sink_tokens), length)]
 
+    def check_capacity(self, length: int, new: int) -> None:
+        """Refuse an append that leads to more than there is room for, without a window."""
+        if self.capacity is not None and length > self.capacity:
+            raise ValueError(
+                f"the cache has capacity {self.capacity}, and appending {new} would make it "
+                f"{length} tokens long"
+            )
+
     def slots_for(self, slots: int, length: int, new: int) -> int:
         """Return how many slots there must be before an append that leads to `length` tokens.
 
@@ -71,18 +85,15 @@ class Geometry:
             most = self.sink_tokens + self.window + new
             needed = min(length, most)
         if self.capacity is not None:
-            if needed <= self.capacity:
-                return self.capacity
             if self.window is None:
+                self.check_capacity(length, new)
+            elif needed > self.capacity:
                 raise ValueError(
-                    f"the cache has capacity {self.capacity}, and appending {new} would make it "
-                    f"{length} tokens long"
+                    f"key must have at most {self.capacity - self.sink_tokens - self.window} new "
+                    f"tokens at once, got {new}: they lie beside sink_tokens={self.sink_tokens} "
+                    f"and window={self.window} within capacity {self.capacity}"
                 )
-            raise ValueError(
-                f"key must have at most {self.capacity - self.sink_tokens - self.window} new "
-                f"tokens at once, got {new}: they lie beside sink_tokens={self.sink_tokens} and "
-                f"window={self.window} within capacity {self.capacity}"
-            )
+            return self.capacity
         if needed > slots:
             grown = max(needed, 2 * slots, 16)
             return grown if most is None else min(grown, most)
@@ -92,7 +103,7 @@ class Geometry:
 
 def stored_type(dtype: DTypeLike) -> np.dtype[Any]:
     """Return a type that a cache can store, or raise TypeError."""
-    needed = "dtype must be float16, bfloat16, float32 or float64, got"
+    needed = "dtype must be float16, bfloat16, float32, float64 or int8, got"
     if isinstance(dtype, str) and dtype == "bfloat16":
         try:
             import ml_dtypes

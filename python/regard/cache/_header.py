@@ -3,11 +3,16 @@
 All numbers are little-endian. At 0 the description, which never changes; at 512 two records of how
 long each entry is. A record is written where the older one lies, after the data that it speaks of,
 so that whoever dies in between leaves the other. Keys follow at the next multiple of 4096, then the
-values.
+values; with int8, the scales of the keys' rows and of the values', and the centers. Each begins at
+the next multiple of its element's size.
+
+Version 1 has no int8 and no field `scheme`. It is read, and written where nothing more is needed,
+so that an older regard can read the file too.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -15,24 +20,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard.cache._geometry import STORED_TYPES, Geometry, stored_type
+from regard.cache._rows import SCALE_TYPE, Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
+    Region = tuple[int, tuple[int, ...], np.dtype[Any]]
 
 MAGIC = b"regardKV"
-VERSION = 1
 # magic, version, checksum of all with this field 0; type, batch, kv_heads, head_dim, value_dim,
-# slots, window, sink_tokens, capacity, where -1 is None.
-_DESCRIPTION = struct.Struct("<8sII16s8q")
+# slots, window, sink_tokens, capacity, where -1 is None; from version 2 on, scheme.
+_DESCRIPTIONS = {1: struct.Struct("<8sII16s8q"), 2: struct.Struct("<8sII16s9q")}
+_START = struct.Struct("<8sII")
+# How 8 bits are meant: a float32 scale for each row, and a float32 center for each head's keys.
+_ROW_SCALES_AND_CENTERS = 1
 _RECORDS = 512
 _RECORD = struct.Struct("<QI4x")  # which of all, checksum of this and of the lengths
 
 
 def describe(geometry: Geometry, slots: int) -> bytes:
     """Return the description of a file."""
-    numbers = (
+    numbers = [
         geometry.batch,
         geometry.kv_heads,
         geometry.head_dim,
@@ -41,32 +50,39 @@ def describe(geometry: Geometry, slots: int) -> bytes:
         -1 if geometry.window is None else geometry.window,
         geometry.sink_tokens,
         -1 if geometry.capacity is None else geometry.capacity,
-    )
-    name = geometry.dtype.name.encode()
-    checksum = zlib.crc32(_DESCRIPTION.pack(MAGIC, VERSION, 0, name, *numbers))
-    return _DESCRIPTION.pack(MAGIC, VERSION, checksum, name, *numbers)
+    ]
+    name, version = geometry.dtype.name.encode(), 1
+    if geometry.is_quantised:
+        version, numbers = 2, [*numbers, _ROW_SCALES_AND_CENTERS]
+    layout = _DESCRIPTIONS[version]
+    checksum = zlib.crc32(layout.pack(MAGIC, version, 0, name, *numbers))
+    return layout.pack(MAGIC, version, checksum, name, *numbers)
 
 
 def read_description(start: bytes, path: str) -> tuple[Geometry, int]:
     """Return geometry and slots, or raise ValueError with what is wrong with the file."""
     if start[: len(MAGIC)] != MAGIC:
         raise ValueError(f"{path} is no cache of regard: it begins with {start[:8]!r}")
-    if len(start) < _DESCRIPTION.size:
+    version = _START.unpack_from(start)[1] if len(start) >= _START.size else 1
+    if version not in _DESCRIPTIONS:
+        known = " and ".join(map(str, _DESCRIPTIONS))
+        raise ValueError(f"{path} has version {version}, and this regard reads {known}")
+    layout = _DESCRIPTIONS[version]
+    if len(start) < layout.size:
         raise ValueError(
-            f"{path} is truncated: its description takes {_DESCRIPTION.size} bytes, and it has "
+            f"{path} is truncated: its description takes {layout.size} bytes, and it has "
             f"{len(start)}"
         )
-    _, version, checksum, name, *numbers = _DESCRIPTION.unpack_from(start)
-    if version != VERSION:
-        raise ValueError(f"{path} has version {version}, and this regard reads {VERSION}")
-    if zlib.crc32(_DESCRIPTION.pack(MAGIC, version, 0, name, *numbers)) != checksum:
+    _, _, checksum, name, *numbers = layout.unpack_from(start)
+    if zlib.crc32(layout.pack(MAGIC, version, 0, name, *numbers)) != checksum:
         raise ValueError(f"{path} is damaged: the checksum of its description is wrong")
-    batch, kv_heads, head_dim, value_dim, slots, window, sink_tokens, capacity = numbers
+    batch, kv_heads, head_dim, value_dim, slots, window, sink_tokens, capacity, *scheme = numbers
     text = name.rstrip(b"\0").decode("ascii", "replace")
     # A right checksum does not mean that regard has written this.
     possible = min(batch, kv_heads, head_dim, value_dim) >= 1 and min(slots, sink_tokens) >= 0
     possible &= min(window, capacity) >= -1 and window != 0 and text in STORED_TYPES
     possible &= (window > 0 or sink_tokens == 0) and capacity in (-1, slots)
+    possible &= scheme == ([_ROW_SCALES_AND_CENTERS] if text == "int8" else [])
     if not possible:
         raise ValueError(f"{path} is damaged: its description is {text} {numbers}")
     geometry = Geometry(
@@ -92,10 +108,17 @@ def record_offset(batch: int, number: int) -> int:
     return _RECORDS + number * (_RECORD.size + 16 * batch)
 
 
-def sizes(geometry: Geometry, slots: int) -> tuple[int, int]:
-    """Return the bytes of the keys and of the values."""
-    rows = geometry.batch * geometry.kv_heads * slots * geometry.dtype.itemsize
-    return rows * geometry.head_dim, rows * geometry.value_dim
+def regions(geometry: Geometry, slots: int) -> tuple[list[Region], int]:
+    """Return offset, shape and type of all arrays, the centers last, and where the file ends."""
+    forms = Rows.forms(geometry, geometry.batch, slots)
+    if geometry.is_quantised:
+        forms.append(((geometry.batch, geometry.kv_heads, geometry.head_dim), SCALE_TYPE))
+    found, end = [], data_offset(geometry.batch)
+    for shape, dtype in forms:
+        start = -(-end // dtype.itemsize) * dtype.itemsize
+        found.append((start, shape, dtype))
+        end = start + math.prod(shape) * dtype.itemsize
+    return found, end
 
 
 def record(number: int, lengths: Array, first: Array) -> bytes:

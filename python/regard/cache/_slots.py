@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
+from regard.cache._rows import Rows, new_centers
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -20,8 +22,8 @@ class Slots(Protocol):
     Its size is fixed. To change it, a cache asks for a successor, fills it and publishes it.
     """
 
-    key: Array  # (batch, kv_heads, slots, head_dim)
-    value: Array  # (batch, kv_heads, slots, value_dim)
+    rows: Rows
+    centers: Array | None
     is_writable: bool
     path: str | None
 
@@ -51,16 +53,16 @@ class MemorySlots:
     path: str | None = None
 
     def __init__(self, geometry: Geometry, slots: int) -> None:
-        heads = (geometry.batch, geometry.kv_heads, slots)
-        self.key = np.empty((*heads, geometry.head_dim), geometry.dtype)
-        self.value = np.empty((*heads, geometry.value_dim), geometry.dtype)
+        self.rows = Rows.made(geometry, geometry.batch, slots, np.empty)
+        self.centers = new_centers(geometry)
 
     @classmethod
     def copy_of(cls, other: Slots, geometry: Geometry) -> MemorySlots:
         """Return the same slots with the same content."""
-        copy = cls(geometry, other.key.shape[2])
-        copy.key[...] = other.key
-        copy.value[...] = other.value
+        copy = cls(geometry, other.rows.key.shape[2])
+        copy.rows.put(..., other.rows)
+        if copy.centers is not None:
+            copy.centers[...] = other.centers
         return copy
 
     def commit(self, lengths: Array, first: Array) -> None:
@@ -93,7 +95,7 @@ def copy_tokens(
 
     `entries` has (entry of source, length, first kept position). Returns the first kept positions.
     """
-    had, has = source.key.shape[2], target.key.shape[2]
+    had, has = source.rows.key.shape[2], target.rows.key.shape[2]
     kept = np.full(len(entries), geometry.sink_tokens, np.int64)
     for to, (entry, length, first) in enumerate(entries):
         spans = geometry.spans(has, length, first)
@@ -103,6 +105,8 @@ def copy_tokens(
             for position, slot, count in geometry.runs(had, start, stop):
                 for place, to_slot, n in geometry.runs(has, position, position + count):
                     at = slot + place - position
-                    target.key[to, :, to_slot : to_slot + n] = source.key[entry, :, at : at + n]
-                    target.value[to, :, to_slot : to_slot + n] = source.value[entry, :, at : at + n]
+                    found = source.rows.part(np.s_[entry, :, at : at + n])
+                    target.rows.put(np.s_[to, :, to_slot : to_slot + n], found)
+    if target.centers is not None and source.centers is not None:
+        target.centers[...] = source.centers[[entry for entry, _, _ in entries]]
     return kept

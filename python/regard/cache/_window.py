@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard import masks
-from regard._attention import scaled_dot_product_attention
 from regard._inputs import as_mask, flag, integers
 from regard._merge import merge_attention_states
 from regard._storage import compute_type, result_type, stored
+from regard.cache import _call
 from regard.cache._stretches import Entry, stretches
 
 if TYPE_CHECKING:
@@ -47,17 +47,14 @@ def attend(
     )
     seen = _check_mask(mask, content.longest)
     slots = content.slots
-    inputs = query, slots.key, slots.value
 
     def one(stretch: Stretch, number: int, query: Array, **more: Any) -> Any:
-        key, value = (array[:, :, stretch.slots] for array in inputs[1:])
-        if query.ndim == 3:
-            key, value = key[0], value[0]
-        return scaled_dot_product_attention(
+        return _call.attention(
             query,
-            key,
-            value,
+            slots.rows.part(np.s_[:, :, stretch.slots]),
+            stretch.slots.stop - stretch.slots.start,
             _columns(seen, stretch),
+            centers=slots.centers,
             is_causal=is_causal,
             query_offset=_one_or_each(stretch.offsets),
             window=stretch.window,
@@ -68,7 +65,7 @@ def attend(
 
     if len(found) == 1:
         return one(found[0], 0, query, return_lse=return_lse, out=out)
-    dtypes = [array.dtype for array in inputs]
+    dtypes = [query.dtype] + ([] if content.geometry.is_quantised else [content.geometry.dtype])
     wanted, inner = result_type(dtypes), compute_type(*dtypes)
     _check_out(out, (*query.shape[:-1], content.geometry.value_dim), wanted)
     # 16 bits are rounded to once, behind the join.

