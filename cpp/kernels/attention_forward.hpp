@@ -19,19 +19,21 @@
 #include "key_block.hpp"
 #include "mask_tiles.hpp"
 #include "online_softmax.hpp"
+#include "scores.hpp"
 #include "strip_setup.hpp"
 
 namespace regard {
 namespace {
 
-template <class Shape>
+// `Scores` says how a tile's scores come about: scores.hpp, int8_scores.hpp.
+template <class Shape, class Scores = PlainScores<Shape>>
 struct AttentionForward {
   using T = typename Shape::Element;
   static constexpr int kRows = Shape::kRows;
   static constexpr int kBlockTiles = Shape::kBlockKeys / kRows;
 
   static bool copies_keys(const AttentionProblem& problem) {
-    return !is_readable_in_place<T>(problem.key);
+    return Scores::copies_keys(problem);
   }
 
   static std::int64_t workspace_bytes(const AttentionProblem& problem, std::int64_t task_rows) {
@@ -55,7 +57,7 @@ struct AttentionForward {
     const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
     for (int s = 0; s < work.strip_count; ++s) {
       Strip<T>& strip = work.strips[s];
-      pack_queries<Shape>(problem, task, strip);
+      Scores::pack_queries(problem, task, strip);
       const int lanes = strip.vectors * kLanes<T>;
       start_state(strip.state, lanes);
       strip.is_fresh = true;
@@ -223,14 +225,14 @@ struct AttentionForward {
     const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
     Gathered<T> gathered{work.weights, 0, strip.is_fresh ? 0 : padded_value_dim};
     if (sees_all_of(task, strip, block)) {
-      provide_keys<T, kRows>(problem, task, work, block);
+      Scores::provide_keys(problem, task, work, block);
       start_block_sum<kVectors>(strip);
       for (; gathered.keys < block.count; gathered.keys += kRows) {
         if (strip.is_fresh)
           prefetch_output(problem, task, strip, static_cast<int>(gathered.keys) / kRows, block.count / kRows);
         weights_tile<T, kRows, kVectors, Bias::none>(
-            block.keys + gathered.keys * block.key_stride, block.key_stride, nullptr, work.softcap,
-            strip, problem.head_dim, gathered);
+            Scores::whole_tile(problem, task, strip, block, gathered.keys), nullptr, work.softcap,
+            strip, gathered);
       }
       end_block_sum<kVectors>(strip);
       provide_values<T, kRows>(problem, task, work, block);
@@ -243,7 +245,7 @@ struct AttentionForward {
     if (!classify_tiles<T, kRows, kVectors, kBlockTiles>(problem, task, strip, block.begin, block.count,
                                             work.bias, kinds))
       return;
-    provide_keys<T, kRows>(problem, task, work, block);
+    Scores::provide_keys(problem, task, work, block);
     start_block_sum<kVectors>(strip);
     // Beyond what the strip sees by position a tile's weights are those of hidden keys.
     const std::int64_t reach = strip.seen.end - block.begin;
@@ -263,7 +265,7 @@ struct AttentionForward {
       else
         runs[run_count++] = {k, end};
       hides_something |= kind == TileKind::hiding;
-      tile_of_kind<kVectors>(kind, problem, strip, work, block, k, gathered);
+      tile_of_kind<kVectors>(kind, problem, task, strip, work, block, k, gathered);
       gathered.keys += kRows;
     }
     end_block_sum<kVectors>(strip);
@@ -279,22 +281,17 @@ struct AttentionForward {
   // Apart from the loop over tiles that see everything, so that the compiler keeps that one lean.
   template <int kVectors>
   REGARD_NOINLINE void tile_of_kind(TileKind kind, const AttentionProblem& problem,
-                                    const Strip<T>& strip, const Workspace<T>& work,
-                                    const KeyBlock<T>& block, int k,
+                                    const AttentionTask& task, const Strip<T>& strip,
+                                    const Workspace<T>& work, const KeyBlock<T>& block, int k,
                                     const Gathered<T>& gathered) {
     const T* bias = work.bias + k * kVectors * kLanes<T>;
-    const bool is_tail = block.count - k < kRows;
-    const T* keys = is_tail ? block.tail_keys : block.keys + k * block.key_stride;
-    const std::ptrdiff_t stride = is_tail ? problem.head_dim : block.key_stride;
+    const auto product = Scores::tile(problem, task, strip, block, k);
     if (kind == TileKind::visible)
-      weights_tile<T, kRows, kVectors, Bias::none>(keys, stride, bias, work.softcap, strip,
-                                                   problem.head_dim, gathered);
+      weights_tile<T, kRows, kVectors, Bias::none>(product, bias, work.softcap, strip, gathered);
     else if (kind == TileKind::biased)
-      weights_tile<T, kRows, kVectors, Bias::adds>(keys, stride, bias, work.softcap, strip,
-                                                   problem.head_dim, gathered);
+      weights_tile<T, kRows, kVectors, Bias::adds>(product, bias, work.softcap, strip, gathered);
     else
-      weights_tile<T, kRows, kVectors, Bias::hides>(keys, stride, bias, work.softcap, strip,
-                                                    problem.head_dim, gathered);
+      weights_tile<T, kRows, kVectors, Bias::hides>(product, bias, work.softcap, strip, gathered);
   }
 
   template <int kVectors>
@@ -347,12 +344,11 @@ struct AttentionForward {
     strip.is_fresh = false;
   }
 
-  template <int kVectors, Bias kBias>
-  REGARD_INLINE void final_tile(const T* keys, std::ptrdiff_t key_stride, const T* bias, T softcap,
-                                const Strip<T>& strip, std::int64_t head_dim, T* tile) {
+  template <int kVectors, Bias kBias, class Product>
+  REGARD_INLINE void final_tile(const Product& product, const T* bias, T softcap,
+                                const Strip<T>& strip, T* tile) {
     Accumulators<T, kRows, kVectors> acc;
-    score_tile<T, kRows, kVectors, kBias>(acc, keys, key_stride, bias, softcap, strip, head_dim,
-                                          tile);
+    score_tile<T, kRows, kVectors, kBias>(acc, product, bias, softcap, tile);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const Vec<T> reference = load(strip.state.reference + v * kLanes<T>);
@@ -384,28 +380,23 @@ struct AttentionForward {
     if (block.count > 0 &&
         classify_tiles<T, kRows, kVectors, kBlockTiles>(problem, task, strip, block.begin, block.count,
                                            work.bias, kinds))
-      provide_keys<T, kRows>(problem, task, work, block);
+      Scores::provide_keys(problem, task, work, block);
     for (int k = 0; k < columns; k += kRows) {
       T* tile = work.weights + k * kWidth;
       const T* bias = work.bias + k * kWidth;
-      const bool is_tail = block.count - k < kRows;
-      const T* keys = is_tail ? block.tail_keys : block.keys + k * block.key_stride;
-      const std::ptrdiff_t stride = is_tail ? problem.head_dim : block.key_stride;
+      const auto product = Scores::tile(problem, task, strip, block, k);
       switch (kinds[k / kRows]) {
         case TileKind::hidden:
           for (int i = 0; i < kRows * kVectors; ++i) store(tile + i * kLanes<T>, Vec<T>{});
           break;
         case TileKind::visible:
-          final_tile<kVectors, Bias::none>(keys, stride, bias, work.softcap, strip,
-                                           problem.head_dim, tile);
+          final_tile<kVectors, Bias::none>(product, bias, work.softcap, strip, tile);
           break;
         case TileKind::biased:
-          final_tile<kVectors, Bias::adds>(keys, stride, bias, work.softcap, strip,
-                                           problem.head_dim, tile);
+          final_tile<kVectors, Bias::adds>(product, bias, work.softcap, strip, tile);
           break;
         case TileKind::hiding:
-          final_tile<kVectors, Bias::hides>(keys, stride, bias, work.softcap, strip,
-                                            problem.head_dim, tile);
+          final_tile<kVectors, Bias::hides>(product, bias, work.softcap, strip, tile);
           break;
       }
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -160,6 +160,7 @@ def explain(
     softcap: float | None = None,
     alibi_slopes: ArrayLike | None = None,
     sinks: ArrayLike | None = None,
+    precision: Literal["int8"] | None = None,
     threads: int | None = None,
 ) -> Explanation:
     """Say what `scaled_dot_product_attention` would compute with these arguments, and how.
@@ -209,6 +210,7 @@ def explain(
         softcap,
         alibi_slopes,
         sinks,
+        precision,
         threads,
     )
     batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim = plan["shape"]
