@@ -177,8 +177,8 @@ py::object AttentionCall::run(int threads) {
 py::object attention(py::handle query, py::handle key, py::handle value, py::handle mask,
                      py::handle is_causal, py::handle query_offset, py::handle window,
                      py::handle key_lengths, py::handle scale, py::handle softcap,
-                     py::handle alibi_slopes, py::handle sinks, py::handle precision, py::handle return_weights,
-                     py::handle return_lse, py::handle out, py::handle threads) {
+                     py::handle alibi_slopes, py::handle sinks, py::handle precision,
+                     py::handle return_weights, py::handle return_lse, py::handle out, py::handle threads) {
   AttentionCall call(query, key, value);
   const int thread_count = thread_count_of(threads);
   const bool wants_weights = flag_of("return_weights", return_weights);
@@ -196,7 +196,8 @@ py::object attention(py::handle query, py::handle key, py::handle value, py::han
 py::dict attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
                         py::handle is_causal, py::handle query_offset, py::handle window,
                         py::handle key_lengths, py::handle scale, py::handle softcap,
-                        py::handle alibi_slopes, py::handle sinks, py::handle precision, py::handle threads) {
+                        py::handle alibi_slopes, py::handle sinks, py::handle precision,
+                        py::handle threads) {
   AttentionCall call(query, key, value);
   const int thread_count = thread_count_of(threads);
   const Shape batch = set_shapes(call);
@@ -213,7 +214,8 @@ py::dict attention_plan(py::handle query, py::handle key, py::handle value, py::
   py::dict facts;
   facts["target"] = plan.target;
   facts["kernel"] = plan.is_int8 ? "int8" : plan.is_decode ? "decode" : "forward";
-  facts["int8_instruction"] = plan.int8_instruction ? py::object(py::str(plan.int8_instruction)) : py::none();
+  facts["int8_instruction"] =
+      plan.int8_instruction ? py::object(py::str(plan.int8_instruction)) : py::none();
   facts["columns"] = plan.columns;
   facts["threads"] = plan.threads;
   facts["tasks"] = plan.tasks;

@@ -89,9 +89,9 @@ py::object attention_ragged(py::handle query, py::handle key, py::handle value,
                             py::handle query_starts_object, py::handle key_starts_object,
                             py::handle mask, py::handle is_causal, py::handle query_offset,
                             py::handle window, py::handle key_lengths, py::handle scale,
-                            py::handle softcap, py::handle alibi_slopes, py::handle sinks, py::handle precision,
-                            py::handle return_weights, py::handle return_lse, py::handle out,
-                            py::handle threads) {
+                            py::handle softcap, py::handle alibi_slopes, py::handle sinks,
+                            py::handle precision, py::handle return_weights,
+                            py::handle return_lse, py::handle out, py::handle threads) {
   AttentionCall call(query, key, value);
   const int thread_count = thread_count_of(threads);
   const bool wants_weights = flag_of("return_weights", return_weights);

@@ -27,8 +27,9 @@ bool cpu_has_avxvnni() {
 bool cpu_has_one(std::string_view feature) {
 #if defined(__x86_64__)
   if (feature == "f16c") return cpu_has_f16c();
-  if (feature == "avxvnni") return cpu_has_avxvnni();
+  if (feature == "avx_vnni") return cpu_has_avxvnni();
   __builtin_cpu_init();
+  if (feature == "avx512_vnni") return __builtin_cpu_supports("avx512vnni");
 #define REGARD_FEATURE(name) \
   if (feature == name) return __builtin_cpu_supports(name)
   REGARD_FEATURE("avx2");
@@ -40,7 +41,6 @@ bool cpu_has_one(std::string_view feature) {
   REGARD_FEATURE("avx512cd");
   REGARD_FEATURE("avx512dq");
   REGARD_FEATURE("avx512vl");
-  REGARD_FEATURE("avx512vnni");
 #undef REGARD_FEATURE
 #endif
   throw std::logic_error("unknown CPU feature: " + std::string(feature));

@@ -99,10 +99,10 @@ struct FloatScores {
 // What the CPU must have beyond the target's features: the instruction is written out, so that nothing
 // else is compiled for such a CPU.
 #if REGARD_VECTOR_BYTES == 64
-constexpr const char* kDotFeature = "avx512vnni";
+constexpr const char* kDotFeature = "avx512_vnni";
 #define REGARD_DOT "vpdpbusd %2, %1, %0"
 #else
-constexpr const char* kDotFeature = "avxvnni";
+constexpr const char* kDotFeature = "avx_vnni";
 #define REGARD_DOT "%{vex%} vpdpbusd %2, %1, %0"
 #endif
 
