@@ -75,7 +75,7 @@ struct AttentionProblem {
 
 constexpr std::int64_t kMostInt8Dim = 1024;  // head_dim, where precision is int8
 
-// The keys of one kv head in int8, less their mean: key = mean + scale * row (kernels/int8_keys.hpp).
+// The keys of one kv head in int8, less their mean and rotated (kernels/int8_keys.hpp).
 struct Int8Keys {
   const std::int8_t* rows;  // zeros follow each row and the last one, up to whole tiles
   std::int64_t row_bytes;

@@ -1,8 +1,8 @@
 """What `precision="int8"` computes, in NumPy: which integers, and the scores that come of them.
 
-Of a row x of queries, or of keys less their mean, the largest magnitude is 127 steps:
-``step = max |x| / 127`` and ``rint(x * (127 / max |x|))``, in float32, as the kernels do it. The mean
-is over the finite elements of the keys that exist, in float64.
+Queries, and keys less their mean, are rotated. Of such a row x the largest magnitude is 127 steps:
+``step = max |x| / 127`` and ``rint(x * (127 / max |x|))``, in float32, as the kernels do it. The
+mean is over the finite elements of the keys that exist, in float64.
 """
 
 from typing import NamedTuple
@@ -19,6 +19,25 @@ class Rounded(NamedTuple):
     @property
     def numbers(self):
         return self.integers * self.step.astype(np.float64)
+
+
+def group_of(dim):
+    """How many dimensions are rotated together: the largest power of two that divides `dim`."""
+    return dim & -dim
+
+
+def rotated(rows):
+    """Float32 rows times a Hadamard matrix for each group of dimensions, over the group's size:
+    a product of two rotated rows is `1 / group` of what it was."""
+    dim, group = rows.shape[-1], group_of(rows.shape[-1])
+    rows = rows * np.float32(1 / group)
+    half = 1
+    while half < group:
+        pairs = rows.reshape(*rows.shape[:-1], dim // (2 * half), 2, half)
+        a, b = pairs[..., 0, :], pairs[..., 1, :]
+        rows = np.stack([a + b, a - b], -2).reshape(rows.shape)
+        half *= 2
+    return rows
 
 
 def rounded(rows):
@@ -50,8 +69,9 @@ def rounded_problem(query, key, value, *, scale=None, key_lengths=None, **option
     """Arrays and options of an exact call with the scores of the int8 call, and the largest error
     that the rounding to integers brings to each row's scores.
 
-    q . k is `rounded(q) . rounded(k - mean) + q . mean`: one product of rows twice as long. The keys'
-    step meets |q|, the queries' the rounded keys, each by half at most.
+    q . k is `group q' . k' + q . mean`, with q and k - mean rotated and rounded: one product of
+    rows twice as long. The keys' step meets the rotated |q|, the queries' the rounded keys, each by
+    half at most.
     """
     query, key, value = (np.asarray(x) for x in (query, key, value))
     is_flat = query.ndim == key.ndim == value.ndim == 2
@@ -61,19 +81,21 @@ def rounded_problem(query, key, value, *, scale=None, key_lengths=None, **option
     lengths = np.broadcast_to(key.shape[-2] if key_lengths is None else key_lengths, batch)
     lengths = np.broadcast_to(lengths[..., None], key.shape[:-2])
     less, means = centred(key, lengths)
-    q, k = rounded(query), rounded(less)
+    group = group_of(query.shape[-1])
+    turned = rotated(query)
+    q, k = rounded(turned), rounded(rotated(less))
     wide = [
-        np.concatenate([query.astype(np.float64), q.numbers], -1),
+        np.concatenate([query.astype(np.float64), group * q.numbers], -1),
         np.concatenate([means.astype(np.float64), k.numbers], -1),
     ]
     if is_flat:
         wide = [x[0] for x in wide]
     factor = 1 / np.sqrt(query.shape[-1]) if scale is None else scale
-    group = query.shape[-3] // key.shape[-3] if key.shape[-3] else 1
-    keys = np.repeat(np.abs(k.numbers).sum(-1), group, -2)[..., None, :]
-    steps = np.repeat(k.step[..., 0], group, -2)[..., None, :]
-    off = steps * np.abs(query.astype(np.float64)).sum(-1, keepdims=True) + q.step * keys
-    off *= abs(factor) / 2
+    shared = query.shape[-3] // key.shape[-3] if key.shape[-3] else 1
+    keys = np.repeat(np.abs(k.numbers).sum(-1), shared, -2)[..., None, :]
+    steps = np.repeat(k.step[..., 0], shared, -2)[..., None, :]
+    off = steps * np.abs(turned.astype(np.float64)).sum(-1, keepdims=True) + q.step * keys
+    off *= abs(factor) * group / 2
     options |= {"scale": factor, "key_lengths": key_lengths}
     return wide, {name: option for name, option in options.items() if option is not None}, off
 
@@ -81,8 +103,9 @@ def rounded_problem(query, key, value, *, scale=None, key_lengths=None, **option
 def expected_of_integers(query, key, value, **options):
     """The exact result for the integers' scores, and float32's errors around it.
 
-    The steps of a query and a key are rounded, with scale in one of them, and so is their product: at
-    most 3 eps where a query times its scale costs 1.5, so that twice what `expected` allows holds.
+    The steps of a query and a key are rounded, with scale in one of them, and so is their product:
+    at most 3 eps where a query times its scale costs 1.5, so that twice what `expected` allows
+    holds.
     """
     dtype = result_type(query, key, value)
     wide, options, _ = rounded_problem(query, key, value, **options)

@@ -1,22 +1,26 @@
 // The keys of one kv head in int8, for all strips and tasks to share.
 //
-//   key[j] = mean + scale[j] * row[j]      |row| <= 127, scale[j] = max |key[j] - mean| / 127
+//   rotated(key[j] - mean) = scale[j] * row[j]    |row| <= 127, scale[j] = the largest magnitude / 127
 //
 // The mean over the keys is what all of them have in common: it moves every score of a query alike, and
 // taken away it leaves the steps of int8 to what tells keys apart (Zhang et al. 2024, SageAttention).
 // Query . mean returns to each score in float (int8_queries.hpp), so that nothing is lost but rounding.
 //
+// A rotation of queries and keys changes no product, and spreads a dimension that is far larger than the
+// others, which would take the steps from them, over all (Ashkboos et al. 2024, QuaRot). This one is a
+// Hadamard matrix: signs alone, sums and differences, the same whatever the numbers.
+//
 // Rows follow each other without gaps but up to whole dwords, zeros behind the last up to a whole tile.
 //
-//   NaN     in a key makes its scale NaN, and so its scores
-//   inf     the scale is infinite and the row 127, -127 or 0 where the key is inf, -inf or finite
-//   tiny    a key less the mean under kSmallest counts as 0: 127 / it would overflow
-//   mean    of the finite elements, in double and in order; where it exceeds kLargestMean it stays in
-//           the keys, so that no difference overflows
+//   NaN, inf  in a key make its scale NaN, and so its scores
+//   tiny      a largest magnitude under kSmallest counts as 0: 127 / it would overflow
+//   mean      of the finite elements, in double and in order; where it exceeds kLargestMean it stays in
+//             the keys, so that no difference overflows
 #pragma once
 
-#include "../simd/transpose.hpp"
 #include "key_block.hpp"
+#include "mask_value.hpp"
+#include "pack.hpp"
 
 namespace regard {
 namespace {
@@ -31,18 +35,42 @@ REGARD_INLINE Mask<float> magnitude_bits(Vec<float> x) { return as_bits<float>(x
 
 REGARD_INLINE Mask<float> larger(Mask<float> a, Mask<float> b) { return a > b ? a : b; }
 
-// What multiplies numbers up to `largest` to make them int8. 0 where they count as 0, or are not
-// finite.
-REGARD_INLINE Vec<float> inverse_step(Mask<float> largest) {
-  const Vec<float> numbers = as_value<float>(largest);
-  const Mask<float> counts = numbers >= broadcast(kSmallest);
-  return select<float>(counts, broadcast(kInt8Steps) / numbers, Vec<float>{});
+// Dimensions are rotated in groups of so many: the largest power of two that divides head_dim.
+constexpr std::int64_t rotated_together(std::int64_t head_dim) { return head_dim & -head_dim; }
+
+// x = H x / group in each group of rows of [head_dim][stride], for a vector of lanes. H H is group times
+// the identity, so that a product of two rotated is 1 / group of what it was.
+REGARD_NOINLINE void rotate_lanes(float* x, std::int64_t stride, std::int64_t head_dim) {
+  const std::int64_t group = rotated_together(head_dim);
+  const Vec<float> share = broadcast(1.0f / static_cast<float>(group));
+  for (std::int64_t d = 0; d < head_dim; ++d) store(x + d * stride, load<float>(x + d * stride) * share);
+  for (std::int64_t half = 1; half < group; half *= 2)
+    for (std::int64_t first = 0; first < head_dim; first += 2 * half)
+      for (std::int64_t d = first; d < first + half; ++d) {
+        float *upper = x + d * stride, *lower = upper + half * stride;
+        const Vec<float> a = load<float>(upper), b = load<float>(lower);
+        store(upper, a + b);
+        store(lower, a - b);
+      }
 }
 
-// Its opposite: infinity and NaN stay themselves.
-REGARD_INLINE Vec<float> step_of(Mask<float> largest) {
+// The rounding of numbers with one largest magnitude a lane.
+struct Int8Steps {
+  Vec<float> step;     // NaN where a number is NaN or infinite
+  Vec<float> inverse;  // 0 there, and where all count as 0
+};
+
+REGARD_INLINE Int8Steps steps_of(const float* x, std::int64_t stride, std::int64_t head_dim) {
+  Mask<float> largest{};
+  for (std::int64_t d = 0; d < head_dim; ++d)
+    largest = larger(largest, magnitude_bits(load<float>(x + d * stride)));
   const Vec<float> numbers = as_value<float>(largest);
-  return select<float>(numbers < broadcast(kSmallest), Vec<float>{}, numbers / broadcast(kInt8Steps));
+  const Mask<float> counts =
+      (numbers >= broadcast(kSmallest)) & (numbers <= broadcast(kLargest<float>));
+  const Vec<float> step = select<float>(numbers < broadcast(kSmallest), Vec<float>{},
+                                        numbers / broadcast(kInt8Steps));
+  return {step + (step - step),  // inf - inf is NaN
+          select<float>(counts, broadcast(kInt8Steps) / numbers, Vec<float>{})};
 }
 
 // A byte a lane.
@@ -56,6 +84,7 @@ struct Int8KeysMemory {
   float* mean;   // [padded head_dim], zeros behind
   double* sums;  // [padded head_dim]
   float* block;  // [lanes][padded head_dim]: keys as float32
+  float* lanes;  // [head_dim][lanes]: the same, keys side by side
   std::int64_t padded_dim;
   std::int64_t padded_keys;
 };
@@ -110,47 +139,39 @@ struct QuantisedKeys {
   static void quantise(const AttentionProblem& problem, const AttentionTask& task,
                        std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const Int8KeysMemory& head = *static_cast<const Int8KeysMemory*>(memory);
-    const std::int64_t stride = head.padded_dim;
+    const Vec<float> round = broadcast(kRoundToInteger);
     for (std::int64_t key = key_begin; key < key_end; key += kWidth) {
-      const std::int64_t count = read_rows(problem, task, key, key_end, head);
-      // Of each key in a lane: the largest magnitude, later the sum.
-      Vec<float> of_rows[kWidth];
-      for (int row = 0; row < kWidth; ++row) {
-        Mask<float> largest{};
-        for (std::int64_t d = 0; row < count && d < stride; d += kWidth) {
-          float* at = head.block + row * stride + d;
-          const Vec<float> centred = load<float>(at) - load<float>(head.mean + d);
-          store(at, centred);
-          largest = larger(largest, magnitude_bits(centred));
-        }
-        of_rows[row] = as_value<float>(largest);
+      const int count = static_cast<int>(read_rows(problem, task, key, key_end, head));
+      float* rows[kWidth];
+      for (int row = 0; row < count; ++row) rows[row] = head.block + row * head.padded_dim;
+      rows_to_lanes<float>(rows, count, 1, problem.head_dim, head.lanes, kWidth, Identity{});
+      for (std::int64_t d = 0; d < problem.head_dim; ++d)
+        store(head.lanes + d * kWidth,
+              load<float>(head.lanes + d * kWidth) - broadcast(head.mean[d]));
+      rotate_lanes(head.lanes, kWidth, problem.head_dim);
+      const Int8Steps steps = steps_of(head.lanes, kWidth, problem.head_dim);
+      const Mask<float> is_finite = steps.step == steps.step;
+      Vec<float> sum{};  // of integers: exact
+      for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+        float* at = head.lanes + d * kWidth;
+        const Vec<float> integer =
+            select<float>(is_finite, load<float>(at) * steps.inverse + round - round, Vec<float>{});
+        sum = sum + integer;
+        store(at, integer);
       }
-      transpose<float>(of_rows);
-      Mask<float> largest = as_bits<float>(of_rows[0]);
-      for (int i = 1; i < kWidth; ++i) largest = larger(largest, as_bits<float>(of_rows[i]));
-      float scales[kWidth], inverses[kWidth];
-      store(scales, step_of(largest));
-      store(inverses, inverse_step(largest));
-
-      for (int row = 0; row < kWidth; ++row) {
-        Vec<float> sum{};
-        if (row < count) {
-          std::int8_t* to = head.rows + (key + row) * head.keys.row_bytes;
-          if (scales[row] - scales[row] == 0)
-            sum = finite_row(head.block + row * stride, stride, inverses[row], to);
-          else
-            sum = infinite_row(head.block + row * stride, problem.head_dim, to);
-          head.scales[key + row] = scales[row];
-        }
-        of_rows[row] = sum;
-      }
-      transpose<float>(of_rows);
-      Vec<float> sum = of_rows[0];  // of integers: exact in any order
-      for (int i = 1; i < kWidth; ++i) sum = sum + of_rows[i];
-      float sums[kWidth];
+      float scales[kWidth], sums[kWidth];
+      store(scales, steps.step);
       store(sums, sum);
-      for (std::int64_t row = 0; row < count; ++row)
+      lanes_to_rows<float>(head.lanes, kWidth, problem.head_dim, rows, count, 1,
+                           [](Vec<float> value, int) { return value; });
+      for (int row = 0; row < count; ++row) {
+        std::int8_t* to = head.rows + (key + row) * head.keys.row_bytes;
+        for (std::int64_t d = 0; d < head.padded_dim; d += kWidth)
+          *reinterpret_cast<Int8Lanes*>(to + d) = __builtin_convertvector(
+              __builtin_convertvector(load<float>(rows[row] + d), Mask<float>), Int8Lanes);
+        head.scales[key + row] = scales[row];
         head.corrections[key + row] = -128 * static_cast<std::int32_t>(sums[row]);
+      }
     }
   }
 
@@ -175,6 +196,7 @@ struct QuantisedKeys {
     head.mean = reinterpret_cast<float*>(take(head.padded_dim * 4));
     head.sums = reinterpret_cast<double*>(take(head.padded_dim * 8));
     head.block = reinterpret_cast<float*>(take(kWidth * head.padded_dim * 4));
+    head.lanes = reinterpret_cast<float*>(take(kWidth * problem.head_dim * 4));
     head.keys.rows = head.rows;
     head.keys.scales = head.scales;
     head.keys.corrections = head.corrections;
@@ -191,30 +213,6 @@ struct QuantisedKeys {
     copy_rows<float>(problem.key, task.key, key, count, problem.head_dim, head.block, count,
                      head.padded_dim);
     return count;
-  }
-
-  // Writes a row; returns the sum of its numbers, in lanes.
-  REGARD_INLINE Vec<float> finite_row(const float* from, std::int64_t columns, float inverse,
-                                      std::int8_t* to) {
-    const Vec<float> round = broadcast(kRoundToInteger);
-    Vec<float> sum{};
-    for (std::int64_t d = 0; d < columns; d += kWidth) {
-      const Vec<float> rounded = load<float>(from + d) * broadcast(inverse) + round;
-      sum = sum + (rounded - round);
-      const Mask<float> integers = as_bits<float>(rounded) << 24 >> 24;  // the low byte, with its sign
-      *reinterpret_cast<Int8Lanes*>(to + d) = __builtin_convertvector(integers, Int8Lanes);
-    }
-    return sum;
-  }
-
-  REGARD_NOINLINE Vec<float> infinite_row(const float* from, std::int64_t columns, std::int8_t* to) {
-    Vec<float> sum{};
-    for (std::int64_t d = 0; d < round_up(columns, 4); ++d) {
-      const bool is_infinite = d < columns && (from[d] > kLargest<float> || from[d] < -kLargest<float>);
-      to[d] = static_cast<std::int8_t>(!is_infinite ? 0 : from[d] > 0 ? 127 : -127);
-      sum[0] += static_cast<float>(to[d]);
-    }
-    return sum;
   }
 };
 

@@ -1,4 +1,4 @@
-// A strip's queries in int8, a lane a query, each by its own largest element, as keys are
+// A strip's queries in int8, a lane a query, rotated and each by its own largest magnitude, as keys are
 // (int8_keys.hpp); and each query's score of the keys' mean, from the query as it came.
 //
 // A query that holds NaN or inf has a NaN for its factor: all its scores are NaN, as all its weights
@@ -11,7 +11,8 @@
 namespace regard {
 namespace {
 
-// The float32 queries, with their factors and the scores of the mean. Returns what makes them int8.
+// The rotated queries in float32, with their factors and the scores of the mean. Returns what makes them
+// int8.
 template <class Shape>
 REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const AttentionTask& task,
                                      const Strip<float>& strip, float* inverses) {
@@ -24,19 +25,17 @@ REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const Atte
                          strip.queries, lanes, Identity{});
   });
   const Vec<float> scale = broadcast(query_scale<float>(problem));
+  const Vec<float> group = broadcast(static_cast<float>(rotated_together(problem.head_dim)));
   const float* mean = task.int8_keys->mean;
   for (int lane = 0; lane < lanes; lane += kLanes<float>) {
-    Mask<float> largest{};
     Vec<float> score{};
-    for (std::int64_t d = 0; d < problem.head_dim; ++d) {
-      const Vec<float> query = load<float>(strip.queries + d * lanes + lane);
-      largest = larger(largest, magnitude_bits(query));
-      score = fma(query * scale, broadcast(mean[d]), score);
-    }
-    const Vec<float> step = step_of(largest);
-    store(strip.query_scale + lane, (step + (step - step)) * scale);  // inf - inf is NaN
+    for (std::int64_t d = 0; d < problem.head_dim; ++d)
+      score = fma(load<float>(strip.queries + d * lanes + lane) * scale, broadcast(mean[d]), score);
+    rotate_lanes(strip.queries + lane, lanes, problem.head_dim);
+    const Int8Steps steps = steps_of(strip.queries + lane, lanes, problem.head_dim);
+    store(strip.query_scale + lane, steps.step * group * scale);
     store(strip.mean_score + lane, score);
-    store(inverses + lane, inverse_step(largest));
+    store(inverses + lane, steps.inverse);
   }
 }
 

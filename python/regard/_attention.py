@@ -184,15 +184,17 @@ def scaled_dot_product_attention(
     With ``precision="int8"`` (Zhang et al. 2024, "SageAttention") a score is
 
     .. math:: \mathrm{scale}\,(a_q\, a_k\, \hat{q} \cdot \hat{k} + q \cdot m), \qquad
-              \hat{q} = \mathrm{round}(q / a_q), \quad \hat{k} = \mathrm{round}((k - m) / a_k),
+              \hat{q} = \mathrm{round}(H q / a_q), \quad \hat{k} = \mathrm{round}(H (k - m) / a_k),
 
-    with m the mean of all keys that the kv head has in this batch entry, and a the largest magnitude
-    of the query, or of the key less m, divided by 127. The sum of 8-bit products is exact, the rest
-    is float32, values included: what is lost is the rounding to 255 steps. Through m a row's bits
-    depend on every finite element of those keys, also where causality, a window or a mask hides
-    it; keys at and beyond `key_lengths` take no part, and NaN or inf stays in the scores of its own
-    row. The integers are the same on every target, by instructions for them or without: `explain`
-    says which. Few queries gain nothing, since all keys are rounded first.
+    with m the mean of all keys that the kv head has in this batch entry, H a fixed rotation (a
+    Hadamard matrix for each group of dimensions, whose number is the largest power of two that
+    divides head_dim; Ashkboos et al. 2024, "QuaRot"), and a the largest magnitude of what is
+    rounded divided by 127. The sum of 8-bit products is
+    exact, the rest is float32, values included: what is lost is the rounding to 255 steps. Through
+    m a row's bits depend on every finite element of those keys, also where causality, a window or
+    a mask hides it; keys at and beyond `key_lengths` take no part, and NaN or inf stays in the
+    scores of its own row. The integers are the same on every target, by instructions for them or
+    without: `explain` says which. Few queries gain nothing, since all keys are rounded first.
 
     Examples
     --------
