@@ -11,6 +11,8 @@ namespace regard {
 enum class Scalar { float32, float64 };  // what is computed in
 enum class Element { boolean, int8, float16, bfloat16, int32, float32, float64, int64 };  // how it is stored
 
+enum class Precision { full, int8 };  // of the products of queries and keys; full is the scalar's
+
 constexpr int kMaxBatchAxes = 64;  // NumPy allows no more axes in all
 
 // An array seen as (batch..., head, row, column). Broadcast axes have stride 0.
@@ -34,6 +36,7 @@ constexpr std::int64_t kUnbounded = -1;  // a window's side without an end
 
 struct AttentionProblem {
   Scalar scalar;
+  Precision precision;
 
   // Which keys a query sees: those from window_left before its position to window_right after it.
   // Causal is a window_right of 0.
@@ -80,6 +83,17 @@ struct AttentionProblem {
   Operand key_lengths;   // one int64 a batch entry; data is null where all have kv_len keys
 };
 
+constexpr std::int64_t kMostInt8Dim = 1024;  // head_dim, where precision is int8
+
+// The keys of one kv head in int8, less their mean and rotated (kernels/int8_keys.hpp).
+struct Int8Keys {
+  const std::int8_t* rows;  // zeros follow each row and the last one, up to whole tiles
+  std::int64_t row_bytes;
+  const float* scales;
+  const std::int32_t* corrections;  // -128 times a row's sum
+  const float* mean;                // [head_dim]
+};
+
 // The query rows of one kv head that one thread owns. Row r is query r / group of head r % group:
 // the heads of a group lie side by side, so that one pass over keys and values serves them all and
 // the rows of a task see about the same keys when attention is causal.
@@ -91,6 +105,7 @@ struct AttentionTask {
   const float* key_centers;
   const float* value_scales;
   const std::int32_t* pages;
+  const Int8Keys* int8_keys;  // null where precision is full
   const void* mask;
   void* output;
   void* weights;

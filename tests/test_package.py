@@ -35,6 +35,7 @@ SIGNATURES = {
         "softcap": None,
         "alibi_slopes": None,
         "sinks": None,
+        "precision": None,
         "return_weights": False,
         "return_lse": False,
         "out": None,

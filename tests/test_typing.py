@@ -26,6 +26,8 @@ OPTIONS = [
     ", None, is_causal=True, query_offset=np.arange(2), window=(1, None), key_lengths=[2, 3]",
     ", mask=x > 0, scale=0.5, softcap=30.0, alibi_slopes=[0.5], sinks=x[0], out=x, threads=2",
     ", scale=None, softcap=None, window=None, key_lengths=None, alibi_slopes=None, sinks=None",
+    ", precision=None",
+    ", precision='int8'",
 ]
 TYPES = (
     {
@@ -42,6 +44,7 @@ TYPES = (
     | {
         "regard.explain(x, x, x, is_causal=True, window=(1, None), threads=2)": PLAN,
         "regard.explain(x, x, x).workspace_bytes": "int",
+        "regard.explain(x, x, x, precision='int8').int8_instruction": "str | None",
         "regard.merge_attention_states([x], [x])": PAIR,
         "regard.KVCache(1, 1, 4, window=3, path='x').fork()": "regard.KVCache",
         "regard.KVCache.open('x', mode='r').lengths": "NDArray[np.int64]",
@@ -59,6 +62,7 @@ REFUSED = [
         ", is_causal=None",
         ", threads=1.5",
         ", None, True",
+        ", precision='int4'",
     )
 ]
 REFUSED += ["regard.KVCache(1, 1, 4).attend(x, key_lengths=[3])", "regard.KVCache.open('x', 'w')"]

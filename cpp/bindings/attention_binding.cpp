@@ -178,15 +178,16 @@ py::object AttentionCall::run(int threads) {
 py::object attention(py::handle query, py::handle key, py::handle value, py::handle mask,
                      py::handle is_causal, py::handle query_offset, py::handle window,
                      py::handle key_lengths, py::handle scale, py::handle softcap,
-                     py::handle alibi_slopes, py::handle sinks, py::handle return_weights,
-                     py::handle return_lse, py::handle out, py::handle threads) {
+                     py::handle alibi_slopes, py::handle sinks, py::handle precision,
+                     py::handle return_weights, py::handle return_lse, py::handle out, py::handle threads) {
   AttentionCall call(query, key, value);
   const int thread_count = thread_count_of(threads);
   const bool wants_weights = flag_of("return_weights", return_weights);
   const bool wants_lse = flag_of("return_lse", return_lse);
   const Shape batch = set_shapes(call);
   set_options(call.problem,
-              {is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks},
+              {is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks,
+               precision},
               batch, kEntries, call.memory);
   call.set_mask(mask);
   call.set_results(out, wants_weights, wants_lse);
@@ -196,12 +197,14 @@ py::object attention(py::handle query, py::handle key, py::handle value, py::han
 py::dict attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
                         py::handle is_causal, py::handle query_offset, py::handle window,
                         py::handle key_lengths, py::handle scale, py::handle softcap,
-                        py::handle alibi_slopes, py::handle sinks, py::handle threads) {
+                        py::handle alibi_slopes, py::handle sinks, py::handle precision,
+                        py::handle threads) {
   AttentionCall call(query, key, value);
   const int thread_count = thread_count_of(threads);
   const Shape batch = set_shapes(call);
   set_options(call.problem,
-              {is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks},
+              {is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks,
+               precision},
               batch, kEntries, call.memory);
   call.set_mask(mask);
   call.set_inputs();
@@ -211,7 +214,9 @@ py::dict attention_plan(py::handle query, py::handle key, py::handle value, py::
   });
   py::dict facts;
   facts["target"] = plan.target;
-  facts["kernel"] = plan.is_decode ? "decode" : "forward";
+  facts["kernel"] = plan.is_int8 ? "int8" : plan.is_decode ? "decode" : "forward";
+  facts["int8_instruction"] =
+      plan.int8_instruction ? py::object(py::str(plan.int8_instruction)) : py::none();
   facts["columns"] = plan.columns;
   facts["threads"] = plan.threads;
   facts["tasks"] = plan.tasks;

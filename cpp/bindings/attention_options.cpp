@@ -109,12 +109,31 @@ void set_per_head(const char* name, py::handle object, std::int64_t heads,
                             std::string(py::str(py::float_(number))));
 }
 
+Precision precision_of(py::handle object, const AttentionProblem& problem) {
+  if (object.is_none()) return Precision::full;
+  if (!PyUnicode_Check(object.ptr()))
+    throw py::type_error("precision must be None or 'int8', got " + type_of(object));
+  if (object.cast<std::string>() != "int8")
+    throw py::value_error("precision must be None or 'int8', got " +
+                          std::string(py::repr(object)));
+  if (problem.scalar != Scalar::float32)
+    throw py::value_error(
+        "precision 'int8' needs query, key and value of float32, float16 or bfloat16, got a result "
+        "type of float64");
+  if (problem.head_dim > kMostInt8Dim)
+    throw py::value_error("precision 'int8' needs a head_dim of at most " +
+                          std::to_string(kMostInt8Dim) + ", got " +
+                          std::to_string(problem.head_dim));
+  return Precision::int8;
+}
+
 }  // namespace
 
 void set_options(AttentionProblem& problem, const AttentionOptions& options, const Shape& batch,
                  const char* entries, OptionMemory& memory) {
   problem.scale = options.scale.is_none() ? 1.0 / std::sqrt(static_cast<double>(problem.head_dim))
                                           : finite_number_of("scale", options.scale);
+  problem.precision = precision_of(options.precision, problem);
   problem.softcap = 0;
   if (!options.softcap.is_none()) {
     problem.softcap = finite_number_of("softcap", options.softcap);

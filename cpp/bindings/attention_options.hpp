@@ -21,6 +21,7 @@ struct AttentionOptions {
   py::handle softcap;
   py::handle alibi_slopes;
   py::handle sinks;
+  py::handle precision;
 };
 
 // Memory of our own that a problem's pointers reach: a neighbouring thread cannot change it under us.
@@ -33,8 +34,9 @@ struct OptionMemory {
   std::vector<double> sinks;
 };
 
-// Fills in the problem's options; its sizes are set. `batch` is the shape of the batch axes, and
-// `entries` what the messages call one number for each of them. Throws TypeError or ValueError.
+// Fills in the problem's options; its sizes and scalar are set. `batch` is the shape of the batch
+// axes, and `entries` what the messages call one number for each of them. Throws TypeError or
+// ValueError.
 void set_options(AttentionProblem& problem, const AttentionOptions& options, const Shape& batch,
                  const char* entries, OptionMemory& memory);
 

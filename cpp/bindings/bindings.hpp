@@ -10,14 +10,16 @@ namespace py = pybind11;
 py::object attention(py::handle query, py::handle key, py::handle value, py::handle mask,
                      py::handle is_causal, py::handle query_offset, py::handle window,
                      py::handle key_lengths, py::handle scale, py::handle softcap,
-                     py::handle alibi_slopes, py::handle sinks, py::handle return_weights,
-                     py::handle return_lse, py::handle out, py::handle threads);
+                     py::handle alibi_slopes, py::handle sinks, py::handle precision,
+                     py::handle return_weights, py::handle return_lse, py::handle out,
+                     py::handle threads);
 py::object attention_ragged(py::handle query, py::handle key, py::handle value,
                             py::handle query_starts, py::handle key_starts, py::handle mask,
                             py::handle is_causal, py::handle query_offset, py::handle window,
                             py::handle key_lengths, py::handle scale, py::handle softcap,
-                            py::handle alibi_slopes, py::handle sinks, py::handle return_weights,
-                            py::handle return_lse, py::handle out, py::handle threads);
+                            py::handle alibi_slopes, py::handle sinks, py::handle precision,
+                            py::handle return_weights, py::handle return_lse, py::handle out,
+                            py::handle threads);
 py::object attention_cached(py::handle query, py::handle key, py::handle value,
                             py::handle key_scales, py::handle key_centers, py::handle value_scales,
                             py::handle pages, py::handle kv_len, py::handle mask,
@@ -28,7 +30,8 @@ py::object attention_cached(py::handle query, py::handle key, py::handle value,
 py::dict attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
                         py::handle is_causal, py::handle query_offset, py::handle window,
                         py::handle key_lengths, py::handle scale, py::handle softcap,
-                        py::handle alibi_slopes, py::handle sinks, py::handle threads);
+                        py::handle alibi_slopes, py::handle sinks, py::handle precision,
+                        py::handle threads);
 py::object matmul(py::handle a, py::handle b, py::handle out, py::handle threads);
 py::object scale(py::handle scores, py::handle factor, py::handle out, py::handle threads);
 py::object apply_mask(py::handle scores, py::handle mask, py::handle out, py::handle threads);

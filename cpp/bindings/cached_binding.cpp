@@ -143,7 +143,8 @@ py::object attention_cached(py::handle query, py::handle key, py::handle value,
         throw py::value_error(std::string(view->name) + " of int8 must have its columns side by side");
   }
   set_options(problem,
-              {is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks},
+              {is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks,
+               py::none()},
               batch, "batch axes", call.memory);
   call.set_mask(mask);
   call.set_results(out, wants_weights, wants_lse);

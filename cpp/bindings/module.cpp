@@ -1,6 +1,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "../dispatch/attention_int8.hpp"
 #include "../dispatch/calibration.hpp"
 #include "../dispatch/targets.hpp"
 #include "../dispatch/thread_count.hpp"
@@ -107,5 +108,6 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.def("build_info", &build_info);
   module.def("fma_peak", &measure_fma_peak);
   module.def("read_bandwidth", &measure_read_bandwidth);
+  module.def("_forbid_int8_instruction", &forbid_int8_instruction);
   module.def("_raise_in_parallel_region", &raise_in_parallel_region);
 }

@@ -90,8 +90,8 @@ py::object attention_ragged(py::handle query, py::handle key, py::handle value,
                             py::handle mask, py::handle is_causal, py::handle query_offset,
                             py::handle window, py::handle key_lengths, py::handle scale,
                             py::handle softcap, py::handle alibi_slopes, py::handle sinks,
-                            py::handle return_weights, py::handle return_lse, py::handle out,
-                            py::handle threads) {
+                            py::handle precision, py::handle return_weights,
+                            py::handle return_lse, py::handle out, py::handle threads) {
   AttentionCall call(query, key, value);
   const int thread_count = thread_count_of(threads);
   const bool wants_weights = flag_of("return_weights", return_weights);
@@ -124,7 +124,8 @@ py::object attention_ragged(py::handle query, py::handle key, py::handle value,
   call.output_shape.push_back(problem.value_dim);
   call.weights_shape.push_back(problem.kv_len);
   set_options(problem,
-              {is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks},
+              {is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks,
+               precision},
               {sequences}, "sequences", call.memory);
   check_key_lengths(problem, key_starts);
   call.set_mask(mask);

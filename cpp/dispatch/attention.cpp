@@ -4,6 +4,8 @@
 #include <atomic>
 
 #include "attention_chunks.hpp"
+#include "attention_int8.hpp"
+#include "attention_run.hpp"
 #include "attention_tasks.hpp"
 #include "no_memory.hpp"
 #include "split.hpp"
@@ -45,16 +47,8 @@ int threads_of(const AttentionProblem& problem, int threads) {
 
 // Few rows read keys and values faster with keys in lanes. Both kernels give the same bits.
 bool is_decode(const AttentionProblem& problem, const Kernels& kernels) {
-  return !is_empty(problem) && !problem.weights.data &&
+  return !is_empty(problem) && !problem.weights.data && problem.precision == Precision::full &&
          problem.heads / problem.kv_heads * problem.q_len <= kernels.decode_rows;
-}
-
-// Calls body(begin, end) over keys in intervals of whole blocks, until told to stop.
-template <class Body>
-void over_intervals(KeyInterval keys, std::int64_t interval, Worker& worker, Body body) {
-  for (std::int64_t begin = keys.begin; begin < keys.end && !worker.should_stop();
-       begin += interval)
-    body(begin, std::min(keys.end, begin + interval));
 }
 
 }  // namespace
@@ -76,21 +70,13 @@ void attention_forward(const AttentionProblem& problem, int threads, const StopS
     return decode_in_chunks(problem, kernels, tasks, threads, interval, signal);
 
   threads = static_cast<int>(std::min<std::int64_t>(threads, tasks.count()));
+  if (problem.precision == Precision::int8)
+    return attention_in_int8(problem, kernels, tasks, threads, interval, signal);
   const AttentionKernel& kernel = decodes ? kernels.decode : kernels.forward;
+  const AttentionRun run{kernel, kernels.attention_weights, interval};
   const Scratch scratch(threads, kernel.workspace_bytes(problem, tasks.most_rows()));
   parallel_for(threads, tasks.count(), signal, [&](std::int64_t index, Worker& worker) {
-    const AttentionTask task = tasks.at(index);
-    void* workspace = scratch.of(worker);
-    const KeyInterval keys = kernel.begin(problem, task, workspace);
-    over_intervals(keys, interval, worker, [&](std::int64_t begin, std::int64_t end) {
-      kernel.advance(problem, task, begin, end, workspace);
-    });
-    kernel.finish(problem, task, workspace);
-    if (task.weights)
-      over_intervals({0, problem.kv_len}, interval, worker,
-                     [&](std::int64_t begin, std::int64_t end) {
-                       kernels.attention_weights(problem, task, begin, end, workspace);
-                     });
+    run_task(problem, tasks.at(index), run, worker, scratch.of(worker));
   });
 }
 
@@ -104,7 +90,11 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads,
   plan.tile_keys = kernels.tile_keys;
   plan.block_keys = kernels.block_keys;
   plan.is_decode = is_decode(problem, kernels);
-  const AttentionKernel& kernel = plan.is_decode ? kernels.decode : kernels.forward;
+  plan.is_int8 = problem.precision == Precision::int8;
+  const AttentionKernel& kernel = plan.is_int8     ? int8_attention_of(kernels).kernel
+                                  : plan.is_decode ? kernels.decode
+                                                   : kernels.forward;
+  if (plan.is_int8) plan.int8_instruction = int8_attention_of(kernels).instruction;
   plan.copies_keys = kernel.copies_keys(problem);
   plan.copies_values = kernel.copies_values(problem);
   plan.columns = kernel.columns;
@@ -118,6 +108,8 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads,
   plan.task_rows = tasks.most_rows();
   const std::int64_t bytes = kernel.workspace_bytes(problem, tasks.most_rows());
   plan.workspace_bytes = plan.threads * bytes;
+  if (plan.is_int8)
+    plan.workspace_bytes += Int8Waves(problem, kernels, tasks, plan.threads).bytes();
 
   // Counting reads no column of an array: its workspace need not have room for any.
   AttentionProblem counted = problem;

@@ -20,7 +20,9 @@ struct AttentionPlan {
   std::int64_t block_keys;
   std::int64_t task_rows;
   bool is_decode;  // few rows: keys and values are streamed once for all of them
-  std::int64_t workspace_bytes;  // of all threads
+  bool is_int8;
+  const char* int8_instruction;  // that scores in int8 come by; null where they do without
+  std::int64_t workspace_bytes;  // of all threads, and of keys in int8
   std::int64_t columns;  // of values, read at a time
   bool copies_keys;
   bool copies_values;

@@ -16,12 +16,20 @@ bool cpu_has_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
+
+// GCC's and Clang's builtin know it from later versions on.
+bool cpu_has_avxvnni() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 4) != 0;
+}
 #endif
 
 bool cpu_has_one(std::string_view feature) {
 #if defined(__x86_64__)
   if (feature == "f16c") return cpu_has_f16c();
+  if (feature == "avx_vnni") return cpu_has_avxvnni();
   __builtin_cpu_init();
+  if (feature == "avx512_vnni") return __builtin_cpu_supports("avx512vnni");
 #define REGARD_FEATURE(name) \
   if (feature == name) return __builtin_cpu_supports(name)
   REGARD_FEATURE("avx2");
@@ -35,7 +43,7 @@ bool cpu_has_one(std::string_view feature) {
   REGARD_FEATURE("avx512vl");
 #undef REGARD_FEATURE
 #endif
-  throw std::logic_error("targets.inc names an unknown CPU feature: " + std::string(feature));
+  throw std::logic_error("unknown CPU feature: " + std::string(feature));
 }
 
 }  // namespace

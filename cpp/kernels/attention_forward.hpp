@@ -19,19 +19,24 @@
 #include "key_block.hpp"
 #include "mask_tiles.hpp"
 #include "online_softmax.hpp"
+#include "scores.hpp"
+#include "strip_output.hpp"
 #include "strip_setup.hpp"
 
 namespace regard {
 namespace {
 
-template <class Shape>
+// `Scores` says how a tile's scores come about: scores.hpp, int8_scores.hpp.
+template <class Shape, class Scores = PlainScores<Shape>>
 struct AttentionForward {
   using T = typename Shape::Element;
+  using Output = StripOutput<Shape>;
+  using Run = typename Output::Run;
   static constexpr int kRows = Shape::kRows;
   static constexpr int kBlockTiles = Shape::kBlockKeys / kRows;
 
   static bool copies_keys(const AttentionProblem& problem) {
-    return !is_readable_in_place<T>(problem.key);
+    return Scores::copies_keys(problem);
   }
 
   static std::int64_t workspace_bytes(const AttentionProblem& problem, std::int64_t task_rows) {
@@ -55,7 +60,7 @@ struct AttentionForward {
     const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
     for (int s = 0; s < work.strip_count; ++s) {
       Strip<T>& strip = work.strips[s];
-      pack_queries<Shape>(problem, task, strip);
+      Scores::pack_queries(problem, task, strip);
       const int lanes = strip.vectors * kLanes<T>;
       start_state(strip.state, lanes);
       strip.is_fresh = true;
@@ -88,36 +93,8 @@ struct AttentionForward {
     }
   }
 
-  // Divides by the sums and writes output and lse.
   static void finish(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
-    const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
-    for (int s = 0; s < work.strip_count; ++s) {
-      Strip<T>& strip = work.strips[s];
-      const int lanes = strip.vectors * kLanes<T>;
-      if (joins_chunks<Shape>(problem)) take_total(strip, round_up(problem.value_dim, kRows));
-      if (strip.is_fresh) {
-        for (std::int64_t i = 0; i < problem.value_dim * lanes; i += kLanes<T>)
-          store(strip.output + i, Vec<T>{});
-      }
-      for (int lane = 0; lane < lanes; lane += kLanes<T>)
-        store(strip.reciprocal + lane, reciprocal_of_sum<T>(load(strip.state.sum + lane)));
-      with_result_element<T>(problem.output.element, [&](auto element) {
-        using To = typename decltype(element)::Type;
-        To* rows[Shape::kStripLanes];
-        row_pointers(problem, problem.output, task.output, strip, 0, rows);
-        // + 0 turns a product of -0.0 into 0, so that the sign of a hidden value cannot show.
-        lanes_to_rows(strip.output, lanes, problem.value_dim, rows, strip.rows,
-                      problem.output.column_stride, [&](Vec<T> value, int lane) {
-                        return value * load(strip.reciprocal + lane) + Vec<T>{};
-                      });
-      });
-      if (task.lse) {
-        T* rows[Shape::kStripLanes];
-        row_pointers(problem, problem.lse, task.lse, strip, 0, rows);
-        for (int lane = 0; lane < strip.rows; ++lane)
-          *rows[lane] = log_sum_exp(strip.state.reference[lane], strip.state.sum[lane]);
-      }
-    }
+    Output::finish(problem, task, memory);
   }
 
   // Computes the scores again, now relative to the final references, and writes their weights for
@@ -188,20 +165,6 @@ struct AttentionForward {
     body(Vectors<kCandidate>{});
   }
 
-  // The last chunk joined, everything is in the strip's own state.
-  static void take_total(Strip<T>& strip, std::int64_t padded_value_dim) {
-    if (!strip.is_fresh) join_chunk(strip, padded_value_dim);
-    strip.state = strip.total;
-    strip.output = strip.total_output;
-    strip.is_fresh = strip.total_is_fresh;
-  }
-
-  // Keys [begin, end) of a block whose tiles are computed, without a hidden one between.
-  struct Run {
-    int begin;
-    int end;
-  };
-
   // The strip and the block whose mask is read next.
   struct Ahead {
     const Strip<T>* strip;
@@ -223,19 +186,19 @@ struct AttentionForward {
     const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
     Gathered<T> gathered{work.weights, 0, strip.is_fresh ? 0 : padded_value_dim};
     if (sees_all_of(task, strip, block)) {
-      provide_keys<T, kRows>(problem, task, work, block);
+      Scores::provide_keys(problem, task, work, block);
       start_block_sum<kVectors>(strip);
       for (; gathered.keys < block.count; gathered.keys += kRows) {
         if (strip.is_fresh)
           prefetch_output(problem, task, strip, static_cast<int>(gathered.keys) / kRows, block.count / kRows);
         weights_tile<T, kRows, kVectors, Bias::none>(
-            block.keys + gathered.keys * block.key_stride, block.key_stride, nullptr, work.softcap,
-            strip, problem.head_dim, gathered);
+            Scores::whole_tile(problem, task, strip, block, gathered.keys), nullptr, work.softcap,
+            strip, gathered);
       }
       end_block_sum<kVectors>(strip);
       provide_values<T, kRows>(problem, task, work, block);
       const Run all{0, block.count};
-      add_values<kVectors, false>(strip, block, &all, 1, gathered.weights, padded_value_dim);
+      Output::template add_values<kVectors, false>(strip, block, &all, 1, gathered.weights, padded_value_dim);
       return;
     }
 
@@ -243,7 +206,7 @@ struct AttentionForward {
     if (!classify_tiles<T, kRows, kVectors, kBlockTiles>(problem, task, strip, block.begin, block.count,
                                             work.bias, kinds))
       return;
-    provide_keys<T, kRows>(problem, task, work, block);
+    Scores::provide_keys(problem, task, work, block);
     start_block_sum<kVectors>(strip);
     // Beyond what the strip sees by position a tile's weights are those of hidden keys.
     const std::int64_t reach = strip.seen.end - block.begin;
@@ -263,7 +226,7 @@ struct AttentionForward {
       else
         runs[run_count++] = {k, end};
       hides_something |= kind == TileKind::hiding;
-      tile_of_kind<kVectors>(kind, problem, strip, work, block, k, gathered);
+      tile_of_kind<kVectors>(kind, problem, task, strip, work, block, k, gathered);
       gathered.keys += kRows;
     }
     end_block_sum<kVectors>(strip);
@@ -271,30 +234,25 @@ struct AttentionForward {
     provide_values<T, kRows>(problem, task, work, block);
     // A hidden key's weight of -0.0 times a finite value changes no sum; times NaN or inf it would.
     if (hides_something && !all_values_are_finite(block, problem.value_dim))
-      add_values<kVectors, true>(strip, block, runs, run_count, gathered.weights, padded_value_dim);
+      Output::template add_values<kVectors, true>(strip, block, runs, run_count, gathered.weights, padded_value_dim);
     else
-      add_values<kVectors, false>(strip, block, runs, run_count, gathered.weights, padded_value_dim);
+      Output::template add_values<kVectors, false>(strip, block, runs, run_count, gathered.weights, padded_value_dim);
   }
 
   // Apart from the loop over tiles that see everything, so that the compiler keeps that one lean.
   template <int kVectors>
   REGARD_NOINLINE void tile_of_kind(TileKind kind, const AttentionProblem& problem,
-                                    const Strip<T>& strip, const Workspace<T>& work,
-                                    const KeyBlock<T>& block, int k,
+                                    const AttentionTask& task, const Strip<T>& strip,
+                                    const Workspace<T>& work, const KeyBlock<T>& block, int k,
                                     const Gathered<T>& gathered) {
     const T* bias = work.bias + k * kVectors * kLanes<T>;
-    const bool is_tail = block.count - k < kRows;
-    const T* keys = is_tail ? block.tail_keys : block.keys + k * block.key_stride;
-    const std::ptrdiff_t stride = is_tail ? problem.head_dim : block.key_stride;
+    const auto product = Scores::tile(problem, task, strip, block, k);
     if (kind == TileKind::visible)
-      weights_tile<T, kRows, kVectors, Bias::none>(keys, stride, bias, work.softcap, strip,
-                                                   problem.head_dim, gathered);
+      weights_tile<T, kRows, kVectors, Bias::none>(product, bias, work.softcap, strip, gathered);
     else if (kind == TileKind::biased)
-      weights_tile<T, kRows, kVectors, Bias::adds>(keys, stride, bias, work.softcap, strip,
-                                                   problem.head_dim, gathered);
+      weights_tile<T, kRows, kVectors, Bias::adds>(product, bias, work.softcap, strip, gathered);
     else
-      weights_tile<T, kRows, kVectors, Bias::hides>(keys, stride, bias, work.softcap, strip,
-                                                    problem.head_dim, gathered);
+      weights_tile<T, kRows, kVectors, Bias::hides>(product, bias, work.softcap, strip, gathered);
   }
 
   template <int kVectors>
@@ -313,46 +271,11 @@ struct AttentionForward {
     }
   }
 
-  // output += weights value, the block's sum first and then one addition: two levels of summation
-  // keep the error near that of a blocked matrix product, however many keys there are.
-  template <int kVectors, bool kSelect>
-  REGARD_NOINLINE void add_values(Strip<T>& strip, const KeyBlock<T>& block, const Run* runs,
-                                  int run_count, const T* all_weights,
-                                  std::int64_t padded_value_dim) {
-    constexpr int kWidth = kVectors * kLanes<T>;
-    for (std::int64_t d = 0; d < padded_value_dim; d += kRows) {
-      Accumulators<T, kRows, kVectors> acc;
-      clear<T, kRows, kVectors>(acc);
-      const T* weights = all_weights;
-      for (int i = 0; i < run_count; ++i) {
-        const int keys = runs[i].end - runs[i].begin;
-        multiply_columns<T, kRows, kVectors, kSelect>(
-            acc, block.values + runs[i].begin * block.value_stride + d, block.value_stride,
-            weights, kWidth, keys);
-        weights += keys * kWidth;
-      }
-      T* output = strip.output + d * kWidth;
-      if (strip.is_fresh) {
-        store_tile<T, kRows, kVectors>(acc, output);
-        continue;
-      }
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
-          T* to = output + (r * kVectors + v) * kLanes<T>;
-          store(to, load<T>(to) + acc[r][v]);
-        }
-    }
-    strip.is_fresh = false;
-  }
-
-  template <int kVectors, Bias kBias>
-  REGARD_INLINE void final_tile(const T* keys, std::ptrdiff_t key_stride, const T* bias, T softcap,
-                                const Strip<T>& strip, std::int64_t head_dim, T* tile) {
+  template <int kVectors, Bias kBias, class Product>
+  REGARD_INLINE void final_tile(const Product& product, const T* bias, T softcap,
+                                const Strip<T>& strip, T* tile) {
     Accumulators<T, kRows, kVectors> acc;
-    score_tile<T, kRows, kVectors, kBias>(acc, keys, key_stride, bias, softcap, strip, head_dim,
-                                          tile);
+    score_tile<T, kRows, kVectors, kBias>(acc, product, bias, softcap, tile);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const Vec<T> reference = load(strip.state.reference + v * kLanes<T>);
@@ -384,28 +307,23 @@ struct AttentionForward {
     if (block.count > 0 &&
         classify_tiles<T, kRows, kVectors, kBlockTiles>(problem, task, strip, block.begin, block.count,
                                            work.bias, kinds))
-      provide_keys<T, kRows>(problem, task, work, block);
+      Scores::provide_keys(problem, task, work, block);
     for (int k = 0; k < columns; k += kRows) {
       T* tile = work.weights + k * kWidth;
       const T* bias = work.bias + k * kWidth;
-      const bool is_tail = block.count - k < kRows;
-      const T* keys = is_tail ? block.tail_keys : block.keys + k * block.key_stride;
-      const std::ptrdiff_t stride = is_tail ? problem.head_dim : block.key_stride;
+      const auto product = Scores::tile(problem, task, strip, block, k);
       switch (kinds[k / kRows]) {
         case TileKind::hidden:
           for (int i = 0; i < kRows * kVectors; ++i) store(tile + i * kLanes<T>, Vec<T>{});
           break;
         case TileKind::visible:
-          final_tile<kVectors, Bias::none>(keys, stride, bias, work.softcap, strip,
-                                           problem.head_dim, tile);
+          final_tile<kVectors, Bias::none>(product, bias, work.softcap, strip, tile);
           break;
         case TileKind::biased:
-          final_tile<kVectors, Bias::adds>(keys, stride, bias, work.softcap, strip,
-                                           problem.head_dim, tile);
+          final_tile<kVectors, Bias::adds>(product, bias, work.softcap, strip, tile);
           break;
         case TileKind::hiding:
-          final_tile<kVectors, Bias::hides>(keys, stride, bias, work.softcap, strip,
-                                            problem.head_dim, tile);
+          final_tile<kVectors, Bias::hides>(product, bias, work.softcap, strip, tile);
           break;
       }
     }

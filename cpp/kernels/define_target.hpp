@@ -4,6 +4,7 @@
 #include "attention_decode.hpp"
 #include "attention_forward.hpp"
 #include "calibration.hpp"
+#include "int8_scores.hpp"
 #include "kernel_table.hpp"
 #include "matmul.hpp"
 #include "stages.hpp"
@@ -11,14 +12,50 @@
 namespace regard {
 namespace {
 
+template <class Shape, class Attention>
+constexpr AttentionKernel forward_kernel() {
+  return {Attention::workspace_bytes, Attention::begin, Attention::advance, Attention::finish,
+          Attention::copies_keys, copies_values<typename Shape::Element, Shape::kRows>, Shape::kRows};
+}
+
+template <class Shape, class Scores>
+constexpr Int8Attention int8_attention(const char* instruction) {
+  using Attention = AttentionForward<Shape, Scores>;
+  return {forward_kernel<Shape, Attention>(), Attention::write_weights, instruction};
+}
+
+template <class Shape>
+constexpr Int8Attention int8_dot_attention() {
+#if defined(__x86_64__) && REGARD_VECTOR_BYTES >= 32
+  if constexpr (sizeof(typename Shape::Element) == 4)
+    return int8_attention<Shape, DotScores<Shape>>(kDotFeature);
+#endif
+  return {};
+}
+
+template <class Shape>
+constexpr Int8Attention int8_float_attention() {
+  if constexpr (sizeof(typename Shape::Element) == 4)
+    return int8_attention<Shape, FloatScores<Shape>>(nullptr);
+  return {};
+}
+
+template <class Shape>
+constexpr Int8Quantiser int8_quantiser() {
+  if constexpr (sizeof(typename Shape::Element) == 4) {
+    using Keys = QuantisedKeys<Shape>;
+    return {Keys::bytes, Keys::begin, Keys::add_to_mean, Keys::quantise};
+  }
+  return {};
+}
+
 template <class Shape>
 constexpr Kernels kernels_of() {
   using Attention = AttentionForward<Shape>;
   using Decode = AttentionDecode<Shape>;
   using Product = Matmul<Shape>;
   return {
-      {Attention::workspace_bytes, Attention::begin, Attention::advance, Attention::finish,
-       Attention::copies_keys, copies_values<typename Shape::Element, Shape::kRows>, Shape::kRows},
+      forward_kernel<Shape, Attention>(),
       {Decode::workspace_bytes, Decode::begin, Decode::advance, Decode::finish, Decode::copies_keys,
        Decode::copies_values, kLanes<typename Shape::Element>},
       Decode::join,
@@ -31,6 +68,9 @@ constexpr Kernels kernels_of() {
       Shape::kRows,
       Shape::kBlockKeys,
       Shape::kStripLanes,
+      int8_dot_attention<Shape>(),
+      int8_float_attention<Shape>(),
+      int8_quantiser<Shape>(),
       Product::workspace_bytes,
       Product::run,
       Product::kTaskRows,

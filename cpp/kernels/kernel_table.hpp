@@ -20,6 +20,27 @@ struct AttentionKernel {
   std::int64_t columns;
 };
 
+// The forward kernel over queries and keys in int8. Null where the target has none.
+struct Int8Attention {
+  AttentionKernel kernel;
+  // As attention_weights, after its `finish`.
+  void (*weights)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
+                  std::int64_t key_end, void* workspace);
+  const char* instruction;  // the CPU must have it; null where the target's features suffice
+};
+
+// Brings the keys of one kv head to int8, into memory of so many bytes, aligned to 64, that begins with
+// an Int8Keys: `begin`, then `add_to_mean` over all keys and `quantise` over all keys, in consecutive
+// intervals. Of a task they read `key` and `kv_len`.
+struct Int8Quantiser {
+  std::int64_t (*bytes)(const AttentionProblem&, std::int64_t kv_len);
+  void (*begin)(const AttentionProblem&, std::int64_t kv_len, void* memory);
+  void (*add_to_mean)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
+                      std::int64_t key_end, void* memory);
+  void (*quantise)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
+                   std::int64_t key_end, void* memory);
+};
+
 struct Kernels {
   AttentionKernel forward;
   AttentionKernel decode;                                        // tasks of at most decode_rows rows
@@ -37,6 +58,11 @@ struct Kernels {
   std::int64_t tile_keys;
   std::int64_t block_keys;   // intervals of keys begin at multiples of this
   std::int64_t strip_lanes;  // a strip has at most so many rows
+
+  // Precision::int8, of float32 alone: by an instruction for it, and without.
+  Int8Attention int8_dot;
+  Int8Attention int8;
+  Int8Quantiser int8_quantiser;
 
   std::int64_t (*matmul_workspace_bytes)(const MatmulProblem&);
   void (*matmul)(const MatmulProblem&, const MatmulTask&, void* workspace);

@@ -65,14 +65,12 @@ REGARD_NOINLINE void cap_scores(T softcap, T* tile) {
           broadcast(softcap) * tanh_of_log2_units<T>(load(tile + i * kLanes<T>)));
 }
 
-// acc = scores of a tile of keys, bias included. `tile` is memory for one.
-template <class T, int kRows, int kVectors, Bias kBias>
-REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const T* keys,
-                              std::ptrdiff_t key_stride, const T* bias, T softcap,
-                              const Strip<T>& strip, std::int64_t head_dim, T* tile) {
-  constexpr int kWidth = kVectors * kLanes<T>;
-  clear<T, kRows, kVectors>(acc);
-  multiply_rows<T, kRows, kVectors>(acc, keys, key_stride, strip.queries, kWidth, head_dim);
+// acc = scores of a tile of keys, bias included. `product` is a tile of scores.hpp or int8_scores.hpp,
+// `tile` memory for one.
+template <class T, int kRows, int kVectors, Bias kBias, class Product>
+REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Product& product,
+                              const T* bias, T softcap, T* tile) {
+  product.template multiply<kRows, kVectors>(acc);
   if (__builtin_expect(softcap != T(0), false)) {
     store_tile<T, kRows, kVectors>(acc, tile);
     cap_scores<T, kRows * kVectors>(softcap, tile);
@@ -162,15 +160,13 @@ REGARD_NOINLINE void move_references(const T* bias, const Strip<T>& strip,
 }
 
 // One tile: scores, weights (behind those gathered), and the block's running sum.
-template <class T, int kRows, int kVectors, Bias kBias>
-REGARD_INLINE void weights_tile(const T* keys, std::ptrdiff_t key_stride, const T* bias, T softcap,
-                                const Strip<T>& strip, std::int64_t head_dim,
-                                const Gathered<T>& gathered) {
+template <class T, int kRows, int kVectors, Bias kBias, class Product>
+REGARD_INLINE void weights_tile(const Product& product, const T* bias, T softcap,
+                                const Strip<T>& strip, const Gathered<T>& gathered) {
   constexpr int kWidth = kVectors * kLanes<T>;
   T* tile = gathered.weights + gathered.keys * kWidth;
   Accumulators<T, kRows, kVectors> acc;
-  score_tile<T, kRows, kVectors, kBias>(acc, keys, key_stride, bias, softcap, strip, head_dim,
-                                        tile);
+  score_tile<T, kRows, kVectors, kBias>(acc, product, bias, softcap, tile);
   bool exceeds = false;
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {

@@ -56,6 +56,10 @@ struct Strip {
   KeyInterval seen;
   KeyInterval shared;
   T* queries;              // [head_dim][lanes], times scale log2(e)
+  // Where precision is int8 (int8_queries.hpp): each lane's factor of its query, null otherwise, and
+  // its score of the keys' mean.
+  T* query_scale;
+  T* mean_score;
   T* output;               // [padded value_dim][lanes], relative to the reference
   SoftmaxState<T> state;
   T* block_sum;
@@ -152,6 +156,10 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
     vectors_left -= vectors;
     --strips_left;
     strip.queries = take_elements(problem.head_dim * lanes);
+    if (problem.precision == Precision::int8) {
+      strip.query_scale = take_elements(lanes);
+      strip.mean_score = take_elements(lanes);
+    }
     strip.output = take_elements(padded_value_dim * lanes);
     strip.state = take_state(lanes);
     strip.block_sum = take_elements(lanes);

@@ -19,6 +19,7 @@
 
 #define REGARD_INLINE static inline __attribute__((always_inline))
 #define REGARD_NOINLINE static __attribute__((noinline))
+#define REGARD_MEMBER inline __attribute__((always_inline))  // of an object
 
 namespace regard {
 namespace {

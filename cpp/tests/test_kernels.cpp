@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../dispatch/attention.hpp"
+#include "../dispatch/attention_int8.hpp"
 #include "../dispatch/matmul.hpp"
 #include "../dispatch/stage.hpp"
 #include "../dispatch/targets.hpp"
@@ -151,6 +152,30 @@ std::int64_t extent(std::int64_t matrices, std::int64_t rows, std::int64_t colum
   return elements == 0 ? 0 : (elements - 1) * step + 1;
 }
 
+// With queries and keys in int8, by the CPU's instruction and without, into `again`.
+void test_int8(AttentionProblem problem, const Guarded<float>& exact,
+               Guarded<float>& again) {
+  problem.precision = Precision::int8;
+  problem.output.data = again.data();
+  problem.weights.data = problem.lse.data = nullptr;
+  const std::size_t bytes = static_cast<std::size_t>(again.count()) * sizeof(float);
+  std::vector<float> first(static_cast<std::size_t>(again.count()));
+  for (const bool forbid : {false, true}) {
+    forbid_int8_instruction(forbid);
+    attention_forward(problem, 3, kNoSignal);
+    // Steps of 1 / 127 of numbers around 1 move scores by some hundredths.
+    bool is_near = true;
+    for (std::int64_t i = 0; i < again.count(); ++i)
+      is_near &= std::fabs(again[i] - exact[i]) <= 0.1f;
+    check(is_near, "attention in int8, head_dim " + std::to_string(problem.head_dim));
+    if (forbid && bytes > 0)
+      check(std::memcmp(first.data(), again.data(), bytes) == 0,
+            "int8 with the instruction and without");
+    if (bytes > 0) std::memcpy(first.data(), again.data(), bytes);
+  }
+  forbid_int8_instruction(false);
+}
+
 template <class T>
 void test_attention(const Case& c) {
   const std::int64_t group = c.heads / c.kv_heads;
@@ -223,6 +248,8 @@ void test_attention(const Case& c) {
   check(std::memcmp(output.data(), again.data(),
                     static_cast<std::size_t>(output.count()) * sizeof(T)) == 0,
         "the same bits without weights");
+
+  if constexpr (sizeof(T) == 4) test_int8(problem, output, again);
 
   bool outputs_agree = true, weights_agree = true, lse_agrees = true;
   const long double allowed = 200 * static_cast<long double>(std::numeric_limits<T>::epsilon());

@@ -74,6 +74,7 @@ def scaled_dot_product_attention(
     softcap: float | None = None,
     alibi_slopes: ArrayLike | None = None,
     sinks: ArrayLike | None = None,
+    precision: Literal["int8"] | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
     out: Array | None = None,
@@ -131,6 +132,9 @@ def scaled_dot_product_attention(
     sinks : array_like of float, shape (heads,), optional
         One logit per head that joins the softmax's denominator and carries no value; it is neither
         scaled nor capped. -inf is no sink.
+    precision : "int8", optional
+        Compute the products of queries and keys in 8-bit integers: faster for long inputs, and no
+        longer exact. See the notes. Default: all in the precision of the arrays.
     return_weights : bool, default False
         Also return the attention weights.
     return_lse : bool, default False
@@ -157,7 +161,8 @@ def scaled_dot_product_attention(
         If an argument has the wrong type: an integer mask, an `out` of another type, a window that
         is no pair.
     ValueError
-        If shapes disagree, a number is out of range, or `out` overlaps an input.
+        If shapes disagree, a number is out of range, `out` overlaps an input, or `precision` is
+        ``"int8"`` for float64 arrays or a head_dim above 1024.
     MemoryError
         If a result or the workspace cannot be allocated. Nothing has been written then.
 
@@ -175,6 +180,21 @@ def scaled_dot_product_attention(
     one). What a query may not see never reaches its output, not even NaN; what it may see always
     does. Float64 is computed in float64, all else in float32. A row's bits do not depend on the
     number of threads, on other rows, on the batch or on strides.
+
+    With ``precision="int8"`` (Zhang et al. 2024, "SageAttention") a score is
+
+    .. math:: \mathrm{scale}\,(a_q\, a_k\, \hat{q} \cdot \hat{k} + q \cdot m), \qquad
+              \hat{q} = \mathrm{round}(H q / a_q), \quad \hat{k} = \mathrm{round}(H (k - m) / a_k),
+
+    with m the mean of all keys that the kv head has in this batch entry, H a fixed rotation (a
+    Hadamard matrix for each group of dimensions, whose number is the largest power of two that
+    divides head_dim; Ashkboos et al. 2024, "QuaRot"), and a the largest magnitude of what is
+    rounded divided by 127. The sum of 8-bit products is
+    exact, the rest is float32, values included: what is lost is the rounding to 255 steps. Through
+    m a row's bits depend on every finite element of those keys, also where causality, a window or
+    a mask hides it; keys at and beyond `key_lengths` take no part, and NaN or inf stays in the
+    scores of its own row. The integers are the same on every target, by instructions for them or
+    without: `explain` says which. Few queries gain nothing, since all keys are rounded first.
 
     Examples
     --------
@@ -219,6 +239,7 @@ def scaled_dot_product_attention(
         softcap,
         alibi_slopes,
         sinks,
+        precision,
         return_weights,
         return_lse,
         out,

@@ -13,6 +13,7 @@ class _TargetRow(TypedDict):
 class _Plan(TypedDict):
     target: str
     kernel: str
+    int8_instruction: str | None
     columns: int
     threads: int
     tasks: int
@@ -44,6 +45,7 @@ def attention(
     softcap: Any,
     alibi_slopes: Any,
     sinks: Any,
+    precision: Any,
     return_weights: Any,
     return_lse: Any,
     out: Any,
@@ -65,6 +67,7 @@ def attention_ragged(
     softcap: Any,
     alibi_slopes: Any,
     sinks: Any,
+    precision: Any,
     return_weights: Any,
     return_lse: Any,
     out: Any,
@@ -108,6 +111,7 @@ def attention_plan(
     softcap: Any,
     alibi_slopes: Any,
     sinks: Any,
+    precision: Any,
     threads: Any,
     /,
 ) -> _Plan: ...
@@ -125,4 +129,5 @@ def set_num_threads(threads: Any, /) -> None: ...
 def build_info() -> dict[str, str]: ...
 def fma_peak(is_double: bool, threads: Any, /) -> float: ...
 def read_bandwidth(bytes: Any, threads: Any, /) -> float: ...
+def _forbid_int8_instruction(forbid: bool, /) -> None: ...
 def _raise_in_parallel_region() -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -27,7 +27,10 @@ class Explanation:
     kernel : str
         ``"forward"``, or ``"decode"`` where a key head serves at most 8 query rows (the heads of
         its group times `q_len`) and no weights are asked for: it streams keys and values once for
-        all of them. Both give the same bits.
+        all of them. Both give the same bits. ``"int8"`` where `precision` is.
+    int8_instruction : str or None
+        What multiplies 8-bit integers, as CPUs list it (``"avx512_vnni"``, ``"avx_vnni"``); None
+        where float32 does, which gives the same integers, or where `precision` is not ``"int8"``.
     result_type : str
         The output's type. Arithmetic is in float64 if this is float64, else in float32.
     batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim : int
@@ -49,13 +52,14 @@ class Explanation:
     bytes : int
         Of query, key, value, mask and output, each once; what is broadcast is one piece of memory.
     workspace_bytes : int
-        Extra memory of all threads.
+        Extra memory of all threads, and of the keys that are in 8-bit integers at one time.
     notes : tuple of str
         Where the general way is taken instead of the shortest, and why.
     """
 
     target: str
     kernel: str
+    int8_instruction: str | None
     result_type: str
     batch: int
     heads: int
@@ -93,7 +97,7 @@ class Explanation:
                 f"value_dim {self.value_dim}",
             ),
             ("target", f"{self.target}, arithmetic in {arithmetic}{stored}"),
-            ("kernel", f"{self.kernel}: {_KERNELS[self.kernel]}"),
+            ("kernel", f"{self.kernel}: {_KERNELS[self.kernel]}{self._instruction()}"),
             (
                 "tiles",
                 f"{self.strip_rows} query rows x {self.tile_keys} keys, "
@@ -125,9 +129,15 @@ class Explanation:
         lines += [f"{'note':<9} {note}" for note in self.notes]
         return "\n".join(lines)
 
+    def _instruction(self) -> str:
+        if self.kernel != "int8":
+            return ""
+        return f" by {self.int8_instruction or 'float32, for want of an instruction'}"
+
 
 _KERNELS = {
     "forward": "queries in SIMD lanes",
+    "int8": "queries in SIMD lanes, 8-bit integers multiplied",
     "decode": "few query rows, keys and values streamed once for all of them",
 }
 
@@ -160,6 +170,7 @@ def explain(
     softcap: float | None = None,
     alibi_slopes: ArrayLike | None = None,
     sinks: ArrayLike | None = None,
+    precision: Literal["int8"] | None = None,
     threads: int | None = None,
 ) -> Explanation:
     """Say what `scaled_dot_product_attention` would compute with these arguments, and how.
@@ -170,7 +181,9 @@ def explain(
     ----------
     query, key, value, mask
         As in `scaled_dot_product_attention`.
-    is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks, threads
+    is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks
+        As in `scaled_dot_product_attention`.
+    precision, threads
         As in `scaled_dot_product_attention`.
 
     Returns
@@ -209,6 +222,7 @@ def explain(
         softcap,
         alibi_slopes,
         sinks,
+        precision,
         threads,
     )
     batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim = plan["shape"]
@@ -220,7 +234,9 @@ def explain(
     if mask is not None and mask is not readable_mask:
         notes.append(f"mask was converted: {_why(mask)}")
     is_computed = plan["scores_computed"] > 0
-    if is_computed and plan["copies_keys"]:
+    if is_computed and plan["kernel"] == "int8":
+        notes.append("keys are rounded to 8-bit integers, once for each kv head")
+    elif is_computed and plan["copies_keys"]:
         notes.append(f"blocks of keys are copied: {_layout(arrays[1], plan)}")
     if is_computed and plan["copies_values"]:
         notes.append(f"blocks of values are copied: {_layout(arrays[2], plan)}")
@@ -230,6 +246,7 @@ def explain(
     return Explanation(
         target=plan["target"],
         kernel=plan["kernel"],
+        int8_instruction=plan["int8_instruction"],
         result_type=plan["result_type"],
         batch=batch,
         heads=heads,

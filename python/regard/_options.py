@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -26,3 +26,4 @@ class AttentionOptions(CacheOptions, total=False):
     """Keywords that do not change how many results there are."""
 
     key_lengths: ArrayLike | None
+    precision: Literal["int8"] | None

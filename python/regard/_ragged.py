@@ -84,6 +84,7 @@ def scaled_dot_product_attention_ragged(
     softcap: float | None = None,
     alibi_slopes: ArrayLike | None = None,
     sinks: ArrayLike | None = None,
+    precision: Literal["int8"] | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
     out: Array | None = None,
@@ -112,7 +113,7 @@ def scaled_dot_product_attention_ragged(
         query, a column for every key of its sequence. What lies beyond those is not read.
     query_offset, key_lengths : int or array_like of int
         One number, or one per sequence.
-    is_causal, window, scale, softcap, alibi_slopes, sinks, threads
+    is_causal, window, scale, softcap, alibi_slopes, sinks, precision, threads
         As in `scaled_dot_product_attention`; positions count from each sequence's first key.
     return_weights, return_lse, out
         As in `scaled_dot_product_attention`, with the shapes below.
@@ -165,6 +166,7 @@ def scaled_dot_product_attention_ragged(
         softcap,
         alibi_slopes,
         sinks,
+        precision,
         return_weights,
         return_lse,
         out,

@@ -1,0 +1,72 @@
+"""precision="int8" on the queries, keys and values that SmolLM2 computes for a text."""
+
+import numpy as np
+import pytest
+
+import oracle
+import regard
+
+TEXT = (
+    "The old library stood at the end of the street, its windows dark. Nobody had read there for "
+    "years, but everyone in the town remembered the smell of its books. One morning a letter came "
+    "that said who owned the house, and what was to become of it: 1,200 volumes, 34 maps, and a "
+    "globe. The mayor read it twice, put on her coat, and went to see for herself. "
+)
+
+
+class Recorder(regard.KVCache):
+    """A cache that keeps what it is given."""
+
+    def append(self, key, value, lengths=None):
+        self.key, self.value = key, value
+        return super().append(key, value, lengths)
+
+    def attend(self, query, **options):
+        self.query = query
+        return super().attend(query, **options)
+
+
+@pytest.fixture(scope="module")
+def blocks(smollm2):
+    """Query, key and value (heads, length, dim) of every block."""
+    from models.llama import Llama
+    from models.vocabulary import gguf_tokenizer
+
+    model = Llama(*smollm2)
+    tokens = np.array(gguf_tokenizer(smollm2[1]).encode(4 * TEXT).ids)
+    caches = [Recorder(1, model.kv_heads, model.head_dim) for _ in range(model.blocks)]
+    model(tokens[None], caches)
+    return [tuple(x[0] for x in (cache.query, cache.key, cache.value)) for cache in caches]
+
+
+def cosine(a, b):
+    return (a * b).sum() / np.linalg.norm(a) / np.linalg.norm(b)
+
+
+def test_every_head_is_near_float64(blocks, record_property):
+    worst = 1.0
+    for query, key, value in blocks:
+        output = regard.scaled_dot_product_attention(
+            query, key, value, is_causal=True, precision="int8"
+        )
+        for head, attended in enumerate(output.astype(np.float64)):
+            shared = head // (len(query) // len(key))
+            wide = (x.astype(np.float64) for x in (query[head], key[shared], value[shared]))
+            worst = min(worst, cosine(attended, oracle.attention(*wide, is_causal=True)))
+    record_property("worst cosine", worst)
+    assert worst >= 0.9995
+
+
+def test_the_mean_is_why(blocks):
+    """Keys of this model have one: rounded with it, some head is off by more."""
+    query, key, value = max(blocks, key=lambda block: np.abs(block[1].mean(1)).max())
+    head = np.abs(key.mean(1)).max(1).argmax()
+    query, key, value = query[head * (len(query) // len(key))], key[head], value[head]
+    wide = [x.astype(np.float64) for x in (query, key, value)]
+    exact = oracle.attention(*wide, is_causal=True)
+    step = np.abs(key).max(1, keepdims=True) / 127
+    with_mean = oracle.attention(wide[0], np.rint(wide[1] / step) * step, wide[2], is_causal=True)
+    output = regard.scaled_dot_product_attention(
+        query, key, value, is_causal=True, precision="int8"
+    )
+    assert 1 - cosine(output.astype(np.float64), exact) < 1 - cosine(with_mean, exact)

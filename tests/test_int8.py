@@ -1,0 +1,361 @@
+"""precision="int8": the integers of a NumPy model, on every target, by either way; and how far from
+float64 attention they lead."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import regard
+import regard._core
+from int8_model import allowed_by_steps, expected_of_integers, group_of, mean_of, rotated, rounded
+from messages import says
+from option_cases import OPTIONS
+from reference import assert_matches, assert_same_bits, attention
+
+sdpa = regard.scaled_dot_product_attention
+EVERYTHING = {"return_weights": True, "return_lse": True}
+INT8 = {"precision": "int8"}
+
+
+@pytest.fixture(params=["best", "float32"])
+def way(request):
+    """With the CPU's instruction, where it has one, and without."""
+    regard._core._forbid_int8_instruction(request.param == "float32")
+    yield request.param
+    regard._core._forbid_int8_instruction(False)
+
+
+@pytest.fixture(params=["float32", "float16", "bfloat16"])
+def stored(request):
+    name = request.param
+    return np.dtype(getattr(pytest.importorskip("ml_dtypes"), name) if name[0] == "b" else name)
+
+
+def named(cases):
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+
+
+def normal(*shapes, dtype=np.float32, seed=0):
+    random = np.random.default_rng(seed)
+    return tuple(random.standard_normal(shape).astype(dtype) for shape in shapes)
+
+
+def inputs(*, batch=(3,), heads=4, kv_heads=2, q_len=67, kv_len=230, dim=33, seed=0):
+    """Keys with a mean, as those of models have."""
+    shapes = (
+        (heads, q_len, dim),
+        (kv_heads, kv_len, dim),
+        (kv_heads, kv_len, 20),
+        (kv_heads, 1, dim),
+    )
+    query, key, value, mean = normal(*((*batch, *shape) for shape in shapes), seed=seed)
+    return query, key + 3 * mean, value
+
+
+# The integers
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 4, 5, 15, 16, 17, 64, 127, 128, 1024])
+def test_integers(dim, target, way):
+    """A query that sees one key has that key's score for its lse, which holds the integer."""
+    query, key, value = normal((60, dim), (60, dim), (60, 3), seed=dim)
+    key -= mean_of(key)
+    mean = mean_of(key)
+    _, lse = sdpa(query, key, value, window=(0, 0), scale=1.0, return_lse=True, **INT8)
+    q, k = rounded(rotated(query)), rounded(rotated(key - mean))
+    step = q.step[:, 0].astype(np.float64) * k.step[:, 0] * group_of(dim)
+    sums = (lse - query.astype(np.float64) @ mean) / step
+    assert np.array_equal(np.rint(sums), (q.integers * k.integers).sum(1))
+
+
+@pytest.mark.parametrize("dim", [4, 64, 1024])
+def test_the_largest_sums(dim, target, way):
+    """All of them 127 steps: 127 * 127 * 1024 is just below 2^24."""
+    query = np.zeros((2, dim), np.float32)  # rotated, one dimension becomes all
+    query[:, 0] = 1, -1
+    key = 2 * query
+    value = np.eye(2, dtype=np.float32)
+    options = {"window": (0, 0), "scale": 1.0, "return_lse": True}
+    _, lse = sdpa(query, key, value, **options, **INT8)
+    np.testing.assert_allclose(lse, 2, rtol=1e-6)
+
+
+@named(OPTIONS[::2])
+def test_the_same_bits_with_the_instruction_and_without(case, target):
+    problem = case.build(np.dtype(np.float32))
+    options = problem.options | EVERYTHING | INT8
+    wanted = sdpa(*problem.arrays, **options)
+    regard._core._forbid_int8_instruction(True)
+    try:
+        assert_same_bits(sdpa(*problem.arrays, **options), wanted)
+    finally:
+        regard._core._forbid_int8_instruction(False)
+
+
+@named(OPTIONS[::3])
+def test_every_option_on_the_integers_scores(case, stored, target):
+    problem = case.build(stored)
+    want = expected_of_integers(*problem.arrays, **problem.options)
+    output, weights, lse = sdpa(*problem.arrays, **problem.options, **EVERYTHING, **INT8)
+    assert_matches(want, output=output, weights=weights, lse=lse)
+    assert_same_bits(sdpa(*problem.arrays, **problem.options, **INT8), output)
+
+
+# How far from exact
+
+
+@named([case for case in OPTIONS[1::4] if case.float_mask is None])
+def test_errors_are_those_of_the_steps(case, target):
+    problem = case.build(np.dtype(np.float32))
+    exact = attention(*problem.arrays, **problem.options)
+    allowed, moved = allowed_by_steps(*problem.arrays, **problem.options)
+    output, lse = sdpa(*problem.arrays, **problem.options, return_lse=True, **INT8)
+    assert (np.abs(output - exact.output) <= allowed.reshape(output.shape) + 1e-5).all()
+    with np.errstate(invalid="ignore"):
+        off = np.where(lse == exact.lse, 0, np.abs(lse - exact.lse))
+    assert (
+        off <= moved.reshape(lse.shape) + 1e-5 * np.abs(np.nan_to_num(exact.lse, neginf=0))
+    ).all()
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("offset", [0.0, 5.0, 100.0])
+def test_a_mean_costs_nothing(dim, offset, target):
+    query, key, value = normal((2, 50, dim), (2, 400, dim), (2, 400, dim))
+    key += np.float32(offset) * normal((2, 1, dim), seed=1)[0]
+    exact = attention(query, key, value).output
+    output = sdpa(query, key, value, **INT8)
+    cosine = (output * exact).sum(-1) / np.linalg.norm(output, axis=-1)
+    assert (cosine / np.linalg.norm(exact, axis=-1)).min() >= 0.9995
+
+
+# Bits
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ({}, {}),
+        ({}, {"is_causal": True, "query_offset": np.array([163, 0, -5]), "sinks": np.arange(4.0)}),
+        ({"batch": (), "heads": 8, "kv_heads": 1, "q_len": 1, "kv_len": 3001}, {}),
+        ({"batch": (), "heads": 1, "kv_heads": 1, "q_len": 401}, {"is_causal": True}),
+        ({"batch": (5,), "heads": 6, "kv_heads": 6, "q_len": 2, "kv_len": 3}, {"softcap": 2.0}),
+    ],
+    ids=["full", "causal", "decode", "one-head", "small"],
+)
+def test_threads(sizes, options, target, way):
+    arrays = inputs(**sizes)
+    for extra in ({"return_lse": True}, EVERYTHING):
+        one, *others = (sdpa(*arrays, **options, **extra, **INT8, threads=n) for n in (1, 2, 5))
+        for other in others:
+            assert_same_bits(other, one)
+
+
+def test_entries_heads_and_rows_alone(target, way):
+    query, key, value = inputs()
+    lengths = np.array([230, 100, 0])
+    wanted = sdpa(query, key, value, key_lengths=lengths, return_lse=True, **INT8)
+    for entry, head in np.ndindex(3, 4):
+        arrays = query[entry, head], key[entry, head // 2], value[entry, head // 2]
+        part = tuple(x[entry, head] for x in wanted)
+        options = {"key_lengths": lengths[entry], "return_lse": True}
+        assert_same_bits(sdpa(*arrays, **options, **INT8), part)
+        for rows in (slice(0, 1), slice(13, 60)):
+            few = sdpa(arrays[0][rows], *arrays[1:], **options, **INT8)
+            assert_same_bits(few, tuple(x[rows] for x in part))
+
+
+def test_keys_beyond_the_lengths_do_not_exist(target, way):
+    query, key, value = inputs(batch=(2,))
+    lengths = np.array([229, 96])
+    wanted = sdpa(query, key, value, key_lengths=lengths, **INT8)
+    for other in (np.nan, np.inf, 1e30, 0):
+        key, value = key.copy(), value.copy()
+        for entry, length in enumerate(lengths):
+            key[entry, :, length:] = value[entry, :, length:] = other
+        assert_same_bits(sdpa(query, key, value, key_lengths=lengths, **INT8), wanted)
+    alone = [sdpa(query[i], key[i, :, :n], value[i, :, :n], **INT8) for i, n in enumerate(lengths)]
+    assert_same_bits(wanted, np.stack(alone))
+
+
+@pytest.mark.parametrize("kind", ["every second", "reversed", "transposed", "far", "broadcast"])
+def test_strides(kind, target, way):
+    arrays = inputs(dim=16)
+    wanted = sdpa(*arrays, **INT8)
+    if kind == "broadcast":
+        query, key, value = (np.broadcast_to(x[:1], x.shape) for x in arrays)
+        assert_same_bits(sdpa(query, key, value, **INT8), np.repeat(wanted[:1], 3, 0))
+        return
+    lay = {
+        "every second": lambda x: np.repeat(x, 2, -1)[..., ::2],
+        "reversed": lambda x: np.ascontiguousarray(x[..., ::-1, :])[..., ::-1, :],
+        "transposed": lambda x: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2),
+        "far": lambda x: np.concatenate([x, np.zeros((*x.shape[:-1], 600), x.dtype)], -1)[
+            ..., : x.shape[-1]
+        ],
+    }[kind]
+    assert_same_bits(sdpa(*map(lay, arrays), **INT8), wanted)
+
+
+def test_more_keys_than_come_to_int8_at_a_time(target):
+    """Heads whose keys overlap in memory: each has its own mean and its own 7.2 MB
+    of integers, of which 32 MiB a thread come at a time."""
+    base, value, query = normal((100_007, 64), (100_000, 3), (8, 1, 64))
+    key = np.lib.stride_tricks.sliding_window_view(base, 100_000, axis=0).swapaxes(1, 2)
+    assert key.shape == (8, 100_000, 64)
+    value = np.broadcast_to(value, (8, *value.shape))
+    explained = regard.explain(query, key, value, threads=1, **INT8)
+    assert 4 * 7.2e6 < explained.workspace_bytes < 32 << 20
+    together = sdpa(query, key, value, threads=1, **INT8)
+    for head in range(8):
+        assert_same_bits(together[head], sdpa(query[head], key[head], value[head], **INT8))
+
+
+def test_a_packed_sequence_is_one_alone(target):
+    query, key, value = (x.swapaxes(0, 1) for x in inputs(batch=(), q_len=230))
+    starts = np.array([0, 97, 97, 100, 230])
+    packed = regard.scaled_dot_product_attention_ragged(
+        query, key, value, starts, starts, is_causal=True, **INT8
+    )
+    for begin, end in itertools.pairwise(starts):
+        part = (x[begin:end].swapaxes(0, 1) for x in (query, key, value))
+        alone = sdpa(*part, is_causal=True, **INT8)
+        assert_same_bits(packed[begin:end], alone.swapaxes(0, 1))
+
+
+# NaN, inf, and numbers near the ends of float32
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_bad_query_spoils_its_row_alone(bad, target, way):
+    query, key, value = inputs(batch=())
+    wanted = sdpa(query, key, value, return_lse=True, **INT8)
+    query[1, 5, 3] = bad
+    output, lse = sdpa(query, key, value, return_lse=True, **INT8)
+    assert np.isnan(output[1, 5]).all()
+    output[1, 5], lse[1, 5] = wanted[0][1, 5], wanted[1][1, 5]
+    assert_same_bits((output, lse), wanted)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_bad_key_shows_in_the_rows_that_see_it(bad, target, way):
+    query, key, value = inputs(batch=(), heads=2, kv_heads=2)
+    key[1, 40, 7] = bad
+    output, weights, lse = sdpa(query, key, value, is_causal=True, **EVERYTHING, **INT8)
+    assert np.isnan(output[1, 40:]).all()
+    assert np.isnan(lse[1, 40:]).all()
+    assert np.isfinite(output[0]).all()
+    assert np.isfinite(output[1, :40]).all()
+    assert not weights[1, :40, 40:].any()
+    without = np.where(np.isfinite(key), key, 0)  # takes part in the mean as 0
+    assert_same_bits(output[:, :40], sdpa(query, without, value, is_causal=True, **INT8)[:, :40])
+
+
+@pytest.mark.parametrize("power", [-124, -119, -60, 60, 99, 126])
+def test_numbers_near_the_ends_of_float32(power, target, way):
+    """Large keys and small queries, or the other way round, score as usual ones do."""
+    query, key, value = inputs(batch=(), heads=2, kv_heads=2)
+    key = np.clip(key, -1.9, 1.9)
+    wanted = sdpa(query, key, value, **INT8)
+    big, small = np.float32(2.0**power), 2.0**-power
+    with np.errstate(under="ignore"):
+        output = sdpa(query, key * big, value, scale=small / np.sqrt(33), **INT8)
+    assert np.isfinite(output).all()
+    if abs(power) < 100:
+        np.testing.assert_allclose(output, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_keys_without_differences_and_zeros(target, way):
+    query, key, value = inputs(batch=())
+    for keys in (np.broadcast_to(key[:, :1], key.shape), np.zeros_like(key)):
+        want = attention(query, keys, value)
+        output, lse = sdpa(query, keys, value, return_lse=True, **INT8)
+        np.testing.assert_allclose(output, want.output, atol=1e-6)
+        np.testing.assert_allclose(lse, want.lse, rtol=1e-5)
+    zeros = np.zeros_like(query)
+    np.testing.assert_allclose(
+        sdpa(zeros, key, value, **INT8),
+        np.broadcast_to(value.mean(1, keepdims=True), (2, 67, 20)).repeat(2, 0),
+        atol=1e-6,
+    )
+
+
+# Sizes and errors
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (5, 8)])
+def test_nothing_to_do(shape, target):
+    query, key, value = normal(shape, (0, 8), (0, 3))
+    output, lse = sdpa(query, key, value, return_lse=True, **INT8)
+    assert output.shape == (shape[0], 3)
+    assert not output.any()
+    assert (lse == -np.inf).all()
+    assert sdpa(np.zeros((0, 2, 3, 8), np.float32), *normal((2, 4, 8), (2, 4, 3)), **INT8).size == 0
+
+
+def test_none_is_what_there_was(target):
+    arrays = inputs()
+    assert_same_bits(sdpa(*arrays, precision=None), sdpa(*arrays))
+
+
+def calls():
+    starts = [0, 5]
+    return {
+        "dense": lambda *x, **options: sdpa(*x, **options),
+        "ragged": lambda *x, **options: regard.scaled_dot_product_attention_ragged(
+            *(y[:, None] for y in x), starts, starts, **options
+        ),
+        "explain": lambda *x, **options: regard.explain(*x, **options),
+    }
+
+
+@pytest.mark.parametrize("call", calls().values(), ids=calls())
+@pytest.mark.parametrize(
+    ("precision", "error", "message"),
+    [
+        ("fp8", ValueError, "precision must be None or 'int8', got 'fp8'"),
+        ("", ValueError, "precision must be None or 'int8', got ''"),
+        ("INT8", ValueError, "precision must be None or 'int8', got 'INT8'"),
+        (8, TypeError, "precision must be None or 'int8', got int"),
+        (np.int8, TypeError, "precision must be None or 'int8', got type"),
+        (b"int8", TypeError, "precision must be None or 'int8', got bytes"),
+    ],
+)
+def test_bad_precision(call, precision, error, message):
+    x = np.ones((5, 4), np.float32)
+    with pytest.raises(error, match=says(message)):
+        call(x, x, x, precision=precision)
+
+
+@pytest.mark.parametrize("call", calls().values(), ids=calls())
+def test_what_int8_does_not_take(call):
+    x = np.ones((5, 4))
+    message = (
+        "precision 'int8' needs query, key and value of float32, float16 or bfloat16, got a result "
+        "type of float64"
+    )
+    with pytest.raises(ValueError, match=says(message)):
+        call(x, x, x, precision="int8")
+    wide = np.ones((5, 1025), np.float32)
+    with pytest.raises(
+        ValueError, match=says("precision 'int8' needs a head_dim of at most 1024, got 1025")
+    ):
+        call(wide, wide, wide, precision="int8")
+
+
+def test_explain_says_which_way_runs(target, way):
+    arrays = inputs(q_len=300, kv_len=1000)
+    plan = regard.explain(*arrays, is_causal=True, **INT8)
+    plain = regard.explain(*arrays, is_causal=True)
+    assert (plan.kernel, plain.kernel, plain.int8_instruction) == ("int8", "forward", None)
+    instruction = {"x86_v4": "avx512_vnni", "x86_v3": "avx_vnni"}.get(target)
+    assert plan.int8_instruction in ((instruction, None) if way == "best" else (None,))
+    by = plan.int8_instruction or "float32, for want of an instruction"
+    assert f"8-bit integers multiplied by {by}\n" in str(plan)
+    assert "keys are rounded to 8-bit integers, once for each kv head" in plan.notes
+    assert plan.scores_computed == plain.scores_computed
+    integers = 3 * 2 * 1000 * (36 + 4 + 4)
+    assert integers < plan.workspace_bytes - plain.workspace_bytes < 1.2 * integers + 65536
+    few = regard.explain(*inputs(q_len=1), **INT8)
+    assert few.kernel == "int8"
