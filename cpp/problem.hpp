@@ -160,4 +160,27 @@ struct StageRow {
   void* output;
 };
 
+constexpr int kMergeRows = 16;  // that are joined side by side
+
+// output = the parts' outputs, each weighed by its share in the keys' exponentials; lse = their log-sum-exp.
+// Rows are addressed through batch_strides, elements by column_stride; those of `output` lie side by side.
+struct MergeProblem {
+  Scalar scalar;  // of products and sums
+  BatchShape rows;
+  std::int64_t columns;
+  std::int64_t parts;
+  const Operand* outputs;  // one a part, as are lses
+  const Operand* lses;
+  Operand output;
+  Operand lse;  // float32 or float64
+};
+
+struct MergeRows {
+  int count;
+  const void** outputs;  // [parts][kMergeRows], as are lses
+  const void** lses;
+  void* output[kMergeRows];
+  void* lse[kMergeRows];
+};
+
 }  // namespace regard

@@ -6,6 +6,7 @@
 #include "calibration.hpp"
 #include "kernel_table.hpp"
 #include "matmul.hpp"
+#include "merge.hpp"
 #include "stages.hpp"
 
 namespace regard {
@@ -37,6 +38,7 @@ constexpr Kernels kernels_of() {
       Product::kTaskColumns,
       Product::kDepth,
       stage_row<typename Shape::Element>,
+      merge_rows<typename Shape::Element>,
       exp2_vectors<typename Shape::Element>,
       tanh_vectors<typename Shape::Element>,
       fma_rounds<Shape>,

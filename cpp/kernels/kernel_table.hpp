@@ -46,6 +46,9 @@ struct Kernels {
 
   void (*stage)(const StageProblem&, const StageRow&);
 
+  // `shares` has room for [parts][kMergeRows].
+  void (*merge)(const MergeProblem&, const MergeRows&, double* shares);
+
   // to[i] = 2^from[i] for `vectors` whole vectors, of the scalar type; for tests of its accuracy.
   void (*exp2)(const void* from, void* to, std::int64_t vectors);
   // Likewise tanh(from[i] / (2 log2(e))).
