@@ -64,7 +64,9 @@ def main() -> None:
     print(f"{CONTINUATIONS} continuations of {TAIL} tokens, one prompt of {PROMPT} tokens")
     print(f"equal up to rounding: {difference < 1e-6}, largest difference {difference:.1e}")
     print(f"{'':8}{'prompt copied':>15}{'prompt shared':>15}")
-    print(f"memory  {before / 1e6:12.1f} MB{after / 1e6:12.1f} MB   {before / after:.1f} times less")
+    print(
+        f"memory  {before / 1e6:12.1f} MB{after / 1e6:12.1f} MB   {before / after:.1f} times less"
+    )
     print(f"a step  {slow:12.2f} ms{fast:12.2f} ms   {slow / fast:.1f} times faster")
 
 
