@@ -107,12 +107,14 @@ struct KeyInterval {
   std::int64_t end;
 };
 
-// How many tiles (the rows of a strip x a few keys) a task would compute, and of what kind.
+// How many tiles (the rows of a strip, or of a decode, x a few keys) a task would compute, and of what
+// kind.
 struct TileCounts {
   std::int64_t all;      // of the whole square
   std::int64_t visible;  // computed without a bias
   std::int64_t biased;   // computed with a bias or at an edge
   std::int64_t scores;   // that are computed
+  std::int64_t chunks;   // of keys, which threads may share
 };
 
 // c[row][column] = sum over k of a[row][k] b[k][column].

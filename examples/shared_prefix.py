@@ -1,8 +1,9 @@
-"""One prompt, many continuations: the prompt's keys and values are kept once, and read once a step.
+"""One prompt, many continuations: the prompt's keys and values are kept and read once.
 
-Every continuation attends to the prompt and to its own tail. Their queries are rows of one call over the
-prompt, which they all see whole; a second call attends to the tails; `merge_attention_states` joins the
-two. The other way is a cache for each continuation, the prompt copied into every one.
+Every continuation attends to the prompt and to its own tail. Their queries are rows of one call
+over the prompt, which they all see whole; a second call attends to the tails;
+`merge_attention_states` joins the two. The other way is a cache for each continuation, the prompt
+copied into every one.
 
 Keys that turn with their position (rotary) are turned before they are appended, the first of a tail
 by the length of the prompt.
@@ -64,10 +65,9 @@ def main() -> None:
     print(f"{CONTINUATIONS} continuations of {TAIL} tokens, one prompt of {PROMPT} tokens")
     print(f"equal up to rounding: {difference < 1e-6}, largest difference {difference:.1e}")
     print(f"{'':8}{'prompt copied':>15}{'prompt shared':>15}")
-    print(
-        f"memory  {before / 1e6:12.1f} MB{after / 1e6:12.1f} MB   {before / after:.1f} times less"
-    )
-    print(f"a step  {slow:12.2f} ms{fast:12.2f} ms   {slow / fast:.1f} times faster")
+    less, faster = before / after, slow / fast
+    print(f"memory  {before / 1e6:12.1f} MB{after / 1e6:12.1f} MB   {less:.1f} times less")
+    print(f"a step  {slow:12.2f} ms{fast:12.2f} ms   {faster:.1f} times faster")
 
 
 if __name__ == "__main__":

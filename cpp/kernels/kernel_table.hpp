@@ -18,6 +18,10 @@ struct AttentionKernel {
   bool (*copies_keys)(const AttentionProblem&);
   bool (*copies_values)(const AttentionProblem&);
   std::int64_t columns;
+  // What it would compute, tile by tile; reads no column of an array.
+  TileCounts (*count)(const AttentionProblem&, const AttentionTask&, void* workspace);
+  std::int64_t tile_rows;  // at most
+  std::int64_t tile_keys;
 };
 
 struct Kernels {
@@ -33,8 +37,6 @@ struct Kernels {
   // After the forward kernel's `finish`.
   void (*attention_weights)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
                             std::int64_t key_end, void* workspace);
-  TileCounts (*attention_count)(const AttentionProblem&, const AttentionTask&, void* workspace);
-  std::int64_t tile_keys;
   std::int64_t block_keys;   // intervals of keys begin at multiples of this
   std::int64_t strip_lanes;  // a strip has at most so many rows
 

@@ -17,6 +17,7 @@ class _Plan(TypedDict):
     threads: int
     tasks: int
     task_rows: int
+    chunk_keys: int
     strip_rows: int
     tile_keys: int
     block_keys: int
