@@ -122,12 +122,14 @@ struct KeyInterval {
   std::int64_t end;
 };
 
-// How many tiles (the rows of a strip x a few keys) a task would compute, and of what kind.
+// How many tiles (the rows of a strip, or of a decode, x a few keys) a task would compute, and of what
+// kind.
 struct TileCounts {
   std::int64_t all;      // of the whole square
   std::int64_t visible;  // computed without a bias
   std::int64_t biased;   // computed with a bias or at an edge
   std::int64_t scores;   // that are computed
+  std::int64_t chunks;   // of keys, which threads may share
 };
 
 // c[row][column] = sum over k of a[row][k] b[k][column].
@@ -173,6 +175,29 @@ struct StageRow {
   const void* input;
   const void* mask;
   void* output;
+};
+
+constexpr int kMergeRows = 16;  // that are joined side by side
+
+// output = the parts' outputs, each weighed by its share in the keys' exponentials; lse = their log-sum-exp.
+// Rows are addressed through batch_strides, elements by column_stride; those of `output` lie side by side.
+struct MergeProblem {
+  Scalar scalar;  // of products and sums
+  BatchShape rows;
+  std::int64_t columns;
+  std::int64_t parts;
+  const Operand* outputs;  // one a part, as are lses
+  const Operand* lses;
+  Operand output;
+  Operand lse;  // float32 or float64
+};
+
+struct MergeRows {
+  int count;
+  const void** outputs;  // [parts][kMergeRows], as are lses
+  const void** lses;
+  void* output[kMergeRows];
+  void* lse[kMergeRows];
 };
 
 }  // namespace regard

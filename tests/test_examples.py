@@ -15,6 +15,11 @@ PRINTED = {
         "[0.0018 0.9978 0.0004]",
         "without positions 0.0000",
     ],
+    "shared_prefix.py": [
+        "equal up to rounding: True",
+        "memory          34.1 MB         2.6 MB   13.0 times less",
+        "prompt shared",
+    ],
     "trainable_weights.py": [
         "[0.3061 0.821 ]",
         "[1.4035 1.0391]",

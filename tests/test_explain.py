@@ -24,6 +24,8 @@ def plain(dtype=np.float32, *, q_len=300, kv_len=700):
 def strip_starts(explanation, rows, mask):
     """Where strips begin: one behind another, or, where a mask has rows of its own, anew at every
     128 rows and then as wide as each other, to a third of a strip (a vector)."""
+    if explanation.kernel == "decode":
+        return np.array([0])  # one pass for all
     if mask is None or np.ndim(mask) < 2 or mask.shape[-2] == 1:
         return np.arange(0, rows, explanation.strip_rows)
     vector = explanation.strip_rows // 3
@@ -74,6 +76,77 @@ def test_tiles_that_are_seen(options, target):
     assert seen.sum() <= explanation.scores_computed <= seen.size
     assert explanation.flops == 2 * explanation.scores_computed * (16 + 12)
     assert explanation.target == target
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True, "query_offset": 698},
+        {"is_causal": True, "query_offset": np.array([250, -5])},
+        {"window": (40, 0), "query_offset": 97},
+        {"key_lengths": np.array([0, 333])},
+        {"mask": BLOCKS[4:6]},
+        {"mask": BLOCKS[:1], "window": (30, 30), "query_offset": 200},
+        {"alibi_slopes": np.ones(4), "key_lengths": 31},
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_steps_that_are_seen_in_a_decode(options, dtype, target):
+    arrays = plain(dtype, q_len=2)
+    explanation = regard.explain(*arrays, **options)
+    assert explanation.kernel == "decode"
+    assert explanation.strip_rows == explanation.task_rows == 4
+    assert explanation.tile_keys % 4 == 0 == explanation.block_keys % explanation.tile_keys
+    seen = lay_out(*arrays, **options, precision=np.float64).seen
+    steps = seen_tiles(explanation, seen, options.get("mask"))
+    assert explanation.tiles == steps.size
+    assert explanation.tiles_computed == steps.sum()
+    keys = np.minimum(
+        explanation.tile_keys, 700 - explanation.tile_keys * np.arange(steps.shape[2])
+    )
+    assert explanation.scores_computed <= 4 * (steps * keys).sum()
+    assert seen.sum() <= explanation.scores_computed
+    text = str(explanation)
+    assert f"steps     4 query rows x {explanation.tile_keys} keys, blocks of" in text
+    assert f"{steps.sum():,} of {steps.size:,} steps (" in text
+
+
+def one_head(kv_len, heads=1):
+    return normal(np.float32, (heads, 1, 64), (heads, kv_len, 64), (heads, kv_len, 64))
+
+
+def test_threads_that_share_the_keys_of_one_head(target):
+    whole = regard.explain(*one_head(4000), threads=1)
+    shared = regard.explain(*one_head(4000), threads=4)
+    assert (whole.threads, whole.tasks, whole.chunk_keys) == (1, 1, 0)
+    assert (shared.threads, shared.tasks, shared.chunk_keys) == (3, 3, 1536)
+    assert shared.workspace_bytes == (1 + 4 * 4) * whole.workspace_bytes
+    assert "threads   3 on 3 chunks of up to 1,536 keys of one key head, joined in order" in str(
+        shared
+    )
+    text = str(whole)
+    assert "threads   1 on 1 task of up to 1 row\n" in text
+    assert "\n          1 query x 4,000 keys, head_dim 64" in text
+    assert "steps     1 query row x " in text
+    assert "tile" not in text
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_len", "options", "shape"),
+    [
+        (2, 6000, {"threads": 2}, (2, 2, 0)),
+        (3, 6000, {"threads": 2}, (2, 12, 1536)),
+        (1, 1536, {"threads": 2}, (1, 1, 0)),
+        (1, 1600, {"threads": 2}, (2, 2, 1536)),
+        (1, 6000, {"threads": 2, "key_lengths": 3000}, (2, 2, 1536)),
+        (1, 6000, {"threads": 2, "key_lengths": 0}, (1, 1, 0)),
+        (9, 6000, {"threads": 2}, (2, 9, 0)),
+    ],
+)
+def test_who_shares_what(heads, kv_len, options, shape, target):
+    found = regard.explain(*one_head(kv_len, heads), **options)
+    assert (found.threads, found.tasks, found.chunk_keys) == shape
 
 
 @pytest.mark.parametrize("case", MIXES[::2], ids=lambda case: case.name)

@@ -84,7 +84,7 @@ def exactly(outputs, lses):
 @pytest.mark.parametrize("spread", [1, 30, 700])
 @pytest.mark.parametrize("parts", [1, 2, 3, 17])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_merge_is_the_formula(dtype, parts, spread):
+def test_merge_is_the_formula(dtype, parts, spread, target):
     """Shares are off by eps of the difference of two sums in float64, or rounded to float32; each
     of `parts` products and sums is rounded; then the output is, to its type."""
     dtype = storage(dtype)
@@ -130,7 +130,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_rows_of_special_numbers(name, dtype):
+def test_rows_of_special_numbers(name, dtype, target):
     """Beside an ordinary row, in which they may change nothing."""
     outputs, lses, output, lse = ROWS[name]
     states = np.array([[[o, o], [0.25, -0.5]] for o in outputs], dtype)
@@ -146,7 +146,7 @@ def test_rows_of_special_numbers(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_one_part_comes_back_as_it_is(dtype):
+def test_one_part_comes_back_as_it_is(dtype, target):
     output, lse = normal((2, 5, 3)).astype(storage(dtype)), normal((2, 5), "float32")
     output[0, 1], lse[0, 1] = 0, -INF
     output[1, 2] = [NAN, INF, -0.0]
@@ -198,7 +198,7 @@ def test_grouping_matters_little(dtype):
     assert_near(state, wanted, outputs, lses, 2 * len(outputs))
 
 
-def test_an_empty_part_changes_no_bit(dtype):
+def test_an_empty_part_changes_no_bit(dtype, target):
     outputs, lses = several(dtype)
     wanted = merge(outputs, lses)
     for place in range(6):
@@ -207,7 +207,7 @@ def test_an_empty_part_changes_no_bit(dtype):
 
 
 @pytest.mark.parametrize("parts", [2, 9, 40])
-def test_a_row_alone_has_the_bits_of_all(parts, dtype):
+def test_a_row_alone_has_the_bits_of_all(parts, dtype, target):
     outputs, lses = several(dtype, parts=parts)
     output, lse = merge(outputs, lses)
     for row in np.ndindex(3, 4, 11):
@@ -216,8 +216,23 @@ def test_a_row_alone_has_the_bits_of_all(parts, dtype):
         assert_same_bits(alone, (output[index[1:]], lse[index[1:]]))
 
 
+def test_the_number_of_threads_changes_no_bit(dtype, target):
+    """Enough rows for four threads, the last task with fewer of them."""
+    outputs, lses = several(dtype, rows=(3, 5, 401), value_dim=67)
+    results = []
+    try:
+        for threads in (1, 4):
+            regard.set_num_threads(threads)
+            results.append(merge(outputs, lses))
+    finally:
+        regard.set_num_threads(None)
+    assert_same_bits(*results)
+    few = merge(outputs[:, :, :, 200:203], lses[:, :, :, 200:203])
+    assert_same_bits(few, tuple(part[:, :, 200:203] for part in results[0]))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_layout(layout, dtype):
+def test_any_layout(layout, dtype, target):
     outputs, lses = several(dtype, parts=2)
     wanted = merge(outputs, lses)
     laid = [LAYOUTS[layout](part) for part in outputs], [LAYOUTS[layout](part) for part in lses]
@@ -248,7 +263,7 @@ def test_sequences_of_any_kind(dtype):
         ([(3, 5, 0), (5, 0)], [(3, 5), (5,)]),
     ],
 )
-def test_parts_broadcast(states, sums, dtype):
+def test_parts_broadcast(states, sums, dtype, target):
     outputs = [normal(shape, dtype, i) for i, shape in enumerate(states)]
     lses = [normal(shape, dtype, i + 9) for i, shape in enumerate(sums)]
     rows = np.broadcast_shapes(*(shape[:-1] for shape in states), *sums)

@@ -225,23 +225,26 @@ ResultType result_type_of(const std::vector<const ArrayView*>& arrays) {
   return {arrays[0]->element, arrays[0]->array.dtype()};
 }
 
-void broadcast_into(Shape& common, const Shape& shape, const std::vector<const ArrayView*>& all,
-                    const char* what) {
+bool broadcast_shape(Shape& common, const Shape& shape) {
   if (shape.size() > common.size()) common.insert(common.begin(), shape.size() - common.size(), 1);
   for (std::size_t i = 0; i < shape.size(); ++i) {
     py::ssize_t& size = common[common.size() - shape.size() + i];
     if (size == shape[i] || shape[i] == 1) continue;
-    if (size == 1) {
-      size = shape[i];
-      continue;
-    }
-    std::string names, shapes;
-    for (std::size_t n = 0; n < all.size(); ++n) {
-      names += (n == 0 ? "" : n + 1 == all.size() ? " and " : ", ") + std::string(all[n]->name);
-      shapes += (n == 0 ? "" : n + 1 == all.size() ? " and " : ", ") + to_text(all[n]->shape);
-    }
-    throw py::value_error(names + " must have " + what + " that broadcast, got shapes " + shapes);
+    if (size != 1) return false;
+    size = shape[i];
   }
+  return true;
+}
+
+void broadcast_into(Shape& common, const Shape& shape, const std::vector<const ArrayView*>& all,
+                    const char* what) {
+  if (broadcast_shape(common, shape)) return;
+  std::string names, shapes;
+  for (std::size_t n = 0; n < all.size(); ++n) {
+    names += (n == 0 ? "" : n + 1 == all.size() ? " and " : ", ") + std::string(all[n]->name);
+    shapes += (n == 0 ? "" : n + 1 == all.size() ? " and " : ", ") + to_text(all[n]->shape);
+  }
+  throw py::value_error(names + " must have " + what + " that broadcast, got shapes " + shapes);
 }
 
 bool broadcasts_to(const Shape& own, const Shape& full) {

@@ -70,6 +70,9 @@ struct ResultType {
 ResultType result_type_of(const std::vector<const ArrayView*>& arrays);
 ResultType result_type_of(Scalar scalar);
 
+// Widens `common` so that `shape` broadcasts to it. False where the two have no common shape.
+bool broadcast_shape(Shape& common, const Shape& shape);
+
 // The common shape of batch axes. Throws ValueError naming the arguments where they do not broadcast.
 void broadcast_into(Shape& common, const Shape& shape, const std::vector<const ArrayView*>& all,
                     const char* what);

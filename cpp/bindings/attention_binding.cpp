@@ -221,6 +221,7 @@ py::dict attention_plan(py::handle query, py::handle key, py::handle value, py::
   facts["threads"] = plan.threads;
   facts["tasks"] = plan.tasks;
   facts["task_rows"] = plan.task_rows;
+  facts["chunk_keys"] = plan.chunk_keys;
   facts["strip_rows"] = plan.strip_rows;
   facts["tile_keys"] = plan.tile_keys;
   facts["block_keys"] = plan.block_keys;

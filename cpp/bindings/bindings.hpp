@@ -37,4 +37,8 @@ py::object scale(py::handle scores, py::handle factor, py::handle out, py::handl
 py::object apply_mask(py::handle scores, py::handle mask, py::handle out, py::handle threads);
 py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle threads);
 
+// Lists of arrays, one for each part. True if the kernels can read them all as they are.
+bool are_states(const py::list& outputs, const py::list& lses);
+py::tuple merge_attention_states(const py::list& outputs, const py::list& lses);
+
 }  // namespace regard

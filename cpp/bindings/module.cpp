@@ -95,6 +95,8 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.def("scale", &scale);
   module.def("apply_mask", &apply_mask);
   module.def("softmax", &softmax);
+  module.def("are_states", &are_states);
+  module.def("merge_attention_states", &merge_attention_states);
 
   module.def("target_rows", &target_rows);
   module.def("active_target", [] { return std::string(active_target().name); });

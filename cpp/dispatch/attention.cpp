@@ -86,8 +86,6 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads,
   const Kernels& kernels = kernels_for(target, problem.scalar);
   AttentionPlan plan{};
   plan.target = target.name;
-  plan.strip_rows = kernels.strip_lanes;
-  plan.tile_keys = kernels.tile_keys;
   plan.block_keys = kernels.block_keys;
   plan.is_decode = is_decode(problem, kernels);
   plan.is_int8 = problem.precision == Precision::int8;
@@ -98,14 +96,17 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads,
   plan.copies_keys = kernel.copies_keys(problem);
   plan.copies_values = kernel.copies_values(problem);
   plan.columns = kernel.columns;
+  plan.strip_rows = kernel.tile_rows;
+  plan.tile_keys = kernel.tile_keys;
   if (is_empty(problem)) return plan;
   check_dims(problem);
 
-  plan.threads = threads_of(problem, threads);
-  const AttentionTasks tasks(problem, kernels, plan.threads);
-  plan.threads = static_cast<int>(std::min<std::int64_t>(plan.threads, tasks.count()));
+  threads = threads_of(problem, threads);
+  const AttentionTasks tasks(problem, kernels, threads);
+  plan.threads = static_cast<int>(std::min<std::int64_t>(threads, tasks.count()));
   plan.tasks = tasks.count();
-  plan.task_rows = tasks.most_rows();
+  plan.task_rows = std::min(tasks.most_rows(), problem.heads / problem.kv_heads * problem.q_len);
+  if (plan.is_decode) plan.strip_rows = plan.task_rows;
   const std::int64_t bytes = kernel.workspace_bytes(problem, tasks.most_rows());
   plan.workspace_bytes = plan.threads * bytes;
   if (plan.is_int8)
@@ -114,19 +115,24 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads,
   // Counting reads no column of an array: its workspace need not have room for any.
   AttentionProblem counted = problem;
   counted.head_dim = counted.value_dim = 1;
-  const Scratch scratch(plan.threads,
-                        kernels.forward.workspace_bytes(counted, tasks.most_rows()));
-  std::atomic<std::int64_t> all{0}, visible{0}, biased{0}, scores{0};
+  const Scratch scratch(plan.threads, kernel.workspace_bytes(counted, tasks.most_rows()));
+  std::atomic<std::int64_t> all{0}, visible{0}, biased{0}, scores{0}, chunks{0};
   parallel_for(plan.threads, tasks.count(), signal, [&](std::int64_t index, Worker& worker) {
     if (worker.should_stop()) return;
-    const TileCounts counts =
-        kernels.attention_count(counted, tasks.at(index), scratch.of(worker));
+    const TileCounts counts = kernel.count(counted, tasks.at(index), scratch.of(worker));
     all += counts.all;
     visible += counts.visible;
     biased += counts.biased;
     scores += counts.scores;
+    chunks += counts.chunks;
   });
-  plan.tiles = {all, visible, biased, scores};
+  plan.tiles = {all, visible, biased, scores, chunks};
+  if (plan.is_decode && chunks > 0 && shares_chunks(problem, kernels, tasks, threads)) {
+    plan.chunk_keys = kernels.chunk_keys;
+    plan.tasks = chunks;
+    plan.threads = static_cast<int>(std::min<std::int64_t>(threads, chunks));
+    plan.workspace_bytes = chunk_workspaces(tasks, threads) * bytes;
+  }
   return plan;
 }
 

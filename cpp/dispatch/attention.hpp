@@ -15,7 +15,8 @@ struct AttentionPlan {
   const char* target;
   int threads;
   std::int64_t tasks;
-  std::int64_t strip_rows;  // query rows in the lanes of one tile
+  std::int64_t chunk_keys;  // a task is a chunk of so many keys at most; 0 where it has all keys
+  std::int64_t strip_rows;  // query rows of one tile
   std::int64_t tile_keys;
   std::int64_t block_keys;
   std::int64_t task_rows;

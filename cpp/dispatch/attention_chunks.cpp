@@ -25,6 +25,10 @@ bool shares_chunks(const AttentionProblem& problem, const Kernels& kernels,
          tasks.count() < kWholeHeadsPerThread * threads && problem.kv_len > kernels.chunk_keys;
 }
 
+std::int64_t chunk_workspaces(const AttentionTasks& tasks, int threads) {
+  return tasks.count() + kChunksPerThread * threads;
+}
+
 void decode_in_chunks(const AttentionProblem& problem, const Kernels& kernels,
                       const AttentionTasks& tasks, int threads, std::int64_t interval,
                       const StopSignal& signal) {

@@ -24,6 +24,7 @@ namespace {
 template <class Shape>
 struct AttentionDecode {
   using T = typename Shape::Element;
+  static_assert(Shape::kBlockKeys % kDecodeStep<Shape> == 0, "blocks are whole steps");
 
   static bool copies_keys(const AttentionProblem& problem) {
     return !decodes_keys_in_place<T>(problem);
@@ -41,16 +42,13 @@ struct AttentionDecode {
                            void* memory) {
     lay_out_decode<Shape>(problem, static_cast<char*>(memory));
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
-    work.rows = static_cast<int>(task.row_end - task.row_begin);
-    locate_decode_rows(problem, task, work);
+    const KeyInterval keys = locate(problem, task, work);
     pack_decode_queries<Shape>(problem, task, work);
     start_state(work.state, kDecodeLanes<T>);
     work.is_fresh = true;
     start_state(work.total, kDecodeLanes<T>);
     work.total_is_fresh = true;
     if (problem.sinks) start_with_sinks(problem, task, task.row_begin, work.total, kDecodeLanes<T>);
-    KeyInterval keys = work.seen;
-    keys.begin = keys.begin / Shape::kBlockKeys * Shape::kBlockKeys;
     return keys;
   }
 
@@ -114,6 +112,25 @@ struct AttentionDecode {
     }
   }
 
+  static TileCounts count_steps(const AttentionProblem& problem, const AttentionTask& task,
+                                void* memory) {
+    constexpr std::int64_t kStep = kDecodeStep<Shape>;
+    lay_out_decode<Shape>(problem, static_cast<char*>(memory));
+    DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
+    const KeyInterval keys = locate(problem, task, work);
+    TileCounts counts{};
+    counts.all = (problem.kv_len + kStep - 1) / kStep;
+    if (keys.begin < keys.end)
+      counts.chunks = (keys.end - 1) / Shape::kChunkKeys - keys.begin / Shape::kChunkKeys + 1;
+    for (std::int64_t key = keys.begin; key < keys.end; key += Shape::kBlockKeys)
+      for_steps<Shape>(see_block<Shape>(problem, task, key, work), [&](std::int64_t step) {
+        const std::int64_t left = task.kv_len - key - step;
+        ++(work.has_bias ? counts.biased : counts.visible);
+        counts.scores += work.rows * (left < kStep ? left : kStep);
+      });
+    return counts;
+  }
+
  private:
   // What is copied is read in order, which the processor follows by itself.
   static void look_ahead(const AttentionProblem& problem, const AttentionTask& task, std::int64_t key,
@@ -122,6 +139,14 @@ struct AttentionDecode {
     const std::int64_t count = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
     if (!copies_keys(problem)) ahead.add(keys_of(problem, task), key, count, problem.head_dim);
     if (!copies_values(problem)) ahead.add(values_of(problem, task), key, count, problem.value_dim);
+  }
+
+  // The keys that some row sees by position, from the beginning of a block.
+  static KeyInterval locate(const AttentionProblem& problem, const AttentionTask& task,
+                            DecodeWorkspace<T>& work) {
+    work.rows = static_cast<int>(task.row_end - task.row_begin);
+    locate_decode_rows(problem, task, work);
+    return {work.seen.begin / Shape::kBlockKeys * Shape::kBlockKeys, work.seen.end};
   }
 
   static void join_decode_chunk(DecodeWorkspace<T>& work) {

@@ -7,6 +7,7 @@
 #include "int8_scores.hpp"
 #include "kernel_table.hpp"
 #include "matmul.hpp"
+#include "merge.hpp"
 #include "stages.hpp"
 
 namespace regard {
@@ -15,7 +16,8 @@ namespace {
 template <class Shape, class Attention>
 constexpr AttentionKernel forward_kernel() {
   return {Attention::workspace_bytes, Attention::begin, Attention::advance, Attention::finish,
-          Attention::copies_keys, copies_values<typename Shape::Element, Shape::kRows>, Shape::kRows};
+          Attention::copies_keys, copies_values<typename Shape::Element, Shape::kRows>, Shape::kRows,
+          Attention::count_tiles, Shape::kStripLanes, Shape::kRows};
 }
 
 template <class Shape, class Scores>
@@ -57,15 +59,14 @@ constexpr Kernels kernels_of() {
   return {
       forward_kernel<Shape, Attention>(),
       {Decode::workspace_bytes, Decode::begin, Decode::advance, Decode::finish, Decode::copies_keys,
-       Decode::copies_values, kLanes<typename Shape::Element>},
+       Decode::copies_values, kLanes<typename Shape::Element>, Decode::count_steps,
+       kDecodeRows, kDecodeStep<Shape>},
       Decode::join,
       kDecodeRows,
       Shape::kChunkKeys,
       Attention::task_rows,
       row_unit<Shape>,
       Attention::write_weights,
-      Attention::count_tiles,
-      Shape::kRows,
       Shape::kBlockKeys,
       Shape::kStripLanes,
       int8_dot_attention<Shape>(),
@@ -77,6 +78,7 @@ constexpr Kernels kernels_of() {
       Product::kTaskColumns,
       Product::kDepth,
       stage_row<typename Shape::Element>,
+      merge_rows<typename Shape::Element>,
       exp2_vectors<typename Shape::Element>,
       tanh_vectors<typename Shape::Element>,
       fma_rounds<Shape>,

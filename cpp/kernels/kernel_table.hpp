@@ -18,6 +18,10 @@ struct AttentionKernel {
   bool (*copies_keys)(const AttentionProblem&);
   bool (*copies_values)(const AttentionProblem&);
   std::int64_t columns;
+  // What it would compute, tile by tile; reads no column of an array.
+  TileCounts (*count)(const AttentionProblem&, const AttentionTask&, void* workspace);
+  std::int64_t tile_rows;  // at most
+  std::int64_t tile_keys;
 };
 
 // The forward kernel over queries and keys in int8. Null where the target has none.
@@ -54,8 +58,6 @@ struct Kernels {
   // After the forward kernel's `finish`.
   void (*attention_weights)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
                             std::int64_t key_end, void* workspace);
-  TileCounts (*attention_count)(const AttentionProblem&, const AttentionTask&, void* workspace);
-  std::int64_t tile_keys;
   std::int64_t block_keys;   // intervals of keys begin at multiples of this
   std::int64_t strip_lanes;  // a strip has at most so many rows
 
@@ -71,6 +73,9 @@ struct Kernels {
   std::int64_t matmul_depth;  // intervals of depth begin at multiples of this
 
   void (*stage)(const StageProblem&, const StageRow&);
+
+  // `shares` has room for [parts][kMergeRows].
+  void (*merge)(const MergeProblem&, const MergeRows&, double* shares);
 
   // to[i] = 2^from[i] for `vectors` whole vectors, of the scalar type; for tests of its accuracy.
   void (*exp2)(const void* from, void* to, std::int64_t vectors);

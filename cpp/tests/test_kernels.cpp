@@ -9,6 +9,7 @@
 #include "../dispatch/attention.hpp"
 #include "../dispatch/attention_int8.hpp"
 #include "../dispatch/matmul.hpp"
+#include "../dispatch/merge.hpp"
 #include "../dispatch/stage.hpp"
 #include "../dispatch/targets.hpp"
 #include "guarded.hpp"
@@ -398,6 +399,55 @@ void test_stages(std::int64_t rows, std::int64_t columns) {
 }
 
 template <class T>
+void test_merge(std::int64_t parts, std::int64_t rows, std::int64_t columns) {
+  Guarded<T> states(parts * rows * columns), output(rows * columns);
+  Guarded<float> sums(parts * rows), lse(rows);
+  states.fill_normal(1);
+  sums.fill_normal(2);
+  for (std::int64_t row = 0; row < rows; row += 3) sums[row] = -INFINITY;  // the first part's
+  std::vector<Operand> outputs, lses;
+  const auto rows_operand = [&](auto* data, std::int64_t width) {
+    Operand made = operand(data, 1, rows, width);
+    made.batch_strides[0] = width;
+    return made;
+  };
+  for (std::int64_t part = 0; part < parts; ++part) {
+    outputs.push_back(rows_operand(states.data() + part * rows * columns, columns));
+    lses.push_back(rows_operand(sums.data() + part * rows, 1));
+  }
+  MergeProblem problem{};
+  problem.scalar = kScalar<T>;
+  problem.rows.axes = 1;
+  problem.rows.count = problem.rows.sizes[0] = rows;
+  problem.columns = columns;
+  problem.parts = parts;
+  problem.outputs = outputs.data();
+  problem.lses = lses.data();
+  problem.output = rows_operand(output.data(), columns);
+  problem.lse = rows_operand(lse.data(), 1);
+  merge_states(problem, 2, kNoSignal);
+  bool agrees = true;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    long double total = 0;
+    for (std::int64_t part = 0; part < parts; ++part)
+      total += std::exp(static_cast<long double>(sums[part * rows + row]));
+    if (total > 0) agrees &= std::fabs(lse[row] - std::log(total)) <= 1e-6L;
+    for (std::int64_t i = 0; i < columns; ++i) {
+      long double wanted = 0;
+      for (std::int64_t part = 0; part < parts; ++part) {
+        const long double weight =
+            total > 0 ? std::exp(static_cast<long double>(sums[part * rows + row])) / total : 1;
+        wanted += weight * states[(part * rows + row) * columns + i];
+      }
+      agrees &= std::fabs(output[row * columns + i] - wanted) <=
+                8 * (parts + 2) * static_cast<long double>(std::numeric_limits<T>::epsilon());
+    }
+  }
+  check(agrees, std::string("merge ") + kName<T> + ", " + std::to_string(parts) + " x " +
+                    std::to_string(rows) + " x " + std::to_string(columns));
+}
+
+template <class T>
 void test_all() {
   test_exp2<T>(1.25);
   test_tanh<T>(3.5);
@@ -424,6 +474,9 @@ void test_all() {
       test_matmul<T>(2 * size, 300, 1, transposed);
     }
   for (const std::int64_t columns : {1, 5, 16, 255, 256, 257, 1000}) test_stages<T>(3, columns);
+  for (const std::int64_t columns : {1, 16, 67, 257, 600})
+    for (const std::int64_t rows : {1, 16, 37, 900}) test_merge<T>(3, rows, columns);
+  test_merge<T>(1, 5, 8);
 }
 
 }  // namespace

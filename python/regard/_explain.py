@@ -38,10 +38,13 @@ class Explanation:
     threads, tasks : int
         How many threads work, on how many separate tasks.
     task_rows : int
-        Query rows of a task: they share one pass over keys and values.
+        Query rows of a task at most: they share one pass over keys and values.
+    chunk_keys : int
+        Keys of a task at most, where a decode has too few key heads for its threads, which then
+        share the keys of one; 0 where a task has all keys.
     strip_rows, tile_keys, block_keys : int
-        A tile is `strip_rows` query rows (in SIMD lanes) by `tile_keys` keys; the weights of
-        `block_keys` keys are kept between the two matrix products.
+        A tile is `strip_rows` query rows at most (in SIMD lanes, but in a decode) by `tile_keys`
+        keys; the weights of `block_keys` keys are kept between the two matrix products.
     tiles, tiles_computed, tiles_biased : int
         Tiles of the whole square of queries and keys; those that some query sees and that are
         therefore computed; those of them at an edge, under a mask or with a bias, which cost more.
@@ -71,6 +74,7 @@ class Explanation:
     threads: int
     tasks: int
     task_rows: int
+    chunk_keys: int
     strip_rows: int
     tile_keys: int
     block_keys: int
@@ -86,6 +90,7 @@ class Explanation:
     def __str__(self) -> str:
         group = self.heads // self.kv_heads if self.kv_heads else 1
         grouped = f" ({self.kv_heads} of keys, {group} query heads each)" if group > 1 else ""
+        noun = _TILES[self.kernel]
         share = self.tiles_computed / max(self.tiles, 1)
         arithmetic = "float64" if self.result_type == "float64" else "float32"
         stored = "" if self.result_type == arithmetic else f", stored as {self.result_type}"
@@ -93,26 +98,21 @@ class Explanation:
             ("shape", f"batch {self.batch}, heads {self.heads}{grouped}"),
             (
                 "",
-                f"{self.q_len} queries x {self.kv_len} keys, head_dim {self.head_dim}, "
+                f"{_plural(self.q_len, 'query', 'queries')} x {_plural(self.kv_len, 'key')}, "
+                f"head_dim {self.head_dim}, "
                 f"value_dim {self.value_dim}",
             ),
             ("target", f"{self.target}, arithmetic in {arithmetic}{stored}"),
             ("kernel", f"{self.kernel}: {_KERNELS[self.kernel]}{self._instruction()}"),
             (
-                "tiles",
-                f"{self.strip_rows} query rows x {self.tile_keys} keys, "
-                f"blocks of {self.block_keys} keys",
+                f"{noun}s",
+                f"{_plural(self.strip_rows, 'query row')} x {_plural(self.tile_keys, 'key')}, "
+                f"blocks of {_plural(self.block_keys, 'key')}",
             ),
-            (
-                "threads",
-                f"{self.threads} on {_plural(self.tasks, 'task')} of up to "
-                f"{_plural(self.task_rows, 'row')}"
-                if self.tasks
-                else "none: the result is empty",
-            ),
+            ("threads", self._shared_out()),
             (
                 "computed",
-                f"{self.tiles_computed:,} of {_plural(self.tiles, 'tile')} "
+                f"{self.tiles_computed:,} of {_plural(self.tiles, noun)} "
                 f"({share:.1%}), {self.tiles_biased:,} of them under a mask, at an edge "
                 "or with a bias"
                 if self.tiles
@@ -134,7 +134,21 @@ class Explanation:
             return ""
         return f" by {self.int8_instruction or 'float32, for want of an instruction'}"
 
+    def _shared_out(self) -> str:
+        if not self.tasks:
+            return "none: the result is empty"
+        if self.chunk_keys:
+            return (
+                f"{self.threads} on {_plural(self.tasks, 'chunk')} of up to "
+                f"{_plural(self.chunk_keys, 'key')} of one key head, joined in order"
+            )
+        return (
+            f"{self.threads} on {_plural(self.tasks, 'task')} of up to "
+            f"{_plural(self.task_rows, 'row')}"
+        )
 
+
+_TILES = {"forward": "tile", "int8": "tile", "decode": "step"}
 _KERNELS = {
     "forward": "queries in SIMD lanes",
     "int8": "queries in SIMD lanes, 8-bit integers multiplied",
@@ -142,8 +156,8 @@ _KERNELS = {
 }
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+def _plural(count: int, noun: str, plural: str | None = None) -> str:
+    return f"{count:,} " + (noun if count == 1 else plural or noun + "s")
 
 
 def _quantity(amount: float, unit: str, step: int = 1024) -> str:
@@ -258,6 +272,7 @@ def explain(
         threads=plan["threads"],
         tasks=plan["tasks"],
         task_rows=plan["task_rows"],
+        chunk_keys=plan["chunk_keys"],
         strip_rows=plan["strip_rows"],
         tile_keys=plan["tile_keys"],
         block_keys=plan["block_keys"],

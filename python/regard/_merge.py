@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from regard._storage import compute_type, result_type, stored
+from regard import _core
+from regard._storage import as_stored_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -101,35 +99,10 @@ def merge_attention_states(
     >>> bool(np.allclose(merged, whole, rtol=0, atol=1e-14))
     True
     """
-    states = [stored(f"outputs[{i}]", part) for i, part in enumerate(_parts("outputs", outputs))]
-    sums = [stored(f"lses[{i}]", part) for i, part in enumerate(_parts("lses", lses))]
-    rows, value_dim = _common_shape(states, sums)
-    types = [state.dtype for state in states]
-    compute = compute_type(*types)
-    lse_type = compute_type(*types, *(part.dtype for part in sums))
-
-    # NaN and infinity are results here, not warnings.
-    with np.errstate(all="ignore"):
-        logs = [np.broadcast_to(part, rows).astype(np.float64) for part in sums]
-        top = reduce(np.maximum, logs)
-        # Equal infinities differ by nothing, where NumPy says NaN.
-        shares = [np.where(log == top, 1.0, np.exp(log - top)) for log in logs]
-        # One after the other: np.sum's order depends on the shape, and with it a row's bits.
-        total = reduce(np.add, shares)
-        lse = np.where(total == 1, top, top + np.log(total))
-        nobody = top == -np.inf
-        total = np.where(nobody, 1.0, total)
-        total = np.where((top == np.inf) & (total > 1), np.nan, total)
-
-        # -0.0 is what a sum starts from if its first term is to keep its sign.
-        merged = np.full((*rows, value_dim), -0.0, compute)
-        for state, log, share in zip(states, logs, shares, strict=True):
-            weight = (share / total).astype(compute)
-            term = weight[..., None] * state.astype(compute, copy=False)
-            # Where nobody saw a key, outputs are 0, or NaN if all visible scores were -inf: shown.
-            term[(log == -np.inf) & ~nobody] = -0.0
-            merged += term
-        return merged.astype(result_type(types), copy=False), lse.astype(lse_type)
+    states, sums = _parts("outputs", outputs), _parts("lses", lses)
+    if not _core.are_states(states, sums):
+        states, sums = _readable("outputs", states), _readable("lses", sums)
+    return _core.merge_attention_states(states, sums)
 
 
 def _parts(name: str, parts: Iterable[ArrayLike]) -> list[ArrayLike]:
@@ -141,35 +114,9 @@ def _parts(name: str, parts: Iterable[ArrayLike]) -> list[ArrayLike]:
         ) from None
 
 
-def _common_shape(states: list[Array], sums: list[Array]) -> tuple[tuple[int, ...], int]:
-    """Return the shape of the rows, ``(..., q_len)``, and value_dim."""
-    if not states or len(states) != len(sums):
-        raise ValueError(
-            "outputs and lses must have as many parts, one or more, got "
-            f"{len(states)} and {len(sums)}"
-        )
-    for i, (state, total) in enumerate(zip(states, sums, strict=True)):
-        if state.ndim < 2 or total.ndim < 1:
-            raise ValueError(
-                f"outputs[{i}] must be (..., q_len, value_dim) and lses[{i}] (..., q_len), got "
-                f"shapes {state.shape} and {total.shape}"
-            )
-        # Broadcasting would take the heads of one for the queries of the other.
-        if total.shape == (*state.shape[:-1], 1):
-            raise ValueError(
-                f"lses[{i}] must be (..., q_len), without an axis for value_dim, got shape "
-                f"{total.shape} beside {state.shape}: pass lse[..., 0]"
-            )
-        if state.shape[-1] != states[0].shape[-1]:
-            raise ValueError(
-                f"outputs must share value_dim, got {states[0].shape[-1]} and {state.shape[-1]} in "
-                f"outputs[{i}]"
-            )
-    shapes = [state.shape[:-1] for state in states] + [total.shape for total in sums]
-    try:
-        return np.broadcast_shapes(*shapes), states[0].shape[-1]
-    except ValueError:
-        raise ValueError(
-            "outputs without their last axis and lses must broadcast to one shape (..., q_len), "
-            f"got {', '.join(map(str, shapes))}"
-        ) from None
+def _readable(name: str, parts: list[ArrayLike]) -> list[ArrayLike]:
+    return [
+        array
+        for i, part in enumerate(parts)
+        for array in as_stored_arrays(**{f"{name}[{i}]": part})
+    ]

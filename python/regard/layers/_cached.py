@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from regard._inputs import as_array
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
@@ -31,6 +33,14 @@ if TYPE_CHECKING:
             """Forget what lies at `length` and beyond."""
 
 
+def refuse_offset(query_offset: ArrayLike) -> None:
+    """Raise ValueError where an offset is given beside a cache."""
+    if type(query_offset) is int and query_offset == 0:
+        return
+    if np.any(as_array("query_offset", query_offset) != 0):
+        raise ValueError("query_offset must be left out beside a cache, which knows it")
+
+
 def attend_cached(
     cache: Cache,
     query: FloatArray,
@@ -49,7 +59,9 @@ def attend_cached(
             f"query must have the batch axis of its cache, {before.shape}, got batch axes {batch}"
         )
     if rotation is not None:
-        places = (before[:, None] if batch else before[0]) + np.arange(query.shape[-2])
+        # Most batches are of one length; then one row of positions does for all.
+        first = before[:, None] if batch and before.size > 1 else before[0]
+        places = first + np.arange(query.shape[-2])
         rotation.turn((query, places), (key, places), cached=True)
     options = {name: option for name, option in options.items() if option is not None}
     if new_lengths is not None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 
-from regard._inputs import as_array, count
-from regard._stages import matmul
+from regard import _core
+from regard._inputs import as_array, as_readable, count
 from regard._torch_generator import TorchGenerator
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ def project(
     """Return ``x @ weight.T + bias`` for a weight of shape (d_out, d_in)."""
     d_out, d_in = weight.shape
     # One product over all rows, not one for each batch entry.
-    rows = matmul(x.reshape(math.prod(x.shape[:-1]), d_in), weight.T, threads=threads)
+    rows: FloatArray = _core.matmul(
+        x.reshape(math.prod(x.shape[:-1]), d_in), weight.T, None, threads
+    )
     if bias is not None:
         # NaN and infinity are results, not warnings.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -86,7 +88,7 @@ def vectors(name: str, x: ArrayLike, dim: int, dtype: np.dtype[Any]) -> FloatArr
         raise TypeError(f"{name} must be an array of real numbers, got {inputs.dtype}")
     if inputs.ndim < 2 or inputs.shape[-1] != dim:
         raise ValueError(f"{name} must have shape (..., seq, {dim}), got {inputs.shape}")
-    return inputs.astype(dtype, copy=False)
+    return as_readable(inputs, dtype)
 
 
 def layer_dtype(dtype: DTypeLike) -> np.dtype[Any]:

@@ -8,11 +8,12 @@ import numpy as np
 
 from regard import masks
 from regard._attention import scaled_dot_product_attention
-from regard._inputs import as_array, count, flag, real_number
-from regard.layers._cached import attend_cached
-from regard.layers._linear import draws, layer_dtype, vectors
+from regard._inputs import count, flag
+from regard.layers._cached import attend_cached, refuse_offset
+from regard.layers._inputs import inputs_of
+from regard.layers._linear import draws, layer_dtype
 from regard.layers._names import read_state, write_state
-from regard.layers._projections import INPUTS, Projections, Sizes, draw
+from regard.layers._projections import Projections, Sizes, draw, norm_eps
 from regard.layers._rotation import Rotation, query_positions
 from regard.positional import alibi_slopes
 
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
     from regard.layers._cached import Cache
     from regard.layers._linear import FloatArray, Rng
-
-
-_QK_NORM_EPS = 1e-6
 
 
 class MultiHeadAttention:
@@ -147,10 +145,10 @@ class MultiHeadAttention:
         if window is not None:
             masks.window(0, window=window)  # raises what attention would
         self._window = window
-        self._rotation = None if rotary is None else Rotation(rotary, head_dim)
-        self._slopes = alibi_slopes(heads) if flag("alibi", alibi) else None
-        self._qk_norm_eps = _eps(qk_norm)
         self._dtype = layer_dtype(dtype)
+        self._rotation = None if rotary is None else Rotation(rotary, head_dim, self._dtype)
+        self._slopes = alibi_slopes(heads) if flag("alibi", alibi) else None
+        self._qk_norm_eps = norm_eps(qk_norm)
         own = draw(
             self._sizes,
             draws(rng),
@@ -277,7 +275,7 @@ class MultiHeadAttention:
         array([[0.3333, 0.3333, 0.3333],
                [0.5   , 0.5   , 0.    ]], dtype=float32)
         """
-        sources = self._sources(query, key, value)
+        sources = inputs_of(query, key, value, self._sizes.inputs, self._dtype)
         q, k, v = self._projections.heads(sources, threads)
         options: dict[str, Any] = {
             "mask": mask,
@@ -386,27 +384,10 @@ class MultiHeadAttention:
         own = read_state(state, prefix, shapes, self._dtype)
         self._projections = Projections(self._sizes, own, self._qk_norm_eps)
 
-    def _sources(
-        self, query: ArrayLike, key: ArrayLike | None, value: ArrayLike | None
-    ) -> list[FloatArray]:
-        """Return the three inputs; the same array where they are the same."""
-        if key is None and value is not None:
-            raise ValueError("value needs key, got value alone")
-        key = query if key is None else key
-        value = key if value is None else value
-        given = dict(zip(INPUTS, (query, key, value), strict=True))
-        sources: list[FloatArray] = []
-        for i, (name, x) in enumerate(given.items()):
-            size = self._sizes.inputs[i]
-            if i and x is given[INPUTS[i - 1]] and size == self._sizes.inputs[i - 1]:
-                sources.append(sources[-1])
-            else:
-                sources.append(vectors(name, x, size, self._dtype))
-        return sources
-
     def _check_beside_cache(self, query_offset: ArrayLike, is_cross: bool) -> None:
-        if np.any(as_array("query_offset", query_offset) != 0):
-            raise ValueError("query_offset must be left out beside a cache, which knows it")
+        refuse_offset(query_offset)
+        if not is_cross:
+            return
         positional = {
             "is_causal": self._is_causal,
             "window": self._window is not None,
@@ -414,21 +395,8 @@ class MultiHeadAttention:
             "alibi": self._slopes is not None,
         }
         used = [name for name, is_used in positional.items() if is_used]
-        if is_cross and used:
+        if used:
             raise ValueError(
                 "key must be left out beside a cache in a layer whose positions matter, got key "
                 f"in a layer with {', '.join(used)}"
             )
-
-
-def _eps(qk_norm: str | float | None) -> float | None:
-    if qk_norm is None:
-        return None
-    if isinstance(qk_norm, str):
-        if qk_norm != "rms":
-            raise ValueError(f"qk_norm must be None, 'rms' or an eps, got {qk_norm!r}")
-        return _QK_NORM_EPS
-    eps = real_number("qk_norm", qk_norm)
-    if not 0 <= eps < np.inf:
-        raise ValueError(f"qk_norm must be at least 0 and finite, got {eps}")
-    return eps

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from regard._inputs import real_number
 from regard.layers._linear import project
 
 if TYPE_CHECKING:
     from regard.layers._linear import Draws, FloatArray
 
+_QK_NORM_EPS = 1e-6
 INPUTS = ("query", "key", "value")
 
 
@@ -96,7 +98,10 @@ class Projections:
             rows = slice(bounds[first], bounds[last])
             part = {letter: packed[rows] for letter, packed in self._packed.items()}
             product = project(sources[first], part["W"], part.get("b"), threads)
-            results += np.split(product, self._sizes.ends(first, last - 1), axis=-1)
+            begin = 0
+            for end in self._sizes.ends(first, last):
+                results.append(product[..., begin:end])
+                begin = end
         return results
 
 
@@ -124,6 +129,20 @@ def draw(
     if qk_norm:
         own |= {f"norm_{name}": np.ones(sizes.head_dim, dtype) for name in INPUTS[:2]}
     return own
+
+
+def norm_eps(qk_norm: str | float | None) -> float | None:
+    """Return the eps of the norms of queries and keys, None where there are none."""
+    if qk_norm is None:
+        return None
+    if isinstance(qk_norm, str):
+        if qk_norm != "rms":
+            raise ValueError(f"qk_norm must be None, 'rms' or an eps, got {qk_norm!r}")
+        return _QK_NORM_EPS
+    eps = real_number("qk_norm", qk_norm)
+    if not 0 <= eps < np.inf:
+        raise ValueError(f"qk_norm must be at least 0 and finite, got {eps}")
+    return eps
 
 
 def _normalise(x: FloatArray, weight: FloatArray, eps: float) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from regard._inputs import flag, integers
-from regard.positional import rotary, rotary_cache, rotary_frequencies
+from regard.positional import rotary_cache, rotary_frequencies
 from regard.positional._frequencies import given
 from regard.positional._scaling import length_matters
 
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 _OPTIONS = ("base", "rotary_dim", "interleaved", "inverse_frequencies", "scaling")
 
 
+_AHEAD = 64
+
+
+class _Table(NamedTuple):
+    """The cosines and sines of positions from `first` on."""
+
+    first: int
+    cos: FloatArray
+    sin: FloatArray
+
+
 class Rotation:
     """Rotary embedding with its options settled once.
 
@@ -32,9 +43,13 @@ class Rotation:
         Options of `regard.positional.rotary`.
     head_dim : int
         Size of the vectors that are turned.
+    dtype : numpy.dtype
+        Their type.
     """
 
-    def __init__(self, options: bool | Mapping[str, Any], head_dim: int) -> None:
+    def __init__(
+        self, options: bool | Mapping[str, Any], head_dim: int, dtype: np.dtype[Any]
+    ) -> None:
         if options is not True and not isinstance(options, Mapping):
             raise TypeError(f"rotary must be None, True or a mapping, got {type(options).__name__}")
         left = {} if options is True else dict(options)
@@ -65,6 +80,11 @@ class Rotation:
                 f"{2 * self._frequencies.size} and {head_dim}"
             )
 
+        # Rows of consecutive positions: a decode asks for one more at every step.
+        self._dtype = dtype
+        nothing = np.empty((0, 1, 1), dtype)
+        self._table = _Table(0, nothing, nothing)
+
     def turn(self, *vectors: tuple[FloatArray, Integers], cached: bool) -> None:
         """Turn arrays ``(..., heads, length, head_dim)`` in place, each at its positions."""
         frequencies = self._frequencies
@@ -77,12 +97,56 @@ class Rotation:
                     "length: rotary={'inverse_frequencies': rotary_frequencies(..., length=...)[0]}"
                 )
             frequencies, _ = self._of_length(length=max(length, 0))
-        tables: dict[int, tuple[FloatArray, FloatArray]] = {}
-        for array, places in vectors:
-            if id(places) not in tables:
-                cos, sin = rotary_cache(places, inverse_frequencies=frequencies)
-                tables[id(places)] = cos * self._factor, sin * self._factor
-            rotary(array, cache=tables[id(places)], interleaved=self._interleaved, out=array)
+        found: dict[int, tuple[FloatArray, FloatArray]] = {}
+        # NaN and infinity are results, not warnings.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for array, places in vectors:
+                if array.size == 0:
+                    continue
+                if id(places) not in found:
+                    found[id(places)] = self._looked_up(places, frequencies)
+                self._turn(array, *found[id(places)])
+
+    def _looked_up(
+        self, places: Integers, frequencies: NDArray[np.float64]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the cosines and sines of positions ``(*batch, length)``, heads beside batch."""
+        table, first, last = self._table, int(places.min()), int(places.max())
+        is_own = frequencies is self._frequencies
+        if not (is_own and table.first <= first and last < table.first + len(table.cos)):
+            if not is_own or last - first > 4 * places.size + _AHEAD:
+                cos, sin = self._computed(places, frequencies)
+                return _beside_heads(cos), _beside_heads(sin)
+            # Those that decoding will ask for next, too.
+            ahead = np.arange(first, last + 1 + _AHEAD)
+            table = self._table = _Table(first, *self._computed(ahead, frequencies))
+        rows = places - table.first
+        return _beside_heads(table.cos[rows]), _beside_heads(table.sin[rows])
+
+    def _computed(
+        self, places: Integers, frequencies: NDArray[np.float64]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return what `_turn` takes: one cosine for both of a pair, and a sine for each."""
+        cos, sin = rotary_cache(places, inverse_frequencies=frequencies)
+        cos, sin = cos * self._factor, sin * self._factor
+        axis = -1 if self._interleaved else -2
+        signed = np.stack([-sin, sin], axis)
+        return np.expand_dims(cos, axis).astype(self._dtype), signed.astype(self._dtype)
+
+    def _turn(self, array: FloatArray, cos: FloatArray, sin: FloatArray) -> None:
+        """Multiply pairs (a, b) by (cos, cos) and add (b, a) times (-sin, sin), in place."""
+        pairs = self._frequencies.size
+        shape = (pairs, 2) if self._interleaved else (2, pairs)
+        own = array[..., : 2 * pairs].reshape(*array.shape[:-1], *shape)  # an axis cut is a view
+        swapped = own[..., ::-1] if self._interleaved else own[..., ::-1, :]
+        across = swapped * sin
+        own *= cos
+        own += across
+
+
+def _beside_heads(rows: FloatArray) -> FloatArray:
+    """Return ``(*batch, length, ...)`` with an axis for heads, where there is a batch."""
+    return rows[..., None, :, :, :] if rows.ndim > 3 else rows
 
 
 def query_positions(query_offset: ArrayLike, shape: tuple[int, ...]) -> Integers:
