@@ -95,8 +95,9 @@ REGARD_INLINE void store_halves(BFloat16* to, Vec<float> value) {
 
 #if REGARD_VECTOR_BYTES == 64
 REGARD_INLINE Vec<float> load_bytes(const std::int8_t* from) {
-  return _mm512_cvtepi32_ps(
-      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+  return _mm512_maskz_cvtepi32_ps(
+      0xffff,
+      _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
 #elif REGARD_VECTOR_BYTES == 32
 REGARD_INLINE Vec<float> load_bytes(const std::int8_t* from) {

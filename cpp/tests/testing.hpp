@@ -1,0 +1,42 @@
+// What the tests of the kernels share: counted checks, types by name, arrays as operands.
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "../dispatch/parallel_for.hpp"
+#include "../dispatch/targets.hpp"
+#include "guarded.hpp"
+
+using namespace regard;
+
+inline int passed = 0, failed = 0;
+
+inline void check(bool ok, const std::string& what) {
+  (ok ? passed : failed) += 1;
+  if (!ok) std::printf("FAILED %s on %s\n", what.c_str(), active_target().name);
+}
+
+template <class T>
+constexpr Scalar kScalar = sizeof(T) == 4 ? Scalar::float32 : Scalar::float64;
+template <class T>
+constexpr Element kElement = sizeof(T) == 1   ? Element::boolean
+                             : sizeof(T) == 4 ? Element::float32
+                                              : Element::float64;
+template <class T>
+constexpr const char* kName = sizeof(T) == 4 ? "float32" : "float64";
+constexpr StopSignal kNoSignal{nullptr, nullptr};
+
+// A contiguous (batch, heads, rows, columns) array, or every step-th column of one.
+template <class T>
+Operand operand(T* data, std::int64_t heads, std::int64_t rows, std::int64_t columns,
+                std::int64_t step = 1) {
+  Operand made{};
+  made.data = data;
+  made.element = kElement<T>;
+  made.column_stride = step;
+  made.row_stride = columns * step;
+  made.head_stride = rows * columns * step;
+  made.batch_strides[0] = heads * rows * columns * step;
+  return made;
+}
