@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import tempfile
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from regard import _core
 from regard.cli import engines
 from regard.cli.bench import measure
 from regard.cli.bench.cases import CASES, COMPARISONS, DECODE, FORWARD, select
+from regard.cli.cached_problems import Append, CachedAttention, NoRoomError
 from regard.cli.engines import NotInstalledError, NotTimedError
 from regard.cli.problems import Attention, Matmul, Softmax
 from stand_ins import FakeEngine
@@ -152,6 +154,55 @@ def test_strided_inputs_are_views_of_length_first_storage():
     assert key.strides == (5 * 2 * 8 * 4, 8 * 4, 2 * 8 * 4, 4)
 
 
+CACHED = [
+    CachedAttention(2, 4, 2, 1, 9, 4),
+    CachedAttention(1, 4, 2, 1, 9, 4, storage="float16"),
+    CachedAttention(1, 4, 2, 1, 9, 4, repeats=3),
+    CachedAttention(1, 4, 2, 1, 9, 4, repeats=3, is_mapped=True),
+    CachedAttention(1, 4, 2, 7, 7, 4, is_causal=True),
+    Append(2, 9, 4),
+    Append(2, 9, 4, evicts=True),
+]
+
+
+@pytest.mark.parametrize("problem", CACHED)
+def test_a_cache_gives_what_the_oracle_gives(problem, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    inputs = problem.make_inputs()
+    call = problem.on(engines.Regard(1), inputs)
+    index, rows = problem.sample(inputs)
+    assert not any(tmp_path.iterdir())
+    for _ in range(3):  # a call leaves room for the next
+        np.testing.assert_allclose(call()[index], rows, rtol=2e-3, atol=2e-3)
+
+
+def test_a_mapped_cache_needs_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    problem = CachedAttention(1, 8, 8, 1, 4, 128, repeats=1 << 40, is_mapped=True)
+    assert problem.bytes == 2 * 8 * 4 * 128 * 4 << 40
+    with pytest.raises(NoRoomError, match=r"it takes \d+\.\d GB of disk and of memory, and"):
+        problem.on(engines.Regard(1), problem.make_inputs())
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_is_resident_is_not_copied():
+    problem = Attention(1, 4, 2, 1, 9, 3, is_resident=True)
+    assert len(measure.make_sets(problem, 1 << 20)) == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "name"),
+    [
+        (Attention(1, 1, 1, 2, 2, 4, dtype="float16"), "float16"),
+        (Attention(1, 1, 1, 2, 2, 4, precision="int8"), "int8"),
+        (CachedAttention(1, 1, 1, 1, 2, 4, storage="int8"), "int8"),
+        (Append(1, 2, 4), "float32"),
+    ],
+)
+def test_an_output_may_be_as_coarse_as_its_numbers(problem, name):
+    assert measure._rounding(problem, problem.make_inputs()) == name
+
+
 def test_inputs_are_the_same_every_time():
     for problem in (SMALL[4], Matmul(3, 4, 5), Softmax(2, 3)):
         for one, other in zip(problem.make_inputs(), problem.make_inputs(), strict=True):
@@ -180,7 +231,8 @@ def test_decoding_goes_round_more_keys_than_a_cache_holds():
         (["1x8x8192x64", "NOTE"], False, ["notebook 6x2", "1x8x8192x64"]),
         (["window"], True, ["window 256 1x4x65536x64"]),
         (["1x12x1024x64 causal"], False, ["1x12x1024x64 causal"]),  # a whole name: it and no other
-        ([], False, [row.name for row in (*CASES, *COMPARISONS)]),
+        ([], False, [row.name for row in (*CASES, *COMPARISONS) if "4 GB" not in row.name]),
+        (["4 GB"], False, ["mapped file 4 GB 1x8/8x524288"]),
         ([], True, [row.name for row in (*CASES, *COMPARISONS) if row.is_quick]),
     ],
 )

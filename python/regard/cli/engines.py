@@ -42,7 +42,7 @@ class Engine(ABC):
     version: str
 
     def __init__(self, threads: int) -> None:
-        self._threads = threads
+        self.threads = threads
 
     @abstractmethod
     def attention(
@@ -88,6 +88,8 @@ class Regard(Engine):
             options["is_causal"] = True
         if problem.window is not None:
             options["window"] = problem.window
+        if problem.precision is not None:
+            options["precision"] = problem.precision
         return partial(regard.scaled_dot_product_attention, query, key, value, **options)
 
     def matmul(self, a: Array, b: Array) -> Call:
@@ -100,7 +102,7 @@ class Regard(Engine):
 
     def _thread_options(self) -> dict[str, Any]:
         # Where the default says the same, an argument more would only cost time.
-        return {} if self._threads == regard.get_num_threads() else {"threads": self._threads}
+        return {} if self.threads == regard.get_num_threads() else {"threads": self.threads}
 
 
 class NumPy(Engine):
@@ -252,7 +254,7 @@ class OnnxRuntime(Engine):
             ir_version=self._IR_VERSION,
         )
         options = self._runtime.SessionOptions()
-        options.intra_op_num_threads = self._threads
+        options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
         return self._runtime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]

@@ -46,7 +46,8 @@ class Attention:
 
     `window` counts the visible neighbours on either side. With `mask_block`, a bool mask hides a
     random half of the blocks of that side from every row of blocks. `is_strided` means views of
-    (batch, length, heads, dim) storage.
+    (batch, length, heads, dim) storage. `precision` is the option of that name; a decode that
+    `is_resident` finds its keys in the processor's cache.
     """
 
     batch: int
@@ -60,6 +61,8 @@ class Attention:
     mask_block: int | None = None
     dtype: str = "float32"
     is_strided: bool = False
+    precision: str | None = None
+    is_resident: bool = False
 
     @cached_property
     def visible(self) -> int:
@@ -93,7 +96,7 @@ class Attention:
     @property
     def is_decode(self) -> bool:
         """Whether one query reads all keys: memory decides, so the keys must come from there."""
-        return self.q_len == 1
+        return self.q_len == 1 and not self.is_resident
 
     def make_inputs(self) -> Inputs:
         """Make query, key, value, and the mask or None."""

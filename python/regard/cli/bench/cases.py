@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..cached_problems import Append, CachedAttention
 from ..problems import Attention, Matmul, Problem, Softmax
 
 Yardstick = Literal["peak", "bandwidth"]
@@ -61,7 +62,8 @@ class Comparison:
     """A problem that regard gets beside another one.
 
     The result is time over time, or its inverse where `is_speed`; `for_equal_work` divides by the
-    ratio of their operations. `threads` are those of both where they are not the run's.
+    ratio of their operations. `threads` are those of both where they are not the run's. One that
+    `needs_name` takes memory and disk that a run should not take unasked.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Comparison:
     for_equal_work: bool = False
     threads: tuple[int, int] | None = None
     is_quick: bool = False
+    needs_name: bool = False
 
 
 def _square(
@@ -100,11 +103,13 @@ def _forward(
     return Case(name, FORWARD, problem, about, Goals(share=share, peers=1.2), quick)
 
 
-def _decode(batch: int, heads: int, kv_heads: int, kv_len: int, *, quick: bool = False) -> Case:
+def _decode(
+    batch: int, heads: int, kv_heads: int, kv_len: int, *, peers: float = 1.2, quick: bool = False
+) -> Case:
     problem = Attention(batch, heads, kv_heads, 1, kv_len, 128)
     name = f"decode {batch}x{heads}/{kv_heads}x{kv_len}x128"
     about = f"{problem.bytes / 1e6:.0f} MB of keys and values"
-    return Case(name, DECODE, problem, about, Goals(share=(0.88, 0.88), peers=1.2), quick)
+    return Case(name, DECODE, problem, about, Goals(share=(0.88, 0.88), peers=peers), quick)
 
 
 def _matmul(size: int, *, quick: bool = False) -> Case:
@@ -126,6 +131,14 @@ CASES: Sequence[Case] = (
         Goals(seconds=4e-6, peers=1.2),
         True,
     ),
+    Case(
+        "early 1x32/8x128x128",
+        CALL,
+        Attention(1, 32, 8, 1, 128, 128, is_resident=True),
+        "early decode, keys and values in the processor's cache",
+        Goals(seconds=20e-6, peers=1.2),
+        True,
+    ),
     _forward(_square(1, 8, 64, 64), quick=True),
     _forward(_square(8, 12, 128, 64), "a BERT batch", quick=True),
     _forward(_square(1, 12, 512, 64), quick=True),
@@ -141,8 +154,8 @@ CASES: Sequence[Case] = (
     _forward(_square(1, 8, 4096, 128), share=_SHARE_128, quick=False),
     _forward(_square(8, 16, 197, 64), "a ViT batch, no multiple of anything", quick=True),
     _forward(_square(2, 8, 4096, 40), "diffusion, a head_dim of 40", quick=False),
-    _decode(1, 32, 8, 4096, quick=True),
-    _decode(8, 32, 8, 4096),
+    _decode(1, 32, 8, 4096, peers=3.0, quick=True),
+    _decode(8, 32, 8, 4096, peers=3.0),
     _decode(1, 32, 32, 16384),
     _matmul(512, quick=True),
     _matmul(1024),
@@ -213,6 +226,69 @@ COMPARISONS: Sequence[Comparison] = (
         1.15,
     ),
     Comparison(
+        "int8 cache decode 1x32/32x16384",
+        CachedAttention(1, 32, 32, 1, 16384, 128, storage="int8"),
+        CachedAttention(1, 32, 32, 1, 16384, 128),
+        "speed, of a float32 cache's",
+        3.0,
+        is_speed=True,
+    ),
+    Comparison(
+        "append beside 1x32/8x4096x128",
+        Append(8, 4096, 128),
+        Attention(1, 32, 8, 1, 4096, 128),
+        "time of appending a token, of attending",
+        0.02,
+        is_quick=True,
+    ),
+    Comparison(
+        "evict beside 1x32/8x4096x128",
+        Append(8, 4096, 128, evicts=True),
+        Attention(1, 32, 8, 1, 4096, 128),
+        "time of a token that takes the oldest one's place, of attending",
+        0.02,
+        is_quick=True,
+    ),
+    Comparison(
+        "prefill a cache 1x32/8x512x128",
+        CachedAttention(1, 32, 8, 512, 512, 128, is_causal=True),
+        _square(1, 32, 512, 128, kv_heads=8, is_causal=True),
+        "time of appending and attending, of the plain call",
+        1.05,
+        is_quick=True,
+    ),
+    Comparison(
+        "prefill pages 1x32/8x512x128",
+        CachedAttention(1, 32, 8, 512, 512, 128, is_causal=True, page_size=64),
+        _square(1, 32, 512, 128, kv_heads=8, is_causal=True),
+        "time of appending and attending, of the plain call",
+        1.05,
+    ),
+    Comparison(
+        "mapped file 4 GB 1x8/8x524288",
+        CachedAttention(1, 8, 8, 1, 4096, 128, repeats=128, is_mapped=True),
+        CachedAttention(1, 8, 8, 1, 4096, 128, repeats=128),
+        "time, of a cache as large in memory",
+        1.1,
+        needs_name=True,
+    ),
+    Comparison(
+        "int8 arithmetic 1x12x1024x64",
+        Attention(1, 12, 12, 1024, 1024, 64, precision="int8"),
+        _square(1, 12, 1024, 64),
+        "speed, of float32's",
+        1.35,
+        is_speed=True,
+    ),
+    Comparison(
+        "int8 arithmetic 1x8x4096x128",
+        Attention(1, 8, 8, 4096, 4096, 128, precision="int8"),
+        _square(1, 8, 4096, 128),
+        "speed, of float32's",
+        1.35,
+        is_speed=True,
+    ),
+    Comparison(
         "mask of blocks 1x8x4096x64",
         Attention(1, 8, 8, 4096, 4096, 64, mask_block=128),
         _square(1, 8, 4096, 64),
@@ -268,11 +344,15 @@ def select(names: Sequence[str], *, quick: bool) -> tuple[list[Case], list[Compa
         every = [row.name for row in rows]
         wanted = {match for name in names for match in _matches(name, every)}
     else:
-        wanted = {row.name for row in rows if row.is_quick or not quick}
+        wanted = {row.name for row in rows if row.is_quick or not (quick or _needs_name(row))}
     return (
         [case for case in CASES if case.name in wanted],
         [comparison for comparison in COMPARISONS if comparison.name in wanted],
     )
+
+
+def _needs_name(row: Case | Comparison) -> bool:
+    return isinstance(row, Comparison) and row.needs_name
 
 
 def _matches(name: str, every: Sequence[str]) -> list[str]:

@@ -22,8 +22,8 @@ from .machine import describe, streamed_bytes
 from .results import CaseResult, ComparisonResult, Results, Samples
 
 # The largest error of an output, as a part of its largest element: an engine beyond it computed
-# something else. float16's own rounding is 2^-11.
-_TOLERANCE = {"float32": 1e-4, "float16": 2e-3}
+# something else. float16's own rounding is 2^-11, int8's 2^-8 of the largest in a row.
+_TOLERANCE = {"float32": 1e-4, "float16": 2e-3, "int8": 3e-2}
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Bench:
                 engine, sets = Regard(count), make_sets(problem, self._streamed_bytes)
                 runners[name] = runner_of(engine, problem, sets)
                 index, expected = problem.sample(sets[0])
-                tolerance = _TOLERANCE[sets[0][0].dtype.name]
+                tolerance = _TOLERANCE[_rounding(problem, sets[0])]
                 _check(_output(engine, runners[name])[index], expected, tolerance)
         except Exception as error:
             return ComparisonResult(row.name, left_out=_in_one_line(error))
@@ -191,6 +191,13 @@ def _load(threads: int) -> tuple[list[Engine], dict[str, str]]:
                 raise
             missing[load.name] = _in_one_line(error)
     return engines, missing
+
+
+def _rounding(problem: Problem, inputs: Inputs) -> str:
+    """Name the narrowest type that the problem's numbers pass through."""
+    given: str = inputs[0].dtype.name
+    named = getattr(problem, "precision", None), getattr(problem, "storage", None)
+    return next((name for name in named if name is not None), given)
 
 
 def _in_rotation(calls: list[Call]) -> Call:
