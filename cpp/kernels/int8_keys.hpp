@@ -143,7 +143,7 @@ struct QuantisedKeys {
     for (std::int64_t key = key_begin; key < key_end; key += kWidth) {
       const int count = static_cast<int>(read_rows(problem, task, key, key_end, head));
       float* rows[kWidth];
-      for (int row = 0; row < count; ++row) rows[row] = head.block + row * head.padded_dim;
+      for (int row = 0; row < kWidth; ++row) rows[row] = head.block + row * head.padded_dim;
       rows_to_lanes<float>(rows, count, 1, problem.head_dim, head.lanes, kWidth, Identity{});
       for (std::int64_t d = 0; d < problem.head_dim; ++d)
         store(head.lanes + d * kWidth,
