@@ -334,3 +334,24 @@ def test_batch_and_neighbours_of_the_stages(dtype, target):
     for kept in (0, 3, (2, slice(30, None))):
         assert_same_bits(spoiled[kept], product[kept])
         assert_same_bits(spoiled_weights[kept], weights[kept])
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "far", "back"])
+@pytest.mark.parametrize(("depth", "columns"), [(1, 1), (7, 19), (128, 48), (300, 401), (1500, 33)])
+def test_few_rows_of_a_product_have_its_bits(depth, columns, layout, dtype, target):
+    """Few rows multiply b where it lies, many a copy of it: no bit tells which."""
+    a, b = normal((40, depth), dtype), normal((depth, columns), dtype, 1)
+    if layout == "columns":
+        b = np.asfortranarray(b)
+    elif layout == "far":
+        b = normal((depth, 2 * columns), dtype, 1)[:, ::2]
+    elif layout == "back":
+        b = b[::-1, ::-1]
+    whole = regard.matmul(a, b)
+    for first, count in [(0, 1), (7, 2), (3, 3), (11, 4), (20, 5), (31, 8), (0, 9)]:
+        rows = slice(first, first + count)
+        for threads in (1, 3):
+            assert_same_bits(regard.matmul(a[rows], b, threads=threads), whole[rows])
+    out = np.zeros((columns, 3), dtype).T
+    regard.matmul(a[5:8], b, out=out)
+    assert_same_bits(out, whole[5:8])

@@ -10,6 +10,7 @@
 // if not.
 #pragma once
 
+#include "matmul_few_rows.hpp"
 #include "micro_kernel.hpp"
 #include "pack.hpp"
 #include "workspace.hpp"
@@ -32,6 +33,9 @@ struct Matmul {
   static constexpr std::int64_t kDepth = 128;
 
   static_assert(Shape::kVectors == 3, "multiply_block names the widths of a panel one by one");
+
+  using FewRows = MatmulFewRows<Shape>;
+  static_assert(FewRows::kTileElements <= kRows * kPanel, "few rows share the tile");
 
   struct Workspace {
     T* panels;  // [panel][depth][lanes]
@@ -59,7 +63,8 @@ struct Matmul {
     work.panels = static_cast<T*>(memory);
     work.tile = work.panels + block * kTaskColumns;
     work.rows = work.tile + kRows * kPanel;
-    if (problem.depth == 0) clear_product(problem, task);
+    if (problem.depth == 0) return clear_product(problem, task);
+    if (FewRows::takes(problem)) return FewRows::template run<kDepth>(problem, task, work.tile, work.panels);
     for (std::int64_t k = task.depth_begin; k < task.depth_end; k += block) {
       const std::int64_t depth = task.depth_end - k < block ? task.depth_end - k : block;
       for (std::int64_t column = task.column_begin; column < task.column_end; column += kPanel)
