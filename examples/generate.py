@@ -15,7 +15,7 @@ from models.packages import file_in, need
 
 CHUNK = 256  # Tokens of the prompt that are read at a time: enough for fast matrix products.
 
-STORED = ["float32", "float16", "bfloat16"]
+STORED = ["float32", "float16", "bfloat16", "int8"]
 
 
 def main():
