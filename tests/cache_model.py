@@ -97,9 +97,12 @@ class Model:
             mask = np.broadcast_to(mask[..., :kv_len], (*mask.shape[:-2], *seen.shape))
             mask = mask & seen if mask.dtype == bool else np.where(seen, mask, -np.inf)
         arrays = query, self.keys[b], self.values[b]
-        if self.dtype == np.int8:  # dequantised in the query's type
+        size = None
+        if self.dtype == np.int8:  # rounded to the query's type
+            center = 0 if self.centers[b] is None else self.centers[b]
+            size = np.abs(self.keys[b] - center) + np.abs(center)
             arrays = query, *(array.astype(query.dtype) for array in arrays[1:])
-        want = reference.expected(*arrays, mask, **options)
+        want = reference.expected(*arrays, mask, key_size=size, **options)
         return want if self.window is None else self._joined(want, arrays, options)
 
     def _joined(self, want, arrays, options):

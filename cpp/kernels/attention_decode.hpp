@@ -14,7 +14,8 @@
 // bits, so that which of them runs is a question of speed alone.
 #pragma once
 
-#include "decode_products.hpp"
+#include "decode_scores.hpp"
+#include "decode_values.hpp"
 #include "decode_visibility.hpp"
 #include "decode_weights.hpp"
 
@@ -44,6 +45,7 @@ struct AttentionDecode {
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
     const KeyInterval keys = locate(problem, task, work);
     pack_decode_queries<Shape>(problem, task, work);
+    if (task.key_centers) score_decode_centers(problem, task.key_centers, work);
     start_state(work.state, kDecodeLanes<T>);
     work.is_fresh = true;
     start_state(work.total, kDecodeLanes<T>);

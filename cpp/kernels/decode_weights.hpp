@@ -83,10 +83,12 @@ REGARD_NOINLINE void weigh_row(std::uint32_t steps, int row, DecodeWorkspace<T>&
   T* scores = work.scores + row * kBlock;
   const T* bias = work.has_bias ? work.bias + row * kBlock : nullptr;
   const Vec<T> limit = broadcast(work.state.limit[row]);
+  const Vec<T> center_score = broadcast(work.center_scores[row]);
   bool exceeds = false;
   for_steps<Shape>(steps, [&](int k) {
     for (int i = k; i < k + kStep; i += kLanes<T>) {
       Vec<T> score = load<T>(scores + i);
+      if (work.key_scales) score = fma(score, load<T>(work.key_scales + i), center_score);
       if (work.softcap != T(0)) score = broadcast(work.softcap) * tanh_of_log2_units<T>(score);
       if (bias) {
         const Vec<T> added = load(bias + i), hidden = broadcast(-kInfinity<T>);
@@ -107,6 +109,11 @@ REGARD_NOINLINE void weigh_row(std::uint32_t steps, int row, DecodeWorkspace<T>&
     });
   }
   work.state.sum[row] += block_sum;
+  if (!work.value_scales) return;
+  for_steps<Shape>(steps, [&](int k) {
+    for (int i = k; i < k + kStep; i += kLanes<T>)
+      store(scores + i, scaled_weight<T>(load<T>(scores + i), load<T>(work.value_scales + i)));
+  });
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ struct DecodeWorkspace {
   KeyInterval keys_of_row[kDecodeRows];
   T slopes[kDecodeRows];  // of ALiBi, in log2 units
   T* queries;             // [kDecodeRows][padded_head_dim], times scale log2(e); zeros beyond the rows
+  T center_scores[kDecodeRows];  // of keys of int8
   T* scores;              // [kDecodeRows][block keys], then weights
   T* bias;                // [kDecodeRows][block keys]: what is added to scores; -inf hides
   bool has_bias;          // of the block at hand
@@ -45,6 +46,9 @@ struct DecodeWorkspace {
   bool total_is_fresh;
   T* keys;    // [block keys][padded_head_dim]: a block that cannot be read in place
   T* values;  // [block keys][padded_value_dim]
+  // [block keys], of rows of int8; null otherwise
+  T* key_scales;
+  T* value_scales;
 };
 
 template <class Shape, class T = typename Shape::Element>
@@ -72,6 +76,10 @@ REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, cha
   work.total_output = take(kDecodeRows * work.padded_value_dim);
   work.keys = take(kBlock * work.padded_head_dim);
   work.values = take(kBlock * work.padded_value_dim);
+  if (problem.key.element == Element::int8) {
+    work.key_scales = take(kBlock);
+    work.value_scales = take(kBlock);
+  }
   if (memory) *reinterpret_cast<DecodeWorkspace<T>*>(memory) = work;
   return used;
 }

@@ -34,7 +34,7 @@ REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const Atte
     rotate_lanes(strip.queries + lane, lanes, problem.head_dim);
     const Int8Steps steps = steps_of(strip.queries + lane, lanes, problem.head_dim);
     store(strip.query_scale + lane, steps.step * group * scale);
-    store(strip.mean_score + lane, score);
+    store(strip.center_score + lane, score);
     store(inverses + lane, steps.inverse);
   }
 }
