@@ -86,7 +86,7 @@ REGARD_INLINE void for_bytes(Body body) {
 }
 
 // A vector of keys of int8: their rows and scores.
-struct QuantizedKeys {
+struct Int8KeyVector {
   const std::int8_t* rows[kLanes<float>];
   float* scores;
 };
@@ -94,7 +94,7 @@ struct QuantizedKeys {
 // score_keys of int8, whose squares have four dimensions a lane. Two vectors of keys at a time: the sum
 // of one would wait for itself.
 template <int kRows>
-REGARD_NOINLINE void score_quantized_keys(const QuantizedKeys (&keys)[2], std::int64_t head_dim,
+REGARD_NOINLINE void score_int8_keys(const Int8KeyVector (&keys)[2], std::int64_t head_dim,
                                           const float* queries, std::ptrdiff_t score_stride,
                                           Ahead& ahead) {
   constexpr int kWidth = kLanes<float>;
@@ -139,20 +139,20 @@ REGARD_NOINLINE void score_quantized_keys(const QuantizedKeys (&keys)[2], std::i
 }
 
 template <class Shape, int kRows>
-REGARD_NOINLINE void score_quantized_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
+REGARD_NOINLINE void score_int8_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
                                            const DecodeWorkspace<float>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
-  QuantizedKeys keys[2];
+  Int8KeyVector keys[2];
   int waiting = 0;
   const auto score = [&] {
-    score_quantized_keys<kRows>(keys, work.padded_head_dim, work.queries, kBlock, ahead);
+    score_int8_keys<kRows>(keys, work.padded_head_dim, work.queries, kBlock, ahead);
     waiting = 0;
   };
   for_steps<Shape>(steps, [&](int begin) {
     const auto* first = static_cast<const std::int8_t*>(block.keys[begin / kStep]);
     const int last = block.count - begin - 1;
     for (int k = 0; k < kStep; k += kLanes<float>) {
-      QuantizedKeys& vector = keys[waiting++];
+      Int8KeyVector& vector = keys[waiting++];
       vector.scores = work.scores + begin + k;
       // Lanes beyond the block repeat its last key: they are hidden.
       for (int i = 0; i < kLanes<float>; ++i)
@@ -173,7 +173,7 @@ REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t 
   for_rows(work.rows, [&](auto rows) {
     if constexpr (sizeof(T) == 4) {
       if (block.key_element == Element::int8)
-        return score_quantized_steps<Shape, rows.value>(block, steps, work, ahead);
+        return score_int8_steps<Shape, rows.value>(block, steps, work, ahead);
     }
     with_input_element<T>(block.key_element, [&](auto element) {
       using From = typename decltype(element)::Type;

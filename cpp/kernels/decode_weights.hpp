@@ -40,38 +40,35 @@ REGARD_INLINE void exp2_of_keys(T* scores, const T* bias, T reference, int count
   }
 }
 
-// Weights tile by tile, the reference moved wherever a tile exceeds its limit; what was gathered before
-// is rescaled. Returns the block's sum.
+// Weights of a step, tile by tile, the reference moved wherever a tile exceeds its limit; what the block
+// and the output have gathered before is rescaled. Returns the block's sum with theirs.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int row, T* scores, const T* bias,
-                                 DecodeWorkspace<T>& work) {
+REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int begin, int row, T* scores, const T* bias,
+                                 T block_sum, DecodeWorkspace<T>& work) {
   constexpr int kTile = Shape::kRows;
-  T block_sum = T(-0.0);
   const SoftmaxState<T>& state = work.state;
-  for_steps<Shape>(steps, [&](int begin) {
-    for (int k = begin; k < begin + kDecodeStep<Shape>; k += kTile) {
-      T top = scores[k];
-      for (int r = 1; r < kTile; ++r) top = top > scores[k + r] ? top : scores[k + r];
-      T factor = T(1);
-      if (top > state.limit[row]) {
-        if (state.limit[row] > -kInfinity<T>)
-          factor = exp2(broadcast(state.reference[row] - top))[0];
-        state.reference[row] = top;
-        state.limit[row] = top + T(kThreshold);
-      }
-      exp2_of_keys(scores + k, bias ? bias + k : nullptr, state.reference[row], kTile);
-      block_sum = block_sum * factor + sum_tile<kTile>(scores + k);
-      if (factor == T(1)) continue;
-      state.sum[row] *= factor;
-      for_steps<Shape>(steps, [&](int before) {
-        for (int j = before; j < before + kDecodeStep<Shape> && j < k; ++j) scores[j] *= factor;
-      });
-      if (work.is_fresh) continue;
-      T* output = work.output + row * work.padded_value_dim;
-      for (std::int64_t i = 0; i < work.padded_value_dim; i += kLanes<T>)
-        store(output + i, load<T>(output + i) * broadcast(factor));
+  for (int k = begin; k < begin + kDecodeStep<Shape>; k += kTile) {
+    T top = scores[k];
+    for (int r = 1; r < kTile; ++r) top = top > scores[k + r] ? top : scores[k + r];
+    T factor = T(1);
+    if (top > state.limit[row]) {
+      if (state.limit[row] > -kInfinity<T>)
+        factor = exp2(broadcast(state.reference[row] - top))[0];
+      state.reference[row] = top;
+      state.limit[row] = top + T(kThreshold);
     }
-  });
+    exp2_of_keys(scores + k, bias ? bias + k : nullptr, state.reference[row], kTile);
+    block_sum = block_sum * factor + sum_tile<kTile>(scores + k);
+    if (factor == T(1)) continue;
+    state.sum[row] *= factor;
+    for_steps<Shape>(steps, [&](int before) {
+      for (int j = before; j < before + kDecodeStep<Shape> && j < k; ++j) scores[j] *= factor;
+    });
+    if (work.is_fresh) continue;
+    T* output = work.output + row * work.padded_value_dim;
+    for (std::int64_t i = 0; i < work.padded_value_dim; i += kLanes<T>)
+      store(output + i, load<T>(output + i) * broadcast(factor));
+  }
   return block_sum;
 }
 
@@ -82,11 +79,11 @@ REGARD_NOINLINE void weigh_row(std::uint32_t steps, int row, DecodeWorkspace<T>&
   constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);
   T* scores = work.scores + row * kBlock;
   const T* bias = work.has_bias ? work.bias + row * kBlock : nullptr;
-  const Vec<T> limit = broadcast(work.state.limit[row]);
   const Vec<T> center_score = broadcast(work.center_scores[row]);
-  bool exceeds = false;
-  for_steps<Shape>(steps, [&](int k) {
-    for (int i = k; i < k + kStep; i += kLanes<T>) {
+  T block_sum = T(-0.0);
+  for_steps<Shape>(steps, [&](int step) {
+    bool exceeds = false;
+    for (int i = step; i < step + kStep; i += kLanes<T>) {
       Vec<T> score = load<T>(scores + i);
       if (work.key_scales) score = fma(score, load<T>(work.key_scales + i), center_score);
       if (work.softcap != T(0)) score = broadcast(work.softcap) * tanh_of_log2_units<T>(score);
@@ -95,19 +92,16 @@ REGARD_NOINLINE void weigh_row(std::uint32_t steps, int row, DecodeWorkspace<T>&
         score = select<T>(added == hidden, hidden, score + added);
       }
       store(scores + i, score);
-      exceeds |= any_greater(score, limit);
+      exceeds |= any_greater(score, broadcast(work.state.limit[row]));
     }
+    if (__builtin_expect(exceeds, false)) {
+      block_sum = weigh_and_move<Shape>(steps, step, row, scores, bias, block_sum, work);
+      return;
+    }
+    exp2_of_keys(scores + step, bias ? bias + step : nullptr, work.state.reference[row], kStep);
+    for (int tile = step; tile < step + kStep; tile += Shape::kRows)
+      block_sum = block_sum + sum_tile<Shape::kRows>(scores + tile);
   });
-  T block_sum = T(-0.0);
-  if (__builtin_expect(exceeds, false)) {
-    block_sum = weigh_and_move<Shape>(steps, row, scores, bias, work);
-  } else {
-    for_steps<Shape>(steps, [&](int k) {
-      exp2_of_keys(scores + k, bias ? bias + k : nullptr, work.state.reference[row], kStep);
-      for (int tile = k; tile < k + kStep; tile += Shape::kRows)
-        block_sum = block_sum + sum_tile<Shape::kRows>(scores + tile);
-    });
-  }
   work.state.sum[row] += block_sum;
   if (!work.value_scales) return;
   for_steps<Shape>(steps, [&](int k) {
