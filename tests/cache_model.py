@@ -5,6 +5,7 @@ Nothing is ever evicted here; a window is a mask."""
 import numpy as np
 
 import reference
+from int8_model import group_of, rotated
 
 
 def normal(seed, *shape, dtype=np.float64):
@@ -34,20 +35,28 @@ def in_8_bits(rows):
     return np.round((rows / scales.astype(np.float32)).astype(np.float64)) * scales
 
 
-def middle(keys):
-    """What keys (heads, tokens, dim) are stored as the distance from."""
-    return ((keys.max(1).astype(np.float64) + keys.min(1)) / 2).astype(np.float32)
+def turned(keys):
+    """Float32 keys as they are rounded: rotated, over the group's size, and summed in order."""
+    group = group_of(keys.shape[-1])
+    wide = keys.reshape(*keys.shape[:-1], keys.shape[-1] // group, group)
+    terms = wide[..., None] * rotated(np.eye(group, dtype=np.float32))
+    return np.add.accumulate(terms, axis=-2)[..., -1, :].reshape(keys.shape)
+
+
+def meeting(query):
+    """Queries as they meet such keys, in the type that is computed in."""
+    query = query.astype(np.result_type(query, np.float32))
+    return rotated(query) * query.dtype.type(group_of(query.shape[-1]))
 
 
 class Model:
-    """The tokens of each entry, as the cache stores them: what is in 8 bits as float64."""
+    """The tokens of each entry, as the cache stores them: in 8 bits as float64, keys rotated."""
 
     def __init__(self, batch, kv_heads, head_dim, value_dim, dtype, window=None, sink_tokens=0):
         self.dtype, self.window, self.sink_tokens = dtype, window, sink_tokens
         held = np.float64 if dtype == np.int8 else dtype
         self.keys = [np.empty((kv_heads, 0, head_dim), held) for _ in range(batch)]
         self.values = [np.empty((kv_heads, 0, value_dim), held) for _ in range(batch)]
-        self.centers = [None] * batch
 
     @property
     def lengths(self):
@@ -58,26 +67,19 @@ class Model:
         for b, count in enumerate(counts):
             new = [array[b, :, :count] for array in (key, value)]
             if self.dtype == np.int8:
-                new = self._in_8_bits(b, *(array.astype(np.float32) for array in new))
+                key8, value8 = (array.astype(np.float32) for array in new)
+                new = in_8_bits(turned(key8)), in_8_bits(value8)
             new = [array.astype(self.keys[b].dtype) for array in new]
             self.keys[b] = np.concatenate([self.keys[b], new[0]], axis=1)
             self.values[b] = np.concatenate([self.values[b], new[1]], axis=1)
-
-    def _in_8_bits(self, b, key, value):
-        if not key.shape[1]:
-            return key, value
-        if not self.lengths[b]:
-            self.centers = list(self.centers)
-            self.centers[b] = middle(key)[:, None]
-        return in_8_bits(key - self.centers[b]) + self.centers[b], in_8_bits(value)
 
     def truncate(self, lengths):
         self.keys = [key[:, :length] for key, length in zip(self.keys, lengths, strict=True)]
         self.values = [v[:, :length] for v, length in zip(self.values, lengths, strict=True)]
 
     def reorder(self, indices):
-        parts = self.keys, self.values, self.centers
-        self.keys, self.values, self.centers = ([x[i] for i in indices] for x in parts)
+        self.keys = [self.keys[i] for i in indices]
+        self.values = [self.values[i] for i in indices]
 
     def fork(self):
         fork = object.__new__(Model)
@@ -98,7 +100,7 @@ class Model:
             mask = mask & seen if mask.dtype == bool else np.where(seen, mask, -np.inf)
         arrays = query, self.keys[b], self.values[b]
         if self.dtype == np.int8:  # dequantised in the query's type
-            arrays = query, *(array.astype(query.dtype) for array in arrays[1:])
+            arrays = meeting(query), *(array.astype(query.dtype) for array in arrays[1:])
         want = reference.expected(*arrays, mask, **options)
         return want if self.window is None else self._joined(want, arrays, options)
 

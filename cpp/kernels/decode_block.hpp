@@ -16,7 +16,6 @@ struct DecodeBlock {
   Element value_element;
   std::ptrdiff_t key_stride;
   std::ptrdiff_t value_stride;
-  const float* key_centers;
   // The first row of each step, and its scale where rows are int8. No step crosses a page.
   const void* keys[kSteps];
   const float* key_scales[kSteps];
@@ -50,7 +49,6 @@ REGARD_NOINLINE DecodeBlock<Shape> decode_block(const AttentionProblem& problem,
   if (decodes_keys_in_place<T>(problem)) {
     block.key_element = problem.key.element;
     block.key_stride = problem.key.row_stride;
-    block.key_centers = task.key_centers;
     for (int k = 0; k < block.count; k += kStep) {
       block.keys[k / kStep] = row_at(keys, key + k);
       block.key_scales[k / kStep] = scales_at(keys, key + k);

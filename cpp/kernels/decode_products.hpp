@@ -39,8 +39,10 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
       using From = typename decltype(element)::Type;
       const From* from = static_cast<const From*>(task.query) + first;
       for (std::int64_t i = 0; i < problem.head_dim; ++i)
-        to[i] = static_cast<T>(widen(from[i * problem.query.column_stride])) * scale;
+        to[i] = static_cast<T>(widen(from[i * problem.query.column_stride]));
     });
+    if (rotates_queries(problem)) rotate_row(to, problem.head_dim);
+    for (std::int64_t i = 0; i < problem.head_dim; ++i) to[i] *= scale;
   }
 }
 
@@ -84,7 +86,7 @@ struct QuantizedKeys {
 // score_keys of int8, whose squares have four dimensions a lane. Two vectors of keys at a time: the sum
 // of one would wait for itself.
 template <int kRows>
-REGARD_NOINLINE void score_quantized_keys(const QuantizedKeys (&keys)[2], const float* centers,
+REGARD_NOINLINE void score_quantized_keys(const QuantizedKeys (&keys)[2],
                                           std::int64_t head_dim, const float* queries,
                                           std::ptrdiff_t score_stride, Ahead& ahead) {
   constexpr int kWidth = kLanes<float>;
@@ -111,12 +113,11 @@ REGARD_NOINLINE void score_quantized_keys(const QuantizedKeys (&keys)[2], const 
 #pragma GCC unroll 4
       for (int byte = 0; byte < 4; ++byte) {
         const std::int64_t column = d + 4 * i + byte;
-        const Vec<float> center = broadcast(centers[column]);
 #pragma GCC unroll 2
         for (int v = 0; v < 2; ++v) {
           const Vec<float> stored =
               __builtin_convertvector(dims[v][i] << (24 - 8 * byte) >> 24, Vec<float>);
-          const Vec<float> key = dequantize<float>(stored, keys[v].scale, center);
+          const Vec<float> key = dequantize<float>(stored, keys[v].scale);
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r)
             acc[v][r] = fma(key, broadcast(queries[r * head_dim + column]), acc[v][r]);
@@ -138,8 +139,7 @@ REGARD_NOINLINE void score_quantized_steps(const DecodeBlock<Shape>& block, std:
   QuantizedKeys keys[2];
   int waiting = 0;
   const auto score = [&] {
-    score_quantized_keys<kRows>(keys, block.key_centers, work.padded_head_dim, work.queries, kBlock,
-                                ahead);
+    score_quantized_keys<kRows>(keys, work.padded_head_dim, work.queries, kBlock, ahead);
     waiting = 0;
   };
   for_steps<Shape>(steps, [&](int begin) {

@@ -1,5 +1,5 @@
 // Keys or values of a task as they are stored: side by side or in pages, in any type whose values T
-// holds, or as int8 with a scale a row and, for keys, a center a column.
+// holds, or as int8 with a scale a row.
 #pragma once
 
 #include "elements.hpp"
@@ -12,20 +12,18 @@ struct StoredRows {
   const Operand& operand;
   const void* data;
   const Operand& scale_operand;
-  const float* scales;   // null where rows are no int8
-  const float* centers;  // null where there are none
+  const float* scales;  // null where rows are no int8
   const std::int32_t* pages;
   std::int64_t page_rows;  // 0 where rows lie side by side
 };
 
 REGARD_INLINE StoredRows keys_of(const AttentionProblem& problem, const AttentionTask& task) {
-  return {problem.key,      task.key,   problem.key_scales, task.key_scales,
-          task.key_centers, task.pages, problem.page_rows};
+  return {problem.key, task.key, problem.key_scales, task.key_scales, task.pages, problem.page_rows};
 }
 
 REGARD_INLINE StoredRows values_of(const AttentionProblem& problem, const AttentionTask& task) {
-  return {problem.value, task.value, problem.value_scales, task.value_scales,
-          nullptr,       task.pages, problem.page_rows};
+  return {problem.value,      task.value, problem.value_scales,
+          task.value_scales, task.pages, problem.page_rows};
 }
 
 // Elements from the operand's first row.
@@ -50,38 +48,26 @@ REGARD_INLINE bool lie_together(const StoredRows& rows, std::int64_t first, std:
   return rows.page_rows == 0 || first % rows.page_rows + count <= rows.page_rows;
 }
 
-// stored * scale + center, the same operations in every kernel: both give the same bits.
+// The same operation in every kernel: all give the same bits.
 template <class T>
 REGARD_INLINE Vec<T> dequantize(Vec<T> stored, Vec<T> scale) {
   return stored * scale;
-}
-template <class T>
-REGARD_INLINE Vec<T> dequantize(Vec<T> stored, Vec<T> scale, Vec<T> center) {
-  return fma(stored, scale, center);
 }
 
 // copy_padded of rows of int8. Columns lie side by side.
 template <class T>
 REGARD_NOINLINE void copy_dequantized(const std::int8_t* from, std::int64_t row_stride,
-                                      const float* scales, const float* centers, std::int64_t rows,
-                                      std::int64_t columns, T* to, std::int64_t padded_columns) {
-  const auto load_part = [](const auto* numbers, std::int64_t count) {
-    Vec<T> vector{};
-    for (std::int64_t i = 0; i < count; ++i) vector[i] = static_cast<T>(widen(numbers[i]));
-    return vector;
-  };
+                                      const float* scales, std::int64_t rows, std::int64_t columns,
+                                      T* to, std::int64_t padded_columns) {
   for (std::int64_t row = 0; row < rows; ++row, from += row_stride, to += padded_columns) {
     const Vec<T> scale = broadcast(static_cast<T>(scales[row]));
     std::int64_t column = 0;
-    for (; column + kLanes<T> <= columns; column += kLanes<T>) {
-      const Vec<T> stored = load_as<T>(from + column);
-      store(to + column, centers ? dequantize<T>(stored, scale, load_as<T>(centers + column))
-                                 : dequantize<T>(stored, scale));
-    }
+    for (; column + kLanes<T> <= columns; column += kLanes<T>)
+      store(to + column, dequantize<T>(load_as<T>(from + column), scale));
     if (const std::int64_t left = columns - column; left > 0) {
-      const Vec<T> stored = load_part(from + column, left);
-      const Vec<T> value = centers ? dequantize<T>(stored, scale, load_part(centers + column, left))
-                                   : dequantize<T>(stored, scale);
+      Vec<T> stored{};
+      for (std::int64_t i = 0; i < left; ++i) stored[i] = static_cast<T>(widen(from[column + i]));
+      const Vec<T> value = dequantize<T>(stored, scale);
       for (std::int64_t i = 0; i < left; ++i) to[column + i] = value[i];
       column = columns;
     }
@@ -105,8 +91,8 @@ REGARD_NOINLINE void copy_rows(const StoredRows& rows, std::int64_t first, std::
     const std::int64_t padded = is_last ? behind - first : together;
     if (rows.scales) {
       copy_dequantized<T>(static_cast<const std::int8_t*>(row_at(rows, first)),
-                          rows.operand.row_stride, scales_at(rows, first), rows.centers, together,
-                          columns, to, padded_columns);
+                          rows.operand.row_stride, scales_at(rows, first), together, columns, to,
+                          padded_columns);
       for (std::int64_t i = together * padded_columns; i < padded * padded_columns; ++i) to[i] = T(0);
     } else {
       with_input_element<T>(rows.operand.element, [&](auto element) {

@@ -1,5 +1,6 @@
-// Keys and values in pages and as int8 give the bits of the same numbers side by side, and nothing is read
-// beyond what is theirs: the last page that an entry has ends at a guard page.
+// Keys and values in pages and as int8 give the bits of the same numbers side by side, those of int8 with
+// rotated queries, and nothing is read beyond what is theirs: the last page that an entry has ends at a
+// guard page.
 #include "test_stored_rows.hpp"
 
 #include <cmath>
@@ -21,16 +22,13 @@ struct Case {
 
 // Rows of one kind, twice: as they are stored, and side by side as float32.
 struct Stored {
-  Stored(const Case& c, std::int64_t dim, bool has_centers, unsigned seed,
-         const std::vector<std::int32_t>& pages)
+  Stored(const Case& c, std::int64_t dim, unsigned seed, const std::vector<std::int32_t>& pages)
       : floats(c.is_int8 ? 0 : size(c, dim)), bytes(c.is_int8 ? size(c, dim) : 0),
-        scales(c.is_int8 ? size(c, 1) : 0), centers(has_centers && c.is_int8 ? c.kv_heads * dim : 0),
-        plain(c.kv_heads * c.kv_len * dim) {
+        scales(c.is_int8 ? size(c, 1) : 0), plain(c.kv_heads * c.kv_len * dim) {
     std::mt19937 generator(seed);
     std::normal_distribution<float> normal;
     floats.fill_normal(seed);
     scales.fill_normal(seed + 1);
-    centers.fill_normal(seed + 2);
     for (std::int64_t i = 0; i < bytes.count(); ++i)
       bytes[i] = static_cast<std::int8_t>(static_cast<int>(generator() % 255) - 127);
     for (std::int64_t i = 0; i < scales.count(); ++i) scales[i] *= 0.01f;
@@ -41,17 +39,8 @@ struct Stored {
           at = (pages[static_cast<std::size_t>(row / c.page_rows)] * c.kv_heads + head) * c.page_rows +
                row % c.page_rows;
         for (std::int64_t d = 0; d < dim; ++d) {
-          float& value = plain[(head * c.kv_len + row) * dim + d];
-          if (!c.is_int8) {
-            value = floats[at * dim + d];
-          } else {
-            // As the active target rounds: fused where it has that.
-            const float stored = bytes[at * dim + d];
-            value = !has_centers ? stored * scales[at]
-                    : std::string(active_target().name) == "baseline"
-                        ? stored * scales[at] + centers[head * dim + d]
-                        : std::fma(stored, scales[at], centers[head * dim + d]);
-          }
+          plain[(head * c.kv_len + row) * dim + d] =
+              c.is_int8 ? bytes[at * dim + d] * scales[at] : floats[at * dim + d];
         }
       }
   }
@@ -65,18 +54,31 @@ struct Stored {
   Guarded<float> floats;
   Guarded<std::int8_t> bytes;
   Guarded<float> scales;
-  Guarded<float> centers;
   Guarded<float> plain;
 };
+
+// Sums and differences of neighbours, of pairs of these, and so on, as far as pairs divide dim.
+void rotate(float* row, std::int64_t dim) {
+  for (std::int64_t half = 1; dim % (2 * half) == 0; half *= 2)
+    for (std::int64_t d = 0; d < dim; ++d)
+      if (d / half % 2 == 0) {
+        const float a = row[d], b = row[d + half];
+        row[d] = a + b;
+        row[d + half] = a - b;
+      }
+}
 
 void test_case(const Case& c) {
   std::vector<std::int32_t> pages;
   if (c.page_rows)
     for (std::int64_t page = (c.kv_len + c.page_rows - 1) / c.page_rows; page-- > 0;)
       pages.push_back(static_cast<std::int32_t>(page));
-  Guarded<float> query(c.heads * c.q_len * c.head_dim);
+  Guarded<float> query(c.heads * c.q_len * c.head_dim), meeting(query.count());
   query.fill_normal(1);
-  const Stored key(c, c.head_dim, true, 2, pages), value(c, c.value_dim, false, 5, pages);
+  meeting.fill_normal(1);
+  for (std::int64_t row = 0; c.is_int8 && row < c.heads * c.q_len; ++row)
+    rotate(meeting.data() + row * c.head_dim, c.head_dim);
+  const Stored key(c, c.head_dim, 2, pages), value(c, c.value_dim, 5, pages);
   Guarded<float> plain(c.heads * c.q_len * c.value_dim), stored(plain.count());
 
   AttentionProblem problem{};
@@ -93,7 +95,7 @@ void test_case(const Case& c) {
   std::int64_t offset = c.kv_len - c.q_len;
   problem.query_offset.data = &offset;
   problem.query_offset.element = Element::int64;
-  problem.query = operand(query.data(), c.heads, c.q_len, c.head_dim);
+  problem.query = operand(meeting.data(), c.heads, c.q_len, c.head_dim);
   problem.key = operand(key.plain.data(), c.kv_heads, c.kv_len, c.head_dim);
   problem.value = operand(value.plain.data(), c.kv_heads, c.kv_len, c.value_dim);
   problem.output = operand(plain.data(), c.heads, c.q_len, c.value_dim);
@@ -114,11 +116,11 @@ void test_case(const Case& c) {
     problem.key.element = problem.value.element = Element::int8;
     place(problem.key_scales, key.scales.data(), 1);
     place(problem.value_scales, value.scales.data(), 1);
-    problem.key_centers = operand(key.centers.data(), c.kv_heads, 1, c.head_dim);
   } else {
     place(problem.key, key.floats.data(), c.head_dim);
     place(problem.value, value.floats.data(), c.value_dim);
   }
+  problem.query.data = query.data();
   problem.output.data = stored.data();
   for (const int threads : {1, 3}) {
     attention_forward(problem, threads, kNoSignal);

@@ -80,7 +80,6 @@ def attention_cached(
     key: Any,
     value: Any,
     key_scales: Any,
-    key_centers: Any,
     value_scales: Any,
     pages: Any,
     kv_len: Any,
