@@ -21,7 +21,6 @@ import regard
 from models.llama import Llama
 from models.packages import file_in
 from models.vocabulary import gguf_tokenizer
-from regard.cache._quantise import rotation
 
 TEXT = pathlib.Path(__file__).parent.parent / "README.md"
 TOKENS, QUERIES = 1024, 64
@@ -72,9 +71,8 @@ def seen_by_attention(model, text):
 def compared(query, key, value, by, kind, first, turns, values_by):
     """Return the cosine of each head's output for each query."""
     center = CENTERS[kind](key[:, :, :first]) if first else 0
-    turn = rotation(key.shape[3]) if turns else np.eye(key.shape[3], dtype=np.float32)
-    back = np.linalg.inv(turn)
-    rounded = rounding((key - center) @ turn, by, 64) @ back + center
+    turn = hadamard(key.shape[3]) if turns else np.eye(key.shape[3], dtype=np.float32)
+    rounded = rounding((key - center) @ turn, by, 64) @ turn + center
     offset = key.shape[2] - query.shape[2]
     arrays = (key, value), (rounded, rounding(value, values_by, 64))
     exact, output = (
@@ -83,6 +81,14 @@ def compared(query, key, value, by, kind, first, turns, values_by):
     )
     lengths = np.linalg.norm(exact, axis=-1) * np.linalg.norm(output, axis=-1)
     return ((exact * output).sum(-1) / lengths).ravel()
+
+
+def hadamard(size):
+    """Return a rotation that is its own inverse."""
+    signs = np.ones((1, 1), np.float32)
+    while len(signs) < size:
+        signs = np.block([[signs, signs], [signs, -signs]])
+    return signs / np.float32(np.sqrt(size))
 
 
 def rounding(rows, by, first):

@@ -130,6 +130,16 @@ struct TileCounts {
   std::int64_t chunks;   // of keys, which threads may share
 };
 
+// Rows without gaps, to be kept in 8 bits (kernels/round_rows.hpp).
+struct RoundProblem {
+  const float* from;
+  std::int8_t* to;
+  float* scales;  // one a row
+  std::int64_t rows;
+  std::int64_t columns;
+  bool rotates;
+};
+
 // c[row][column] = sum over k of a[row][k] b[k][column].
 struct MatmulProblem {
   Scalar scalar;

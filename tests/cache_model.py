@@ -35,16 +35,8 @@ def in_8_bits(rows):
     return np.round((rows / scales.astype(np.float32)).astype(np.float64)) * scales
 
 
-def turned(keys):
-    """Float32 keys as they are rounded: rotated, over the group's size, and summed in order."""
-    group = group_of(keys.shape[-1])
-    wide = keys.reshape(*keys.shape[:-1], keys.shape[-1] // group, group)
-    terms = wide[..., None] * rotated(np.eye(group, dtype=np.float32))
-    return np.add.accumulate(terms, axis=-2)[..., -1, :].reshape(keys.shape)
-
-
 def meeting(query):
-    """Queries as they meet such keys, in the type that is computed in."""
+    """Queries as they meet rotated keys, in the type that is computed in."""
     query = query.astype(np.result_type(query, np.float32))
     return rotated(query) * query.dtype.type(group_of(query.shape[-1]))
 
@@ -68,7 +60,7 @@ class Model:
             new = [array[b, :, :count] for array in (key, value)]
             if self.dtype == np.int8:
                 key8, value8 = (array.astype(np.float32) for array in new)
-                new = in_8_bits(turned(key8)), in_8_bits(value8)
+                new = in_8_bits(rotated(key8)), in_8_bits(value8)
             new = [array.astype(self.keys[b].dtype) for array in new]
             self.keys[b] = np.concatenate([self.keys[b], new[0]], axis=1)
             self.values[b] = np.concatenate([self.values[b], new[1]], axis=1)

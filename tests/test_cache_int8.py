@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import regard
-from cache_model import Model, assert_answers, in_8_bits, meeting, normal, tokens, turned
+from cache_model import Model, assert_answers, in_8_bits, meeting, normal, tokens
+from int8_model import rotated
 from reference import assert_same_bits
 from test_cache import OPTIONS
 
@@ -45,7 +46,11 @@ def test_bits_of_one_call_with_what_is_stored(options, kind, target):
 
 def test_bits_of_many_keys(dtype, target):
     cache = regard.KVCache(2, 2, 40, 24, dtype="int8")
-    cache.append(keys_with_offset(0, 2, 2, 1500, 40), normal(0, 2, 2, 1500, 24), [1500, 900])
+    key, value = keys_with_offset(0, 2, 2, 1500, 40), normal(0, 2, 2, 1500, 24)
+    cache.append(key, value, [1500, 900])
+    stored = dequantised(cache, np.float64)
+    assert np.array_equal(stored[0][0], in_8_bits(rotated(key[0].astype(np.float32))))
+    assert np.array_equal(stored[1][1, :, :900], in_8_bits(value[1, :, :900].astype(np.float32)))
     cache.append(keys_with_offset(1, 2, 2, 1, 40), normal(1, 2, 2, 1, 24))
     for q_len in (1, 3, 70):
         query, offset = normal(2, 2, 8, q_len, 40, dtype=dtype), np.array([1501, 901]) - q_len
@@ -80,7 +85,7 @@ def test_windows_and_types(sizes, half, target):
 
 @pytest.mark.parametrize("given", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("page_size", [None, 16])
-def test_rounding(given, page_size):
+def test_rounding(given, page_size, target):
     """To the nearest of 255 steps a row, half to even, of keys rotated."""
     key = keys_with_offset(0, 1, 2, 30, 8).astype(given)
     value = normal(1, 1, 2, 30, 5).astype(given)
@@ -95,7 +100,7 @@ def test_rounding(given, page_size):
         parts = [np.moveaxis(part, 1, 0).reshape(2, -1, *part.shape[3:])[:, :30] for part in parts]
     else:
         parts = content.slots.rows.part(np.s_[0, :, :30]).arrays
-    for rows, stored, scales in zip((turned(key[0]), value[0]), parts[:2], parts[2:], strict=True):
+    for rows, stored, scales in zip((rotated(key[0]), value[0]), parts[:2], parts[2:], strict=True):
         assert stored.dtype == INT8
         assert abs(stored.astype(int)).max() == 127
         exact = stored * scales[..., None].astype(np.float64)

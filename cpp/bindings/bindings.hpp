@@ -41,4 +41,7 @@ py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle thr
 bool are_states(const py::list& outputs, const py::list& lses);
 py::tuple merge_attention_states(const py::list& outputs, const py::list& lses);
 
+// Integers, scales, and whether all of them are finite.
+py::tuple round_rows(py::handle rows, bool rotates);
+
 }  // namespace regard
