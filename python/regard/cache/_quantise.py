@@ -29,19 +29,19 @@ def quantised(keys: Array, values: Array, counts: Array) -> Rows:
 
     `counts` says how many of them are real in each entry. What is not may be anything.
     """
-    key_rows, key_scales = _rounded("key", keys, counts, rotates=True)
-    value_rows, value_scales = _rounded("value", values, counts, rotates=False)
+    with np.errstate(over="ignore"):  # `_rounded` finds it
+        keys, values = (np.ascontiguousarray(rows, SCALE_TYPE) for rows in (keys, values))
+    new = keys.shape[2]
+    if int(counts.min()) < new:
+        is_real = (np.arange(new) < counts[:, None])[:, None, :, None]
+        keys, values = (np.where(is_real, rows, SCALE_TYPE.type(0)) for rows in (keys, values))
+    key_rows, key_scales = _rounded("key", keys, rotates=True)
+    value_rows, value_scales = _rounded("value", values, rotates=False)
     return Rows(key_rows, value_rows, key_scales, value_scales)
 
 
-def _rounded(name: str, rows: Array, counts: Array, *, rotates: bool) -> tuple[Array, Array]:
+def _rounded(name: str, rows: Array, *, rotates: bool) -> tuple[Array, Array]:
     """Return rows as integers, and their scales."""
-    with np.errstate(over="ignore"):  # found below
-        rows = np.ascontiguousarray(rows, SCALE_TYPE)
-    new = rows.shape[2]
-    if int(counts.min()) < new:
-        is_real = (np.arange(new) < counts[:, None])[:, None, :, None]
-        rows = np.where(is_real, rows, SCALE_TYPE.type(0))
     integers, scales, are_finite = _core.round_rows(rows, rotates)
     if not are_finite:
         bad = rows[~np.isfinite(rows)][0]
