@@ -91,7 +91,7 @@ class Model:
             mask = np.broadcast_to(mask[..., :kv_len], (*mask.shape[:-2], *seen.shape))
             mask = mask & seen if mask.dtype == bool else np.where(seen, mask, -np.inf)
         arrays = query, self.keys[b], self.values[b]
-        if self.dtype == np.int8:  # dequantised in the query's type
+        if self.dtype == np.int8:  # rounded to the query's type
             arrays = meeting(query), *(array.astype(query.dtype) for array in arrays[1:])
         want = reference.expected(*arrays, mask, **options)
         return want if self.window is None else self._joined(want, arrays, options)

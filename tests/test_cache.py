@@ -108,7 +108,10 @@ def test_an_empty_cache_answers_nothing(window, storage, target):
     assert not output.any()
     assert (lse == -np.inf).all()
     sinks = np.arange(4.0)
-    _, lse = cache.attend(normal(0, 2, 4, 3, 8), sinks=sinks, return_lse=True)
+    for offset in (None, 0, 5):
+        given = {"sinks": sinks, "return_lse": True, "query_offset": offset}
+        output, lse = cache.attend(normal(0, 2, 4, 3, 8), **given)
+        assert not output.any()
     assert np.allclose(lse, sinks[:, None], rtol=1.5 * np.finfo(lse.dtype).eps, atol=0)
     cache.append(*tokens(0, 2, 0))
     assert (len(cache), bool(cache)) == (0, False)

@@ -8,18 +8,17 @@ import pytest
 import regard
 from cache_model import Model, assert_answers, in_8_bits, meeting, normal, tokens
 from int8_model import rotated
-from reference import assert_same_bits
+from reference import assert_matches, assert_same_bits, expected
 from test_cache import OPTIONS
 
-sdpa = regard.scaled_dot_product_attention
 INT8 = np.dtype(np.int8)
 
 
-def dequantised(cache, dtype):
-    """Keys and values of the first len(cache) slots."""
+def held(cache):
+    """What a cache's first len(cache) slots stand for, exact: keys as they are rotated, values."""
     with np.errstate(all="ignore"):  # slots that nobody has written to
         rows = cache._content.slots.rows.part(np.s_[:, :, : len(cache)])
-        key, value, key_scales, value_scales = (array.astype(dtype) for array in rows.arrays)
+        key, value, key_scales, value_scales = (array.astype(np.float64) for array in rows.arrays)
         return key * key_scales[..., None], value * value_scales[..., None]
 
 
@@ -32,32 +31,44 @@ def keys_with_offset(seed, *shape):
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("kind", ["float32", "float64"])
-def test_bits_of_one_call_with_what_is_stored(options, kind, target):
+def test_what_is_stored_is_attended_to(options, kind, target):
     cache = regard.KVCache(2, 2, 8, 5, dtype="int8")
     for step, new in enumerate((17, 1, 12)):
         cache.append(keys_with_offset(step, 2, 2, new, 8), normal(step, 2, 2, new, 5))
     query = normal(1, 2, 6, 4, 8).astype(kind)
     given = {"is_causal": True, "query_offset": 26} | options
-    want = sdpa(meeting(query), *dequantised(cache, kind), **given)
-    assert_same_bits(cache.attend(query, **options), want)
+    given = {name: value for name, value in given.items() if name[:6] not in ("return", "thread")}
+    key, value = (array.astype(kind) for array in held(cache))
+    want = expected(meeting(query), key, value, given.pop("mask", None), **given)
+    outputs = {"return_weights": True, "return_lse": True}
+    output, weights, lse = got = cache.attend(query, **options | outputs)
+    assert_matches(want, output=output, weights=weights, lse=lse)
     for threads in (1, 2):
-        assert_same_bits(cache.attend(query, **options | {"threads": threads}), want)
+        assert_same_bits(cache.attend(query, **options | outputs | {"threads": threads}), got)
 
 
-def test_bits_of_many_keys(dtype, target):
-    cache = regard.KVCache(2, 2, 40, 24, dtype="int8")
+def test_bits_do_not_depend_on_how_queries_come(dtype, target):
+    """Many rows at once or one by one, in pages or not, on any number of threads."""
+    plain, paged = (
+        regard.KVCache(2, 2, 40, 24, dtype="int8", page_size=page_size) for page_size in (None, 48)
+    )
     key, value = keys_with_offset(0, 2, 2, 1500, 40), normal(0, 2, 2, 1500, 24)
-    cache.append(key, value, [1500, 900])
-    stored = dequantised(cache, np.float64)
-    assert np.array_equal(stored[0][0], in_8_bits(rotated(key[0].astype(np.float32))))
-    assert np.array_equal(stored[1][1, :, :900], in_8_bits(value[1, :, :900].astype(np.float32)))
-    cache.append(keys_with_offset(1, 2, 2, 1, 40), normal(1, 2, 2, 1, 24))
-    for q_len in (1, 3, 70):
-        query, offset = normal(2, 2, 8, q_len, 40, dtype=dtype), np.array([1501, 901]) - q_len
-        given = {"is_causal": True, "query_offset": offset, "key_lengths": [1501, 901]}
-        want = sdpa(meeting(query), *dequantised(cache, dtype), **given)
+    for cache in (plain, paged):
+        cache.append(key, value, [1500, 900])
+        cache.append(keys_with_offset(1, 2, 2, 200, 40), normal(1, 2, 2, 200, 24), [200, 70])
+    query, offsets = normal(2, 2, 8, 70, 40, dtype=dtype), np.array([1700, 970]) - 70
+    keys, values = held(plain)
+    assert np.array_equal(keys[0, :, :1500], in_8_bits(rotated(key[0].astype(np.float32))))
+    assert np.array_equal(values[1, :, :900], in_8_bits(value[1, :, :900].astype(np.float32)))
+    want = plain.attend(query)
+    for cache in (plain, paged):
         for threads in (1, 2):
             assert_same_bits(cache.attend(query, threads=threads), want)
+            for start, stop in ((0, 1), (3, 5), (20, 28), (69, 70)):
+                some = cache.attend(
+                    query[:, :, start:stop], query_offset=offsets + start, threads=threads
+                )
+                assert_same_bits(some, want[:, :, start:stop])
 
 
 def test_short_queries_are_rounded_once(half, target):

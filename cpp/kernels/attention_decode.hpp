@@ -14,7 +14,8 @@
 // bits, so that which of them runs is a question of speed alone.
 #pragma once
 
-#include "decode_products.hpp"
+#include "decode_scores.hpp"
+#include "decode_values.hpp"
 #include "decode_visibility.hpp"
 #include "decode_weights.hpp"
 

@@ -198,6 +198,8 @@ struct AttentionForward {
       end_block_sum<kVectors>(strip);
       provide_values<T, kRows>(problem, task, work, block);
       const Run all{0, block.count};
+      if (block.value_scales)
+        Output::template scale_weights<kVectors>(block.value_scales, &all, 1, gathered.weights);
       Output::template add_values<kVectors, false>(strip, block, &all, 1, gathered.weights, padded_value_dim);
       return;
     }
@@ -211,7 +213,7 @@ struct AttentionForward {
     // Beyond what the strip sees by position a tile's weights are those of hidden keys.
     const std::int64_t reach = strip.seen.end - block.begin;
     const int count = reach < block.count ? static_cast<int>(reach) : block.count;
-    Run runs[kBlockTiles];
+    Run runs[kBlockTiles]{};
     int run_count = 0;
     bool hides_something = false;
     for (int k = 0; k < count; k += kRows) {
@@ -232,6 +234,8 @@ struct AttentionForward {
     end_block_sum<kVectors>(strip);
 
     provide_values<T, kRows>(problem, task, work, block);
+    if (block.value_scales)
+      Output::template scale_weights<kVectors>(block.value_scales, runs, run_count, gathered.weights);
     // A hidden key's weight of -0.0 times a finite value changes no sum; times NaN or inf it would.
     if (hides_something && !all_values_are_finite(block, problem.value_dim))
       Output::template add_values<kVectors, true>(strip, block, runs, run_count, gathered.weights, padded_value_dim);

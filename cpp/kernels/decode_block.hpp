@@ -16,11 +16,9 @@ struct DecodeBlock {
   Element value_element;
   std::ptrdiff_t key_stride;
   std::ptrdiff_t value_stride;
-  // The first row of each step, and its scale where rows are int8. No step crosses a page.
+  // The first row of each step. No step crosses a page.
   const void* keys[kSteps];
-  const float* key_scales[kSteps];
   const void* values[kSteps];
-  const float* value_scales[kSteps];
 };
 
 // Columns that are read together: of int8 keys, four in each lane.
@@ -49,10 +47,7 @@ REGARD_NOINLINE DecodeBlock<Shape> decode_block(const AttentionProblem& problem,
   if (decodes_keys_in_place<T>(problem)) {
     block.key_element = problem.key.element;
     block.key_stride = problem.key.row_stride;
-    for (int k = 0; k < block.count; k += kStep) {
-      block.keys[k / kStep] = row_at(keys, key + k);
-      block.key_scales[k / kStep] = scales_at(keys, key + k);
-    }
+    for (int k = 0; k < block.count; k += kStep) block.keys[k / kStep] = row_at(keys, key + k);
   } else {
     copy_rows(keys, key, block.count, problem.head_dim, work.keys, block.count, work.padded_head_dim);
     block.key_element = kOwn;
@@ -63,10 +58,7 @@ REGARD_NOINLINE DecodeBlock<Shape> decode_block(const AttentionProblem& problem,
   if (decodes_values_in_place<T>(problem)) {
     block.value_element = problem.value.element;
     block.value_stride = problem.value.row_stride;
-    for (int k = 0; k < block.count; k += kStep) {
-      block.values[k / kStep] = row_at(values, key + k);
-      block.value_scales[k / kStep] = scales_at(values, key + k);
-    }
+    for (int k = 0; k < block.count; k += kStep) block.values[k / kStep] = row_at(values, key + k);
   } else {
     copy_rows(values, key, block.count, problem.value_dim, work.values, block.count,
               work.padded_value_dim);
@@ -74,6 +66,11 @@ REGARD_NOINLINE DecodeBlock<Shape> decode_block(const AttentionProblem& problem,
     block.value_stride = work.padded_value_dim;
     for (int k = 0; k < block.count; k += kStep)
       block.values[k / kStep] = work.values + k * work.padded_value_dim;
+  }
+  if (work.key_scales) {
+    constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);
+    copy_scales(keys, key, block.count, work.key_scales, kBlock);
+    copy_scales(values, key, block.count, work.value_scales, kBlock);
   }
   return block;
 }

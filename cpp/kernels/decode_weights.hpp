@@ -87,6 +87,7 @@ REGARD_NOINLINE void weigh_row(std::uint32_t steps, int row, DecodeWorkspace<T>&
   for_steps<Shape>(steps, [&](int k) {
     for (int i = k; i < k + kStep; i += kLanes<T>) {
       Vec<T> score = load<T>(scores + i);
+      if (work.key_scales) score = score * load<T>(work.key_scales + i);
       if (work.softcap != T(0)) score = broadcast(work.softcap) * tanh_of_log2_units<T>(score);
       if (bias) {
         const Vec<T> added = load(bias + i), hidden = broadcast(-kInfinity<T>);
@@ -107,6 +108,11 @@ REGARD_NOINLINE void weigh_row(std::uint32_t steps, int row, DecodeWorkspace<T>&
     });
   }
   work.state.sum[row] += block_sum;
+  if (!work.value_scales) return;
+  for_steps<Shape>(steps, [&](int k) {
+    for (int i = k; i < k + kStep; i += kLanes<T>)
+      store(scores + i, scaled_weight<T>(load<T>(scores + i), load<T>(work.value_scales + i)));
+  });
 }
 
 }  // namespace

@@ -45,6 +45,9 @@ struct DecodeWorkspace {
   bool total_is_fresh;
   T* keys;    // [block keys][padded_head_dim]: a block that cannot be read in place
   T* values;  // [block keys][padded_value_dim]
+  // [block keys], of rows of int8; null otherwise
+  T* key_scales;
+  T* value_scales;
 };
 
 template <class Shape, class T = typename Shape::Element>
@@ -72,6 +75,10 @@ REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, cha
   work.total_output = take(kDecodeRows * work.padded_value_dim);
   work.keys = take(kBlock * work.padded_head_dim);
   work.values = take(kBlock * work.padded_value_dim);
+  if (problem.key.element == Element::int8) {
+    work.key_scales = take(kBlock);
+    work.value_scales = take(kBlock);
+  }
   if (memory) *reinterpret_cast<DecodeWorkspace<T>*>(memory) = work;
   return used;
 }

@@ -16,8 +16,10 @@ struct KeyBlock {
   const T* keys;  // null until asked for, as are values
   std::ptrdiff_t key_stride;
   const T* tail_keys;  // the last tile where count is no whole number of tiles, padded
+  const T* key_scales;  // null where rows are no int8, as are value_scales
   const T* values;
   std::ptrdiff_t value_stride;
+  const T* value_scales;
   int values_are_finite;  // -1 until asked for
 };
 
@@ -55,6 +57,10 @@ REGARD_NOINLINE void provide_keys(const AttentionProblem& problem, const Attenti
     block.keys = work.keys;
     block.key_stride = problem.head_dim;
     block.tail_keys = work.keys + whole * problem.head_dim;
+    if (rows.scales) {
+      copy_scales(rows, block.begin, block.count, work.key_scales, round_up(block.count, kRows));
+      block.key_scales = work.key_scales;
+    }
     return;
   }
   block.keys = static_cast<const T*>(row_at(rows, block.begin));
@@ -76,6 +82,11 @@ REGARD_NOINLINE void provide_values(const AttentionProblem& problem, const Atten
               padded_value_dim);
     block.values = work.values;
     block.value_stride = padded_value_dim;
+    if (rows.scales) {
+      copy_scales(rows, block.begin, block.count, work.value_scales, block.count);
+      block.value_scales = work.value_scales;
+      block.values_are_finite = 1;
+    }
     return;
   }
   block.values = static_cast<const T*>(row_at(rows, block.begin));

@@ -106,6 +106,13 @@ REGARD_INLINE Vec<T> weight_of(Vec<T> score, Vec<T> reference, const T* bias, in
   return weight;
 }
 
+// A weight by which a row of int8 is multiplied. A hidden key's stays: its scale may be anything.
+template <class T>
+REGARD_INLINE Vec<T> scaled_weight(Vec<T> weight, Vec<T> scale) {
+  const Mask<T> is_hidden = as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0)));
+  return select<T>(is_hidden, weight, weight * scale);
+}
+
 // The sum of a tile's weights, by halves: (0 + 4) + (2 + 6) ...
 template <class T, int kRows>
 REGARD_INLINE Vec<T> sum_rows(Vec<T> (&row)[kRows]) {

@@ -1,5 +1,13 @@
 // Keys or values of a task as they are stored: side by side or in pages, in any type whose values T
-// holds, or as int8 with a scale a row.
+// holds, or as int8 with a scale a row; such keys are rotated (hadamard.hpp).
+//
+// A product with rows of int8 is one with integers, and their scales come afterwards:
+//
+//   score  = scale[key] (sum over d of rotated query[d] stored[key][d])
+//   output = sum over keys of (weight[key] scale[key]) stored[key]
+//
+// one multiplication a key and row instead of one or two an element. All kernels do the same operations
+// in the same order: they give the same bits.
 #pragma once
 
 #include "elements.hpp"
@@ -48,35 +56,8 @@ REGARD_INLINE bool lie_together(const StoredRows& rows, std::int64_t first, std:
   return rows.page_rows == 0 || first % rows.page_rows + count <= rows.page_rows;
 }
 
-// The same operation in every kernel: all give the same bits.
-template <class T>
-REGARD_INLINE Vec<T> dequantize(Vec<T> stored, Vec<T> scale) {
-  return stored * scale;
-}
-
-// copy_padded of rows of int8. Columns lie side by side.
-template <class T>
-REGARD_NOINLINE void copy_dequantized(const std::int8_t* from, std::int64_t row_stride,
-                                      const float* scales, std::int64_t rows, std::int64_t columns,
-                                      T* to, std::int64_t padded_columns) {
-  for (std::int64_t row = 0; row < rows; ++row, from += row_stride, to += padded_columns) {
-    const Vec<T> scale = broadcast(static_cast<T>(scales[row]));
-    std::int64_t column = 0;
-    for (; column + kLanes<T> <= columns; column += kLanes<T>)
-      store(to + column, dequantize<T>(load_as<T>(from + column), scale));
-    if (const std::int64_t left = columns - column; left > 0) {
-      Vec<T> stored{};
-      for (std::int64_t i = 0; i < left; ++i) stored[i] = static_cast<T>(widen(from[column + i]));
-      const Vec<T> value = dequantize<T>(stored, scale);
-      for (std::int64_t i = 0; i < left; ++i) to[column + i] = value[i];
-      column = columns;
-    }
-    for (; column < padded_columns; ++column) to[column] = T(0);
-  }
-}
-
 // Copies `count` rows from the row `first` on to rows of padded_columns of T, with zeros behind and below
-// them.
+// them. Integers stay integers.
 template <class T>
 REGARD_NOINLINE void copy_rows(const StoredRows& rows, std::int64_t first, std::int64_t count,
                                std::int64_t columns, T* to, std::int64_t padded_count,
@@ -89,21 +70,23 @@ REGARD_NOINLINE void copy_rows(const StoredRows& rows, std::int64_t first, std::
     }
     const bool is_last = first + together >= end;
     const std::int64_t padded = is_last ? behind - first : together;
-    if (rows.scales) {
-      copy_dequantized<T>(static_cast<const std::int8_t*>(row_at(rows, first)),
-                          rows.operand.row_stride, scales_at(rows, first), together, columns, to,
-                          padded_columns);
-      for (std::int64_t i = together * padded_columns; i < padded * padded_columns; ++i) to[i] = T(0);
-    } else {
-      with_input_element<T>(rows.operand.element, [&](auto element) {
-        using From = typename decltype(element)::Type;
-        copy_padded<T>(static_cast<const From*>(row_at(rows, first)), rows.operand.row_stride,
-                       rows.operand.column_stride, together, columns, to, padded, padded_columns);
-      });
-    }
+    with_stored_element<T>(rows.operand.element, [&](auto element) {
+      using From = typename decltype(element)::Type;
+      copy_padded<T>(static_cast<const From*>(row_at(rows, first)), rows.operand.row_stride,
+                     rows.operand.column_stride, together, columns, to, padded, padded_columns);
+    });
     first += padded;
     to += padded * padded_columns;
   }
+}
+
+// Their scales, with zeros behind them.
+template <class T>
+REGARD_NOINLINE void copy_scales(const StoredRows& rows, std::int64_t first, std::int64_t count, T* to,
+                                 std::int64_t padded_count) {
+  std::int64_t i = 0;
+  for (; i < count; ++i) to[i] = static_cast<T>(*scales_at(rows, first + i));
+  for (; i < padded_count; ++i) to[i] = T(0);
 }
 
 }  // namespace

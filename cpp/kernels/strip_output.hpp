@@ -55,6 +55,15 @@ struct StripOutput {
     strip.is_fresh = false;
   }
 
+  // weight *= the scale of its value, but of hidden keys.
+  template <int kVectors>
+  REGARD_NOINLINE void scale_weights(const T* value_scales, const Run* runs, int run_count, T* weights) {
+    for (int i = 0; i < run_count; ++i)
+      for (int k = runs[i].begin; k < runs[i].end; ++k)
+        for (int v = 0; v < kVectors; ++v, weights += kLanes<T>)
+          store(weights, scaled_weight<T>(load<T>(weights), broadcast(value_scales[k])));
+  }
+
   // Divides by the sums and writes output and lse.
   static void finish(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
     const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);

@@ -56,10 +56,9 @@ struct Strip {
   KeyInterval seen;
   KeyInterval shared;
   T* queries;              // [head_dim][lanes], times scale log2(e)
-  // Where precision is int8 (int8_queries.hpp): each lane's factor of its query, null otherwise, and
-  // its score of the keys' mean.
+  // Where precision is int8 (int8_queries.hpp): each lane's factor of its query; null otherwise.
   T* query_scale;
-  T* mean_score;
+  T* mean_score;  // there: its score of what was taken from all keys, their mean
   T* output;               // [padded value_dim][lanes], relative to the reference
   SoftmaxState<T> state;
   T* block_sum;
@@ -85,6 +84,8 @@ struct Workspace {
   T* keys;         // [block keys][head_dim]: a block that cannot be read in place
   T* tail_keys;    // [tile rows][head_dim]: the last keys of an array, padded to a tile
   T* values;       // [block keys][padded value_dim]
+  T* key_scales;   // [block keys], of rows of int8, as are value_scales
+  T* value_scales;
 };
 
 constexpr double kLog2E = 1.4426950408889634074;
@@ -156,10 +157,8 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
     vectors_left -= vectors;
     --strips_left;
     strip.queries = take_elements(problem.head_dim * lanes);
-    if (problem.precision == Precision::int8) {
-      strip.query_scale = take_elements(lanes);
-      strip.mean_score = take_elements(lanes);
-    }
+    if (problem.precision == Precision::int8) strip.query_scale = take_elements(lanes);
+    if (problem.precision == Precision::int8) strip.mean_score = take_elements(lanes);
     strip.output = take_elements(padded_value_dim * lanes);
     strip.state = take_state(lanes);
     strip.block_sum = take_elements(lanes);
@@ -185,6 +184,8 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
   work.keys = take_elements(block_keys * problem.head_dim);
   work.tail_keys = take_elements(Shape::kRows * problem.head_dim);
   work.values = take_elements(block_keys * padded_value_dim);
+  work.key_scales = take_elements(block_keys);
+  work.value_scales = take_elements(block_keys);
   if (memory) *reinterpret_cast<Workspace<T>*>(memory) = work;
   return used;
 }

@@ -60,8 +60,9 @@ def stretches(
         return Stretch(slots, starts, filled, offsets, window)
 
     lengths, zero = [entry.length for entry in entries], [0] * len(entries)
-    if is_plain:
-        # Nothing is hidden by the cache's window: all lies as in a cache without one.
+    if is_plain or not any(lengths):
+        # Nothing is hidden by the cache's window: all lies as in a cache without one. One that is
+        # empty may have no slots.
         return [stretch(slice(0, max(lengths)), zero, lengths, sides)]
     found, window = [], (left, sides[1])
     if sinks:

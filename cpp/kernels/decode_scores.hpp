@@ -1,0 +1,186 @@
+// scores = query key for the rows of a decode: over keys as they lie (any element type, any row stride, in
+// pages) or, where columns are apart or do not fill vectors, over copies.
+#pragma once
+
+#include "decode_ahead.hpp"
+#include "decode_block.hpp"
+#include "decode_rows.hpp"
+#include "decode_weights.hpp"
+#include "strip_setup.hpp"
+
+namespace regard {
+namespace {
+
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const AttentionTask& task,
+                                         const DecodeWorkspace<T>& work) {
+  const bool rotates = rotates_queries(problem);
+  T scale = query_scale<T>(problem);
+  // Integers that are read in place come times kByteOnTop.
+  if (rotates && decodes_keys_in_place<T>(problem)) scale *= T(1 / kByteOnTop);
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  for (int row = 0; row < kDecodeRows; ++row) {
+    T* to = work.queries + row * work.padded_head_dim;
+    for (std::int64_t i = 0; i < work.padded_head_dim; ++i) to[i] = T(0);
+    if (row >= work.rows) continue;
+    const std::int64_t first = (task.row_begin + row) / group * problem.query.row_stride +
+                               (task.row_begin + row) % group * problem.query.head_stride;
+    with_input_element<T>(problem.query.element, [&](auto element) {
+      using From = typename decltype(element)::Type;
+      const From* from = static_cast<const From*>(task.query) + first;
+      for (std::int64_t i = 0; i < problem.head_dim; ++i)
+        to[i] = static_cast<T>(widen(from[i * problem.query.column_stride]));
+    });
+    if (rotates) rotate_row(to, problem.head_dim);
+    for (std::int64_t i = 0; i < problem.head_dim; ++i) to[i] *= scale;
+  }
+}
+
+// scores[row][key] of kLanes keys: squares of keys and dimensions, transposed in registers.
+template <class T, int kRows, class From>
+REGARD_NOINLINE void score_keys(const From* const* keys, std::int64_t padded_head_dim,
+                                const T* queries, T* scores, std::ptrdiff_t score_stride,
+                                Ahead& ahead) {
+  constexpr int kAsked =
+      kAheadOfScores<From> * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(From)) / (4 * kLineBytes);
+  Vec<T> acc[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) acc[r] = Vec<T>{};
+  for (std::int64_t d = 0; d < padded_head_dim; d += kLanes<T>) {
+    Vec<T> square[kLanes<T>];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes<T>; ++i) square[i] = load_as<T>(keys[i] + d);
+    transpose<T>(square);
+    AskedLine asked = ahead.go_on();
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes<T>; ++i) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r)
+        acc[r] = fma(square[i], broadcast(queries[r * padded_head_dim + d + i]), acc[r]);
+#pragma GCC unroll 8
+      for (int n = kAsked * i / kLanes<T>; n < kAsked * (i + 1) / kLanes<T>; ++n) ahead.ask(asked);
+    }
+    ahead.stop(asked);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) store(scores + r * score_stride, acc[r]);
+}
+
+template <class Body>
+REGARD_INLINE void for_bytes(Body body) {
+  body(Constant<0>{});
+  body(Constant<1>{});
+  body(Constant<2>{});
+  body(Constant<3>{});
+}
+
+// A vector of keys of int8: their rows and scores.
+struct QuantizedKeys {
+  const std::int8_t* rows[kLanes<float>];
+  float* scores;
+};
+
+// score_keys of int8, whose squares have four dimensions a lane. Two vectors of keys at a time: the sum
+// of one would wait for itself.
+template <int kRows>
+REGARD_NOINLINE void score_quantized_keys(const QuantizedKeys (&keys)[2], std::int64_t head_dim,
+                                          const float* queries, std::ptrdiff_t score_stride,
+                                          Ahead& ahead) {
+  constexpr int kWidth = kLanes<float>;
+  constexpr int kQuartersAsked = kAheadOfScores<std::int8_t> * 2 * kWidth * 4 / kLineBytes;
+  Vec<float> acc[2][kRows];
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<float>{};
+  for (std::int64_t d = 0; d < head_dim; d += 4 * kWidth) {
+    Mask<float> dims[2][kWidth];
+    for (int v = 0; v < 2; ++v) {
+      Vec<float> square[kWidth];
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i)
+        square[i] = load(reinterpret_cast<const float*>(keys[v].rows[i] + d));
+      transpose<float>(square);
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) dims[v][i] = as_bits<float>(square[i]);
+    }
+    AskedLine asked = ahead.go_on();
+    for (int i = 0; i < kWidth; ++i) {
+      ahead.ask_quarters<kQuartersAsked>(i, asked);
+      for_bytes([&](auto byte) {
+        const std::int64_t column = d + 4 * i + byte.value;
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          const Vec<float> key =
+              __builtin_convertvector(byte_on_top<byte.value>(dims[v][i]), Vec<float>);
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r)
+            acc[v][r] = fma(key, broadcast(queries[r * head_dim + column]), acc[v][r]);
+        }
+      });
+    }
+    ahead.stop(asked);
+  }
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) store(keys[v].scores + r * score_stride, acc[v][r]);
+}
+
+template <class Shape, int kRows>
+REGARD_NOINLINE void score_quantized_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
+                                           const DecodeWorkspace<float>& work, Ahead& ahead) {
+  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+  QuantizedKeys keys[2];
+  int waiting = 0;
+  const auto score = [&] {
+    score_quantized_keys<kRows>(keys, work.padded_head_dim, work.queries, kBlock, ahead);
+    waiting = 0;
+  };
+  for_steps<Shape>(steps, [&](int begin) {
+    const auto* first = static_cast<const std::int8_t*>(block.keys[begin / kStep]);
+    const int last = block.count - begin - 1;
+    for (int k = 0; k < kStep; k += kLanes<float>) {
+      QuantizedKeys& vector = keys[waiting++];
+      vector.scores = work.scores + begin + k;
+      // Lanes beyond the block repeat its last key: they are hidden.
+      for (int i = 0; i < kLanes<float>; ++i)
+        vector.rows[i] = first + (k + i < last ? k + i : last) * block.key_stride;
+      if (waiting == 2) score();
+    }
+  });
+  if (waiting == 1) {
+    keys[1] = keys[0];
+    score();
+  }
+}
+
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
+                                 const DecodeWorkspace<T>& work, Ahead& ahead) {
+  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+  for_rows(work.rows, [&](auto rows) {
+    if constexpr (sizeof(T) == 4) {
+      if (block.key_element == Element::int8)
+        return score_quantized_steps<Shape, rows.value>(block, steps, work, ahead);
+    }
+    with_input_element<T>(block.key_element, [&](auto element) {
+      using From = typename decltype(element)::Type;
+      for_steps<Shape>(steps, [&](int begin) {
+        const From* first = static_cast<const From*>(block.keys[begin / kStep]);
+        const int last = block.count - begin - 1;
+        for (int k = 0; k < kStep; k += kLanes<T>) {
+          // Lanes beyond the block repeat its last key: they are hidden.
+          const From* keys[kLanes<T>];
+          for (int i = 0; i < kLanes<T>; ++i)
+            keys[i] = first + (k + i < last ? k + i : last) * block.key_stride;
+          score_keys<T, rows.value>(keys, work.padded_head_dim, work.queries,
+                                    work.scores + begin + k, kBlock, ahead);
+        }
+      });
+    });
+  });
+}
+
+}  // namespace
+}  // namespace regard
