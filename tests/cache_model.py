@@ -5,6 +5,7 @@ Nothing is ever evicted here; a window is a mask."""
 import numpy as np
 
 import reference
+from int8_model import group_of, rotated
 
 
 def normal(seed, *shape, dtype=np.float64):
@@ -34,20 +35,20 @@ def in_8_bits(rows):
     return np.round((rows / scales.astype(np.float32)).astype(np.float64)) * scales
 
 
-def middle(keys):
-    """What keys (heads, tokens, dim) are stored as the distance from."""
-    return ((keys.max(1).astype(np.float64) + keys.min(1)) / 2).astype(np.float32)
+def meeting(query):
+    """Queries as they meet rotated keys, in the type that is computed in."""
+    query = query.astype(np.result_type(query, np.float32))
+    return rotated(query) * query.dtype.type(group_of(query.shape[-1]))
 
 
 class Model:
-    """The tokens of each entry, as the cache stores them: what is in 8 bits as float64."""
+    """The tokens of each entry, as the cache stores them: in 8 bits as float64, keys rotated."""
 
     def __init__(self, batch, kv_heads, head_dim, value_dim, dtype, window=None, sink_tokens=0):
         self.dtype, self.window, self.sink_tokens = dtype, window, sink_tokens
         held = np.float64 if dtype == np.int8 else dtype
         self.keys = [np.empty((kv_heads, 0, head_dim), held) for _ in range(batch)]
         self.values = [np.empty((kv_heads, 0, value_dim), held) for _ in range(batch)]
-        self.centers = [None] * batch
 
     @property
     def lengths(self):
@@ -58,26 +59,19 @@ class Model:
         for b, count in enumerate(counts):
             new = [array[b, :, :count] for array in (key, value)]
             if self.dtype == np.int8:
-                new = self._in_8_bits(b, *(array.astype(np.float32) for array in new))
+                key8, value8 = (array.astype(np.float32) for array in new)
+                new = in_8_bits(rotated(key8)), in_8_bits(value8)
             new = [array.astype(self.keys[b].dtype) for array in new]
             self.keys[b] = np.concatenate([self.keys[b], new[0]], axis=1)
             self.values[b] = np.concatenate([self.values[b], new[1]], axis=1)
-
-    def _in_8_bits(self, b, key, value):
-        if not key.shape[1]:
-            return key, value
-        if not self.lengths[b]:
-            self.centers = list(self.centers)
-            self.centers[b] = middle(key)[:, None]
-        return in_8_bits(key - self.centers[b]) + self.centers[b], in_8_bits(value)
 
     def truncate(self, lengths):
         self.keys = [key[:, :length] for key, length in zip(self.keys, lengths, strict=True)]
         self.values = [v[:, :length] for v, length in zip(self.values, lengths, strict=True)]
 
     def reorder(self, indices):
-        parts = self.keys, self.values, self.centers
-        self.keys, self.values, self.centers = ([x[i] for i in indices] for x in parts)
+        self.keys = [self.keys[i] for i in indices]
+        self.values = [self.values[i] for i in indices]
 
     def fork(self):
         fork = object.__new__(Model)
@@ -97,12 +91,9 @@ class Model:
             mask = np.broadcast_to(mask[..., :kv_len], (*mask.shape[:-2], *seen.shape))
             mask = mask & seen if mask.dtype == bool else np.where(seen, mask, -np.inf)
         arrays = query, self.keys[b], self.values[b]
-        size = None
         if self.dtype == np.int8:  # rounded to the query's type
-            center = 0 if self.centers[b] is None else self.centers[b]
-            size = np.abs(self.keys[b] - center) + np.abs(center)
-            arrays = query, *(array.astype(query.dtype) for array in arrays[1:])
-        want = reference.expected(*arrays, mask, key_size=size, **options)
+            arrays = meeting(query), *(array.astype(query.dtype) for array in arrays[1:])
+        want = reference.expected(*arrays, mask, **options)
         return want if self.window is None else self._joined(want, arrays, options)
 
     def _joined(self, want, arrays, options):

@@ -191,7 +191,7 @@ def half_ulp(numbers, dtype):
     return np.ldexp(0.5, np.maximum(above - 1, lowest) - bits)
 
 
-def expected(query, key, value, mask=None, *, key_size=None, **options):
+def expected(query, key, value, mask=None, **options):
     """The oracle's answer and the error allowed around it, for finite inputs.
 
     Allowed: twice the error of the naive formula, plus what is due to the form of the fused one and
@@ -212,9 +212,6 @@ def expected(query, key, value, mask=None, *, key_size=None, **options):
 
     A row that sees nothing has its sink's logit for lse, to units of log2 and back: 1.5 eps of it.
 
-    A key that is the sum of two parts, multiplied one by one, has the size of both: `key_size`, by
-    default |key|.
-
     What is stored in 16 bits is rounded once more, by half an ulp: `assert_matches` adds it element
     by element. Slopes, sinks and a float mask are meant in the precision of the arithmetic.
     """
@@ -228,13 +225,11 @@ def expected(query, key, value, mask=None, *, key_size=None, **options):
     exact = attention(query, key, value, mask, **options, precision=wide)
     plain = naive(query, key, value, mask, **options, precision=inner.type)
     laid = lay_out(query, key, value, mask, **options, precision=np.float64)
-    size = np.abs(key) if key_size is None else key_size
-    size = lay_out(query, size, value, mask, **options, precision=np.float64).key
     info = np.finfo(inner)
     eps, least = float(info.eps), float(info.smallest_subnormal) * (laid.seen.shape[-1] + 1)
     weights, lse = (np.asarray(x, np.float64) for x in (exact.weights, exact.lse))
     weights, lse = weights.reshape(laid.seen.shape), lse.reshape(laid.seen.shape[:-1])
-    moved = movement(laid, size, weights, lse, eps)
+    moved = movement(laid, weights, lse, eps)
     relative = (4 * eps + 2 * moved)[..., None]
     floor = Result(
         largest(relative * (weights @ np.abs(laid.value))) + least,
@@ -246,10 +241,10 @@ def expected(query, key, value, mask=None, *, key_size=None, **options):
     return Expected(exact, seen, Result(*limit), dtype, inner)
 
 
-def movement(laid, key_size, weights, lse, eps):
+def movement(laid, weights, lse, eps):
     """How far rounding may move the scores of each row that have weight, its sink among them."""
     scores = laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))
-    moved = abs(laid.factor) * (np.abs(laid.query) @ key_size.swapaxes(-1, -2))
+    moved = abs(laid.factor) * (np.abs(laid.query) @ np.abs(laid.key).swapaxes(-1, -2))
     moved *= 1.5 * eps
     if laid.softcap is not None:
         capped = laid.cap(scores)

@@ -6,22 +6,20 @@ import numpy as np
 import pytest
 
 import regard
-from cache_model import Model, assert_answers, in_8_bits, middle, normal, tokens
+from cache_model import Model, assert_answers, in_8_bits, meeting, normal, tokens
+from int8_model import rotated
 from reference import assert_matches, assert_same_bits, expected
 from test_cache import OPTIONS
 
-sdpa = regard.scaled_dot_product_attention
 INT8 = np.dtype(np.int8)
 
 
 def held(cache):
-    """What a cache's first len(cache) slots stand for, exact: keys, their size, values."""
-    slots = cache._content.slots
+    """What a cache's first len(cache) slots stand for, exact: keys as they are rotated, values."""
     with np.errstate(all="ignore"):  # slots that nobody has written to
-        rows = slots.rows.part(np.s_[:, :, : len(cache)])
+        rows = cache._content.slots.rows.part(np.s_[:, :, : len(cache)])
         key, value, key_scales, value_scales = (array.astype(np.float64) for array in rows.arrays)
-        key, center = key * key_scales[..., None], slots.centers[:, :, None].astype(np.float64)
-        return key + center, np.abs(key) + np.abs(center), value * value_scales[..., None]
+        return key * key_scales[..., None], value * value_scales[..., None]
 
 
 def keys_with_offset(seed, *shape):
@@ -40,8 +38,8 @@ def test_what_is_stored_is_attended_to(options, kind, target):
     query = normal(1, 2, 6, 4, 8).astype(kind)
     given = {"is_causal": True, "query_offset": 26} | options
     given = {name: value for name, value in given.items() if name[:6] not in ("return", "thread")}
-    key, size, value = (array.astype(kind) for array in held(cache))
-    want = expected(query, key, value, given.pop("mask", None), key_size=size, **given)
+    key, value = (array.astype(kind) for array in held(cache))
+    want = expected(meeting(query), key, value, given.pop("mask", None), **given)
     outputs = {"return_weights": True, "return_lse": True}
     output, weights, lse = got = cache.attend(query, **options | outputs)
     assert_matches(want, output=output, weights=weights, lse=lse)
@@ -54,10 +52,14 @@ def test_bits_do_not_depend_on_how_queries_come(dtype, target):
     plain, paged = (
         regard.KVCache(2, 2, 40, 24, dtype="int8", page_size=page_size) for page_size in (None, 48)
     )
+    key, value = keys_with_offset(0, 2, 2, 1500, 40), normal(0, 2, 2, 1500, 24)
     for cache in (plain, paged):
-        cache.append(keys_with_offset(0, 2, 2, 1500, 40), normal(0, 2, 2, 1500, 24), [1500, 900])
+        cache.append(key, value, [1500, 900])
         cache.append(keys_with_offset(1, 2, 2, 200, 40), normal(1, 2, 2, 200, 24), [200, 70])
     query, offsets = normal(2, 2, 8, 70, 40, dtype=dtype), np.array([1700, 970]) - 70
+    keys, values = held(plain)
+    assert np.array_equal(keys[0, :, :1500], in_8_bits(rotated(key[0].astype(np.float32))))
+    assert np.array_equal(values[1, :, :900], in_8_bits(value[1, :, :900].astype(np.float32)))
     want = plain.attend(query)
     for cache in (plain, paged):
         for threads in (1, 2):
@@ -94,8 +96,8 @@ def test_windows_and_types(sizes, half, target):
 
 @pytest.mark.parametrize("given", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("page_size", [None, 16])
-def test_rounding(given, page_size):
-    """To the nearest of 255 steps a row, half to even, of keys as distances from a center."""
+def test_rounding(given, page_size, target):
+    """To the nearest of 255 steps a row, half to even, of keys rotated."""
     key = keys_with_offset(0, 1, 2, 30, 8).astype(given)
     value = normal(1, 1, 2, 30, 5).astype(given)
     value[0, 0, 3], value[0, 1, 4] = [127, 0.5, 1.5, 2.5, -2.5], 0
@@ -104,16 +106,12 @@ def test_rounding(given, page_size):
     cache.append(key[:, :, 20:], value[:, :, 20:])
     key, value = key.astype(np.float32), value.astype(np.float32)
     content = cache._content
-    centers = (content if page_size else content.slots).centers
-    assert_same_bits(centers[0], middle(key[0, :, :20]))
     if page_size:
         parts = content.pool.rows.part(content.table[0]).arrays
         parts = [np.moveaxis(part, 1, 0).reshape(2, -1, *part.shape[3:])[:, :30] for part in parts]
     else:
         parts = content.slots.rows.part(np.s_[0, :, :30]).arrays
-    for rows, stored, scales in zip(
-        (key[0] - centers[0][:, None], value[0]), parts[:2], parts[2:], strict=True
-    ):
+    for rows, stored, scales in zip((rotated(key[0]), value[0]), parts[:2], parts[2:], strict=True):
         assert stored.dtype == INT8
         assert abs(stored.astype(int)).max() == 127
         exact = stored * scales[..., None].astype(np.float64)
@@ -135,30 +133,38 @@ def test_numbers_at_the_ends(number):
     assert abs(output - number).max() <= max(abs(number) * 2.0**-22, least / 2)
 
 
-@pytest.mark.parametrize("room", [{}, {"page_size": 16}, {"window": 9}, {"path": True}])
-def test_a_center_is_chosen_by_the_first_keys_of_an_entry(room, tmp_path):
-    room = {"path": tmp_path / "cache"} if "path" in room else room
-    cache = regard.KVCache(2, 2, 8, 5, dtype="int8", **room)
+ROOMS = [{}, {"page_size": 16}, {"window": 9, "sink_tokens": 1}, {"path": "cache"}]
 
-    def centers():
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: next(iter(room), "memory"))
+@pytest.mark.parametrize("dims", [(8, 5), (40, 40), (7, 7)])
+def test_a_text_is_stored_alike_however_it_comes(room, dims, tmp_path, target):
+    """At once, token by token, in parts, and behind what has been taken back."""
+    head_dim, value_dim = dims
+    key, value = keys_with_offset(0, 1, 2, 70, head_dim), normal(1, 1, 2, 70, value_dim)
+    query = normal(2, 1, 4, 1, head_dim)
+    found = []
+    for number, parts in enumerate(([70], [1] * 70, [3, 30, 1, 36])):
+        own = room | ({"path": tmp_path / str(number)} if "path" in room else {})
+        cache = regard.KVCache(1, 2, head_dim, value_dim, dtype="int8", **own)
+        for undone in (5, 1):
+            cache.append(normal(3, 1, 2, undone, head_dim), normal(4, 1, 2, undone, value_dim))
+            cache.truncate(0)
+        for stop, new in zip(np.cumsum(parts), parts, strict=True):
+            cache.append(key[:, :, stop - new : stop], value[:, :, stop - new : stop])
         content = cache._content
-        return (content if "page_size" in room else content.slots).centers.copy()
-
-    cache.append(*tokens(0, 2, 3), lengths=[3, 0])
-    first = centers()
-    assert first[0].any()
-    assert not first[1].any()
-    cache.append(*tokens(1, 2, 3))
-    second = centers()
-    assert_same_bits(second[0], first[0])
-    assert second[1].any()
-    cache.truncate([2, 0])
-    cache.append(*tokens(2, 2, 1))
-    third = centers()
-    assert_same_bits(third[0], first[0])
-    assert_same_bits(third[1], tokens(2, 2, 1)[0][1, :, 0].astype(np.float32))
-    cache.reorder([1, 1, 0])
-    assert_same_bits(centers(), third[[1, 1, 0]])
+        if "page_size" in room:
+            stored = content.pool.rows.part(content.table[0])
+        else:
+            # Where in a ring a token lies depends on how large the ring has been.
+            runs = content.geometry.runs(content.room, 70 - 9 if "window" in room else 0, 70)
+            slots = [at for _, slot, n in runs for at in range(slot, slot + n)]
+            stored = content.slots.rows.part(np.s_[:, :, slots])
+        found.append(stored.arrays)
+        if "window" not in room:
+            found[-1] += (cache.attend(query),)
+    for other in found[1:]:
+        assert_same_bits(other, found[0])
 
 
 def test_a_row_does_not_depend_on_others(target):
@@ -178,7 +184,7 @@ def test_a_row_does_not_depend_on_others(target):
 def test_size():
     """A quarter of float32, and what a scale a row costs: 8 of 256 bytes at head_dim 128."""
     cache = regard.KVCache(2, 4, 128, dtype="int8", capacity=100)
-    assert cache.nbytes == 2 * 4 * 100 * (128 + 128 + 4 + 4) + 2 * 4 * 128 * 4
+    assert cache.nbytes == 2 * 4 * 100 * (128 + 128 + 4 + 4)
     assert "dtype=int8" in repr(cache)
 
 

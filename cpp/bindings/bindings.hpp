@@ -21,7 +21,7 @@ py::object attention_ragged(py::handle query, py::handle key, py::handle value,
                             py::handle return_weights, py::handle return_lse, py::handle out,
                             py::handle threads);
 py::object attention_cached(py::handle query, py::handle key, py::handle value,
-                            py::handle key_scales, py::handle key_centers, py::handle value_scales,
+                            py::handle key_scales, py::handle value_scales,
                             py::handle pages, py::handle kv_len, py::handle mask,
                             py::handle is_causal, py::handle query_offset, py::handle window,
                             py::handle key_lengths, py::handle scale, py::handle softcap,
@@ -40,5 +40,8 @@ py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle thr
 // Lists of arrays, one for each part. True if the kernels can read them all as they are.
 bool are_states(const py::list& outputs, const py::list& lses);
 py::tuple merge_attention_states(const py::list& outputs, const py::list& lses);
+
+// Integers, scales, and whether all of them are finite.
+py::tuple round_rows(py::handle rows, bool rotates);
 
 }  // namespace regard

@@ -59,12 +59,12 @@ Shape set_shapes(AttentionCall& call, py::handle kv_len, const ArrayView* pages)
 }
 
 // An array whose first axis is batch entries, or pages, and whose second is heads.
-Operand stored_operand(const ArrayView& view, bool has_rows, bool has_columns, bool is_paged) {
+Operand stored_operand(const ArrayView& view, bool has_columns, bool is_paged) {
   Operand operand{};
   operand.data = const_cast<void*>(view.array.data());
   operand.element = view.element;
   operand.head_stride = view.strides[1];
-  if (has_rows) operand.row_stride = view.strides[2];
+  operand.row_stride = view.strides[2];
   if (has_columns) operand.column_stride = view.stride(1);
   (is_paged ? operand.page_stride : operand.batch_strides[0]) = view.strides[0];
   return operand;
@@ -115,7 +115,7 @@ void check_pages(const AttentionProblem& problem, py::ssize_t total) {
 }  // namespace
 
 py::object attention_cached(py::handle query, py::handle key, py::handle value,
-                            py::handle key_scales, py::handle key_centers, py::handle value_scales,
+                            py::handle key_scales, py::handle value_scales,
                             py::handle pages, py::handle kv_len, py::handle mask,
                             py::handle is_causal, py::handle query_offset, py::handle window,
                             py::handle key_lengths, py::handle scale, py::handle softcap,
@@ -127,7 +127,7 @@ py::object attention_cached(py::handle query, py::handle key, py::handle value,
   const bool wants_weights = flag_of("return_weights", return_weights);
   const bool wants_lse = flag_of("return_lse", return_lse);
   const bool is_paged = !pages.is_none(), is_int8 = call.key.element == Element::int8;
-  ArrayView table, scales_of_keys, centers, scales_of_values;
+  ArrayView table, scales_of_keys, scales_of_values;
   if (is_paged) table = pages_view(pages);
   const Shape batch = set_shapes(call, kv_len, is_paged ? &table : nullptr);
   if (is_int8 != (call.value.element == Element::int8))
@@ -137,7 +137,6 @@ py::object attention_cached(py::handle query, py::handle key, py::handle value,
     rows.pop_back();
     scales_of_keys = scales_view("key_scales", key_scales, rows);
     scales_of_values = scales_view("value_scales", value_scales, rows);
-    centers = scales_view("key_centers", key_centers, {batch[0], problem.kv_heads, problem.head_dim});
     for (const ArrayView* view : {&call.key, &call.value})
       if (view->stride(1) != 1 && view->size(1) > 1 && view->array.size() > 0)
         throw py::value_error(std::string(view->name) + " of int8 must have its columns side by side");
@@ -148,12 +147,11 @@ py::object attention_cached(py::handle query, py::handle key, py::handle value,
               batch, "batch axes", call.memory);
   call.set_mask(mask);
   call.set_results(out, wants_weights, wants_lse);
-  problem.key = stored_operand(call.key, true, true, is_paged);
-  problem.value = stored_operand(call.value, true, true, is_paged);
+  problem.key = stored_operand(call.key, true, is_paged);
+  problem.value = stored_operand(call.value, true, is_paged);
   if (is_int8) {
-    problem.key_scales = stored_operand(scales_of_keys, true, false, is_paged);
-    problem.key_centers = stored_operand(centers, false, true, false);
-    problem.value_scales = stored_operand(scales_of_values, true, false, is_paged);
+    problem.key_scales = stored_operand(scales_of_keys, false, is_paged);
+    problem.value_scales = stored_operand(scales_of_values, false, is_paged);
   }
   if (is_paged) {
     problem.pages.data = const_cast<void*>(table.array.data());

@@ -90,7 +90,6 @@ AttentionTask AttentionTasks::at(std::int64_t index) const {
   task.key = at(problem_.key, kv_head, first_key);
   task.value = at(problem_.value, kv_head, first_key);
   task.key_scales = static_cast<const float*>(at(problem_.key_scales, kv_head, 0));
-  task.key_centers = static_cast<const float*>(at(problem_.key_centers, kv_head, 0));
   task.value_scales = static_cast<const float*>(at(problem_.value_scales, kv_head, 0));
   task.pages = static_cast<const std::int32_t*>(batch.in(problem_.pages));
   task.mask = at(problem_.mask, head, first_query);

@@ -45,7 +45,6 @@ struct AttentionDecode {
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
     const KeyInterval keys = locate(problem, task, work);
     pack_decode_queries<Shape>(problem, task, work);
-    if (task.key_centers) score_decode_centers(problem, task.key_centers, work);
     start_state(work.state, kDecodeLanes<T>);
     work.is_fresh = true;
     start_state(work.total, kDecodeLanes<T>);

@@ -14,7 +14,10 @@ namespace {
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const AttentionTask& task,
                                          const DecodeWorkspace<T>& work) {
-  const T scale = query_scale<T>(problem);
+  const bool rotates = rotates_queries(problem);
+  T scale = query_scale<T>(problem);
+  // Integers that are read in place come times kByteOnTop.
+  if (rotates && decodes_keys_in_place<T>(problem)) scale *= T(1 / kByteOnTop);
   const std::int64_t group = problem.heads / problem.kv_heads;
   for (int row = 0; row < kDecodeRows; ++row) {
     T* to = work.queries + row * work.padded_head_dim;
@@ -26,25 +29,11 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
       using From = typename decltype(element)::Type;
       const From* from = static_cast<const From*>(task.query) + first;
       for (std::int64_t i = 0; i < problem.head_dim; ++i)
-        to[i] = static_cast<T>(widen(from[i * problem.query.column_stride])) * scale;
+        to[i] = static_cast<T>(widen(from[i * problem.query.column_stride]));
     });
+    if (rotates) rotate_row(to, problem.head_dim);
+    for (std::int64_t i = 0; i < problem.head_dim; ++i) to[i] *= scale;
   }
-}
-
-// What is taken from all keys of int8, multiplied beforehand. Where these are read in place, each comes
-// times kByteOnTop, which the queries undo.
-template <class T>
-REGARD_NOINLINE void score_decode_centers(const AttentionProblem& problem, const float* centers,
-                                          DecodeWorkspace<T>& work) {
-  Vec<T> sum[kDecodeRows]{};
-  for (std::int64_t d = 0; d < problem.head_dim; ++d)
-    for (int row = 0; row < work.rows; ++row)
-      sum[row] = fma(broadcast(work.queries[row * work.padded_head_dim + d]),
-                     broadcast(static_cast<T>(centers[d])), sum[row]);
-  for (int row = 0; row < work.rows; ++row) work.center_scores[row] = sum[row][0];
-  if (!decodes_keys_in_place<T>(problem)) return;
-  for (std::int64_t i = 0; i < work.rows * work.padded_head_dim; ++i)
-    work.queries[i] *= T(1 / kByteOnTop);
 }
 
 // scores[row][key] of kLanes keys: squares of keys and dimensions, transposed in registers.

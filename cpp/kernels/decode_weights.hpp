@@ -79,13 +79,12 @@ REGARD_NOINLINE void weigh_row(std::uint32_t steps, int row, DecodeWorkspace<T>&
   constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);
   T* scores = work.scores + row * kBlock;
   const T* bias = work.has_bias ? work.bias + row * kBlock : nullptr;
-  const Vec<T> center_score = broadcast(work.center_scores[row]);
   T block_sum = T(-0.0);
   for_steps<Shape>(steps, [&](int step) {
     bool exceeds = false;
     for (int i = step; i < step + kStep; i += kLanes<T>) {
       Vec<T> score = load<T>(scores + i);
-      if (work.key_scales) score = fma(score, load<T>(work.key_scales + i), center_score);
+      if (work.key_scales) score = score * load<T>(work.key_scales + i);
       if (work.softcap != T(0)) score = broadcast(work.softcap) * tanh_of_log2_units<T>(score);
       if (bias) {
         const Vec<T> added = load(bias + i), hidden = broadcast(-kInfinity<T>);

@@ -8,6 +8,7 @@
 #include "kernel_table.hpp"
 #include "matmul.hpp"
 #include "merge.hpp"
+#include "round_rows.hpp"
 #include "stages.hpp"
 
 namespace regard {
@@ -79,6 +80,7 @@ constexpr Kernels kernels_of() {
       Product::kDepth,
       stage_row<typename Shape::Element>,
       merge_rows<typename Shape::Element>,
+      round_rows,
       exp2_vectors<typename Shape::Element>,
       tanh_vectors<typename Shape::Element>,
       fma_rounds<Shape>,

@@ -6,9 +6,7 @@
 // taken away it leaves the steps of int8 to what tells keys apart (Zhang et al. 2024, SageAttention).
 // Query . mean returns to each score in float (int8_queries.hpp), so that nothing is lost but rounding.
 //
-// A rotation of queries and keys changes no product, and spreads a dimension that is far larger than the
-// others, which would take the steps from them, over all (Ashkboos et al. 2024, QuaRot). This one is a
-// Hadamard matrix: signs alone, sums and differences, the same whatever the numbers.
+// What is rotated is divided by the size of a group first, so that no sum overflows (hadamard.hpp).
 //
 // Rows follow each other without gaps but up to whole dwords, zeros behind the last up to a whole tile.
 //
@@ -18,6 +16,7 @@
 //             the keys, so that no difference overflows
 #pragma once
 
+#include "hadamard.hpp"
 #include "key_block.hpp"
 #include "mask_value.hpp"
 #include "pack.hpp"
@@ -35,23 +34,12 @@ REGARD_INLINE Mask<float> magnitude_bits(Vec<float> x) { return as_bits<float>(x
 
 REGARD_INLINE Mask<float> larger(Mask<float> a, Mask<float> b) { return a > b ? a : b; }
 
-// Dimensions are rotated in groups of so many: the largest power of two that divides head_dim.
-constexpr std::int64_t rotated_together(std::int64_t head_dim) { return head_dim & -head_dim; }
-
-// x = H x / group in each group of rows of [head_dim][stride], for a vector of lanes. H H is group times
-// the identity, so that a product of two rotated is 1 / group of what it was.
-REGARD_NOINLINE void rotate_lanes(float* x, std::int64_t stride, std::int64_t head_dim) {
-  const std::int64_t group = rotated_together(head_dim);
-  const Vec<float> share = broadcast(1.0f / static_cast<float>(group));
+// x = H x / group in each group of rows of [head_dim][stride], for a vector of lanes: a product of two such
+// is 1 / group of what it was.
+REGARD_NOINLINE void rotate_shares(float* x, std::int64_t stride, std::int64_t head_dim) {
+  const Vec<float> share = broadcast(1.0f / static_cast<float>(rotated_together(head_dim)));
   for (std::int64_t d = 0; d < head_dim; ++d) store(x + d * stride, load<float>(x + d * stride) * share);
-  for (std::int64_t half = 1; half < group; half *= 2)
-    for (std::int64_t first = 0; first < head_dim; first += 2 * half)
-      for (std::int64_t d = first; d < first + half; ++d) {
-        float *upper = x + d * stride, *lower = upper + half * stride;
-        const Vec<float> a = load<float>(upper), b = load<float>(lower);
-        store(upper, a + b);
-        store(lower, a - b);
-      }
+  rotate_lanes<float>(x, stride, head_dim);
 }
 
 // The rounding of numbers with one largest magnitude a lane.
@@ -148,7 +136,7 @@ struct QuantisedKeys {
       for (std::int64_t d = 0; d < problem.head_dim; ++d)
         store(head.lanes + d * kWidth,
               load<float>(head.lanes + d * kWidth) - broadcast(head.mean[d]));
-      rotate_lanes(head.lanes, kWidth, problem.head_dim);
+      rotate_shares(head.lanes, kWidth, problem.head_dim);
       const Int8Steps steps = steps_of(head.lanes, kWidth, problem.head_dim);
       const Mask<float> is_finite = steps.step == steps.step;
       Vec<float> sum{};  // of integers: exact

@@ -31,10 +31,10 @@ REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const Atte
     Vec<float> score{};
     for (std::int64_t d = 0; d < problem.head_dim; ++d)
       score = fma(load<float>(strip.queries + d * lanes + lane) * scale, broadcast(mean[d]), score);
-    rotate_lanes(strip.queries + lane, lanes, problem.head_dim);
+    rotate_shares(strip.queries + lane, lanes, problem.head_dim);
     const Int8Steps steps = steps_of(strip.queries + lane, lanes, problem.head_dim);
     store(strip.query_scale + lane, steps.step * group * scale);
-    store(strip.center_score + lane, score);
+    store(strip.mean_score + lane, score);
     store(inverses + lane, steps.inverse);
   }
 }

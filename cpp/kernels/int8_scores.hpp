@@ -1,6 +1,6 @@
 // Scores from queries and keys in int8:
 //
-//   score = query_scale[lane] key_scale[key] (sum over d of query[d][lane] key[key][d]) + center_score[lane]
+//   score = query_scale[lane] key_scale[key] (sum over d of query[d][lane] key[key][d]) + mean_score[lane]
 //
 // The sum is an integer, the same on every target and by either way:
 //
@@ -22,7 +22,7 @@ static_assert(127 * 127 * kMostInt8Dim < 1 << 24, "a float32 holds every sum");
 struct Int8Factors {
   const float* key_scales;
   const float* query_scale;
-  const float* center_score;
+  const float* mean_score;
 
   template <int kRows, int kVectors>
   REGARD_MEMBER void apply(Accumulators<float, kRows, kVectors>& acc) const {
@@ -32,7 +32,7 @@ struct Int8Factors {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
         const int lane = v * kLanes<float>;
-        acc[r][v] = fma(acc[r][v], key_scale * load(query_scale + lane), load(center_score + lane));
+        acc[r][v] = fma(acc[r][v], key_scale * load(query_scale + lane), load(mean_score + lane));
       }
     }
   }
@@ -40,7 +40,7 @@ struct Int8Factors {
 
 REGARD_INLINE Int8Factors factors_of(const AttentionTask& task, const Strip<float>& strip,
                                      std::int64_t key) {
-  return {task.int8_keys->scales + key, strip.query_scale, strip.center_score};
+  return {task.int8_keys->scales + key, strip.query_scale, strip.mean_score};
 }
 
 template <class Shape>

@@ -31,7 +31,7 @@ struct PlainScores {
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v)
-          acc[r][v] = fma(acc[r][v], broadcast(key_scales[r]), load(strip.center_score + v * kLanes<T>));
+          acc[r][v] = acc[r][v] * broadcast(key_scales[r]);
     }
   };
 
@@ -42,7 +42,6 @@ struct PlainScores {
   REGARD_INLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
                                   const Strip<T>& strip) {
     regard::pack_queries<Shape>(problem, task, strip);
-    if (task.key_centers) score_centers(task.key_centers, problem.head_dim, strip);
   }
 
   REGARD_INLINE void provide_keys(const AttentionProblem& problem, const AttentionTask& task,
@@ -67,17 +66,6 @@ struct PlainScores {
  private:
   REGARD_INLINE const T* scales_of(const KeyBlock<T>& block, std::int64_t k) {
     return block.key_scales ? block.key_scales + k : nullptr;
-  }
-
-  REGARD_NOINLINE void score_centers(const float* centers, std::int64_t head_dim,
-                                     const Strip<T>& strip) {
-    const int lanes = strip.vectors * kLanes<T>;
-    for (int lane = 0; lane < lanes; lane += kLanes<T>) {
-      Vec<T> sum{};
-      for (std::int64_t d = 0; d < head_dim; ++d)
-        sum = fma(load(strip.queries + d * lanes + lane), broadcast(static_cast<T>(centers[d])), sum);
-      store(strip.center_score + lane, sum);
-    }
   }
 };
 

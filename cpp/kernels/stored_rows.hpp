@@ -1,9 +1,9 @@
 // Keys or values of a task as they are stored: side by side or in pages, in any type whose values T
-// holds, or as int8 with a scale a row and, for keys, a center a column.
+// holds, or as int8 with a scale a row; such keys are rotated (hadamard.hpp).
 //
 // A product with rows of int8 is one with integers, and their scales come afterwards:
 //
-//   score  = scale[key] (sum over d of query[d] stored[key][d]) + (sum over d of query[d] center[d])
+//   score  = scale[key] (sum over d of rotated query[d] stored[key][d])
 //   output = sum over keys of (weight[key] scale[key]) stored[key]
 //
 // one multiplication a key and row instead of one or two an element. All kernels do the same operations
@@ -20,20 +20,18 @@ struct StoredRows {
   const Operand& operand;
   const void* data;
   const Operand& scale_operand;
-  const float* scales;   // null where rows are no int8
-  const float* centers;  // null where there are none
+  const float* scales;  // null where rows are no int8
   const std::int32_t* pages;
   std::int64_t page_rows;  // 0 where rows lie side by side
 };
 
 REGARD_INLINE StoredRows keys_of(const AttentionProblem& problem, const AttentionTask& task) {
-  return {problem.key,      task.key,   problem.key_scales, task.key_scales,
-          task.key_centers, task.pages, problem.page_rows};
+  return {problem.key, task.key, problem.key_scales, task.key_scales, task.pages, problem.page_rows};
 }
 
 REGARD_INLINE StoredRows values_of(const AttentionProblem& problem, const AttentionTask& task) {
-  return {problem.value, task.value, problem.value_scales, task.value_scales,
-          nullptr,       task.pages, problem.page_rows};
+  return {problem.value,      task.value, problem.value_scales,
+          task.value_scales, task.pages, problem.page_rows};
 }
 
 // Elements from the operand's first row.

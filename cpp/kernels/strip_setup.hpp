@@ -2,6 +2,7 @@
 #pragma once
 
 #include "elements.hpp"
+#include "hadamard.hpp"
 #include "mask_value.hpp"
 #include "online_softmax.hpp"
 #include "pack.hpp"
@@ -69,18 +70,31 @@ REGARD_INLINE T query_scale(const AttentionProblem& problem) {
   return nearest_finite<T>(factor);
 }
 
+// Keys of int8 are stored rotated, and meet queries that are.
+REGARD_INLINE bool rotates_queries(const AttentionProblem& problem) {
+  return problem.key.element == Element::int8;
+}
+
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
                                   const Strip<T>& strip) {
-  const T scale = query_scale<T>(problem);
+  const bool rotates = rotates_queries(problem);
+  const T scale = query_scale<T>(problem), first = rotates ? T(1) : scale;
+  const int lanes = strip.vectors * kLanes<T>;
   with_input_element<T>(problem.query.element, [&](auto element) {
     using From = typename decltype(element)::Type;
     const From* rows[Shape::kStripLanes];
     row_pointers(problem, problem.query, task.query, strip, 0, rows);
     rows_to_lanes<T>(rows, strip.rows, problem.query.column_stride, problem.head_dim,
-                     strip.queries, strip.vectors * kLanes<T>,
-                     [=](Vec<T> value) { return value * broadcast(scale); });
+                     strip.queries, lanes, [=](Vec<T> value) { return value * broadcast(first); });
   });
+  for (int lane = 0; rotates && lane < lanes; lane += kLanes<T>) {
+    rotate_lanes<T>(strip.queries + lane, lanes, problem.head_dim);
+    for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+      T* at = strip.queries + d * lanes + lane;
+      store(at, load<T>(at) * broadcast(scale));
+    }
+  }
 }
 
 // Asks for one of `parts` parts of the rows that a strip will write in the end, all of which would fill

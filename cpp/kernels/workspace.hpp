@@ -58,9 +58,7 @@ struct Strip {
   T* queries;              // [head_dim][lanes], times scale log2(e)
   // Where precision is int8 (int8_queries.hpp): each lane's factor of its query; null otherwise.
   T* query_scale;
-  // There, and where keys are stored as int8: its score of what was taken from all keys, their mean or
-  // center.
-  T* center_score;
+  T* mean_score;  // there: its score of what was taken from all keys, their mean
   T* output;               // [padded value_dim][lanes], relative to the reference
   SoftmaxState<T> state;
   T* block_sum;
@@ -160,8 +158,7 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
     --strips_left;
     strip.queries = take_elements(problem.head_dim * lanes);
     if (problem.precision == Precision::int8) strip.query_scale = take_elements(lanes);
-    if (problem.precision == Precision::int8 || problem.key.element == Element::int8)
-      strip.center_score = take_elements(lanes);
+    if (problem.precision == Precision::int8) strip.mean_score = take_elements(lanes);
     strip.output = take_elements(padded_value_dim * lanes);
     strip.state = take_state(lanes);
     strip.block_sum = take_elements(lanes);

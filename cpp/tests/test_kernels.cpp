@@ -8,6 +8,7 @@
 
 #include "../dispatch/matmul.hpp"
 #include "../dispatch/merge.hpp"
+#include "../dispatch/round_rows.hpp"
 #include "../dispatch/stage.hpp"
 #include "test_attention.hpp"
 #include "test_stored_rows.hpp"
@@ -231,6 +232,29 @@ void test_merge(std::int64_t parts, std::int64_t rows, std::int64_t columns) {
                     std::to_string(rows) + " x " + std::to_string(columns));
 }
 
+// Within half a step of each row, rotated by the definition: the signs in column i are the parities of
+// i & j. The last row is not finite.
+void test_rounding(std::int64_t rows, std::int64_t columns, bool rotates) {
+  Guarded<float> from(rows * columns), scales(rows);
+  Guarded<std::int8_t> to(rows * columns);
+  from.fill_normal(1);
+  from[rows * columns - 1] = NAN;
+  round_rows({from.data(), to.data(), scales.data(), rows, columns, rotates}, 2, kNoSignal);
+  const std::int64_t group = rotates ? columns & -columns : 1;
+  bool agrees = std::isnan(scales[rows - 1]);
+  for (std::int64_t i = 0; i < (rows - 1) * columns; ++i) {
+    const std::int64_t in_group = i % columns % group;
+    long double wanted = 0;
+    for (std::int64_t j = 0; j < group; ++j)
+      wanted += (__builtin_parityll(static_cast<unsigned long long>(in_group & j)) ? -1 : 1) *
+                static_cast<long double>(from[i - in_group + j]) / group;
+    const long double scale = scales[i / columns];
+    agrees &= std::fabs(to[i] * scale - wanted) <= 0.5001L * scale;
+    agrees &= std::fabs(wanted) <= 127.001L * scale;
+  }
+  check(agrees, "rounding " + std::to_string(rows) + " x " + std::to_string(columns));
+}
+
 template <class T>
 void test_all() {
   test_exp2<T>(1.25);
@@ -255,6 +279,9 @@ int main() {
     set_target(row.target->name);
     test_all<float>();
     test_all<double>();
+    for (const bool rotates : {false, true})
+      for (const std::int64_t columns : {1, 7, 24, 64, 128}) test_rounding(5, columns, rotates);
+    test_rounding(2000, 96, true);
     test_stored_rows();
   }
   std::printf("%d passed, %d failed\n", passed, failed);

@@ -70,12 +70,15 @@ def test_the_oracle_writes_the_text(exact, text):
     assert np.array_equal(picks(exact), text[4:])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
-def test_greedy_text_and_logits(dtype, model, text, exact, smollm2, record_property):
+@pytest.mark.parametrize(
+    ("dtype", "prompt"),
+    [("float32", 4), ("float16", 4), ("bfloat16", 4), *(("int8", n) for n in (1, 2, 4, 16, 68))],
+)
+def test_greedy_text_and_logits(dtype, prompt, model, text, exact, smollm2, record_property):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
     caches = model.caches(dtype=dtype)
-    logits = replay(model, text, caches=caches)
+    logits = replay(model, text, prompt, caches)
     differ = np.flatnonzero(picks(logits) != text[4:])
     record_property("first difference", int(differ[0]) if differ.size else None)
     if dtype in ("float32", "float16"):

@@ -30,7 +30,7 @@ def attend(
     options["query_offset"] = lengths - query.shape[-2] if query_offset is None else query_offset
     options["key_lengths"] = None if content.is_uniform else lengths
     if isinstance(content, PagedContent):
-        rows, options["pages"], centers = content.pool.rows, content.table, content.centers
+        rows, options["pages"] = content.pool.rows, content.table
     else:
-        rows, centers = content.slots.rows, content.slots.centers
-    return _call.attention(query, rows, content.longest, mask, centers=centers, **options)
+        rows = content.slots.rows
+    return _call.attention(query, rows, content.longest, mask, **options)

@@ -60,9 +60,8 @@ class Content:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all slots and of the centers."""
-        centers = self.slots.centers
-        return self.slots.rows.nbytes + (0 if centers is None else centers.nbytes)
+        """Bytes of all slots."""
+        return self.slots.rows.nbytes
 
     @property
     def is_writable(self) -> bool:
@@ -73,13 +72,11 @@ class Content:
         """Store the first `counts` of the new tokens, at most `most`."""
         after = self.lengths + counts
         room = self.geometry.slots_for(self.room, int(after.max()), most)
-        rows, centers = Rows(keys, values), self.slots.centers
-        if centers is not None:
-            rows, centers = quantised(keys, values, self.lengths, counts, centers)
+        rows = Rows(keys, values)
+        if self.geometry.is_quantised:
+            rows = quantised(keys, values, counts)
         self._make_own(room)
         self._write(rows, after)
-        if self.slots.centers is not None:
-            self.slots.centers[...] = centers
         first = self.first
         if self.geometry.window is not None:
             first = np.maximum(first, after - self.geometry.ring(room))

@@ -37,9 +37,7 @@ class FileSlots:
         access = mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ
         self._map = mmap.mmap(descriptor, 0, access=access)
         regions, _ = _header.regions(geometry, slots)
-        arrays = [self._view(*region) for region in regions]
-        self.centers: Array | None = arrays.pop() if geometry.is_quantised else None
-        self.rows = Rows(*arrays)
+        self.rows = Rows(*(self._view(*region) for region in regions))
         self._release = finalize(self, os.close, descriptor)
 
     def _view(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

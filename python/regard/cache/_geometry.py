@@ -35,7 +35,7 @@ class Geometry:
 
     @property
     def is_quantised(self) -> bool:
-        """Whether rows have scales, and keys a center."""
+        """Whether rows have scales, and keys are rotated."""
         return self.dtype == np.int8
 
     def ring(self, slots: int) -> int:

@@ -3,8 +3,8 @@
 All numbers are little-endian. At 0 the description, which never changes; at 512 two records of how
 long each entry is. A record is written where the older one lies, after the data that it speaks of,
 so that whoever dies in between leaves the other. Keys follow at the next multiple of 4096, then the
-values; with int8, the scales of the keys' rows and of the values', and the centers. Each begins at
-the next multiple of its element's size.
+values; with int8, the scales of the keys' rows and of the values'. Each begins at the next multiple
+of its element's size.
 
 Version 1 has no int8 and no field `scheme`. It is read, and written where nothing more is needed,
 so that an older regard can read the file too.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard.cache._geometry import STORED_TYPES, Geometry, stored_type
-from regard.cache._rows import SCALE_TYPE, Rows
+from regard.cache._rows import Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,8 +33,8 @@ MAGIC = b"regardKV"
 # slots, window, sink_tokens, capacity, where -1 is None; from version 2 on, scheme.
 _DESCRIPTIONS = {1: struct.Struct("<8sII16s8q"), 2: struct.Struct("<8sII16s9q")}
 _START = struct.Struct("<8sII")
-# How 8 bits are meant: a float32 scale for each row, and a float32 center for each head's keys.
-_ROW_SCALES_AND_CENTERS = 1
+# How 8 bits are meant: a float32 scale for each row, and keys rotated.
+_ROW_SCALES_OF_ROTATED = 1
 _RECORDS = 512
 _RECORD = struct.Struct("<QI4x")  # which of all, checksum of this and of the lengths
 
@@ -53,7 +53,7 @@ def describe(geometry: Geometry, slots: int) -> bytes:
     ]
     name, version = geometry.dtype.name.encode(), 1
     if geometry.is_quantised:
-        version, numbers = 2, [*numbers, _ROW_SCALES_AND_CENTERS]
+        version, numbers = 2, [*numbers, _ROW_SCALES_OF_ROTATED]
     layout = _DESCRIPTIONS[version]
     checksum = zlib.crc32(layout.pack(MAGIC, version, 0, name, *numbers))
     return layout.pack(MAGIC, version, checksum, name, *numbers)
@@ -82,7 +82,7 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, int]:
     possible = min(batch, kv_heads, head_dim, value_dim) >= 1 and min(slots, sink_tokens) >= 0
     possible &= min(window, capacity) >= -1 and window != 0 and text in STORED_TYPES
     possible &= (window > 0 or sink_tokens == 0) and capacity in (-1, slots)
-    possible &= scheme == ([_ROW_SCALES_AND_CENTERS] if text == "int8" else [])
+    possible &= scheme == ([_ROW_SCALES_OF_ROTATED] if text == "int8" else [])
     if not possible:
         raise ValueError(f"{path} is damaged: its description is {text} {numbers}")
     geometry = Geometry(
@@ -109,12 +109,9 @@ def record_offset(batch: int, number: int) -> int:
 
 
 def regions(geometry: Geometry, slots: int) -> tuple[list[Region], int]:
-    """Return offset, shape and type of all arrays, the centers last, and where the file ends."""
-    forms = Rows.forms(geometry, geometry.batch, slots)
-    if geometry.is_quantised:
-        forms.append(((geometry.batch, geometry.kv_heads, geometry.head_dim), SCALE_TYPE))
+    """Return offset, shape and type of all arrays, and where the file ends."""
     found, end = [], data_offset(geometry.batch)
-    for shape, dtype in forms:
+    for shape, dtype in Rows.forms(geometry, geometry.batch, slots):
         start = -(-end // dtype.itemsize) * dtype.itemsize
         found.append((start, shape, dtype))
         end = start + math.prod(shape) * dtype.itemsize

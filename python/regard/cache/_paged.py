@@ -9,7 +9,7 @@ import numpy as np
 
 from regard.cache._pool import Pool
 from regard.cache._quantise import quantised
-from regard.cache._rows import Rows, new_centers
+from regard.cache._rows import Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,6 @@ class PagedContent:
         self.geometry = geometry
         self.page_size = geometry.page_size
         self.pool = Pool(geometry)
-        self.centers = new_centers(geometry)  # never changed in place: forks share it
         self._table = np.zeros((geometry.batch, 0), np.int32)
         self._set_lengths(np.zeros(geometry.batch, np.int64))
 
@@ -44,9 +43,8 @@ class PagedContent:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pool's pages, of the table and of the centers."""
-        centers = 0 if self.centers is None else self.centers.nbytes
-        return self.pool.nbytes + self._table.nbytes + centers
+        """Bytes of the pool's pages and of the table."""
+        return self.pool.nbytes + self._table.nbytes
 
     @property
     def table(self) -> Array:
@@ -60,9 +58,9 @@ class PagedContent:
         """Store the first `counts` of the new tokens, at most `most`."""
         after = self.lengths + counts
         self.geometry.check_capacity(int(after.max()), most)
-        rows, centers = Rows(keys, values), self.centers
-        if centers is not None:
-            rows, centers = quantised(keys, values, self.lengths, counts, centers)
+        rows = Rows(keys, values)
+        if self.geometry.is_quantised:
+            rows = quantised(keys, values, counts)
         with self.pool.lock:
             self._extend(self.lengths.tolist(), after.tolist())
             try:
@@ -71,7 +69,6 @@ class PagedContent:
                 behind = self._pages(self._pages_for(self.lengths), self._pages_for(after))
                 self.pool.give_back(behind)
                 raise
-        self.centers = centers
         self._set_lengths(after)
 
     def _extend(self, lengths: list[int], after: list[int]) -> None:
@@ -152,8 +149,6 @@ class PagedContent:
         self.geometry = replace(self.geometry, batch=len(chosen))
         self._table = table
         self._set_lengths(lengths)
-        if self.centers is not None:
-            self.centers = self.centers[chosen]
 
     def fork(self) -> PagedContent:
         """Return another content of the same pages."""

@@ -47,7 +47,7 @@ class Readable:
     def nbytes(self) -> int:
         """Bytes of the room for keys and values, used or not; forks count what they share.
 
-        Scales, centers and tables are counted too. Pages count from their first use on, also when
+        Scales and tables are counted too. Pages count from their first use on, also when
         they have been given back and wait to be used again.
         """
         return self._opened().nbytes

@@ -23,7 +23,8 @@ SCALE_TYPE = np.dtype(np.float32)
 class Rows:
     """A row of numbers for each head and slot of each batch entry, or of each page.
 
-    Where numbers are stored in 8 bits, each row has a scale that they are multiplied by.
+    Where numbers are stored in 8 bits, each row has a scale that they are multiplied by, and keys
+    are rotated: see `_quantise.py`.
     """
 
     __slots__ = ("arrays",)
@@ -78,13 +79,3 @@ class Rows:
         """Write the same part of every array."""
         for array, new in zip(self.arrays, rows.arrays, strict=True):
             array[where] = new
-
-
-def new_centers(geometry: Geometry) -> Array | None:
-    """Return the centers of empty entries, shape (batch, kv_heads, head_dim), where there are any.
-
-    They are what each entry's keys are stored as the distance from.
-    """
-    if not geometry.is_quantised:
-        return None
-    return np.zeros((geometry.batch, geometry.kv_heads, geometry.head_dim), SCALE_TYPE)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from regard.cache._rows import Rows, new_centers
+from regard.cache._rows import Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +23,6 @@ class Slots(Protocol):
     """
 
     rows: Rows
-    centers: Array | None
     is_writable: bool
     path: str | None
 
@@ -54,15 +53,12 @@ class MemorySlots:
 
     def __init__(self, geometry: Geometry, slots: int) -> None:
         self.rows = Rows.made(geometry, geometry.batch, slots, np.empty)
-        self.centers = new_centers(geometry)
 
     @classmethod
     def copy_of(cls, other: Slots, geometry: Geometry) -> MemorySlots:
         """Return the same slots with the same content."""
         copy = cls(geometry, other.rows.key.shape[2])
         copy.rows.put(..., other.rows)
-        if copy.centers is not None:
-            copy.centers[...] = other.centers
         return copy
 
     def commit(self, lengths: Array, first: Array) -> None:
@@ -107,6 +103,4 @@ def copy_tokens(
                     at = slot + place - position
                     found = source.rows.part(np.s_[entry, :, at : at + n])
                     target.rows.put(np.s_[to, :, to_slot : to_slot + n], found)
-    if target.centers is not None and source.centers is not None:
-        target.centers[...] = source.centers[[entry for entry, _, _ in entries]]
     return kept

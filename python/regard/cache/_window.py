@@ -54,7 +54,6 @@ def attend(
             slots.rows.part(np.s_[:, :, stretch.slots]),
             stretch.slots.stop - stretch.slots.start,
             _columns(seen, stretch),
-            centers=slots.centers,
             is_causal=is_causal,
             query_offset=_one_or_each(stretch.offsets),
             window=stretch.window,
