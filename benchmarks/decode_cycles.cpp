@@ -1,0 +1,94 @@
+// Cycles of a decode's two products for every 16 numbers of keys and of values, which lie in L1 (L2 for
+// float32):
+//
+//   g++ -std=c++17 -O3 -ffp-contract=off -march=x86-64-v4 -Icpp benchmarks/decode_cycles.cpp -o cycles
+//   taskset -c 0 ./cycles
+#define REGARD_VECTOR_BYTES 64
+#include <x86intrin.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "kernels/attention_decode.hpp"
+
+using namespace regard;
+
+namespace {
+
+using Shape = TileShape<float, 8, 3, 32>;  // targets/x86_v4.cpp
+constexpr int kDim = 128, kKeys = Shape::kBlockKeys, kVectors = kKeys * kDim / kLanes<float>;
+
+// Multiplications that wait for each other take three cycles each.
+double cycles_of_a_tick() {
+  double most = 0;
+  for (int turn = 0; turn < 20; ++turn) {
+    const unsigned long long begin = __rdtsc();
+    long x = 1;
+    for (int i = 0; i < 200000; ++i)
+      asm volatile("imul %0, %0\n imul %0, %0\n imul %0, %0\n imul %0, %0" : "+r"(x));
+    most = std::max(most, 2400000.0 / static_cast<double>(__rdtsc() - begin));
+  }
+  return most;
+}
+
+template <class Body>
+double median_ticks(Body body) {
+  std::vector<double> ticks;
+  for (int i = 0; i < 4000; ++i) {
+    const unsigned long long begin = __rdtsc();
+    body();
+    ticks.push_back(static_cast<double>(__rdtsc() - begin));
+  }
+  std::nth_element(ticks.begin(), ticks.begin() + 2000, ticks.end());
+  return ticks[2000];
+}
+
+template <class Stored>
+DecodeBlock<Shape> block_of(Element element) {
+  static Stored keys[kKeys * kDim], values[kKeys * kDim];
+  DecodeBlock<Shape> block{};
+  block.count = kKeys;
+  block.key_element = block.value_element = element;
+  block.key_stride = block.value_stride = kDim;
+  for (int step = 0; step < DecodeBlock<Shape>::kSteps; ++step) {
+    block.keys[step] = keys + step * kDecodeStep<Shape> * kDim;
+    block.values[step] = values + step * kDecodeStep<Shape> * kDim;
+  }
+  return block;
+}
+
+}  // namespace
+
+int main() {
+  static float queries[kDecodeRows * kDim], scores[kDecodeRows * kKeys], output[kDecodeRows * kDim];
+  DecodeWorkspace<float> work{};
+  work.padded_head_dim = work.padded_value_dim = kDim;
+  work.queries = queries;
+  work.scores = scores;
+  work.output = output;
+  work.seen = {0, kKeys};
+  constexpr std::uint32_t kAllSteps = (1u << DecodeBlock<Shape>::kSteps) - 1;
+  const struct {
+    const char* name;
+    DecodeBlock<Shape> block;
+  } kinds[] = {{"float32", block_of<float>(Element::float32)},
+               {"float16", block_of<Float16>(Element::float16)},
+               {"int8", block_of<std::int8_t>(Element::int8)}};
+  const double cycles = cycles_of_a_tick() / kVectors;
+  std::printf("rows  stored   scores  values\n");
+  for (const int rows : {1, 4, 8})
+    for (const auto& kind : kinds) {
+      work.rows = rows;
+      const double of_scores = median_ticks([&] {
+        Ahead ahead;
+        score_steps<Shape>(kind.block, kAllSteps, work, ahead);
+      });
+      const double of_values = median_ticks([&] {
+        Ahead ahead;
+        work.is_fresh = true;
+        add_decode_values<Shape>(kind.block, kAllSteps, 0, work, ahead);
+      });
+      std::printf("%4d  %-8s %6.2f  %6.2f\n", rows, kind.name, of_scores * cycles, of_values * cycles);
+    }
+}
