@@ -2,6 +2,7 @@
 // pages) or, where columns are apart or do not fill vectors, over copies.
 #pragma once
 
+#include "../simd/lane_parts.hpp"
 #include "decode_ahead.hpp"
 #include "decode_block.hpp"
 #include "decode_rows.hpp"
@@ -66,34 +67,37 @@ REGARD_NOINLINE void score_keys(const From* const* keys, std::int64_t padded_hea
   for (int r = 0; r < kRows; ++r) store(scores + r * score_stride, acc[r]);
 }
 
-template <class Body>
-REGARD_INLINE void for_bytes(Body body) {
+template <int kCount, class Body>
+REGARD_INLINE void for_parts(Body body) {
   body(Constant<0>{});
   body(Constant<1>{});
-  body(Constant<2>{});
-  body(Constant<3>{});
+  if constexpr (kCount == 4) {
+    body(Constant<2>{});
+    body(Constant<3>{});
+  }
 }
 
-// A vector of keys of int8: their rows and scores.
-struct Int8KeyVector {
-  const std::int8_t* rows[kLanes<float>];
+// A vector of keys of 16 or 8 bits: their rows and scores.
+template <class From>
+struct NarrowKeys {
+  const From* rows[kLanes<float>];
   float* scores;
 };
 
-// score_keys of int8, whose squares have four dimensions a lane. Two vectors of keys at a time: the sum
-// of one would wait for itself.
-template <int kRows>
-REGARD_NOINLINE void score_int8_keys(const Int8KeyVector (&keys)[2], std::int64_t head_dim,
-                                          const float* queries, std::ptrdiff_t score_stride,
-                                          Ahead& ahead) {
-  constexpr int kWidth = kLanes<float>;
-  constexpr int kQuartersAsked = kAheadOfScores<std::int8_t> * 2 * kWidth * 4 / kLineBytes;
+// score_keys of narrow numbers, whose squares have two or four dimensions a lane. Two vectors of keys at
+// a time: the sum of one would wait for itself.
+template <int kRows, class From>
+REGARD_NOINLINE void score_narrow_keys(const NarrowKeys<From> (&keys)[2], std::int64_t head_dim,
+                                       const float* queries, std::ptrdiff_t score_stride,
+                                       Ahead& ahead) {
+  constexpr int kWidth = kLanes<float>, kParts = kLaneParts<From>;
+  constexpr int kQuartersAsked = kAheadOfScores<From> * 2 * kWidth * 4 / kLineBytes;
   Vec<float> acc[2][kRows];
 #pragma GCC unroll 2
   for (int v = 0; v < 2; ++v)
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<float>{};
-  for (std::int64_t d = 0; d < head_dim; d += 4 * kWidth) {
+  for (std::int64_t d = 0; d < head_dim; d += kParts * kWidth) {
     Mask<float> dims[2][kWidth];
     for (int v = 0; v < 2; ++v) {
       Vec<float> square[kWidth];
@@ -102,17 +106,16 @@ REGARD_NOINLINE void score_int8_keys(const Int8KeyVector (&keys)[2], std::int64_
         square[i] = load(reinterpret_cast<const float*>(keys[v].rows[i] + d));
       transpose<float>(square);
 #pragma GCC unroll 16
-      for (int i = 0; i < kWidth; ++i) dims[v][i] = as_bits<float>(square[i]);
+      for (int i = 0; i < kWidth; ++i) dims[v][i] = parts_of<From>(as_bits<float>(square[i]));
     }
     AskedLine asked = ahead.go_on();
     for (int i = 0; i < kWidth; ++i) {
       ahead.ask_quarters<kQuartersAsked>(i, asked);
-      for_bytes([&](auto byte) {
-        const std::int64_t column = d + 4 * i + byte.value;
+      for_parts<kParts>([&](auto part) {
+        const std::int64_t column = d + kParts * i + part.value;
 #pragma GCC unroll 2
         for (int v = 0; v < 2; ++v) {
-          const Vec<float> key =
-              __builtin_convertvector(byte_on_top<byte.value>(dims[v][i]), Vec<float>);
+          const Vec<float> key = part_of<From, part.value>(dims[v][i]);
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r)
             acc[v][r] = fma(key, broadcast(queries[r * head_dim + column]), acc[v][r]);
@@ -127,21 +130,21 @@ REGARD_NOINLINE void score_int8_keys(const Int8KeyVector (&keys)[2], std::int64_
     for (int r = 0; r < kRows; ++r) store(keys[v].scores + r * score_stride, acc[v][r]);
 }
 
-template <class Shape, int kRows>
-REGARD_NOINLINE void score_int8_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
-                                           const DecodeWorkspace<float>& work, Ahead& ahead) {
+template <class Shape, int kRows, class From>
+REGARD_NOINLINE void score_narrow_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
+                                        const DecodeWorkspace<float>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
-  Int8KeyVector keys[2];
+  NarrowKeys<From> keys[2];
   int waiting = 0;
   const auto score = [&] {
-    score_int8_keys<kRows>(keys, work.padded_head_dim, work.queries, kBlock, ahead);
+    score_narrow_keys<kRows>(keys, work.padded_head_dim, work.queries, kBlock, ahead);
     waiting = 0;
   };
   for_steps<Shape>(steps, [&](int begin) {
-    const auto* first = static_cast<const std::int8_t*>(block.keys[begin / kStep]);
+    const From* first = static_cast<const From*>(block.keys[begin / kStep]);
     const int last = block.count - begin - 1;
     for (int k = 0; k < kStep; k += kLanes<float>) {
-      Int8KeyVector& vector = keys[waiting++];
+      NarrowKeys<From>& vector = keys[waiting++];
       vector.scores = work.scores + begin + k;
       // Lanes beyond the block repeat its last key: they are hidden.
       for (int i = 0; i < kLanes<float>; ++i)
@@ -155,29 +158,41 @@ REGARD_NOINLINE void score_int8_steps(const DecodeBlock<Shape>& block, std::uint
   }
 }
 
+template <class Shape, int kRows, class From, class T = typename Shape::Element>
+REGARD_NOINLINE void score_plain_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
+                                       const DecodeWorkspace<T>& work, Ahead& ahead) {
+  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+  for_steps<Shape>(steps, [&](int begin) {
+    const From* first = static_cast<const From*>(block.keys[begin / kStep]);
+    const int last = block.count - begin - 1;
+    for (int k = 0; k < kStep; k += kLanes<T>) {
+      // Lanes beyond the block repeat its last key: they are hidden.
+      const From* keys[kLanes<T>];
+      for (int i = 0; i < kLanes<T>; ++i)
+        keys[i] = first + (k + i < last ? k + i : last) * block.key_stride;
+      score_keys<T, kRows>(keys, work.padded_head_dim, work.queries, work.scores + begin + k, kBlock,
+                           ahead);
+    }
+  });
+}
+
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
                                  const DecodeWorkspace<T>& work, Ahead& ahead) {
-  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
   for_rows(work.rows, [&](auto rows) {
+    constexpr int kRows = decltype(rows)::value;
     if constexpr (sizeof(T) == 4) {
+      // Always a whole number of squares: others are copied.
       if (block.key_element == Element::int8)
-        return score_int8_steps<Shape, rows.value>(block, steps, work, ahead);
+        return score_narrow_steps<Shape, kRows, std::int8_t>(block, steps, work, ahead);
     }
     with_input_element<T>(block.key_element, [&](auto element) {
       using From = typename decltype(element)::Type;
-      for_steps<Shape>(steps, [&](int begin) {
-        const From* first = static_cast<const From*>(block.keys[begin / kStep]);
-        const int last = block.count - begin - 1;
-        for (int k = 0; k < kStep; k += kLanes<T>) {
-          // Lanes beyond the block repeat its last key: they are hidden.
-          const From* keys[kLanes<T>];
-          for (int i = 0; i < kLanes<T>; ++i)
-            keys[i] = first + (k + i < last ? k + i : last) * block.key_stride;
-          score_keys<T, rows.value>(keys, work.padded_head_dim, work.queries,
-                                    work.scores + begin + k, kBlock, ahead);
-        }
-      });
+      if constexpr (sizeof(T) == 4 && sizeof(From) == 2) {
+        if (work.padded_head_dim % (kLaneParts<From> * kLanes<T>) == 0)
+          return score_narrow_steps<Shape, kRows, From>(block, steps, work, ahead);
+      }
+      score_plain_steps<Shape, kRows, From>(block, steps, work, ahead);
     });
   });
 }

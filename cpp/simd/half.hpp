@@ -110,30 +110,6 @@ REGARD_INLINE Vec<float> load_bytes(const std::int8_t* from) {
 }
 #endif
 
-// Byte kByte of every lane as an integer times kByteOnTop: its top byte, with zeros below.
-constexpr double kByteOnTop = 1 << 24;
-
-template <int kByte>
-REGARD_INLINE Mask<float> byte_on_top(Mask<float> lanes) {
-  constexpr auto kTop = static_cast<std::int32_t>(0xff000000u);
-  if constexpr (kByte == 3) return lanes & kTop;
-#if REGARD_VECTOR_BYTES >= 32
-  // One shuffle, where shifts are two: of 16 bytes, and 0x80 for a zero.
-  constexpr int kZeros = 0x808080;
-  const __m128i from = _mm_setr_epi32(kByte << 24 | kZeros, (kByte + 4) << 24 | kZeros,
-                                      (kByte + 8) << 24 | kZeros, (kByte + 12) << 24 | kZeros);
-#if REGARD_VECTOR_BYTES == 64
-  return reinterpret_cast<Mask<float>>(_mm512_shuffle_epi8(
-      reinterpret_cast<__m512i>(lanes), _mm512_maskz_broadcast_i32x4(0xffff, from)));
-#else
-  return reinterpret_cast<Mask<float>>(
-      _mm256_shuffle_epi8(reinterpret_cast<__m256i>(lanes), _mm256_broadcastsi128_si256(from)));
-#endif
-#else
-  return (lanes << (24 - 8 * kByte)) & kTop;
-#endif
-}
-
 #if REGARD_VECTOR_BYTES == 64
 REGARD_INLINE Vec<float> load_halves(const Float16* from) {
   return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));

@@ -1,0 +1,70 @@
+// Lanes of 32 bits that hold two numbers of 16 bits each, or four of 8: rows of narrow numbers are
+// transposed as if they were float32, and taken apart afterwards.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "half.hpp"
+
+namespace regard {
+namespace {
+
+template <class From>
+constexpr int kLaneParts = 4 / static_cast<int>(sizeof(From));
+
+// Byte kByte of every lane as an integer times kByteOnTop: its top byte, with zeros below.
+constexpr double kByteOnTop = 1 << 24;
+
+template <int kByte>
+REGARD_INLINE Mask<float> byte_on_top(Mask<float> lanes) {
+  constexpr auto kTop = static_cast<std::int32_t>(0xff000000u);
+  if constexpr (kByte == 3) return lanes & kTop;
+#if REGARD_VECTOR_BYTES >= 32
+  // One shuffle, where shifts are two: of 16 bytes, and 0x80 for a zero.
+  constexpr int kZeros = 0x808080;
+  const __m128i from = _mm_setr_epi32(kByte << 24 | kZeros, (kByte + 4) << 24 | kZeros,
+                                      (kByte + 8) << 24 | kZeros, (kByte + 12) << 24 | kZeros);
+#if REGARD_VECTOR_BYTES == 64
+  return reinterpret_cast<Mask<float>>(_mm512_shuffle_epi8(
+      reinterpret_cast<__m512i>(lanes), _mm512_maskz_broadcast_i32x4(0xffff, from)));
+#else
+  return reinterpret_cast<Mask<float>>(
+      _mm256_shuffle_epi8(reinterpret_cast<__m256i>(lanes), _mm256_broadcastsi128_si256(from)));
+#endif
+#else
+  return (lanes << (24 - 8 * kByte)) & kTop;
+#endif
+}
+
+// All first halves, then all second ones.
+template <std::size_t... kPart>
+REGARD_INLINE Mask<float> halves_together(Mask<float> lanes, std::index_sequence<kPart...>) {
+  typedef std::uint16_t Halves __attribute__((vector_size(kVectorBytes)));
+  constexpr std::size_t kLast = 2 * static_cast<std::size_t>(kLanes<float>) - 1;
+  const Halves halves = reinterpret_cast<Halves>(lanes);
+  return reinterpret_cast<Mask<float>>(__builtin_shufflevector(
+      halves, halves, static_cast<int>(2 * kPart % (kLast + 1) + 2 * kPart / (kLast + 1))...));
+}
+
+// What `part_of` takes parts of.
+template <class From>
+REGARD_INLINE Mask<float> parts_of(Mask<float> lanes) {
+  if constexpr (!std::is_same_v<From, Float16>) return lanes;
+  return halves_together(lanes, std::make_index_sequence<2 * kLanes<float>>());
+}
+
+// Part kPart of every lane as a float32; int8 times kByteOnTop.
+template <class From, int kPart>
+REGARD_INLINE Vec<float> part_of(const Mask<float>& parts) {
+  if constexpr (sizeof(From) == 1) {
+    return __builtin_convertvector(byte_on_top<kPart>(parts), Vec<float>);
+  } else if constexpr (std::is_same_v<From, BFloat16>) {
+    return reinterpret_cast<Vec<float>>(kPart == 0 ? parts << 16 : parts & -65536);
+  } else {
+    return load_as<float>(reinterpret_cast<const From*>(&parts) + kPart * kLanes<float>);
+  }
+}
+
+}  // namespace
+}  // namespace regard
