@@ -71,6 +71,21 @@ def test_bits_do_not_depend_on_how_queries_come(dtype, target):
                 assert_same_bits(some, want[:, :, start:stop])
 
 
+@pytest.mark.parametrize("power", [-90, -60, 60, 80, 100, 114])
+def test_large_keys_and_small_queries(power, target):
+    """And the other way round; scores are ordinary."""
+    cache = regard.KVCache(1, 1, 64, dtype="int8")
+    key, value = normal(0, 2, 1, 1, 50, 64, dtype=np.float32)
+    cache.append(key * np.float32(2.0**power), value)
+    query = normal(1, 1, 1, 30, 64, dtype=np.float32) * np.float32(2.0**-power)
+    want = cache.attend(query, is_causal=False, return_lse=True)
+    for i in range(30):
+        one = cache.attend(query[:, :, i : i + 1], is_causal=False, return_lse=True)
+        assert_same_bits(one, (want[0][:, :, i : i + 1], want[1][:, :, i : i + 1]))
+    exact = expected(meeting(query), *(array.astype(np.float32) for array in held(cache)))
+    assert_matches(exact, output=want[0], lse=want[1])
+
+
 def test_short_queries_are_rounded_once(half, target):
     """The result has the query's type; arithmetic is float32."""
     cache = regard.KVCache(2, 2, 8, 5, dtype="int8")

@@ -44,6 +44,21 @@ def test_answers_are_those_of_a_mask(window, sink_tokens, appends, options, dtyp
         )
 
 
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 9])
+def test_queries_anywhere_with_a_mask(length, target):
+    """Before the sink tokens are there too, and beyond all keys."""
+    sizes = {"window": 3, "sink_tokens": 4}
+    cache = regard.KVCache(2, 2, 8, 5, **sizes)
+    model = Model(2, 2, 8, 5, np.float32, **sizes)
+    key, value = tokens(0, 2, length)
+    cache.append(key, value)
+    model.append(key, value)
+    mask = normal(1, 2, length) > 0
+    for offset in (max(length - 2, 0), length, length + 3, 40):
+        query = normal(2, 2, 4, 2, 8, dtype=np.float32)
+        assert_answers(cache, model, query, mask=mask, query_offset=offset)
+
+
 @pytest.mark.parametrize(("window", "sink_tokens", "appends"), CASES)
 def test_types(window, sink_tokens, appends, half, target):
     """What is stored in 16 bits is rounded once, and not again by the join."""

@@ -298,6 +298,23 @@ def test_a_call_that_fails_leaves_the_cache(call, error, message):
     np.testing.assert_allclose(layer(x[:, 3:], cache=cache), wanted, rtol=0, atol=4e-6)
 
 
+def test_a_call_that_is_interrupted_leaves_the_cache(monkeypatch):
+    """Also when all but the output's projection is done."""
+    layer = MultiHeadAttention(32, 4, is_causal=True, rng=1)
+    x = normal((2, 4, 32))
+    cache = ArrayCache(2, 4, 8)
+    layer(x[:, :3], cache=cache)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(layer._projections), "joined", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            layer(x[:, 3:], cache=cache)
+    assert cache.lengths.tolist() == [3, 3]
+
+
 def test_dynamic_scaling_beside_a_cache():
     layer = MultiHeadAttention(16, 2, rotary={"scaling": DYNAMIC}, is_causal=True, rng=0)
     cache = ArrayCache(1, 2, 8)

@@ -1,6 +1,5 @@
 #include "attention_options.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 #include "arguments.hpp"

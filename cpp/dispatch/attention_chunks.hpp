@@ -1,4 +1,5 @@
-// Decoding where threads outnumber key heads: they share the keys of one head.
+// Decoding where there are few key heads, and not a whole number of them for each thread: threads share the
+// keys of one head.
 #pragma once
 
 #include "attention_tasks.hpp"

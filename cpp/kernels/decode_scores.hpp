@@ -12,13 +12,23 @@
 namespace regard {
 namespace {
 
+// Integers that are read in place come times kByteOnTop, and queries make up for it: before the product,
+// or, where they are so small that they would not be normal numbers any more, behind it.
+template <class T>
+REGARD_NOINLINE T undo_byte_on_top(T* query, std::int64_t head_dim) {
+  constexpr T kSmall = T(0x1p-64f), kFactor = T(1 / kByteOnTop);
+  bool is_small = true;
+  for (std::int64_t i = 0; i < head_dim; ++i) is_small &= query[i] < kSmall && query[i] > -kSmall;
+  if (is_small) return kFactor;
+  for (std::int64_t i = 0; i < head_dim; ++i) query[i] *= kFactor;
+  return T(1);
+}
+
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const AttentionTask& task,
-                                         const DecodeWorkspace<T>& work) {
+                                         DecodeWorkspace<T>& work) {
   const bool rotates = rotates_queries(problem);
-  T scale = query_scale<T>(problem);
-  // Integers that are read in place come times kByteOnTop.
-  if (rotates && decodes_keys_in_place<T>(problem)) scale *= T(1 / kByteOnTop);
+  const T scale = query_scale<T>(problem);
   const std::int64_t group = problem.heads / problem.kv_heads;
   for (int row = 0; row < kDecodeRows; ++row) {
     T* to = work.queries + row * work.padded_head_dim;
@@ -34,6 +44,8 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
     });
     if (rotates) rotate_row(to, problem.head_dim);
     for (std::int64_t i = 0; i < problem.head_dim; ++i) to[i] *= scale;
+    const bool undoes = rotates && decodes_keys_in_place<T>(problem);
+    work.score_factor[row] = undoes ? undo_byte_on_top(to, problem.head_dim) : T(1);
   }
 }
 

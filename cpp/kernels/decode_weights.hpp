@@ -84,7 +84,8 @@ REGARD_NOINLINE void weigh_row(std::uint32_t steps, int row, DecodeWorkspace<T>&
     bool exceeds = false;
     for (int i = step; i < step + kStep; i += kLanes<T>) {
       Vec<T> score = load<T>(scores + i);
-      if (work.key_scales) score = score * load<T>(work.key_scales + i);
+      if (work.key_scales)
+        score = score * broadcast(work.score_factor[row]) * load<T>(work.key_scales + i);
       if (work.softcap != T(0)) score = broadcast(work.softcap) * tanh_of_log2_units<T>(score);
       if (bias) {
         const Vec<T> added = load(bias + i), hidden = broadcast(-kInfinity<T>);

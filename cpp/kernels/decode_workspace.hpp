@@ -33,6 +33,7 @@ struct DecodeWorkspace {
   KeyInterval keys_of_row[kDecodeRows];
   T slopes[kDecodeRows];  // of ALiBi, in log2 units
   T* queries;             // [kDecodeRows][padded_head_dim], times scale log2(e); zeros beyond the rows
+  T score_factor[kDecodeRows];  // of products with rows of int8
   T* scores;              // [kDecodeRows][block keys], then weights
   T* bias;                // [kDecodeRows][block keys]: what is added to scores; -inf hides
   bool has_bias;          // of the block at hand

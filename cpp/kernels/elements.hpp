@@ -40,7 +40,7 @@ REGARD_INLINE void with_result_element(Element element, Body body) {
   }
 }
 
-// The same and int8, of what may be quantised: numbers times a row's scale.
+// Those of with_input_element and int8, of what may be quantised: numbers times a row's scale.
 template <class T, class Body>
 REGARD_INLINE void with_stored_element(Element element, Body body) {
   if (element == Element::int8) return body(ElementType<std::int8_t>{});

@@ -1,5 +1,6 @@
 // What one thread keeps while it works on one task: strips of queries with their running results,
-// and one block's weights. Its size depends on head_dim and value_dim, never on q_len or kv_len.
+// and one block's weights. Its size depends on head_dim and value_dim, and on whether there is more than one
+// chunk of keys, but not on how many.
 #pragma once
 
 #include "../problem.hpp"

@@ -59,7 +59,8 @@ def merge_attention_states(
     Notes
     -----
     A part that saw no key in a row (lse -inf) changes no bit of that row; a row in which no part
-    saw one keeps output 0 and lse -inf. NaN in a part shows, as does infinity. A part whose lse is
+    saw one has lse -inf and the sum of the outputs, 0 as attention gives them, or NaN where it saw
+    scores of -inf alone. NaN in a part shows, as does infinity. A part whose lse is
     +inf outweighs all that are finite; two such parts in a row are undetermined, hence NaN. One
     part alone comes back as it is.
 

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
+# Arguments of `scaled_dot_product_attention` that `attend` does not have.
+_NO_ARGUMENTS = {
+    "key_lengths": "the cache knows its lengths",
+    "precision": "scores are computed in the precision of queries and keys",
+}
+
 
 class Readable:
     """A cache as queries see it."""
@@ -100,11 +106,15 @@ class Readable:
         is_causal: bool = True,
         query_offset: ArrayLike | None = None,
         window: tuple[int | None, int | None] | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        alibi_slopes: ArrayLike | None = None,
         sinks: ArrayLike | None = None,
         return_weights: bool = False,
         return_lse: bool = False,
         out: Array | None = None,
-        **options: Any,
+        threads: int | None = None,
+        **others: Any,
     ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
         """Attend to what has been appended, without a copy of it.
 
@@ -123,11 +133,9 @@ class Readable:
             not given: the queries are those of the last tokens.
         window : (left, right), optional
             Narrows what is seen, sink tokens included.
-        sinks, return_weights, return_lse, out
+        scale, softcap, alibi_slopes, sinks, return_weights, return_lse, out, threads
             As for `scaled_dot_product_attention`. Weights have a column for every position, and
             cannot be had from a cache with a window.
-        **options
-            ``scale``, ``softcap``, ``alibi_slopes``, ``threads``, as there.
 
         Returns
         -------
@@ -141,13 +149,14 @@ class Readable:
         Raises
         ------
         TypeError
-            If an argument has the wrong type.
+            If an argument has the wrong type, or there is no such argument.
         ValueError
             If shapes disagree, a number is out of range, a query should see tokens that have been
             evicted since it was appended, or the cache is closed.
         """
-        if "key_lengths" in options:
-            raise TypeError("attend() has no argument key_lengths: the cache knows its lengths")
+        for name in others:
+            reason = _NO_ARGUMENTS.get(name, "see its documentation for those it has")
+            raise TypeError(f"attend() has no argument {name}: {reason}")
         content = self._opened()
         result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = _attend.attend(
             content,
@@ -156,11 +165,14 @@ class Readable:
             is_causal=is_causal,
             query_offset=query_offset,
             window=window,
+            scale=scale,
+            softcap=softcap,
+            alibi_slopes=alibi_slopes,
             sinks=sinks,
             return_weights=return_weights,
             return_lse=return_lse,
             out=out,
-            **options,
+            threads=threads,
         )
         return result
 

@@ -67,7 +67,7 @@ def stretches(
     found, window = [], (left, sides[1])
     if sinks:
         filled = [min(length, sinks) for length in lengths]
-        found.append(stretch(slice(0, sinks), zero, filled, sides))
+        found.append(stretch(slice(0, max(filled)), zero, filled, sides))
     if any(older):
         # Slots that the newer part has taken stand before all that the queries may see.
         before = [start - ring if has else sinks for start, has in zip(starts, older, strict=True)]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from regard._inputs import as_array
 
+Result = TypeVar("Result")
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
 
     from regard.layers._linear import FloatArray
@@ -50,8 +54,9 @@ def attend_cached(
     new_lengths: ArrayLike | None,
     rotation: Rotation | None,
     options: dict[str, Any],
-) -> Any:
-    """Append keys and values, attend, and leave the cache as it was if that fails."""
+    finish: Callable[[Any], Result],
+) -> Result:
+    """Append keys and values, attend, `finish`, and leave the cache as it was if that fails."""
     before = np.array(cache.lengths)
     batch = query.shape[:-3]
     if batch != before.shape and not (batch == () and before.size == 1):
@@ -71,7 +76,7 @@ def attend_cached(
     if key.shape[-2] > 0:
         cache.append(key, value, lengths=new_lengths)
     try:
-        return cache.attend(query, **options)
+        return finish(cache.attend(query, **options))
     except BaseException:
         same = before.size > 0 and (before == before[0]).all()
         cache.truncate(int(before[0]) if same else before)

@@ -288,27 +288,33 @@ class MultiHeadAttention:
             "return_weights": return_weights,
             "threads": threads,
         }
+
+        def joined(result: Any) -> FloatArray | tuple[FloatArray, FloatArray]:
+            if not return_weights:
+                return self._projections.joined(result, threads)
+            output, weights = result
+            return self._projections.joined(output, threads), weights
+
         if cache is None:
             if self._rotation is not None:
                 places = query_positions(query_offset, q.shape)
                 self._rotation.turn((q, places), (k, np.arange(k.shape[-2])), cached=False)
-            result = scaled_dot_product_attention(
-                q, k, v, query_offset=query_offset, key_lengths=key_lengths, **options
+            return joined(
+                scaled_dot_product_attention(
+                    q, k, v, query_offset=query_offset, key_lengths=key_lengths, **options
+                )
             )
-        else:
-            self._check_beside_cache(query_offset, is_cross=key is not None)
-            result = attend_cached(
-                cache,
-                q,
-                k,
-                v,
-                new_lengths=key_lengths,
-                rotation=self._rotation,
-                options=options,
-            )
-        output, *weights = result if return_weights else (result,)
-        projected = self._projections.joined(output, threads)
-        return (projected, weights[0]) if weights else projected
+        self._check_beside_cache(query_offset, is_cross=key is not None)
+        return attend_cached(
+            cache,
+            q,
+            k,
+            v,
+            new_lengths=key_lengths,
+            rotation=self._rotation,
+            options=options,
+            finish=joined,
+        )
 
     def state_dict(self, names: str = "regard", prefix: str = "") -> dict[str, FloatArray]:
         """Copy the parameters, named and laid out as others do.
