@@ -2,7 +2,6 @@
 // transposed as if they were float32, and taken apart afterwards.
 #pragma once
 
-#include <type_traits>
 #include <utility>
 
 #include "half.hpp"
@@ -12,6 +11,11 @@ namespace {
 
 template <class From>
 constexpr int kLaneParts = 4 / static_cast<int>(sizeof(From));
+
+template <class From>
+constexpr bool kIsFloat16 = false;
+template <>
+constexpr bool kIsFloat16<Float16> = true;
 
 // Byte kByte of every lane as an integer times kByteOnTop: its top byte, with zeros below.
 constexpr double kByteOnTop = 1 << 24;
@@ -50,7 +54,7 @@ REGARD_INLINE Mask<float> halves_together(Mask<float> lanes, std::index_sequence
 // What `part_of` takes parts of.
 template <class From>
 REGARD_INLINE Mask<float> parts_of(Mask<float> lanes) {
-  if constexpr (!std::is_same_v<From, Float16>) return lanes;
+  if constexpr (!kIsFloat16<From>) return lanes;
   return halves_together(lanes, std::make_index_sequence<2 * kLanes<float>>());
 }
 
@@ -59,10 +63,10 @@ template <class From, int kPart>
 REGARD_INLINE Vec<float> part_of(const Mask<float>& parts) {
   if constexpr (sizeof(From) == 1) {
     return __builtin_convertvector(byte_on_top<kPart>(parts), Vec<float>);
-  } else if constexpr (std::is_same_v<From, BFloat16>) {
-    return reinterpret_cast<Vec<float>>(kPart == 0 ? parts << 16 : parts & -65536);
-  } else {
+  } else if constexpr (kIsFloat16<From>) {
     return load_as<float>(reinterpret_cast<const From*>(&parts) + kPart * kLanes<float>);
+  } else {
+    return reinterpret_cast<Vec<float>>(kPart == 0 ? parts << 16 : parts & -65536);
   }
 }
 
