@@ -40,8 +40,8 @@ class Explanation:
     task_rows : int
         Query rows of a task at most: they share one pass over keys and values.
     chunk_keys : int
-        Keys of a task at most, where a decode has few key heads and no multiple of its threads, which
-        then share the keys of one; 0 where a task has all keys.
+        Keys of a task at most, where a decode has few key heads and no multiple of its threads,
+        which then share the keys of one; 0 where a task has all keys.
     strip_rows, tile_keys, block_keys : int
         A tile is `strip_rows` query rows at most (in SIMD lanes, but in a decode) by `tile_keys`
         keys; the weights of `block_keys` keys are kept between the two matrix products.
