@@ -121,6 +121,31 @@ def test_a_limit_on_address_space(output_of):
     assert lines[1:] == ["200 128.0"]
 
 
+@pytest.mark.parametrize("caches", [1, 2, 9])
+def test_what_is_reserved_is_in_no_childs_way(caches, output_of):
+    script = f"""
+    import os, warnings
+    import numpy as np
+    import regard
+    warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
+    one, query = np.ones((2, 2, 100, 64), np.float32), np.ones((4, 1, 64), np.float32)
+    caches = [regard.KVCache(1, 2, 64, page_size=16) for _ in range({caches})]
+    for cache in caches:
+        cache.append(*one)
+    wanted = [cache.attend(query, threads=2).tobytes() for cache in caches]
+    child = os.fork()
+    if child == 0:
+        same = [cache.attend(query, threads=2).tobytes() for cache in caches] == wanted
+        for cache in caches:
+            cache.append(*one)
+        grown = all(len(cache) == 200 and (cache.attend(query) == 1).all() for cache in caches)
+        os._exit(0 if same and grown else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    print([len(cache) for cache in caches] == [100] * {caches})
+    """
+    assert output_of(script) == "True"
+
+
 def test_a_prompt_is_shared_by_its_forks():
     """Full pages for good; the last one until somebody writes to it."""
     prompt = regard.KVCache(1, 2, 8, 5, page_size=16)

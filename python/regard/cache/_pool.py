@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _MOST = 2**31 - 1  # tables are of 32 bits
-# Python names it from 3.13 on. Without it too, the system refuses no mapping up to all memory.
-_WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)
+# Without it, what is mapped counts as memory that a forked child may need, and fork fails.
+# Python names it from 3.13 on; this is Linux's number on x86-64 and AArch64.
+_WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class Pool:
