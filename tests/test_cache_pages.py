@@ -99,6 +99,20 @@ def test_where_address_space_is_not_free_pools_double(monkeypatch):
     assert_answers(fork, same, query)
 
 
+def test_where_others_have_taken_the_address_space_pools_double(monkeypatch):
+    """Each reserves 64 TiB of the 128 that a process has on x86-64 and of the 256 on AArch64."""
+    monkeypatch.setattr("regard.cache._pool.free_address_space", lambda: 2**46)
+    caches = [regard.KVCache(1, 2, 64, page_size=1024) for _ in range(5)]
+    models = [Model(1, 2, 64, 64, np.dtype("f4")) for _ in caches]
+    for step in range(6):
+        for number, each in enumerate((*caches, *models)):
+            new = tokens(10 * step + number % 5, 1, 500, head_dim=64, value_dim=64)
+            each.append(*new)
+    for cache, model in zip(caches, models, strict=True):
+        assert_answers(cache, model, normal(0, 1, 4, 1, 64, dtype=np.float32))
+    assert len(caches[-1]._content.pool.rows.key) <= 2 * 3
+
+
 def test_a_limit_on_address_space(output_of):
     script = """
     import resource
