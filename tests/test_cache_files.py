@@ -233,6 +233,33 @@ def test_one_writes_or_many_read(path, output_of):
     regard.KVCache.open(path).close()
 
 
+@pytest.mark.parametrize("end", ["cache.close()", "with cache: pass", "del cache", "sys.exit()"])
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_a_child_does_not_unlock_its_parents_file(mode, end, path, output_of):
+    make(path).close()
+    script = f"""
+    import os, sys, warnings
+    import regard
+    warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
+    cache = regard.KVCache.open({str(path)!r}, {mode!r})
+    def opened():
+        try:
+            regard.KVCache.open({str(path)!r}).close()
+        except BlockingIOError:
+            return False
+        return True
+    child = os.fork()
+    if child == 0:
+        {end}
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    before = opened()
+    cache.close()
+    print(before, opened())
+    """
+    assert output_of(script) == "False True"
+
+
 def test_what_is_open_for_reading_stays_as_it_is(path):
     make(path).close()
     content = path.read_bytes()

@@ -34,6 +34,7 @@ class FileSlots:
         self._name = path  # where the file lies until it is published
         self._batch = geometry.batch
         self._number = 0
+        self._process = os.getpid()
         access = mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ
         self._map = mmap.mmap(descriptor, 0, access=access)
         regions, _ = _header.regions(geometry, slots)
@@ -128,8 +129,10 @@ class FileSlots:
 
     def close(self) -> None:
         """Unlock the file. It is unmapped as soon as nobody reads it any more."""
-        # The mapping has the file open too, under the same lock.
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        # The mapping has the file open too, under the same lock. So has a forked child, which has
+        # not locked it and does not unlock it either.
+        if os.getpid() == self._process:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         self._release()
 
 
