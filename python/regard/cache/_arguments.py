@@ -107,6 +107,11 @@ def fitting_query(geometry: Geometry, query: ArrayLike) -> Array:
             f"query must be ({geometry.batch}, heads, q_len, {geometry.head_dim}), got shape "
             f"{shape}"
         )
+    if shape[-3] % geometry.kv_heads:
+        raise ValueError(
+            f"query must have a multiple of the cache's {geometry.kv_heads} kv_heads as heads, got "
+            f"{shape[-3]} in shape {shape}"
+        )
     return array
 
 
