@@ -110,6 +110,26 @@ def test_beyond_capacity(tmp_path):
         cache.append(*tokens(1, 2, new, kv_heads=3), lengths=[most, 0])
 
 
+OVERFULL = [  # lengths before, counts, which count and length the message tells
+    ([45, 10], [6, 20], 6, 51),
+    ([10, 45], [40, 6], 6, 51),
+    ([50, 0], [1, 50], 1, 51),
+    ([45, 10], None, 20, 65),
+]
+
+
+@pytest.mark.parametrize(("before", "counts", "count", "length"), OVERFULL)
+@pytest.mark.parametrize("page_size", [None, 16])
+def test_the_entry_that_is_overfull_is_told(page_size, before, counts, count, length):
+    cache = regard.KVCache(2, 3, 8, 5, capacity=50, page_size=page_size)
+    cache.append(*tokens(0, 2, max(before), kv_heads=3), lengths=before)
+    new = 20 if counts is None else max(counts)
+    message = f"capacity 50, and appending {count} would make it {length} tokens long"
+    with pytest.raises(ValueError, match=message):
+        cache.append(*tokens(1, 2, new, kv_heads=3), lengths=counts)
+    assert cache.lengths.tolist() == before
+
+
 TRUNCATE = [
     (8, ValueError, ["length", "7", "8"]),
     (-1, ValueError, ["length", "-1"]),

@@ -272,9 +272,8 @@ class KVCache(Readable):
         content = self._writable()
         keys, values = _arguments.new_tokens(content.geometry, key, value)
         counts = _arguments.new_lengths(content.geometry, lengths, keys.shape[2])
-        most = int(counts.max())
-        if most > 0:
-            content.append(keys, values, counts, most)
+        if counts.any():
+            content.append(keys, values, counts)
 
     def truncate(self, length: ArrayLike) -> None:
         """Forget the last tokens; the room stays.
