@@ -209,7 +209,7 @@ class KVCache(Readable):
         Raises
         ------
         ValueError
-            If the file is none of a cache, of a newer version, truncated or damaged; the message
+            If the file is none of a cache, of another version, truncated or damaged; the message
             says which. If `mode` is unknown.
         BlockingIOError
             If the file is open elsewhere: one may write, or many read.
