@@ -184,6 +184,20 @@ def test_a_foreign_description_with_the_right_checksum(dtype, name, number, path
         regard.KVCache.open(path)
 
 
+@pytest.mark.parametrize("name", ["kv_heads", "head_dim", "value_dim"])
+def test_a_description_that_no_array_can_have(name, path):
+    """Of no tokens, so that the file is as long as it should be."""
+    regard.KVCache(2, 2, 8, 5, path=path).close()
+    content = bytearray(path.read_bytes())
+    fields = list(DESCRIPTION.unpack_from(content))
+    fields[4 + NUMBERS.index(name)], fields[2] = 2**62, 0
+    fields[2] = zlib.crc32(DESCRIPTION.pack(*fields))
+    DESCRIPTION.pack_into(content, 0, *fields)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=says(str(path), "damaged", str(2**62))):
+        regard.KVCache.open(path)
+
+
 @pytest.mark.parametrize("what", ["folder", "pipe", "text", "device"])
 def test_what_is_no_file_of_a_cache(what, path):
     if what == "folder":

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from regard._inputs import count
 from regard.cache import _arguments
 from regard.cache._content import Content
 from regard.cache._geometry import Geometry, stored_type
@@ -79,7 +78,7 @@ class KVCache(Readable):
     OSError
         If the file cannot be made, or the disk is full.
     MemoryError
-        If there is no memory for `capacity`.
+        If there is no memory for `capacity`, or sizes that no array can have.
 
     See Also
     --------
@@ -156,18 +155,19 @@ class KVCache(Readable):
         path: Path | None = None,
     ) -> None:
         size, sinks = _arguments.window_size(window, sink_tokens)
-        room = None if capacity is None else count("capacity", capacity)
+        room = None if capacity is None else _arguments.size("capacity", capacity)
         if room is not None and size is not None and room <= sinks + size:
             raise ValueError(
                 f"capacity must be at least {sinks + size + 1}, sink_tokens + window + 1, got "
                 f"{room}"
             )
-        dim = count("head_dim", head_dim, minimum=1)
+        dim = _arguments.size("head_dim", head_dim, minimum=1)
         geometry = Geometry(
-            count("batch", batch, minimum=1),
-            count("kv_heads", kv_heads, minimum=1),
+            # Their lengths are an array of 64-bit integers.
+            _arguments.size("batch", batch, minimum=1, maximum=2**60 - 1),
+            _arguments.size("kv_heads", kv_heads, minimum=1),
             dim,
-            dim if value_dim is None else count("value_dim", value_dim, minimum=1),
+            dim if value_dim is None else _arguments.size("value_dim", value_dim, minimum=1),
             stored_type(dtype),
             size,
             sinks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -59,6 +60,8 @@ class FileSlots:
             _lock(descriptor, path, is_writable=True)
             _, size = _header.regions(geometry, slots)
             try:
+                if size >= 2**63:  # which Python cannot ask for
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
                 # The disk is full now, as an error, and not on writing, as a signal that kills.
                 os.posix_fallocate(descriptor, 0, size)
             except OSError as error:

@@ -83,6 +83,10 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, int]:
         sink_tokens,
         None if capacity < 0 else capacity,
     )
+    try:
+        Rows.forms(geometry, batch, slots)
+    except MemoryError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
     return geometry, slots
 
 
