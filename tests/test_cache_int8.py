@@ -122,7 +122,7 @@ def test_rounding(given, page_size, target):
     assert (parts[3] > 0).all()
 
 
-@pytest.mark.parametrize("number", [0.0, 1e-45, 1e-40, 3.4e38, -0.0])
+@pytest.mark.parametrize("number", [0.0, 1e-45, 1e-40, 1e-37, 1.5e-36, 3.4e38, -0.0])
 def test_numbers_at_the_ends(number):
     """A row of zeros, rows below any scale that is precise, and the largest."""
     cache = regard.KVCache(1, 1, 4, dtype="int8")

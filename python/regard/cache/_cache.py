@@ -93,10 +93,11 @@ class KVCache(Readable):
     depends on where the ring stands.
 
     In pages or not, results have the same bits. With int8, each key and value is a row of integers
-    from -127 to 127 and a scale, the largest of its numbers through 127. Keys are rotated before,
-    and queries with them: no product changes, and single large channels are spread over all.
-    Integers are multiplied by scales behind the products: results are those for the numbers that
-    this stands for, up to rounding in the query's precision. What is not finite cannot be stored.
+    from -127 to 127 and a scale, the largest of its numbers through 127, but never below 2**-126:
+    rows of less than about 1.5e-36 lose digits. Keys are rotated before, and queries with them: no
+    product changes, and single large channels are spread over all. Integers are multiplied by
+    scales behind the products: results are those for the numbers that this stands for, up to
+    rounding in the query's precision. What is not finite cannot be stored.
 
     A call that raises leaves the cache as it was. Calls that change a cache must not run beside
     others on it.
