@@ -93,6 +93,9 @@ def test_a_name_says_how_many_bytes(case):
         (Matmul(3, 5, 7, batch=4), 8 * 3 * 5 * 7, 16 * (15 + 35 + 21)),
         (Softmax(3, 5), 0, 2 * 60),
         (Attention(1, 2, 1, 4, 6, 8, dtype="float16"), 4 * 2 * 24 * 8, 2 * 6 * 8 * 2),
+        (CachedAttention(1, 2, 1, 4, 6, 8), 4 * 2 * 24 * 8, 2 * 6 * 8 * 4),
+        (CachedAttention(1, 2, 1, 4, 6, 8, storage="float16"), 4 * 2 * 24 * 8, 2 * 6 * 8 * 2),
+        (CachedAttention(1, 2, 1, 4, 6, 8, storage="int8"), 4 * 2 * 24 * 8, 2 * 6 * (8 + 4)),
     ],
 )
 def test_work(problem, flops, size):

@@ -1,6 +1,7 @@
 """What a cache refuses: the class, a message that names the argument, and the cache as it was."""
 
 import copy
+import errno
 import pickle
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import regard
 from cache_model import normal, tokens, told
 from messages import says
+from reference import assert_same_bits
 
 pytestmark = pytest.mark.usefixtures("silence")
 
@@ -110,6 +112,26 @@ def test_beyond_capacity(tmp_path):
         cache.append(*tokens(1, 2, new, kv_heads=3), lengths=[most, 0])
 
 
+OVERFULL = [  # lengths before, counts, which count and length the message tells
+    ([45, 10], [6, 20], 6, 51),
+    ([10, 45], [40, 6], 6, 51),
+    ([50, 0], [1, 50], 1, 51),
+    ([45, 10], None, 20, 65),
+]
+
+
+@pytest.mark.parametrize(("before", "counts", "count", "length"), OVERFULL)
+@pytest.mark.parametrize("page_size", [None, 16])
+def test_the_entry_that_is_overfull_is_told(page_size, before, counts, count, length):
+    cache = regard.KVCache(2, 3, 8, 5, capacity=50, page_size=page_size)
+    cache.append(*tokens(0, 2, max(before), kv_heads=3), lengths=before)
+    new = 20 if counts is None else max(counts)
+    message = f"capacity 50, and appending {count} would make it {length} tokens long"
+    with pytest.raises(ValueError, match=message):
+        cache.append(*tokens(1, 2, new, kv_heads=3), lengths=counts)
+    assert cache.lengths.tolist() == before
+
+
 TRUNCATE = [
     (8, ValueError, ["length", "7", "8"]),
     (-1, ValueError, ["length", "-1"]),
@@ -151,7 +173,8 @@ ATTEND = [
     ({"query": normal(0, 2, 3, 1, 7)}, ValueError, ["query", "8", "7"]),
     ({"query": normal(0, 1, 3, 1, 8)}, ValueError, ["query", "2", "1"]),
     ({"query": normal(0, 3, 1, 8)}, ValueError, ["query", "(3, 1, 8)"]),
-    ({"query": normal(0, 2, 4, 1, 8)}, ValueError, ["heads"]),
+    ({"query": normal(0, 2, 4, 1, 8)}, ValueError, ["query", "cache's 3 kv_heads", "got 4"]),
+    ({"query": normal(0, 2, 1, 1, 8)}, ValueError, ["query", "cache's 3 kv_heads", "got 1"]),
     ({"query": None}, TypeError, ["query", "None"]),
     ({"query": normal(0, 2, 3, 1, 8) * 1j}, TypeError, ["query", "complex128"]),
     ({"key_lengths": [3, 3]}, TypeError, ["key_lengths", "knows its lengths"]),
@@ -193,6 +216,7 @@ def test_weights_of_a_window():
         regard.KVCache(1, 1, 4, window=3).attend(np.ones((1, 1, 4)), return_weights=True)
 
 
+MOST = str(2**63 - 1)
 MAKE = [
     ({"batch": 0}, ValueError, ["batch", "1", "0"]),
     ({"batch": 1.0}, TypeError, ["batch", "float"]),
@@ -220,6 +244,14 @@ MAKE = [
     ({"dtype": "floaty"}, TypeError, ["dtype", "floaty"]),
     ({"dtype": 3}, TypeError, ["dtype", "3"]),
     ({"path": 3}, TypeError, ["int"]),
+    ({"batch": 2**60}, ValueError, ["batch", str(2**60 - 1), str(2**60)]),
+    ({"kv_heads": 2**63}, ValueError, ["kv_heads", MOST, str(2**63)]),
+    ({"head_dim": 10**30}, ValueError, ["head_dim", MOST, str(10**30)]),
+    ({"value_dim": 10**30}, ValueError, ["value_dim", MOST, str(10**30)]),
+    ({"capacity": 10**30}, ValueError, ["capacity", MOST, str(10**30)]),
+    ({"window": 10**30}, ValueError, ["window", MOST, str(10**30)]),
+    ({"window": 3, "sink_tokens": 10**30}, ValueError, ["sink_tokens", MOST, str(10**30)]),
+    ({"page_size": 2**64}, ValueError, ["page_size", MOST, str(2**64)]),
 ]
 
 
@@ -230,6 +262,63 @@ def test_make(changes, error, words, in_file, tmp_path):
     with pytest.raises(error, match=says(*words)):
         regard.KVCache(**{"batch": 1, "kv_heads": 1, "head_dim": 4} | path | changes)
     assert not list(tmp_path.iterdir())
+
+
+NO_ARRAY = [
+    ({"capacity": 2**62}, ["(1, 1, 4611686018427387904, 4)", str(2**66)]),
+    ({"head_dim": 10**12, "capacity": 10**12}, [str(4 * 10**24)]),
+    ({"head_dim": 2**61}, ["(1, 1, 0, 2305843009213693952)", str(2**63)]),
+    ({"kv_heads": 2**40, "value_dim": 2**40}, [str(2**82)]),
+    ({"batch": 2**60 - 1}, [str(2**64 - 16)]),
+    ({"window": 3, "capacity": 2**62, "dtype": "float64"}, ["float64", str(2**67)]),
+    ({"kv_heads": 2**61, "head_dim": 1, "dtype": "int8"}, ["float32", str(2**63)]),  # its scales
+    ({"page_size": 2**62}, [str(2**66)]),
+]
+NO_ARRAY = [(*each, in_file) for each in NO_ARRAY for in_file in (False, True)][:-1]  # no pages
+
+
+@pytest.mark.parametrize(("sizes", "words", "in_file"), NO_ARRAY)
+def test_what_no_array_can_hold(sizes, words, in_file, tmp_path):
+    path = {"path": tmp_path / "cache"} if in_file else {}
+    with pytest.raises(MemoryError, match=says("no memory", "bytes", MOST, *words)):
+        regard.KVCache(**{"batch": 1, "kv_heads": 1, "head_dim": 4} | path | sizes)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_an_append_that_no_array_can_hold(in_file, tmp_path):
+    cache = regard.KVCache(1, 1, 1, dtype="f8", path=tmp_path / "cache" if in_file else None)
+    new = np.broadcast_to(np.float16(1), (1, 2**61, 1))
+    with pytest.raises(MemoryError, match=says("no memory", str(2**64))):
+        cache.append(new, new)
+    assert len(cache) == 0
+    cache.append(new[:, :20], new[:, :20])
+    assert cache.attend(np.ones((1, 1, 1))) == 1
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"capacity": 2**60}, {"batch": 2**58, "dtype": "int8"}], ids=["data", "header"]
+)
+def test_what_no_file_can_hold(sizes, tmp_path):
+    with pytest.raises(OSError, match=r"cache of 92233720368547\d* bytes") as raised:
+        regard.KVCache(
+            **{"batch": 1, "kv_heads": 1, "head_dim": 1} | sizes, path=tmp_path / "cache"
+        )
+    assert raised.value.errno == errno.EFBIG
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("most", [{"window": 2**63 - 1}, {"capacity": 2**63 - 1, "page_size": 16}])
+def test_the_largest_limits(most):
+    sinks = {"sink_tokens": 2**63 - 1} if "window" in most else {}
+    caches = [regard.KVCache(2, 3, 8, 5, **sizes) for sizes in ({}, most, most | sinks)]
+    for cache in caches:
+        cache.append(*tokens(0, 2, 40, kv_heads=3), lengths=[40, 30])
+        cache.truncate([35, 30])
+        cache.append(*tokens(1, 2, 3, kv_heads=3))
+    query = normal(0, 2, 3, 1, 8)
+    for cache in caches[1:]:
+        assert_same_bits(cache.attend(query), caches[0].attend(query))
 
 
 def test_no_memory_leaves_all_as_it_was(cache, monkeypatch):

@@ -15,6 +15,7 @@ from cache_model import Model, assert_answers, normal, tokens, told
 from messages import says
 
 HEADER = 4096
+DESCRIPTION = struct.Struct("<8sII16s8q")
 
 
 def make(path, **options):
@@ -144,11 +145,11 @@ def test_a_truncated_file_says_so(path):
     regard.KVCache.open(path).close()
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("float32", 96), ("int8", 104)])
-def test_a_flipped_byte_of_the_description_is_noticed(dtype, size, path):
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_flipped_byte_of_the_description_is_noticed(dtype, path):
     make(path, dtype=dtype).close()
     content = path.read_bytes()
-    for at in range(size):
+    for at in range(DESCRIPTION.size):
         for flip in (1, 0x80, 0xFF):
             wrong = bytearray(content)
             wrong[at] ^= flip
@@ -160,32 +161,40 @@ def test_a_flipped_byte_of_the_description_is_noticed(dtype, size, path):
 
 NUMBERS = ["batch", "kv_heads", "head_dim", "value_dim"]
 NUMBERS += ["slots", "window", "sink_tokens", "capacity"]
-WRONG = [("version", 3), ("type", b"object"), ("type", b"\xff\xfe")]
+WRONG = [("version", 0), ("version", 2), ("type", b"object"), ("type", b"\xff\xfe")]
 WRONG += [(name, number) for name in NUMBERS for number in (-2, 0, 2**62, -(2**63))]
 # Not wrong: what the file has, and a window that is wider than all.
 for right in (("window", 2**62), ("sink_tokens", 0)):
     WRONG.remove(right)
 WRONG = [(dtype, *each) for each in WRONG for dtype in ("float32", "int8")]
-WRONG += [("float32", "version", 2), ("float32", "type", b"int8")]
-WRONG += [("int8", "version", 1), ("int8", "type", b"float16"), ("int8", "scheme", 0)]
+WRONG += [("float32", "type", b"int8"), ("int8", "type", b"float16")]
 
 
 @pytest.mark.parametrize(("dtype", "name", "number"), WRONG)
 def test_a_foreign_description_with_the_right_checksum(dtype, name, number, path):
     make(path, dtype=dtype).close()
     content = bytearray(path.read_bytes())
-    own = struct.Struct("<8sII16s9q" if dtype == "int8" else "<8sII16s8q")
-    fields = list(own.unpack_from(content))
-    names = [*NUMBERS, "scheme"]
-    at = {"version": 1, "type": 3} | {n: 4 + i for i, n in enumerate(names)}
+    fields = list(DESCRIPTION.unpack_from(content))
+    at = {"version": 1, "type": 3} | {n: 4 + i for i, n in enumerate(NUMBERS)}
     fields[at[name]], fields[2] = number, 0
-    if name == "version":  # as that version has it
-        fields = fields[:12] if number == 1 else [*fields[:12], 1]
-    layout = struct.Struct(f"<8sII16s{len(fields) - 4}q")
-    fields[2] = zlib.crc32(layout.pack(*fields))
-    layout.pack_into(content, 0, *fields)
+    fields[2] = zlib.crc32(DESCRIPTION.pack(*fields))
+    DESCRIPTION.pack_into(content, 0, *fields)
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"version|damaged|truncated|behind its end"):
+        regard.KVCache.open(path)
+
+
+@pytest.mark.parametrize("name", ["kv_heads", "head_dim", "value_dim"])
+def test_a_description_that_no_array_can_have(name, path):
+    """Of no tokens, so that the file is as long as it should be."""
+    regard.KVCache(2, 2, 8, 5, path=path).close()
+    content = bytearray(path.read_bytes())
+    fields = list(DESCRIPTION.unpack_from(content))
+    fields[4 + NUMBERS.index(name)], fields[2] = 2**62, 0
+    fields[2] = zlib.crc32(DESCRIPTION.pack(*fields))
+    DESCRIPTION.pack_into(content, 0, *fields)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=says(str(path), "damaged", str(2**62))):
         regard.KVCache.open(path)
 
 
@@ -231,6 +240,33 @@ def test_one_writes_or_many_read(path, output_of):
     cache = regard.KVCache.open(path)
     del cache
     regard.KVCache.open(path).close()
+
+
+@pytest.mark.parametrize("end", ["cache.close()", "with cache: pass", "del cache", "sys.exit()"])
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_a_child_does_not_unlock_its_parents_file(mode, end, path, output_of):
+    make(path).close()
+    script = f"""
+    import os, sys, warnings
+    import regard
+    warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
+    cache = regard.KVCache.open({str(path)!r}, {mode!r})
+    def opened():
+        try:
+            regard.KVCache.open({str(path)!r}).close()
+        except BlockingIOError:
+            return False
+        return True
+    child = os.fork()
+    if child == 0:
+        {end}
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    before = opened()
+    cache.close()
+    print(before, opened())
+    """
+    assert output_of(script) == "False True"
 
 
 def test_what_is_open_for_reading_stays_as_it_is(path):

@@ -99,6 +99,20 @@ def test_where_address_space_is_not_free_pools_double(monkeypatch):
     assert_answers(fork, same, query)
 
 
+def test_where_others_have_taken_the_address_space_pools_double(monkeypatch):
+    """Each reserves 64 TiB of the 128 that a process has on x86-64 and of the 256 on AArch64."""
+    monkeypatch.setattr("regard.cache._pool.free_address_space", lambda: 2**46)
+    caches = [regard.KVCache(1, 2, 64, page_size=1024) for _ in range(5)]
+    models = [Model(1, 2, 64, 64, np.dtype("f4")) for _ in caches]
+    for step in range(6):
+        for number, each in enumerate((*caches, *models)):
+            new = tokens(10 * step + number % 5, 1, 500, head_dim=64, value_dim=64)
+            each.append(*new)
+    for cache, model in zip(caches, models, strict=True):
+        assert_answers(cache, model, normal(0, 1, 4, 1, 64, dtype=np.float32))
+    assert len(caches[-1]._content.pool.rows.key) <= 2 * 3
+
+
 def test_a_limit_on_address_space(output_of):
     script = """
     import resource
@@ -119,6 +133,31 @@ def test_a_limit_on_address_space(output_of):
     lines = output_of(script).splitlines()
     assert lines[0].startswith("no memory for")
     assert lines[1:] == ["200 128.0"]
+
+
+@pytest.mark.parametrize("caches", [1, 2, 9])
+def test_what_is_reserved_is_in_no_childs_way(caches, output_of):
+    script = f"""
+    import os, warnings
+    import numpy as np
+    import regard
+    warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
+    one, query = np.ones((2, 2, 100, 64), np.float32), np.ones((4, 1, 64), np.float32)
+    caches = [regard.KVCache(1, 2, 64, page_size=16) for _ in range({caches})]
+    for cache in caches:
+        cache.append(*one)
+    wanted = [cache.attend(query, threads=2).tobytes() for cache in caches]
+    child = os.fork()
+    if child == 0:
+        same = [cache.attend(query, threads=2).tobytes() for cache in caches] == wanted
+        for cache in caches:
+            cache.append(*one)
+        grown = all(len(cache) == 200 and (cache.attend(query) == 1).all() for cache in caches)
+        os._exit(0 if same and grown else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    print([len(cache) for cache in caches] == [100] * {caches})
+    """
+    assert output_of(script) == "True"
 
 
 def test_a_prompt_is_shared_by_its_forks():

@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
+_MOST = 2**63 - 1  # kernels and files count in 64 bits
+
+
+def size(name: str, number: int, minimum: int = 0, maximum: int = _MOST) -> int:
+    """Return one of a cache's sizes, or raise an error that names it."""
+    checked = count(name, number, minimum)
+    if checked > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {checked}")
+    return checked
+
 
 def new_tokens(geometry: Geometry, key: ArrayLike, value: ArrayLike) -> tuple[Array, Array]:
     """Return key and value with all four axes."""
@@ -107,6 +117,11 @@ def fitting_query(geometry: Geometry, query: ArrayLike) -> Array:
             f"query must be ({geometry.batch}, heads, q_len, {geometry.head_dim}), got shape "
             f"{shape}"
         )
+    if shape[-3] % geometry.kv_heads:
+        raise ValueError(
+            f"query must have a multiple of the cache's {geometry.kv_heads} kv_heads as heads, got "
+            f"{shape[-3]} in shape {shape}"
+        )
     return array
 
 
@@ -114,26 +129,26 @@ def size_of_pages(page_size: int | None, window: int | None, path: object) -> in
     """Return how many tokens a page holds, where there are pages."""
     if page_size is None:
         return None
-    size = count("page_size", page_size, minimum=16)
-    if size % 16:
-        raise ValueError(f"page_size must be a multiple of 16, got {size}")
+    tokens = size("page_size", page_size, minimum=16)
+    if tokens % 16:
+        raise ValueError(f"page_size must be a multiple of 16, got {tokens}")
     if window is not None:
         raise ValueError(
-            f"page_size must be None with a window, got {size}: a ring of slots does not grow"
+            f"page_size must be None with a window, got {tokens}: a ring of slots does not grow"
         )
     if path is not None:
         raise ValueError(
-            f"page_size must be None with a path, got {size}: pages are in memory, and a file "
+            f"page_size must be None with a path, got {tokens}: pages are in memory, and a file "
             "keeps a cache without pages"
         )
-    return size
+    return tokens
 
 
 def window_size(window: int | None, sink_tokens: int) -> tuple[int | None, int]:
     """Return how many tokens are kept, last and first."""
-    sinks = count("sink_tokens", sink_tokens)
+    sinks = size("sink_tokens", sink_tokens)
     if window is None:
         if sinks:
             raise ValueError(f"sink_tokens must be 0 without a window, got {sinks}")
         return None, 0
-    return count("window", window, minimum=1), sinks
+    return size("window", window, minimum=1), sinks

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from regard._inputs import count
 from regard.cache import _arguments
 from regard.cache._content import Content
 from regard.cache._geometry import Geometry, stored_type
@@ -79,7 +78,7 @@ class KVCache(Readable):
     OSError
         If the file cannot be made, or the disk is full.
     MemoryError
-        If there is no memory for `capacity`.
+        If there is no memory for `capacity`, or sizes that no array can have.
 
     See Also
     --------
@@ -94,10 +93,11 @@ class KVCache(Readable):
     depends on where the ring stands.
 
     In pages or not, results have the same bits. With int8, each key and value is a row of integers
-    from -127 to 127 and a scale, the largest of its numbers through 127. Keys are rotated before,
-    and queries with them: no product changes, and single large channels are spread over all.
-    Integers are multiplied by scales behind the products: results are those for the numbers that
-    this stands for, up to rounding in the query's precision. What is not finite cannot be stored.
+    from -127 to 127 and a scale, the largest of its numbers through 127, but never below 2**-126:
+    rows of less than about 1.5e-36 lose digits. Keys are rotated before, and queries with them: no
+    product changes, and single large channels are spread over all. Integers are multiplied by
+    scales behind the products: results are those for the numbers that this stands for, up to
+    rounding in the query's precision. What is not finite cannot be stored.
 
     A call that raises leaves the cache as it was. Calls that change a cache must not run beside
     others on it.
@@ -156,18 +156,19 @@ class KVCache(Readable):
         path: Path | None = None,
     ) -> None:
         size, sinks = _arguments.window_size(window, sink_tokens)
-        room = None if capacity is None else count("capacity", capacity)
+        room = None if capacity is None else _arguments.size("capacity", capacity)
         if room is not None and size is not None and room <= sinks + size:
             raise ValueError(
                 f"capacity must be at least {sinks + size + 1}, sink_tokens + window + 1, got "
                 f"{room}"
             )
-        dim = count("head_dim", head_dim, minimum=1)
+        dim = _arguments.size("head_dim", head_dim, minimum=1)
         geometry = Geometry(
-            count("batch", batch, minimum=1),
-            count("kv_heads", kv_heads, minimum=1),
+            # Their lengths are an array of 64-bit integers.
+            _arguments.size("batch", batch, minimum=1, maximum=2**60 - 1),
+            _arguments.size("kv_heads", kv_heads, minimum=1),
             dim,
-            dim if value_dim is None else count("value_dim", value_dim, minimum=1),
+            dim if value_dim is None else _arguments.size("value_dim", value_dim, minimum=1),
             stored_type(dtype),
             size,
             sinks,
@@ -209,7 +210,7 @@ class KVCache(Readable):
         Raises
         ------
         ValueError
-            If the file is none of a cache, of a newer version, truncated or damaged; the message
+            If the file is none of a cache, of another version, truncated or damaged; the message
             says which. If `mode` is unknown.
         BlockingIOError
             If the file is open elsewhere: one may write, or many read.
@@ -272,9 +273,8 @@ class KVCache(Readable):
         content = self._writable()
         keys, values = _arguments.new_tokens(content.geometry, key, value)
         counts = _arguments.new_lengths(content.geometry, lengths, keys.shape[2])
-        most = int(counts.max())
-        if most > 0:
-            content.append(keys, values, counts, most)
+        if counts.any():
+            content.append(keys, values, counts)
 
     def truncate(self, length: ArrayLike) -> None:
         """Forget the last tokens; the room stays.

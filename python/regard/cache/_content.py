@@ -68,10 +68,10 @@ class Content:
         """Whether it may be changed: forks of what may not be are their own once they change."""
         return self.slots.is_writable or not self._owns_file
 
-    def append(self, keys: Array, values: Array, counts: Array, most: int) -> None:
-        """Store the first `counts` of the new tokens, at most `most`."""
+    def append(self, keys: Array, values: Array, counts: Array) -> None:
+        """Store the first `counts` of the new tokens."""
         after = self.lengths + counts
-        room = self.geometry.slots_for(self.room, int(after.max()), most)
+        room = self.geometry.slots_for(self.room, after, counts)
         rows = Rows(keys, values)
         if self.geometry.is_quantised:
             rows = quantised(keys, values, counts)

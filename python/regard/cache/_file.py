@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -34,6 +35,7 @@ class FileSlots:
         self._name = path  # where the file lies until it is published
         self._batch = geometry.batch
         self._number = 0
+        self._process = os.getpid()
         access = mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ
         self._map = mmap.mmap(descriptor, 0, access=access)
         regions, _ = _header.regions(geometry, slots)
@@ -58,6 +60,8 @@ class FileSlots:
             _lock(descriptor, path, is_writable=True)
             _, size = _header.regions(geometry, slots)
             try:
+                if size >= 2**63:  # which Python cannot ask for
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
                 # The disk is full now, as an error, and not on writing, as a signal that kills.
                 os.posix_fallocate(descriptor, 0, size)
             except OSError as error:
@@ -128,8 +132,10 @@ class FileSlots:
 
     def close(self) -> None:
         """Unlock the file. It is unmapped as soon as nobody reads it any more."""
-        # The mapping has the file open too, under the same lock.
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        # The mapping has the file open too, under the same lock. So has a forked child, which has
+        # not locked it and does not unlock it either.
+        if os.getpid() == self._process:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         self._release()
 
 

@@ -10,7 +10,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import DTypeLike
+    from numpy.typing import DTypeLike, NDArray
+
+    Array = NDArray[Any]
 
 STORED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
 
@@ -66,27 +68,31 @@ class Geometry:
         kept = max(first, length - self.ring(slots))
         return [(0, min(length, self.sink_tokens)), (max(kept, self.sink_tokens), length)]
 
-    def check_capacity(self, length: int, new: int) -> None:
+    def check_capacity(self, after: Array, counts: Array) -> None:
         """Refuse an append that leads to more than there is room for, without a window."""
-        if self.capacity is not None and length > self.capacity:
+        if self.capacity is None:
+            return
+        entry = int(after.argmax())
+        if after[entry] > self.capacity:
             raise ValueError(
-                f"the cache has capacity {self.capacity}, and appending {new} would make it "
-                f"{length} tokens long"
+                f"the cache has capacity {self.capacity}, and appending {counts[entry]} would make "
+                f"it {after[entry]} tokens long"
             )
 
-    def slots_for(self, slots: int, length: int, new: int) -> int:
-        """Return how many slots there must be before an append that leads to `length` tokens.
+    def slots_for(self, slots: int, after: Array, counts: Array) -> int:
+        """Return how many slots there must be before `counts` tokens make lengths `after`.
 
         Of a window's ring, the append overwrites only what no query at or behind the last
         position before it can see: it can be undone, and what dies on the way loses nothing.
         """
+        length, new = int(after.max()), int(counts.max())
         needed, most = length, None
         if self.window is not None:
             most = self.sink_tokens + self.window + new
             needed = min(length, most)
         if self.capacity is not None:
             if self.window is None:
-                self.check_capacity(length, new)
+                self.check_capacity(after, counts)
             elif needed > self.capacity:
                 raise ValueError(
                     f"key must have at most {self.capacity - self.sink_tokens - self.window} new "

@@ -3,11 +3,8 @@
 All numbers are little-endian. At 0 the description, which never changes; at 512 two records of how
 long each entry is. A record is written where the older one lies, after the data that it speaks of,
 so that whoever dies in between leaves the other. Keys follow at the next multiple of 4096, then the
-values; with int8, the scales of the keys' rows and of the values'. Each begins at the next multiple
-of its element's size.
-
-Version 1 has no int8 and no field `scheme`. It is read, and written where nothing more is needed,
-so that an older regard can read the file too.
+values; with int8, which `_quantise.py` describes, the scales of the keys' rows and of the values'.
+Each begins at the next multiple of its element's size.
 """
 
 from __future__ import annotations
@@ -29,12 +26,10 @@ if TYPE_CHECKING:
     Region = tuple[int, tuple[int, ...], np.dtype[Any]]
 
 MAGIC = b"regardKV"
+VERSION = 1
 # magic, version, checksum of all with this field 0; type, batch, kv_heads, head_dim, value_dim,
-# slots, window, sink_tokens, capacity, where -1 is None; from version 2 on, scheme.
-_DESCRIPTIONS = {1: struct.Struct("<8sII16s8q"), 2: struct.Struct("<8sII16s9q")}
-_START = struct.Struct("<8sII")
-# How 8 bits are meant: a float32 scale for each row, and keys rotated.
-_ROW_SCALES_OF_ROTATED = 1
+# slots, window, sink_tokens, capacity, where -1 is None.
+_DESCRIPTION = struct.Struct("<8sII16s8q")
 _RECORDS = 512
 _RECORD = struct.Struct("<QI4x")  # which of all, checksum of this and of the lengths
 
@@ -51,38 +46,31 @@ def describe(geometry: Geometry, slots: int) -> bytes:
         geometry.sink_tokens,
         -1 if geometry.capacity is None else geometry.capacity,
     ]
-    name, version = geometry.dtype.name.encode(), 1
-    if geometry.is_quantised:
-        version, numbers = 2, [*numbers, _ROW_SCALES_OF_ROTATED]
-    layout = _DESCRIPTIONS[version]
-    checksum = zlib.crc32(layout.pack(MAGIC, version, 0, name, *numbers))
-    return layout.pack(MAGIC, version, checksum, name, *numbers)
+    name = geometry.dtype.name.encode()
+    checksum = zlib.crc32(_DESCRIPTION.pack(MAGIC, VERSION, 0, name, *numbers))
+    return _DESCRIPTION.pack(MAGIC, VERSION, checksum, name, *numbers)
 
 
 def read_description(start: bytes, path: str) -> tuple[Geometry, int]:
     """Return geometry and slots, or raise ValueError with what is wrong with the file."""
     if start[: len(MAGIC)] != MAGIC:
         raise ValueError(f"{path} is no cache of regard: it begins with {start[:8]!r}")
-    version = _START.unpack_from(start)[1] if len(start) >= _START.size else 1
-    if version not in _DESCRIPTIONS:
-        known = " and ".join(map(str, _DESCRIPTIONS))
-        raise ValueError(f"{path} has version {version}, and this regard reads {known}")
-    layout = _DESCRIPTIONS[version]
-    if len(start) < layout.size:
+    if len(start) < _DESCRIPTION.size:
         raise ValueError(
-            f"{path} is truncated: its description takes {layout.size} bytes, and it has "
+            f"{path} is truncated: its description takes {_DESCRIPTION.size} bytes, and it has "
             f"{len(start)}"
         )
-    _, _, checksum, name, *numbers = layout.unpack_from(start)
-    if zlib.crc32(layout.pack(MAGIC, version, 0, name, *numbers)) != checksum:
+    _, version, checksum, name, *numbers = _DESCRIPTION.unpack_from(start)
+    if version != VERSION:
+        raise ValueError(f"{path} has version {version}, and this regard reads {VERSION}")
+    if zlib.crc32(_DESCRIPTION.pack(MAGIC, version, 0, name, *numbers)) != checksum:
         raise ValueError(f"{path} is damaged: the checksum of its description is wrong")
-    batch, kv_heads, head_dim, value_dim, slots, window, sink_tokens, capacity, *scheme = numbers
+    batch, kv_heads, head_dim, value_dim, slots, window, sink_tokens, capacity = numbers
     text = name.rstrip(b"\0").decode("ascii", "replace")
     # A right checksum does not mean that regard has written this.
     possible = min(batch, kv_heads, head_dim, value_dim) >= 1 and min(slots, sink_tokens) >= 0
     possible &= min(window, capacity) >= -1 and window != 0 and text in STORED_TYPES
     possible &= (window > 0 or sink_tokens == 0) and capacity in (-1, slots)
-    possible &= scheme == ([_ROW_SCALES_OF_ROTATED] if text == "int8" else [])
     if not possible:
         raise ValueError(f"{path} is damaged: its description is {text} {numbers}")
     geometry = Geometry(
@@ -95,6 +83,10 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, int]:
         sink_tokens,
         None if capacity < 0 else capacity,
     )
+    try:
+        Rows.forms(geometry, batch, slots)
+    except MemoryError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
     return geometry, slots
 
 

@@ -54,10 +54,10 @@ class PagedContent:
     def _pages_for(self, length: Any) -> Any:
         return (length + self.page_size - 1) // self.page_size
 
-    def append(self, keys: Array, values: Array, counts: Array, most: int) -> None:
-        """Store the first `counts` of the new tokens, at most `most`."""
+    def append(self, keys: Array, values: Array, counts: Array) -> None:
+        """Store the first `counts` of the new tokens."""
         after = self.lengths + counts
-        self.geometry.check_capacity(int(after.max()), most)
+        self.geometry.check_capacity(after, counts)
         rows = Rows(keys, values)
         if self.geometry.is_quantised:
             rows = quantised(keys, values, counts)

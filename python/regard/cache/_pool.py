@@ -5,7 +5,8 @@ pages as the machine's memory can hold: address space costs nothing, and the sys
 what is touched, so that the next page that was never used is always at hand and nothing ever moves.
 A pool in slabs would need a second table, and one that doubles a copy of everything and, meanwhile,
 room for both. Where address space is not free, because the system counts it as memory
-(``vm.overcommit_memory=2``) or limits it (``ulimit -v``), pools do double.
+(``vm.overcommit_memory=2``) or limits it (``ulimit -v``), or where other pools have taken it, pools
+do double.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _MOST = 2**31 - 1  # tables are of 32 bits
-# Python names it from 3.13 on. Without it too, the system refuses no mapping up to all memory.
-_WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)
+# Without it, what is mapped counts as memory that a forked child may need, and fork fails.
+# Python names it from 3.13 on; this is Linux's number on x86-64 and AArch64.
+_WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class Pool:
@@ -103,9 +105,15 @@ class Pool:
         reserve = free_address_space() // self.page_bytes
         if needed > _MOST:
             raise MemoryError(f"a pool has at most {_MOST} pages, and this one would need {needed}")
-        rows = Rows.made(self._geometry, min(max(room, reserve), _MOST), self._page_size, _mapped)
+        try:
+            rows = self._made(max(room, reserve))
+        except MemoryError:
+            rows = self._made(room)
         rows.part(slice(0, self._used)).put(..., self.rows.part(slice(0, self._used)))
         self.rows = rows
+
+    def _made(self, pages: int) -> Rows:
+        return Rows.made(self._geometry, min(pages, _MOST), self._page_size, _mapped)
 
 
 def free_address_space() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     Make = Callable[[tuple[int, ...], DType], Array]
 
 SCALE_TYPE = np.dtype(np.float32)
+_MOST_BYTES = 2**63 - 1
 
 
 class Rows:
@@ -40,11 +42,21 @@ class Rows:
 
     @staticmethod
     def forms(geometry: Geometry, outer: int, slots: int) -> list[tuple[tuple[int, ...], DType]]:
-        """Return shape and type of every array."""
+        """Return shape and type of every array, or raise MemoryError where none can be so large."""
         axes = (outer, geometry.kv_heads, slots)
         dims = (geometry.head_dim, geometry.value_dim)
+        forms: list[tuple[tuple[int, ...], DType]]
         forms = [((*axes, dim), geometry.dtype) for dim in dims]
-        return forms + ([(axes, SCALE_TYPE)] * 2 if geometry.is_quantised else [])
+        forms += [(axes, SCALE_TYPE)] * 2 if geometry.is_quantised else []
+        for shape, dtype in forms:
+            # NumPy does not count an axis of 0, and nor do we.
+            size = math.prod(length for length in shape if length) * dtype.itemsize
+            if size > _MOST_BYTES:
+                raise MemoryError(
+                    f"no memory for {size} bytes, {dtype.name} of shape {shape}: an array has at "
+                    f"most {_MOST_BYTES}"
+                )
+        return forms
 
     @property
     def key(self) -> Array:

@@ -42,9 +42,11 @@ class CachedAttention(Attention):
 
     @property
     def bytes(self) -> int:
-        """Keys and values once, as they are stored."""
-        rows = self.batch * self.kv_heads * self.kv_len * self.repeats
-        return 2 * rows * self.head_dim * {"int8": 1, "float16": 2}.get(self.storage, 4)
+        """Keys and values once, as they are stored: with a scale of 4 bytes a row of int8."""
+        rows = 2 * self.batch * self.kv_heads * self.kv_len * self.repeats
+        if self.storage == "int8":
+            return rows * (self.head_dim + 4)
+        return rows * self.head_dim * {"float16": 2}.get(self.storage, 4)
 
     def on(self, engine: Engine, inputs: Inputs) -> Call:
         """Give the call; the cache is made and filled here."""
