@@ -32,9 +32,7 @@ class Ahead {
   void add(const StoredRows& rows, std::int64_t first, std::int64_t count, std::int64_t columns) {
     const std::int64_t bytes = bytes_of(rows.operand.element);
     for (std::int64_t row = first, end = first + count; row < end;) {
-      std::int64_t together = end - row;
-      if (rows.page_rows != 0 && rows.page_rows - row % rows.page_rows < together)
-        together = rows.page_rows - row % rows.page_rows;
+      const std::int64_t together = rows_together(rows, row, end - row);
       if (rows.scales) add_run(scales_at(rows, row), 0, together * 4, 1);
       add_run(row_at(rows, row), rows.operand.row_stride * bytes, columns * bytes, together);
       row += together;

@@ -56,6 +56,14 @@ REGARD_INLINE bool lie_together(const StoredRows& rows, std::int64_t first, std:
   return rows.page_rows == 0 || first % rows.page_rows + count <= rows.page_rows;
 }
 
+// How many rows from `first` on, of `count` that are wanted, lie so.
+REGARD_INLINE std::int64_t rows_together(const StoredRows& rows, std::int64_t first,
+                                         std::int64_t count) {
+  if (rows.page_rows == 0) return count;
+  const std::int64_t left = rows.page_rows - first % rows.page_rows;
+  return left < count ? left : count;
+}
+
 // Copies `count` rows from the row `first` on to rows of padded_columns of T, with zeros behind and below
 // them. Integers stay integers.
 template <class T>
@@ -63,11 +71,7 @@ REGARD_NOINLINE void copy_rows(const StoredRows& rows, std::int64_t first, std::
                                std::int64_t columns, T* to, std::int64_t padded_count,
                                std::int64_t padded_columns) {
   for (const std::int64_t end = first + count, behind = first + padded_count; first < behind;) {
-    std::int64_t together = end - first;
-    if (rows.page_rows != 0 && together > 0) {
-      const std::int64_t left = rows.page_rows - first % rows.page_rows;
-      together = left < together ? left : together;
-    }
+    const std::int64_t together = rows_together(rows, first, end - first);
     const bool is_last = first + together >= end;
     const std::int64_t padded = is_last ? behind - first : together;
     with_stored_element<T>(rows.operand.element, [&](auto element) {
@@ -80,13 +84,19 @@ REGARD_NOINLINE void copy_rows(const StoredRows& rows, std::int64_t first, std::
   }
 }
 
-// Their scales, with zeros behind them.
+// Their scales, which lie side by side in a page, with zeros behind them.
 template <class T>
 REGARD_NOINLINE void copy_scales(const StoredRows& rows, std::int64_t first, std::int64_t count, T* to,
                                  std::int64_t padded_count) {
-  std::int64_t i = 0;
-  for (; i < count; ++i) to[i] = static_cast<T>(*scales_at(rows, first + i));
-  for (; i < padded_count; ++i) to[i] = T(0);
+  T* const behind = to + padded_count;
+  for (const std::int64_t end = first + count; first < end;) {
+    const std::int64_t together = rows_together(rows, first, end - first);
+    const float* from = scales_at(rows, first);
+    for (std::int64_t i = 0; i < together; ++i) to[i] = static_cast<T>(from[i]);
+    first += together;
+    to += together;
+  }
+  for (; to < behind; ++to) *to = T(0);
 }
 
 }  // namespace
