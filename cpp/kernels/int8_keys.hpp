@@ -17,6 +17,7 @@
 #pragma once
 
 #include "hadamard.hpp"
+#include "int8_steps.hpp"
 #include "key_block.hpp"
 #include "mask_value.hpp"
 #include "pack.hpp"
@@ -24,10 +25,8 @@
 namespace regard {
 namespace {
 
-constexpr float kInt8Steps = 127;
 constexpr float kSmallest = 0x1p-120f;
 constexpr double kLargestMean = 0x1p100;
-constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the integer
 
 // |x| as an integer: in the order of the magnitudes, infinity and then NaN above all.
 REGARD_INLINE Mask<float> magnitude_bits(Vec<float> x) { return as_bits<float>(x) & 0x7fffffff; }

@@ -11,6 +11,7 @@
 
 #include "../problem.hpp"
 #include "hadamard.hpp"
+#include "int8_steps.hpp"
 #include "mask_value.hpp"
 
 namespace regard {
@@ -20,7 +21,6 @@ namespace {
 REGARD_NOINLINE void round_row(const float* from, std::int64_t columns, bool rotates, float* x,
                                std::int8_t* to, float* scale) {
   constexpr float kLeast = 0x1p-126f;
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: behind the sum, no bit is left for a fraction
   const float share = rotates ? 1.0f / static_cast<float>(rotated_together(columns)) : 1.0f;
   for (std::int64_t i = 0; i < columns; ++i) x[i] = from[i] * share;
   if (rotates) rotate_row(x, columns);
@@ -33,7 +33,7 @@ REGARD_NOINLINE void round_row(const float* from, std::int64_t columns, bool rot
   }
   float step;
   __builtin_memcpy(&step, &largest, 4);
-  step /= 127;
+  step /= kInt8Steps;
   if (step < kLeast) step = kLeast;
   *scale = step;
   if (!(step < kInfinity<float>)) {
@@ -41,7 +41,7 @@ REGARD_NOINLINE void round_row(const float* from, std::int64_t columns, bool rot
     return;
   }
   for (std::int64_t i = 0; i < columns; ++i)
-    to[i] = static_cast<std::int8_t>(x[i] / step + kRound - kRound);
+    to[i] = static_cast<std::int8_t>(x[i] / step + kRoundToInteger - kRoundToInteger);
 }
 
 REGARD_NOINLINE void round_rows(const RoundProblem& problem, std::int64_t begin, std::int64_t end,

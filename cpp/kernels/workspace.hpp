@@ -85,7 +85,7 @@ struct Workspace {
   T* keys;         // [block keys][head_dim]: a block that cannot be read in place
   T* tail_keys;    // [tile rows][head_dim]: the last keys of an array, padded to a tile
   T* values;       // [block keys][padded value_dim]
-  T* key_scales;   // [block keys], of rows of int8, as are value_scales
+  T* key_scales;   // [block keys], of rows of int8, as are value_scales; null otherwise
   T* value_scales;
 };
 
@@ -158,8 +158,10 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
     vectors_left -= vectors;
     --strips_left;
     strip.queries = take_elements(problem.head_dim * lanes);
-    if (problem.precision == Precision::int8) strip.query_scale = take_elements(lanes);
-    if (problem.precision == Precision::int8) strip.mean_score = take_elements(lanes);
+    if (problem.precision == Precision::int8) {
+      strip.query_scale = take_elements(lanes);
+      strip.mean_score = take_elements(lanes);
+    }
     strip.output = take_elements(padded_value_dim * lanes);
     strip.state = take_state(lanes);
     strip.block_sum = take_elements(lanes);
@@ -185,8 +187,10 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
   work.keys = take_elements(block_keys * problem.head_dim);
   work.tail_keys = take_elements(Shape::kRows * problem.head_dim);
   work.values = take_elements(block_keys * padded_value_dim);
-  work.key_scales = take_elements(block_keys);
-  work.value_scales = take_elements(block_keys);
+  if (problem.key.element == Element::int8) {
+    work.key_scales = take_elements(block_keys);
+    work.value_scales = take_elements(block_keys);
+  }
   if (memory) *reinterpret_cast<Workspace<T>*>(memory) = work;
   return used;
 }

@@ -9,7 +9,8 @@
 namespace regard {
 namespace {
 
-struct Float16 {
+// May lie in the lanes of any vector.
+struct __attribute__((may_alias)) Float16 {
   std::uint16_t bits;
 };
 struct BFloat16 {

@@ -45,10 +45,10 @@ REGARD_INLINE Mask<float> byte_on_top(Mask<float> lanes) {
 template <std::size_t... kPart>
 REGARD_INLINE Mask<float> halves_together(Mask<float> lanes, std::index_sequence<kPart...>) {
   typedef std::uint16_t Halves __attribute__((vector_size(kVectorBytes)));
-  constexpr std::size_t kLast = 2 * static_cast<std::size_t>(kLanes<float>) - 1;
+  constexpr std::size_t kCount = sizeof...(kPart);
   const Halves halves = reinterpret_cast<Halves>(lanes);
   return reinterpret_cast<Mask<float>>(__builtin_shufflevector(
-      halves, halves, static_cast<int>(2 * kPart % (kLast + 1) + 2 * kPart / (kLast + 1))...));
+      halves, halves, static_cast<int>(2 * kPart % kCount + 2 * kPart / kCount)...));
 }
 
 // What `part_of` takes parts of.

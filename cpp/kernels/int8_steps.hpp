@@ -1,0 +1,11 @@
+// Numbers as integers of 8 bits: what all that rounds to them shares.
+#pragma once
+
+namespace regard {
+namespace {
+
+constexpr float kInt8Steps = 127;
+constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23: behind the sum, no bit is left for a fraction
+
+}  // namespace
+}  // namespace regard
