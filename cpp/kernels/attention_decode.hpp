@@ -65,6 +65,7 @@ struct AttentionDecode {
       Ahead ahead;
       if (const std::int64_t next = key + Shape::kBlockKeys; next < key_end) look_ahead(problem, task, next, ahead);
       score_steps<Shape>(block, steps, work, ahead);
+      ahead.ask_lines(kAheadOfWeights);
       for (int row = 0; row < work.rows; ++row) weigh_row<Shape>(steps, row, work);
       add_decode_values<Shape>(block, steps, key, work, ahead);
     }

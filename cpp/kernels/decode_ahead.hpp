@@ -13,11 +13,10 @@ namespace {
 
 constexpr int kLineBytes = 64;
 // For every four lines of keys that scores read, so many are asked for meanwhile, and the rest of eight
-// for every four lines of values.
-template <class Stored>
-constexpr int kAheadOfScores = sizeof(Stored) == 1 ? 3 : 5;
-template <class Stored>
-constexpr int kAheadOfValues = 8 - kAheadOfScores<Stored>;
+// for every four lines of values. Weights are computed in between, during which that many arrive.
+constexpr int kAheadOfScores = 5;
+constexpr int kAheadOfValues = 8 - kAheadOfScores;
+constexpr int kAheadOfWeights = 24;
 
 // What the loops hold in registers meanwhile.
 struct AskedLine {
@@ -28,6 +27,10 @@ struct AskedLine {
 
 class Ahead {
  public:
+  Ahead() { runs_[0] = end(); start(); }
+  Ahead(const Ahead&) = delete;
+  Ahead& operator=(const Ahead&) = delete;
+
   // Rows that are read where they lie: `count` of them from the row `first` on.
   void add(const StoredRows& rows, std::int64_t first, std::int64_t count, std::int64_t columns) {
     const std::int64_t bytes = bytes_of(rows.operand.element);
@@ -39,12 +42,8 @@ class Ahead {
     }
   }
 
-  // Where to ask, and, after a number of `ask`, where that has led. At the end of a run of rows, `ask`
-  // stays until the next `go_on`.
-  __attribute__((always_inline)) AskedLine go_on() {
-    if (__builtin_expect(rows_ == 0, false)) next_run();
-    return at_;
-  }
+  // Where to ask, and, after a number of `ask`, where that has led.
+  AskedLine go_on() const { return at_; }
   void stop(AskedLine at) { at_ = at; }
 
   __attribute__((always_inline)) void ask(AskedLine& at) {
@@ -52,11 +51,14 @@ class Ahead {
     at.line += at.step;
     if (__builtin_expect(--at.left > 0, true)) return;
     if (--rows_ > 0) {
-      at.line += gap_;
-      at.left = lines_of_row_;
+      at.line += run_->gap;
     } else {
-      at = nothing();
+      ++run_;
+      rows_ = run_->rows;
+      at.line = run_->first;
+      at.step = run_->step;
     }
+    at.left = run_->lines_of_row;
   }
 
   // So many quarters of a line on average over four turns.
@@ -67,10 +69,17 @@ class Ahead {
     if (turn % 4 < kQuarters % 4) ask(at);
   }
 
+  void ask_lines(int count) {
+    AskedLine at = go_on();
+    for (int i = 0; i < count; ++i) ask(at);
+    stop(at);
+  }
+
  private:
   struct Run {
     const char* first;
-    std::ptrdiff_t stride;
+    std::ptrdiff_t step;
+    std::ptrdiff_t gap;  // from the end of a row to the next
     std::int64_t lines_of_row;
     std::int64_t rows;
   };
@@ -80,30 +89,29 @@ class Ahead {
       row_bytes *= rows;
       rows = 1;
     }
-    runs_[run_count_++] = {static_cast<const char*>(first), stride,
-                           (row_bytes + kLineBytes - 1) / kLineBytes, rows};
+    const std::int64_t lines = (row_bytes + kLineBytes - 1) / kLineBytes;
+    runs_[run_count_++] = {static_cast<const char*>(first), kLineBytes, stride - lines * kLineBytes, lines,
+                           rows};
+    runs_[run_count_] = end();
+    start();
   }
 
-  __attribute__((noinline)) void next_run() {
-    if (run_ == run_count_) return;
-    const Run& run = runs_[run_++];
-    at_ = {run.first, kLineBytes, run.lines_of_row};
-    lines_of_row_ = run.lines_of_row;
-    gap_ = run.stride - run.lines_of_row * kLineBytes;
-    rows_ = run.rows;
+  // Behind the last run. A line that is there: what is not would be looked for in the page tables every
+  // time.
+  Run end() const { return {reinterpret_cast<const char*>(this), 0, 0, INT64_MAX, INT64_MAX}; }
+
+  void start() {
+    run_ = runs_;
+    rows_ = run_->rows;
+    at_ = {run_->first, run_->step, run_->lines_of_row};
   }
 
-  // A line that is there: what is not would be looked for in the page tables every time.
-  AskedLine nothing() { return {reinterpret_cast<const char*>(this), 0, INT64_MAX}; }
-
-  AskedLine at_ = nothing();
-  std::ptrdiff_t gap_ = 0;  // from the end of a row to the next
-  std::int64_t lines_of_row_ = 0;
-  std::int64_t rows_ = 0;  // of the run at hand, yet to be asked for
-  int run_ = 0;
+  AskedLine at_;
+  const Run* run_;
+  std::int64_t rows_;  // of the run at hand, yet to be asked for
   int run_count_ = 0;
   // A block's rows lie in at most 7 pages of at least 16; keys, values, and the scales of both.
-  Run runs_[28];
+  Run runs_[29];
 };
 
 }  // namespace

@@ -55,7 +55,7 @@ REGARD_NOINLINE void score_keys(const From* const* keys, std::int64_t padded_hea
                                 const T* queries, T* scores, std::ptrdiff_t score_stride,
                                 Ahead& ahead) {
   constexpr int kAsked =
-      kAheadOfScores<From> * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(From)) / (4 * kLineBytes);
+      kAheadOfScores * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(From)) / (4 * kLineBytes);
   Vec<T> acc[kRows];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) acc[r] = Vec<T>{};
@@ -103,26 +103,32 @@ REGARD_NOINLINE void score_narrow_keys(const NarrowKeys<From> (&keys)[2], std::i
                                        const float* queries, std::ptrdiff_t score_stride,
                                        Ahead& ahead) {
   constexpr int kWidth = kLanes<float>, kParts = kLaneParts<From>;
-  constexpr int kQuartersAsked = kAheadOfScores<From> * 2 * kWidth * 4 / kLineBytes;
+  // In the quarters of a line for each of kWidth turns: of int8, which computes longest between two squares,
+  // half while it loads them.
+  constexpr int kQuartersAsked = kAheadOfScores * 2 * kWidth * 4 / kLineBytes;
+  constexpr int kWhileLoading = sizeof(From) == 1 ? kQuartersAsked / 4 : 0;
+  constexpr int kWhileAdding = kQuartersAsked - 2 * kWhileLoading;
   Vec<float> acc[2][kRows];
 #pragma GCC unroll 2
   for (int v = 0; v < 2; ++v)
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<float>{};
   for (std::int64_t d = 0; d < head_dim; d += kParts * kWidth) {
+    AskedLine asked = ahead.go_on();
     Mask<float> dims[2][kWidth];
     for (int v = 0; v < 2; ++v) {
       Vec<float> square[kWidth];
 #pragma GCC unroll 16
-      for (int i = 0; i < kWidth; ++i)
+      for (int i = 0; i < kWidth; ++i) {
         square[i] = load(reinterpret_cast<const float*>(keys[v].rows[i] + d));
+        ahead.ask_quarters<kWhileLoading>(i, asked);
+      }
       transpose<float>(square);
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i) dims[v][i] = parts_of<From>(as_bits<float>(square[i]));
     }
-    AskedLine asked = ahead.go_on();
     for (int i = 0; i < kWidth; ++i) {
-      ahead.ask_quarters<kQuartersAsked>(i, asked);
+      ahead.ask_quarters<kWhileAdding>(i, asked);
       for_parts<kParts>([&](auto part) {
         const std::int64_t column = d + kParts * i + part.value;
 #pragma GCC unroll 2
