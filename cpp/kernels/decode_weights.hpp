@@ -1,6 +1,8 @@
 // Scores of one row and one block to weights, and the row's running softmax.
 #pragma once
 
+#include <utility>
+
 #include "decode_workspace.hpp"
 #include "online_softmax.hpp"
 
@@ -12,17 +14,37 @@ REGARD_INLINE void for_steps(std::uint32_t steps, Body body) {
   for (; steps != 0; steps &= steps - 1) body(__builtin_ctz(steps) * kDecodeStep<Shape>);
 }
 
-// The sum of a tile's weights, in the order of sum_rows.
+// Each lane with the one `distance` lanes above.
+template <int kDistance, class T, std::size_t... kLane>
+REGARD_INLINE Vec<T> add_lanes_above(Vec<T> v, std::index_sequence<kLane...>) {
+  return v + __builtin_shufflevector(v, v, static_cast<int>((kLane + kDistance) % sizeof...(kLane))...);
+}
+
+// In the lowest lane of every kCount the sum of them, in the order of sum_rows.
+template <int kCount, class T>
+REGARD_INLINE Vec<T> sum_lanes(Vec<T> v) {
+  if constexpr (kCount == 1) return v;
+  else
+    return sum_lanes<kCount / 2, T>(add_lanes_above<kCount / 2, T>(
+        v, std::make_index_sequence<static_cast<std::size_t>(kLanes<T>)>()));
+}
+
+// `sum` and those of tiles, one after another: each in the order of sum_rows.
 template <int kTile, class T>
-REGARD_INLINE T sum_tile(const T* weights) {
-  T row[kTile];
-#pragma GCC unroll 8
-  for (int r = 0; r < kTile; ++r) row[r] = weights[r];
+REGARD_INLINE T add_tiles(T sum, const T* weights, int count) {
+  constexpr int kParts = kTile > kLanes<T> ? kTile / kLanes<T> : 1;  // vectors of a tile
+  constexpr int kWidth = kTile / kParts;
+  for (int k = 0; k < count; k += kParts * kLanes<T>) {
+    Vec<T> part[kParts];
+    for (int i = 0; i < kParts; ++i) part[i] = load<T>(weights + k + i * kLanes<T>);
 #pragma GCC unroll 4
-  for (int half = kTile / 2; half > 0; half /= 2)
-#pragma GCC unroll 8
-    for (int r = 0; r < half; ++r) row[r] = row[r] + row[r + half];
-  return row[0];
+    for (int half = kParts / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) part[i] = part[i] + part[i + half];
+    const Vec<T> sums = sum_lanes<kWidth, T>(part[0]);
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kLanes<T>; lane += kWidth) sum = sum + sums[lane];
+  }
+  return sum;
 }
 
 // 2^(score - reference) of `count` keys, a whole number of vectors or a part of one.
@@ -58,7 +80,12 @@ REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int begin, int row, T* sco
       state.limit[row] = top + T(kThreshold);
     }
     exp2_of_keys(scores + k, bias ? bias + k : nullptr, state.reference[row], kTile);
-    block_sum = block_sum * factor + sum_tile<kTile>(scores + k);
+    T weights[kTile];
+    for (int r = 0; r < kTile; ++r) weights[r] = scores[k + r];
+#pragma GCC unroll 4
+    for (int half = kTile / 2; half > 0; half /= 2)
+      for (int r = 0; r < half; ++r) weights[r] = weights[r] + weights[r + half];
+    block_sum = block_sum * factor + weights[0];
     if (factor == T(1)) continue;
     state.sum[row] *= factor;
     for_steps<Shape>(steps, [&](int before) {
@@ -72,17 +99,13 @@ REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int begin, int row, T* sco
   return block_sum;
 }
 
-// scores -> weights of one row, in place; sum and reference follow.
+// Products of queries and keys to scores, in place. Returns whether one exceeds the row's limit.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void weigh_row(std::uint32_t steps, int row, DecodeWorkspace<T>& work) {
-  constexpr int kStep = kDecodeStep<Shape>;
-  constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);
-  T* scores = work.scores + row * kBlock;
-  const T* bias = work.has_bias ? work.bias + row * kBlock : nullptr;
-  T block_sum = T(-0.0);
+REGARD_INLINE bool finish_scores(std::uint32_t steps, int row, T* scores, const T* bias,
+                                 const DecodeWorkspace<T>& work) {
+  bool exceeds = false;
   for_steps<Shape>(steps, [&](int step) {
-    bool exceeds = false;
-    for (int i = step; i < step + kStep; i += kLanes<T>) {
+    for (int i = step; i < step + kDecodeStep<Shape>; i += kLanes<T>) {
       Vec<T> score = load<T>(scores + i);
       if (work.key_scales)
         score = score * broadcast(work.score_factor[row]) * load<T>(work.key_scales + i);
@@ -94,13 +117,32 @@ REGARD_NOINLINE void weigh_row(std::uint32_t steps, int row, DecodeWorkspace<T>&
       store(scores + i, score);
       exceeds |= any_greater(score, broadcast(work.state.limit[row]));
     }
-    if (__builtin_expect(exceeds, false)) {
-      block_sum = weigh_and_move<Shape>(steps, step, row, scores, bias, block_sum, work);
-      return;
+  });
+  return exceeds;
+}
+
+// scores -> weights of one row, in place; sum and reference follow.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void weigh_row(std::uint32_t steps, int row, DecodeWorkspace<T>& work) {
+  constexpr int kStep = kDecodeStep<Shape>;
+  constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);
+  T* scores = work.scores + row * kBlock;
+  const T* bias = work.has_bias ? work.bias + row * kBlock : nullptr;
+  T block_sum = T(-0.0);
+  const bool moves = finish_scores<Shape>(steps, row, scores, bias, work);
+  for_steps<Shape>(steps, [&](int step) {
+    if (__builtin_expect(moves, false)) {
+      const T limit = work.state.limit[row];
+      bool exceeds = false;
+      for (int i = step; i < step + kStep; i += kLanes<T>)
+        exceeds |= any_greater(load<T>(scores + i), broadcast(limit));
+      if (exceeds) {
+        block_sum = weigh_and_move<Shape>(steps, step, row, scores, bias, block_sum, work);
+        return;
+      }
     }
     exp2_of_keys(scores + step, bias ? bias + step : nullptr, work.state.reference[row], kStep);
-    for (int tile = step; tile < step + kStep; tile += Shape::kRows)
-      block_sum = block_sum + sum_tile<Shape::kRows>(scores + tile);
+    block_sum = add_tiles<Shape::kRows>(block_sum, scores + step, kStep);
   });
   work.state.sum[row] += block_sum;
   if (!work.value_scales) return;
