@@ -140,6 +140,15 @@ struct RoundProblem {
   bool rotates;
 };
 
+// Rows that a cache keeps: `to` = `from`, each element rounded to the type of `to`, both of at most 32 bits
+// or of one type. Rows are addressed through batch_strides; elements lie side by side.
+struct StoreProblem {
+  BatchShape rows;
+  std::int64_t columns;
+  Operand from;
+  Operand to;
+};
+
 // c[row][column] = sum over k of a[row][k] b[k][column].
 struct MatmulProblem {
   Scalar scalar;

@@ -98,6 +98,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.def("are_states", &are_states);
   module.def("merge_attention_states", &merge_attention_states);
   module.def("round_rows", &round_rows);
+  module.def("store_rows", &store_rows);
 
   module.def("target_rows", &target_rows);
   module.def("active_target", [] { return std::string(active_target().name); });

@@ -10,6 +10,7 @@
 #include "merge.hpp"
 #include "round_rows.hpp"
 #include "stages.hpp"
+#include "store_rows.hpp"
 
 namespace regard {
 namespace {
@@ -81,6 +82,7 @@ constexpr Kernels kernels_of() {
       stage_row<typename Shape::Element>,
       merge_rows<typename Shape::Element>,
       round_rows,
+      store_row,
       exp2_vectors<typename Shape::Element>,
       tanh_vectors<typename Shape::Element>,
       fma_rounds<Shape>,

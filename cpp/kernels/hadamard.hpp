@@ -5,6 +5,8 @@
 // H H is group times the identity: a product of two rotated is group times what it was.
 #pragma once
 
+#include <utility>
+
 #include "elements.hpp"
 
 namespace regard {
@@ -13,33 +15,92 @@ namespace {
 // Dimensions are rotated in groups of so many: the largest power of two that divides head_dim.
 constexpr std::int64_t rotated_together(std::int64_t head_dim) { return head_dim & -head_dim; }
 
-// Calls body with the two dimensions of each sum and difference, in order.
-template <class Body>
-REGARD_INLINE void for_rotated_pairs(std::int64_t head_dim, Body body) {
-  const std::int64_t group = rotated_together(head_dim);
-  for (std::int64_t half = 1; half < group; half *= 2)
-    for (std::int64_t first = 0; first < head_dim; first += 2 * half)
-      for (std::int64_t d = first; d < first + half; ++d) body(d, d + half);
+// Sums and differences of kCount numbers, of neighbours, then of pairs, and so on.
+template <int kCount, class V>
+REGARD_INLINE void rotate_numbers(V (&x)[kCount]) {
+#pragma GCC unroll 3
+  for (int half = 1; half < kCount; half *= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) {
+      if (i & half) continue;
+      const V a = x[i], b = x[i + half];
+      x[i] = a + b;
+      x[i + half] = a - b;
+    }
+}
+
+// The steps from `half` to half * kCount of a group: a number beside those that are `half` numbers apart,
+// `stride` elements each; `width` at a time.
+template <int kCount, class T>
+REGARD_INLINE void rotate_pass(T* x, std::int64_t stride, std::int64_t group, std::int64_t half,
+                               std::int64_t width) {
+  for (std::int64_t first = 0; first < group; first += kCount * half)
+    for (std::int64_t d = first; d < first + half; d += width) {
+      Vec<T> numbers[kCount];
+#pragma GCC unroll 8
+      for (int i = 0; i < kCount; ++i) numbers[i] = load<T>(x + (d + i * half) * stride);
+      rotate_numbers(numbers);
+#pragma GCC unroll 8
+      for (int i = 0; i < kCount; ++i) store(x + (d + i * half) * stride, numbers[i]);
+    }
+}
+
+// The steps of a group from `half` on, three to a walk through memory.
+template <class T>
+REGARD_INLINE void rotate_group(T* x, std::int64_t stride, std::int64_t group, std::int64_t half,
+                                std::int64_t width) {
+  while (half < group) {
+    const std::int64_t left = group / half;
+    if (left >= 8)
+      rotate_pass<8>(x, stride, group, half, width);
+    else if (left == 4)
+      rotate_pass<4>(x, stride, group, half, width);
+    else
+      rotate_pass<2>(x, stride, group, half, width);
+    half *= left >= 8 ? 8 : left;
+  }
 }
 
 // x = H x in each group of rows of [head_dim][stride], for a vector of lanes.
 template <class T>
 REGARD_NOINLINE void rotate_lanes(T* x, std::int64_t stride, std::int64_t head_dim) {
-  for_rotated_pairs(head_dim, [&](std::int64_t upper, std::int64_t lower) {
-    const Vec<T> a = load<T>(x + upper * stride), b = load<T>(x + lower * stride);
-    store(x + upper * stride, a + b);
-    store(x + lower * stride, a - b);
-  });
+  const std::int64_t group = rotated_together(head_dim);
+  for (std::int64_t first = 0; first < head_dim; first += group)
+    rotate_group(x + first * stride, stride, group, 1, 1);
+}
+
+// The steps within a vector: a lane and the one kHalf lanes off, a + b in the lower, a - b in the upper.
+template <int kHalf, class T, std::size_t... kLane>
+REGARD_INLINE Vec<T> rotate_vector(Vec<T> v, std::index_sequence<kLane...> lanes) {
+  if constexpr (kHalf == kLanes<T>) {
+    return v;
+  } else {
+    const Vec<T> other = __builtin_shufflevector(v, v, static_cast<int>(kLane ^ kHalf)...);
+    constexpr Vec<T> kSign{((kLane & kHalf) ? T(-1) : T(1))...};
+    return rotate_vector<2 * kHalf, T>(other + v * kSign, lanes);
+  }
 }
 
 // The same of one row: the same bits.
 template <class T>
 REGARD_NOINLINE void rotate_row(T* x, std::int64_t head_dim) {
-  for_rotated_pairs(head_dim, [&](std::int64_t upper, std::int64_t lower) {
-    const T a = x[upper], b = x[lower];
-    x[upper] = a + b;
-    x[lower] = a - b;
-  });
+  constexpr std::int64_t kWidth = kLanes<T>;
+  const std::int64_t group = rotated_together(head_dim);
+  if (group >= kWidth) {
+    for (std::int64_t d = 0; d < head_dim; d += kWidth)
+      store(x + d, rotate_vector<1, T>(load<T>(x + d),
+                                       std::make_index_sequence<static_cast<std::size_t>(kWidth)>()));
+    for (std::int64_t first = 0; first < head_dim; first += group)
+      rotate_group(x + first, 1, group, kWidth, kWidth);
+    return;
+  }
+  for (std::int64_t half = 1; half < group; half *= 2)
+    for (std::int64_t d = 0; d < head_dim; ++d) {
+      if (d & half) continue;
+      const T a = x[d], b = x[d + half];
+      x[d] = a + b;
+      x[d + half] = a - b;
+    }
 }
 
 }  // namespace

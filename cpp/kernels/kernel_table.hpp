@@ -80,6 +80,11 @@ struct Kernels {
   // The rows from `begin` to `end`, of float32 whatever the scalar type. `row` has room for one.
   void (*round_rows)(const RoundProblem&, std::int64_t begin, std::int64_t end, float* row);
 
+  // Columns from `begin` to `end` of the row at `from`, of any type; true if a finite number became
+  // infinite.
+  bool (*store_row)(const StoreProblem&, const void* from, void* to, std::int64_t begin,
+                    std::int64_t end);
+
   // to[i] = 2^from[i] for `vectors` whole vectors, of the scalar type; for tests of its accuracy.
   void (*exp2)(const void* from, void* to, std::int64_t vectors);
   // Likewise tanh(from[i] / (2 log2(e))).

@@ -10,6 +10,7 @@
 #include "../dispatch/merge.hpp"
 #include "../dispatch/round_rows.hpp"
 #include "../dispatch/stage.hpp"
+#include "../dispatch/store_rows.hpp"
 #include "test_attention.hpp"
 #include "test_stored_rows.hpp"
 #include "testing.hpp"
@@ -255,6 +256,38 @@ void test_rounding(std::int64_t rows, std::int64_t columns, bool rotates) {
   check(agrees, "rounding " + std::to_string(rows) + " x " + std::to_string(columns));
 }
 
+// Every other row to float16 and back: within half of the last place, and no byte beyond the rows. One
+// number is too large, and found.
+void test_storing(std::int64_t rows, std::int64_t columns) {
+  Guarded<float> from(rows * columns), back(rows * columns);
+  Guarded<std::uint16_t> to((2 * rows - 1) * columns);
+  from.fill_normal(1);
+  for (std::int64_t i = 0; i < to.count(); ++i) to[i] = 0x7e01;
+  StoreProblem problem{};
+  problem.rows.axes = 1;
+  problem.rows.count = problem.rows.sizes[0] = rows;
+  problem.columns = columns;
+  problem.from = operand(from.data(), 1, rows, columns);
+  problem.from.batch_strides[0] = columns;
+  problem.to.data = to.data();
+  problem.to.element = Element::float16;
+  problem.to.batch_strides[0] = 2 * columns;
+  bool agrees = !store_rows(problem, 2);
+  StoreProblem reverse = problem;
+  reverse.from = problem.to;
+  reverse.to = operand(back.data(), 1, rows, columns);
+  reverse.to.batch_strides[0] = columns;
+  agrees &= !store_rows(reverse, 1);
+  for (std::int64_t i = 0; i < from.count(); ++i)
+    agrees &= std::fabs(back[i] - from[i]) <= std::fabs(from[i]) * 0x1p-11f + 0x1p-25f;
+  for (std::int64_t row = 0; row + 1 < rows; ++row)
+    for (std::int64_t i = 0; i < columns; ++i)
+      agrees &= to[(2 * row + 1) * columns + i] == 0x7e01;
+  from[rows * columns - 1] = -65520;
+  agrees &= store_rows(problem, 2);
+  check(agrees, "storing " + std::to_string(rows) + " x " + std::to_string(columns));
+}
+
 template <class T>
 void test_all() {
   test_exp2<T>(1.25);
@@ -280,8 +313,10 @@ int main() {
     test_all<float>();
     test_all<double>();
     for (const bool rotates : {false, true})
-      for (const std::int64_t columns : {1, 7, 24, 64, 128}) test_rounding(5, columns, rotates);
+      for (const std::int64_t columns : {1, 2, 4, 7, 8, 16, 24, 32, 40, 64, 96, 128, 256, 1024})
+        test_rounding(5, columns, rotates);
     test_rounding(2000, 96, true);
+    for (const std::int64_t columns : {1, 15, 16, 40, 70'000}) test_storing(7, columns);
     test_stored_rows();
   }
   std::printf("%d passed, %d failed\n", passed, failed);

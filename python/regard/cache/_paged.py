@@ -12,6 +12,8 @@ from regard.cache._quantise import quantised
 from regard.cache._rows import Rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from regard.cache._geometry import Geometry
@@ -113,7 +115,7 @@ class PagedContent:
             entries = np.flatnonzero(after > self.lengths)
             column, slot = np.divmod(self.lengths[entries], self.page_size)
             where = np.s_[self._table[entries, column], :, slot]
-            self.pool.rows.put(where, rows.part(np.s_[entries, :, 0]))
+            self.pool.rows.put_at(where, rows.part(np.s_[entries, :, 0]))
             return
         for entry, (start, stop) in enumerate(zip(self.lengths, after, strict=True)):
             self._write_entry(rows.part(entry), self._table[entry], int(start), int(stop))
@@ -127,8 +129,12 @@ class PagedContent:
             count = whole * size or min(size - slot, stop - position)
             given = new.part(np.s_[:, position - start : position - start + count])
             if whole:
-                pages = table[column : column + whole]
-                self.pool.rows.put(pages, Rows(*(_as_pages(a, whole) for a in given.arrays)))
+                parts = Rows(*(_as_pages(a, whole) for a in given.arrays))
+                pages = table[column : column + whole].tolist()
+                for run in _consecutive(pages):
+                    first = pages[run.start]
+                    part = parts.part(np.s_[run.start : run.stop])
+                    self.pool.rows.put(np.s_[first : first + len(run)], part)
             else:
                 self.pool.rows.put(np.s_[table[column], :, slot : slot + count], given)
             position += count
@@ -190,3 +196,12 @@ def _as_pages(rows: Array, count: int) -> Array:
     """Return rows of all heads, (kv_heads, slots, ...), as so many pages."""
     heads, slots, *dim = rows.shape
     return rows.reshape(heads, count, slots // count, *dim).swapaxes(0, 1)
+
+
+def _consecutive(pages: list[int]) -> Iterator[range]:
+    """Yield ranges of indices whose pages follow one another."""
+    start = 0
+    for index in range(1, len(pages) + 1):
+        if index == len(pages) or pages[index] != pages[index - 1] + 1:
+            yield range(start, index)
+            start = index

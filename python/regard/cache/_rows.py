@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from regard import _core
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -88,6 +90,13 @@ class Rows:
         return Rows(*(array[where] for array in self.arrays))
 
     def put(self, where: Any, rows: Rows) -> None:
-        """Write the same part of every array."""
+        """Write the same part of every array, which slices and integers give."""
+        for array, new in zip(self.arrays, rows.arrays, strict=True):
+            part = array[where]
+            if not _core.store_rows(new, part):
+                part[...] = new
+
+    def put_at(self, where: Any, rows: Rows) -> None:
+        """Write the same elements of every array, which integer arrays give."""
         for array, new in zip(self.arrays, rows.arrays, strict=True):
             array[where] = new
