@@ -22,7 +22,8 @@ from models.llama import Llama
 from models.packages import file_in
 from models.vocabulary import gguf_tokenizer
 
-TEXT = pathlib.Path(__file__).parent.parent / "README.md"
+# A README as it was once: what is measured must not change with ours.
+TEXT = pathlib.Path(__file__).parent / "text.md"
 TOKENS, QUERIES = 1024, 64
 FIRST = (1, 4, 32, TOKENS)
 CENTERS = {

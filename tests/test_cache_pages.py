@@ -1,7 +1,9 @@
 """A cache in pages has the bits of a plain one, shares what it can, and copies nothing to grow."""
 
 import gc
+import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -258,3 +260,29 @@ def test_what_a_cache_says_of_itself():
         cache.append(*tokens(0, 1, 41))
     cache.append(*tokens(0, 1, 40))
     assert cache.nbytes == 2 * 32 * 2 * 13 * 4 + 2 * 4
+
+
+def test_a_large_pool_lies_in_huge_pages():
+    support = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not support.exists():
+        pytest.skip("this system has no transparent huge pages")
+    cache = regard.KVCache(1, 2, 64, page_size=256)
+    cache.append(*tokens(0, 1, 256, head_dim=64, value_dim=64))
+    assert not has_huge_pages(cache)
+    for step in range(31):
+        cache.append(*tokens(step, 1, 256, head_dim=64, value_dim=64))
+    assert has_huge_pages(cache)
+
+
+def has_huge_pages(cache):
+    """Whether the system was asked for them, by the flags of the mappings of a cache's pool."""
+    wanted = [array.ctypes.data for array in cache._content.pool.rows.arrays]
+    asked, inside = [], False
+    for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            begin, end = (int(number, 16) for number in found.groups())
+            inside = any(begin <= address < end for address in wanted)
+        elif inside and line.startswith("VmFlags:"):
+            asked.append("hg" in line.split())
+    assert asked
+    return all(asked)

