@@ -1,9 +1,9 @@
 // The next block's lines, asked for one by one while this block is computed.
 //
 // A decode waits for memory, and the processor looks only a few hundred instructions ahead: left alone,
-// it reads and computes by turns. Asked for evenly and in order, lines arrive all the time, most of them
-// by the prefetcher that follows such requests and has more of them under way than a core may have
-// loads. What was tried is in docs/performance.md.
+// it reads and computes by turns. Asked for evenly and in order, lines arrive all the time. A core has
+// few of them under way at once, and instructions wait behind those that it cannot ask for yet: so many
+// at a time hold up the loads that compute. What was tried is in docs/performance.md.
 #pragma once
 
 #include "stored_rows.hpp"
