@@ -11,7 +11,7 @@
 namespace regard {
 namespace {
 
-// Some 20 us of copying, which pay for waking a thread.
+// Enough to pay for waking a thread.
 constexpr std::int64_t kElementsPerTask = 64 * 1024;
 
 }  // namespace

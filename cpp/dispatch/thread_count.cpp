@@ -31,12 +31,16 @@ double quota() {
   return 1e9;
 }
 
+}  // namespace
+
 int usable_cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
   const int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
   return std::max(1, std::min(cpus, static_cast<int>(std::ceil(std::min(quota(), 1e6)))));
 }
+
+namespace {
 
 Choice choose_from_environment() {
   if (const char* text = std::getenv("REGARD_NUM_THREADS"); text && *text) {

@@ -12,4 +12,7 @@ std::string default_thread_count_reason();
 // 0 returns to the environment's choice.
 void set_thread_count(int threads);
 
+// Within affinity and quota.
+int usable_cpus();
+
 }  // namespace regard

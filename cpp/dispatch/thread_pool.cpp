@@ -12,14 +12,16 @@
 #include <mutex>
 #include <thread>
 
+#include "thread_count.hpp"
+
 namespace regard {
 namespace {
 
 // Waking a sleeping thread takes 10 to 50 us, so whoever waits looks around for about as long before
 // going to sleep; longer would take the core from somebody else.
 constexpr std::chrono::microseconds kSpin{40};
-// While a call is still under way another is likely to follow it at once, and nobody of this process waits
-// for the core: a worker that is done goes on looking for so long.
+// While any call is still under way another is likely to follow it at once. Where there is a core for each
+// worker, one that is done goes on looking for so long.
 constexpr std::chrono::microseconds kSpinBesideWork{1000};
 
 void pause_briefly() {
@@ -149,6 +151,7 @@ class Pool {
     } catch (const std::exception&) {
       // The system gives no more threads or no memory; those that there are do the work.
     }
+    has_cores_ = workers_ < usable_cpus();
   }
 
   Job* open_job() {
@@ -164,10 +167,11 @@ class Pool {
       Job* job = open_job();
       if (!job) {
         const unsigned seen = offers_.load(std::memory_order_relaxed);
+        const bool has_cores = has_cores_;
         lock.unlock();
         const bool offered =
             spin_until([&] { return offers_.load(std::memory_order_acquire) != seen; },
-                       [&] { return calls_.load(std::memory_order_relaxed) > 0; });
+                       [&] { return has_cores && calls_.load(std::memory_order_relaxed) > 0; });
         lock.lock();
         if (offered || open_job()) continue;
         ++sleeping_;
@@ -193,6 +197,7 @@ class Pool {
   std::atomic<int> calls_{0};        // of run, that have not returned
   int workers_ = 0;
   int sleeping_ = 0;
+  bool has_cores_ = true;  // one for each worker and one for a caller
 };
 
 // Never destroyed: its threads may outlive static destruction. A forked child has none of the threads

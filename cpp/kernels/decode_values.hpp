@@ -16,7 +16,7 @@ REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, std::int64_t pan
                                std::uint32_t steps, const DecodeWorkspace<T>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
   constexpr int kQuartersAsked =
-      kAheadOfValues * kPanel * kLanes<T> * static_cast<int>(sizeof(From)) / kLineBytes;
+      (kAheadOfValues * kPanel * kLanes<T> * static_cast<int>(sizeof(From)) + kLineBytes - 1) / kLineBytes;
   const std::ptrdiff_t stride = block.value_stride;
   Vec<T> acc[kRows][kPanel];
 #pragma GCC unroll 8

@@ -16,6 +16,8 @@ import mmap
 import os
 import resource
 from collections import deque
+from contextlib import suppress
+from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +36,9 @@ _MOST = 2**31 - 1  # tables are of 32 bits
 # Without it, what is mapped counts as memory that a forked child may need, and fork fails.
 # Python names it from 3.13 on; this is Linux's number on x86-64 and AArch64.
 _WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
-# From here on a pool asks the system for huge pages, as NumPy does for an array: reading them takes
-# a sixth less time, and what lies half empty at the end is little beside them.
-_HUGE_FROM = 4 << 20
+# Reading huge pages takes a sixth less time. The last one of an array may be nearly empty, so they
+# are asked for once an array fills this many.
+_LEAST_HUGE = 4
 
 
 class Pool:
@@ -56,7 +58,7 @@ class Pool:
         self._owners = np.zeros(0, np.int32)
         self._free: list[int] = []
         self._used = 0
-        self._is_huge = False
+        self._huge: set[int] = set()  # numbers of the arrays that lie in huge pages
         forms = Rows.forms(geometry, 1, geometry.page_size)
         self.page_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
 
@@ -80,11 +82,11 @@ class Pool:
         if self._used + fresh > len(self._owners):
             more = np.zeros(max(fresh, len(self._owners), 64), np.int32)
             self._owners = np.concatenate([self._owners, more])
-        again = [self._free.pop() for _ in range(count - fresh)]
+        # In order: what is written to pages that follow one another is written at once.
+        again = sorted(self._free.pop() for _ in range(count - fresh))
         pages = again + list(range(self._used, self._used + fresh))
         self._used += fresh
-        if not self._is_huge and self.nbytes >= _HUGE_FROM:
-            self._ask_for_huge_pages()
+        self._ask_for_huge_pages()
         self._owners[pages] = 1
         return pages
 
@@ -115,17 +117,19 @@ class Pool:
             rows = self._made(max(room, reserve))
         except MemoryError:
             rows = self._made(room)
-        rows.part(slice(0, self._used)).put(..., self.rows.part(slice(0, self._used)))
-        self.rows, self._is_huge = rows, False
+        before, self.rows = self.rows, rows
+        self._huge.clear()
+        self._ask_for_huge_pages()
+        rows.part(slice(0, self._used)).put(..., before.part(slice(0, self._used)))
 
     def _ask_for_huge_pages(self) -> None:
-        self._is_huge = True
-        for array in self.rows.arrays:
-            memory: Any = array.base
-            try:
-                memory.madvise(mmap.MADV_HUGEPAGE)
-            except (AttributeError, OSError):
-                return  # a system without them
+        for number, array in enumerate(self.rows.arrays):
+            filled = self._used * array.strides[0]
+            if number not in self._huge and filled >= _LEAST_HUGE * huge_page():
+                self._huge.add(number)
+                memory: Any = array.base
+                with suppress(AttributeError, OSError):  # a system without them
+                    memory.madvise(mmap.MADV_HUGEPAGE)
 
     def _made(self, pages: int) -> Rows:
         return Rows.made(self._geometry, min(pages, _MOST), self._page_size, _mapped)
@@ -142,6 +146,16 @@ def free_address_space() -> int:
     except OSError:
         return 0
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@cache
+def huge_page() -> int:
+    """Return the bytes of a huge page."""
+    try:
+        with open("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "rb") as size:
+            return int(size.read())
+    except (OSError, ValueError):
+        return 2 << 20
 
 
 def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -90,13 +90,13 @@ class Rows:
         return Rows(*(array[where] for array in self.arrays))
 
     def put(self, where: Any, rows: Rows) -> None:
-        """Write the same part of every array, which slices and integers give."""
+        """Write the part of every array that slices and integers name."""
         for array, new in zip(self.arrays, rows.arrays, strict=True):
             part = array[where]
             if not _core.store_rows(new, part):
                 part[...] = new
 
     def put_at(self, where: Any, rows: Rows) -> None:
-        """Write the same elements of every array, which integer arrays give."""
+        """Write the elements of every array that integer arrays name."""
         for array, new in zip(self.arrays, rows.arrays, strict=True):
             array[where] = new
