@@ -253,6 +253,14 @@ bool broadcasts_to(const Shape& own, const Shape& full) {
                     [](py::ssize_t size, py::ssize_t wanted) { return size == wanted || size == 1; });
 }
 
+void set_rows(Operand& operand, const ArrayView& view, int inner, const BatchShape& rows) {
+  operand.data = const_cast<void*>(view.array.data());
+  operand.element = view.element;
+  operand.head_stride = operand.row_stride = 0;
+  operand.column_stride = inner ? view.stride(1) : 0;
+  set_batch_strides(operand, view, inner, rows);
+}
+
 void set_batch_strides(Operand& operand, const ArrayView& view, int inner,
                        const BatchShape& batch) {
   const int own = view.axes() - inner;

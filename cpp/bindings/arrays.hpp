@@ -84,6 +84,9 @@ bool broadcasts_to(const Shape& own, const Shape& full);
 void set_batch_strides(Operand& operand, const ArrayView& view, int inner,
                        const BatchShape& batch);
 
+// Rows lie along all of a view's axes but the last `inner`. In place: an Operand is large to copy.
+void set_rows(Operand& operand, const ArrayView& view, int inner, const BatchShape& rows);
+
 BatchShape batch_of(const Shape& shape);
 
 // A new array of our own.

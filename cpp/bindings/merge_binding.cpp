@@ -60,15 +60,6 @@ Shape rows_of(const std::vector<ArrayView>& outputs, const std::vector<ArrayView
   return rows;
 }
 
-// Rows lie along all of a view's axes but the last `inner`. In place: an Operand is large to copy.
-void set_operand(Operand& operand, const ArrayView& view, int inner, const BatchShape& rows) {
-  operand.data = const_cast<void*>(view.array.data());
-  operand.element = view.element;
-  operand.head_stride = operand.row_stride = 0;
-  operand.column_stride = inner ? view.stride(1) : 0;
-  set_batch_strides(operand, view, inner, rows);
-}
-
 // Axes along which every operand goes on where the one behind them ends become one axis: a row's place
 // is then found with fewer divisions.
 void join_axes(BatchShape& rows, const std::vector<Operand*>& operands) {
@@ -122,8 +113,8 @@ py::tuple merge_attention_states(const py::list& output_parts, const py::list& l
   problem.lses = given.get() + parts;
   std::vector<Operand*> operands{&problem.output, &problem.lse};
   for (std::size_t part = 0; part < parts; ++part) {
-    set_operand(given[part], outputs[part], 1, problem.rows);
-    set_operand(given[parts + part], lses[part], 0, problem.rows);
+    set_rows(given[part], outputs[part], 1, problem.rows);
+    set_rows(given[parts + part], lses[part], 0, problem.rows);
     operands.push_back(&given[part]);
     operands.push_back(&given[parts + part]);
   }
@@ -131,8 +122,8 @@ py::tuple merge_attention_states(const py::list& output_parts, const py::list& l
   const ArrayView lse = new_array("lse", result_type_of(lse_type), shape);
   shape.push_back(problem.columns);
   const ArrayView output = new_array("output", type, shape);
-  set_operand(problem.output, output, 1, problem.rows);
-  set_operand(problem.lse, lse, 0, problem.rows);
+  set_rows(problem.output, output, 1, problem.rows);
+  set_rows(problem.lse, lse, 0, problem.rows);
   join_axes(problem.rows, operands);
   const int threads = default_thread_count();
   run_without_gil([&](const StopSignal& signal) { merge_states(problem, threads, signal); });

@@ -31,12 +31,6 @@ void join_rows(StoreProblem& problem) {
   }
 }
 
-void set_operand(Operand& operand, const ArrayView& view, const BatchShape& rows) {
-  operand.data = const_cast<void*>(view.array.data());
-  operand.element = view.element;
-  set_batch_strides(operand, view, 1, rows);
-}
-
 }  // namespace
 
 bool store_rows(py::handle source, py::handle target) {
@@ -50,8 +44,8 @@ bool store_rows(py::handle source, py::handle target) {
   StoreProblem problem;
   problem.columns = to.size(1);
   problem.rows = batch_of(Shape(to.shape.begin(), to.shape.end() - 1));
-  set_operand(problem.from, from, problem.rows);
-  set_operand(problem.to, to, problem.rows);
+  set_rows(problem.from, from, 1, problem.rows);
+  set_rows(problem.to, to, 1, problem.rows);
   if (problem.rows.count > 0) join_rows(problem);
   const int threads = default_thread_count();
   bool overflows = false;

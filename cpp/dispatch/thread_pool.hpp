@@ -3,7 +3,8 @@
 // Why not OpenMP: a region there ends when every thread of its team has arrived, also one that the
 // system has not woken yet, and its threads spin for milliseconds afterwards on cores that NumPy's
 // BLAS wants next. Here a call ends when the tasks that somebody started are done, and a worker spins
-// for some tens of microseconds (docs/performance.md has the numbers of both).
+// for some tens of microseconds, longer only while a call goes on and each has a core
+// (docs/performance.md has the numbers of both).
 #pragma once
 
 #include <functional>

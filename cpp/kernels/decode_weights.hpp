@@ -80,7 +80,7 @@ REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int begin, int row, T* sco
       state.limit[row] = top + T(kThreshold);
     }
     exp2_of_keys(scores + k, bias ? bias + k : nullptr, state.reference[row], kTile);
-    T weights[kTile];
+    T weights[kTile];  // summed in the order of sum_rows
     for (int r = 0; r < kTile; ++r) weights[r] = scores[k + r];
 #pragma GCC unroll 4
     for (int half = kTile / 2; half > 0; half /= 2)

@@ -5,7 +5,8 @@ namespace regard {
 namespace {
 
 constexpr float kInt8Steps = 127;
-constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23: the low bits of a sum are the integer, and none is left for a fraction
+// 1.5 * 2^23: the low bits of a sum are the integer, and none is left for a fraction.
+constexpr float kRoundToInteger = 12582912.0f;
 
 }  // namespace
 }  // namespace regard
