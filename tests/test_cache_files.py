@@ -15,7 +15,8 @@ from cache_model import Model, assert_answers, normal, tokens, told
 from messages import says
 
 HEADER = 4096
-DESCRIPTION = struct.Struct("<8sII16s8q")
+PAGES = {"page_size": 16}
+DESCRIPTION = struct.Struct("<8sII16s9q")
 
 
 def make(path, **options):
@@ -29,12 +30,12 @@ def path(tmp_path):
     return tmp_path / "cache"
 
 
-@pytest.mark.parametrize("sizes", [{}, {"capacity": 60}, {"window": 5, "sink_tokens": 2}])
+@pytest.mark.parametrize("sizes", [{}, {"capacity": 60}, {"window": 5, "sink_tokens": 2}, PAGES])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
 def test_everything_is_there_again(sizes, dtype, path):
     storage = np.dtype(dtype)
     asking = np.float32 if dtype == "int8" else storage
-    window = {name: sizes[name] for name in sizes if name != "capacity"}
+    window = {name: sizes[name] for name in sizes if name in ("window", "sink_tokens")}
     model = Model(2, 2, 8, 5, storage, **window)
     regard.KVCache(2, 2, 8, 5, path=path, dtype=storage, **sizes).close()
     for step, new in enumerate((3, 1, 1, 20, 1, 9)):
@@ -52,34 +53,35 @@ def test_everything_is_there_again(sizes, dtype, path):
     assert [each.name for each in path.parent.iterdir()] == ["cache"]
 
 
-@pytest.mark.parametrize("window", [None, 5])
-def test_a_process_that_is_killed_leaves_all_that_was_appended(window, path):
+@pytest.mark.parametrize("sizes", [{}, {"window": 5}, PAGES])
+def test_a_process_that_is_killed_leaves_all_that_was_appended(sizes, path):
     script = f"""
 import os, signal, sys
 sys.path.insert(0, {str(os.path.dirname(__file__))!r})
 import regard
 from cache_model import tokens
-cache = regard.KVCache(2, 2, 8, 5, path={str(path)!r}, window={window})
+cache = regard.KVCache(2, 2, 8, 5, path={str(path)!r}, **{sizes})
 for step in range(50):
     cache.append(*tokens(step, 2, 1))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
     assert done.returncode == -9
-    model = Model(2, 2, 8, 5, np.dtype(np.float32), window=window)
+    model = Model(2, 2, 8, 5, np.dtype(np.float32), window=sizes.get("window"))
     for step in range(50):
         model.append(*tokens(step, 2, 1))
     with regard.KVCache.open(path) as cache:
         assert_answers(cache, model, normal(0, 2, 4, 1, 8, dtype=np.float32))
 
 
-@pytest.mark.parametrize("sizes", [{}, {"capacity": 30}, {"window": 4, "sink_tokens": 1}])
+@pytest.mark.parametrize("sizes", [{}, {"capacity": 30}, {"window": 4, "sink_tokens": 1}, PAGES])
 def test_what_dies_between_data_and_lengths_loses_nothing(sizes, path, monkeypatch):
     cache = make(path, **sizes)
     for step in range(8):
         before = told(cache)
         with monkeypatch.context() as patch:
-            patch.setattr("regard.cache._file.FileSlots.commit", lambda *_: 1 / 0)
+            patch.setattr("regard.cache._file_slots.FileSlots.commit", lambda *_: 1 / 0)
+            patch.setattr("regard.cache._file_table.FileTable.commit", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 cache.append(*tokens(90 + step, 2, 3))
         assert told(cache) == before
@@ -129,8 +131,9 @@ def test_modes(mode, path):
         regard.KVCache.open(path, mode)
 
 
-def test_a_truncated_file_says_so(path):
-    make(path).close()
+@pytest.mark.parametrize("sizes", [{}, PAGES])
+def test_a_truncated_file_says_so(sizes, path):
+    make(path, **sizes).close()
     content = path.read_bytes()
     for size in [*range(0, 700, 7), 1000, HEADER - 1, HEADER, HEADER + 1, len(content) - 1]:
         path.write_bytes(content[:size])
@@ -138,16 +141,24 @@ def test_a_truncated_file_says_so(path):
             with pytest.raises(ValueError, match=r"no cache of regard|truncated"):
                 regard.KVCache.open(path, mode)
         assert path.read_bytes() == content[:size]
-    path.write_bytes(content + b"x")
-    with pytest.raises(ValueError, match="bytes behind its end"):
-        regard.KVCache.open(path)
     path.write_bytes(content)
     regard.KVCache.open(path).close()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_a_flipped_byte_of_the_description_is_noticed(dtype, path):
-    make(path, dtype=dtype).close()
+def test_bytes_behind_the_end(path):
+    make(path).close()
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(ValueError, match="bytes behind its end"):
+        regard.KVCache.open(path)
+
+
+KINDS = [{}, {"dtype": "int8"}, PAGES, PAGES | {"dtype": "int8"}]
+NAMES = ["float32", "int8", "float32 pages", "int8 pages"]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=NAMES)
+def test_a_flipped_byte_of_the_description_is_noticed(kind, path):
+    make(path, **kind).close()
     content = path.read_bytes()
     for at in range(DESCRIPTION.size):
         for flip in (1, 0x80, 0xFF):
@@ -160,19 +171,23 @@ def test_a_flipped_byte_of_the_description_is_noticed(dtype, path):
 
 
 NUMBERS = ["batch", "kv_heads", "head_dim", "value_dim"]
-NUMBERS += ["slots", "window", "sink_tokens", "capacity"]
-WRONG = [("version", 0), ("version", 2), ("type", b"object"), ("type", b"\xff\xfe")]
-WRONG += [(name, number) for name in NUMBERS for number in (-2, 0, 2**62, -(2**63))]
-# Not wrong: what the file has, and a window that is wider than all.
-for right in (("window", 2**62), ("sink_tokens", 0)):
-    WRONG.remove(right)
-WRONG = [(dtype, *each) for each in WRONG for dtype in ("float32", "int8")]
+NUMBERS += ["slots", "window", "sink_tokens", "capacity", "page_size"]
+WRONG = [("version", 1), ("version", 3), ("type", b"object"), ("type", b"\xff\xfe")]
+WRONG += [(name, number) for name in NUMBERS for number in (-2, 0, 24, 2**62, -(2**63))]
+# Not wrong: what the file has, a window that is wider than all, a limit beyond what there is.
+FINE = {
+    "float32": [("window", 24), ("window", 2**62), ("sink_tokens", 0)],
+    "float32 pages": [("batch", 0), ("slots", 0), ("sink_tokens", 0)],
+}
+FINE["float32 pages"] += [("capacity", 24), ("capacity", 2**62)]
+WRONG = [(kind, *each) for kind in FINE for each in WRONG if each not in FINE[kind]]
+WRONG += [("int8", *each) for kind, *each in WRONG if kind == "float32"]
 WRONG += [("float32", "type", b"int8"), ("int8", "type", b"float16")]
 
 
-@pytest.mark.parametrize(("dtype", "name", "number"), WRONG)
-def test_a_foreign_description_with_the_right_checksum(dtype, name, number, path):
-    make(path, dtype=dtype).close()
+@pytest.mark.parametrize(("kind", "name", "number"), WRONG)
+def test_a_foreign_description_with_the_right_checksum(kind, name, number, path):
+    make(path, **KINDS[NAMES.index(kind)]).close()
     content = bytearray(path.read_bytes())
     fields = list(DESCRIPTION.unpack_from(content))
     at = {"version": 1, "type": 3} | {n: 4 + i for i, n in enumerate(NUMBERS)}
@@ -180,8 +195,10 @@ def test_a_foreign_description_with_the_right_checksum(dtype, name, number, path
     fields[2] = zlib.crc32(DESCRIPTION.pack(*fields))
     DESCRIPTION.pack_into(content, 0, *fields)
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"version|damaged|truncated|behind its end"):
-        regard.KVCache.open(path)
+    for mode in ("r", "r+"):
+        with pytest.raises(ValueError, match=r"version|damaged|truncated|behind its end"):
+            regard.KVCache.open(path, mode)
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("name", ["kv_heads", "head_dim", "value_dim"])

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import regard
 from cache_model import Model, assert_answers, normal, tokens
+from regard.cache._file_table import FileTable
 
 
 class Caches(RuleBasedStateMachine):
@@ -24,14 +25,15 @@ class Caches(RuleBasedStateMachine):
         batch=st.integers(1, 3),
         window=st.none() | st.integers(1, 6),
         sink_tokens=st.integers(0, 3),
-        where=st.sampled_from(["memory", "file", "pages"]),
+        where=st.sampled_from(["memory", "file", "pages", "pages of a file"]),
         dtype=st.sampled_from(["float64", "int8"]),
     )
     def make(self, batch, window, sink_tokens, where, dtype):
-        window = window if where != "pages" else None
+        self.in_file, self.in_pages = "file" in where, "pages" in where
+        window = None if self.in_pages else window
         sizes = {"window": window, "sink_tokens": sink_tokens if window else 0}
-        self.in_file, self.in_pages = where == "file", where == "pages"
-        room = {"path": self.path} if self.in_file else {"page_size": 16} if self.in_pages else {}
+        room = {"path": self.path} if self.in_file else {}
+        room |= {"page_size": 16} if self.in_pages else {}
         cache = regard.KVCache(batch, 2, 8, 5, dtype=dtype, **room, **sizes)
         self.pairs.append((cache, Model(batch, 2, 8, 5, np.dtype(dtype), **sizes)))
 
@@ -104,10 +106,14 @@ class Caches(RuleBasedStateMachine):
 
     @invariant()
     def pages_have_as_many_owners_as_tables_say(self):
-        if self.pairs and self.in_pages:
-            pool = self.pairs[0][0]._content.pool
+        contents = [cache._content for cache, _ in self.pairs] if self.pairs else []
+        for pool in {content.pool for content in contents} if contents and self.in_pages else ():
             pool._collect()
-            tables = [cache._content._all_pages() for cache, _ in self.pairs]
+            users = [content for content in contents if content.pool is pool]
+            tables = [content._all_pages() for content in users]
+            for table in (content._table for content in users):
+                if isinstance(table, FileTable):
+                    tables += [np.array(run, int) for run in (table._ledger.run, table._spare)]
             owners = np.bincount(np.concatenate(tables), minlength=pool._used)
             assert np.array_equal(owners, pool._owners[: pool._used])
             assert sorted(pool._free) == np.flatnonzero(owners == 0).tolist()

@@ -11,7 +11,7 @@ import pytest
 import regard
 from cache_model import Model, assert_answers, normal, tokens
 from reference import assert_same_bits
-from regard.cache._pool import huge_page
+from regard.cache._memory_pool import huge_page
 from test_cache import CHUNKS, OPTIONS
 
 
@@ -86,7 +86,7 @@ def test_growth_moves_nothing():
 
 
 def test_where_address_space_is_not_free_pools_double(monkeypatch):
-    monkeypatch.setattr("regard.cache._pool.free_address_space", lambda: 0)
+    monkeypatch.setattr("regard.cache._memory_pool.free_address_space", lambda: 0)
     cache, model = regard.KVCache(2, 2, 8, 5, page_size=16), Model(2, 2, 8, 5, np.dtype("f4"))
     seen = []
     for step in range(120):
@@ -104,7 +104,7 @@ def test_where_address_space_is_not_free_pools_double(monkeypatch):
 
 def test_where_others_have_taken_the_address_space_pools_double(monkeypatch):
     """Each reserves 64 TiB of the 128 that a process has on x86-64 and of the 256 on AArch64."""
-    monkeypatch.setattr("regard.cache._pool.free_address_space", lambda: 2**46)
+    monkeypatch.setattr("regard.cache._memory_pool.free_address_space", lambda: 2**46)
     caches = [regard.KVCache(1, 2, 64, page_size=1024) for _ in range(5)]
     models = [Model(1, 2, 64, 64, np.dtype("f4")) for _ in caches]
     for step in range(6):

@@ -125,7 +125,7 @@ def fitting_query(geometry: Geometry, query: ArrayLike) -> Array:
     return array
 
 
-def size_of_pages(page_size: int | None, window: int | None, path: object) -> int | None:
+def size_of_pages(page_size: int | None, window: int | None) -> int | None:
     """Return how many tokens a page holds, where there are pages."""
     if page_size is None:
         return None
@@ -135,11 +135,6 @@ def size_of_pages(page_size: int | None, window: int | None, path: object) -> in
     if window is not None:
         raise ValueError(
             f"page_size must be None with a window, got {tokens}: a ring of slots does not grow"
-        )
-    if path is not None:
-        raise ValueError(
-            f"page_size must be None with a path, got {tokens}: pages are in memory, and a file "
-            "keeps a cache without pages"
         )
     return tokens
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, DTypeLike
 
-    from regard.cache._slots import Slots
-
     Path = str | os.PathLike[str]
 
 
@@ -61,18 +59,19 @@ class KVCache(Readable):
     page_size : int, optional
         A multiple of 16: memory is taken in pages of so many tokens, of which each entry has a
         table. Growing copies nothing, `reorder` and `fork` share pages, and `truncate` gives them
-        back: of a prompt that many texts begin with, there is one copy. In memory and without a
-        window only. A capacity is a limit then, and takes nothing beforehand.
+        back: of a prompt that many texts begin with, there is one copy. Without a window only. A
+        capacity is a limit then, and takes nothing beforehand.
     path : path-like, optional
         A file to make and to keep everything in: it is mapped into memory, may be larger than
-        memory, and can be opened again with `KVCache.open`.
+        memory, and can be opened again with `KVCache.open`. With `page_size` it grows at its end;
+        without, a larger file takes its place.
 
     Raises
     ------
     TypeError
         If an argument has the wrong type, or `dtype` is none that can be stored.
     ValueError
-        If a size is out of range, or `page_size` is given with a window or a path.
+        If a size is out of range, or `page_size` is given with a window.
     FileExistsError
         If there is a file at `path`.
     OSError
@@ -102,10 +101,13 @@ class KVCache(Readable):
     A call that raises leaves the cache as it was. Calls that change a cache must not run beside
     others on it.
 
-    In a file, lengths are written after the data that they speak of, and what grows or is reordered
-    is a new file that takes the old one's place: a process that dies leaves the content before or
-    after the call. Against a power failure, `flush`. While a file grows, the disk must hold both.
-    One process at a time may write to a file, or many read it.
+    In a file, lengths are written after the data that they speak of, and what cannot change at
+    once is written beside what it replaces: a process that dies leaves the content before or after
+    the call. Against a power failure, `flush`. One process at a time may write to a file, or many
+    read it. A file without pages is copied when it grows or is reordered, and the disk must hold
+    both then. One with pages grows by a quarter, and never gets smaller: pages that are given back
+    are used again, forks of its cache take theirs there too while it is open, and what has no owner
+    when it is closed is free.
 
     Examples
     --------
@@ -173,23 +175,17 @@ class KVCache(Readable):
             size,
             sinks,
             room,
-            _arguments.size_of_pages(page_size, size, path),
+            _arguments.size_of_pages(page_size, size),
         )
         self._content: Content | PagedContent | None
-        if geometry.page_size is not None:
-            self._content = PagedContent(geometry)
-            return
-        slots: Slots
-        if path is None:
-            slots = MemorySlots(geometry, room or 0)
-        else:
-            from regard.cache._file import FileSlots
+        if path is not None:
+            from regard.cache import _file
 
-            slots = FileSlots.create(os.path.realpath(path), geometry, room or 0)
-        lengths = np.zeros(geometry.batch, np.int64)
-        first = np.full(geometry.batch, sinks, np.int64)
-        slots.commit(lengths, first)
-        self._content = Content(geometry, slots, lengths, first)
+            self._content = _file.create(os.fsdecode(path), geometry)
+        elif geometry.page_size is not None:
+            self._content = PagedContent.in_memory(geometry)
+        else:
+            self._content = Content.empty(geometry, MemorySlots(geometry, room or 0))
 
     @classmethod
     def open(cls, path: Path, mode: Literal["r", "r+"] = "r+") -> Self:
@@ -219,10 +215,9 @@ class KVCache(Readable):
         """
         if mode not in ("r", "r+"):
             raise ValueError(f"mode must be 'r' or 'r+', got {mode!r}")
-        from regard.cache._file import FileSlots
+        from regard.cache import _file
 
-        slots, geometry, lengths, first = FileSlots.open(os.fspath(path), is_writable=mode == "r+")
-        return cls._of(Content(geometry, slots, lengths, first))
+        return cls._of(_file.opened(os.fsdecode(path), is_writable=mode == "r+"))
 
     @classmethod
     def _of(cls, content: Content | PagedContent) -> Self:
@@ -333,7 +328,9 @@ class KVCache(Readable):
 
         Nothing is copied until one of the two is appended to or reordered; the one that is copies
         then. The fork of a cache in a file is in memory as soon as one of the two is written to.
-        Of a cache in pages, only the last page is copied, where it is not full.
+        Of a cache in pages, only the last page is copied, where it is not full; forks of one in a
+        file share its pages until it is closed, or until one of them is appended to if the file was
+        opened for reading.
 
         Examples
         --------

@@ -39,6 +39,14 @@ class Content:
         self._owns_file = slots.path is not None and users is None
         self._use(slots, lengths, first, users)
 
+    @classmethod
+    def empty(cls, geometry: Geometry, slots: Slots) -> Content:
+        """Return a content without tokens."""
+        lengths = np.zeros(geometry.batch, np.int64)
+        first = np.full(geometry.batch, geometry.sink_tokens, np.int64)
+        slots.commit(lengths, first)
+        return cls(geometry, slots, lengths, first)
+
     def _use(
         self, slots: Slots, lengths: Array, first: Array, users: WeakSet[Content] | None = None
     ) -> None:

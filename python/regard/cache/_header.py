@@ -5,6 +5,8 @@ long each entry is. A record is written where the older one lies, after the data
 so that whoever dies in between leaves the other. Keys follow at the next multiple of 4096, then the
 values; with int8, which `_quantise.py` describes, the scales of the keys' rows and of the values'.
 Each begins at the next multiple of its element's size.
+
+Of a file in pages, the description alone is as said here: `_file_table.py` has the rest.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,24 +23,28 @@ from regard.cache._geometry import STORED_TYPES, Geometry, stored_type
 from regard.cache._rows import Rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
     Region = tuple[int, tuple[int, ...], np.dtype[Any]]
 
 MAGIC = b"regardKV"
-VERSION = 1
+VERSION = 2
 # magic, version, checksum of all with this field 0; type, batch, kv_heads, head_dim, value_dim,
-# slots, window, sink_tokens, capacity, where -1 is None.
-_DESCRIPTION = struct.Struct("<8sII16s8q")
-_RECORDS = 512
-_RECORD = struct.Struct("<QI4x")  # which of all, checksum of this and of the lengths
+# slots, window, sink_tokens, capacity, page_size, where -1 is None. With pages, batch and slots are
+# 0: they change.
+_DESCRIPTION = struct.Struct("<8sII16s9q")
+RECORDS = 512
+_RECORD = struct.Struct("<QI4x")  # which of all, checksum of this and of the numbers behind
 
 
 def describe(geometry: Geometry, slots: int) -> bytes:
     """Return the description of a file."""
+    is_paged = geometry.page_size is not None
     numbers = [
-        geometry.batch,
+        0 if is_paged else geometry.batch,
         geometry.kv_heads,
         geometry.head_dim,
         geometry.value_dim,
@@ -45,6 +52,7 @@ def describe(geometry: Geometry, slots: int) -> bytes:
         -1 if geometry.window is None else geometry.window,
         geometry.sink_tokens,
         -1 if geometry.capacity is None else geometry.capacity,
+        -1 if geometry.page_size is None else geometry.page_size,
     ]
     name = geometry.dtype.name.encode()
     checksum = zlib.crc32(_DESCRIPTION.pack(MAGIC, VERSION, 0, name, *numbers))
@@ -52,7 +60,10 @@ def describe(geometry: Geometry, slots: int) -> bytes:
 
 
 def read_description(start: bytes, path: str) -> tuple[Geometry, int]:
-    """Return geometry and slots, or raise ValueError with what is wrong with the file."""
+    """Return geometry and slots, or raise ValueError with what is wrong with the file.
+
+    With pages, batch and slots are 0.
+    """
     if start[: len(MAGIC)] != MAGIC:
         raise ValueError(f"{path} is no cache of regard: it begins with {start[:8]!r}")
     if len(start) < _DESCRIPTION.size:
@@ -65,12 +76,17 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, int]:
         raise ValueError(f"{path} has version {version}, and this regard reads {VERSION}")
     if zlib.crc32(_DESCRIPTION.pack(MAGIC, version, 0, name, *numbers)) != checksum:
         raise ValueError(f"{path} is damaged: the checksum of its description is wrong")
-    batch, kv_heads, head_dim, value_dim, slots, window, sink_tokens, capacity = numbers
+    batch, kv_heads, head_dim, value_dim, slots, window, sink_tokens, capacity, page_size = numbers
     text = name.rstrip(b"\0").decode("ascii", "replace")
     # A right checksum does not mean that regard has written this.
-    possible = min(batch, kv_heads, head_dim, value_dim) >= 1 and min(slots, sink_tokens) >= 0
-    possible &= min(window, capacity) >= -1 and window != 0 and text in STORED_TYPES
-    possible &= (window > 0 or sink_tokens == 0) and capacity in (-1, slots)
+    possible = min(kv_heads, head_dim, value_dim) >= 1 and min(slots, sink_tokens) >= 0
+    possible &= min(window, capacity, page_size) >= -1 and window != 0 and text in STORED_TYPES
+    possible &= window > 0 or sink_tokens == 0
+    if page_size < 0:
+        possible &= batch >= 1 and capacity in (-1, slots)
+    else:
+        possible &= page_size > 0 and page_size % 16 == 0
+        possible &= batch == slots == 0 and window == -1
     if not possible:
         raise ValueError(f"{path} is damaged: its description is {text} {numbers}")
     geometry = Geometry(
@@ -82,9 +98,13 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, int]:
         None if window < 0 else window,
         sink_tokens,
         None if capacity < 0 else capacity,
+        None if page_size < 0 else page_size,
     )
     try:
-        Rows.forms(geometry, batch, slots)
+        if page_size < 0:
+            Rows.forms(geometry, batch, slots)
+        else:
+            Rows.forms(geometry, 1, page_size)
     except MemoryError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     return geometry, slots
@@ -97,7 +117,7 @@ def data_offset(batch: int) -> int:
 
 def record_offset(batch: int, number: int) -> int:
     """Return where a record begins."""
-    return _RECORDS + number * (_RECORD.size + 16 * batch)
+    return RECORDS + number * record_size(2 * batch)
 
 
 def regions(geometry: Geometry, slots: int) -> tuple[list[Region], int]:
@@ -110,26 +130,41 @@ def regions(geometry: Geometry, slots: int) -> tuple[list[Region], int]:
     return found, end
 
 
-def record(number: int, lengths: Array, first: Array) -> bytes:
+def record(number: int, *arrays: Array) -> bytes:
     """Return a record."""
-    body = lengths.astype("<i8").tobytes() + first.astype("<i8").tobytes()
+    body = b"".join(array.astype("<i8").tobytes() for array in arrays)
     return _RECORD.pack(number, zlib.crc32(body, zlib.crc32(number.to_bytes(8, "little")))) + body
+
+
+def record_size(count: int) -> int:
+    """Return how many bytes a record of so many numbers has."""
+    return _RECORD.size + 8 * count
+
+
+def newest(records: Iterable[bytes]) -> tuple[int, Array]:
+    """Return which it is and the numbers of the newest record that is whole; or 0, and none."""
+    found: list[tuple[int, Array]] = [(0, np.empty(0, np.int64))]
+    for content in records:
+        number = _RECORD.unpack_from(content)[0]
+        numbers = np.frombuffer(content, "<i8", offset=_RECORD.size).astype(np.int64)
+        if number < 2**63 and record(number, numbers) == content:
+            found.append((number, numbers))
+    return max(found, key=lambda each: each[0])
+
+
+def check_lengths(numbers: Array, most: int | None, path: str) -> None:
+    """Refuse what was read as lengths, and as the first kept positions, if it cannot be."""
+    if not numbers.size:
+        raise ValueError(f"{path} is damaged: neither of its records of lengths is whole")
+    for number in (int(numbers.min()), int(numbers.max())):
+        if number < 0 or (most is not None and number > most):
+            limit = "at least 0" if most is None else f"from 0 to {most}"
+            raise ValueError(f"{path} is damaged: its lengths must be {limit}, got {number}")
 
 
 def read_record(start: bytes, geometry: Geometry, slots: int, path: str) -> tuple[int, Array]:
     """Return number and content, shape (2, batch), of the newer of the records that are whole."""
-    found: list[tuple[int, Array]] = []
-    for which in range(2):
-        at = record_offset(geometry.batch, which)
-        content = np.frombuffer(start, "<i8", 2 * geometry.batch, at + _RECORD.size)
-        both = content.astype(np.int64).reshape(2, geometry.batch)
-        number = _RECORD.unpack_from(start, at)[0]
-        size = record_offset(geometry.batch, 1) - _RECORDS
-        lengths, first = both
-        whole = record(number, lengths, first) == start[at : at + size]
-        fits = (both >= 0).all() and (geometry.window is not None or (lengths <= slots).all())
-        if number > 0 and whole and fits:
-            found.append((number, both))
-    if not found:
-        raise ValueError(f"{path} is damaged: neither of its records of lengths is whole")
-    return max(found, key=lambda each: each[0])
+    offsets = [record_offset(geometry.batch, which) for which in range(3)]
+    number, numbers = newest(start[at:end] for at, end in pairwise(offsets))
+    check_lengths(numbers, slots if geometry.window is None else None, path)
+    return number, numbers.reshape(2, geometry.batch)

@@ -1,25 +1,13 @@
-"""Pages that caches take, share and give back.
-
-A pool is one array for the kernels, and must grow without a copy. So it is an array of as many
-pages as the machine's memory can hold: address space costs nothing, and the system brings memory to
-what is touched, so that the next page that was never used is always at hand and nothing ever moves.
-A pool in slabs would need a second table, and one that doubles a copy of everything and, meanwhile,
-room for both. Where address space is not free, because the system counts it as memory
-(``vm.overcommit_memory=2``) or limits it (``ulimit -v``), or where other pools have taken it, pools
-do double.
-"""
+"""Pages that caches take, share and give back."""
 
 from __future__ import annotations
 
 import math
-import mmap
-import os
-import resource
+from abc import ABC, abstractmethod
 from collections import deque
-from contextlib import suppress
-from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -29,36 +17,35 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from regard.cache._geometry import Geometry
+    from regard.cache._paged import PagedContent
 
     Array = NDArray[Any]
 
-_MOST = 2**31 - 1  # tables are of 32 bits
-# Without it, what is mapped counts as memory that a forked child may need, and fork fails.
-# Python names it from 3.13 on; this is Linux's number on x86-64 and AArch64.
-_WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
-# Reading huge pages takes a sixth less time. The last one of an array may be nearly empty, so they
-# are asked for once an array fills this many.
-_LEAST_HUGE = 4
+MOST_PAGES = 2**31 - 1  # tables are of 32 bits
 
 
-class Pool:
+class Pool(ABC):
     """Pages of one geometry, each with the number of table entries that refer to it.
 
     Several caches use one, and they may be in different threads: whoever changes something, a page
-    that is theirs alone included, holds `lock`, because a pool that doubles moves.
+    that is theirs alone included, holds `lock`, because a pool that grows may move.
     """
 
-    def __init__(self, geometry: Geometry) -> None:
+    is_in_file = False
+    is_writable = True
+
+    def __init__(self, geometry: Geometry, rows: Rows) -> None:
         assert geometry.page_size is not None
-        self._geometry, self._page_size = geometry, geometry.page_size
-        self.rows = Rows.made(geometry, 0, geometry.page_size, np.empty)
+        self.rows = rows
         self.lock = Lock()
         # What garbage collection gives back, which may come at any moment, also while we are at it.
         self.dropped: deque[Array] = deque()
+        # Those beside the cache that a file was opened for.
+        self.forks: WeakSet[PagedContent] = WeakSet()
+        self._geometry, self._page_size = geometry, geometry.page_size
         self._owners = np.zeros(0, np.int32)
         self._free: list[int] = []
         self._used = 0
-        self._huge: set[int] = set()  # numbers of the arrays that lie in huge pages
         forms = Rows.forms(geometry, 1, geometry.page_size)
         self.page_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
 
@@ -76,18 +63,37 @@ class Pool:
     def take(self, count: int) -> list[int]:
         """Return so many pages, each with one owner."""
         self._collect()
-        fresh = max(0, count - len(self._free))
-        if self._used + fresh > len(self.rows.key):
-            self._extend(self._used + fresh)
-        if self._used + fresh > len(self._owners):
-            more = np.zeros(max(fresh, len(self._owners), 64), np.int32)
-            self._owners = np.concatenate([self._owners, more])
+        fresh = self._take_new(max(0, count - len(self._free)))
         # In order: what is written to pages that follow one another is written at once.
-        again = sorted(self._free.pop() for _ in range(count - fresh))
-        pages = again + list(range(self._used, self._used + fresh))
-        self._used += fresh
-        self._ask_for_huge_pages()
+        again = sorted(self._free.pop() for _ in range(count - len(fresh)))
+        pages = again + list(fresh)
         self._owners[pages] = 1
+        return pages
+
+    def take_side_by_side(self, count: int) -> range:
+        """Return so many pages that follow one another, each with one owner."""
+        if count == 1:
+            page = self.take(1)[0]
+            return range(page, page + 1)
+        pages = self._take_new(count)
+        self._owners[pages] = 1
+        return pages
+
+    def _take_new(self, count: int) -> range:
+        """Return pages that nobody has used, without an owner."""
+        end = self._used + count
+        if end > len(self.rows.key):
+            if end > MOST_PAGES:
+                raise MemoryError(
+                    f"a pool has at most {MOST_PAGES} pages, and this one would need {end}"
+                )
+            self._extend(end)
+        if end > len(self._owners):
+            more = np.zeros(max(count, len(self._owners), 64), np.int32)
+            self._owners = np.concatenate([self._owners, more])
+        pages = range(self._used, end)
+        self._used = end
+        self._have_used_more()
         return pages
 
     def share(self, pages: Array) -> None:
@@ -107,61 +113,18 @@ class Pool:
         while self.dropped:
             self.give_back(self.dropped.popleft())
 
+    @abstractmethod
     def _extend(self, needed: int) -> None:
-        """Reserve what memory can hold, or else make room for twice as many and copy."""
-        room = max(needed, 2 * len(self.rows.key))
-        reserve = free_address_space() // self.page_bytes
-        if needed > _MOST:
-            raise MemoryError(f"a pool has at most {_MOST} pages, and this one would need {needed}")
-        try:
-            rows = self._made(max(room, reserve))
-        except MemoryError:
-            rows = self._made(room)
-        before, self.rows = self.rows, rows
-        self._huge.clear()
-        self._ask_for_huge_pages()
-        rows.part(slice(0, self._used)).put(..., before.part(slice(0, self._used)))
+        """Let `rows` have so many pages or more, with what the first ones hold."""
 
-    def _ask_for_huge_pages(self) -> None:
-        for number, array in enumerate(self.rows.arrays):
-            filled = self._used * array.strides[0]
-            if number not in self._huge and filled >= _LEAST_HUGE * huge_page():
-                self._huge.add(number)
-                memory: Any = array.base
-                with suppress(AttributeError, OSError):  # a system without them
-                    memory.madvise(mmap.MADV_HUGEPAGE)
+    @abstractmethod
+    def _have_used_more(self) -> None:
+        """Look at how many pages have been used."""
 
-    def _made(self, pages: int) -> Rows:
-        return Rows.made(self._geometry, min(pages, _MOST), self._page_size, _mapped)
+    @abstractmethod
+    def flush(self) -> None:
+        """Wait until all is safe."""
 
-
-def free_address_space() -> int:
-    """Return how many bytes may be mapped and not used: as memory has, or 0 where they count."""
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        return 0
-    try:
-        with open("/proc/sys/vm/overcommit_memory", "rb") as setting:
-            if setting.read().strip() == b"2":
-                return 0
-    except OSError:
-        return 0
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-@cache
-def huge_page() -> int:
-    """Return the bytes of a huge page."""
-    try:
-        with open("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "rb") as size:
-            return int(size.read())
-    except (OSError, ValueError):
-        return 2 << 20
-
-
-def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    size = math.prod(shape) * dtype.itemsize
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _WITHOUT_RESERVE
-    try:
-        return np.ndarray(shape, dtype, mmap.mmap(-1, size, flags=flags))
-    except (OSError, OverflowError):
-        raise MemoryError(f"no memory for {shape[0]} pages: {size} bytes") from None
+    @abstractmethod
+    def close(self) -> None:
+        """Let others have it, where there are others. Who reads it still may go on."""

@@ -1,0 +1,52 @@
+"""What growing costs: 16384 tokens appended 512 at a time, in memory or in a file, in pages or not.
+
+python benchmarks/growing.py [folder for the files]
+
+32 key heads of 128 dimensions in float32, 512 MB in all; then GB/s of attending with one query, and
+appending all again to what has been truncated, when the memory is there.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import regard
+
+HEADS, TOKENS, STEP, DIM = 32, 16384, 512, 128
+TURNS = 20
+
+
+def seconds(call, *arguments):
+    begin = time.perf_counter()
+    call(*arguments)
+    return time.perf_counter() - begin
+
+
+def main():
+    random = np.random.default_rng(0)
+    new = random.standard_normal((1, HEADS, STEP, DIM), dtype=np.float32)
+    query = random.standard_normal((1, HEADS, 1, DIM), dtype=np.float32)
+    print("where   pages      all  longest  attending    again")
+    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as folder:
+        for where in ("memory", "file"):
+            for page_size in (None, 256):
+                path = Path(folder) / f"{page_size}" if where == "file" else None
+                with regard.KVCache(1, HEADS, DIM, page_size=page_size, path=path) as cache:
+                    appends = [seconds(cache.append, new, new) for _ in range(TOKENS // STEP)]
+                    attend = statistics.median(seconds(cache.attend, query) for _ in range(TURNS))
+                    cache.truncate(0)
+                    again = sum(seconds(cache.append, new, new) for _ in range(TOKENS // STEP))
+                speed = 2 * 4 * HEADS * TOKENS * DIM / attend / 1e9
+                print(
+                    f"{where:6} {page_size or 'none':>6} {sum(appends):6.2f} s "
+                    f"{1e3 * max(appends):5.0f} ms {speed:5.1f} GB/s {again:6.2f} s",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
