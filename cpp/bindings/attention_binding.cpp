@@ -175,6 +175,36 @@ py::object AttentionCall::run(int threads) {
   return output;
 }
 
+py::dict AttentionCall::plan(int threads) const {
+  AttentionPlan plan;
+  run_without_gil(
+      [&](const StopSignal& signal) { plan = plan_attention(problem, threads, signal); });
+  py::dict facts;
+  facts["target"] = plan.target;
+  facts["kernel"] = plan.is_int8 ? "int8" : plan.is_decode ? "decode" : "forward";
+  facts["int8_instruction"] =
+      plan.int8_instruction ? py::object(py::str(plan.int8_instruction)) : py::none();
+  facts["columns"] = plan.columns;
+  facts["threads"] = plan.threads;
+  facts["tasks"] = plan.tasks;
+  facts["task_rows"] = plan.task_rows;
+  facts["chunk_keys"] = plan.chunk_keys;
+  facts["strip_rows"] = plan.strip_rows;
+  facts["tile_keys"] = plan.tile_keys;
+  facts["block_keys"] = plan.block_keys;
+  facts["workspace_bytes"] = plan.workspace_bytes;
+  facts["copies_keys"] = plan.copies_keys;
+  facts["copies_values"] = plan.copies_values;
+  facts["tiles"] = plan.tiles.all;
+  facts["tiles_visible"] = plan.tiles.visible;
+  facts["tiles_biased"] = plan.tiles.biased;
+  facts["scores_computed"] = plan.tiles.scores;
+  facts["shape"] = py::make_tuple(problem.batch.count, problem.heads, problem.kv_heads, problem.q_len,
+                                  problem.kv_len, problem.head_dim, problem.value_dim);
+  facts["result_type"] = py::str(type.dtype);
+  return facts;
+}
+
 py::object attention(py::handle query, py::handle key, py::handle value, py::handle mask,
                      py::handle is_causal, py::handle query_offset, py::handle window,
                      py::handle key_lengths, py::handle scale, py::handle softcap,
@@ -208,35 +238,7 @@ py::dict attention_plan(py::handle query, py::handle key, py::handle value, py::
               batch, kEntries, call.memory);
   call.set_mask(mask);
   call.set_inputs();
-  AttentionPlan plan;
-  run_without_gil([&](const StopSignal& signal) {
-    plan = plan_attention(call.problem, thread_count, signal);
-  });
-  py::dict facts;
-  facts["target"] = plan.target;
-  facts["kernel"] = plan.is_int8 ? "int8" : plan.is_decode ? "decode" : "forward";
-  facts["int8_instruction"] =
-      plan.int8_instruction ? py::object(py::str(plan.int8_instruction)) : py::none();
-  facts["columns"] = plan.columns;
-  facts["threads"] = plan.threads;
-  facts["tasks"] = plan.tasks;
-  facts["task_rows"] = plan.task_rows;
-  facts["chunk_keys"] = plan.chunk_keys;
-  facts["strip_rows"] = plan.strip_rows;
-  facts["tile_keys"] = plan.tile_keys;
-  facts["block_keys"] = plan.block_keys;
-  facts["workspace_bytes"] = plan.workspace_bytes;
-  facts["copies_keys"] = plan.copies_keys;
-  facts["copies_values"] = plan.copies_values;
-  facts["tiles"] = plan.tiles.all;
-  facts["tiles_visible"] = plan.tiles.visible;
-  facts["tiles_biased"] = plan.tiles.biased;
-  facts["scores_computed"] = plan.tiles.scores;
-  facts["shape"] = py::make_tuple(call.problem.batch.count, call.problem.heads,
-                                  call.problem.kv_heads, call.problem.q_len, call.problem.kv_len,
-                                  call.problem.head_dim, call.problem.value_dim);
-  facts["result_type"] = py::str(call.type.dtype);
-  return facts;
+  return call.plan(thread_count);
 }
 
 }  // namespace regard

@@ -28,6 +28,9 @@ struct AttentionCall {
   // Runs and returns output, or a tuple of it with the extra results.
   py::object run(int threads);
 
+  // What it would do, as Python's _Plan. Results are not needed.
+  py::dict plan(int threads) const;
+
   ArrayView query, key, value, mask, weights, lse;
   AttentionProblem problem;
   OptionMemory memory;

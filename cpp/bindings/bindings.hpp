@@ -27,6 +27,12 @@ py::object attention_cached(py::handle query, py::handle key, py::handle value,
                             py::handle key_lengths, py::handle scale, py::handle softcap,
                             py::handle alibi_slopes, py::handle sinks, py::handle return_weights,
                             py::handle return_lse, py::handle out, py::handle threads);
+py::dict attention_cached_plan(py::handle query, py::handle key, py::handle value,
+                               py::handle key_scales, py::handle value_scales,
+                               py::handle pages, py::handle kv_len, py::handle mask,
+                               py::handle is_causal, py::handle query_offset, py::handle window,
+                               py::handle key_lengths, py::handle scale, py::handle softcap,
+                               py::handle alibi_slopes, py::handle sinks, py::handle threads);
 py::dict attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
                         py::handle is_causal, py::handle query_offset, py::handle window,
                         py::handle key_lengths, py::handle scale, py::handle softcap,

@@ -112,6 +112,56 @@ void check_pages(const AttentionProblem& problem, py::ssize_t total) {
   }
 }
 
+struct CachedRows {
+  py::handle key;
+  py::handle value;
+  py::handle key_scales;
+  py::handle value_scales;
+  py::handle pages;
+  py::handle kv_len;
+};
+
+struct CachedCall : AttentionCall {
+  CachedCall(py::handle query, const CachedRows& rows, py::handle mask, const AttentionOptions& options)
+      : AttentionCall(query, rows.key, rows.value, Accepts::cache), is_paged(!rows.pages.is_none()) {
+    if (is_paged) table = pages_view(rows.pages);
+    const Shape batch = set_shapes(*this, rows.kv_len, is_paged ? &table : nullptr);
+    if (is_int8() != (value.element == Element::int8))
+      throw py::type_error("key and value must both be int8, or neither");
+    if (is_int8()) {
+      Shape rows_of_all = key.shape;
+      rows_of_all.pop_back();
+      scales_of_keys = scales_view("key_scales", rows.key_scales, rows_of_all);
+      scales_of_values = scales_view("value_scales", rows.value_scales, rows_of_all);
+      for (const ArrayView* view : {&key, &value})
+        if (view->stride(1) != 1 && view->size(1) > 1 && view->array.size() > 0)
+          throw py::value_error(std::string(view->name) + " of int8 must have its columns side by side");
+    }
+    set_options(problem, options, batch, "batch axes", memory);
+    set_mask(mask);
+  }
+
+  bool is_int8() const { return key.element == Element::int8; }
+
+  // Locates what the cache holds, in place of what the dense call would make of these arrays.
+  void set_rows() {
+    problem.key = stored_operand(key, true, is_paged);
+    problem.value = stored_operand(value, true, is_paged);
+    if (is_int8()) {
+      problem.key_scales = stored_operand(scales_of_keys, false, is_paged);
+      problem.value_scales = stored_operand(scales_of_values, false, is_paged);
+    }
+    if (!is_paged) return;
+    problem.pages.data = const_cast<void*>(table.array.data());
+    problem.pages.element = Element::int32;
+    problem.pages.batch_strides[0] = table.strides[0];
+    check_pages(problem, key.size(4));
+  }
+
+  bool is_paged;
+  ArrayView table, scales_of_keys, scales_of_values;
+};
+
 }  // namespace
 
 py::object attention_cached(py::handle query, py::handle key, py::handle value,
@@ -121,45 +171,30 @@ py::object attention_cached(py::handle query, py::handle key, py::handle value,
                             py::handle key_lengths, py::handle scale, py::handle softcap,
                             py::handle alibi_slopes, py::handle sinks, py::handle return_weights,
                             py::handle return_lse, py::handle out, py::handle threads) {
-  AttentionCall call(query, key, value, Accepts::cache);
-  AttentionProblem& problem = call.problem;
   const int thread_count = thread_count_of(threads);
   const bool wants_weights = flag_of("return_weights", return_weights);
   const bool wants_lse = flag_of("return_lse", return_lse);
-  const bool is_paged = !pages.is_none(), is_int8 = call.key.element == Element::int8;
-  ArrayView table, scales_of_keys, scales_of_values;
-  if (is_paged) table = pages_view(pages);
-  const Shape batch = set_shapes(call, kv_len, is_paged ? &table : nullptr);
-  if (is_int8 != (call.value.element == Element::int8))
-    throw py::type_error("key and value must both be int8, or neither");
-  if (is_int8) {
-    Shape rows = call.key.shape;
-    rows.pop_back();
-    scales_of_keys = scales_view("key_scales", key_scales, rows);
-    scales_of_values = scales_view("value_scales", value_scales, rows);
-    for (const ArrayView* view : {&call.key, &call.value})
-      if (view->stride(1) != 1 && view->size(1) > 1 && view->array.size() > 0)
-        throw py::value_error(std::string(view->name) + " of int8 must have its columns side by side");
-  }
-  set_options(problem,
-              {is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks,
-               py::none()},
-              batch, "batch axes", call.memory);
-  call.set_mask(mask);
+  CachedCall call(query, {key, value, key_scales, value_scales, pages, kv_len}, mask,
+                  {is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks,
+                   py::none()});
   call.set_results(out, wants_weights, wants_lse);
-  problem.key = stored_operand(call.key, true, is_paged);
-  problem.value = stored_operand(call.value, true, is_paged);
-  if (is_int8) {
-    problem.key_scales = stored_operand(scales_of_keys, false, is_paged);
-    problem.value_scales = stored_operand(scales_of_values, false, is_paged);
-  }
-  if (is_paged) {
-    problem.pages.data = const_cast<void*>(table.array.data());
-    problem.pages.element = Element::int32;
-    problem.pages.batch_strides[0] = table.strides[0];
-    check_pages(problem, call.key.size(4));
-  }
+  call.set_rows();
   return call.run(thread_count);
+}
+
+py::dict attention_cached_plan(py::handle query, py::handle key, py::handle value,
+                               py::handle key_scales, py::handle value_scales,
+                               py::handle pages, py::handle kv_len, py::handle mask,
+                               py::handle is_causal, py::handle query_offset, py::handle window,
+                               py::handle key_lengths, py::handle scale, py::handle softcap,
+                               py::handle alibi_slopes, py::handle sinks, py::handle threads) {
+  const int thread_count = thread_count_of(threads);
+  CachedCall call(query, {key, value, key_scales, value_scales, pages, kv_len}, mask,
+                  {is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks,
+                   py::none()});
+  call.set_inputs();
+  call.set_rows();
+  return call.plan(thread_count);
 }
 
 }  // namespace regard

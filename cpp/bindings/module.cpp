@@ -90,6 +90,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.def("attention", &attention);
   module.def("attention_ragged", &attention_ragged);
   module.def("attention_cached", &attention_cached);
+  module.def("attention_cached_plan", &attention_cached_plan);
   module.def("attention_plan", &attention_plan);
   module.def("matmul", &matmul);
   module.def("scale", &scale);

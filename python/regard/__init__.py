@@ -10,7 +10,8 @@ from regard._config import (
     show_config,
 )
 from regard._core import __version__
-from regard._explain import Explanation, explain
+from regard._explain import explain
+from regard._explanation import Explanation
 from regard._merge import merge_attention_states
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._stages import apply_mask, matmul, scale, softmax

@@ -98,6 +98,26 @@ def attention_cached(
     threads: Any,
     /,
 ) -> Any: ...
+def attention_cached_plan(
+    query: Any,
+    key: Any,
+    value: Any,
+    key_scales: Any,
+    value_scales: Any,
+    pages: Any,
+    kv_len: Any,
+    mask: Any,
+    is_causal: Any,
+    query_offset: Any,
+    window: Any,
+    key_lengths: Any,
+    scale: Any,
+    softcap: Any,
+    alibi_slopes: Any,
+    sinks: Any,
+    threads: Any,
+    /,
+) -> _Plan: ...
 def attention_plan(
     query: Any,
     key: Any,

@@ -1,8 +1,8 @@
 """Keys and values that stay while a text grows.
 
-``_cache.KVCache`` is what callers see, on ``_readable``, ``_arguments`` and ``_attend``, with
-``_window`` and ``_stretches`` for a ring of slots. It has one of two contents, whose ``_rows`` are
-stored as ``_geometry`` says, ``_quantise`` if in 8 bits::
+``_cache.KVCache`` is what callers see, on ``_readable``, ``_arguments``, ``_attend`` and
+``_explain``, with ``_window`` and ``_stretches`` for a ring of slots. It has one of two contents,
+whose ``_rows`` are stored as ``_geometry`` says, ``_quantise`` if in 8 bits::
 
     _content    one stretch of slots for each entry     _slots        in memory
                                                         _file_slots   in a file

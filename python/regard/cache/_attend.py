@@ -21,16 +21,67 @@ def attend(
     mask: ArrayLike | None,
     *,
     query_offset: ArrayLike | None,
+    window: Any,
     **options: Any,
 ) -> Any:
     """Attend with the queries of the last positions, or of those that an offset says."""
     if not isinstance(content, PagedContent) and content.geometry.window is not None:
-        return _window.attend(content, query, mask, query_offset=query_offset, **options)
-    lengths = content.longest if content.is_uniform else content.lengths
-    options["query_offset"] = lengths - query.shape[-2] if query_offset is None else query_offset
-    options["key_lengths"] = None if content.is_uniform else lengths
-    if isinstance(content, PagedContent):
-        rows, options["pages"] = content.pool.rows, content.table
+        return _window.attend(
+            content, query, mask, query_offset=query_offset, window=window, **options
+        )
+    return _call.attention(query, _whole(content, query, mask, query_offset, window), **options)
+
+
+def plans(
+    content: Content | PagedContent,
+    query: Array,
+    mask: ArrayLike | None,
+    *,
+    query_offset: ArrayLike | None,
+    window: Any,
+    is_causal: bool,
+    sinks: Any,
+    **options: Any,
+) -> list[tuple[_call.Part, Any]]:
+    """Return what is attended to, and how: several parts where they are joined."""
+    if not isinstance(content, PagedContent) and content.geometry.window is not None:
+        parts = _window.parts(content, query, mask, query_offset, window, is_causal=is_causal)
     else:
-        rows = content.slots.rows
-    return _call.attention(query, rows, content.longest, mask, **options)
+        parts = [_whole(content, query, mask, query_offset, window)]
+    return [
+        (
+            part,
+            _call.plan(
+                query,
+                part,
+                is_causal=is_causal,
+                sinks=sinks if number == 0 else None,
+                **options,
+            ),
+        )
+        for number, part in enumerate(parts)
+    ]
+
+
+def _whole(
+    content: Content | PagedContent,
+    query: Array,
+    mask: ArrayLike | None,
+    query_offset: ArrayLike | None,
+    window: Any,
+) -> _call.Part:
+    lengths = content.longest if content.is_uniform else content.lengths
+    rows, pages = (
+        (content.pool.rows, content.table)
+        if isinstance(content, PagedContent)
+        else (content.slots.rows, None)
+    )
+    return _call.Part(
+        rows,
+        content.longest,
+        mask,
+        lengths - query.shape[-2] if query_offset is None else query_offset,
+        window,
+        None if content.is_uniform else lengths,
+        pages,
+    )

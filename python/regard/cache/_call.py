@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,17 +18,23 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+class Part(NamedTuple):
+    """What one call attends to, and where the queries stand before it."""
+
+    rows: Rows
+    kv_len: int
+    mask: ArrayLike | None
+    query_offset: Any
+    window: Any
+    key_lengths: Any
+    pages: Array | None = None  # of each entry; the rows are those of pages then
+
+
 def attention(
     query: Array,
-    rows: Rows,
-    kv_len: int,
-    mask: ArrayLike | None,
+    part: Part,
     *,
-    pages: Array | None = None,
     is_causal: bool,
-    query_offset: Any,
-    window: Any,
-    key_lengths: Any,
     scale: Any = None,
     softcap: Any = None,
     alibi_slopes: Any = None,
@@ -38,28 +44,27 @@ def attention(
     out: Array | None = None,
     threads: Any = None,
 ) -> Any:
-    """Attend to `kv_len` keys as `scaled_dot_product_attention` does.
+    """Attend as `scaled_dot_product_attention` does.
 
     Queries have three or four axes. With three, the batch is 1, and neither `out` nor the results
-    have its axis. With `pages`, rows are those of pages, and these are the pages of each entry.
+    have its axis.
     """
-    # Rows are of our own making, and fine.
-    if not _core.are_readable(query, query, query, mask):
-        (query,), mask = as_stored_arrays(query=query), as_mask(mask)
+    query, mask = _readable(query, part.mask)
     has_batch = query.ndim == 4
+    rows = part.rows
     result = _core.attention_cached(
         query if has_batch else query[None],
         rows.key,
         rows.value,
         rows.key_scales,
         rows.value_scales,
-        pages,
-        kv_len,
+        part.pages,
+        part.kv_len,
         mask,
         is_causal,
-        query_offset,
-        window,
-        key_lengths,
+        part.query_offset,
+        part.window,
+        part.key_lengths,
         scale,
         softcap,
         alibi_slopes,
@@ -75,3 +80,46 @@ def attention(
         output, *more = result
         return (output[0] if out is None else out, *(part[0] for part in more))
     return result[0] if out is None else out
+
+
+def plan(
+    query: Array,
+    part: Part,
+    *,
+    is_causal: bool,
+    scale: Any = None,
+    softcap: Any = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    threads: Any = None,
+) -> _core._Plan:
+    """Return what `attention` would do."""
+    query, mask = _readable(query, part.mask)
+    rows = part.rows
+    return _core.attention_cached_plan(
+        query if query.ndim == 4 else query[None],
+        rows.key,
+        rows.value,
+        rows.key_scales,
+        rows.value_scales,
+        part.pages,
+        part.kv_len,
+        mask,
+        is_causal,
+        part.query_offset,
+        part.window,
+        part.key_lengths,
+        scale,
+        softcap,
+        alibi_slopes,
+        sinks,
+        threads,
+    )
+
+
+def _readable(query: Array, mask: ArrayLike | None) -> tuple[Array, ArrayLike | None]:
+    # Rows are of our own making, and fine.
+    if _core.are_readable(query, query, query, mask):
+        return query, mask
+    (query,) = as_stored_arrays(query=query)
+    return query, as_mask(mask)

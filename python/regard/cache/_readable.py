@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from regard.cache import _arguments, _attend
+from regard.cache import _arguments, _attend, _explain
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
+    from regard._explanation import Explanation
     from regard._options import CacheOptions
     from regard.cache._content import Content
     from regard.cache._paged import PagedContent
@@ -175,6 +176,62 @@ class Readable:
             threads=threads,
         )
         return result
+
+    def explain(
+        self,
+        query: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        is_causal: bool = True,
+        query_offset: ArrayLike | None = None,
+        window: tuple[int | None, int | None] | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        alibi_slopes: ArrayLike | None = None,
+        sinks: ArrayLike | None = None,
+        threads: int | None = None,
+    ) -> Explanation:
+        """Say what `attend` would compute with these arguments, and how.
+
+        Parameters
+        ----------
+        query, mask, is_causal, query_offset, window, scale, softcap, alibi_slopes, sinks, threads
+            As for `attend`.
+
+        Returns
+        -------
+        Explanation
+            As `regard.explain` gives. Where a cache with a window is attended to in parts, sums of
+            all, and sizes of the longest one.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `attend`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import regard
+        >>> cache = regard.KVCache(1, 2, 64, dtype=np.float16)
+        >>> cache.append(*np.zeros((2, 2, 1000, 64), np.float32))
+        >>> cache.explain(np.zeros((8, 1, 64), np.float32)).kernel
+        'decode'
+        """
+        content = self._opened()
+        return _explain.explain(
+            content,
+            _arguments.fitting_query(content.geometry, query),
+            mask,
+            is_causal=is_causal,
+            query_offset=query_offset,
+            window=window,
+            scale=scale,
+            softcap=softcap,
+            alibi_slopes=alibi_slopes,
+            sinks=sinks,
+            threads=threads,
+        )
 
     def _opened(self) -> Content | PagedContent:
         if self._content is None:

@@ -36,46 +36,65 @@ def attend(
     out: Array | None,
     **options: Any,
 ) -> Any:
-    """Attend to the sink tokens, the older and the newer part of the ring, and join them."""
+    """Attend to the parts of the ring, and join what comes of it."""
     if flag("return_weights", return_weights):
         raise ValueError("return_weights must be False for a cache with a window")
     query = stored("query", query)
-    wants_lse, causal = flag("return_lse", return_lse), flag("is_causal", is_causal)
-    entries = _entries(content, query_offset, query.shape[-2])
-    found = stretches(
-        content.geometry, content.room, entries, query.shape[-2], _sides(window), causal=causal
-    )
-    seen = _check_mask(mask, content.longest)
-    slots = content.slots
+    wants_lse = flag("return_lse", return_lse)
+    found = parts(content, query, mask, query_offset, window, is_causal=is_causal)
 
-    def one(stretch: Stretch, number: int, query: Array, **more: Any) -> Any:
+    def one(number: int, query: Array, **more: Any) -> Any:
+        logits = sinks if number == 0 else None
         return _call.attention(
-            query,
-            slots.rows.part(np.s_[:, :, stretch.slots]),
-            stretch.slots.stop - stretch.slots.start,
-            _columns(seen, stretch),
-            is_causal=is_causal,
-            query_offset=_one_or_each(stretch.offsets),
-            window=stretch.window,
-            key_lengths=_one_or_each(stretch.filled),
-            sinks=sinks if number == 0 else None,  # a logit counts once
-            **options | more,
+            query, found[number], is_causal=is_causal, sinks=logits, **options, **more
         )
 
     if len(found) == 1:
-        return one(found[0], 0, query, return_lse=return_lse, out=out)
+        return one(0, query, return_lse=return_lse, out=out)
     dtypes = [query.dtype] + ([] if content.geometry.is_quantised else [content.geometry.dtype])
     wanted, inner = result_type(dtypes), compute_type(*dtypes)
     _check_out(out, (*query.shape[:-1], content.geometry.value_dim), wanted)
     # 16 bits are rounded to once, behind the join.
     wide = query.astype(inner) if inner.itemsize > wanted.itemsize else query
-    parts = [one(stretch, i, wide, return_lse=True) for i, stretch in enumerate(found)]
-    output, lse = merge_attention_states(*zip(*parts, strict=True))
+    states = [one(number, wide, return_lse=True) for number in range(len(found))]
+    output, lse = merge_attention_states(*zip(*states, strict=True))
     output = output.astype(wanted, copy=False)
     if out is not None:
         out[...] = output
         output = out
     return (output, lse) if wants_lse else output
+
+
+def parts(
+    content: Content,
+    query: Array,
+    mask: ArrayLike | None,
+    query_offset: ArrayLike | None,
+    window: Sides | None,
+    *,
+    is_causal: bool,
+) -> list[_call.Part]:
+    """Return the sink tokens, the older and the newer part of the ring, those that there are.
+
+    A sink, which is a logit, counts in the first alone.
+    """
+    causal = flag("is_causal", is_causal)
+    entries = _entries(content, query_offset, query.shape[-2])
+    found = stretches(
+        content.geometry, content.room, entries, query.shape[-2], _sides(window), causal=causal
+    )
+    seen = _check_mask(mask, content.longest)
+    return [
+        _call.Part(
+            content.slots.rows.part(np.s_[:, :, stretch.slots]),
+            stretch.slots.stop - stretch.slots.start,
+            _columns(seen, stretch),
+            _one_or_each(stretch.offsets),
+            stretch.window,
+            _one_or_each(stretch.filled),
+        )
+        for stretch in found
+    ]
 
 
 def _entries(content: Content, query_offset: ArrayLike | None, q_len: int) -> list[Entry]:

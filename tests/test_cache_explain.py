@@ -1,0 +1,106 @@
+"""What a cache says of attending to it: as `regard.explain` says of the same keys and values."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import regard
+from cache_model import normal, tokens
+from messages import says
+
+SIZES = ["batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "value_dim", "target"]
+SIZES += ["kernel", "result_type", "threads", "tasks", "task_rows", "chunk_keys", "strip_rows"]
+SIZES += ["tile_keys", "block_keys", "tiles", "tiles_computed", "tiles_biased"]
+SIZES += ["scores_computed", "flops"]
+
+OPTIONS = {
+    "plain": {},
+    "offset": {"query_offset": [3, 7]},
+    "square": {"is_causal": False},
+    "window": {"window": (20, 0), "softcap": 3.0},
+    "alibi and sinks": {"alibi_slopes": [0.5] * 6, "sinks": [0.0] * 6, "scale": 0.1},
+    "one thread": {"threads": 1},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "int8", "pages", "int8 pages"])
+@pytest.mark.parametrize("q_len", [1, 30])
+@pytest.mark.parametrize("lengths", [[400, 400], [400, 250]])
+def test_as_for_plain_arrays(options, kind, q_len, lengths, target):
+    dtype = np.dtype("float32" if kind == "pages" else kind.removesuffix(" pages"))
+    cache = regard.KVCache(2, 3, 8, 5, dtype=dtype, page_size=16 if "pages" in kind else None)
+    key, value = tokens(0, 2, 400, kv_heads=3)
+    cache.append(key, value, lengths)
+    as_read = np.float32 if dtype == np.int8 else dtype
+    query = normal(1, 2, 6, q_len, 8).astype(as_read)
+    got = cache.explain(query, **options)
+    given = {"is_causal": True, "query_offset": np.array(lengths) - q_len} | options
+    given |= {"key_lengths": None if lengths[0] == lengths[1] else lengths}
+    want = regard.explain(query, key.astype(as_read), value.astype(as_read), **given)
+    for name in SIZES:
+        assert getattr(got, name) == getattr(want, name), name
+    row = (8 + 5) * dtype.itemsize + (8 if dtype == np.int8 else 0)
+    output = 2 * 6 * q_len * 5 * query.itemsize
+    assert got.bytes == query.nbytes + output + sum(lengths) * 3 * row
+    assert cache.attend(query, **options).dtype == got.result_type
+    notes = " ".join(got.notes)
+    assert ("8-bit integers" in notes) == ("int8" in kind)
+    assert ("pages of 16 tokens" in notes) == ("pages" in kind)
+
+
+def test_a_ring_is_the_sum_of_its_parts():
+    cache = regard.KVCache(1, 2, 8, window=64, sink_tokens=2)
+    for step in range(10):
+        cache.append(*tokens(step, 1, 17, value_dim=8))
+    query = normal(0, 1, 4, 1, 8, dtype=np.float32)
+    mask = np.zeros((1, 170))
+    for got in (cache.explain(query), cache.explain(query, mask)):
+        assert "joined" in got.notes[-1]
+        assert 66 <= got.kv_len <= 2 + 2 * (64 + 17)
+        # 64 of the window and 2 sinks, each in steps of so many keys.
+        assert 66 * 4 <= got.scores_computed <= (66 + 3 * 2 * got.tile_keys) * 4
+        assert got.flops == 2 * got.scores_computed * 16
+    assert any("bool mask costs less" in note for note in got.notes)
+    few = regard.KVCache(1, 2, 8, window=64, sink_tokens=2)
+    few.append(*tokens(0, 1, 17, value_dim=8))
+    alone = few.explain(query)
+    assert not alone.notes or "joined" not in alone.notes[-1]
+    assert dataclasses.replace(alone, notes=()) == dataclasses.replace(
+        regard.explain(query, *np.zeros((2, 1, 2, 17, 8), "f4"), is_causal=True, query_offset=16),
+        notes=(),
+    )
+
+
+def test_it_computes_nothing_and_needs_no_batch_axis():
+    cache = regard.KVCache(1, 2, 8)
+    assert "nothing: no query has a key" in str(cache.explain(np.zeros((4, 1, 8), "f4")))
+    cache.append(np.full((2, 3, 8), np.nan), np.full((2, 3, 8), np.nan))
+    told = str(cache.explain([[[0.0] * 8]] * 4))
+    assert "1 query x 3 keys" in told
+    assert "decode" in told
+
+
+WRONG = [
+    ((np.zeros((4, 1, 7)),), {}, ValueError, ["query", "8", "7"]),
+    ((np.zeros((3, 1, 8)),), {}, ValueError, ["query", "2", "3"]),
+    ((np.zeros((4, 1, 8)), np.zeros((1, 5))), {}, ValueError, ["mask", "(1, 5)"]),
+    ((np.zeros((4, 1, 8)),), {"window": 3}, TypeError, ["window"]),
+    ((np.zeros((4, 1, 8)),), {"threads": 0}, ValueError, ["threads", "0"]),
+    ((np.zeros((4, 1, 8)),), {"query_offset": 1.5}, TypeError, ["query_offset"]),
+    ((np.zeros((4, 1, 8)),), {"is_causal": "yes"}, TypeError, ["is_causal"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "options", "error", "words"), WRONG)
+@pytest.mark.parametrize("sizes", [{}, {"window": 2}, {"page_size": 16}])
+def test_it_refuses_what_attend_refuses(arguments, options, error, words, sizes):
+    cache = regard.KVCache(1, 2, 8, **sizes)
+    cache.append(*tokens(0, 1, 3, value_dim=8))
+    for call in (cache.explain, cache.attend):
+        with pytest.raises(error, match=says(*words)):
+            call(*arguments, **options)
+    cache.close()
+    with pytest.raises(ValueError, match="closed"):
+        cache.explain(*arguments)
