@@ -132,3 +132,9 @@ def told(cache):
     query = normal(3, g.batch, g.kv_heads, 1, g.head_dim)
     parts = [*cache.attend(query, return_lse=True), cache.lengths]
     return [part.tobytes() for part in parts] + [repr(cache)]
+
+
+def taken(pool):
+    """How many pages somebody has."""
+    pool._collect()
+    return pool._used - len(pool._free)

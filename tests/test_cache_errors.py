@@ -332,7 +332,7 @@ def test_no_memory_leaves_all_as_it_was(cache, monkeypatch):
     if cache._content.geometry.capacity is not None:
         pytest.skip("it does not grow")
     if cache._content.geometry.page_size is not None:  # as if all that is reserved were used
-        pool = cache._content.pool
+        pool = cache._content.state.pool
         monkeypatch.setattr(pool, "rows", pool.rows.part(slice(pool._used)))
 
     def none_left(*arguments, **options):

@@ -18,7 +18,7 @@ class Caches(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "cache"
-        self.pairs = []
+        self.pairs, self.in_pages = [], False
         self.steps = 0
 
     @initialize(
@@ -106,14 +106,12 @@ class Caches(RuleBasedStateMachine):
 
     @invariant()
     def pages_have_as_many_owners_as_tables_say(self):
-        contents = [cache._content for cache, _ in self.pairs] if self.pairs else []
-        for pool in {content.pool for content in contents} if contents and self.in_pages else ():
+        states = [cache._content.state for cache, _ in self.pairs] if self.in_pages else []
+        for pool in {state.pool for state in states}:
             pool._collect()
-            users = [content for content in contents if content.pool is pool]
-            tables = [content._all_pages() for content in users]
-            for table in (content._table for content in users):
-                if isinstance(table, FileTable):
-                    tables += [np.array(run, int) for run in (table._ledger.run, table._spare)]
+            users = [state for state in states if state.pool is pool]
+            tables = [state.all_pages() for state in users]
+            tables += [s.table.own_pages for s in users if isinstance(s.table, FileTable)]
             owners = np.bincount(np.concatenate(tables), minlength=pool._used)
             assert np.array_equal(owners, pool._owners[: pool._used])
             assert sorted(pool._free) == np.flatnonzero(owners == 0).tolist()

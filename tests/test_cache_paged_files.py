@@ -1,18 +1,20 @@
 """A cache in pages of a file: nothing moves, pages are shared, and no death loses anything."""
 
+import errno
 import functools
 import gc
 import importlib
 import itertools
 import os
 import shutil
+import threading
 import zlib
 
 import numpy as np
 import pytest
 
 import regard
-from cache_model import Model, assert_answers, normal, tokens, told
+from cache_model import Model, assert_answers, normal, taken, tokens, told
 from messages import says
 
 HEADER, RECORDS = 4096, 512
@@ -47,15 +49,15 @@ def test_growth_moves_nothing(path):
     both = make(path)
     append(0, 20, both)
     inode, start = path.stat().st_ino, path.read_bytes()
-    full = both[0]._content.table[:, 0].tolist()
-    pages = both[0]._content.pool.rows.key[full].copy()
+    full = both[0]._content.state.pages[:, 0].tolist()
+    pages = both[0]._content.state.pool.rows.key[full].copy()
     for step in range(60):
         append(step, 7, both)
     assert path.stat().st_ino == inode
-    assert np.array_equal(both[0]._content.pool.rows.key[full], pages)
+    assert np.array_equal(both[0]._content.state.pool.rows.key[full], pages)
     room = path.stat().st_size - HEADER
-    stride = both[0]._content.pool.stride
-    assert room / stride <= 1.25 * both[0]._content.pool._used + 1
+    stride = both[0]._content.state.pool.stride
+    assert room / stride <= 1.25 * both[0]._content.state.pool._used + 1
     assert len(path.read_bytes()) > 5 * len(start)
     assert [each.name for each in path.parent.iterdir()] == ["cache"]
     assert_right(both)
@@ -87,7 +89,7 @@ def test_a_wide_table_moves_to_a_new_ledger(path):
         lengths = [30, step % 17, 5]
         cache.append(*new, lengths)
         model.append(*new, lengths)
-        ledgers.add(cache._content._table._ledger.run)
+        ledgers.add(cache._content.state.table._ledger.run)
         with_less = path.with_name("copy")
         shutil.copy(path, with_less)
         with regard.KVCache.open(with_less, "r") as copied:
@@ -101,19 +103,19 @@ def test_beams_share_pages_and_still_do_when_opened_again(path):
     append(0, 100, both)
     for each in both:
         each.reorder([0] * 5)
-    pool = both[0]._content.pool
-    assert pool.taken == 7 + 2  # a ledger, and the one before, which the next reorder takes
+    pool = both[0]._content.state.pool
+    assert taken(pool) == 7 + 2  # a ledger, and the one before, which the next reorder takes
     append(1, 1, both)
-    assert pool.taken == 11 + 2
+    assert taken(pool) == 11 + 2
     both[0].close()
     both = regard.KVCache.open(path), both[1]
-    pool = both[0]._content.pool
-    assert pool.taken == 11 + 1
+    pool = both[0]._content.state.pool
+    assert taken(pool) == 11 + 1
     assert_right(both)
     for each in both:
         each.reorder([3, 3, 1])
     append(2, 1, both)
-    assert pool.taken == 9 + 2
+    assert taken(pool) == 9 + 2
     assert_right(both)
 
 
@@ -148,19 +150,23 @@ CALLS = {
     "fork": [lambda c: c.fork().append(*tokens(5, 2, 40))],
     "wider": [lambda c: c.append(*tokens(5, 2, 16 * 400))],
 }
-STEPS = ["_rows.Rows.put", "_rows.Rows.put_at", "_file_pool.FilePool.put_into_header"]
+STEPS = ["_rows.Rows.put", "_rows.Rows.put_at", "_file_pool.FilePool._put"]
 STEPS += ["_file_table.FileTable.commit", "_pool.Pool.give_back", "_file_pool.FilePool._extend"]
+STEPS += ["_pool.Pool.take", "_pool.Pool.share", "_page_state.PageState.with_lengths"]
+STEPS += ["_page_state.PageState.with_table"]
 
 
-def watched(monkeypatch, before_each):
-    """Have something done before each thing that is done to a file."""
+def watched(monkeypatch, look):
+    """Look before and after each thing that is done to a file."""
     for step in STEPS:
         module, name, method = step.split(".")
         owner = getattr(importlib.import_module(f"regard.cache.{module}"), name)
 
         def wrapped(*arguments, call):
-            before_each()
-            return call(*arguments)
+            look()
+            result = call(*arguments)
+            look()
+            return result
 
         call = getattr(owner, method)
         monkeypatch.setattr(owner, method, functools.partialmethod(wrapped, call=call))
@@ -239,8 +245,10 @@ def test_a_torn_record_gives_what_was_before(path):
     cache.append(*tokens(0, 2, 20))
     before = told(cache)
     cache.append(*tokens(1, 2, 1))
-    ledger = HEADER + cache._content._table._ledger.run.start * cache._content.pool.stride
-    newest = cache._content._table._number % 2
+    ledger = (
+        HEADER + cache._content.state.table._ledger.run.start * cache._content.state.pool.stride
+    )
+    newest = cache._content.state.table._number % 2
     cache.close()
     content = bytearray(path.read_bytes())
     content[ledger + newest * 32 + 20] ^= 1
@@ -275,7 +283,7 @@ def test_a_torn_header_has_its_like(path):
     content[RECORDS] ^= 1
     content[RECORDS + HEAD] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="damaged: no record of its header"):
+    with pytest.raises(ValueError, match="damaged: neither of its two records"):
         regard.KVCache.open(path)
 
 
@@ -310,7 +318,7 @@ def test_a_table_with_impossible_pages(number, path):
     """The ledger lies in page 0, the tokens in 1 to 4."""
     cache, _ = make(path)
     cache.append(*tokens(0, 2, 20))
-    table = cache._content._table.pages
+    table = cache._content.state.table.pages
     assert table[:, :2].tolist() == [[1, 2], [3, 4]]
     table[1, 0] = number
     cache.close()
@@ -325,7 +333,7 @@ def test_a_table_with_impossible_pages(number, path):
 def test_a_file_without_its_last_pages(pages, path):
     cache, _ = make(path)
     cache.append(*tokens(0, 2, 20))
-    stride = cache._content.pool.stride
+    stride = cache._content.state.pool.stride
     wanted = told(cache)
     cache.close()
     content = path.read_bytes()
@@ -341,23 +349,23 @@ def test_a_file_without_its_last_pages(pages, path):
 def test_forks_share_the_files_pages_and_leave_nothing_there(path):
     prompt = make(path, batch=1)
     append(0, 100, prompt)  # six pages and four tokens
-    pool = prompt[0]._content.pool
+    pool = prompt[0]._content.state.pool
     forks = [(prompt[0].fork(), prompt[1].fork()) for _ in range(3)]
-    assert pool.taken == 7 + 1
+    assert taken(pool) == 7 + 1
     append(1, 30, *forks)
-    assert pool.taken == 7 + 1 + 3 * 3
+    assert taken(pool) == 7 + 1 + 3 * 3
     append(2, 5, prompt)
     shutil.copy(path, path.with_name("copy"))
     with regard.KVCache.open(path.with_name("copy")) as opened:
         assert_right((opened, prompt[1]))
-        assert opened._content.pool.taken == 7 + 1
+        assert taken(opened._content.state.pool) == 7 + 1
     forks[0][0].close()
-    assert pool.taken == 7 + 1 + 2 * 3
+    assert taken(pool) == 7 + 1 + 2 * 3
     prompt[0].close()
     assert_right(*forks[1:])
-    there = forks[1][0]._content.pool
-    assert there is forks[2][0]._content.pool is not pool
-    assert there.taken == 6 + 2 * 3
+    there = forks[1][0]._content.state.pool
+    assert there is forks[2][0]._content.state.pool is not pool
+    assert taken(there) == 6 + 2 * 3
     append(3, 40, *forks[1:])
     assert_right(*forks[1:])
     with regard.KVCache.open(path) as opened:
@@ -374,11 +382,11 @@ def test_forks_of_what_is_read_alone_share_one_copy(path):
         for each in forks[2]:
             each.truncate([50])
             each.reorder([0, 0])
-        assert all(fork._content.pool is prompt._content.pool for fork, _ in forks)
+        assert all(fork._content.state.pool is prompt._content.state.pool for fork, _ in forks)
         append(1, 3, *forks[:2])
-        pool = forks[0][0]._content.pool
-        assert pool is forks[2][0]._content.pool is not prompt._content.pool
-        assert pool.taken == 7 + 1
+        pool = forks[0][0]._content.state.pool
+        assert pool is forks[2][0]._content.state.pool is not prompt._content.state.pool
+        assert taken(pool) == 7 + 1
         append(2, 3, forks[2])
         assert_right((prompt, model), *forks)
         late = prompt.fork(), model.fork()
@@ -423,7 +431,7 @@ def test_a_disk_that_fills_leaves_what_was_there(who, path, output_of):
     path = {str(path)!r}
     cache = regard.KVCache.open(path)
     fork = cache.fork()
-    before, size = told(cache), cache._content.pool.file.size
+    before, size = told(cache), cache._content.state.pool.file.size
     resource.setrlimit(resource.RLIMIT_FSIZE, (15000, 15000))
     for make in (
         lambda: {who}.append(*tokens(1, 2, 2000)),
@@ -435,7 +443,7 @@ def test_a_disk_that_fills_leaves_what_was_there(who, path, output_of):
         except OSError as error:
             print(error.errno, error.filename)
     assert told(cache) == before
-    assert cache._content.pool.file.size == size
+    assert cache._content.state.pool.file.size == size
     # Where the disk has no quarter more, what is needed.
     for step in range(4):
         {who}.append(*tokens(2, 2, 1))
@@ -481,10 +489,10 @@ def test_pages_that_were_free_are_used_again_when_opened(path):
     size = path.stat().st_size
     both[0].close()
     both = regard.KVCache.open(path), both[1]
-    assert both[0]._content.pool.taken == 4
+    assert taken(both[0]._content.state.pool) == 4
     append(1, 16 * 27, both)
     assert path.stat().st_size == size
-    assert both[0]._content.table.tolist() == [list(range(1, 31))]
+    assert both[0]._content.state.pages.tolist() == [list(range(1, 31))]
     assert_right(both)
 
 
@@ -492,6 +500,7 @@ def test_nothing_stays_open(path):
     def opened():
         return len(os.listdir("/proc/self/fd"))
 
+    gc.collect()
     before = opened()
     cache, _ = make(path)
     for step in range(20):
@@ -503,3 +512,175 @@ def test_nothing_stays_open(path):
     del cache
     gc.collect()
     assert opened() == before
+
+
+def test_a_failing_fork_gives_back_what_it_has_taken_and_no_more(path, monkeypatch):
+    for cache, model in (make(path), make(None)):
+        append(0, 40, (cache, model))
+        before = taken(cache._content.state.pool)
+        for step in ("_page_table.MemoryTable.__init__", "_pool.Pool.share"):
+            with monkeypatch.context() as patch:
+                patch.setattr(f"regard.cache.{step}", lambda *_: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    cache.fork()
+            gc.collect()
+            assert taken(cache._content.state.pool) == before
+        fork = cache.fork(), model.fork()
+        append(1, 40, (cache, model))
+        append(2, 40, fork)
+        assert_right((cache, model), fork)
+        cache.close()
+
+
+@pytest.mark.parametrize("where", ["file", "memory"])
+def test_closing_that_is_interrupted_gives_nothing_back_twice(where, path, monkeypatch):
+    cache, model = make(path if where == "file" else None)
+    append(0, 40, (cache, model))
+    for moment in range(2):
+        fork, moments = cache.fork(), itertools.count()
+
+        def interrupt(moments=moments, moment=moment):
+            if next(moments) == moment:
+                raise Death
+
+        with monkeypatch.context() as patch:
+            watched(patch, interrupt)
+            with pytest.raises(Death):
+                fork.close()
+        fork.close()
+    del fork
+    gc.collect()
+    other = cache.fork(), model.fork()
+    append(1, 40, (cache, model))
+    append(2, 40, other)
+    assert_right((cache, model), other)
+
+
+def test_closing_without_memory_for_the_forks_changes_nothing(path, monkeypatch):
+    cache, model = make(path)
+    append(0, 40, (cache, model))
+    forks = [(cache.fork(), model.fork()) for _ in range(3)]
+    append(1, 3, *forks)
+    for step in ("_pool.Pool.take", "_rows.Rows.put", "_pool.Pool.share"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"regard.cache.{step}", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                cache.close()
+        assert_right((cache, model), *forks)
+    cache.close()
+    assert_right(*forks)
+    append(2, 30, *forks)
+    assert_right(*forks)
+
+
+@pytest.mark.parametrize("way", ["read alone", "closed"])
+def test_forks_in_several_threads_leave_the_file_together(way, path):
+    prompt, model = make(path, batch=1)
+    append(0, 300, (prompt, model))
+    if way == "read alone":
+        prompt.close()
+        prompt = regard.KVCache.open(path, "r")
+    for turn in range(20):
+        forks = [(prompt.fork(), model.fork()) for _ in range(4)]
+        start = threading.Barrier(len(forks) + 1)
+        wrong = []
+
+        def go(number, cache, start=start, wrong=wrong, turn=turn):
+            start.wait()
+            query = normal(number, 1, 4, 1, 8).astype(np.float32)
+            for step in range(6):
+                before = cache.attend(query).tobytes()
+                if number:  # one attends alone
+                    cache.append(*tokens(100 * number + step, 1, 9))
+                    cache.truncate(len(cache) - 9)
+                if cache.attend(query).tobytes() != before:
+                    wrong.append((turn, number, step))
+            if number:
+                cache.append(*tokens(number, 1, 20))
+
+        threads = [
+            threading.Thread(target=go, args=(number, cache))
+            for number, (cache, _) in enumerate(forks)
+        ]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        if way == "closed":
+            prompt.close()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        for number, (_, same) in enumerate(forks[1:], 1):
+            same.append(*tokens(number, 1, 20))
+        assert_right(*forks)
+        if way == "closed":
+            prompt = regard.KVCache.open(path)
+        assert_right((prompt, model))
+    prompt.close()
+
+
+@pytest.mark.parametrize("page_size", [None, 16])
+def test_a_child_does_not_write_to_its_parents_file(page_size, path, output_of):
+    script = f"""
+    import os, sys, warnings
+    sys.path.insert(0, {os.path.dirname(__file__)!r})
+    import regard
+    from cache_model import tokens, told
+    warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
+    cache = regard.KVCache(2, 2, 8, 5, path={str(path)!r}, page_size={page_size})
+    cache.append(*tokens(0, 2, 40))
+    before, fork = told(cache), cache.fork()
+    child = os.fork()
+    if child == 0:
+        try:
+            cache.append(*tokens(1, 2, 40))
+        except ValueError as error:
+            refused = "forked" in str(error)
+        fork.append(*tokens(1, 2, 40))
+        os._exit(0 if refused and len(fork) == 80 and told(cache) == before else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert told(cache) == before == told(fork)
+    cache.append(*tokens(2, 2, 40))
+    after = told(cache)
+    cache.close()
+    with regard.KVCache.open({str(path)!r}) as opened:
+        print(told(opened) == after)
+    """
+    assert output_of(script) == "True"
+
+
+def test_the_last_number_of_a_record_is_refused(path):
+    """The next one would not be a number any more that fits."""
+    make(path)[0].close()
+    content = bytearray(path.read_bytes())
+    body = bytes(content[RECORDS + 16 : RECORDS + HEAD])
+    number = (2**62).to_bytes(8, "little")
+    for at in (RECORDS, RECORDS + HEAD):
+        content[at : at + 8] = number
+        content[at + 8 : at + 12] = zlib.crc32(body, zlib.crc32(number)).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="damaged"):
+        regard.KVCache.open(path)
+
+
+def test_a_damaged_file_takes_no_more_room(path):
+    make(path)[0].close()
+    with path.open("r+b") as file:
+        file.seek(RECORDS)
+        file.write(b"\0" * 2 * HEAD)
+        file.truncate(50_000_000)
+    with pytest.raises(ValueError, match="damaged"):
+        regard.KVCache.open(path)
+    assert path.stat().st_blocks * 512 < 1_000_000
+
+
+def test_what_cannot_be_mapped_is_named(path, monkeypatch):
+    make(path)[0].close()
+
+    def none_left(*_, **__):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr("mmap.mmap", none_left)
+    with pytest.raises(OSError, match=f"memory, to map {path.stat().st_size} bytes") as raised:
+        regard.KVCache.open(path)
+    assert raised.value.filename == str(path)

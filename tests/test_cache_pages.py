@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import regard
-from cache_model import Model, assert_answers, normal, tokens
+from cache_model import Model, assert_answers, normal, taken, tokens
 from reference import assert_same_bits
 from regard.cache._memory_pool import huge_page
 from test_cache import CHUNKS, OPTIONS
@@ -76,12 +76,12 @@ def test_growth_moves_nothing():
     cache = regard.KVCache(1, 1, 4, page_size=16)
     one = np.ones((1, 1, 4))
     cache.append(one, one)
-    rows, page = cache._content.pool.rows, cache._content.pool.page_bytes
+    rows, page = cache._content.state.pool.rows, cache._content.state.pool.page_bytes
     for length in range(2, 2000):
         cache.append(one, one)
-        table = cache._content._table.nbytes
+        table = cache._content.state.table.nbytes
         assert cache.nbytes == -(-length // 16) * page + table
-    assert cache._content.pool.rows is rows
+    assert cache._content.state.pool.rows is rows
     assert table <= 4 * 2 * 2000 / 16
 
 
@@ -92,7 +92,7 @@ def test_where_address_space_is_not_free_pools_double(monkeypatch):
     for step in range(120):
         cache.append(*tokens(step, 2, 3))
         model.append(*tokens(step, 2, 3))
-        seen.append(len(cache._content.pool.rows.key))
+        seen.append(len(cache._content.state.pool.rows.key))
         if step == 60:
             fork, same = cache.fork(), model.fork()
     assert len(set(seen)) <= 6
@@ -113,7 +113,7 @@ def test_where_others_have_taken_the_address_space_pools_double(monkeypatch):
             each.append(*new)
     for cache, model in zip(caches, models, strict=True):
         assert_answers(cache, model, normal(0, 1, 4, 1, 64, dtype=np.float32))
-    assert len(caches[-1]._content.pool.rows.key) <= 2 * 3
+    assert len(caches[-1]._content.state.pool.rows.key) <= 2 * 3
 
 
 def test_a_limit_on_address_space(output_of):
@@ -167,64 +167,64 @@ def test_a_prompt_is_shared_by_its_forks():
     """Full pages for good; the last one until somebody writes to it."""
     prompt = regard.KVCache(1, 2, 8, 5, page_size=16)
     prompt.append(*tokens(0, 1, 100))  # six pages and four tokens
-    pool = prompt._content.pool
+    pool = prompt._content.state.pool
     forks = [prompt.fork() for _ in range(8)]
-    assert pool.taken == 7
+    assert taken(pool) == 7
     for number, fork in enumerate(forks):
         fork.append(*tokens(number, 1, 1))
-        assert pool.taken == 8 + number
+        assert taken(pool) == 8 + number
     prompt.append(*tokens(9, 1, 1))  # nobody else has its last page any more
-    assert pool.taken == 15
-    first = prompt._content.table[0, :6]
-    assert all(np.array_equal(fork._content.table[0, :6], first) for fork in forks)
+    assert taken(pool) == 15
+    first = prompt._content.state.pages[0, :6]
+    assert all(np.array_equal(fork._content.state.pages[0, :6], first) for fork in forks)
     del forks, fork
     gc.collect()
-    assert pool.taken == 7
+    assert taken(pool) == 7
 
 
 def test_beams_share_pages():
     cache = regard.KVCache(1, 2, 8, 5, page_size=16)
     cache.append(*tokens(0, 1, 64))
-    pool = cache._content.pool
+    pool = cache._content.state.pool
     cache.reorder([0] * 5)
-    assert (cache.lengths.tolist(), pool.taken) == ([64] * 5, 4)
+    assert (cache.lengths.tolist(), taken(pool)) == ([64] * 5, 4)
     cache.append(*tokens(1, 5, 1))
-    assert pool.taken == 9
+    assert taken(pool) == 9
     cache.reorder([3, 3, 3, 3, 1])
-    assert pool.taken == 6
+    assert taken(pool) == 6
     cache.append(*tokens(2, 5, 1))  # the last of the four keeps the page
-    assert pool.taken == 9
+    assert taken(pool) == 9
 
 
 def test_pages_are_given_back_and_used_again():
     cache = regard.KVCache(2, 2, 8, 5, page_size=16)
     cache.append(*tokens(0, 2, 100))
-    pool, most = cache._content.pool, cache.nbytes
+    pool, most = cache._content.state.pool, cache.nbytes
     for step in range(20):
         cache.truncate([step, 3 * step])
-        assert pool.taken == -(-step // 16) + -(-3 * step // 16)
+        assert taken(pool) == -(-step // 16) + -(-3 * step // 16)
         cache.append(*tokens(step, 2, 40))
     assert cache.nbytes == most
     cache.truncate(0)
-    assert pool.taken == 0
+    assert taken(pool) == 0
     fork = cache.fork()
     fork.append(*tokens(0, 2, 17))
     cache.close()
-    assert pool.taken == 4
+    assert taken(pool) == 4
     fork.close()
-    assert pool.taken == 0
+    assert taken(pool) == 0
 
 
 def test_an_append_that_is_interrupted_takes_no_page(monkeypatch):
     cache, model = regard.KVCache(2, 2, 8, 5, page_size=16), Model(2, 2, 8, 5, np.dtype("f4"))
     cache.append(*tokens(0, 2, 20))
     model.append(*tokens(0, 2, 20))
-    fork, taken = cache.fork(), cache._content.pool.taken
+    fork, before = cache.fork(), taken(cache._content.state.pool)
     with monkeypatch.context() as patch:
-        patch.setattr("regard.cache._paged.PagedContent._write", lambda *_: 1 / 0)
+        patch.setattr("regard.cache._paged.write", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             cache.append(*tokens(1, 2, 50))
-    assert cache._content.pool.taken == taken + 2  # its own copies of the last pages
+    assert taken(cache._content.state.pool) == before + 2  # its own copies of the last pages
     for each in (cache, fork):
         assert_answers(each, model, normal(0, 2, 4, 1, 8, dtype=np.float32))
 
@@ -270,14 +270,14 @@ def test_a_large_pool_lies_in_huge_pages():
     cache = regard.KVCache(1, 2, 64, page_size=256)
     cache.append(*tokens(0, 1, 256, head_dim=64, value_dim=64))
     assert not has_huge_pages(cache)
-    for step in range(4 * huge_page() // cache._content.pool.rows.key[0].nbytes):
+    for step in range(4 * huge_page() // cache._content.state.pool.rows.key[0].nbytes):
         cache.append(*tokens(step, 1, 256, head_dim=64, value_dim=64))
     assert has_huge_pages(cache)
 
 
 def has_huge_pages(cache):
     """Whether the system was asked for them, by the flags of the mappings of a cache's pool."""
-    wanted = [array.ctypes.data for array in cache._content.pool.rows.arrays]
+    wanted = [array.ctypes.data for array in cache._content.state.pool.rows.arrays]
     asked, inside = [], False
     for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
         if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
@@ -294,4 +294,4 @@ def test_pages_are_used_again_in_order():
     cache.append(*tokens(0, 1, 160))
     cache.truncate(16)
     cache.append(*tokens(1, 1, 160))
-    assert cache._content.table.tolist() == [list(range(11))]
+    assert cache._content.state.pages.tolist() == [list(range(11))]

@@ -70,18 +70,20 @@ def _whole(
     query_offset: ArrayLike | None,
     window: Any,
 ) -> _call.Part:
-    lengths = content.longest if content.is_uniform else content.lengths
-    rows, pages = (
-        (content.pool.rows, content.table)
-        if isinstance(content, PagedContent)
-        else (content.slots.rows, None)
-    )
+    if isinstance(content, PagedContent):
+        state = content.state
+        longest, is_uniform, each = state.longest, state.is_uniform, state.lengths
+        rows, pages = state.rows, state.pages
+    else:
+        longest, is_uniform, each = content.longest, content.is_uniform, content.lengths
+        rows, pages = content.slots.rows, None
+    lengths = longest if is_uniform else each
     return _call.Part(
         rows,
-        content.longest,
+        longest,
         mask,
         lengths - query.shape[-2] if query_offset is None else query_offset,
         window,
-        None if content.is_uniform else lengths,
+        None if is_uniform else each,
         pages,
     )

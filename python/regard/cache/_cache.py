@@ -376,5 +376,8 @@ class KVCache(Readable):
     def _writable(self) -> Content | PagedContent:
         content = self._opened()
         if not content.is_writable:
-            raise ValueError("the cache was opened with mode='r', to be read alone")
+            raise ValueError(
+                "the cache may only be read: it was opened with mode='r', or in the process that "
+                "this one was forked from"
+            )
         return content

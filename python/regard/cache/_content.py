@@ -57,9 +57,10 @@ class Content:
 
     def _set_lengths(self, lengths: Array, first: Array) -> None:
         # `first` is the first position behind the sinks that has not been overwritten.
+        longest = int(lengths.max())
+        is_uniform = int(lengths.min()) == longest
         self.lengths, self.first = lengths, first
-        self.longest = int(lengths.max())
-        self.is_uniform = int(lengths.min()) == self.longest
+        self.longest, self.is_uniform = longest, is_uniform
 
     @property
     def room(self) -> int:

@@ -31,7 +31,7 @@ def create(path: str, geometry: Geometry) -> Content | PagedContent:
     except BaseException:
         pool.file.remove()
         raise
-    return PagedContent(geometry, pool, table, np.zeros(geometry.batch, np.int64))
+    return PagedContent.in_file(geometry, pool, table, np.zeros(geometry.batch, np.int64))
 
 
 def opened(path: str, *, is_writable: bool) -> Content | PagedContent:
@@ -44,7 +44,8 @@ def opened(path: str, *, is_writable: bool) -> Content | PagedContent:
             return Content(geometry, rows, lengths, first)
         pool = FilePool.opened(file, geometry)
         table, lengths = FileTable.opened(pool, geometry)
-        return PagedContent(replace(geometry, batch=len(lengths)), pool, table, lengths)
+        geometry = replace(geometry, batch=len(lengths))
+        return PagedContent.in_file(geometry, pool, table, lengths)
     except BaseException:
         file.close()
         raise

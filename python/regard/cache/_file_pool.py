@@ -14,6 +14,7 @@ import numpy as np
 
 from regard.cache import _header
 from regard.cache._locked_file import LockedFile
+from regard.cache._page_state import Forks
 from regard.cache._pool import MOST_PAGES, Pool
 from regard.cache._rows import Rows
 
@@ -25,18 +26,17 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
     Region = tuple[int, tuple[int, ...], np.dtype[Any]]
 
-_PAGES = 4096
+_FIRST_PAGE = 4096
 _ALIGNMENT = 64  # a cache line
 
 
 class FilePool(Pool):
     """Pages that lie in a file, locked for as long as it is open."""
 
-    is_in_file = True
-
     def __init__(self, file: LockedFile, geometry: Geometry) -> None:
         self.file = file
-        self.is_writable = file.is_writable
+        self.forks = Forks(self)  # those of late that share its pages
+        self._moves = 0  # which record of the header is the newest
         self._regions, self.stride = _regions(geometry)
         self._map_all()
         super().__init__(geometry, self._mapped_rows())
@@ -45,7 +45,7 @@ class FilePool(Pool):
     def create(cls, path: str, geometry: Geometry) -> Self:
         """Make a file that does not exist yet, without a page; on failure there is none."""
         _regions(geometry)  # an error before there is anything
-        file = LockedFile.create(path, _PAGES)
+        file = LockedFile.create(path, _FIRST_PAGE)
         try:
             file.write(_header.describe(geometry, 0))
             return cls(file, geometry)
@@ -56,32 +56,57 @@ class FilePool(Pool):
     @classmethod
     def opened(cls, file: LockedFile, geometry: Geometry) -> Self:
         """Return the pages of a file, of which none has an owner yet."""
-        if file.size < _PAGES:
+        if file.size < _FIRST_PAGE:
             raise ValueError(
-                f"{file.path} is truncated: its pages begin behind {_PAGES} bytes, and it has "
+                f"{file.path} is truncated: its pages begin behind {_FIRST_PAGE} bytes, and it has "
                 f"{file.size}"
             )
-        if file.is_writable:
-            file.allocate(file.size)  # a copy may have been made with holes
         return cls(file, geometry)
 
     def claim(self, pages: Array) -> None:
         """Give each page an owner, as often as it occurs. The others up to the last are free."""
         self._used = int(pages.max()) + 1
         self._owners = np.bincount(pages).astype(np.int32)
-        # From the end, the next is taken.
-        self._free = np.flatnonzero(self._owners == 0)[::-1].tolist()
+        if self.is_writable:  # the next is taken from the end
+            self._free = np.flatnonzero(self._owners == 0)[::-1].tolist()
 
-    def size(self, pages: int) -> int:
+    @property
+    def is_writable(self) -> bool:
+        """Whether pages may be written to."""
+        return self.file.is_writable
+
+    def newest_forks(self) -> Forks:
+        """Return those that a new one joins."""
+        if self.forks.left is not None:
+            self.forks = Forks(self)
+        return self.forks
+
+    def end_of(self, pages: int) -> int:
         """Return how long a file of so many pages is."""
-        return _PAGES + pages * self.stride
+        return _FIRST_PAGE + pages * self.stride
 
     def bytes_at(self, page: int, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return what lies so many bytes behind a page's beginning."""
-        return np.ndarray(shape, dtype, self._map, _PAGES + page * self.stride + offset)
+        return np.ndarray(shape, dtype, self._map, self.end_of(page) + offset)
 
-    def put_into_header(self, offset: int, content: bytes) -> None:
-        """Write into the room before the pages."""
+    def read_header(self) -> tuple[Array, bool]:
+        """Return the numbers that `write_header` was called with, and whether it ended.
+
+        None where it never did.
+        """
+        size = _header.record_size(3)
+        both = self.file.read(2 * size, _header.RECORDS)
+        self._moves, numbers = _header.newest((both[:size], both[size:]))
+        return numbers, both[:size] == both[size:]
+
+    def write_header(self, numbers: Array) -> None:
+        """Write over both records, one after the other: whoever dies leaves one that is whole."""
+        content = _header.record(self._moves + 1, numbers)
+        for number in range(2):
+            self._put(_header.RECORDS + number * len(content), content)
+        self._moves += 1
+
+    def _put(self, offset: int, content: bytes) -> None:
         self._map[offset : offset + len(content)] = content
 
     def flush(self) -> None:
@@ -97,7 +122,7 @@ class FilePool(Pool):
     def _map_all(self) -> None:
         self._map = self.file.mapped()
         # A process that died while the file grew may have left a part of a page.
-        self._room = min((len(self._map) - _PAGES) // self.stride, MOST_PAGES)
+        self._room = min((len(self._map) - _FIRST_PAGE) // self.stride, MOST_PAGES)
 
     def _mapped_rows(self) -> Rows:
         return Rows(*(self._view(*region) for region in self._regions))
@@ -108,15 +133,15 @@ class FilePool(Pool):
         lengths = [*shape[1:], dtype.itemsize]
         strides = [math.prod(lengths[axis:]) for axis in range(len(shape))]
         whole = (self._room, *shape)
-        return np.ndarray(whole, dtype, self._map, _PAGES + offset, (self.stride, *strides))
+        return np.ndarray(whole, dtype, self._map, _FIRST_PAGE + offset, (self.stride, *strides))
 
     def _extend(self, needed: int) -> None:
         """Let the file be longer by a quarter, or by what is needed where the disk has no more."""
         before, generous = self.file.size, max(needed, self._used + self._used // 4)
         try:
-            self.file.allocate(self.size(min(generous, MOST_PAGES)))
+            self.file.allocate(self.end_of(min(generous, MOST_PAGES)))
         except OSError:
-            self.file.allocate(self.size(needed))
+            self.file.allocate(self.end_of(needed))
         try:
             self._map_all()
         except BaseException:
@@ -126,7 +151,7 @@ class FilePool(Pool):
         self.rows = self._mapped_rows()
 
     def _have_used_more(self) -> None:
-        """Files are mapped in pages of the system's size."""
+        """There is nothing to ask for."""
 
 
 def _regions(geometry: Geometry) -> tuple[list[Region], int]:

@@ -23,13 +23,17 @@ class FileSlots:
 
     def __init__(self, file: LockedFile, path: str, geometry: Geometry, slots: int) -> None:
         self.path: str | None = path  # where the file lies, or will as soon as it is published
-        self.is_writable = file.is_writable
         self._file = file
         self._batch = geometry.batch
         self._number = 0
         self._map = file.mapped()
         regions, _ = _header.regions(geometry, slots)
         self.rows = Rows(*(self._view(*region) for region in regions))
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether slots may be written to."""
+        return self._file.is_writable
 
     def _view(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         if 0 in shape:
@@ -72,10 +76,11 @@ class FileSlots:
 
     def commit(self, lengths: Array, first: Array) -> None:
         """Write the lengths over the older record."""
-        self._number += 1
-        content = _header.record(self._number, lengths, first)
-        at = _header.record_offset(self._batch, self._number % 2)
+        number = self._number + 1
+        content = _header.record(number, lengths, first)
+        at = _header.record_offset(self._batch, number % 2)
         self._map[at : at + len(content)] = content
+        self._number = number
 
     def successor(self, geometry: Geometry, slots: int) -> FileSlots:
         """Make a file beside this one. What is left of one that died growing is overwritten."""

@@ -12,11 +12,12 @@ Pages that no entry has are free, those of an old ledger and of forks that were 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard.cache import _header
+from regard.cache._page_table import pages_between
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_HEADER_RECORD = _header.record_size(3)
 _ALIGNMENT = 64
 
 
@@ -40,103 +40,110 @@ class _Ledger:
         self.records = pool.bytes_at(first, 0, (2, size), np.uint8)
         self.table = pool.bytes_at(first, at, (batch, columns), np.int32)
 
+    @classmethod
+    def written(cls, pool: FilePool, run: range, pages: Array, lengths: Array) -> _Ledger:
+        """Return one with this content, and all the columns that its pages have room for."""
+        batch, columns = pages.shape
+        room = (len(run) * pool.stride - _table_offset(batch)) // (4 * batch)
+        ledger = cls(pool, batch, room, run.start)
+        ledger.table[:, :columns] = pages
+        ledger.records[...] = 0
+        ledger.records[1] = np.frombuffer(_header.record(1, lengths), np.uint8)
+        return ledger
+
 
 class FileTable:
     """The pages of each entry, mapped from the file."""
 
     nbytes = 0  # it lies in pages itself
 
-    def __init__(self, pool: FilePool) -> None:
+    def __init__(self, pool: FilePool, ledger: _Ledger, number: int, spare: range) -> None:
         self._pool = pool
-        self._moves = 0  # which record of the header is the newest
-        self._number = 0  # which record of lengths is
-        self._ledger: _Ledger | None = None
-        self._spare = range(0)  # where the ledger lay before, and a new one may lie
+        self._ledger = ledger
+        self._number = number  # which record of lengths is the newest
+        self._spare = spare  # where the ledger lay before, and a new one may lie
 
     @property
     def pages(self) -> Array:
         """What the file says, and what it will say where this is written to."""
-        assert self._ledger is not None
         return self._ledger.table
 
+    @property
+    def own_pages(self) -> Array:
+        """Return the pages that are not an entry's."""
+        return np.array([*self._ledger.run, *self._spare], np.int32)
+
     @classmethod
-    def create(cls, pool: FilePool, batch: int) -> Self:
+    def create(cls, pool: FilePool, batch: int) -> FileTable:
         """Return a table in a new file, of entries without tokens."""
-        table = cls(pool)
-        table.replace(np.zeros((batch, 0), np.int32), np.zeros(batch, np.int64))
+        pages, lengths = np.zeros((batch, 0), np.int32), np.zeros(batch, np.int64)
+        run = pool.take_side_by_side(_pages_for(pool, batch, 0))
+        ledger = _Ledger.written(pool, run, pages, lengths)
+        table = cls(pool, ledger, 1, range(0))
+        table.publish()
         return table
 
     @classmethod
-    def opened(cls, pool: FilePool, geometry: Geometry) -> tuple[Self, Array]:
+    def opened(cls, pool: FilePool, geometry: Geometry) -> tuple[FileTable, Array]:
         """Return table and lengths of a file, and give the pages to their owners."""
-        table, path = cls(pool), pool.file.path
-        start = pool.file.read(2 * _HEADER_RECORD, _header.RECORDS)
-        heads = start[:_HEADER_RECORD], start[_HEADER_RECORD:]
-        table._moves, place = _header.newest(heads)
+        path = pool.file.path
+        place, is_finished = pool.read_header()
         if not place.size or place.min() < 0 or place[0] == 0:
-            raise ValueError(f"{path} is damaged: no record of its header says where its table is")
+            raise ValueError(
+                f"{path} is damaged: neither of its two records of where the table lies is whole, "
+                "and of 1 entry or more"
+            )
         batch, columns, first = place.tolist()
         _check_pages(pool, first + _pages_for(pool, batch, columns))
-        table._ledger = _Ledger(pool, batch, columns, first)
-        lengths = table._read_lengths(geometry, columns)
-        used = -(-lengths // geometry.page_size)
-        named = table.pages[np.arange(columns) < used[:, None]].astype(np.int64)
+        ledger = _Ledger(pool, batch, columns, first)
+        number, lengths = _header.newest(record.tobytes() for record in ledger.records)
+        _header.check_lengths(lengths, _longest(geometry, columns), path)
+        table = cls(pool, ledger, number, range(0))
+        named = pages_between(ledger.table, 0, -(-lengths // geometry.page_size)).astype(np.int64)
         _check_pages(pool, int(named.max(initial=-1)) + 1)
-        if named.min(initial=0) < 0 or np.isin(named, table._ledger.run).any():
-            raise ValueError(f"{path} is damaged: its table has pages that cannot be an entry's")
-        pool.claim(np.concatenate([named, table._ledger.run]))
-        if pool.is_writable and heads[0] != heads[1]:
-            table._point_at(table._ledger)
+        wrong = named[(named < 0) | np.isin(named, ledger.run)]
+        if wrong.size:
+            raise ValueError(
+                f"{path} is damaged: pages of tokens must be from 0 to {len(pool.rows.key) - 1} "
+                f"and outside of {list(ledger.run)}, where the table lies, got {wrong[0]}"
+            )
+        pool.claim(np.concatenate([named, table.own_pages]))
+        if pool.is_writable:
+            pool.file.allocate(pool.file.size)  # a copy may have been made with holes
+            if not is_finished:
+                table.publish()
         return table, lengths
-
-    def _read_lengths(self, geometry: Geometry, columns: int) -> Array:
-        assert self._ledger is not None
-        assert geometry.page_size is not None
-        most = columns * geometry.page_size
-        if geometry.capacity is not None:
-            most = min(most, geometry.capacity)
-        records = (record.tobytes() for record in self._ledger.records)
-        self._number, lengths = _header.newest(records)
-        _header.check_lengths(lengths, most, self._pool.file.path)
-        return lengths
 
     def commit(self, lengths: Array) -> None:
         """Write the lengths over the older record."""
-        assert self._ledger is not None
-        self._number += 1
-        content = _header.record(self._number, lengths)
-        self._ledger.records[self._number % 2] = np.frombuffer(content, np.uint8)
+        number = self._number + 1
+        content = _header.record(number, lengths)
+        self._ledger.records[number % 2] = np.frombuffer(content, np.uint8)
+        self._number = number
 
-    def replace(self, pages: Array, lengths: Array) -> None:
+    def replaced(self, pages: Array, lengths: Array) -> FileTable:
         """Write a new ledger, and let the header point there."""
-        pool, (batch, columns) = self._pool, pages.shape
-        needed, old = _pages_for(pool, batch, columns), self._ledger
+        pool, needed = self._pool, _pages_for(self._pool, *pages.shape)
         if len(self._spare) < needed:
             spare, self._spare = self._spare, range(0)
             pool.give_back(np.array(spare, np.int32))
             self._spare = pool.take_side_by_side(needed)
-        run = self._spare
-        # All that the last page has room for.
-        wide = (len(run) * pool.stride - _table_offset(batch)) // (4 * batch)
-        new = _Ledger(pool, batch, wide, run.start)
-        new.table[:, :columns] = pages
-        new.records[...] = 0
-        new.records[1] = np.frombuffer(_header.record(1, lengths), np.uint8)
-        try:
-            self._point_at(new)
-        except BaseException:
-            if old is not None:
-                self._point_at(old)
-            raise
-        self._spare = range(0) if old is None else old.run
-        self._ledger, self._number = new, 1
+        ledger = _Ledger.written(pool, self._spare, pages, lengths)
+        if ledger.table.shape[0] == self.pages.shape[0] and pages.shape[1] > self.pages.shape[1]:
+            pool.flush()  # this is rare, and a power failure now would cost all
+        table = FileTable(pool, ledger, 1, self._ledger.run)
+        table.publish()
+        return table
 
-    def _point_at(self, ledger: _Ledger) -> None:
-        self._moves += 1
-        place = np.array([*ledger.table.shape, ledger.run.start])
-        content = _header.record(self._moves, place)
-        for number in range(2):
-            self._pool.put_into_header(_header.RECORDS + number * len(content), content)
+    def publish(self) -> None:
+        """Let the header point here."""
+        self._pool.write_header(np.array([*self.pages.shape, self._ledger.run.start]))
+
+
+def _longest(geometry: Geometry, columns: int) -> int:
+    assert geometry.page_size is not None
+    longest = columns * geometry.page_size
+    return longest if geometry.capacity is None else min(longest, geometry.capacity)
 
 
 def _table_offset(batch: int) -> int:
@@ -152,6 +159,6 @@ def _check_pages(pool: FilePool, needed: int) -> None:
     """Refuse a file that has fewer pages than it speaks of."""
     if needed > len(pool.rows.key):
         raise ValueError(
-            f"{pool.file.path} is truncated: it should have {pool.size(needed)} bytes or more and "
-            f"has {pool.file.size}"
+            f"{pool.file.path} is truncated: it should have {pool.end_of(needed)} bytes or more "
+            f"and has {pool.file.size}"
         )

@@ -1,10 +1,11 @@
 """The bytes before the keys in a cache's file: what it holds, and how much of it.
 
-All numbers are little-endian. At 0 the description, which never changes; at 512 two records of how
-long each entry is. A record is written where the older one lies, after the data that it speaks of,
-so that whoever dies in between leaves the other. Keys follow at the next multiple of 4096, then the
-values; with int8, which `_quantise.py` describes, the scales of the keys' rows and of the values'.
-Each begins at the next multiple of its element's size.
+Numbers are little-endian here; keys, values, scales and tables are as on the machine that wrote
+them. At 0 the description, which never changes; at 512 two records of how long each entry is. A
+record is written where the older one lies, after the data that it speaks of, so that whoever dies
+in between leaves the other. Keys follow at the next multiple of 4096, then the values; with int8,
+which `_quantise.py` describes, the scales of the keys' rows and of the values'. Each begins at the
+next multiple of its element's size.
 
 Of a file in pages, the description alone is as said here: `_file_table.py` has the rest.
 """
@@ -147,7 +148,7 @@ def newest(records: Iterable[bytes]) -> tuple[int, Array]:
     for content in records:
         number = _RECORD.unpack_from(content)[0]
         numbers = np.frombuffer(content, "<i8", offset=_RECORD.size).astype(np.int64)
-        if number < 2**63 and record(number, numbers) == content:
+        if number < 2**62 and record(number, numbers) == content:
             found.append((number, numbers))
     return max(found, key=lambda each: each[0])
 

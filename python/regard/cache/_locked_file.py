@@ -16,7 +16,7 @@ class LockedFile:
 
     def __init__(self, descriptor: int, path: str, *, is_writable: bool) -> None:
         self.path = path
-        self.is_writable = is_writable
+        self._is_writable = is_writable
         self._descriptor = descriptor
         self._process = os.getpid()
         self._release = finalize(self, os.close, descriptor)
@@ -42,6 +42,11 @@ class LockedFile:
         return cls(_open_locked(path, is_writable=is_writable), path, is_writable=is_writable)
 
     @property
+    def is_writable(self) -> bool:
+        """Whether it is ours to write to: a forked child's it is not."""
+        return self._is_writable and os.getpid() == self._process
+
+    @property
     def size(self) -> int:
         """How many bytes it has."""
         return os.fstat(self._descriptor).st_size
@@ -59,9 +64,9 @@ class LockedFile:
         """Return so many bytes, or fewer where it ends."""
         return os.pread(self._descriptor, count, offset)
 
-    def write(self, content: bytes, offset: int = 0) -> None:
-        """Write where there is room already."""
-        os.pwrite(self._descriptor, content, offset)
+    def write(self, content: bytes) -> None:
+        """Write to its beginning, where there is room already."""
+        os.pwrite(self._descriptor, content, 0)
 
     def allocate(self, size: int) -> None:
         """See to it that the disk has room for so many bytes, or leave the file as it is.
@@ -76,7 +81,7 @@ class LockedFile:
         except OSError as error:
             if self.size != before:  # part of it
                 os.ftruncate(self._descriptor, before)
-            reason = f"{error.strerror}, on making a cache of {size} bytes"
+            reason = f"{error.strerror}, for a cache of {size} bytes"
             raise OSError(error.errno, reason, self.path) from None
 
     def shrink(self, size: int) -> None:
@@ -86,7 +91,11 @@ class LockedFile:
     def mapped(self) -> mmap.mmap:
         """Return all of it as memory."""
         access = mmap.ACCESS_WRITE if self.is_writable else mmap.ACCESS_READ
-        return mmap.mmap(self._descriptor, 0, access=access)
+        try:
+            return mmap.mmap(self._descriptor, 0, access=access)
+        except OSError as error:
+            reason = f"{error.strerror}, to map {self.size} bytes into"
+            raise OSError(error.errno, reason, self.path) from None
 
     def sync(self) -> None:
         """Wait until what was written is on the disk."""
@@ -104,6 +113,8 @@ class LockedFile:
 
     def close(self) -> None:
         """Unlock it. What is mapped stays for as long as somebody reads it."""
+        if not self._release.alive:
+            return
         # The mapping has the file open too, under the same lock. So has a forked child, which has
         # not locked it and does not unlock it either.
         if os.getpid() == self._process:

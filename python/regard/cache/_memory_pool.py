@@ -25,6 +25,8 @@ from regard.cache._pool import MOST_PAGES, Pool
 from regard.cache._rows import Rows
 
 if TYPE_CHECKING:
+    from threading import Lock
+
     from numpy.typing import NDArray
 
     from regard.cache._geometry import Geometry
@@ -42,9 +44,9 @@ _LEAST_HUGE = 4
 class MemoryPool(Pool):
     """Pages that nobody else sees."""
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: Geometry, lock: Lock | None = None) -> None:
         assert geometry.page_size is not None
-        super().__init__(geometry, Rows.made(geometry, 0, geometry.page_size, np.empty))
+        super().__init__(geometry, Rows.made(geometry, 0, geometry.page_size, np.empty), lock)
         self._huge: set[int] = set()  # numbers of the arrays that lie in huge pages
 
     def _extend(self, needed: int) -> None:
@@ -70,14 +72,10 @@ class MemoryPool(Pool):
                 with suppress(AttributeError, OSError):  # a system without them
                     memory.madvise(mmap.MADV_HUGEPAGE)
 
-    def flush(self) -> None:
-        """There is nothing to wait for."""
-
-    def close(self) -> None:
-        """Leave it to the garbage collector."""
-
     def _made(self, pages: int) -> Rows:
-        return Rows.made(self._geometry, min(pages, MOST_PAGES), self._page_size, _mapped)
+        size = self.geometry.page_size
+        assert size is not None
+        return Rows.made(self.geometry, min(pages, MOST_PAGES), size, _mapped)
 
 
 def free_address_space() -> int:

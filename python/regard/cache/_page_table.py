@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -28,8 +30,14 @@ class PageTable(Protocol):
     def commit(self, lengths: Array) -> None:
         """Make known how long each entry is, after all that this speaks of has been written."""
 
-    def replace(self, pages: Array, lengths: Array) -> None:
-        """Have other entries, or more columns, at once. There may be more still than were given."""
+    def replaced(self, pages: Array, lengths: Array) -> PageTable:
+        """Return a table of other entries or more columns, which counts from now on.
+
+        It may have more columns still.
+        """
+
+    def publish(self) -> None:
+        """Count again, in place of one that has replaced this."""
 
 
 class MemoryTable:
@@ -46,6 +54,16 @@ class MemoryTable:
     def commit(self, lengths: Array) -> None:
         """Nobody but the cache looks here."""
 
-    def replace(self, pages: Array, lengths: Array) -> None:
-        """Use this array."""
-        self.pages = pages
+    def replaced(self, pages: Array, lengths: Array) -> MemoryTable:
+        """Return a table of this array."""
+        return MemoryTable(pages)
+
+    def publish(self) -> None:
+        """Nobody but the cache looks here."""
+
+
+def pages_between(table: Array, start: Any, stop: Array) -> Array:
+    """Return the pages in each entry's columns from `start` to `stop`."""
+    table = table[:, : stop.max()]
+    columns, lower = np.arange(table.shape[1]), np.broadcast_to(start, stop.shape)
+    return table[(columns >= lower[:, None]) & (columns < stop[:, None])]

@@ -1,4 +1,4 @@
-"""What a cache in pages holds at the moment: a table of pages for each entry."""
+"""Tokens in pages: how they are appended, forgotten, reordered and shared."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard.cache._memory_pool import MemoryPool
-from regard.cache._page_table import MemoryTable
+from regard.cache._page_state import PageState, leave_file
+from regard.cache._page_table import MemoryTable, pages_between
+from regard.cache._page_writing import make_room, write
 from regard.cache._quantise import quantised
 from regard.cache._rows import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
+    from regard.cache._file_pool import FilePool
     from regard.cache._geometry import Geometry
     from regard.cache._page_table import PageTable
-    from regard.cache._pool import Pool
 
     Array = NDArray[Any]
 
@@ -29,46 +29,62 @@ class PagedContent:
 
     Forks and entries share pages, full ones for good. The last page of an entry, where it is not
     full, is copied when the entry is appended to and others have the page too.
+
+    Whatever stops a call, a signal included, leaves the content as it was or as it was to be. At
+    most there are pages then that nobody uses.
     """
 
-    def __init__(self, geometry: Geometry, pool: Pool, table: PageTable, lengths: Array) -> None:
-        assert geometry.page_size is not None
-        self.geometry = geometry
-        self.page_size = geometry.page_size
-        # A file's table is its maker's; forks have their own, in memory.
-        self._owns_file = pool.is_in_file
-        self.pool = pool
-        self._table = table
-        self._set_lengths(lengths)
+    def __init__(self, state: PageState, file: FilePool | None = None) -> None:
+        # A file is its maker's; forks share its pages, and have a table of their own.
+        self._file = file
+        self._state = state
 
     @classmethod
     def in_memory(cls, geometry: Geometry) -> PagedContent:
         """Return a content without tokens."""
         table = MemoryTable(np.zeros((geometry.batch, 0), np.int32))
-        return cls(geometry, MemoryPool(geometry), table, np.zeros(geometry.batch, np.int64))
+        lengths = np.zeros(geometry.batch, np.int64)
+        return cls(PageState.of(geometry, MemoryPool(geometry), table, lengths))
 
-    def _set_lengths(self, lengths: Array) -> None:
-        self.lengths = lengths
-        self.longest = int(lengths.max())
-        self.is_uniform = int(lengths.min()) == self.longest
+    @classmethod
+    def in_file(
+        cls, geometry: Geometry, pool: FilePool, table: PageTable, lengths: Array
+    ) -> PagedContent:
+        """Return the content of a file."""
+        return cls(PageState.of(geometry, pool, table, lengths), pool)
+
+    @property
+    def state(self) -> PageState:
+        """What it is now. Forks that were made to leave a file follow here."""
+        if self._state.forks is not None:
+            self._state = self._state.here()
+        return self._state
+
+    @property
+    def geometry(self) -> Geometry:
+        """What does not change, and the number of entries."""
+        return self._state.geometry
+
+    @property
+    def lengths(self) -> Array:
+        """How long each entry is."""
+        return self._state.lengths
+
+    @property
+    def longest(self) -> int:
+        """How long the longest entry is."""
+        return self._state.longest
 
     @property
     def nbytes(self) -> int:
         """Bytes of the pool's pages and of the table."""
-        return self.pool.nbytes + self._table.nbytes
+        state = self.state
+        return state.pool.nbytes + state.table.nbytes
 
     @property
     def is_writable(self) -> bool:
         """Whether it may be changed: forks of what may not be are their own once they change."""
-        return self.pool.is_writable or not self._owns_file
-
-    @property
-    def table(self) -> Array:
-        """Pages of each entry, shape (batch, pages of the longest); those behind its own are 0."""
-        return self._table.pages[:, : self._pages_for(self.longest)]
-
-    def _pages_for(self, length: Any) -> Any:
-        return (length + self.page_size - 1) // self.page_size
+        return self._file is None or self._file.is_writable
 
     def append(self, keys: Array, values: Array, counts: Array) -> None:
         """Store the first `counts` of the new tokens."""
@@ -77,188 +93,115 @@ class PagedContent:
         rows = Rows(keys, values)
         if self.geometry.is_quantised:
             rows = quantised(keys, values, counts)
-        if not self.pool.is_writable:
-            self._leave_file()
-        with self.pool.lock:
-            self._extend(self.lengths.tolist(), after.tolist())
+        self._leave_what_is_not_writable()
+        with self.state.pool.lock:
+            self._widen(after)
+            state, taken = self.state, list[int]()
             try:
-                self._write(rows, after)
-                self._table.commit(after)
+                make_room(state, after, taken)
+                write(state, rows, after)
+                state.table.commit(after)
+                self._state = state.with_lengths(after)
             except BaseException:
-                behind = self._pages(self._pages_for(self.lengths), self._pages_for(after))
-                self.pool.give_back(behind)
+                self._state = state
+                state.table.commit(state.lengths)
+                unused = np.setdiff1d(np.array(taken, np.int32), state.all_pages())
+                state.pool.give_back(unused)
                 raise
-        self._set_lengths(after)
 
-    def _extend(self, lengths: list[int], after: list[int]) -> None:
-        """Put pages for the new tokens into the table, and copies in place of shared ones."""
-        copies: list[tuple[int, int, int]] = []
-        fresh: list[tuple[int, int]] = []
-        leaving: dict[int, int] = {}
-        for entry, (start, stop) in enumerate(zip(lengths, after, strict=True)):
-            column, filled = divmod(start, self.page_size)
-            if filled and start < stop:
-                page = int(self._table.pages[entry, column])
-                # Of several entries with one page, the last that leaves may keep it.
-                if self.pool.owners(page) - leaving.get(page, 0) > 1:
-                    leaving[page] = leaving.get(page, 0) + 1
-                    copies.append((entry, column, filled))
-            for column in range(self._pages_for(start), self._pages_for(stop)):
-                fresh.append((entry, column))
-        if not copies and not fresh:
-            return
-        table = self._table.pages
-        (batch, room), columns = table.shape, self._pages_for(max(after))
+    def _leave_what_is_not_writable(self) -> None:
+        forks = self.state.forks
+        if forks is not None and not forks.pool.is_writable:
+            leave_file(forks.pool)
+
+    def _widen(self, after: Array) -> None:
+        """See to it that the table has columns for all tokens."""
+        state = self.state
+        (batch, room), columns = state.table.pages.shape, state.pages_for(int(after.max()))
         if columns > room:
             wider = np.zeros((batch, max(columns, 2 * room)), np.int32)
-            wider[:, :room] = table
-            self._table.replace(wider, self.lengths)
-        pages = iter(self.pool.take(len(copies) + len(fresh)))
-        for entry, column, filled in copies:
-            self._copy(entry, column, filled, next(pages))
-        for (entry, column), page in zip(fresh, pages, strict=True):
-            self._table.pages[entry, column] = page
+            wider[:, :room] = state.table.pages
+            self._replace_table(state, wider, state)
 
-    def _copy(self, entry: int, column: int, filled: int, page: int) -> None:
-        """Put a page with the same beginning in another's place."""
-        table, rows = self._table.pages, self.pool.rows
-        old = table[entry, column : column + 1].copy()
-        rows.put(np.s_[page, :, :filled], rows.part(np.s_[old[0], :, :filled]))
-        table[entry, column] = page
-        self.pool.give_back(old)
-
-    def _write(self, rows: Rows, after: Array) -> None:
-        if rows.key.shape[2] == 1:
-            entries = np.flatnonzero(after > self.lengths)
-            column, slot = np.divmod(self.lengths[entries], self.page_size)
-            where = np.s_[self._table.pages[entries, column], :, slot]
-            self.pool.rows.put_at(where, rows.part(np.s_[entries, :, 0]))
-            return
-        table = self._table.pages
-        for entry, (start, stop) in enumerate(zip(self.lengths, after, strict=True)):
-            self._write_entry(rows.part(entry), table[entry], int(start), int(stop))
-
-    def _write_entry(self, new: Rows, table: Array, start: int, stop: int) -> None:
-        """Write to the rest of a page, to whole pages at once, and to the beginning of one."""
-        size, position = self.page_size, start
-        while position < stop:
-            column, slot = divmod(position, size)
-            whole = (stop - position) // size if slot == 0 else 0
-            count = whole * size or min(size - slot, stop - position)
-            given = new.part(np.s_[:, position - start : position - start + count])
-            if whole:
-                parts = Rows(*(_as_pages(a, whole) for a in given.arrays))
-                pages = table[column : column + whole].tolist()
-                for run in _consecutive(pages):
-                    first = pages[run.start]
-                    part = parts.part(np.s_[run.start : run.stop])
-                    self.pool.rows.put(np.s_[first : first + len(run)], part)
-            else:
-                self.pool.rows.put(np.s_[table[column], :, slot : slot + count], given)
-            position += count
+    def _replace_table(self, before: PageState, pages: Array, after: PageState) -> None:
+        """Become `after`, by a table of these pages."""
+        try:
+            table = before.table.replaced(pages, after.lengths)
+            self._state = after.with_table(table)
+        except BaseException:
+            self._state = before
+            before.table.publish()
+            raise
 
     def truncate(self, shorter: Array) -> None:
         """Forget the last tokens, and give their pages back."""
-        behind = self._pages(self._pages_for(shorter), self._pages_for(self.lengths))
-        with self.pool.lock:
-            self._table.commit(shorter)
-            self._set_lengths(shorter)
-            self.pool.give_back(behind)
+        with self.state.pool.lock:
+            state = self.state
+            start, stop = (state.pages_for(lengths) for lengths in (shorter, state.lengths))
+            behind = pages_between(state.table.pages, start, stop)
+            try:
+                state.table.commit(shorter)
+                self._state = state.with_lengths(shorter)
+            except BaseException:
+                self._state = state
+                state.table.commit(state.lengths)
+                raise
+            state.pool.give_back(behind)
 
     def reorder(self, chosen: list[int]) -> None:
         """Become the chosen entries: pages are shared, and nothing is copied."""
-        table, lengths = self.table[chosen], self.lengths[chosen]
-        pages = _pages(table, 0, self._pages_for(lengths))
-        with self.pool.lock:
-            before = self._all_pages()
-            self.pool.share(pages)
+        with self.state.pool.lock:
+            state = self.state
+            pages, lengths = state.pages[chosen], state.lengths[chosen]
+            geometry = replace(state.geometry, batch=len(chosen))
+            after = PageState.of(geometry, state.pool, state.table, lengths, state.forks)
+            shared = pages_between(pages, 0, state.pages_for(lengths))
+            state.pool.share(shared)
             try:
-                self._table.replace(table, lengths)
+                self._replace_table(state, pages, after)
             except BaseException:
-                self.pool.give_back(pages)
+                state.pool.give_back(shared)
                 raise
-            self.geometry = replace(self.geometry, batch=len(chosen))
-            self._set_lengths(lengths)
-            self.pool.give_back(before)
+            state.pool.give_back(state.all_pages())
 
     def fork(self) -> PagedContent:
         """Return another content of the same pages."""
         fork = object.__new__(PagedContent)
-        fork.__dict__.update(self.__dict__)
-        fork._owns_file, fork._table = False, MemoryTable(self.table.copy())
-        with self.pool.lock:
-            self.pool.share(self._all_pages())
-            if self.pool.is_in_file:
-                self.pool.forks.add(fork)
+        fork._file = None
+        with self.state.pool.lock:
+            state = self.state
+            forks = state.forks if self._file is None else self._file.newest_forks()
+            copy = state._replace(table=MemoryTable(state.pages.copy()), forks=forks)
+            if forks is not None:
+                forks.members.add(fork)
+            # In this order: what is stopped in between are pages that nobody uses, and no more.
+            state.pool.share(copy.all_pages())
+            fork._state = copy
         return fork
 
-    def _leave_file(self) -> None:
-        """Give the forks of a file's cache one pool in memory, which they share."""
-        old, forks = self.pool, list(self.pool.forks)
-        if not forks:
-            return
-        new = MemoryPool(self.geometry)
-        with old.lock:
-            pages = np.concatenate([fork._all_pages() for fork in forks])
-            held = np.unique(pages)
-            new.take(len(held))
-            for run in _consecutive(held.tolist()):
-                first = int(held[run.start])
-                part = old.rows.part(np.s_[first : first + len(run)])
-                new.rows.put(np.s_[run.start : run.stop], part)
-            new.share(np.searchsorted(held, pages))
-            new.give_back(np.arange(len(held)))
-            for fork in forks:
-                table = np.searchsorted(held, fork.table).astype(np.int32)
-                fork.pool, fork._table = new, MemoryTable(table)
-            old.give_back(pages)
-            old.forks.clear()
+    def state_in_file(self) -> PageState | None:
+        """Return the state of a fork that has not left its file, or none if it is half made."""
+        return getattr(self, "_state", None)
 
     def flush(self) -> None:
         """Wait until all is safe."""
-        if self._owns_file:
-            self.pool.flush()
+        if self._file is not None:
+            self._file.flush()
 
     def close(self) -> None:
         """Give all pages back, or let go of the file."""
-        if self._owns_file:
-            self._leave_file()
-            self.pool.close()
-        else:
-            with self.pool.lock:
-                self.pool.give_back(self._all_pages())
-            self.pool.forks.discard(self)
-        self._set_lengths(np.zeros_like(self.lengths))
+        if self._file is not None:
+            leave_file(self._file)
+            self._file.close()
+            return
+        state = self.state
+        pages, empty = state.all_pages(), state.with_lengths(np.zeros_like(state.lengths))
+        self._state = empty
+        state.pool.dropped.append(pages)
 
     def __del__(self) -> None:
-        # No lock: this may run while somebody has it. A file's pages are those of its table.
-        if getattr(self, "longest", 0) and not self._owns_file:
-            self.pool.dropped.append(self._all_pages())
-
-    def _all_pages(self) -> Array:
-        return self._pages(0, self._pages_for(self.lengths))
-
-    def _pages(self, start: Any, stop: Array) -> Array:
-        return _pages(self._table.pages, start, stop)
-
-
-def _pages(table: Array, start: Any, stop: Array) -> Array:
-    """Return the pages in each entry's columns from `start` to `stop`."""
-    table = table[:, : stop.max()]
-    columns, lower = np.arange(table.shape[1]), np.broadcast_to(start, stop.shape)
-    return table[(columns >= lower[:, None]) & (columns < stop[:, None])]
-
-
-def _as_pages(rows: Array, count: int) -> Array:
-    """Return rows of all heads, (kv_heads, slots, ...), as so many pages."""
-    heads, slots, *dim = rows.shape
-    return rows.reshape(heads, count, slots // count, *dim).swapaxes(0, 1)
-
-
-def _consecutive(pages: list[int]) -> Iterator[range]:
-    """Yield ranges of indices whose pages follow one another."""
-    start = 0
-    for index in range(1, len(pages) + 1):
-        if index == len(pages) or pages[index] != pages[index - 1] + 1:
-            yield range(start, index)
-            start = index
+        # No lock: this may run while somebody has it. A file's pages are those of its table, and
+        # what is half made has none.
+        if hasattr(self, "_state") and self._file is None and self.longest:
+            state = self.state
+            state.pool.dropped.append(state.all_pages())

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import numpy as np
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from regard.cache._geometry import Geometry
-    from regard.cache._paged import PagedContent
 
     Array = NDArray[Any]
 
@@ -31,18 +29,13 @@ class Pool(ABC):
     that is theirs alone included, holds `lock`, because a pool that grows may move.
     """
 
-    is_in_file = False
-    is_writable = True
-
-    def __init__(self, geometry: Geometry, rows: Rows) -> None:
+    def __init__(self, geometry: Geometry, rows: Rows, lock: Lock | None = None) -> None:
         assert geometry.page_size is not None
         self.rows = rows
-        self.lock = Lock()
+        self.lock = Lock() if lock is None else lock
         # What garbage collection gives back, which may come at any moment, also while we are at it.
         self.dropped: deque[Array] = deque()
-        # Those beside the cache that a file was opened for.
-        self.forks: WeakSet[PagedContent] = WeakSet()
-        self._geometry, self._page_size = geometry, geometry.page_size
+        self.geometry = geometry
         self._owners = np.zeros(0, np.int32)
         self._free: list[int] = []
         self._used = 0
@@ -53,12 +46,6 @@ class Pool(ABC):
     def nbytes(self) -> int:
         """Bytes of the pages that have been used so far, which later ones use again."""
         return self._used * self.page_bytes
-
-    @property
-    def taken(self) -> int:
-        """How many pages somebody has."""
-        self._collect()
-        return self._used - len(self._free)
 
     def take(self, count: int) -> list[int]:
         """Return so many pages, each with one owner."""
@@ -120,11 +107,3 @@ class Pool(ABC):
     @abstractmethod
     def _have_used_more(self) -> None:
         """Look at how many pages have been used."""
-
-    @abstractmethod
-    def flush(self) -> None:
-        """Wait until all is safe."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Let others have it, where there are others. Who reads it still may go on."""

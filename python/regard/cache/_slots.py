@@ -23,8 +23,11 @@ class Slots(Protocol):
     """
 
     rows: Rows
-    is_writable: bool
     path: str | None
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether slots may be written to."""
 
     def commit(self, lengths: Array, first: Array) -> None:
         """Make known what has been written."""
