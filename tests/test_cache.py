@@ -152,7 +152,7 @@ def test_keys_are_not_copied_by_a_call(sizes, monkeypatch):
 
     monkeypatch.setattr("regard._core.attention_cached", look)
     cache.attend(normal(0, 2, 2, 1, 8))
-    held = cache._content.pool if sizes.get("page_size") else cache._content.slots
+    held = cache._content.state.pool if sizes.get("page_size") else cache._content.slots
     for array, stored in zip(seen, held.rows.arrays, strict=False):
         assert np.shares_memory(array, stored)
 

@@ -122,7 +122,7 @@ def test_rounding(given, page_size, target):
     key, value = key.astype(np.float32), value.astype(np.float32)
     content = cache._content
     if page_size:
-        parts = content.pool.rows.part(content.table[0]).arrays
+        parts = content.state.rows.part(content.state.pages[0]).arrays
         parts = [np.moveaxis(part, 1, 0).reshape(2, -1, *part.shape[3:])[:, :30] for part in parts]
     else:
         parts = content.slots.rows.part(np.s_[0, :, :30]).arrays
@@ -169,7 +169,7 @@ def test_a_text_is_stored_alike_however_it_comes(room, dims, tmp_path, target):
             cache.append(key[:, :, stop - new : stop], value[:, :, stop - new : stop])
         content = cache._content
         if "page_size" in room:
-            stored = content.pool.rows.part(content.table[0])
+            stored = content.state.rows.part(content.state.pages[0])
         else:
             # Where in a ring a token lies depends on how large the ring has been.
             runs = content.geometry.runs(content.room, 70 - 9 if "window" in room else 0, 70)

@@ -8,7 +8,8 @@ whose ``_rows`` are stored as ``_geometry`` says, ``_quantise`` if in 8 bits::
                                                         _file_slots   in a file
     _paged      pages from a _pool                      _memory_pool  in memory
                                                         _file_pool    in a file
-                by a _page_table                        _file_table   in the same file
+                by a _page_table, as _page_state says   _file_table   in the same file
+                and _page_writing fills them
 
 ``_file`` makes and opens files, which are each a ``_locked_file`` that begins with a ``_header``.
 """

@@ -103,11 +103,12 @@ class KVCache(Readable):
 
     In a file, lengths are written after the data that they speak of, and what cannot change at
     once is written beside what it replaces: a process that dies leaves the content before or after
-    the call. Against a power failure, `flush`. One process at a time may write to a file, or many
-    read it. A file without pages is copied when it grows or is reordered, and the disk must hold
-    both then. One with pages grows by a quarter, and never gets smaller: pages that are given back
-    are used again, forks of its cache take theirs there too while it is open, and what has no owner
-    when it is closed is free.
+    the call (and if it dies while it makes the file, one that cannot be opened). Against a power
+    failure, `flush`: what has not been changed since is safe. One process at a time may write to a
+    file, or many read it. A file without pages is copied when it grows or is reordered, and the
+    disk must hold both then. One with pages grows by a quarter, and never gets smaller: pages that
+    are given back are used again, forks of its cache take theirs there too while it is open, and
+    what has no owner when it is closed is free.
 
     Examples
     --------
@@ -353,6 +354,11 @@ class KVCache(Readable):
         """Unlock the file, if there is one, and free the memory. A closed cache cannot be used.
 
         Forks of a cache in a file stay as they are, in memory.
+
+        Raises
+        ------
+        MemoryError
+            If there is no memory for the forks of a file; the cache is open still.
         """
         if self._content is not None:
             self._content.close()
