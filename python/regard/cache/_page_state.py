@@ -42,12 +42,13 @@ class PageState(NamedTuple):
     """The entries of a cache."""
 
     geometry: Geometry
+    page_size: int
     pool: Pool
     table: PageTable
     lengths: Array
     longest: int
     is_uniform: bool
-    forks: Forks | None = None  # those that this is one of
+    forks: Forks | None  # those that this is one of
 
     @classmethod
     def of(
@@ -59,8 +60,10 @@ class PageState(NamedTuple):
         forks: Forks | None = None,
     ) -> Self:
         """Return the state of entries that have these lengths."""
-        longest = int(lengths.max())
-        return cls(geometry, pool, table, lengths, longest, int(lengths.min()) == longest, forks)
+        size, longest = geometry.page_size, int(lengths.max())
+        assert size is not None
+        is_uniform = len(lengths) == 1 or int(lengths.min()) == longest
+        return cls(geometry, size, pool, table, lengths, longest, is_uniform, forks)
 
     def with_lengths(self, lengths: Array) -> PageState:
         """Return the same of other lengths."""
@@ -69,12 +72,6 @@ class PageState(NamedTuple):
     def with_table(self, table: PageTable) -> PageState:
         """Return the same by another table."""
         return self._replace(table=table)
-
-    @property
-    def page_size(self) -> int:
-        """Tokens of a page."""
-        assert self.geometry.page_size is not None
-        return self.geometry.page_size
 
     @property
     def rows(self) -> Rows:

@@ -88,20 +88,19 @@ class PagedContent:
 
     def append(self, keys: Array, values: Array, counts: Array) -> None:
         """Store the first `counts` of the new tokens."""
-        after = self.lengths + counts
-        self.geometry.check_capacity(after, counts)
-        rows = Rows(keys, values)
-        if self.geometry.is_quantised:
-            rows = quantised(keys, values, counts)
+        geometry, after = self._state.geometry, self._state.lengths + counts
+        geometry.check_capacity(after, counts)
+        rows = quantised(keys, values, counts) if geometry.is_quantised else Rows(keys, values)
         self._leave_what_is_not_writable()
         with self.state.pool.lock:
-            self._widen(after)
-            state, taken = self.state, list[int]()
+            longer = self._widened(self.state.with_lengths(after))
+            state = self._state
+            taken: list[int] = []
             try:
                 make_room(state, after, taken)
                 write(state, rows, after)
                 state.table.commit(after)
-                self._state = state.with_lengths(after)
+                self._state = longer
             except BaseException:
                 self._state = state
                 state.table.commit(state.lengths)
@@ -114,14 +113,17 @@ class PagedContent:
         if forks is not None and not forks.pool.is_writable:
             leave_file(forks.pool)
 
-    def _widen(self, after: Array) -> None:
-        """See to it that the table has columns for all tokens."""
+    def _widened(self, longer: PageState) -> PageState:
+        """Return the same by a table with columns for all tokens, and have such a table."""
+        pages, columns = longer.table.pages, longer.pages_for(longer.longest)
+        if columns <= pages.shape[1]:
+            return longer
+        batch, room = pages.shape
+        wider = np.zeros((batch, max(columns, 2 * room)), np.int32)
+        wider[:, :room] = pages
         state = self.state
-        (batch, room), columns = state.table.pages.shape, state.pages_for(int(after.max()))
-        if columns > room:
-            wider = np.zeros((batch, max(columns, 2 * room)), np.int32)
-            wider[:, :room] = state.table.pages
-            self._replace_table(state, wider, state)
+        self._replace_table(state, wider, state)
+        return longer.with_table(self._state.table)
 
     def _replace_table(self, before: PageState, pages: Array, after: PageState) -> None:
         """Become `after`, by a table of these pages."""
