@@ -13,11 +13,11 @@ struct Constant {
 
 // Rows computed together: the rows at hand and, up to the next of these, rows of zeros.
 template <class Body>
-REGARD_INLINE void for_rows(int rows, Body body) {
+REGARD_INLINE auto for_rows(int rows, Body body) {
   if (rows == 1) return body(Constant<1>{});
   if (rows == 2) return body(Constant<2>{});
   if (rows <= 4) return body(Constant<4>{});
-  body(Constant<kDecodeRows>{});
+  return body(Constant<kDecodeRows>{});
 }
 
 }  // namespace

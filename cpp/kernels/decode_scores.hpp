@@ -2,6 +2,8 @@
 // pages) or, where columns are apart or do not fill vectors, over copies.
 #pragma once
 
+#include <type_traits>
+
 #include "../simd/lane_parts.hpp"
 #include "decode_ahead.hpp"
 #include "decode_block.hpp"
@@ -30,10 +32,10 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
   const bool rotates = rotates_queries(problem);
   const T scale = query_scale<T>(problem);
   const std::int64_t group = problem.heads / problem.kv_heads;
-  for (int row = 0; row < kDecodeRows; ++row) {
-    T* to = work.queries + row * work.padded_head_dim;
-    for (std::int64_t i = 0; i < work.padded_head_dim; ++i) to[i] = T(0);
-    if (row >= work.rows) continue;
+  const int together = for_rows(work.rows, [](auto rows) { return decltype(rows)::value; });
+  for (std::int64_t i = 0; i < together * work.padded_head_dim; ++i) work.queries[i] = T(0);
+  for (int row = 0; row < work.rows; ++row) {
+    T* to = work.query;
     const std::int64_t first = (task.row_begin + row) / group * problem.query.row_stride +
                                (task.row_begin + row) % group * problem.query.head_stride;
     with_input_element<T>(problem.query.element, [&](auto element) {
@@ -46,6 +48,7 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
     for (std::int64_t i = 0; i < problem.head_dim; ++i) to[i] *= scale;
     const bool undoes = rotates && decodes_keys_in_place<T>(problem);
     work.score_factor[row] = undoes ? undo_byte_on_top(to, problem.head_dim) : T(1);
+    for (std::int64_t i = 0; i < problem.head_dim; ++i) work.queries[i * together + row] = to[i];
   }
 }
 
@@ -69,7 +72,7 @@ REGARD_NOINLINE void score_keys(const From* const* keys, std::int64_t padded_hea
     for (int i = 0; i < kLanes<T>; ++i) {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r)
-        acc[r] = fma(square[i], broadcast(queries[r * padded_head_dim + d + i]), acc[r]);
+        acc[r] = fma(square[i], broadcast(queries[(d + i) * kRows + r]), acc[r]);
 #pragma GCC unroll 8
       for (int n = kAsked * i / kLanes<T>; n < kAsked * (i + 1) / kLanes<T>; ++n) ahead.ask(asked);
     }
@@ -77,6 +80,62 @@ REGARD_NOINLINE void score_keys(const From* const* keys, std::int64_t padded_hea
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) store(scores + r * score_stride, acc[r]);
+}
+
+// A vector of keys that are all there, and their scores.
+template <class T>
+struct KeyVector {
+  const T* first;
+  T* scores;
+};
+
+// score_keys of two vectors of keys that are stored as they are computed with: no sum waits for itself,
+// and half of each square comes by loads that do what takes a shuffle there.
+template <class T, int kRows>
+REGARD_NOINLINE void score_two_vectors(const KeyVector<T> (&keys)[2], std::ptrdiff_t key_stride,
+                                       std::int64_t padded_head_dim, const T* queries,
+                                       std::ptrdiff_t score_stride, Ahead& ahead) {
+  constexpr int kHalf = kLanes<T> / 2;
+  constexpr int kAsked =
+      kAheadOfScores * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(T)) / (4 * kLineBytes);
+  Vec<T> acc[2][kRows];
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<T>{};
+  for (std::int64_t d = 0; d < padded_head_dim; d += kHalf) {
+    AskedLine asked = ahead.go_on();
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const T* lower = keys[v].first + d;
+      Vec<T> half[kHalf];
+#pragma GCC unroll 8
+      for (int i = 0; i < kHalf; ++i) {
+        // Of 16 keys' addresses, or of two vectors' queries, each in a register of its own, most would
+        // lie on the stack.
+        if (i % 4 == 0) forget(lower, key_stride, queries);
+        const T* row = lower + i % 4 * key_stride;
+        half[i] = load_two_halves(row, row + kHalf * key_stride);
+        if (i % 4 == 3) lower += 4 * key_stride;
+      }
+      transpose_halves<T>(half);
+#pragma GCC unroll 8
+      for (int i = 0; i < kHalf; ++i) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+          acc[v][r] = fma(half[i], broadcast(queries[i * kRows + r]), acc[v][r]);
+#pragma GCC unroll 8
+        for (int n = kAsked * (v * kHalf + i) / kLanes<T>; n < kAsked * (v * kHalf + i + 1) / kLanes<T>; ++n)
+          ahead.ask(asked);
+      }
+    }
+    queries += kHalf * kRows;
+    ahead.stop(asked);
+  }
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) store(keys[v].scores + r * score_stride, acc[v][r]);
 }
 
 template <int kCount, class Body>
@@ -136,7 +195,7 @@ REGARD_NOINLINE void score_narrow_keys(const NarrowKeys<From> (&keys)[2], std::i
           const Vec<float> key = part_of<From, part.value>(dims[v][i]);
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r)
-            acc[v][r] = fma(key, broadcast(queries[r * head_dim + column]), acc[v][r]);
+            acc[v][r] = fma(key, broadcast(queries[column * kRows + r]), acc[v][r]);
         }
       });
     }
@@ -180,18 +239,40 @@ template <class Shape, int kRows, class From, class T = typename Shape::Element>
 REGARD_NOINLINE void score_plain_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
                                        const DecodeWorkspace<T>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
-  for_steps<Shape>(steps, [&](int begin) {
-    const From* first = static_cast<const From*>(block.keys[begin / kStep]);
+  const auto score_one = [&](const From* step, int begin, int k) {
+    // Lanes beyond the block repeat its last key: they are hidden.
     const int last = block.count - begin - 1;
+    const From* keys[kLanes<T>];
+    for (int i = 0; i < kLanes<T>; ++i)
+      keys[i] = step + (k + i < last ? k + i : last) * block.key_stride;
+    score_keys<T, kRows>(keys, work.padded_head_dim, work.queries, work.scores + begin + k, kBlock,
+                         ahead);
+  };
+  constexpr bool kInTwos = std::is_same_v<T, From> && kLanes<T> >= 4;
+  [[maybe_unused]] KeyVector<T> keys[2];
+  [[maybe_unused]] int waiting = 0;
+  for_steps<Shape>(steps, [&](int begin) {
+    const From* step = static_cast<const From*>(block.keys[begin / kStep]);
     for (int k = 0; k < kStep; k += kLanes<T>) {
-      // Lanes beyond the block repeat its last key: they are hidden.
-      const From* keys[kLanes<T>];
-      for (int i = 0; i < kLanes<T>; ++i)
-        keys[i] = first + (k + i < last ? k + i : last) * block.key_stride;
-      score_keys<T, kRows>(keys, work.padded_head_dim, work.queries, work.scores + begin + k, kBlock,
-                           ahead);
+      if constexpr (kInTwos) {
+        if (begin + k + kLanes<T> <= block.count) {
+          keys[waiting++] = {step + k * block.key_stride, work.scores + begin + k};
+          if (waiting < 2) continue;
+          score_two_vectors<T, kRows>(keys, block.key_stride, work.padded_head_dim, work.queries, kBlock,
+                                      ahead);
+          waiting = 0;
+          continue;
+        }
+      }
+      score_one(step, begin, k);
     }
   });
+  if constexpr (kInTwos) {
+    if (waiting == 1) {
+      const int begin = static_cast<int>(keys[0].scores - work.scores);
+      score_one(keys[0].first, begin, 0);
+    }
+  }
 }
 
 template <class Shape, class T = typename Shape::Element>

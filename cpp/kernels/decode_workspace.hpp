@@ -32,7 +32,9 @@ struct DecodeWorkspace {
   std::int64_t positions[kDecodeRows];
   KeyInterval keys_of_row[kDecodeRows];
   T slopes[kDecodeRows];  // of ALiBi, in log2 units
-  T* queries;             // [kDecodeRows][padded_head_dim], times scale log2(e); zeros beyond the rows
+  // [padded_head_dim][rows of for_rows], times scale log2(e), zeros beyond the rows: one address for all.
+  T* queries;
+  T* query;               // [padded_head_dim]: one of them
   T score_factor[kDecodeRows];  // of products with rows of int8
   T* scores;              // [kDecodeRows][block keys], then weights
   T* bias;                // [kDecodeRows][block keys]: what is added to scores; -inf hides
@@ -68,6 +70,7 @@ REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, cha
   work.padded_value_dim = round_up(problem.value_dim, kLanes<T>);
   constexpr std::int64_t kBlock = round_up(Shape::kBlockKeys, kDecodeStep<Shape>);
   work.queries = take(kDecodeRows * work.padded_head_dim);
+  work.query = take(work.padded_head_dim);
   work.scores = take(kDecodeRows * kBlock);
   work.bias = take(kDecodeRows * kBlock);
   work.state = take_state();

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -77,6 +78,32 @@ template <class T>
 REGARD_INLINE Vec<T> maximum(Vec<T> a, Vec<T> b) {
   return a > b ? a : b;
 }
+
+// Half a vector of each, side by side. Of memory: a load does what is a shuffle otherwise.
+#if REGARD_VECTOR_BYTES == 64
+REGARD_INLINE Vec<float> load_two_halves(const float* lower, const float* upper) {
+  return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(lower)), _mm256_loadu_ps(upper), 1);
+}
+REGARD_INLINE Vec<double> load_two_halves(const double* lower, const double* upper) {
+  return _mm512_castps_pd(load_two_halves(reinterpret_cast<const float*>(lower),
+                                          reinterpret_cast<const float*>(upper)));
+}
+#elif REGARD_VECTOR_BYTES == 32
+REGARD_INLINE Vec<float> load_two_halves(const float* lower, const float* upper) {
+  return _mm256_loadu2_m128(upper, lower);
+}
+REGARD_INLINE Vec<double> load_two_halves(const double* lower, const double* upper) {
+  return _mm256_loadu2_m128d(upper, lower);
+}
+#else
+template <class T>
+REGARD_INLINE Vec<T> load_two_halves(const T* lower, const T* upper) {
+  Vec<T> both;
+  std::memcpy(&both, lower, kVectorBytes / 2);
+  std::memcpy(reinterpret_cast<char*>(&both) + kVectorBytes / 2, upper, kVectorBytes / 2);
+  return both;
+}
+#endif
 
 template <class T>
 REGARD_INLINE Mask<T> as_bits(Vec<T> value) {
@@ -152,6 +179,14 @@ REGARD_INLINE bool any_greater(V a, V b) {
 template <class T>
 REGARD_INLINE bool any(Mask<T> condition) {
   return any_greater(select<T>(condition, broadcast(T(1)), Vec<T>{}), Vec<T>{});
+}
+
+// Lets the compiler know nothing of these integers and pointers: what follows from them, it computes
+// where it is used, and not before a loop, which may take more registers than there are.
+template <class... Values>
+REGARD_INLINE void forget(Values&... values) {
+  const auto one = [](auto& value) { asm("" : "+r"(value)); };
+  (one(values), ...);
 }
 
 }  // namespace
