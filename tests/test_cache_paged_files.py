@@ -684,3 +684,19 @@ def test_what_cannot_be_mapped_is_named(path, monkeypatch):
     with pytest.raises(OSError, match=f"memory, to map {path.stat().st_size} bytes") as raised:
         regard.KVCache.open(path)
     assert raised.value.filename == str(path)
+
+
+def test_what_is_dropped_is_closed_at_once(path):
+    """By its last reference, not by a garbage collection that may come later."""
+    gc.collect()
+    gc.disable()
+    try:
+        for mode in ("r+", "r"):
+            cache = make(path)[0] if not path.exists() else regard.KVCache.open(path, mode)
+            cache.append(*tokens(0, 2, 20)) if mode == "r+" else cache.attend(normal(0, 2, 2, 1, 8))
+            fork = cache.fork()
+            fork.append(*tokens(1, 2, 20))
+            del cache, fork
+            regard.KVCache.open(path).close()
+    finally:
+        gc.enable()

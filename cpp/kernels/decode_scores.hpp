@@ -2,8 +2,6 @@
 // pages) or, where columns are apart or do not fill vectors, over copies.
 #pragma once
 
-#include <type_traits>
-
 #include "../simd/lane_parts.hpp"
 #include "decode_ahead.hpp"
 #include "decode_block.hpp"
@@ -90,7 +88,8 @@ struct KeyVector {
 };
 
 // score_keys of two vectors of keys that are stored as they are computed with: no sum waits for itself,
-// and half of each square comes by loads that do what takes a shuffle there.
+// and half of each square comes by loads that do what takes a shuffle there. For 32 registers of 64 bytes:
+// with 16 it was slower.
 template <class T, int kRows>
 REGARD_NOINLINE void score_two_vectors(const KeyVector<T> (&keys)[2], std::ptrdiff_t key_stride,
                                        std::int64_t padded_head_dim, const T* queries,
@@ -248,7 +247,7 @@ REGARD_NOINLINE void score_plain_steps(const DecodeBlock<Shape>& block, std::uin
     score_keys<T, kRows>(keys, work.padded_head_dim, work.queries, work.scores + begin + k, kBlock,
                          ahead);
   };
-  constexpr bool kInTwos = std::is_same_v<T, From> && kLanes<T> >= 4;
+  constexpr bool kInTwos = kVectorBytes == 64 && sizeof(T) == sizeof(From);
   [[maybe_unused]] KeyVector<T> keys[2];
   [[maybe_unused]] int waiting = 0;
   for_steps<Shape>(steps, [&](int begin) {

@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -79,29 +78,14 @@ REGARD_INLINE Vec<T> maximum(Vec<T> a, Vec<T> b) {
   return a > b ? a : b;
 }
 
-// Half a vector of each, side by side. Of memory: a load does what is a shuffle otherwise.
 #if REGARD_VECTOR_BYTES == 64
+// Half a vector of each, side by side. Of memory: a load does what is a shuffle otherwise.
 REGARD_INLINE Vec<float> load_two_halves(const float* lower, const float* upper) {
   return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(lower)), _mm256_loadu_ps(upper), 1);
 }
 REGARD_INLINE Vec<double> load_two_halves(const double* lower, const double* upper) {
   return _mm512_castps_pd(load_two_halves(reinterpret_cast<const float*>(lower),
                                           reinterpret_cast<const float*>(upper)));
-}
-#elif REGARD_VECTOR_BYTES == 32
-REGARD_INLINE Vec<float> load_two_halves(const float* lower, const float* upper) {
-  return _mm256_loadu2_m128(upper, lower);
-}
-REGARD_INLINE Vec<double> load_two_halves(const double* lower, const double* upper) {
-  return _mm256_loadu2_m128d(upper, lower);
-}
-#else
-template <class T>
-REGARD_INLINE Vec<T> load_two_halves(const T* lower, const T* upper) {
-  Vec<T> both;
-  std::memcpy(&both, lower, kVectorBytes / 2);
-  std::memcpy(reinterpret_cast<char*>(&both) + kVectorBytes / 2, upper, kVectorBytes / 2);
-  return both;
 }
 #endif
 

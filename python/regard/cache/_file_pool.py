@@ -14,7 +14,7 @@ import numpy as np
 
 from regard.cache import _header
 from regard.cache._locked_file import LockedFile
-from regard.cache._page_state import Forks
+from regard.cache._page_state import Forks, leave_file
 from regard.cache._pool import MOST_PAGES, Pool
 from regard.cache._rows import Rows
 
@@ -35,7 +35,7 @@ class FilePool(Pool):
 
     def __init__(self, file: LockedFile, geometry: Geometry) -> None:
         self.file = file
-        self.forks = Forks(self)  # those of late that share its pages
+        self.forks = Forks()  # those of late that share its pages
         self._moves = 0  # which record of the header is the newest
         self._regions, self.stride = _regions(geometry)
         self._map_all()
@@ -75,10 +75,15 @@ class FilePool(Pool):
         """Whether pages may be written to."""
         return self.file.is_writable
 
+    def let_forks_write(self) -> None:
+        """Let them leave what may only be read."""
+        if not self.is_writable:
+            leave_file(self)
+
     def newest_forks(self) -> Forks:
         """Return those that a new one joins."""
         if self.forks.left is not None:
-            self.forks = Forks(self)
+            self.forks = Forks()
         return self.forks
 
     def end_of(self, pages: int) -> int:
@@ -90,10 +95,7 @@ class FilePool(Pool):
         return np.ndarray(shape, dtype, self._map, self.end_of(page) + offset)
 
     def read_header(self) -> tuple[Array, bool]:
-        """Return the numbers that `write_header` was called with, and whether it ended.
-
-        None where it never did.
-        """
+        """Return what `write_header` was called with, or no numbers, and whether it ended."""
         size = _header.record_size(3)
         both = self.file.read(2 * size, _header.RECORDS)
         self._moves, numbers = _header.newest((both[:size], both[size:]))

@@ -105,7 +105,8 @@ class FileTable:
         if wrong.size:
             raise ValueError(
                 f"{path} is damaged: pages of tokens must be from 0 to {len(pool.rows.key) - 1} "
-                f"and outside of {list(ledger.run)}, where the table lies, got {wrong[0]}"
+                f"and not from {first} to {ledger.run.stop - 1}, where the table lies, got "
+                f"{wrong[0]}"
             )
         pool.claim(np.concatenate([named, table.own_pages]))
         if pool.is_writable:

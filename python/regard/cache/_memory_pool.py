@@ -72,6 +72,9 @@ class MemoryPool(Pool):
                 with suppress(AttributeError, OSError):  # a system without them
                     memory.madvise(mmap.MADV_HUGEPAGE)
 
+    def let_forks_write(self) -> None:
+        """They may."""
+
     def _made(self, pages: int) -> Rows:
         size = self.geometry.page_size
         assert size is not None

@@ -31,8 +31,7 @@ class Forks:
     Whoever makes them leave writes to none of them: each follows by itself.
     """
 
-    def __init__(self, pool: FilePool) -> None:
-        self.pool = pool
+    def __init__(self) -> None:
         self.members: WeakSet[PagedContent] = WeakSet()
         # Where they have gone, and which page of the file became page 0, 1, 2, ... there.
         self.left: tuple[MemoryPool, Array] | None = None

@@ -91,7 +91,7 @@ class PagedContent:
         geometry, after = self._state.geometry, self._state.lengths + counts
         geometry.check_capacity(after, counts)
         rows = quantised(keys, values, counts) if geometry.is_quantised else Rows(keys, values)
-        self._leave_what_is_not_writable()
+        self.state.pool.let_forks_write()
         with self.state.pool.lock:
             longer = self._widened(self.state.with_lengths(after))
             state = self._state
@@ -107,11 +107,6 @@ class PagedContent:
                 unused = np.setdiff1d(np.array(taken, np.int32), state.all_pages())
                 state.pool.give_back(unused)
                 raise
-
-    def _leave_what_is_not_writable(self) -> None:
-        forks = self.state.forks
-        if forks is not None and not forks.pool.is_writable:
-            leave_file(forks.pool)
 
     def _widened(self, longer: PageState) -> PageState:
         """Return the same by a table with columns for all tokens, and have such a table."""

@@ -107,3 +107,7 @@ class Pool(ABC):
     @abstractmethod
     def _have_used_more(self) -> None:
         """Look at how many pages have been used."""
+
+    @abstractmethod
+    def let_forks_write(self) -> None:
+        """Make ready for appends of forks, which may have another pool afterwards."""
