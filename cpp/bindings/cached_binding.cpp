@@ -112,6 +112,7 @@ void check_pages(const AttentionProblem& problem, py::ssize_t total) {
   }
 }
 
+// As Python passes them: rows of entries, or of pages and which of them each entry has.
 struct CachedRows {
   py::handle key;
   py::handle value;
@@ -121,6 +122,7 @@ struct CachedRows {
   py::handle kv_len;
 };
 
+// A call with everything checked and set but where rows and results lie.
 struct CachedCall : AttentionCall {
   CachedCall(py::handle query, const CachedRows& rows, py::handle mask, const AttentionOptions& options)
       : AttentionCall(query, rows.key, rows.value, Accepts::cache), is_paged(!rows.pages.is_none()) {

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import oracle
+from cache_model import taken
 
 PROMPT = "Once upon a time"
 WRITTEN = (
@@ -110,7 +111,9 @@ def test_texts_that_begin_alike_share_pages(model, text):
         alone = model.caches()
         model(prompt[None], alone)
         assert np.array_equal(logits, model.logits(model(end[None], alone)[0]))
-        assert forks[0]._content.pool.taken == 5  # 40 tokens, and 8 of them again with 2 behind
+        assert (
+            taken(forks[0]._content.state.pool) == 5
+        )  # 40 tokens, and 8 of them again with 2 behind
 
 
 def test_a_prompt_read_in_parts_gives_the_same_text(model, text):
