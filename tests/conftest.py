@@ -160,3 +160,9 @@ def on_terminal(tmp_path, torch_is):
         return seen.decode().replace("\r\n", "\n")
 
     return run
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Where a cache's file may lie."""
+    return tmp_path / "cache"

@@ -25,11 +25,6 @@ def make(path, **options):
     return cache
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "cache"
-
-
 @pytest.mark.parametrize("sizes", [{}, {"capacity": 60}, {"window": 5, "sink_tokens": 2}, PAGES])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
 def test_everything_is_there_again(sizes, dtype, path):

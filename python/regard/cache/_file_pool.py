@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     Region = tuple[int, tuple[int, ...], np.dtype[Any]]
 
 _FIRST_PAGE = 4096
-_ALIGNMENT = 64  # a cache line
 
 
 class FilePool(Pool):
@@ -162,5 +161,5 @@ def _regions(geometry: Geometry) -> tuple[list[Region], int]:
     found, end = [], 0
     for (_, *shape), dtype in Rows.forms(geometry, 1, geometry.page_size):
         found.append((end, tuple(shape), dtype))
-        end += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        end += _header.aligned(math.prod(shape) * dtype.itemsize)
     return found, end

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_ALIGNMENT = 64
-
 
 class _Ledger:
     """Records of lengths and a table, as they lie in some pages."""
@@ -148,7 +146,7 @@ def _longest(geometry: Geometry, columns: int) -> int:
 
 
 def _table_offset(batch: int) -> int:
-    return -(-2 * _header.record_size(batch) // _ALIGNMENT) * _ALIGNMENT
+    return _header.aligned(2 * _header.record_size(batch))
 
 
 def _pages_for(pool: FilePool, batch: int, columns: int) -> int:

@@ -121,6 +121,11 @@ def record_offset(batch: int, number: int) -> int:
     return RECORDS + number * record_size(2 * batch)
 
 
+def aligned(offset: int) -> int:
+    """Return the next multiple of 64, a cache line: where arrays begin in a file of pages."""
+    return -(-offset // 64) * 64
+
+
 def regions(geometry: Geometry, slots: int) -> tuple[list[Region], int]:
     """Return offset, shape and type of all arrays, and where the file ends."""
     found, end = [], data_offset(geometry.batch)
