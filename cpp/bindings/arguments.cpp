@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "../dispatch/thread_count.hpp"
+#include "../dispatch/threads/count.hpp"
 #include "arrays.hpp"
 
 namespace regard {

@@ -3,7 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "../dispatch/parallel_for.hpp"
+#include "../dispatch/threads/parallel_for.hpp"
 #include "gil.hpp"
 
 namespace regard {

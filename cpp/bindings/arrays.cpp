@@ -61,7 +61,7 @@ bool is_plain_array(py::handle object) {
 }
 
 // The element type too, so that nobody has to ask for it twice.
-bool is_readable(py::handle object, Accepts accepts, Element& element) {
+bool is_native(py::handle object, Accepts accepts, Element& element) {
   if (!is_plain_array(object)) return false;
   const py::array array = py::reinterpret_borrow<py::array>(object);
   const py::dtype type = array.dtype();
@@ -189,14 +189,14 @@ py::array integers_of(const char* name, py::handle object, const char* wanted) {
                                           : std::string(py::str(array.dtype()))));
 }
 
-bool is_readable(py::handle object, Accepts accepts) {
+bool is_native(py::handle object, Accepts accepts) {
   Element element;
-  return is_readable(object, accepts, element);
+  return is_native(object, accepts, element);
 }
 
 ArrayView view_of(const char* name, py::handle object, Accepts accepts) {
   Element element;
-  if (is_readable(object, accepts, element)) return view_of(name, object, element);
+  if (is_native(object, accepts, element)) return view_of(name, object, element);
   const char* wanted = accepts == Accepts::mask      ? "bool, float32 or float64"
                        : accepts == Accepts::cache ? "int8, float16, bfloat16, float32 or float64"
                        : accepts == Accepts::storage ? "float16, bfloat16, float32 or float64"
@@ -326,7 +326,7 @@ Result::Result(py::handle out, const ResultType& type, const Shape& shape)
     throw py::value_error("out must have an element of its own for every result, got strides " +
                           std::string(py::str(out_.array.attr("strides"))) + " for shape " +
                           to_text(shape));
-  is_direct_ = is_readable(out_.array, Accepts::storage);
+  is_direct_ = is_native(out_.array, Accepts::storage);
   view = is_direct_ ? out_ : new_array("out", type, shape);
 }
 

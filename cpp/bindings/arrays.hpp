@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "../problem.hpp"
+#include "../problem/operand.hpp"
 
 namespace regard {
 
@@ -53,7 +53,7 @@ enum class Accepts {
 
 // True for a plain ndarray whose memory the kernels can read: one of these types, native byte order,
 // aligned, strides a whole number of elements.
-bool is_readable(py::handle object, Accepts accepts);
+bool is_native(py::handle object, Accepts accepts);
 
 // Throws TypeError unless readable; the Python layer has converted what can be converted.
 ArrayView view_of(const char* name, py::handle object, Accepts accepts);

@@ -1,7 +1,7 @@
 // What the dense and the ragged call share: from arrays to a problem, and from a problem to results.
 #pragma once
 
-#include "../dispatch/parallel_for.hpp"
+#include "../dispatch/threads/parallel_for.hpp"
 #include "arguments.hpp"
 #include "arrays.hpp"
 #include "attention_options.hpp"

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "../problem.hpp"
+#include "../problem/attention.hpp"
 #include "arrays.hpp"
 
 namespace regard {

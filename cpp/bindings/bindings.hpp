@@ -48,10 +48,10 @@ bool are_states(const py::list& outputs, const py::list& lses);
 py::tuple merge_attention_states(const py::list& outputs, const py::list& lses);
 
 // Integers, scales, and whether all of them are finite.
-py::tuple round_rows(py::handle rows, bool rotates);
+py::tuple quantise_rows(py::handle rows, bool rotates);
 
 // target[...] = source, of other memory. False where that is left to NumPy: other types, other strides, or a
 // finite number that became infinite, of which NumPy warns.
-bool store_rows(py::handle source, py::handle target);
+bool convert_rows(py::handle source, py::handle target);
 
 }  // namespace regard

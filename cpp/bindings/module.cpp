@@ -2,9 +2,9 @@
 #include <string>
 
 #include "../dispatch/attention_int8.hpp"
-#include "../dispatch/calibration.hpp"
+#include "../dispatch/roofline.hpp"
 #include "../dispatch/targets.hpp"
-#include "../dispatch/thread_count.hpp"
+#include "../dispatch/threads/count.hpp"
 #include "arguments.hpp"
 #include "arrays.hpp"
 #include "bindings.hpp"
@@ -13,10 +13,10 @@ namespace regard {
 namespace {
 
 // True if the kernels can read these as they are: the Python layer's short way.
-bool are_readable(py::handle query, py::handle key, py::handle value, py::handle mask) {
-  return is_readable(query, Accepts::storage) && is_readable(key, Accepts::storage) &&
-         is_readable(value, Accepts::storage) &&
-         (mask.is_none() || is_readable(mask, Accepts::mask));
+bool are_native(py::handle query, py::handle key, py::handle value, py::handle mask) {
+  return is_native(query, Accepts::storage) && is_native(key, Accepts::storage) &&
+         is_native(value, Accepts::storage) &&
+         (mask.is_none() || is_native(mask, Accepts::mask));
 }
 
 py::list target_rows() {
@@ -86,7 +86,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   using namespace regard;
   module.attr("__version__") = REGARD_VERSION;
 
-  module.def("are_readable", &are_readable);
+  module.def("are_native", &are_native);
   module.def("attention", &attention);
   module.def("attention_ragged", &attention_ragged);
   module.def("attention_cached", &attention_cached);
@@ -98,8 +98,8 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.def("softmax", &softmax);
   module.def("are_states", &are_states);
   module.def("merge_attention_states", &merge_attention_states);
-  module.def("round_rows", &round_rows);
-  module.def("store_rows", &store_rows);
+  module.def("quantise_rows", &quantise_rows);
+  module.def("convert_rows", &convert_rows);
 
   module.def("target_rows", &target_rows);
   module.def("active_target", [] { return std::string(active_target().name); });

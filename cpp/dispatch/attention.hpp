@@ -1,8 +1,8 @@
 // Attention as a whole: splits a problem into tasks and runs them on the active target.
 #pragma once
 
-#include "../problem.hpp"
-#include "parallel_for.hpp"
+#include "../problem/attention.hpp"
+#include "threads/parallel_for.hpp"
 
 namespace regard {
 

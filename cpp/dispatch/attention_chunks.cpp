@@ -53,7 +53,7 @@ void decode_in_chunks(const AttentionProblem& problem, const Kernels& kernels,
                                     parts.at(index));
                  });
     for (std::size_t i = 0; i < chunks.size(); ++i)
-      kernels.decode_join(parts.at(static_cast<std::int64_t>(i)), totals.at(chunks[i].task));
+      kernels.decode_merge(parts.at(static_cast<std::int64_t>(i)), totals.at(chunks[i].task));
     chunks.clear();
   };
 

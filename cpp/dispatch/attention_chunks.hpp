@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attention_tasks.hpp"
-#include "parallel_for.hpp"
+#include "threads/parallel_for.hpp"
 
 namespace regard {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "attention_tasks.hpp"
-#include "parallel_for.hpp"
+#include "threads/parallel_for.hpp"
 
 namespace regard {
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "../kernels/kernel_table.hpp"
-#include "../problem.hpp"
-#include "parallel_for.hpp"
+#include "../problem/attention.hpp"
+#include "threads/parallel_for.hpp"
 
 namespace regard {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "../kernels/kernel_table.hpp"
-#include "../problem.hpp"
+#include "../problem/attention.hpp"
 
 namespace regard {
 

@@ -1,7 +1,7 @@
 // Where a batch entry lies in an operand.
 #pragma once
 
-#include "../problem.hpp"
+#include "../problem/operand.hpp"
 
 namespace regard {
 

@@ -1,8 +1,8 @@
 // Batched matrix product on the active target.
 #pragma once
 
-#include "../problem.hpp"
-#include "parallel_for.hpp"
+#include "../problem/matmul.hpp"
+#include "threads/parallel_for.hpp"
 
 namespace regard {
 

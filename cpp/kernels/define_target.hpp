@@ -1,16 +1,16 @@
 // Fills in a target's table from the tile shapes of its two element types.
 #pragma once
 
-#include "attention_decode.hpp"
-#include "attention_forward.hpp"
-#include "calibration.hpp"
-#include "int8_scores.hpp"
+#include "decode/decode.hpp"
+#include "attention/forward.hpp"
+#include "roofline/roofline.hpp"
+#include "int8/scores.hpp"
 #include "kernel_table.hpp"
-#include "matmul.hpp"
-#include "merge.hpp"
-#include "round_rows.hpp"
-#include "stages.hpp"
-#include "store_rows.hpp"
+#include "matmul/matmul.hpp"
+#include "rows/merge_states.hpp"
+#include "rows/quantise_rows.hpp"
+#include "rows/stages.hpp"
+#include "rows/convert_rows.hpp"
 
 namespace regard {
 namespace {
@@ -63,7 +63,7 @@ constexpr Kernels kernels_of() {
       {Decode::workspace_bytes, Decode::begin, Decode::advance, Decode::finish, Decode::copies_keys,
        Decode::copies_values, kLanes<typename Shape::Element>, Decode::count_steps,
        kDecodeRows, kDecodeStep<Shape>},
-      Decode::join,
+      Decode::merge,
       kDecodeRows,
       Shape::kChunkKeys,
       Attention::task_rows,
@@ -81,8 +81,8 @@ constexpr Kernels kernels_of() {
       Product::kDepth,
       stage_row<typename Shape::Element>,
       merge_rows<typename Shape::Element>,
-      round_rows,
-      store_row,
+      quantise_rows,
+      convert_row,
       exp2_vectors<typename Shape::Element>,
       tanh_vectors<typename Shape::Element>,
       fma_rounds<Shape>,

@@ -1,7 +1,7 @@
 // From an operand's element type, known at run time, to code compiled for it.
 #pragma once
 
-#include "../problem.hpp"
+#include "../problem/operand.hpp"
 #include "../simd/half.hpp"
 
 namespace regard {

@@ -2,7 +2,9 @@
 // The dispatch knows a target by nothing else.
 #pragma once
 
-#include "../problem.hpp"
+#include "../problem/attention.hpp"
+#include "../problem/matmul.hpp"
+#include "../problem/rows.hpp"
 
 namespace regard {
 
@@ -50,7 +52,7 @@ struct Kernels {
   AttentionKernel decode;                                        // tasks of at most decode_rows rows
   // After `begin` of both: what `part` has gathered of one chunk joins what `workspace` has of those
   // before.
-  void (*decode_join)(const void* part, void* workspace);
+  void (*decode_merge)(const void* part, void* workspace);
   std::int64_t decode_rows;
   std::int64_t chunk_keys;  // chunks begin at multiples of this
   std::int64_t (*attention_task_rows)(const AttentionProblem&);  // at most so many a task
@@ -78,11 +80,11 @@ struct Kernels {
   void (*merge)(const MergeProblem&, const MergeRows&, double* shares);
 
   // The rows from `begin` to `end`, of float32 whatever the scalar type. `row` has room for one.
-  void (*round_rows)(const RoundProblem&, std::int64_t begin, std::int64_t end, float* row);
+  void (*quantise_rows)(const QuantiseProblem&, std::int64_t begin, std::int64_t end, float* row);
 
   // Columns from `begin` to `end` of the row at `from`, of any type; true if a finite number became
   // infinite.
-  bool (*store_row)(const StoreProblem&, const void* from, void* to, std::int64_t begin,
+  bool (*convert_row)(const ConvertProblem&, const void* from, void* to, std::int64_t begin,
                     std::int64_t end);
 
   // to[i] = 2^from[i] for `vectors` whole vectors, of the scalar type; for tests of its accuracy.

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "../dispatch/matmul.hpp"
-#include "../dispatch/merge.hpp"
-#include "../dispatch/round_rows.hpp"
-#include "../dispatch/stage.hpp"
-#include "../dispatch/store_rows.hpp"
+#include "../dispatch/merge_states.hpp"
+#include "../dispatch/quantise_rows.hpp"
+#include "../dispatch/stages.hpp"
+#include "../dispatch/convert_rows.hpp"
 #include "test_attention.hpp"
-#include "test_stored_rows.hpp"
+#include "test_kv_rows.hpp"
 #include "testing.hpp"
 
 namespace {
@@ -240,7 +240,7 @@ void test_rounding(std::int64_t rows, std::int64_t columns, bool rotates) {
   Guarded<std::int8_t> to(rows * columns);
   from.fill_normal(1);
   from[rows * columns - 1] = NAN;
-  round_rows({from.data(), to.data(), scales.data(), rows, columns, rotates}, 2, kNoSignal);
+  quantise_rows({from.data(), to.data(), scales.data(), rows, columns, rotates}, 2, kNoSignal);
   const std::int64_t group = rotates ? columns & -columns : 1;
   bool agrees = std::isnan(scales[rows - 1]);
   for (std::int64_t i = 0; i < (rows - 1) * columns; ++i) {
@@ -263,7 +263,7 @@ void test_storing(std::int64_t rows, std::int64_t columns) {
   Guarded<std::uint16_t> to((2 * rows - 1) * columns);
   from.fill_normal(1);
   for (std::int64_t i = 0; i < to.count(); ++i) to[i] = 0x7e01;
-  StoreProblem problem{};
+  ConvertProblem problem{};
   problem.rows.axes = 1;
   problem.rows.count = problem.rows.sizes[0] = rows;
   problem.columns = columns;
@@ -272,19 +272,19 @@ void test_storing(std::int64_t rows, std::int64_t columns) {
   problem.to.data = to.data();
   problem.to.element = Element::float16;
   problem.to.batch_strides[0] = 2 * columns;
-  bool agrees = !store_rows(problem, 2);
-  StoreProblem reverse = problem;
+  bool agrees = !convert_rows(problem, 2);
+  ConvertProblem reverse = problem;
   reverse.from = problem.to;
   reverse.to = operand(back.data(), 1, rows, columns);
   reverse.to.batch_strides[0] = columns;
-  agrees &= !store_rows(reverse, 1);
+  agrees &= !convert_rows(reverse, 1);
   for (std::int64_t i = 0; i < from.count(); ++i)
     agrees &= std::fabs(back[i] - from[i]) <= std::fabs(from[i]) * 0x1p-11f + 0x1p-25f;
   for (std::int64_t row = 0; row + 1 < rows; ++row)
     for (std::int64_t i = 0; i < columns; ++i)
       agrees &= to[(2 * row + 1) * columns + i] == 0x7e01;
   from[rows * columns - 1] = -65520;
-  agrees &= store_rows(problem, 2);
+  agrees &= convert_rows(problem, 2);
   check(agrees, "storing " + std::to_string(rows) + " x " + std::to_string(columns));
 }
 
@@ -317,7 +317,7 @@ int main() {
         test_rounding(5, columns, rotates);
     test_rounding(2000, 96, true);
     for (const std::int64_t columns : {1, 15, 16, 40, 70'000}) test_storing(7, columns);
-    test_stored_rows();
+    test_kv_rows();
   }
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;

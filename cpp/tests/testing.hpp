@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include "../dispatch/parallel_for.hpp"
+#include "../dispatch/threads/parallel_for.hpp"
 #include "../dispatch/targets.hpp"
 #include "guarded.hpp"
 

@@ -2,6 +2,7 @@
 
 from regard import checkpoints, masks, positional
 from regard._attention import scaled_dot_product_attention
+from regard._cache import KVCache
 from regard._config import (
     active_target,
     cpu_targets,
@@ -16,7 +17,6 @@ from regard._merge import merge_attention_states
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._stages import apply_mask, matmul, scale, softmax
 from regard._torch_generator import TorchGenerator
-from regard.cache import KVCache
 from regard.layers import MultiHeadAttention, SelfAttention
 
 __all__ = [

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
-from regard._inputs import as_mask
-from regard._storage import as_stored_arrays
+from regard._arrays import as_mask, as_stored_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -223,7 +222,7 @@ def scaled_dot_product_attention(
     >>> regard.scaled_dot_product_attention(query, keys, values, key_lengths=[10, 7]).shape
     (2, 8, 6, 64)
     """
-    if not _core.are_readable(query, key, value, mask):
+    if not _core.are_native(query, key, value, mask):
         query, key, value = as_stored_arrays(query=query, key=key, value=value)
         mask = as_mask(mask)
     result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = _core.attention(

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from regard import _core
+from regard._arrays import as_mask, as_stored_arrays
 from regard._explanation import FLOAT_MASK, Explanation, distinct_bytes
-from regard._inputs import as_mask
-from regard._storage import as_stored_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

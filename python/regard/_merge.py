@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from regard import _core
-from regard._storage import as_stored_arrays
+from regard._arrays import as_stored_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

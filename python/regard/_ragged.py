@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
-from regard._inputs import as_mask
-from regard._storage import as_stored_arrays
+from regard._arrays import as_mask, as_stored_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

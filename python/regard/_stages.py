@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from regard import _core
-from regard._inputs import as_float_arrays, as_mask
+from regard._arrays import as_float_arrays, as_mask
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

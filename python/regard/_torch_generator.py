@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, TypeAlias
 
 import numpy as np
 
-from regard._inputs import count, flag, real_number
+from regard._arguments import count, flag, real_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 import numpy as np
 
 from regard import _core
-from regard._inputs import as_array, as_readable, count
+from regard._arguments import count
+from regard._arrays import as_array, as_native
 from regard._torch_generator import TorchGenerator
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def vectors(name: str, x: ArrayLike, dim: int, dtype: np.dtype[Any]) -> FloatArr
         raise TypeError(f"{name} must be an array of real numbers, got {inputs.dtype}")
     if inputs.ndim < 2 or inputs.shape[-1] != dim:
         raise ValueError(f"{name} must have shape (..., seq, {dim}), got {inputs.shape}")
-    return as_readable(inputs, dtype)
+    return as_native(inputs, dtype)
 
 
 def layer_dtype(dtype: DTypeLike) -> np.dtype[Any]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 import numpy as np
 
 from regard import masks
+from regard._arguments import count, flag
 from regard._attention import scaled_dot_product_attention
-from regard._inputs import count, flag
 from regard.layers._cached import attend_cached, refuse_offset
 from regard.layers._inputs import inputs_of
 from regard.layers._linear import draws, layer_dtype

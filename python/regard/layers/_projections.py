@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._inputs import real_number
+from regard._arguments import real_number
 from regard.layers._linear import project
 
 if TYPE_CHECKING:

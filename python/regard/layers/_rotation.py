@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._inputs import flag, integers
+from regard._arguments import flag, integers
 from regard.positional import rotary_cache, rotary_frequencies
 from regard.positional._frequencies import given
 from regard.positional._scaling import length_matters

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overlo
 
 import numpy as np
 
+from regard._arguments import count, flag
+from regard._arrays import as_mask
 from regard._attention import scaled_dot_product_attention
-from regard._inputs import as_mask, count, flag
 from regard.layers._linear import draws, layer_dtype, project, vectors
 from regard.layers._state import check_arrays, check_names
 

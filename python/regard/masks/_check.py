@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from regard._inputs import as_mask, flag
-from regard._storage import compute_type
+from regard._arguments import flag
+from regard._arrays import as_mask, compute_type
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._inputs import integers
+from regard._arguments import integers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

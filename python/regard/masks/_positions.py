@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import count
+from regard._arguments import count
 from regard.masks._per_batch import diagonals, lengths
 
 if TYPE_CHECKING:

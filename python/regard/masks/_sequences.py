@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import count, integers
+from regard._arguments import count, integers
 from regard.masks._per_batch import lengths
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import as_array, count, real_number
+from regard._arguments import count, real_number
+from regard._arrays import as_array
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

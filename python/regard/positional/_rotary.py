@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import count, flag, integers, real_number
-from regard._storage import compute_type, floating, stored
+from regard._arguments import count, flag, integers, real_number
+from regard._arrays import compute_type, floating, stored
 from regard.positional._frequencies import DEFAULT_BASE, even, given
 from regard.positional._scaling import length_matters, rotary_frequencies
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import count, flag, real_number
+from regard._arguments import count, flag, real_number
 from regard.positional._frequencies import DEFAULT_BASE, even, geometric
 
 if TYPE_CHECKING:

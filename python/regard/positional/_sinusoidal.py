@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import count
-from regard._storage import floating
+from regard._arguments import count
+from regard._arrays import floating
 from regard.positional._frequencies import DEFAULT_BASE, geometric
 
 if TYPE_CHECKING:

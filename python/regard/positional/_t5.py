@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
-from regard._inputs import count, flag, integers
+from regard._arguments import count, flag, integers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

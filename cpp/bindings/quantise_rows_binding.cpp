@@ -1,0 +1,35 @@
+// Rows of a cache in 8 bits.
+#include <algorithm>
+#include <cmath>
+
+#include "../dispatch/quantise_rows.hpp"
+#include "../dispatch/threads/count.hpp"
+#include "arguments.hpp"
+#include "arrays.hpp"
+#include "bindings.hpp"
+
+namespace regard {
+
+py::tuple quantise_rows(py::handle object, bool rotates) {
+  const ArrayView rows = view_of("rows", object, Accepts::floats);
+  if (rows.element != Element::float32 || rows.axes() == 0 || rows.size(1) == 0 ||
+      !(rows.array.flags() & py::array::c_style))
+    throw py::type_error("rows must be an array of float32 without gaps, of at least one column");
+  const Shape outer(rows.shape.begin(), rows.shape.end() - 1);
+  py::array_t<std::int8_t> to(rows.shape);
+  py::array_t<float> scales(outer);
+  QuantiseProblem problem;
+  problem.rows = scales.size();
+  problem.columns = rows.size(1);
+  problem.rotates = rotates;
+  problem.from = static_cast<const float*>(rows.array.data());
+  problem.to = to.mutable_data();
+  problem.scales = scales.mutable_data();
+  const int threads = default_thread_count();
+  run_without_gil([&](const StopSignal& signal) { quantise_rows(problem, threads, signal); });
+  const bool are_finite = std::all_of(problem.scales, problem.scales + problem.rows,
+                                      [](float scale) { return std::isfinite(scale); });
+  return py::make_tuple(to, scales, are_finite);
+}
+
+}  // namespace regard

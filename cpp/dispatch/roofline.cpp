@@ -1,0 +1,85 @@
+#include "roofline.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "no_memory.hpp"
+#include "targets.hpp"
+
+namespace regard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+struct Free {
+  void operator()(char* memory) const { std::free(memory); }
+};
+
+// In huge pages where the system has them to give, as NumPy asks for its large arrays.
+std::unique_ptr<char, Free> allocate_for_reading(std::int64_t bytes) {
+  constexpr std::size_t kPage = 2 << 20;
+  const std::size_t size = (static_cast<std::size_t>(bytes) + kPage - 1) / kPage * kPage;
+  std::unique_ptr<char, Free> memory(static_cast<char*>(std::aligned_alloc(kPage, size)));
+  if (!memory) throw NoMemory(bytes, "memory to be read");
+  madvise(memory.get(), size, MADV_HUGEPAGE);  // advice: where it fails there are small pages
+  return memory;
+}
+
+}  // namespace
+
+double fma_peak(Scalar scalar, int threads, const StopSignal& signal) {
+  const Kernels& kernels = kernels_for(active_target(), scalar);
+  constexpr std::int64_t kSteps = 100'000;  // a millisecond or so
+  constexpr int kTries = 100;
+  double best = 0;
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    std::vector<double> operations(static_cast<std::size_t>(threads), 0.0);
+    const Clock::time_point start = Clock::now();
+    parallel_for(threads, threads, signal, [&](std::int64_t task, Worker&) {
+      operations[static_cast<std::size_t>(task)] = kernels.fma_rounds(kSteps);
+    });
+    const double elapsed = seconds_since(start);
+    double sum = 0;
+    for (const double count : operations) sum += count;
+    best = std::max(best, sum / elapsed);
+  }
+  return best;
+}
+
+double read_bandwidth(std::int64_t bytes, int threads, const StopSignal& signal) {
+  const Kernels& kernels = kernels_for(active_target(), Scalar::float32);
+  constexpr std::int64_t kPieces = 64;  // of a share, so that Ctrl-C need not wait for all of it
+  constexpr int kTries = 6;
+  const std::int64_t share = bytes / threads / kReadStep * kReadStep;
+  const std::int64_t piece = std::max(share / kPieces / kReadStep, std::int64_t{1}) * kReadStep;
+  const std::unique_ptr<char, Free> memory = allocate_for_reading(share * threads);
+  const auto for_each_share = [&](auto&& visit) {
+    parallel_for(threads, threads, signal, [&](std::int64_t task, Worker& worker) {
+      char* const begin = memory.get() + task * share;
+      for (std::int64_t at = 0; at < share && !worker.should_stop(); at += piece)
+        visit(begin + at, std::min(piece, share - at));
+    });
+  };
+  for_each_share([](char* at, std::int64_t size) {
+    std::memset(at, 1, static_cast<std::size_t>(size));  // untouched pages are all one page of zeros
+  });
+  double best = 0;
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    const Clock::time_point start = Clock::now();
+    for_each_share([&](const char* at, std::int64_t size) { kernels.read_bytes(at, size); });
+    best = std::max(best, static_cast<double>(share * threads) / seconds_since(start));
+  }
+  return best;
+}
+
+}  // namespace regard

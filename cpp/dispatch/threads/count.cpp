@@ -1,0 +1,83 @@
+#include "count.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+
+namespace regard {
+namespace {
+
+struct Choice {
+  int threads;
+  std::string reason;
+};
+
+std::atomic<int> set_by_caller{0};
+
+// The CPUs that a container's quota pays for, or a large number.
+double quota() {
+  std::ifstream unified("/sys/fs/cgroup/cpu.max");
+  double limit = 0, period = 0;
+  if (unified >> limit >> period && limit > 0 && period > 0) return limit / period;
+  std::ifstream limit_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
+  std::ifstream period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+  if (limit_file >> limit && period_file >> period && limit > 0 && period > 0)
+    return limit / period;
+  return 1e9;
+}
+
+}  // namespace
+
+int usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  return std::max(1, std::min(cpus, static_cast<int>(std::ceil(std::min(quota(), 1e6)))));
+}
+
+namespace {
+
+Choice choose_from_environment() {
+  if (const char* text = std::getenv("REGARD_NUM_THREADS"); text && *text) {
+    char* end = nullptr;
+    const long threads = std::strtol(text, &end, 10);
+    if (*end != '\0' || threads < 1 || threads > 1 << 16)
+      throw std::invalid_argument(
+          "REGARD_NUM_THREADS must be a whole number from 1 to 65536, got '" + std::string(text) +
+          "'");
+    return {static_cast<int>(threads), "REGARD_NUM_THREADS"};
+  }
+  // OpenMP's variable may be a list, one number a nesting level, and is not ours to complain about.
+  if (const char* text = std::getenv("OMP_NUM_THREADS"); text && *text) {
+    const long threads = std::strtol(text, nullptr, 10);
+    if (threads >= 1 && threads <= 1 << 16) return {static_cast<int>(threads), "OMP_NUM_THREADS"};
+  }
+  return {usable_cpus(), "CPUs that this process may use"};
+}
+
+const Choice& choice_of_environment() {
+  // Never destroyed: threads may compute while the process exits.
+  static const Choice& choice = *new Choice(choose_from_environment());
+  return choice;
+}
+
+}  // namespace
+
+int default_thread_count() {
+  const int threads = set_by_caller.load(std::memory_order_relaxed);
+  return threads > 0 ? threads : choice_of_environment().threads;
+}
+
+std::string default_thread_count_reason() {
+  return set_by_caller.load(std::memory_order_relaxed) > 0 ? "set_num_threads"
+                                                           : choice_of_environment().reason;
+}
+
+void set_thread_count(int threads) { set_by_caller.store(threads, std::memory_order_relaxed); }
+
+}  // namespace regard

@@ -1,0 +1,94 @@
+#include "parallel_for.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+
+#include "../no_memory.hpp"
+#include "pool.hpp"
+
+namespace regard {
+namespace {
+
+constexpr std::int64_t kAskEveryNanoseconds = 50'000'000;
+
+std::int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+struct Loop {
+  std::int64_t tasks;
+  const StopSignal& signal;
+  TaskBody body;
+  void* context;
+  std::atomic<std::int64_t> next{0};
+  std::atomic<bool> stop{false};
+  std::mutex error_mutex{};
+  std::exception_ptr error{};
+
+  void work(int thread) noexcept {
+    try {
+      Worker worker(thread, stop, signal);
+      while (!worker.should_stop()) {
+        const std::int64_t task = next.fetch_add(1, std::memory_order_relaxed);
+        if (task >= tasks) break;
+        body(context, task, worker);
+      }
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(error_mutex);
+      if (!error) error = std::current_exception();
+      stop = true;
+    }
+  }
+};
+
+}  // namespace
+
+StopClock::StopClock(const StopSignal& signal)
+    : signal_(signal), last_asked_(signal.wants_stop ? now() : 0) {}
+
+bool StopClock::wants_stop() {
+  if (!signal_.wants_stop) return false;
+  const std::int64_t time = now();
+  if (time - last_asked_ < kAskEveryNanoseconds) return false;
+  last_asked_ = time;
+  return signal_.wants_stop(signal_.context);
+}
+
+Worker::Worker(int thread, std::atomic<bool>& stop, const StopSignal& signal)
+    : thread_(thread), stop_(stop), clock_(signal) {}
+
+bool Worker::should_stop() {
+  if (stop_.load(std::memory_order_relaxed)) return true;
+  if (thread_ != 0 || !clock_.wants_stop()) return false;
+  stop_ = true;
+  return true;
+}
+
+void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, TaskBody body,
+                  void* context) {
+  Loop loop{tasks, signal, body, context};
+  if (threads > tasks) threads = static_cast<int>(tasks);
+  run_together(
+      threads, [&](int thread) { loop.work(thread); },
+      [&] {
+        if (signal.wants_stop && signal.wants_stop(signal.context)) loop.stop = true;
+      });
+  if (loop.error) std::rethrow_exception(loop.error);
+  if (loop.stop) throw Stopped{};
+}
+
+Scratch::Scratch(int threads, std::int64_t bytes) : stride_((bytes + 63) / 64 * 64) {
+  std::size_t size = 0;
+  const bool is_beyond = __builtin_mul_overflow(stride_, threads > 0 ? threads : 1, &size);
+  if (!is_beyond)
+    memory_.reset(static_cast<char*>(std::aligned_alloc(64, size > 0 ? size : 64)));
+  if (!memory_) throw NoMemory(stride_, "workspace for each thread");
+}
+
+void Scratch::Free::operator()(char* memory) const { std::free(memory); }
+
+}  // namespace regard

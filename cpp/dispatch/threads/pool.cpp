@@ -1,0 +1,229 @@
+#include "pool.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include "count.hpp"
+
+namespace regard {
+namespace {
+
+// Waking a sleeping thread takes 10 to 50 us, so whoever waits looks around for about as long before
+// going to sleep; longer would take the core from somebody else.
+constexpr std::chrono::microseconds kSpin{40};
+// While any call is still under way another is likely to follow it at once. Where there is a core for each
+// worker, one that is done goes on looking for so long.
+constexpr std::chrono::microseconds kSpinBesideWork{1000};
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Looks for kSpin from the last moment on at which `others_work`, within kSpinBesideWork.
+template <class Done, class OthersWork>
+bool spin_until(Done done, OthersWork others_work) {
+  auto now = std::chrono::steady_clock::now();
+  const auto latest = now + kSpinBesideWork;
+  auto end = now + kSpin;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (done()) return true;
+      pause_briefly();
+    }
+    now = std::chrono::steady_clock::now();
+    if (others_work()) end = std::min(now + kSpin, latest);
+  } while (now < end);
+  return false;
+}
+
+constexpr std::chrono::milliseconds kWaitingStep{50};
+
+thread_local bool is_inside = false;
+
+// Marks the calling thread as inside a member, and puts back what was.
+class Inside {
+ public:
+  Inside() : before_(is_inside) { is_inside = true; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  ~Inside() { is_inside = before_; }
+
+ private:
+  bool before_;
+};
+
+// Threads started within get no signals: those belong to the threads that were there before. The
+// faults that a thread causes itself stay with it.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&blocked, fault);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+struct Job {
+  const std::function<void(int)>& member;
+  int wanted;                   // workers that may still join
+  int next_thread = 1;          // the number of the next one
+  std::atomic<int> working{0};  // workers that have joined and not left
+};
+
+// Counts itself for as long as it lives.
+class Call {
+ public:
+  explicit Call(std::atomic<int>& calls) : calls_(calls) { ++calls_; }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  ~Call() { --calls_; }
+
+ private:
+  std::atomic<int>& calls_;
+};
+
+class Pool {
+ public:
+  void run(int threads, const std::function<void(int)>& member,
+           const std::function<void()>& while_waiting) {
+    const Call call(calls_);
+    Job job{member, threads - 1};
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      start_workers(threads - 1);
+      jobs_.push_back(&job);
+      offers_.fetch_add(1, std::memory_order_release);
+      if (sleeping_ == 1 || (sleeping_ > 0 && job.wanted == 1))
+        wake_worker_.notify_one();
+      else if (sleeping_ > 1)
+        wake_worker_.notify_all();
+    }
+    member(0);
+    const auto all_left = [&] { return job.working.load(std::memory_order_acquire) == 0; };
+    std::unique_lock<std::mutex> lock(mutex_);
+    jobs_.remove(&job);
+    if (all_left()) return;
+    lock.unlock();
+    const bool done = spin_until(all_left, [] { return false; });
+    // A worker leaves with the mutex held: after this none still looks at the job.
+    lock.lock();
+    if (done) return;
+    while (!wake_caller_.wait_for(lock, kWaitingStep, all_left)) {
+      lock.unlock();
+      while_waiting();
+      lock.lock();
+    }
+  }
+
+  // Around fork(): nobody holds the mutex while the process is copied.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  void start_workers(int count) {
+    if (workers_ >= count) return;
+    const SignalsBlocked blocked;
+    try {
+      while (workers_ < count) {
+        std::thread([this] { work(); }).detach();
+        ++workers_;
+      }
+    } catch (const std::exception&) {
+      // The system gives no more threads or no memory; those that there are do the work.
+    }
+    has_cores_ = workers_ < usable_cpus();
+  }
+
+  Job* open_job() {
+    const auto found =
+        std::find_if(jobs_.begin(), jobs_.end(), [](const Job* job) { return job->wanted > 0; });
+    return found == jobs_.end() ? nullptr : *found;
+  }
+
+  [[noreturn]] void work() {
+    is_inside = true;
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      Job* job = open_job();
+      if (!job) {
+        const unsigned seen = offers_.load(std::memory_order_relaxed);
+        const bool has_cores = has_cores_;
+        lock.unlock();
+        const bool offered =
+            spin_until([&] { return offers_.load(std::memory_order_acquire) != seen; },
+                       [&] { return has_cores && calls_.load(std::memory_order_relaxed) > 0; });
+        lock.lock();
+        if (offered || open_job()) continue;
+        ++sleeping_;
+        wake_worker_.wait(lock, [&] { return open_job() != nullptr; });
+        --sleeping_;
+        continue;
+      }
+      --job->wanted;
+      const int thread = job->next_thread++;
+      job->working.fetch_add(1, std::memory_order_relaxed);
+      lock.unlock();
+      job->member(thread);
+      lock.lock();
+      if (job->working.fetch_sub(1, std::memory_order_release) == 1) wake_caller_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_worker_;
+  std::condition_variable wake_caller_;
+  std::list<Job*> jobs_;
+  std::atomic<unsigned> offers_{0};  // changes with every new job
+  std::atomic<int> calls_{0};        // of run, that have not returned
+  int workers_ = 0;
+  int sleeping_ = 0;
+  bool has_cores_ = true;  // one for each worker and one for a caller
+};
+
+// Never destroyed: its threads may outlive static destruction. A forked child has none of the threads
+// and gets a pool of its own.
+std::atomic<Pool*> pool{nullptr};
+
+Pool& the_pool() {
+  static const int installed = [] {
+    pool = new Pool;
+    return pthread_atfork([] { pool.load()->lock(); }, [] { pool.load()->unlock(); },
+                          [] { pool = new Pool; });
+  }();
+  (void)installed;
+  return *pool;
+}
+
+}  // namespace
+
+void run_together(int threads, const std::function<void(int thread)>& member,
+                  const std::function<void()>& while_waiting) {
+  const bool is_alone = threads <= 1 || is_inside;
+  const Inside inside;
+  if (is_alone)
+    member(0);
+  else
+    the_pool().run(threads, member, while_waiting);
+}
+
+}  // namespace regard

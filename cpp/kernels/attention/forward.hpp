@@ -1,0 +1,338 @@
+// output = softmax(scores) value, for the rows of one task.
+//
+//   for a block of keys at an absolute position       keys and values stream through L2
+//     for a strip of queries                          queries and output of all strips stay in L2
+//       for a tile of keys that the strip sees        scores in registers -> weights in L1
+//       output^T += values^T weights^T                a tile of value dimensions in registers
+//
+// Queries lie in SIMD lanes from beginning to end, so nothing is ever reduced across lanes. Only the
+// queries are packed; keys and values are read where they lie, unless their strides forbid it.
+//
+// A row's bits depend on its query, its keys and the target: tiles and blocks begin at multiples of
+// their size whatever the interval at hand, every sum runs over keys in order, first within a block
+// and then over blocks, and what other lanes do never changes an operation on this one.
+//
+// The dispatch calls `begin`, then `advance` over consecutive intervals of whole blocks, so that it
+// can stop a long task, then `finish`, and `write_weights` where the caller wants them.
+#pragma once
+
+#include "key_block.hpp"
+#include "mask_tiles.hpp"
+#include "online_softmax.hpp"
+#include "plain_scores.hpp"
+#include "strip_output.hpp"
+#include "strip_setup.hpp"
+
+namespace regard {
+namespace {
+
+// `Scores` says how a tile's scores come about: scores.hpp, int8_scores.hpp.
+template <class Shape, class Scores = PlainScores<Shape>>
+struct AttentionForward {
+  using T = typename Shape::Element;
+  using Output = StripOutput<Shape>;
+  using Run = typename Output::Run;
+  static constexpr int kRows = Shape::kRows;
+  static constexpr int kBlockTiles = Shape::kBlockKeys / kRows;
+
+  static bool copies_keys(const AttentionProblem& problem) {
+    return Scores::copies_keys(problem);
+  }
+
+  static std::int64_t workspace_bytes(const AttentionProblem& problem, std::int64_t task_rows) {
+    return lay_out<Shape>(problem, task_rows, nullptr);
+  }
+
+  static std::int64_t task_rows(const AttentionProblem& problem) {
+    const std::int64_t bytes_of_row =
+        (problem.head_dim + problem.value_dim) * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t unit = row_unit<Shape>(problem);
+    const std::int64_t units = (Shape::kTaskBytes / bytes_of_row + unit / 2) / unit;
+    const std::int64_t most_units = Shape::kMostTaskRows / unit;
+    return clamp(units, 1, most_units > 1 ? most_units : 1) * unit;
+  }
+
+  // Packs the queries. Returns the keys that some row sees by position, from
+  // a whole block on.
+  static KeyInterval begin(const AttentionProblem& problem, const AttentionTask& task,
+                           void* memory) {
+    const KeyInterval keys = locate_strips<Shape>(problem, task, memory);
+    const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
+    for (int s = 0; s < work.strip_count; ++s) {
+      Strip<T>& strip = work.strips[s];
+      Scores::pack_queries(problem, task, strip);
+      const int lanes = strip.vectors * kLanes<T>;
+      start_state(strip.state, lanes);
+      strip.is_fresh = true;
+      if (!merges_chunks<Shape>(problem)) continue;
+      start_state(strip.total, lanes);
+      strip.total_is_fresh = true;
+      if (problem.sinks) start_with_sinks(problem, task, strip.first_row, strip.total, lanes);
+    }
+    return keys;
+  }
+
+  // Adds the keys of [key_begin, key_end); key_begin is a multiple of kBlockKeys.
+  static void advance(const AttentionProblem& problem, const AttentionTask& task,
+                      std::int64_t key_begin, std::int64_t key_end, void* memory) {
+    const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
+    for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
+      KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
+      for (int s = 0; s < work.strip_count; ++s) {
+        Strip<T>& strip = work.strips[s];
+        if (key % Shape::kChunkKeys == 0 && !strip.is_fresh)
+          merge_chunk(strip, round_up(problem.value_dim, kRows));
+        if (strip.seen.end <= key || strip.seen.begin >= key + Shape::kBlockKeys) continue;
+        const Ahead ahead = s + 1 < work.strip_count
+                                ? Ahead{&work.strips[s + 1], key}
+                                : Ahead{&work.strips[0], key + Shape::kBlockKeys};
+        for_vectors(strip.vectors, [&](auto vectors) {
+          block_of_strip<vectors.kCount>(problem, task, strip, ahead, work, block);
+        });
+      }
+    }
+  }
+
+  static void finish(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
+    Output::finish(problem, task, memory);
+  }
+
+  // Computes the scores again, now relative to the final references, and writes their weights for
+  // the keys of [key_begin, key_end) of the problem, hidden and absent ones as 0.
+  static void write_weights(const AttentionProblem& problem, const AttentionTask& task,
+                            std::int64_t key_begin, std::int64_t key_end, void* memory) {
+    const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
+    for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
+      KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
+      const std::int64_t left = problem.kv_len - key;
+      const std::int64_t columns = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
+      for (int s = 0; s < work.strip_count; ++s) {
+        const Strip<T>& strip = work.strips[s];
+        for_vectors(strip.vectors, [&](auto vectors) {
+          final_weights<vectors.kCount>(problem, task, strip, work, block, columns);
+        });
+        with_result_element<T>(problem.weights.element, [&](auto element) {
+          using To = typename decltype(element)::Type;
+          To* rows[Shape::kStripLanes];
+          row_pointers(problem, problem.weights, task.weights, strip, key, rows);
+          lanes_to_rows(work.weights, strip.vectors * kLanes<T>, columns, rows, strip.rows,
+                        problem.weights.column_stride, [](Vec<T> value, int) { return value; });
+        });
+      }
+    }
+  }
+
+  // What `advance` would compute, in tiles. The workspace needs no `begin`.
+  static TileCounts count_tiles(const AttentionProblem& problem, const AttentionTask& task,
+                                void* memory) {
+    const KeyInterval keys = locate_strips<Shape>(problem, task, memory);
+    const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
+    TileCounts counts{};
+    for (int s = 0; s < work.strip_count; ++s) {
+      const Strip<T>& strip = work.strips[s];
+      counts.all += (problem.kv_len + kRows - 1) / kRows;
+      for (std::int64_t key = keys.begin; key < keys.end; key += Shape::kBlockKeys) {
+        const KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
+        TileKind kinds[kBlockTiles];
+        for_vectors(strip.vectors, [&](auto vectors) {
+          classify_tiles<T, kRows, vectors.kCount, kBlockTiles>(problem, task, strip, key, block.count,
+                                                   work.bias, kinds);
+        });
+        for (int t = 0; t * kRows < block.count; ++t) {
+          if (kinds[t] == TileKind::hidden) continue;
+          counts.visible += kinds[t] == TileKind::visible;
+          counts.biased += kinds[t] != TileKind::visible;
+          const int left = block.count - t * kRows;
+          counts.scores += strip.rows * static_cast<std::int64_t>(left < kRows ? left : kRows);
+        }
+      }
+    }
+    return counts;
+  }
+
+ private:
+  template <int kVectors>
+  struct Vectors {
+    static constexpr int kCount = kVectors;
+  };
+
+  // Calls `body` with the number of vectors as a constant.
+  template <int kCandidate = Shape::kVectors, class Body>
+  REGARD_INLINE void for_vectors(int vectors, Body body) {
+    if constexpr (kCandidate > 1) {
+      if (vectors < kCandidate) return for_vectors<kCandidate - 1>(vectors, body);
+    }
+    body(Vectors<kCandidate>{});
+  }
+
+  // The strip and the block whose mask is read next.
+  struct Ahead {
+    const Strip<T>* strip;
+    std::int64_t key;
+  };
+
+  // Nothing is hidden from the strip and nothing added to its scores.
+  static bool sees_all_of(const AttentionTask& task, const Strip<T>& strip,
+                          const KeyBlock<T>& block) {
+    return !task.mask && !strip.slopes && block.begin >= strip.shared.begin &&
+           block.begin + round_up(block.count, kRows) <= strip.shared.end;
+  }
+
+  // Both products of one strip and one block.
+  template <int kVectors>
+  REGARD_NOINLINE void block_of_strip(const AttentionProblem& problem, const AttentionTask& task,
+                                      Strip<T>& strip, const Ahead& ahead,
+                                      const Workspace<T>& work, KeyBlock<T>& block) {
+    const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
+    Gathered<T> gathered{work.weights, 0, strip.is_fresh ? 0 : padded_value_dim};
+    if (sees_all_of(task, strip, block)) {
+      Scores::provide_keys(problem, task, work, block);
+      start_block_sum<kVectors>(strip);
+      for (; gathered.keys < block.count; gathered.keys += kRows) {
+        if (strip.is_fresh)
+          prefetch_output(problem, task, strip, static_cast<int>(gathered.keys) / kRows, block.count / kRows);
+        weights_tile<T, kRows, kVectors, Bias::none>(
+            Scores::whole_tile(problem, task, strip, block, gathered.keys), nullptr, work.softcap,
+            strip, gathered);
+      }
+      end_block_sum<kVectors>(strip);
+      provide_values<T, kRows>(problem, task, work, block);
+      const Run all{0, block.count};
+      if (block.value_scales)
+        Output::template scale_weights<kVectors>(block.value_scales, &all, 1, gathered.weights);
+      Output::template add_values<kVectors, false>(strip, block, &all, 1, gathered.weights, padded_value_dim);
+      return;
+    }
+
+    TileKind kinds[kBlockTiles];
+    if (!classify_tiles<T, kRows, kVectors, kBlockTiles>(problem, task, strip, block.begin, block.count,
+                                            work.bias, kinds))
+      return;
+    Scores::provide_keys(problem, task, work, block);
+    start_block_sum<kVectors>(strip);
+    // Beyond what the strip sees by position a tile's weights are those of hidden keys.
+    const std::int64_t reach = strip.seen.end - block.begin;
+    const int count = reach < block.count ? static_cast<int>(reach) : block.count;
+    Run runs[kBlockTiles]{};
+    int run_count = 0;
+    bool hides_something = false;
+    for (int k = 0; k < count; k += kRows) {
+      const TileKind kind = kinds[k / kRows];
+      prefetch_mask(problem, task, *ahead.strip, ahead.key, Shape::kBlockKeys, k / kRows,
+                    kBlockTiles);
+      if (strip.is_fresh) prefetch_output(problem, task, strip, k / kRows, kBlockTiles);
+      if (kind == TileKind::hidden) continue;
+      const int end = k + kRows < count ? k + kRows : count;
+      if (run_count > 0 && runs[run_count - 1].end == k)
+        runs[run_count - 1].end = end;
+      else
+        runs[run_count++] = {k, end};
+      hides_something |= kind == TileKind::hiding;
+      tile_of_kind<kVectors>(kind, problem, task, strip, work, block, k, gathered);
+      gathered.keys += kRows;
+    }
+    end_block_sum<kVectors>(strip);
+
+    provide_values<T, kRows>(problem, task, work, block);
+    if (block.value_scales)
+      Output::template scale_weights<kVectors>(block.value_scales, runs, run_count, gathered.weights);
+    // A hidden key's weight of -0.0 times a finite value changes no sum; times NaN or inf it would.
+    if (hides_something && !all_values_are_finite(block, problem.value_dim))
+      Output::template add_values<kVectors, true>(strip, block, runs, run_count, gathered.weights, padded_value_dim);
+    else
+      Output::template add_values<kVectors, false>(strip, block, runs, run_count, gathered.weights, padded_value_dim);
+  }
+
+  // Apart from the loop over tiles that see everything, so that the compiler keeps that one lean.
+  template <int kVectors>
+  REGARD_NOINLINE void tile_of_kind(TileKind kind, const AttentionProblem& problem,
+                                    const AttentionTask& task, const Strip<T>& strip,
+                                    const Workspace<T>& work, const KeyBlock<T>& block, int k,
+                                    const Gathered<T>& gathered) {
+    const T* bias = work.bias + k * kVectors * kLanes<T>;
+    const auto product = Scores::tile(problem, task, strip, block, k);
+    if (kind == TileKind::visible)
+      weights_tile<T, kRows, kVectors, Bias::none>(product, bias, work.softcap, strip, gathered);
+    else if (kind == TileKind::biased)
+      weights_tile<T, kRows, kVectors, Bias::adds>(product, bias, work.softcap, strip, gathered);
+    else
+      weights_tile<T, kRows, kVectors, Bias::hides>(product, bias, work.softcap, strip, gathered);
+  }
+
+  template <int kVectors>
+  REGARD_INLINE void start_block_sum(const Strip<T>& strip) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v)
+      store(strip.block_sum + v * kLanes<T>, broadcast(T(-0.0)));
+  }
+
+  template <int kVectors>
+  REGARD_INLINE void end_block_sum(const Strip<T>& strip) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      T* sum = strip.state.sum + v * kLanes<T>;
+      store(sum, load<T>(sum) + load<T>(strip.block_sum + v * kLanes<T>));
+    }
+  }
+
+  template <int kVectors, Bias kBias, class Product>
+  REGARD_INLINE void final_tile(const Product& product, const T* bias, T softcap,
+                                const Strip<T>& strip, T* tile) {
+    Accumulators<T, kRows, kVectors> acc;
+    score_tile<T, kRows, kVectors, kBias>(acc, product, bias, softcap, tile);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec<T> reference = load(strip.state.reference + v * kLanes<T>);
+      const Vec<T> reciprocal = load(strip.reciprocal + v * kLanes<T>);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const Vec<T> weight = weight_of<T, kVectors, kBias>(acc[r][v], reference, bias, r, v,
+                                                              Exp2Bits<T>::kLowest);
+        Vec<T> share = weight * reciprocal;
+        if constexpr (kBias == Bias::hides) {
+          // Selected once more, since reciprocal may be NaN.
+          const Vec<T> added = load(bias + (r * kVectors + v) * kLanes<T>);
+          share = select<T>(added == broadcast(-kInfinity<T>), Vec<T>{}, share);
+        }
+        store(tile + (r * kVectors + v) * kLanes<T>, share);
+      }
+    }
+  }
+
+  // The weights of one strip for `columns` keys from the block's first on, divided by the sums, in
+  // work.weights.
+  template <int kVectors>
+  REGARD_NOINLINE void final_weights(const AttentionProblem& problem, const AttentionTask& task,
+                                     const Strip<T>& strip, const Workspace<T>& work,
+                                     KeyBlock<T>& block, std::int64_t columns) {
+    constexpr int kWidth = kVectors * kLanes<T>;
+    TileKind kinds[kBlockTiles];
+    for (TileKind& kind : kinds) kind = TileKind::hidden;
+    if (block.count > 0 &&
+        classify_tiles<T, kRows, kVectors, kBlockTiles>(problem, task, strip, block.begin, block.count,
+                                           work.bias, kinds))
+      Scores::provide_keys(problem, task, work, block);
+    for (int k = 0; k < columns; k += kRows) {
+      T* tile = work.weights + k * kWidth;
+      const T* bias = work.bias + k * kWidth;
+      const auto product = Scores::tile(problem, task, strip, block, k);
+      switch (kinds[k / kRows]) {
+        case TileKind::hidden:
+          for (int i = 0; i < kRows * kVectors; ++i) store(tile + i * kLanes<T>, Vec<T>{});
+          break;
+        case TileKind::visible:
+          final_tile<kVectors, Bias::none>(product, bias, work.softcap, strip, tile);
+          break;
+        case TileKind::biased:
+          final_tile<kVectors, Bias::adds>(product, bias, work.softcap, strip, tile);
+          break;
+        case TileKind::hiding:
+          final_tile<kVectors, Bias::hides>(product, bias, work.softcap, strip, tile);
+          break;
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,361 @@
+// What of a block of keys a strip sees, as one of four answers for every tile.
+//
+// Positions give intervals. A bool mask is read once, a word of a tile's keys at a time: a tile that is
+// all True or all False is known by the words' conjunction and disjunction. A float mask and ALiBi are
+// brought into lanes. All of them end as `bias`, one mechanism for whatever is added to a score or
+// hides it: -inf hides, 0 leaves a score's bits alone.
+#pragma once
+
+#include "../../simd/transpose.hpp"
+#include "../elements.hpp"
+#include "../mask_value.hpp"
+#include "../pack.hpp"
+#include "visibility.hpp"
+
+namespace regard {
+namespace {
+
+enum class TileKind : unsigned char {
+  hidden,   // from every lane: not computed
+  visible,  // to every lane, nothing added
+  biased,   // to every lane, with what bias holds
+  hiding,   // bias holds -inf somewhere
+};
+
+// Every lane's row of the mask, from a key on. Lanes beyond the last row repeat it.
+template <class M, class T>
+REGARD_INLINE void mask_rows(const AttentionProblem& problem, const AttentionTask& task,
+                             const Strip<T>& strip, std::int64_t key, const M** rows) {
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  std::int64_t query = strip.first_row / group, head = strip.first_row % group;
+  const M* first = static_cast<const M*>(task.mask) + key * problem.mask.column_stride;
+  int lane = 0;
+  for (; lane < strip.rows; ++lane) {
+    rows[lane] = first + query * problem.mask.row_stride + head * problem.mask.head_stride;
+    if (++head == group) {
+      head = 0;
+      ++query;
+    }
+  }
+  for (; lane < strip.vectors * kLanes<T>; ++lane) rows[lane] = rows[lane - 1];
+}
+
+// One mask row serves every lane: a mask over keys alone, such as padding.
+REGARD_INLINE bool lanes_share_a_mask_row(const AttentionProblem& problem) {
+  return problem.mask.row_stride == 0 &&
+         (problem.mask.head_stride == 0 || problem.heads == problem.kv_heads);
+}
+
+// Asks for one of `parts` parts of what a strip will read of the mask: its rows lie too far apart for
+// the processor to foresee it, and all requests at once would fill its queue. Inline, or GCC takes a
+// call that only prefetches for one that does nothing.
+template <class T>
+REGARD_INLINE void prefetch_mask(const AttentionProblem& problem, const AttentionTask& task,
+                                   const Strip<T>& strip, std::int64_t key, int keys, int part,
+                                   int parts) {
+  if (!task.mask || problem.mask.column_stride != 1 || lanes_share_a_mask_row(problem) ||
+      key >= strip.seen.end)
+    return;
+  const std::int64_t bytes = problem.mask.element == Element::boolean   ? 1
+                             : problem.mask.element == Element::float32 ? 4
+                                                                        : 8;
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  const char* first = static_cast<const char*>(task.mask) + key * bytes;
+  for (int lane = strip.rows * part / parts; lane < strip.rows * (part + 1) / parts; ++lane) {
+    const std::int64_t row = strip.first_row + lane;
+    const char* from = first + (row / group * problem.mask.row_stride +
+                                row % group * problem.mask.head_stride) *
+                                   bytes;
+    for (std::int64_t byte = 0; byte < keys * bytes + 63; byte += 64)
+      __builtin_prefetch(from + byte, 0, 2);
+  }
+}
+
+// A mask's value in log2 units; a finite one whose product overflows stays the farthest finite number.
+template <class T>
+REGARD_INLINE Vec<T> to_log2_units(Vec<T> value) {
+  const Vec<T> largest = broadcast(kLargest<T>);
+  const Vec<T> scaled = value * broadcast(static_cast<T>(kLog2E));
+  const Vec<T> above_lowest =
+      select<T>((scaled < -largest) & (value >= -largest), -largest, scaled);
+  return select<T>((scaled > largest) & (value <= largest), largest, above_lowest);
+}
+
+// bias[key][lane] = mask, for the `keys` keys from `key` on.
+template <class T, class M, int kVectors>
+REGARD_NOINLINE void load_float_mask(const AttentionProblem& problem, const AttentionTask& task,
+                                     const Strip<T>& strip, std::int64_t key, int keys, T* bias) {
+  constexpr int kWidth = kVectors * kLanes<T>;
+  const std::int64_t stride = problem.mask.column_stride;
+  const M* rows[kWidth];
+  mask_rows(problem, task, strip, key, rows);
+  if (lanes_share_a_mask_row(problem)) {
+    const M* row = rows[0];
+    for (int k = 0; k < keys; ++k) {
+      const Vec<T> value = to_log2_units<T>(broadcast(mask_value<T>(row[k * stride])));
+      for (int v = 0; v < kVectors; ++v) store(bias + k * kWidth + v * kLanes<T>, value);
+    }
+    return;
+  }
+  if constexpr (sizeof(M) == sizeof(T)) {
+    rows_to_lanes<T>(rows, kWidth, stride, keys, bias, kWidth,
+                     [](Vec<T> value) { return to_log2_units<T>(value); });
+  } else {
+    for (int k = 0; k < keys; ++k)
+      for (int v = 0; v < kVectors; ++v) {
+        T gathered[kLanes<T>];
+        for (int i = 0; i < kLanes<T>; ++i)
+          gathered[i] = mask_value<T>(rows[v * kLanes<T> + i][k * stride]);
+        store(bias + k * kWidth + v * kLanes<T>, to_log2_units<T>(load<T>(gathered)));
+      }
+  }
+}
+
+// What `keys` rows of bias say: all of them -inf, all 0, none -inf, or some. By bits, so that NaN is a
+// value like others.
+template <class T, int kVectors>
+REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int keys) {
+  const Mask<T> minus_infinity = as_bits<T>(broadcast(-kInfinity<T>));
+  Mask<T> adds{}, shows{}, hides{};
+  for (int i = 0; i < keys * kVectors; ++i) {
+    const Mask<T> bits = as_bits<T>(load(bias + i * kLanes<T>));
+    adds |= bits;
+    shows |= bits ^ minus_infinity;
+    hides |= bits == minus_infinity;
+  }
+  if (!any<T>(shows != 0)) return TileKind::hidden;
+  if (any<T>(hides)) return TileKind::hiding;
+  return any<T>(adds != 0) ? TileKind::biased : TileKind::visible;
+}
+
+// bias -= slope |position - key|, kept finite where it does not hide. Distances under 2^24 (float) are
+// exact.
+template <class T, int kRows, int kVectors>
+REGARD_NOINLINE void add_alibi(const Strip<T>& strip, std::int64_t key, bool bias_is_set,
+                               T* bias) {
+  constexpr int kWidth = kVectors * kLanes<T>;
+  T distance[kWidth];
+  for (int lane = 0; lane < kWidth; ++lane)
+    distance[lane] = static_cast<T>(strip.positions[lane] - key);
+  for (int v = 0; v < kVectors; ++v) {
+    const Vec<T> from = load(distance + v * kLanes<T>);
+    const Vec<T> slope = load(strip.slopes + v * kLanes<T>);
+    for (int r = 0; r < kRows; ++r) {
+      T* at = bias + r * kWidth + v * kLanes<T>;
+      const Vec<T> away = from - broadcast(static_cast<T>(r));
+      const Vec<T> added = bias_is_set ? load<T>(at) : Vec<T>{};
+      const Vec<T> sum = added - slope * maximum<T>(away, -away);
+      const Vec<T> finite = maximum<T>(broadcast(-kLargest<T>), sum);  // NaN stays NaN
+      store(at, select<T>(added == broadcast(-kInfinity<T>), added, finite));
+    }
+  }
+}
+
+// The bytes of a bool mask under one lane of a tile, a byte a key.
+template <int kRows>
+struct MaskWord;
+template <>
+struct MaskWord<8> {
+  typedef std::uint64_t Type;
+};
+template <>
+struct MaskWord<4> {
+  typedef std::uint32_t Type;
+};
+
+template <int kRows>
+REGARD_INLINE typename MaskWord<kRows>::Type read_mask_word(const unsigned char* row,
+                                                            std::int64_t stride, int keys) {
+  typename MaskWord<kRows>::Type word = 0;
+  if (stride == 1 && keys == kRows) {
+    __builtin_memcpy(&word, row, sizeof word);
+  } else {
+    for (int r = 0; r < keys; ++r)
+      word |= static_cast<typename MaskWord<kRows>::Type>(row[r * stride] != 0) << (8 * r);
+  }
+  return word;
+}
+
+// The disjunction and the conjunction of the lanes' bytes, a word a tile.
+template <int kRows, int kTiles>
+struct MaskScan {
+  typename MaskWord<kRows>::Type some[kTiles];
+  typename MaskWord<kRows>::Type every[kTiles];
+};
+
+// A whole block from contiguous rows: 32 bytes at a time, in registers over all lanes.
+template <int kRows, int kTiles>
+REGARD_NOINLINE void scan_whole_block(const unsigned char* const* rows, int lanes,
+                                      MaskScan<kRows, kTiles>& scan) {
+  typedef std::uint64_t Bytes __attribute__((vector_size(32), aligned(1), may_alias));
+  constexpr int kPieces = kRows * kTiles / 32;
+  static_assert(kRows * kTiles % 32 == 0, "a block is a whole number of pieces");
+  Bytes some[kPieces], every[kPieces];
+#pragma GCC unroll 8
+  for (int i = 0; i < kPieces; ++i) some[i] = every[i] = reinterpret_cast<const Bytes*>(rows[0])[i];
+  for (int lane = 1; lane < lanes; ++lane) {
+    const Bytes* row = reinterpret_cast<const Bytes*>(rows[lane]);
+#pragma GCC unroll 8
+    for (int i = 0; i < kPieces; ++i) {
+      const Bytes bytes = row[i];
+      some[i] |= bytes;
+      every[i] &= bytes;
+    }
+  }
+  __builtin_memcpy(scan.some, some, sizeof some);
+  __builtin_memcpy(scan.every, every, sizeof every);
+}
+
+// A part of a block, or rows of another stride.
+template <int kRows, int kTiles>
+REGARD_NOINLINE void scan_tiles(const unsigned char* const* rows, int lanes, std::int64_t stride,
+                                int count, int first, int last, MaskScan<kRows, kTiles>& scan) {
+  for (int t = first; t < last; ++t) {
+    const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;
+    scan.some[t] = scan.every[t] = read_mask_word<kRows>(rows[0] + t * kRows * stride, stride, keys);
+    for (int lane = 1; lane < lanes; ++lane) {
+      const auto word = read_mask_word<kRows>(rows[lane] + t * kRows * stride, stride, keys);
+      scan.some[t] |= word;
+      scan.every[t] &= word;
+    }
+  }
+}
+
+// kinds[t] of the tiles [first, last) from a bool mask: hidden, visible, or hiding for a mixture.
+template <class T, int kRows, int kVectors, int kTiles>
+REGARD_NOINLINE void scan_bool_mask(const AttentionProblem& problem, const AttentionTask& task,
+                                    const Strip<T>& strip, std::int64_t block_begin, int count,
+                                    int first, int last, TileKind* kinds) {
+  using Word = typename MaskWord<kRows>::Type;
+  const unsigned char* rows[kVectors * kLanes<T>];
+  mask_rows(problem, task, strip, block_begin, rows);
+  const std::int64_t stride = problem.mask.column_stride;
+  const int lanes = lanes_share_a_mask_row(problem) ? 1 : strip.rows;
+  MaskScan<kRows, kTiles> scan;
+  if (stride == 1 && count == kRows * kTiles) {
+    scan_whole_block(rows, lanes, scan);
+  } else {
+    scan_tiles(rows, lanes, stride, count, first, last, scan);
+  }
+  // NumPy writes True as 1; another True makes its tile a mixture, which costs time alone.
+  constexpr Word kAllTrue = static_cast<Word>(0x0101010101010101u);
+  for (int t = first; t < last; ++t) {
+    const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;
+    const Word wanted = keys == kRows ? kAllTrue : kAllTrue & ((Word{1} << (8 * keys)) - 1);
+    kinds[t] = scan.some[t] == 0                     ? TileKind::hidden
+               : (scan.every[t] & wanted) == wanted ? TileKind::visible
+                                                    : TileKind::hiding;
+  }
+}
+
+// Writes -inf into one tile's bias where the bool mask is False.
+template <class T, int kRows, int kVectors>
+REGARD_NOINLINE void hide_by_bool_mask(const AttentionProblem& problem, const AttentionTask& task,
+                                       const Strip<T>& strip, std::int64_t key, int keys,
+                                       bool bias_is_set, T* bias) {
+  constexpr int kWidth = kVectors * kLanes<T>;
+  constexpr int kBytes = sizeof(T) < kRows ? static_cast<int>(sizeof(T)) : kRows;
+  constexpr int kParts = kRows / kBytes;
+  // part[p][lane] holds the bytes of rows p * kBytes and on, in an integer as wide as a lane.
+  T part[kParts][kWidth];
+  const unsigned char* rows[kWidth];
+  mask_rows(problem, task, strip, key, rows);
+  for (int lane = 0; lane < kWidth; ++lane) {
+    const typename MaskWord<kRows>::Type word =
+        read_mask_word<kRows>(rows[lane], problem.mask.column_stride, keys);
+    for (int p = 0; p < kParts; ++p) {
+      const std::uint64_t bytes = static_cast<std::uint64_t>(word) >> (8 * kBytes * p);
+      __builtin_memcpy(&part[p][lane], &bytes, sizeof(T));
+    }
+  }
+  for (int v = 0; v < kVectors; ++v)
+    for (int r = 0; r < kRows; ++r) {
+      const Mask<T> bytes = as_bits<T>(load(part[r / kBytes] + v * kLanes<T>));
+      const Mask<T> hidden = (bytes >> (8 * (r % kBytes)) & 0xff) == 0;
+      T* at = bias + r * kWidth + v * kLanes<T>;
+      store(at, select<T>(hidden, broadcast(-kInfinity<T>),
+                          bias_is_set ? load<T>(at) : Vec<T>{}));
+    }
+}
+
+// Writes -inf into one tile's bias where a key lies outside of what the lane sees by position.
+template <class T, int kRows, int kVectors>
+REGARD_NOINLINE void hide_by_position(const Strip<T>& strip, std::int64_t key, bool bias_is_set,
+                                      T* bias) {
+  constexpr int kWidth = kVectors * kLanes<T>;
+  T first[kWidth], end[kWidth];
+  for (int lane = 0; lane < kWidth; ++lane) {
+    first[lane] = static_cast<T>(clamp(strip.first_key[lane] - key, 0, kRows));
+    end[lane] = static_cast<T>(clamp(strip.end_key[lane] - key, 0, kRows));
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    const Vec<T> from = load(first + v * kLanes<T>), to = load(end + v * kLanes<T>);
+    for (int r = 0; r < kRows; ++r) {
+      T* at = bias + r * kWidth + v * kLanes<T>;
+      const Vec<T> here = broadcast(static_cast<T>(r));
+      store(at, select<T>((here < from) | (here >= to), broadcast(-kInfinity<T>),
+                          bias_is_set ? load<T>(at) : Vec<T>{}));
+    }
+  }
+}
+
+// kinds[t] of every tile of the block's `count` keys, and the bias of those that need one. Returns
+// false where all are hidden.
+template <class T, int kRows, int kVectors, int kTiles>
+REGARD_NOINLINE bool classify_tiles(const AttentionProblem& problem, const AttentionTask& task,
+                                    const Strip<T>& strip, std::int64_t block_begin, int count,
+                                    T* bias, TileKind* kinds) {
+  constexpr int kTile = kRows * kVectors * kLanes<T>;
+  const int tiles = (count + kRows - 1) / kRows;
+  const int begin = static_cast<int>(clamp(strip.seen.begin - block_begin, 0, count));
+  const int end = static_cast<int>(clamp(strip.seen.end - block_begin, 0, count));
+  const int first = begin / kRows;
+  const int last = begin < end ? (end + kRows - 1) / kRows : first;
+  for (int t = 0; t < tiles; ++t)
+    kinds[t] = t >= first && t < last ? TileKind::visible : TileKind::hidden;
+  if (first >= last) return false;
+
+  const bool has_mask = task.mask != nullptr;
+  const bool has_bool_mask = has_mask && problem.mask.element == Element::boolean;
+  const bool has_float_mask = has_mask && !has_bool_mask;
+  if (has_bool_mask)
+    scan_bool_mask<T, kRows, kVectors, kTiles>(problem, task, strip, block_begin, count, first, last, kinds);
+  if (has_float_mask) {
+    const int keys = (last * kRows < count ? last * kRows : count) - first * kRows;
+    const std::int64_t key = block_begin + first * kRows;
+    T* to = bias + first * kTile;
+    if (problem.mask.element == Element::float32)
+      load_float_mask<T, float, kVectors>(problem, task, strip, key, keys, to);
+    else
+      load_float_mask<T, double, kVectors>(problem, task, strip, key, keys, to);
+  }
+
+  bool sees_any = false;
+  for (int t = first; t < last; ++t) {
+    const std::int64_t key = block_begin + t * kRows;
+    const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;
+    T* tile = bias + t * kTile;
+    const bool is_mixed = kinds[t] == TileKind::hiding;
+    if (has_float_mask) kinds[t] = kind_of_bias<T, kVectors>(tile, keys);
+    if (kinds[t] == TileKind::hidden) continue;
+    bool is_set = has_float_mask;
+    if (strip.slopes) {
+      add_alibi<T, kRows, kVectors>(strip, key, is_set, tile);
+      if (kinds[t] == TileKind::visible) kinds[t] = TileKind::biased;
+      is_set = true;
+    }
+    if (is_mixed) {
+      hide_by_bool_mask<T, kRows, kVectors>(problem, task, strip, key, keys, is_set, tile);
+      is_set = true;
+    }
+    if (key < strip.shared.begin || key + kRows > strip.shared.end) {
+      hide_by_position<T, kRows, kVectors>(strip, key, is_set, tile);
+      kinds[t] = TileKind::hiding;
+    }
+    sees_any = true;
+  }
+  return sees_any;
+}
+
+}  // namespace
+}  // namespace regard

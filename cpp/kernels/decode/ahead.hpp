@@ -1,0 +1,118 @@
+// The next block's lines, asked for one by one while this block is computed.
+//
+// A decode waits for memory, and the processor looks only a few hundred instructions ahead: left alone,
+// it reads and computes by turns. Asked for evenly and in order, lines arrive all the time. A core has
+// few of them under way at once, and instructions wait behind those that it cannot ask for yet: so many
+// at a time hold up the loads that compute. What was tried is in docs/performance.md.
+#pragma once
+
+#include "../kv_rows.hpp"
+
+namespace regard {
+namespace {
+
+constexpr int kLineBytes = 64;
+// For every four lines of keys that scores read, so many are asked for meanwhile, and the rest of eight
+// for every four lines of values. Weights are computed in between, during which that many arrive.
+constexpr int kAheadOfScores = 5;
+constexpr int kAheadOfValues = 8 - kAheadOfScores;
+constexpr int kAheadOfWeights = 24;
+
+// What the loops hold in registers meanwhile.
+struct AskedLine {
+  const char* line;
+  std::ptrdiff_t step;  // to the next line
+  std::int64_t left;    // lines of this row, this one included
+};
+
+class Ahead {
+ public:
+  Ahead() { runs_[0] = end(); start(); }
+  Ahead(const Ahead&) = delete;
+  Ahead& operator=(const Ahead&) = delete;
+
+  // Rows that are read where they lie: `count` of them from the row `first` on.
+  void add(const KvRows& rows, std::int64_t first, std::int64_t count, std::int64_t columns) {
+    const std::int64_t bytes = bytes_of(rows.operand.element);
+    for (std::int64_t row = first, end = first + count; row < end;) {
+      const std::int64_t together = rows_together(rows, row, end - row);
+      if (rows.scales) add_run(scales_at(rows, row), 0, together * 4, 1);
+      add_run(row_at(rows, row), rows.operand.row_stride * bytes, columns * bytes, together);
+      row += together;
+    }
+  }
+
+  // Where to ask, and, after a number of `ask`, where that has led.
+  AskedLine go_on() const { return at_; }
+  void stop(AskedLine at) { at_ = at; }
+
+  __attribute__((always_inline)) void ask(AskedLine& at) {
+    __builtin_prefetch(at.line, 0, 2);
+    at.line += at.step;
+    if (__builtin_expect(--at.left > 0, true)) return;
+    if (--rows_ > 0) {
+      at.line += run_->gap;
+    } else {
+      ++run_;
+      rows_ = run_->rows;
+      at.line = run_->first;
+      at.step = run_->step;
+    }
+    at.left = run_->lines_of_row;
+  }
+
+  // So many quarters of a line on average over four turns.
+  template <int kQuarters>
+  __attribute__((always_inline)) void ask_quarters(int turn, AskedLine& at) {
+#pragma GCC unroll 8
+    for (int n = 0; n < kQuarters / 4; ++n) ask(at);
+    if (turn % 4 < kQuarters % 4) ask(at);
+  }
+
+  void ask_lines(int count) {
+    AskedLine at = go_on();
+    for (int i = 0; i < count; ++i) ask(at);
+    stop(at);
+  }
+
+ private:
+  struct Run {
+    const char* first;
+    std::ptrdiff_t step;
+    std::ptrdiff_t gap;  // from the end of a row to the next
+    std::int64_t lines_of_row;
+    std::int64_t rows;
+  };
+
+  void add_run(const void* first, std::ptrdiff_t stride, std::int64_t row_bytes, std::int64_t rows) {
+    if (stride == row_bytes) {
+      row_bytes *= rows;
+      rows = 1;
+    }
+    const std::int64_t lines = (row_bytes + kLineBytes - 1) / kLineBytes;
+    runs_[run_count_++] = {static_cast<const char*>(first), kLineBytes, stride - lines * kLineBytes, lines,
+                           rows};
+    runs_[run_count_] = end();
+    start();
+  }
+
+  // Behind the last run. A line that is there: what is not would be looked for in the page tables every
+  // time.
+  Run end() const { return {reinterpret_cast<const char*>(this), 0, 0, INT64_MAX, INT64_MAX}; }
+
+  void start() {
+    run_ = runs_;
+    rows_ = run_->rows;
+    at_ = {run_->first, run_->step, run_->lines_of_row};
+  }
+
+  AskedLine at_;
+  const Run* run_;
+  std::int64_t rows_;  // of the run at hand, yet to be asked for
+  int run_count_ = 0;
+  // A block's rows lie in at most 7 pages of at least 16; keys, values, and the scales of both.
+  Run runs_[29];
+};
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,79 @@
+// A block's keys and values where the decode kernel reads them: as they are stored, step by step, or
+// copied where that does not fill vectors.
+#pragma once
+
+#include "workspace.hpp"
+#include "../kv_rows.hpp"
+
+namespace regard {
+namespace {
+
+template <class Shape>
+struct DecodeBlock {
+  static constexpr int kSteps = (Shape::kBlockKeys + kDecodeStep<Shape> - 1) / kDecodeStep<Shape>;
+  int count;
+  Element key_element;
+  Element value_element;
+  std::ptrdiff_t key_stride;
+  std::ptrdiff_t value_stride;
+  // The first row of each step. No step crosses a page.
+  const void* keys[kSteps];
+  const void* values[kSteps];
+};
+
+// Columns that are read together: of int8 keys, four in each lane.
+template <class T>
+REGARD_INLINE bool decodes_keys_in_place(const AttentionProblem& problem) {
+  const bool is_int8 = problem.key.element == Element::int8;
+  return problem.key.column_stride == 1 && problem.head_dim % (is_int8 ? 4 * kLanes<T> : kLanes<T>) == 0 &&
+         (!is_int8 || sizeof(T) == 4);
+}
+
+template <class T>
+REGARD_INLINE bool decodes_values_in_place(const AttentionProblem& problem) {
+  return problem.value.column_stride == 1 && problem.value_dim % kLanes<T> == 0;
+}
+
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE DecodeBlock<Shape> decode_block(const AttentionProblem& problem,
+                                                const AttentionTask& task, std::int64_t key,
+                                                const DecodeWorkspace<T>& work) {
+  constexpr int kStep = kDecodeStep<Shape>;
+  constexpr Element kOwn = sizeof(T) == 4 ? Element::float32 : Element::float64;
+  const std::int64_t left = task.kv_len - key;
+  const KvRows keys = keys_of(problem, task), values = values_of(problem, task);
+  DecodeBlock<Shape> block{};
+  block.count = static_cast<int>(left < Shape::kBlockKeys ? left : Shape::kBlockKeys);
+  if (decodes_keys_in_place<T>(problem)) {
+    block.key_element = problem.key.element;
+    block.key_stride = problem.key.row_stride;
+    for (int k = 0; k < block.count; k += kStep) block.keys[k / kStep] = row_at(keys, key + k);
+  } else {
+    copy_rows(keys, key, block.count, problem.head_dim, work.keys, block.count, work.padded_head_dim);
+    block.key_element = kOwn;
+    block.key_stride = work.padded_head_dim;
+    for (int k = 0; k < block.count; k += kStep)
+      block.keys[k / kStep] = work.keys + k * work.padded_head_dim;
+  }
+  if (decodes_values_in_place<T>(problem)) {
+    block.value_element = problem.value.element;
+    block.value_stride = problem.value.row_stride;
+    for (int k = 0; k < block.count; k += kStep) block.values[k / kStep] = row_at(values, key + k);
+  } else {
+    copy_rows(values, key, block.count, problem.value_dim, work.values, block.count,
+              work.padded_value_dim);
+    block.value_element = kOwn;
+    block.value_stride = work.padded_value_dim;
+    for (int k = 0; k < block.count; k += kStep)
+      block.values[k / kStep] = work.values + k * work.padded_value_dim;
+  }
+  if (work.key_scales) {
+    constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);
+    copy_scales(keys, key, block.count, work.key_scales, kBlock);
+    copy_scales(values, key, block.count, work.value_scales, kBlock);
+  }
+  return block;
+}
+
+}  // namespace
+}  // namespace regard

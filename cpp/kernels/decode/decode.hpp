@@ -1,0 +1,180 @@
+// output = softmax(scores) value for a few rows of one kv head: one query, or a few, of each head of a
+// group. Keys and values are read once for all of them, at the speed of memory.
+//
+//   for a block of keys at an absolute position
+//     for a step of keys (a vector)               transposed in registers: keys lie in lanes
+//       scores of every row += key query
+//     weights of every row                        along the keys
+//     for a panel of value dimensions             dimensions lie in lanes
+//       output of every row += weight value
+//
+// AttentionForward keeps queries in lanes; a single one would leave 15 of 16 empty. Here lanes hold keys,
+// then dimensions, but every number comes of the same operations in the same order: a score is summed
+// over dimensions, an output over keys of a block, references move tile by tile. Both give the same
+// bits, so that which of them runs is a question of speed alone.
+#pragma once
+
+#include "scores.hpp"
+#include "values.hpp"
+#include "visibility.hpp"
+#include "weights.hpp"
+
+namespace regard {
+namespace {
+
+template <class Shape>
+struct AttentionDecode {
+  using T = typename Shape::Element;
+  static_assert(Shape::kBlockKeys % kDecodeStep<Shape> == 0, "blocks are whole steps");
+
+  static bool copies_keys(const AttentionProblem& problem) {
+    return !decodes_keys_in_place<T>(problem);
+  }
+
+  static bool copies_values(const AttentionProblem& problem) {
+    return !decodes_values_in_place<T>(problem);
+  }
+
+  static std::int64_t workspace_bytes(const AttentionProblem& problem, std::int64_t) {
+    return lay_out_decode<Shape>(problem, nullptr);
+  }
+
+  static KeyInterval begin(const AttentionProblem& problem, const AttentionTask& task,
+                           void* memory) {
+    lay_out_decode<Shape>(problem, static_cast<char*>(memory));
+    DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
+    const KeyInterval keys = locate(problem, task, work);
+    pack_decode_queries<Shape>(problem, task, work);
+    start_state(work.state, kDecodeLanes<T>);
+    work.is_fresh = true;
+    start_state(work.total, kDecodeLanes<T>);
+    work.total_is_fresh = true;
+    if (problem.sinks) start_with_sinks(problem, task, task.row_begin, work.total, kDecodeLanes<T>);
+    return keys;
+  }
+
+  // Adds the keys of [key_begin, key_end); key_begin is a multiple of kBlockKeys.
+  static void advance(const AttentionProblem& problem, const AttentionTask& task,
+                      std::int64_t key_begin, std::int64_t key_end, void* memory) {
+    DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
+    for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
+      if (key % Shape::kChunkKeys == 0 && !work.is_fresh) merge_decode_chunk(work);
+      const std::uint32_t steps = see_block<Shape>(problem, task, key, work);
+      if (steps == 0) continue;
+      const DecodeBlock<Shape> block = decode_block<Shape>(problem, task, key, work);
+      Ahead ahead;
+      if (const std::int64_t next = key + Shape::kBlockKeys; next < key_end) look_ahead(problem, task, next, ahead);
+      score_steps<Shape>(block, steps, work, ahead);
+      ahead.ask_lines(kAheadOfWeights);
+      for (int row = 0; row < work.rows; ++row) weigh_row<Shape>(steps, row, work);
+      add_decode_values<Shape>(block, steps, key, work, ahead);
+    }
+  }
+
+  // The one chunk that `part` has gathered, behind those that `memory` has.
+  static void merge(const void* part, void* memory) {
+    const DecodeWorkspace<T>& gathered = *static_cast<const DecodeWorkspace<T>*>(part);
+    if (!gathered.is_fresh) merge_part(gathered, *static_cast<DecodeWorkspace<T>*>(memory));
+  }
+
+  // Divides by the sums and writes output and lse.
+  static void finish(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
+    DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
+    if (!work.is_fresh) merge_decode_chunk(work);
+    const std::int64_t group = problem.heads / problem.kv_heads;
+    T reciprocal[kDecodeLanes<T>];
+    for (int lane = 0; lane < kDecodeLanes<T>; lane += kLanes<T>)
+      store(reciprocal + lane, reciprocal_of_sum<T>(load(work.total.sum + lane)));
+    for (int row = 0; row < work.rows; ++row) {
+      const std::int64_t query = (task.row_begin + row) / group, head = (task.row_begin + row) % group;
+      with_result_element<T>(problem.output.element, [&](auto element) {
+        using To = typename decltype(element)::Type;
+        To* to = static_cast<To*>(task.output) + query * problem.output.row_stride +
+                 head * problem.output.head_stride;
+        const T* from = work.total_output + row * work.padded_value_dim;
+        const std::int64_t stride = problem.output.column_stride;
+        std::int64_t column = 0;
+        // + 0 turns a product of -0.0 into 0, as in AttentionForward.
+        const auto value_at = [&](std::int64_t at) {
+          if (work.total_is_fresh) return Vec<T>{};
+          return load(from + at) * broadcast(reciprocal[row]) + Vec<T>{};
+        };
+        if (stride == 1)
+          for (; column + kLanes<T> <= problem.value_dim; column += kLanes<T>)
+            store_as<T>(to + column, value_at(column));
+        for (; column < problem.value_dim; column += kLanes<T>) {
+          const Vec<T> value = value_at(column);
+          for (int i = 0; i < kLanes<T> && column + i < problem.value_dim; ++i)
+            narrow(value[i], to[(column + i) * stride]);
+        }
+      });
+      if (task.lse)
+        static_cast<T*>(task.lse)[query * problem.lse.row_stride + head * problem.lse.head_stride] =
+            log_sum_exp(work.total.reference[row], work.total.sum[row]);
+    }
+  }
+
+  static TileCounts count_steps(const AttentionProblem& problem, const AttentionTask& task,
+                                void* memory) {
+    constexpr std::int64_t kStep = kDecodeStep<Shape>;
+    lay_out_decode<Shape>(problem, static_cast<char*>(memory));
+    DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
+    const KeyInterval keys = locate(problem, task, work);
+    TileCounts counts{};
+    counts.all = (problem.kv_len + kStep - 1) / kStep;
+    if (keys.begin < keys.end)
+      counts.chunks = (keys.end - 1) / Shape::kChunkKeys - keys.begin / Shape::kChunkKeys + 1;
+    for (std::int64_t key = keys.begin; key < keys.end; key += Shape::kBlockKeys)
+      for_steps<Shape>(see_block<Shape>(problem, task, key, work), [&](std::int64_t step) {
+        const std::int64_t left = task.kv_len - key - step;
+        ++(work.has_bias ? counts.biased : counts.visible);
+        counts.scores += work.rows * (left < kStep ? left : kStep);
+      });
+    return counts;
+  }
+
+ private:
+  // What is copied is read in order, which the processor follows by itself.
+  static void look_ahead(const AttentionProblem& problem, const AttentionTask& task, std::int64_t key,
+                         Ahead& ahead) {
+    const std::int64_t left = task.kv_len - key;
+    const std::int64_t count = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
+    if (!copies_keys(problem)) ahead.add(keys_of(problem, task), key, count, problem.head_dim);
+    if (!copies_values(problem)) ahead.add(values_of(problem, task), key, count, problem.value_dim);
+  }
+
+  // The keys that some row sees by position, from the beginning of a block.
+  static KeyInterval locate(const AttentionProblem& problem, const AttentionTask& task,
+                            DecodeWorkspace<T>& work) {
+    work.rows = static_cast<int>(task.row_end - task.row_begin);
+    locate_decode_rows(problem, task, work);
+    return {work.seen.begin / Shape::kBlockKeys * Shape::kBlockKeys, work.seen.end};
+  }
+
+  static void merge_decode_chunk(DecodeWorkspace<T>& work) {
+    merge_part(work, work);
+    start_state(work.state, kDecodeLanes<T>);
+    work.is_fresh = true;
+  }
+
+  // The part's chunk behind those that `work` has joined.
+  static void merge_part(const DecodeWorkspace<T>& part, DecodeWorkspace<T>& work) {
+    Shares<T> shares[kDecodeLanes<T> / kLanes<T>];
+    for (int v = 0; v < kDecodeLanes<T> / kLanes<T>; ++v)
+      shares[v] = merge_lanes(work.total, part.state, v * kLanes<T>);
+    for (int row = 0; row < work.rows; ++row) {
+      const Vec<T> of_total = broadcast(shares[row / kLanes<T>].total[row % kLanes<T>]);
+      const Vec<T> of_part = broadcast(shares[row / kLanes<T>].part[row % kLanes<T>]);
+      const T* from = part.output + row * work.padded_value_dim;
+      T* to = work.total_output + row * work.padded_value_dim;
+      for (std::int64_t i = 0; i < work.padded_value_dim; i += kLanes<T>) {
+        const Vec<T> added = load(from + i) * of_part;
+        store(to + i, work.total_is_fresh ? added : load<T>(to + i) * of_total + added);
+      }
+    }
+    work.total_is_fresh = false;
+  }
+};
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,106 @@
+// output += weights value for the rows of a decode: over values as they lie, or over copies, as scores are.
+#pragma once
+
+#include "ahead.hpp"
+#include "block.hpp"
+#include "for_rows.hpp"
+#include "weights.hpp"
+
+namespace regard {
+namespace {
+
+// output[row][panel] += the sum over the steps' keys of weight value, `panel` columns into their rows.
+// Where kSelect, a key whose weight is exactly -0.0 (hidden) is left out instead of multiplied.
+template <class Shape, int kRows, int kPanel, bool kSelect, class From, class T = typename Shape::Element>
+REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, std::int64_t panel, int begin, int end,
+                               std::uint32_t steps, const DecodeWorkspace<T>& work, Ahead& ahead) {
+  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+  constexpr int kQuartersAsked =
+      (kAheadOfValues * kPanel * kLanes<T> * static_cast<int>(sizeof(From)) + kLineBytes - 1) / kLineBytes;
+  const std::ptrdiff_t stride = block.value_stride;
+  Vec<T> acc[kRows][kPanel];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanel; ++p) acc[r][p] = Vec<T>{};
+  for_steps<Shape>(steps, [&](int step) {
+    const From* values = static_cast<const From*>(block.values[step / kStep]) + panel;
+    const int first = begin > step ? begin - step : 0;
+    const int last = step + kStep < end ? kStep : end - step;
+    AskedLine asked = ahead.go_on();
+    for (int k = first; k < last; ++k) {
+      ahead.ask_quarters<kQuartersAsked>(k, asked);
+      Vec<T> value[kPanel];
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanel; ++p)
+        value[p] = load_as<T>(values + k * stride + p * kLanes<T>);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const T weight = work.scores[r * kBlock + step + k];
+        if (kSelect && weight == T(0) && __builtin_signbit(weight)) continue;
+#pragma GCC unroll 4
+        for (int p = 0; p < kPanel; ++p) acc[r][p] = fma(value[p], broadcast(weight), acc[r][p]);
+      }
+    }
+    ahead.stop(asked);
+  });
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    if (r >= work.rows) break;
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanel; ++p) {
+      T* to = work.output + r * work.padded_value_dim + panel + p * kLanes<T>;
+      store(to, work.is_fresh ? acc[r][p] : load<T>(to) + acc[r][p]);
+    }
+  }
+}
+
+template <class Shape, class From, class T = typename Shape::Element>
+REGARD_NOINLINE bool decode_values_are_finite(const DecodeBlock<Shape>& block, int begin, int end,
+                                              std::int64_t columns) {
+  constexpr int kStep = kDecodeStep<Shape>;
+  Mask<T> bits{};
+  for (int k = begin; k < end; ++k) {
+    const From* values =
+        static_cast<const From*>(block.values[k / kStep]) + k % kStep * block.value_stride;
+    for (std::int64_t d = 0; d < columns; d += kLanes<T>) {
+      const Vec<T> value = load_as<T>(values + d);
+      bits |= as_bits<T>(value - value);
+    }
+  }
+  return !any<T>(bits != 0);
+}
+
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void add_decode_values(const DecodeBlock<Shape>& block, std::uint32_t steps,
+                                       std::int64_t key, DecodeWorkspace<T>& work, Ahead& ahead) {
+  const int begin = static_cast<int>(clamp(work.seen.begin - key, 0, block.count));
+  const int end = static_cast<int>(clamp(work.seen.end - key, 0, block.count));
+  with_stored_element<T>(block.value_element, [&](auto element) {
+    using From = typename decltype(element)::Type;
+    const bool selects = work.hides && !decode_values_are_finite<Shape, From>(block, begin, end,
+                                                                              work.padded_value_dim);
+    for_rows(work.rows, [&](auto rows) {
+      constexpr int kRows = decltype(rows)::value;
+      constexpr int kAccumulators = Shape::kRegisterCount / 2;
+      constexpr int kPanel = static_cast<int>(clamp(kAccumulators / kRows, 1, 4));
+      const auto add = [&](auto panel, auto select, std::int64_t d) {
+        add_panel<Shape, kRows, panel.value, select.value, From>(block, d, begin, end, steps, work, ahead);
+      };
+      const auto add_all = [&](auto select) {
+        std::int64_t d = 0;
+        for (; d + kPanel * kLanes<T> <= work.padded_value_dim; d += kPanel * kLanes<T>)
+          add(Constant<kPanel>{}, select, d);
+        for (; d < work.padded_value_dim; d += kLanes<T>) add(Constant<1>{}, select, d);
+      };
+      if (selects)
+        add_all(Constant<1>{});
+      else
+        add_all(Constant<0>{});
+    });
+  });
+  work.is_fresh = false;
+}
+
+}  // namespace
+}  // namespace regard

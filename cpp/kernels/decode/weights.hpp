@@ -1,0 +1,156 @@
+// Scores of one row and one block to weights, and the row's running softmax.
+#pragma once
+
+#include <utility>
+
+#include "workspace.hpp"
+#include "../attention/online_softmax.hpp"
+
+namespace regard {
+namespace {
+
+template <class Shape, class Body>
+REGARD_INLINE void for_steps(std::uint32_t steps, Body body) {
+  for (; steps != 0; steps &= steps - 1) body(__builtin_ctz(steps) * kDecodeStep<Shape>);
+}
+
+// Each lane with the one `distance` lanes above.
+template <int kDistance, class T, std::size_t... kLane>
+REGARD_INLINE Vec<T> add_lanes_above(Vec<T> v, std::index_sequence<kLane...>) {
+  return v + __builtin_shufflevector(v, v, static_cast<int>((kLane + kDistance) % sizeof...(kLane))...);
+}
+
+// In the lowest lane of every kCount the sum of them, in the order of sum_rows.
+template <int kCount, class T>
+REGARD_INLINE Vec<T> sum_lanes(Vec<T> v) {
+  if constexpr (kCount == 1) return v;
+  else
+    return sum_lanes<kCount / 2, T>(add_lanes_above<kCount / 2, T>(
+        v, std::make_index_sequence<static_cast<std::size_t>(kLanes<T>)>()));
+}
+
+// `sum` and those of tiles, one after another: each in the order of sum_rows.
+template <int kTile, class T>
+REGARD_INLINE T add_tiles(T sum, const T* weights, int count) {
+  constexpr int kParts = kTile > kLanes<T> ? kTile / kLanes<T> : 1;  // vectors of a tile
+  constexpr int kWidth = kTile / kParts;
+  for (int k = 0; k < count; k += kParts * kLanes<T>) {
+    Vec<T> part[kParts];
+    for (int i = 0; i < kParts; ++i) part[i] = load<T>(weights + k + i * kLanes<T>);
+#pragma GCC unroll 4
+    for (int half = kParts / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) part[i] = part[i] + part[i + half];
+    const Vec<T> sums = sum_lanes<kWidth, T>(part[0]);
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kLanes<T>; lane += kWidth) sum = sum + sums[lane];
+  }
+  return sum;
+}
+
+// 2^(score - reference) of `count` keys, a whole number of vectors or a part of one.
+template <class T>
+REGARD_INLINE void exp2_of_keys(T* scores, const T* bias, T reference, int count) {
+  for (int k = 0; k < count; k += kLanes<T>) {
+    Vec<T> weight = exp2(load<T>(scores + k) - broadcast(reference), kNegligible<T>);
+    if (bias)
+      weight = select<T>(load(bias + k) == broadcast(-kInfinity<T>), broadcast(T(-0.0)), weight);
+    if (count - k >= kLanes<T>) {
+      store(scores + k, weight);
+    } else {
+      for (int i = 0; i < count - k; ++i) scores[k + i] = weight[i];
+    }
+  }
+}
+
+// Weights of a step, tile by tile, the reference moved wherever a tile exceeds its limit; what the block
+// and the output have gathered before is rescaled. Returns the block's sum with theirs.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int begin, int row, T* scores, const T* bias,
+                                 T block_sum, DecodeWorkspace<T>& work) {
+  constexpr int kTile = Shape::kRows;
+  const SoftmaxState<T>& state = work.state;
+  for (int k = begin; k < begin + kDecodeStep<Shape>; k += kTile) {
+    T top = scores[k];
+    for (int r = 1; r < kTile; ++r) top = top > scores[k + r] ? top : scores[k + r];
+    T factor = T(1);
+    if (top > state.limit[row]) {
+      if (state.limit[row] > -kInfinity<T>)
+        factor = exp2(broadcast(state.reference[row] - top))[0];
+      state.reference[row] = top;
+      state.limit[row] = top + T(kThreshold);
+    }
+    exp2_of_keys(scores + k, bias ? bias + k : nullptr, state.reference[row], kTile);
+    T weights[kTile];  // summed in the order of sum_rows
+    for (int r = 0; r < kTile; ++r) weights[r] = scores[k + r];
+#pragma GCC unroll 4
+    for (int half = kTile / 2; half > 0; half /= 2)
+      for (int r = 0; r < half; ++r) weights[r] = weights[r] + weights[r + half];
+    block_sum = block_sum * factor + weights[0];
+    if (factor == T(1)) continue;
+    state.sum[row] *= factor;
+    for_steps<Shape>(steps, [&](int before) {
+      for (int j = before; j < before + kDecodeStep<Shape> && j < k; ++j) scores[j] *= factor;
+    });
+    if (work.is_fresh) continue;
+    T* output = work.output + row * work.padded_value_dim;
+    for (std::int64_t i = 0; i < work.padded_value_dim; i += kLanes<T>)
+      store(output + i, load<T>(output + i) * broadcast(factor));
+  }
+  return block_sum;
+}
+
+// Products of queries and keys to scores, in place. Returns whether one exceeds the row's limit.
+template <class Shape, class T = typename Shape::Element>
+REGARD_INLINE bool finish_scores(std::uint32_t steps, int row, T* scores, const T* bias,
+                                 const DecodeWorkspace<T>& work) {
+  bool exceeds = false;
+  for_steps<Shape>(steps, [&](int step) {
+    for (int i = step; i < step + kDecodeStep<Shape>; i += kLanes<T>) {
+      Vec<T> score = load<T>(scores + i);
+      if (work.key_scales)
+        score = score * broadcast(work.score_factor[row]) * load<T>(work.key_scales + i);
+      if (work.softcap != T(0)) score = broadcast(work.softcap) * tanh_of_log2_units<T>(score);
+      if (bias) {
+        const Vec<T> added = load(bias + i), hidden = broadcast(-kInfinity<T>);
+        score = select<T>(added == hidden, hidden, score + added);
+      }
+      store(scores + i, score);
+      exceeds |= any_greater(score, broadcast(work.state.limit[row]));
+    }
+  });
+  return exceeds;
+}
+
+// scores -> weights of one row, in place; sum and reference follow.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void weigh_row(std::uint32_t steps, int row, DecodeWorkspace<T>& work) {
+  constexpr int kStep = kDecodeStep<Shape>;
+  constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);
+  T* scores = work.scores + row * kBlock;
+  const T* bias = work.has_bias ? work.bias + row * kBlock : nullptr;
+  T block_sum = T(-0.0);
+  const bool moves = finish_scores<Shape>(steps, row, scores, bias, work);
+  for_steps<Shape>(steps, [&](int step) {
+    if (__builtin_expect(moves, false)) {
+      const T limit = work.state.limit[row];
+      bool exceeds = false;
+      for (int i = step; i < step + kStep; i += kLanes<T>)
+        exceeds |= any_greater(load<T>(scores + i), broadcast(limit));
+      if (exceeds) {
+        block_sum = weigh_and_move<Shape>(steps, step, row, scores, bias, block_sum, work);
+        return;
+      }
+    }
+    exp2_of_keys(scores + step, bias ? bias + step : nullptr, work.state.reference[row], kStep);
+    block_sum = add_tiles<Shape::kRows>(block_sum, scores + step, kStep);
+  });
+  work.state.sum[row] += block_sum;
+  if (!work.value_scales) return;
+  for_steps<Shape>(steps, [&](int k) {
+    for (int i = k; i < k + kStep; i += kLanes<T>)
+      store(scores + i, scaled_weight<T>(load<T>(scores + i), load<T>(work.value_scales + i)));
+  });
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,91 @@
+// What one thread keeps while it decodes one kv head: a few rows of queries, one block's scores, the
+// running results.
+#pragma once
+
+#include "../attention/merge_chunks.hpp"
+#include "../attention/visibility.hpp"
+
+namespace regard {
+namespace {
+
+constexpr int kDecodeRows = 8;  // at most; more fill half of a strip's lanes
+
+// Rows side by side in whole vectors.
+template <class T>
+constexpr int kDecodeLanes = kDecodeRows > kLanes<T> ? kDecodeRows : kLanes<T>;
+
+// Keys whose scores are computed together: whole vectors and whole tiles.
+template <class Shape>
+constexpr int kDecodeStep = kLanes<typename Shape::Element> > Shape::kRows
+                                ? kLanes<typename Shape::Element>
+                                : Shape::kRows;
+
+template <class T>
+struct DecodeWorkspace {
+  int rows;
+  T softcap;  // the largest score, in log2 units; 0 where scores are not capped
+  std::int64_t padded_head_dim;
+  std::int64_t padded_value_dim;
+  // By position: keys outside `seen` are hidden from every row, keys inside `shared` from none.
+  KeyInterval seen;
+  KeyInterval shared;
+  std::int64_t positions[kDecodeRows];
+  KeyInterval keys_of_row[kDecodeRows];
+  T slopes[kDecodeRows];  // of ALiBi, in log2 units
+  // [padded_head_dim][rows of for_rows], times scale log2(e), zeros beyond the rows: one address for all.
+  T* queries;
+  T* query;               // [padded_head_dim]: one of them
+  T score_factor[kDecodeRows];  // of products with rows of int8
+  T* scores;              // [kDecodeRows][block keys], then weights
+  T* bias;                // [kDecodeRows][block keys]: what is added to scores; -inf hides
+  bool has_bias;          // of the block at hand
+  bool hides;             // bias holds -inf for a key that is not beyond every row's reach
+  SoftmaxState<T> state;  // of this chunk, a lane a row
+  T* output;              // [kDecodeRows][padded_value_dim], relative to the reference
+  bool is_fresh;            // no block has written to output yet
+  SoftmaxState<T> total;  // of the chunks before, joined
+  T* total_output;
+  bool total_is_fresh;
+  T* keys;    // [block keys][padded_head_dim]: a block that cannot be read in place
+  T* values;  // [block keys][padded_value_dim]
+  // [block keys], of rows of int8; null otherwise
+  T* key_scales;
+  T* value_scales;
+};
+
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, char* memory) {
+  std::int64_t used = round_up(static_cast<std::int64_t>(sizeof(DecodeWorkspace<T>)), 64);
+  const auto take = [&](std::int64_t count) {
+    char* start = memory ? memory + used : nullptr;
+    used = round_up(used + count * static_cast<std::int64_t>(sizeof(T)), 64);
+    return reinterpret_cast<T*>(start);
+  };
+  const auto take_state = [&] {
+    return SoftmaxState<T>{take(kDecodeLanes<T>), take(kDecodeLanes<T>), take(kDecodeLanes<T>)};
+  };
+  DecodeWorkspace<T> work{};
+  work.softcap = static_cast<T>(softcap_of<T>(problem) * kLog2E);
+  work.padded_head_dim = round_up(problem.head_dim, kLanes<T>);
+  work.padded_value_dim = round_up(problem.value_dim, kLanes<T>);
+  constexpr std::int64_t kBlock = round_up(Shape::kBlockKeys, kDecodeStep<Shape>);
+  work.queries = take(kDecodeRows * work.padded_head_dim);
+  work.query = take(work.padded_head_dim);
+  work.scores = take(kDecodeRows * kBlock);
+  work.bias = take(kDecodeRows * kBlock);
+  work.state = take_state();
+  work.output = take(kDecodeRows * work.padded_value_dim);
+  work.total = take_state();
+  work.total_output = take(kDecodeRows * work.padded_value_dim);
+  work.keys = take(kBlock * work.padded_head_dim);
+  work.values = take(kBlock * work.padded_value_dim);
+  if (problem.key.element == Element::int8) {
+    work.key_scales = take(kBlock);
+    work.value_scales = take(kBlock);
+  }
+  if (memory) *reinterpret_cast<DecodeWorkspace<T>*>(memory) = work;
+  return used;
+}
+
+}  // namespace
+}  // namespace regard

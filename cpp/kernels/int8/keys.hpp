@@ -1,0 +1,207 @@
+// The keys of one kv head in int8, for all strips and tasks to share.
+//
+//   rotated(key[j] - mean) = scale[j] * row[j]    |row| <= 127, scale[j] = the largest magnitude / 127
+//
+// The mean over the keys is what all of them have in common: it moves every score of a query alike, and
+// taken away it leaves the steps of int8 to what tells keys apart (Zhang et al. 2024, SageAttention).
+// Query . mean returns to each score in float (int8_queries.hpp), so that nothing is lost but rounding.
+//
+// What is rotated is divided by the size of a group first, so that no sum overflows (hadamard.hpp).
+//
+// Rows follow each other without gaps but up to whole dwords, zeros behind the last up to a whole tile.
+//
+//   NaN, inf  in a key make its scale NaN, and so its scores
+//   tiny      a largest magnitude under kSmallest counts as 0: 127 / it would overflow
+//   mean      of the finite elements, in double and in order; where it exceeds kLargestMean it stays in
+//             the keys, so that no difference overflows
+#pragma once
+
+#include "hadamard.hpp"
+#include "steps.hpp"
+#include "../attention/key_block.hpp"
+#include "../mask_value.hpp"
+#include "../pack.hpp"
+
+namespace regard {
+namespace {
+
+constexpr float kSmallest = 0x1p-120f;
+constexpr double kLargestMean = 0x1p100;
+
+// |x| as an integer: in the order of the magnitudes, infinity and then NaN above all.
+REGARD_INLINE Mask<float> magnitude_bits(Vec<float> x) { return as_bits<float>(x) & 0x7fffffff; }
+
+REGARD_INLINE Mask<float> larger(Mask<float> a, Mask<float> b) { return a > b ? a : b; }
+
+// x = H x / group in each group of rows of [head_dim][stride], for a vector of lanes: a product of two such
+// is 1 / group of what it was.
+REGARD_NOINLINE void rotate_shares(float* x, std::int64_t stride, std::int64_t head_dim) {
+  const Vec<float> share = broadcast(1.0f / static_cast<float>(rotated_together(head_dim)));
+  for (std::int64_t d = 0; d < head_dim; ++d) store(x + d * stride, load<float>(x + d * stride) * share);
+  rotate_lanes<float>(x, stride, head_dim);
+}
+
+// The rounding of numbers with one largest magnitude a lane.
+struct Int8Steps {
+  Vec<float> step;     // NaN where a number is NaN or infinite
+  Vec<float> inverse;  // 0 there, and where all count as 0
+};
+
+REGARD_INLINE Int8Steps steps_of(const float* x, std::int64_t stride, std::int64_t head_dim) {
+  Mask<float> largest{};
+  for (std::int64_t d = 0; d < head_dim; ++d)
+    largest = larger(largest, magnitude_bits(load<float>(x + d * stride)));
+  const Vec<float> numbers = as_value<float>(largest);
+  const Mask<float> counts =
+      (numbers >= broadcast(kSmallest)) & (numbers <= broadcast(kLargest<float>));
+  const Vec<float> step = select<float>(numbers < broadcast(kSmallest), Vec<float>{},
+                                        numbers / broadcast(kInt8Steps));
+  return {step + (step - step),  // inf - inf is NaN
+          select<float>(counts, broadcast(kInt8Steps) / numbers, Vec<float>{})};
+}
+
+// A byte a lane.
+typedef std::int8_t Int8Lanes __attribute__((vector_size(kVectorBytes / 4), aligned(1), may_alias));
+
+struct Int8KeysMemory {
+  Int8Keys keys;
+  std::int8_t* rows;
+  float* scales;
+  std::int32_t* corrections;
+  float* mean;   // [padded head_dim], zeros behind
+  double* sums;  // [padded head_dim]
+  float* block;  // [lanes][padded head_dim]: keys as float32
+  float* lanes;  // [head_dim][lanes]: the same, keys side by side
+  std::int64_t padded_dim;
+  std::int64_t padded_keys;
+};
+
+template <class Shape>
+struct QuantisedKeys {
+  static constexpr int kWidth = kLanes<float>;
+
+  static std::int64_t bytes(const AttentionProblem& problem, std::int64_t kv_len) {
+    return lay_out_keys(problem, kv_len, nullptr);
+  }
+
+  // Then `add_to_mean` and, when that has seen all keys, `quantise`, both over consecutive intervals
+  // from 0 on that end at multiples of kBlockKeys or with the keys. The memory begins with an Int8Keys.
+  static void begin(const AttentionProblem& problem, std::int64_t kv_len, void* memory) {
+    lay_out_keys(problem, kv_len, static_cast<char*>(memory));
+    const Int8KeysMemory& head = *static_cast<const Int8KeysMemory*>(memory);
+    for (std::int64_t d = 0; d < head.padded_dim; ++d) {
+      head.sums[d] = 0;
+      head.mean[d] = 0;
+    }
+    std::int8_t* end = head.rows + kv_len * head.keys.row_bytes;
+    for (std::int64_t i = 0; i < (head.padded_keys - kv_len) * head.keys.row_bytes; ++i) end[i] = 0;
+    for (std::int64_t key = kv_len; key < head.padded_keys; ++key) {
+      head.scales[key] = 0;
+      head.corrections[key] = 0;
+    }
+  }
+
+  static void add_to_mean(const AttentionProblem& problem, const AttentionTask& task,
+                          std::int64_t key_begin, std::int64_t key_end, void* memory) {
+    const Int8KeysMemory& head = *static_cast<const Int8KeysMemory*>(memory);
+    for (std::int64_t key = key_begin; key < key_end; key += kWidth) {
+      const std::int64_t count = read_rows(problem, task, key, key_end, head);
+      for (std::int64_t d = 0; d < head.padded_dim; d += kWidth) {
+        double sums[kWidth];
+        for (int i = 0; i < kWidth; ++i) sums[i] = head.sums[d + i];
+        for (std::int64_t row = 0; row < count; ++row) {
+          const float* from = head.block + row * head.padded_dim + d;
+          for (int i = 0; i < kWidth; ++i) sums[i] += from[i] - from[i] == 0 ? from[i] : 0.0f;
+        }
+        for (int i = 0; i < kWidth; ++i) head.sums[d + i] = sums[i];
+      }
+    }
+    if (key_end != task.kv_len) return;
+    for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+      const double mean = head.sums[d] / static_cast<double>(task.kv_len);
+      head.mean[d] = mean <= kLargestMean && mean >= -kLargestMean ? static_cast<float>(mean) : 0.0f;
+    }
+  }
+
+  static void quantise(const AttentionProblem& problem, const AttentionTask& task,
+                       std::int64_t key_begin, std::int64_t key_end, void* memory) {
+    const Int8KeysMemory& head = *static_cast<const Int8KeysMemory*>(memory);
+    const Vec<float> round = broadcast(kRoundToInteger);
+    for (std::int64_t key = key_begin; key < key_end; key += kWidth) {
+      const int count = static_cast<int>(read_rows(problem, task, key, key_end, head));
+      float* rows[kWidth];
+      for (int row = 0; row < kWidth; ++row) rows[row] = head.block + row * head.padded_dim;
+      rows_to_lanes<float>(rows, count, 1, problem.head_dim, head.lanes, kWidth, Identity{});
+      for (std::int64_t d = 0; d < problem.head_dim; ++d)
+        store(head.lanes + d * kWidth,
+              load<float>(head.lanes + d * kWidth) - broadcast(head.mean[d]));
+      rotate_shares(head.lanes, kWidth, problem.head_dim);
+      const Int8Steps steps = steps_of(head.lanes, kWidth, problem.head_dim);
+      const Mask<float> is_finite = steps.step == steps.step;
+      Vec<float> sum{};  // of integers: exact
+      for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+        float* at = head.lanes + d * kWidth;
+        const Vec<float> integer =
+            select<float>(is_finite, load<float>(at) * steps.inverse + round - round, Vec<float>{});
+        sum = sum + integer;
+        store(at, integer);
+      }
+      float scales[kWidth], sums[kWidth];
+      store(scales, steps.step);
+      store(sums, sum);
+      lanes_to_rows<float>(head.lanes, kWidth, problem.head_dim, rows, count, 1,
+                           [](Vec<float> value, int) { return value; });
+      for (int row = 0; row < count; ++row) {
+        std::int8_t* to = head.rows + (key + row) * head.keys.row_bytes;
+        for (std::int64_t d = 0; d < head.padded_dim; d += kWidth)
+          *reinterpret_cast<Int8Lanes*>(to + d) = __builtin_convertvector(
+              __builtin_convertvector(load<float>(rows[row] + d), Mask<float>), Int8Lanes);
+        head.scales[key + row] = scales[row];
+        head.corrections[key + row] = -128 * static_cast<std::int32_t>(sums[row]);
+      }
+    }
+  }
+
+ private:
+  static std::int64_t lay_out_keys(const AttentionProblem& problem, std::int64_t kv_len,
+                                   char* memory) {
+    std::int64_t used = 0;
+    const auto take = [&](std::int64_t bytes) {
+      char* start = memory ? memory + used : nullptr;
+      used = round_up(used + bytes, 64);
+      return start;
+    };
+    take(sizeof(Int8KeysMemory));
+    Int8KeysMemory head{};
+    head.padded_dim = round_up(problem.head_dim, kWidth);
+    head.padded_keys = round_up(kv_len, Shape::kRows);
+    head.keys.row_bytes = round_up(problem.head_dim, 4);
+    // Rows are written in whole vectors, each over what the one before left behind its end.
+    head.rows = reinterpret_cast<std::int8_t*>(take(head.padded_keys * head.keys.row_bytes + kWidth));
+    head.scales = reinterpret_cast<float*>(take(head.padded_keys * 4));
+    head.corrections = reinterpret_cast<std::int32_t*>(take(head.padded_keys * 4));
+    head.mean = reinterpret_cast<float*>(take(head.padded_dim * 4));
+    head.sums = reinterpret_cast<double*>(take(head.padded_dim * 8));
+    head.block = reinterpret_cast<float*>(take(kWidth * head.padded_dim * 4));
+    head.lanes = reinterpret_cast<float*>(take(kWidth * problem.head_dim * 4));
+    head.keys.rows = head.rows;
+    head.keys.scales = head.scales;
+    head.keys.corrections = head.corrections;
+    head.keys.mean = head.mean;
+    if (memory) *reinterpret_cast<Int8KeysMemory*>(memory) = head;
+    return used;
+  }
+
+  // Up to kWidth keys from `key` on, as float32. Returns how many.
+  REGARD_INLINE std::int64_t read_rows(const AttentionProblem& problem, const AttentionTask& task,
+                                       std::int64_t key, std::int64_t end,
+                                       const Int8KeysMemory& head) {
+    const std::int64_t count = end - key < kWidth ? end - key : kWidth;
+    copy_rows<float>(keys_of(problem, task), key, count, problem.head_dim, head.block, count,
+                     head.padded_dim);
+    return count;
+  }
+};
+
+}  // namespace
+}  // namespace regard

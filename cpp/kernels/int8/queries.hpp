@@ -1,0 +1,78 @@
+// A strip's queries in int8, a lane a query, rotated and each by its own largest magnitude, as keys are
+// (int8_keys.hpp); and each query's score of the keys' mean, from the query as it came.
+//
+// A query that holds NaN or inf has a NaN for its factor: all its scores are NaN, as all its weights
+// would be.
+#pragma once
+
+#include "keys.hpp"
+#include "../attention/strip_setup.hpp"
+
+namespace regard {
+namespace {
+
+// The rotated queries in float32, with their factors and the scores of the mean. Returns what makes them
+// int8.
+template <class Shape>
+REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const AttentionTask& task,
+                                     const Strip<float>& strip, float* inverses) {
+  const int lanes = strip.vectors * kLanes<float>;
+  with_input_element<float>(problem.query.element, [&](auto element) {
+    using From = typename decltype(element)::Type;
+    const From* rows[Shape::kStripLanes];
+    row_pointers(problem, problem.query, task.query, strip, 0, rows);
+    rows_to_lanes<float>(rows, strip.rows, problem.query.column_stride, problem.head_dim,
+                         strip.queries, lanes, Identity{});
+  });
+  const Vec<float> scale = broadcast(query_scale<float>(problem));
+  const Vec<float> group = broadcast(static_cast<float>(rotated_together(problem.head_dim)));
+  const float* mean = task.int8_keys->mean;
+  for (int lane = 0; lane < lanes; lane += kLanes<float>) {
+    Vec<float> score{};
+    for (std::int64_t d = 0; d < problem.head_dim; ++d)
+      score = fma(load<float>(strip.queries + d * lanes + lane) * scale, broadcast(mean[d]), score);
+    rotate_shares(strip.queries + lane, lanes, problem.head_dim);
+    const Int8Steps steps = steps_of(strip.queries + lane, lanes, problem.head_dim);
+    store(strip.query_scale + lane, steps.step * group * scale);
+    store(strip.mean_score + lane, score);
+    store(inverses + lane, steps.inverse);
+  }
+}
+
+// queries[d][lane] = the integers, as float32.
+template <class Shape>
+REGARD_NOINLINE void pack_integer_queries(const AttentionProblem& problem,
+                                          const AttentionTask& task, const Strip<float>& strip) {
+  float inverses[Shape::kStripLanes];
+  measure_queries<Shape>(problem, task, strip, inverses);
+  const int lanes = strip.vectors * kLanes<float>;
+  const Vec<float> round = broadcast(kRoundToInteger);
+  for (std::int64_t d = 0; d < problem.head_dim; ++d)
+    for (int lane = 0; lane < lanes; lane += kLanes<float>) {
+      float* at = strip.queries + d * lanes + lane;
+      store(at, load<float>(at) * load(inverses + lane) + round - round);
+    }
+}
+
+// queries[d / 4][lane] = four of the integers plus 128, the first in the lowest byte.
+template <class Shape>
+REGARD_NOINLINE void pack_byte_queries(const AttentionProblem& problem, const AttentionTask& task,
+                                       const Strip<float>& strip) {
+  float inverses[Shape::kStripLanes];
+  measure_queries<Shape>(problem, task, strip, inverses);
+  const int lanes = strip.vectors * kLanes<float>;
+  const Vec<float> round = broadcast(kRoundToInteger + 128);
+  for (std::int64_t d = 0; d < problem.head_dim; d += 4)
+    for (int lane = 0; lane < lanes; lane += kLanes<float>) {
+      Mask<float> four{};
+      for (int i = 0; i < 4 && d + i < problem.head_dim; ++i) {
+        const Vec<float> query = load<float>(strip.queries + (d + i) * lanes + lane);
+        const Vec<float> rounded = query * load(inverses + lane) + round;
+        four |= (as_bits<float>(rounded) & 0xff) << (8 * i);
+      }
+      store(strip.queries + d / 4 * lanes + lane, as_value<float>(four));
+    }
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,104 @@
+// Keys or values of a task as they are stored: side by side or in pages, in any type whose values T
+// holds, or as int8 with a scale a row; such keys are rotated (hadamard.hpp).
+//
+// A product with rows of int8 is one with integers, and their scales come afterwards:
+//
+//   score  = scale[key] (sum over d of rotated query[d] stored[key][d])
+//   output = sum over keys of (weight[key] scale[key]) stored[key]
+//
+// one multiplication a key and row instead of one or two an element. All kernels do the same operations
+// in the same order: they give the same bits.
+#pragma once
+
+#include "../problem/attention.hpp"
+#include "elements.hpp"
+#include "pack.hpp"
+
+namespace regard {
+namespace {
+
+struct KvRows {
+  const Operand& operand;
+  const void* data;
+  const Operand& scale_operand;
+  const float* scales;  // null where rows are no int8
+  const std::int32_t* pages;
+  std::int64_t page_rows;  // 0 where rows lie side by side
+};
+
+REGARD_INLINE KvRows keys_of(const AttentionProblem& problem, const AttentionTask& task) {
+  return {problem.key, task.key, problem.key_scales, task.key_scales, task.pages, problem.page_rows};
+}
+
+REGARD_INLINE KvRows values_of(const AttentionProblem& problem, const AttentionTask& task) {
+  return {problem.value,      task.value, problem.value_scales,
+          task.value_scales, task.pages, problem.page_rows};
+}
+
+// Elements from the operand's first row.
+REGARD_INLINE std::int64_t offset_of(const KvRows& rows, const Operand& operand, std::int64_t row) {
+  if (rows.page_rows == 0) return row * operand.row_stride;
+  return rows.pages[row / rows.page_rows] * operand.page_stride +
+         row % rows.page_rows * operand.row_stride;
+}
+
+REGARD_INLINE const void* row_at(const KvRows& rows, std::int64_t row) {
+  return static_cast<const char*>(rows.data) +
+         offset_of(rows, rows.operand, row) * bytes_of(rows.operand.element);
+}
+
+// Of this row and of those behind it in its page.
+REGARD_INLINE const float* scales_at(const KvRows& rows, std::int64_t row) {
+  return rows.scales ? rows.scales + offset_of(rows, rows.scale_operand, row) : nullptr;
+}
+
+// True where every row from `first` on lies row_stride behind the one before.
+REGARD_INLINE bool lie_together(const KvRows& rows, std::int64_t first, std::int64_t count) {
+  return rows.page_rows == 0 || first % rows.page_rows + count <= rows.page_rows;
+}
+
+// How many rows from `first` on, of `count` that are wanted, lie so.
+REGARD_INLINE std::int64_t rows_together(const KvRows& rows, std::int64_t first,
+                                         std::int64_t count) {
+  if (rows.page_rows == 0) return count;
+  const std::int64_t left = rows.page_rows - first % rows.page_rows;
+  return left < count ? left : count;
+}
+
+// Copies `count` rows from the row `first` on to rows of padded_columns of T, with zeros behind and below
+// them. Integers stay integers.
+template <class T>
+REGARD_NOINLINE void copy_rows(const KvRows& rows, std::int64_t first, std::int64_t count,
+                               std::int64_t columns, T* to, std::int64_t padded_count,
+                               std::int64_t padded_columns) {
+  for (const std::int64_t end = first + count, behind = first + padded_count; first < behind;) {
+    const std::int64_t together = rows_together(rows, first, end - first);
+    const bool is_last = first + together >= end;
+    const std::int64_t padded = is_last ? behind - first : together;
+    with_stored_element<T>(rows.operand.element, [&](auto element) {
+      using From = typename decltype(element)::Type;
+      copy_padded<T>(static_cast<const From*>(row_at(rows, first)), rows.operand.row_stride,
+                     rows.operand.column_stride, together, columns, to, padded, padded_columns);
+    });
+    first += padded;
+    to += padded * padded_columns;
+  }
+}
+
+// Their scales, which lie side by side in a page, with zeros behind them.
+template <class T>
+REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::int64_t count, T* to,
+                                 std::int64_t padded_count) {
+  T* const behind = to + padded_count;
+  for (const std::int64_t end = first + count; first < end;) {
+    const std::int64_t together = rows_together(rows, first, end - first);
+    const float* from = scales_at(rows, first);
+    for (std::int64_t i = 0; i < together; ++i) to[i] = static_cast<T>(from[i]);
+    first += together;
+    to += together;
+  }
+  for (; to < behind; ++to) *to = T(0);
+}
+
+}  // namespace
+}  // namespace regard

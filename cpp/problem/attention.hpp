@@ -1,0 +1,109 @@
+// What a caller of attention asks for, as plain data: arrays, sizes and options. The bindings fill it in,
+// the dispatch splits it into tasks, and the kernels read it.
+#pragma once
+
+#include "operand.hpp"
+
+namespace regard {
+
+enum class Precision { full, int8 };  // of the products of queries and keys; full is the scalar's
+
+constexpr std::int64_t kUnbounded = -1;  // a window's side without an end
+
+struct AttentionProblem {
+  Scalar scalar;
+  Precision precision;
+
+  // Which keys a query sees: those from window_left before its position to window_right after it.
+  // Causal is a window_right of 0.
+  std::int64_t window_left;
+  std::int64_t window_right;
+
+  // How a score is formed.
+  double scale;                // multiplies query . key
+  double softcap;              // 0 means none
+  const double* alibi_slopes;  // one a head, or null
+  const double* sinks;         // one a head, or null
+
+  BatchShape batch;
+  std::int64_t heads;
+  std::int64_t kv_heads;  // divides heads
+  std::int64_t q_len;
+  std::int64_t kv_len;
+  std::int64_t head_dim;
+  std::int64_t value_dim;
+
+  // Ragged: sequence b of the batch has the rows query_starts[b] to query_starts[b + 1] of query,
+  // mask, output, weights and lse, and the rows key_starts[b] to key_starts[b + 1] of key and value;
+  // q_len and kv_len are then the longest. Null otherwise.
+  const std::int64_t* query_starts;
+  const std::int64_t* key_starts;
+
+  Operand query;
+  Operand key;
+  Operand value;
+  // What int8 stands for: an element is stored * scale of its row, and keys are such rows rotated, over the
+  // size of a group (kernels/hadamard.hpp). Data is null where keys and values are not int8.
+  Operand key_scales;
+  Operand value_scales;
+  // Where page_rows is not 0, keys, values and scales lie in pages of so many rows: row r of a batch entry
+  // is row r % page_rows of page pages[entry][r / page_rows].
+  Operand pages;
+  std::int64_t page_rows;
+  Operand mask;          // rows are queries, columns are keys; its heads are the query's; data may be null
+  Operand output;
+  Operand weights;       // data is null where the caller does not want them
+  Operand lse;           // one element a row; data is null where the caller does not want it
+  Operand query_offset;  // one int64 a batch entry
+  Operand key_lengths;   // one int64 a batch entry; data is null where all have kv_len keys
+};
+
+constexpr std::int64_t kMostInt8Dim = 1024;  // head_dim, where precision is int8
+
+// The keys of one kv head in int8, less their mean and rotated (kernels/int8_keys.hpp).
+struct Int8Keys {
+  const std::int8_t* rows;  // zeros follow each row and the last one, up to whole tiles
+  std::int64_t row_bytes;
+  const float* scales;
+  const std::int32_t* corrections;  // -128 times a row's sum
+  const float* mean;                // [head_dim]
+};
+
+// The query rows of one kv head that one thread owns. Row r is query r / group of head r % group:
+// the heads of a group lie side by side, so that one pass over keys and values serves them all and
+// the rows of a task see about the same keys when attention is causal.
+struct AttentionTask {
+  const void* query;  // of the group's first head, as are mask, output, weights and lse
+  const void* key;
+  const void* value;
+  const float* key_scales;
+  const float* value_scales;
+  const std::int32_t* pages;
+  const Int8Keys* int8_keys;  // null where precision is full
+  const void* mask;
+  void* output;
+  void* weights;
+  void* lse;
+  std::int64_t first_head;
+  std::int64_t query_offset;
+  std::int64_t kv_len;  // the keys that this batch entry has
+  std::int64_t row_begin;
+  std::int64_t row_end;
+};
+
+struct KeyInterval {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+// How many tiles (the rows of a strip, or of a decode, x a few keys) a task would compute, and of what
+// kind.
+struct TileCounts {
+  std::int64_t all;      // of the whole square
+  std::int64_t visible;  // computed without a bias
+  std::int64_t biased;   // computed with a bias or at an edge
+  std::int64_t scores;   // that are computed
+  std::int64_t chunks;   // of keys, which threads may share
+};
+
+}  // namespace regard

@@ -1,0 +1,32 @@
+// A matrix product, and the part of it that one thread computes at a time.
+#pragma once
+
+#include "operand.hpp"
+
+namespace regard {
+
+// c[row][column] = sum over k of a[row][k] b[k][column].
+struct MatmulProblem {
+  Scalar scalar;
+  BatchShape batch;
+  std::int64_t rows;
+  std::int64_t columns;
+  std::int64_t depth;
+  Operand a;
+  Operand b;
+  Operand c;
+};
+
+struct MatmulTask {
+  const void* a;
+  const void* b;
+  void* c;
+  std::int64_t row_begin;
+  std::int64_t row_end;
+  std::int64_t column_begin;
+  std::int64_t column_end;
+  std::int64_t depth_begin;  // 0 overwrites c, what follows adds to it
+  std::int64_t depth_end;
+};
+
+}  // namespace regard

@@ -1,0 +1,138 @@
+"""Arrays that callers pass, converted to arrays that the kernels can read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    DType = np.dtype[Any]
+
+FloatArray = np.ndarray[Any, np.dtype[np.float32]] | np.ndarray[Any, np.dtype[np.float64]]
+
+_COMPUTE_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
+_STORED_TYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+def as_array(name: str, value: ArrayLike) -> NDArray[Any]:
+    """Return an array, or raise an error that names the argument."""
+    if value is None:
+        raise TypeError(f"{name} must be an array, got None")
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} must be a plain array, got a masked array, whose mask would be ignored; "
+            "pass .filled(...) and a mask argument"
+        )
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array or a regular nested list: {error}") from None
+
+
+def _compute_type(name: str, array: NDArray[Any]) -> np.dtype[Any]:
+    native = array.dtype.newbyteorder("=")
+    if native in _COMPUTE_TYPES:
+        return native
+    if array.dtype.kind in "biu":
+        return np.dtype(np.float64)
+    raise TypeError(f"{name} must be an array of float32 or float64, got {array.dtype}")
+
+
+def as_native(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return `array` itself, or a copy where the type, alignment or strides forbid reading it."""
+    readable = np.asarray(array, dtype=dtype)
+    strides_fit = all(stride % dtype.itemsize == 0 for stride in readable.strides)
+    if readable.flags.aligned and strides_fit:
+        return readable
+    return readable.copy()
+
+
+def as_float_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
+    """Convert named arguments to arrays of their common type, float32 or float64.
+
+    Integers, bools and lists of them become float64, as in NumPy; other byte orders become native.
+    Arrays that are fine already are returned as they are.
+    """
+    arrays = {name: as_array(name, value) for name, value in arguments.items()}
+    dtype = np.result_type(*(_compute_type(name, array) for name, array in arrays.items()))
+    return tuple(as_native(array, dtype) for array in arrays.values())
+
+
+def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
+    """Convert a mask to a bool, float32 or float64 array, or raise TypeError."""
+    if mask is None:
+        return None
+    array = as_array("mask", mask)
+    if array.dtype.kind == "b":
+        return as_native(array, np.dtype(np.bool_))
+    if array.dtype.name in ("float16", "bfloat16"):
+        return array.astype(np.float32)
+    native = array.dtype.newbyteorder("=")
+    if native in _COMPUTE_TYPES:
+        return as_native(array, native)
+    if array.dtype.kind in "iu":
+        raise TypeError(
+            f"mask must be bool (True = may attend) or float (added to the scores), got "
+            f"{array.dtype}; use mask.astype(bool) if 1 means may attend, or "
+            f"mask.astype(float) if it is to be added"
+        )
+    raise TypeError(
+        f"mask must be an array of bool (True = may attend) or of float (added to the scores), "
+        f"got {array.dtype}"
+    )
+
+
+def stored(name: str, value: ArrayLike) -> NDArray[Any]:
+    """Return `value` as an array of one of the storage types.
+
+    These are float16, bfloat16 (of ml_dtypes, known by its name), float32 and float64. Integers,
+    bools and lists of them become float64, as in NumPy; other byte orders become native.
+    """
+    array = as_array(name, value)
+    if array.dtype.kind in "biu":
+        return array.astype(np.float64)
+    if array.dtype.name not in _STORED_TYPES:
+        raise TypeError(
+            f"{name} must be an array of float16, bfloat16, float32 or float64, got {array.dtype}"
+        )
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def as_stored_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
+    """Convert named arguments to arrays that attention reads, each of its own storage type.
+
+    Arrays that are fine already are returned as they are.
+    """
+    arrays = (stored(name, value) for name, value in arguments.items())
+    return tuple(as_native(array, array.dtype) for array in arrays)
+
+
+def result_type(dtypes: Iterable[DType]) -> DType:
+    """Return the type that holds all of `dtypes`: NumPy's, and float32 for float16 and bfloat16.
+
+    NumPy itself refuses to mix these two.
+    """
+    distinct = set(dtypes)
+    names = {dtype.name for dtype in distinct}
+    if {"float16", "bfloat16"} <= names:
+        distinct.add(np.dtype(np.float32))
+        distinct = {dtype for dtype in distinct if dtype.itemsize > 2}
+    return np.result_type(*distinct)
+
+
+def compute_type(*dtypes: DType) -> DType:
+    """Return float64 where any of `dtypes` is that, else float32."""
+    return np.dtype(np.float64 if np.dtype(np.float64) in dtypes else np.float32)
+
+
+def floating(name: str, dtype: DTypeLike) -> DType:
+    """Return a floating-point dtype, or raise TypeError."""
+    wanted = np.dtype(dtype)
+    if wanted.kind != "f" and wanted.name != "bfloat16":
+        raise TypeError(f"{name} must be floating-point, got {wanted}")
+    return wanted

@@ -1,0 +1,218 @@
+"""A cache in 8 bits: how it rounds, and that what it answers is exact for what it holds."""
+
+import struct
+
+import numpy as np
+import pytest
+from test_cache import OPTIONS
+
+import regard
+from cache_model import Model, assert_answers, in_8_bits, meeting, normal, tokens
+from int8_model import rotated
+from reference import assert_matches, assert_same_bits, expected
+
+INT8 = np.dtype(np.int8)
+
+
+def held(cache):
+    """What a cache's first len(cache) slots stand for, exact: keys as they are rotated, values."""
+    with np.errstate(all="ignore"):  # slots that nobody has written to
+        rows = cache._content.slots.rows.part(np.s_[:, :, : len(cache)])
+        key, value, key_scales, value_scales = (array.astype(np.float64) for array in rows.arrays)
+        return key * key_scales[..., None], value * value_scales[..., None]
+
+
+def keys_with_offset(seed, *shape):
+    """Channels with an offset that all tokens share, and a few large rows."""
+    keys = normal(seed, *shape) + 20 * normal(seed + 1, 1, shape[1], 1, shape[3])
+    keys[:, :, ::7] *= 50
+    return keys
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_what_is_stored_is_attended_to(options, kind, target):
+    cache = regard.KVCache(2, 2, 8, 5, dtype="int8")
+    for step, new in enumerate((17, 1, 12)):
+        cache.append(keys_with_offset(step, 2, 2, new, 8), normal(step, 2, 2, new, 5))
+    query = normal(1, 2, 6, 4, 8).astype(kind)
+    given = {"is_causal": True, "query_offset": 26} | options
+    given = {name: value for name, value in given.items() if name[:6] not in ("return", "thread")}
+    key, value = (array.astype(kind) for array in held(cache))
+    want = expected(meeting(query), key, value, given.pop("mask", None), **given)
+    outputs = {"return_weights": True, "return_lse": True}
+    output, weights, lse = got = cache.attend(query, **options | outputs)
+    assert_matches(want, output=output, weights=weights, lse=lse)
+    for threads in (1, 2):
+        assert_same_bits(cache.attend(query, **options | outputs | {"threads": threads}), got)
+
+
+def test_bits_do_not_depend_on_how_queries_come(dtype, target):
+    """Many rows at once or one by one, in pages or not, on any number of threads."""
+    plain, paged = (
+        regard.KVCache(2, 2, 40, 24, dtype="int8", page_size=page_size) for page_size in (None, 48)
+    )
+    key, value = keys_with_offset(0, 2, 2, 1500, 40), normal(0, 2, 2, 1500, 24)
+    for cache in (plain, paged):
+        cache.append(key, value, [1500, 900])
+        cache.append(keys_with_offset(1, 2, 2, 200, 40), normal(1, 2, 2, 200, 24), [200, 70])
+    query, offsets = normal(2, 2, 8, 70, 40, dtype=dtype), np.array([1700, 970]) - 70
+    keys, values = held(plain)
+    assert np.array_equal(keys[0, :, :1500], in_8_bits(rotated(key[0].astype(np.float32))))
+    assert np.array_equal(values[1, :, :900], in_8_bits(value[1, :, :900].astype(np.float32)))
+    want = plain.attend(query)
+    for cache in (plain, paged):
+        for threads in (1, 2):
+            assert_same_bits(cache.attend(query, threads=threads), want)
+            for start, stop in ((0, 1), (3, 5), (20, 28), (69, 70)):
+                some = cache.attend(
+                    query[:, :, start:stop], query_offset=offsets + start, threads=threads
+                )
+                assert_same_bits(some, want[:, :, start:stop])
+
+
+@pytest.mark.parametrize("power", [-90, -60, 60, 80, 100, 114])
+def test_large_keys_and_small_queries(power, target):
+    """And the other way round; scores are ordinary."""
+    cache = regard.KVCache(1, 1, 64, dtype="int8")
+    key, value = normal(0, 2, 1, 1, 50, 64, dtype=np.float32)
+    cache.append(key * np.float32(2.0**power), value)
+    query = normal(1, 1, 1, 30, 64, dtype=np.float32) * np.float32(2.0**-power)
+    want = cache.attend(query, is_causal=False, return_lse=True)
+    for i in range(30):
+        one = cache.attend(query[:, :, i : i + 1], is_causal=False, return_lse=True)
+        assert_same_bits(one, (want[0][:, :, i : i + 1], want[1][:, :, i : i + 1]))
+    exact = expected(meeting(query), *(array.astype(np.float32) for array in held(cache)))
+    assert_matches(exact, output=want[0], lse=want[1])
+
+
+def test_short_queries_are_rounded_once(half, target):
+    """The result has the query's type; arithmetic is float32."""
+    cache = regard.KVCache(2, 2, 8, 5, dtype="int8")
+    cache.append(*tokens(0, 2, 50))
+    query = normal(1, 2, 6, 4, 8).astype(half)
+    want, lse = cache.attend(query.astype(np.float32), return_lse=True)
+    assert_same_bits(cache.attend(query, return_lse=True), (want.astype(half), lse))
+
+
+@pytest.mark.parametrize("sizes", [{"window": 5, "sink_tokens": 2}, {"window": 30}])
+def test_windows_and_types(sizes, half, target):
+    cache, model = regard.KVCache(2, 2, 8, 5, dtype=INT8, **sizes), Model(2, 2, 8, 5, INT8, **sizes)
+    for step, new in enumerate((7, 1, 1, 9, 3, 1, 1, 1, 14, 1)):
+        key, value = tokens(step, 2, new)
+        cache.append(key, value, [new, new // 2])
+        model.append(key, value, [new, new // 2])
+        for kind in (np.float32, np.float64):
+            assert_answers(cache, model, normal(step, 2, 4, 1, 8, dtype=kind))
+        query = normal(step, 2, 4, 1, 8).astype(half)
+        wide = cache.attend(query.astype(np.float32))
+        assert_same_bits(cache.attend(query), wide.astype(half))
+
+
+@pytest.mark.parametrize("given", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("page_size", [None, 16])
+def test_rounding(given, page_size, target):
+    """To the nearest of 255 steps a row, half to even, of keys rotated."""
+    key = keys_with_offset(0, 1, 2, 30, 8).astype(given)
+    value = normal(1, 1, 2, 30, 5).astype(given)
+    value[0, 0, 3], value[0, 1, 4] = [127, 0.5, 1.5, 2.5, -2.5], 0
+    cache = regard.KVCache(1, 2, 8, 5, dtype="int8", page_size=page_size)
+    cache.append(key[:, :, :20], value[:, :, :20])
+    cache.append(key[:, :, 20:], value[:, :, 20:])
+    key, value = key.astype(np.float32), value.astype(np.float32)
+    content = cache._content
+    if page_size:
+        parts = content.state.rows.part(content.state.pages[0]).arrays
+        parts = [np.moveaxis(part, 1, 0).reshape(2, -1, *part.shape[3:])[:, :30] for part in parts]
+    else:
+        parts = content.slots.rows.part(np.s_[0, :, :30]).arrays
+    for rows, stored, scales in zip((rotated(key[0]), value[0]), parts[:2], parts[2:], strict=True):
+        assert stored.dtype == INT8
+        assert abs(stored.astype(int)).max() == 127
+        exact = stored * scales[..., None].astype(np.float64)
+        assert np.array_equal(exact, in_8_bits(rows))
+        assert (abs(exact - rows) <= scales[..., None] * (0.5 + 127 * 2.0**-23)).all()
+    assert parts[1][0, 3].tolist() == [127, 0, 2, 2, -2]
+    assert not parts[1][1, 4].any()
+    assert (parts[3] > 0).all()
+
+
+@pytest.mark.parametrize("number", [0.0, 1e-45, 1e-40, 1e-37, 1.5e-36, 3.4e38, -0.0])
+def test_numbers_at_the_ends(number):
+    """A row of zeros, rows below any scale that is precise, and the largest."""
+    cache = regard.KVCache(1, 1, 4, dtype="int8")
+    rows = np.full((1, 1, 4), number)
+    cache.append(rows, rows)
+    output = cache.attend(np.zeros((1, 1, 4), np.float32), is_causal=False)
+    least = float(np.finfo(np.float32).smallest_normal)
+    assert abs(output - number).max() <= max(abs(number) * 2.0**-22, least / 2)
+
+
+ROOMS = [{}, {"page_size": 16}, {"window": 9, "sink_tokens": 1}, {"path": "cache"}]
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: next(iter(room), "memory"))
+@pytest.mark.parametrize("dims", [(8, 5), (40, 40), (7, 7)])
+def test_a_text_is_stored_alike_however_it_comes(room, dims, tmp_path, target):
+    """At once, token by token, in parts, and behind what has been taken back."""
+    head_dim, value_dim = dims
+    key, value = keys_with_offset(0, 1, 2, 70, head_dim), normal(1, 1, 2, 70, value_dim)
+    query = normal(2, 1, 4, 1, head_dim)
+    found = []
+    for number, parts in enumerate(([70], [1] * 70, [3, 30, 1, 36])):
+        own = room | ({"path": tmp_path / str(number)} if "path" in room else {})
+        cache = regard.KVCache(1, 2, head_dim, value_dim, dtype="int8", **own)
+        for undone in (5, 1):
+            cache.append(normal(3, 1, 2, undone, head_dim), normal(4, 1, 2, undone, value_dim))
+            cache.truncate(0)
+        for stop, new in zip(np.cumsum(parts), parts, strict=True):
+            cache.append(key[:, :, stop - new : stop], value[:, :, stop - new : stop])
+        content = cache._content
+        if "page_size" in room:
+            stored = content.state.rows.part(content.state.pages[0])
+        else:
+            # Where in a ring a token lies depends on how large the ring has been.
+            runs = content.geometry.runs(content.room, 70 - 9 if "window" in room else 0, 70)
+            slots = [at for _, slot, n in runs for at in range(slot, slot + n)]
+            stored = content.slots.rows.part(np.s_[:, :, slots])
+        found.append(stored.arrays)
+        if "window" not in room:
+            found[-1] += (cache.attend(query),)
+    for other in found[1:]:
+        assert_same_bits(other, found[0])
+
+
+def test_a_row_does_not_depend_on_others(target):
+    """The bits of an entry alone, whatever its neighbours, however it lies in memory."""
+    key, value = keys_with_offset(0, 3, 2, 30, 8), normal(1, 3, 2, 30, 5)
+    both = regard.KVCache(3, 2, 8, 5, dtype="int8")
+    both.append(np.asfortranarray(key), np.asfortranarray(value), lengths=[30, 11, 0])
+    query = normal(2, 3, 4, 1, 8)
+    got = both.attend(query, return_lse=True)
+    for b, length in enumerate([30, 11, 0]):
+        alone = regard.KVCache(1, 2, 8, 5, dtype="int8")
+        alone.append(key[b, :, :length], value[b, :, :length])
+        want = alone.attend(query[b], return_lse=True)
+        assert_same_bits(tuple(part[b] for part in got), want)
+
+
+def test_size():
+    """A quarter of float32, and what a scale a row costs: 8 of 256 bytes at head_dim 128."""
+    cache = regard.KVCache(2, 4, 128, dtype="int8", capacity=100)
+    assert cache.nbytes == 2 * 4 * 100 * (128 + 128 + 4 + 4)
+    assert "dtype=int8" in repr(cache)
+
+
+def test_files_say_what_they_hold(tmp_path):
+    for dtype in ("float16", "int8"):
+        path = tmp_path / dtype
+        with regard.KVCache(2, 2, 7, 5, path=path, dtype=dtype, capacity=3) as cache:
+            cache.append(normal(0, 2, 2, 3, 7), normal(1, 2, 2, 3, 5))
+            query = normal(2, 2, 2, 1, 7)
+            want = cache.attend(query)
+        magic, version, _, name = struct.unpack_from("<8sII16s", path.read_bytes())
+        assert (magic, version, name.rstrip(b"\0")) == (b"regardKV", 2, dtype.encode())
+        with regard.KVCache.open(path, "r") as cache:
+            assert_same_bits(cache.attend(query), want)
+            fork = cache.fork()
+        assert_same_bits(fork.attend(query), want)

@@ -1,0 +1,297 @@
+"""A cache in pages has the bits of a plain one, shares what it can, and copies nothing to grow."""
+
+import gc
+import re
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_cache import CHUNKS, OPTIONS
+
+import regard
+from cache_model import Model, assert_answers, normal, taken, tokens
+from reference import assert_same_bits
+from regard._cache.memory_pool import huge_page
+
+
+def pair(batch=2, dtype=np.float32, page_size=16, **options):
+    return (
+        regard.KVCache(batch, 2, 8, 5, dtype=dtype, **options),
+        regard.KVCache(batch, 2, 8, 5, dtype=dtype, page_size=page_size, **options),
+    )
+
+
+@pytest.fixture(params=["float32", "float64", "float16", "int8"])
+def stored(request):
+    return np.dtype(request.param)
+
+
+def query_type(stored):
+    return np.dtype(np.float32) if stored == np.int8 else stored
+
+
+@pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
+@pytest.mark.parametrize("page_size", [16, 48])
+def test_any_chunks_have_the_bits_of_a_plain_cache(chunks, page_size, stored, target):
+    key, value = tokens(0, 2, 40)
+    query = normal(1, 2, 6, 40, 8).astype(query_type(stored))
+    caches = pair(dtype=stored, page_size=page_size)
+    for start, stop in zip(np.cumsum((0, *chunks)), np.cumsum(chunks), strict=False):
+        for cache in caches:
+            cache.append(key[:, :, start:stop], value[:, :, start:stop])
+        plain, paged = (c.attend(query[:, :, start:stop], return_lse=True) for c in caches)
+        assert_same_bits(paged, plain)
+    assert caches[1].lengths.tolist() == [40, 40]
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_every_option_has_the_bits_of_a_plain_cache(options, stored, target):
+    caches = pair(dtype=stored)
+    for cache in caches:
+        cache.append(*tokens(0, 2, 30))
+    query = normal(1, 2, 6, 4, 8).astype(query_type(stored))
+    plain, paged = (cache.attend(query, **options) for cache in caches)
+    assert_same_bits(paged, plain)
+    for threads in (1, 2, 3):
+        assert_same_bits(caches[1].attend(query, **options | {"threads": threads}), plain)
+
+
+def test_long_ragged_entries(stored, target):
+    """Enough keys for several tasks of one head, pages in no order."""
+    caches = pair(batch=3, dtype=stored)
+    for step, lengths in enumerate([[700, 3, 0], [20, 900, 16], [0, 33, 1], [500, 0, 1300]]):
+        for cache in caches:
+            cache.append(*tokens(step, 3, max(lengths)), lengths=lengths)
+            cache.reorder([1, 2, 0])
+            cache.truncate(np.maximum(cache.lengths - 5, 0))
+    for q_len in (1, 3, 40):
+        query = normal(q_len, 3, 4, q_len, 8).astype(query_type(stored))
+        want = caches[0].attend(query, return_lse=True)
+        for threads in (1, 2):
+            assert_same_bits(caches[1].attend(query, return_lse=True, threads=threads), want)
+
+
+def test_growth_moves_nothing():
+    cache = regard.KVCache(1, 1, 4, page_size=16)
+    one = np.ones((1, 1, 4))
+    cache.append(one, one)
+    rows, page = cache._content.state.pool.rows, cache._content.state.pool.page_bytes
+    for length in range(2, 2000):
+        cache.append(one, one)
+        table = cache._content.state.table.nbytes
+        assert cache.nbytes == -(-length // 16) * page + table
+    assert cache._content.state.pool.rows is rows
+    assert table <= 4 * 2 * 2000 / 16
+
+
+def test_where_address_space_is_not_free_pools_double(monkeypatch):
+    monkeypatch.setattr("regard._cache.memory_pool.free_address_space", lambda: 0)
+    cache, model = regard.KVCache(2, 2, 8, 5, page_size=16), Model(2, 2, 8, 5, np.dtype("f4"))
+    seen = []
+    for step in range(120):
+        cache.append(*tokens(step, 2, 3))
+        model.append(*tokens(step, 2, 3))
+        seen.append(len(cache._content.state.pool.rows.key))
+        if step == 60:
+            fork, same = cache.fork(), model.fork()
+    assert len(set(seen)) <= 6
+    assert max(seen) <= 4 * 360 / 16
+    query = normal(0, 2, 4, 1, 8, dtype=np.float32)
+    assert_answers(cache, model, query)
+    assert_answers(fork, same, query)
+
+
+def test_where_others_have_taken_the_address_space_pools_double(monkeypatch):
+    """Each reserves 64 TiB of the 128 that a process has on x86-64 and of the 256 on AArch64."""
+    monkeypatch.setattr("regard._cache.memory_pool.free_address_space", lambda: 2**46)
+    caches = [regard.KVCache(1, 2, 64, page_size=1024) for _ in range(5)]
+    models = [Model(1, 2, 64, 64, np.dtype("f4")) for _ in caches]
+    for step in range(6):
+        for number, each in enumerate((*caches, *models)):
+            new = tokens(10 * step + number % 5, 1, 500, head_dim=64, value_dim=64)
+            each.append(*new)
+    for cache, model in zip(caches, models, strict=True):
+        assert_answers(cache, model, normal(0, 1, 4, 1, 64, dtype=np.float32))
+    assert len(caches[-1]._content.state.pool.rows.key) <= 2 * 3
+
+
+def test_a_limit_on_address_space(output_of):
+    script = """
+    import resource
+    import numpy as np
+    import regard
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+    caches = [regard.KVCache(1, 2, 64, page_size=16) for _ in range(100)]
+    for cache in caches:
+        cache.append(*np.ones((2, 2, 100, 64), np.float32))
+    try:
+        one = np.broadcast_to(np.float32(1), (2, 10**8, 64))
+        caches[0].append(one, one)
+    except MemoryError as error:
+        print(error)
+    caches[0].append(*np.ones((2, 2, 100, 64), np.float32))
+    print(len(caches[0]), caches[0].attend(np.ones((2, 1, 64), np.float32)).sum())
+    """
+    lines = output_of(script).splitlines()
+    assert lines[0].startswith("no memory for")
+    assert lines[1:] == ["200 128.0"]
+
+
+@pytest.mark.parametrize("caches", [1, 2, 9])
+def test_what_is_reserved_is_in_no_childs_way(caches, output_of):
+    script = f"""
+    import os, warnings
+    import numpy as np
+    import regard
+    warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
+    one, query = np.ones((2, 2, 100, 64), np.float32), np.ones((4, 1, 64), np.float32)
+    caches = [regard.KVCache(1, 2, 64, page_size=16) for _ in range({caches})]
+    for cache in caches:
+        cache.append(*one)
+    wanted = [cache.attend(query, threads=2).tobytes() for cache in caches]
+    child = os.fork()
+    if child == 0:
+        same = [cache.attend(query, threads=2).tobytes() for cache in caches] == wanted
+        for cache in caches:
+            cache.append(*one)
+        grown = all(len(cache) == 200 and (cache.attend(query) == 1).all() for cache in caches)
+        os._exit(0 if same and grown else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    print([len(cache) for cache in caches] == [100] * {caches})
+    """
+    assert output_of(script) == "True"
+
+
+def test_a_prompt_is_shared_by_its_forks():
+    """Full pages for good; the last one until somebody writes to it."""
+    prompt = regard.KVCache(1, 2, 8, 5, page_size=16)
+    prompt.append(*tokens(0, 1, 100))  # six pages and four tokens
+    pool = prompt._content.state.pool
+    forks = [prompt.fork() for _ in range(8)]
+    assert taken(pool) == 7
+    for number, fork in enumerate(forks):
+        fork.append(*tokens(number, 1, 1))
+        assert taken(pool) == 8 + number
+    prompt.append(*tokens(9, 1, 1))  # nobody else has its last page any more
+    assert taken(pool) == 15
+    first = prompt._content.state.pages[0, :6]
+    assert all(np.array_equal(fork._content.state.pages[0, :6], first) for fork in forks)
+    del forks, fork
+    gc.collect()
+    assert taken(pool) == 7
+
+
+def test_beams_share_pages():
+    cache = regard.KVCache(1, 2, 8, 5, page_size=16)
+    cache.append(*tokens(0, 1, 64))
+    pool = cache._content.state.pool
+    cache.reorder([0] * 5)
+    assert (cache.lengths.tolist(), taken(pool)) == ([64] * 5, 4)
+    cache.append(*tokens(1, 5, 1))
+    assert taken(pool) == 9
+    cache.reorder([3, 3, 3, 3, 1])
+    assert taken(pool) == 6
+    cache.append(*tokens(2, 5, 1))  # the last of the four keeps the page
+    assert taken(pool) == 9
+
+
+def test_pages_are_given_back_and_used_again():
+    cache = regard.KVCache(2, 2, 8, 5, page_size=16)
+    cache.append(*tokens(0, 2, 100))
+    pool, most = cache._content.state.pool, cache.nbytes
+    for step in range(20):
+        cache.truncate([step, 3 * step])
+        assert taken(pool) == -(-step // 16) + -(-3 * step // 16)
+        cache.append(*tokens(step, 2, 40))
+    assert cache.nbytes == most
+    cache.truncate(0)
+    assert taken(pool) == 0
+    fork = cache.fork()
+    fork.append(*tokens(0, 2, 17))
+    cache.close()
+    assert taken(pool) == 4
+    fork.close()
+    assert taken(pool) == 0
+
+
+def test_an_append_that_is_interrupted_takes_no_page(monkeypatch):
+    cache, model = regard.KVCache(2, 2, 8, 5, page_size=16), Model(2, 2, 8, 5, np.dtype("f4"))
+    cache.append(*tokens(0, 2, 20))
+    model.append(*tokens(0, 2, 20))
+    fork, before = cache.fork(), taken(cache._content.state.pool)
+    with monkeypatch.context() as patch:
+        patch.setattr("regard._cache.paged.write", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            cache.append(*tokens(1, 2, 50))
+    assert taken(cache._content.state.pool) == before + 2  # its own copies of the last pages
+    for each in (cache, fork):
+        assert_answers(each, model, normal(0, 2, 4, 1, 8, dtype=np.float32))
+
+
+def test_forks_in_several_threads():
+    prompt = regard.KVCache(1, 2, 8, 5, page_size=16, dtype=np.float64)
+    prompt.append(*tokens(0, 1, 50))
+    models, forks = [], [prompt.fork() for _ in range(4)]
+    for number in range(4):
+        models.append(Model(1, 2, 8, 5, np.dtype(np.float64)))
+        models[-1].append(*tokens(0, 1, 50))
+        for step in range(60):
+            models[-1].append(*tokens(100 * number + step, 1, 1 + step % 20))
+
+    def go(number):
+        for step in range(60):
+            forks[number].append(*tokens(100 * number + step, 1, 1 + step % 20))
+            forks[number].fork().truncate(20)
+
+    threads = [threading.Thread(target=go, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for fork, model in zip(forks, models, strict=True):
+        assert_answers(fork, model, normal(0, 1, 4, 1, 8))
+
+
+def test_what_a_cache_says_of_itself():
+    cache = regard.KVCache(1, 2, 8, 5, page_size=32, capacity=40)
+    assert "page_size=32, lengths=[0]" in repr(cache)
+    assert cache.nbytes == 0
+    with pytest.raises(ValueError, match="capacity 40"):
+        cache.append(*tokens(0, 1, 41))
+    cache.append(*tokens(0, 1, 40))
+    assert cache.nbytes == 2 * 32 * 2 * 13 * 4 + 2 * 4
+
+
+def test_a_large_pool_lies_in_huge_pages():
+    support = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not support.exists() or huge_page() > 4 << 20:
+        pytest.skip("this system has no huge pages, or too large ones")
+    cache = regard.KVCache(1, 2, 64, page_size=256)
+    cache.append(*tokens(0, 1, 256, head_dim=64, value_dim=64))
+    assert not has_huge_pages(cache)
+    for step in range(4 * huge_page() // cache._content.state.pool.rows.key[0].nbytes):
+        cache.append(*tokens(step, 1, 256, head_dim=64, value_dim=64))
+    assert has_huge_pages(cache)
+
+
+def has_huge_pages(cache):
+    """Whether the system was asked for them, by the flags of the mappings of a cache's pool."""
+    wanted = [array.ctypes.data for array in cache._content.state.pool.rows.arrays]
+    asked, inside = [], False
+    for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            begin, end = (int(number, 16) for number in found.groups())
+            inside = any(begin <= address < end for address in wanted)
+        elif inside and line.startswith("VmFlags:"):
+            asked.append("hg" in line.split())
+    assert asked
+    return all(asked)
+
+
+def test_pages_are_used_again_in_order():
+    cache = regard.KVCache(1, 2, 8, 5, page_size=16)
+    cache.append(*tokens(0, 1, 160))
+    cache.truncate(16)
+    cache.append(*tokens(1, 1, 160))
+    assert cache._content.state.pages.tolist() == [list(range(11))]

@@ -1,0 +1,95 @@
+"""What the house rules say about the source, where a test can see it."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import regard
+
+ROOT = Path(__file__).parent.parent.parent
+CPP = ROOT / "cpp"
+
+# Each room knows only the next; all know the plain data of problem/.
+ROOMS = {
+    "simd": {"simd"},
+    "kernels": {"kernels", "simd"},
+    "dispatch": {"dispatch", "kernels"},
+    "bindings": {"bindings", "dispatch"},
+}
+KERNEL_HEADERS = {"cstddef", "cstdint", "utility", "immintrin.h", "arm_neon.h"}
+
+
+def sources(room):
+    files = [path for path in (CPP / room).rglob("*") if path.suffix in (".hpp", ".cpp", ".inc")]
+    assert files
+    return files
+
+
+def includes(path):
+    return re.findall(r'^#include ([<"])([^>"]+)[>"]', path.read_text(encoding="utf-8"), re.M)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_include_only_what_they_may_know(room):
+    for path in sources(room):
+        for bracket, name in includes(path):
+            if bracket == "<":
+                continue
+            included = (path.parent / name).resolve()
+            if included.parent == CPP / "problem" and room != "simd":
+                continue
+            assert included.relative_to(CPP).parts[0] in ROOMS[room], f"{path} includes {name}"
+
+
+def test_pybind11_stays_in_the_bindings():
+    for room in ("simd", "kernels", "dispatch"):
+        for path in sources(room):
+            assert "pybind11" not in path.read_text(encoding="utf-8"), path
+
+
+@pytest.mark.parametrize("room", ["simd", "kernels"])
+def test_kernels_use_no_library(room):
+    for path in sources(room):
+        names = {name for bracket, name in includes(path) if bracket == "<"}
+        assert names <= KERNEL_HEADERS, path
+        code = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
+        for word in (r"\bnew ", "malloc", r"\bthrow ", "omp", "std::vector", "std::thread"):
+            assert not re.search(word, code), (path, word)
+
+
+def test_every_listed_target_has_its_file_and_no_file_is_unlisted():
+    listed = re.findall(
+        r"^REGARD_TARGET\((\w+),",
+        (CPP / "dispatch/targets.inc").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert {path.stem for path in (CPP / "kernels/targets").glob("*.cpp")} == set(listed)
+    assert listed[-1] == "baseline"
+    assert {row["name"] for row in regard.show_config(mode="dicts")["targets"]} <= set(listed)
+
+
+def test_the_version_is_that_of_the_project():
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        assert tomllib.load(file)["project"]["version"] == regard.__version__
+    assert f"## {regard.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_no_flag_gives_up_ieee_arithmetic():
+    text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    for flag in ("-ffast-math", "-Ofast", "-funsafe-math", "-ffinite-math", "-march=native"):
+        assert flag not in text
+
+
+def test_the_readmes_examples_run():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.DOTALL)
+    assert len(blocks) >= 3
+    namespace = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), namespace)
+    assert namespace["output"].shape == (1, 8, 100, 64)
+    assert namespace["weights"].shape == (8, 100, 100)
+    assert namespace["lse"].shape == (1, 8, 100)
+    assert namespace["context"].shape == (6, 2)

@@ -1,0 +1,52 @@
+"""Every example runs and prints the numbers that it is about."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parent.parent.parent / "examples"
+PRINTED = {
+    "context_vector.py": ["work  0.1885", "[0.2413 0.2311]", "head_dim 256:"],
+    "causal_mask.py": ["[0.0884 0.4204 0.049  0.4422]", "scores 3.5492, scaled 0.4437"],
+    "positional_encoding.py": [
+        "[1.2135 0.1086 0.6306 1.2713 0.6319 1.1393 0.2941 1.3664]",
+        "[0.0018 0.9978 0.0004]",
+        "without positions 0.0000",
+    ],
+    "shared_prefix.py": [
+        "equal up to rounding: True",
+        "memory          34.1 MB         2.6 MB   13.0 times less",
+        "prompt shared",
+    ],
+    "trainable_weights.py": [
+        "[0.3061 0.821 ]",
+        "[1.4035 1.0391]",
+        "[-0.0739  0.0713]",
+        "the same bits: True",
+    ],
+}
+
+
+WITH_MODELS = {"generate.py", "similar.py", "transcribe.py"}  # In tests/models.
+
+
+def test_every_example_is_here():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTED) | WITH_MODELS
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_example(name, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    for text in PRINTED[name]:
+        assert text in done.stdout
