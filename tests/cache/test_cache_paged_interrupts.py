@@ -97,7 +97,7 @@ def test_a_failing_fork_gives_back_what_it_has_taken_and_no_more(path, monkeypat
     for cache, model in (make(path), make(None)):
         append(0, 40, (cache, model))
         before = taken(cache._content.state.pool)
-        for step in ("_page_table.MemoryTable.__init__", "_pool.Pool.share"):
+        for step in ("page_table.MemoryTable.__init__", "_pool.Pool.share"):
             with monkeypatch.context() as patch:
                 patch.setattr(f"regard._cache.{step}", lambda *_: 1 / 0)
                 with pytest.raises(ZeroDivisionError):
@@ -140,7 +140,7 @@ def test_closing_without_memory_for_the_forks_changes_nothing(path, monkeypatch)
     append(0, 40, (cache, model))
     forks = [(cache.fork(), model.fork()) for _ in range(3)]
     append(1, 3, *forks)
-    for step in ("_pool.Pool.take", "_rows.Rows.put", "_pool.Pool.share"):
+    for step in ("pool.Pool.take", "rows.Rows.put", "_pool.Pool.share"):
         with monkeypatch.context() as patch:
             patch.setattr(f"regard._cache.{step}", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):

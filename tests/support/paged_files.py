@@ -35,10 +35,10 @@ class Death(BaseException):
     pass
 
 
-STEPS = ["_rows.Rows.put", "_rows.Rows.put_at", "_file_pool.FilePool._put"]
-STEPS += ["_file_table.FileTable.commit", "_pool.Pool.give_back", "_file_pool.FilePool._extend"]
-STEPS += ["_pool.Pool.take", "_pool.Pool.share", "_page_state.PageState.with_lengths"]
-STEPS += ["_page_state.PageState.with_table"]
+STEPS = ["rows.Rows.put", "rows.Rows.put_at", "file_pool.FilePool._put"]
+STEPS += ["file_table.FileTable.commit", "_pool.Pool.give_back", "_file_pool.FilePool._extend"]
+STEPS += ["pool.Pool.take", "_pool.Pool.share", "_page_state.PageState.with_lengths"]
+STEPS += ["page_state.PageState.with_table"]
 
 
 def watched(monkeypatch, look):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from regard._cache import call
+from regard._cache import window as ring_window
 from regard._cache.paged import PagedContent
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def attend(
 ) -> Any:
     """Attend with the queries of the last positions, or of those that an offset says."""
     if not isinstance(content, PagedContent) and content.geometry.window is not None:
-        return window.attend(
+        return ring_window.attend(
             content, query, mask, query_offset=query_offset, window=window, **options
         )
     return call.attention(query, _whole(content, query, mask, query_offset, window), **options)
@@ -45,7 +46,7 @@ def plans(
 ) -> list[tuple[call.Part, Any]]:
     """Return what is attended to, and how: several parts where they are joined."""
     if not isinstance(content, PagedContent) and content.geometry.window is not None:
-        parts = window.parts(content, query, mask, query_offset, window, is_causal=is_causal)
+        parts = ring_window.parts(content, query, mask, query_offset, window, is_causal=is_causal)
     else:
         parts = [_whole(content, query, mask, query_offset, window)]
     return [
