@@ -48,14 +48,15 @@ struct AttentionProblem {
   Operand value_scales;
   // Where page_rows is not 0, keys, values and scales lie in pages of so many rows: row r of a batch entry
   // is row r % page_rows of page pages[entry][r / page_rows].
-  Operand pages;
+  const std::int32_t* pages;
+  std::int64_t pages_stride;  // from one batch entry's pages to the next
   std::int64_t page_rows;
   Operand mask;          // rows are queries, columns are keys; its heads are the query's; data may be null
   Operand output;
   Operand weights;       // data is null where the caller does not want them
   Operand lse;           // one element a row; data is null where the caller does not want it
-  Operand query_offset;  // one int64 a batch entry
-  Operand key_lengths;   // one int64 a batch entry; data is null where all have kv_len keys
+  PerEntry query_offset;
+  PerEntry key_lengths;  // data is null where all have kv_len keys
 };
 
 constexpr std::int64_t kMostInt8Dim = 1024;  // head_dim, where precision is int8

@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include "../dispatch/attention.hpp"
-#include "../dispatch/attention_int8.hpp"
+#include "../dispatch/attention/plan.hpp"
+#include "../dispatch/attention/int8.hpp"
 #include "testing.hpp"
 
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "../dispatch/attention.hpp"
+#include "../dispatch/attention/plan.hpp"
 #include "testing.hpp"
 
 namespace {
