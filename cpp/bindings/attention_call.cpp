@@ -79,13 +79,13 @@ void AttentionCall::set_mask() {
   const auto stride = [&](int from_end) -> py::ssize_t {
     return mask.axes() >= from_end && mask.size(from_end) != 1 ? mask.stride(from_end) : 0;
   };
-  problem.mask.data = mask.data;
-  problem.mask.element = mask.element;
-  problem.mask.column_stride = stride(1);
-  problem.mask.row_stride = stride(layout.rows_axis);
-  problem.mask.head_stride = stride(layout.heads_axis);
-  problem.mask.batch_strides =
-      batch_strides_of(mask, std::min(mask.axes(), 3), problem.batch, memory);
+  Operand& operand = mask.element == Element::boolean ? problem.mask : problem.bias;
+  operand.data = mask.data;
+  operand.element = mask.element;
+  operand.column_stride = stride(1);
+  operand.row_stride = stride(layout.rows_axis);
+  operand.head_stride = stride(layout.heads_axis);
+  operand.batch_strides = batch_strides_of(mask, std::min(mask.axes(), 3), problem.batch, memory);
 }
 
 void AttentionCall::set_query(const Shape& batch) {

@@ -203,7 +203,7 @@ void set_options(AttentionProblem& problem, const Options& options, const Shape&
     problem.key_lengths = per_entry("key_lengths", *options.key_lengths, problem, batch, entries, 0,
                                     problem.kv_len, memory);
   if (options.alibi_slopes)
-    problem.alibi_slopes = per_head("alibi_slopes", *options.alibi_slopes, problem.heads);
+    problem.alibi_slopes = {per_head("alibi_slopes", *options.alibi_slopes, problem.heads), 1, nullptr};
   if (options.sinks) problem.sinks = per_head("sinks", *options.sinks, problem.heads);
 }
 

@@ -93,6 +93,9 @@ AttentionTask AttentionTasks::at(std::int64_t index) const {
   task.value_scales = static_cast<const float*>(at(problem_.value_scales, kv_head, 0));
   task.pages = problem_.pages ? problem_.pages + entry * problem_.pages_stride : nullptr;
   task.mask = at(problem_.mask, head, first_query);
+  task.bias = at(problem_.bias, head, first_query);
+  if (problem_.alibi_slopes.data)
+    task.alibi_slopes = batch.in(problem_.alibi_slopes) + head * problem_.alibi_slopes.head_stride;
   task.output = at(problem_.output, head, first_query);
   task.weights = at(problem_.weights, head, first_query);
   task.lse = at(problem_.lse, head, first_query);
@@ -100,6 +103,9 @@ AttentionTask AttentionTasks::at(std::int64_t index) const {
   task.query_offset = batch.in(problem_.query_offset);
   task.kv_len = problem_.key_starts ? problem_.key_starts[entry + 1] - first_key : problem_.kv_len;
   if (problem_.key_lengths.data) task.kv_len = std::min(task.kv_len, batch.in(problem_.key_lengths));
+  if (problem_.left_padding.data)
+    task.key_begin = std::min(task.kv_len, batch.in(problem_.left_padding));
+  if (problem_.evicted_pages.data) task.evicted_pages = batch.in(problem_.evicted_pages);
   task.row_begin = std::min(rows, part * rows_per_part);
   task.row_end = std::min(rows, task.row_begin + rows_per_part);
   return task;
