@@ -57,8 +57,8 @@ def arguments():
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Continue a text with SmolLM2-135M.")
     parser.add_argument("prompt", nargs="?", default="Once upon a time")
-    parser.add_argument("--tokens", type=int, default=64, help="the largest number of tokens to write")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 always takes the most likely token")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens to write at most")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0: the most likely token")
     parser.add_argument("--seed", type=int, default=0, help="for temperatures above 0")
     parser.add_argument("--cache-dtype", default="float32", choices=STORED)
     parser.add_argument("--window", type=int, help="how many of the last tokens the model sees")

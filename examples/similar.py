@@ -24,7 +24,7 @@ SENTENCES = [
 
 def main():
     """Print the sentences, the most similar one first."""
-    parser = argparse.ArgumentParser(description="Rank sentences by how similar they are to a question.")
+    parser = argparse.ArgumentParser(description="Rank sentences by similarity to a question.")
     parser.add_argument("question", nargs="?", default=QUESTION)
     parser.add_argument("sentences", nargs="*", default=SENTENCES)
     asked = parser.parse_args()
