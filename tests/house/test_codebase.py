@@ -59,6 +59,14 @@ def test_kernels_use_no_library(room):
             assert not re.search(word, code), (path, word)
 
 
+def test_no_variable_belongs_to_a_thread():
+    """Its memory would be taken when a thread first reads it, and where there is none left the
+    loader ends the process."""
+    for room in ("problem", *ROOMS):
+        for path in sources(room):
+            assert "thread_local" not in path.read_text(encoding="utf-8"), path
+
+
 def test_every_listed_target_has_its_file_and_no_file_is_unlisted():
     listed = re.findall(
         r"^REGARD_TARGET\((\w+),",
