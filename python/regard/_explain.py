@@ -68,8 +68,8 @@ def explain(
     >>> x = np.zeros((8, 4096, 64), np.float32)
     >>> whole = regard.explain(x, x, x)
     >>> causal = regard.explain(x, x, x, is_causal=True)
-    >>> 0.5 < causal.flops / whole.flops < 0.53
-    True
+    >>> round(causal.flops / whole.flops, 1)
+    0.5
     """
     check_options("explain", options, ExplainOptions.__annotations__.keys())
     if (query_starts is None) != (key_starts is None):
