@@ -1,0 +1,87 @@
+"""Keywords of other libraries: the TypeError that names regard's own."""
+
+import inspect
+
+import pytest
+
+import regard
+from regard._translations import refuse_keywords, translates_keywords
+
+ATTENTION = [*inspect.signature(regard.scaled_dot_product_attention).parameters, "left_padding"]
+RAGGED = [*ATTENTION, "query_starts", "key_starts"]
+ADVICE = [
+    # PyTorch
+    ("attn_mask", ATTENTION, "pass mask="),
+    ("attn_mask", ["query", "mask", "cache"], "True hides"),
+    ("dropout_p", ATTENTION, "inference only"),
+    ("enable_gqa", ATTENTION, "leave it out: query heads share"),
+    ("need_weights", ATTENTION, "pass return_weights="),
+    ("key_padding_mask", ATTENTION, "pass mask=~key_padding_mask[:, None, None, :]"),
+    ("dim", ["x", "axis", "out", "threads"], "pass axis="),
+    ("dim", ATTENTION, "the softmax runs over the keys"),
+    ("input", ["x", "axis", "out", "threads"], "pass x="),
+    ("other", ["a", "b", "out", "threads"], "pass b="),
+    # FlashAttention and FlashInfer
+    ("q", ATTENTION, "pass query="),
+    ("k", ATTENTION, "pass key="),
+    ("v", ATTENTION, "pass value="),
+    ("causal", ATTENTION, 'pass is_causal=True, and query_offset="end"'),
+    ("softmax_scale", ATTENTION, "pass scale="),
+    ("sm_scale", ATTENTION, "pass scale="),
+    ("window_size", ATTENTION, "pass window=(left, right), with None for FlashAttention's -1"),
+    ("cu_seqlens_q", ATTENTION, "call scaled_dot_product_attention_ragged"),
+    ("cu_seqlens_q", RAGGED, "pass query_starts="),
+    ("cu_seqlens_k", RAGGED, "pass key_starts="),
+    ("cache_leftpad", ATTENTION, "pass left_padding="),
+    ("logits_soft_cap", ATTENTION, "pass softcap="),
+    # JAX
+    ("bias", ATTENTION, "pass mask=, which is added to the scores"),
+    ("is_training", ATTENTION, "inference only"),
+    ("key_value_seq_lengths", ATTENTION, "pass key_lengths="),
+    ("query_seq_lengths", ATTENTION, "leave it out"),
+    ("local_window_size", ATTENTION, "pass window=(left, right)"),
+    ("implementation", ATTENTION, "regard.explain"),
+    ("return_residual", ATTENTION, "pass return_lse="),
+    # Hugging Face and Keras
+    ("attention_mask", ATTENTION, "attention_mask.astype(bool)[:, None, None, :]"),
+    ("output_attentions", ATTENTION, "pass return_weights="),
+    ("s_aux", ATTENTION, "pass sinks="),
+    ("sliding_window", ATTENTION, "pass window=(n - 1, 0)"),
+    ("return_attention_scores", ATTENTION, "pass return_weights="),
+    # slips
+    ("is_casual", ATTENTION, "did you mean is_causal=?"),
+    ("windows", ATTENTION, "did you mean window=?"),
+    ("zzz", ["a", "b"], "its arguments are a, b"),
+]
+
+
+@pytest.mark.parametrize(("name", "known", "advice"), ADVICE)
+def test_advice(name, known, advice):
+    with pytest.raises(TypeError) as raised:
+        refuse_keywords("call", [name], known)
+    message = str(raised.value)
+    assert message.startswith(f"call() has no argument {name}: ")
+    assert advice in message
+
+
+def test_every_unknown_keyword_is_named():
+    with pytest.raises(TypeError) as raised:
+        refuse_keywords("call", ["causal", "attn_mask"], ATTENTION)
+    assert "no argument attn_mask: pass mask=; no argument causal: pass is_causal" in str(
+        raised.value
+    )
+
+
+def test_a_decorated_call_keeps_its_signature_and_its_own_errors():
+    def call(mask, *, scale=None):
+        """Return both."""
+        return mask, scale
+
+    checked = translates_keywords(call)
+    assert checked(1, scale=2) == (1, 2)
+    assert inspect.signature(checked) == inspect.signature(call)
+    assert checked.__doc__ == call.__doc__
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'mask'"):
+        checked()
+    with pytest.raises(TypeError, match="no argument attn_mask: pass mask="):
+        checked(attn_mask=1)
