@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_FIRST_GLANCE, _SECOND_GLANCE = 16, 4096
+_FIRST_GLANCE, _SECOND_GLANCE, _BLOCK = 16, 1024, 65536
 _ZERO_ONE = frozenset((0.0, 1.0))
 # More heads than any common model has.
 _MANY_HEADS = 128
@@ -19,8 +19,8 @@ _has_warned = False
 def warn_if_zero_one(mask: NDArray[Any]) -> None:
     """Warn, once in a process, about a float mask that holds zeros and ones alone.
 
-    Such a mask is added to the scores and hides nothing. At most 4096 elements are read unless all
-    of these are 0 or 1 and one is 1. The warning appears to come from the caller's caller.
+    Such a mask is added to the scores and hides nothing. At most 1024 elements are read unless these
+    are zeros and ones. The warning appears to come from the caller's caller.
     """
     global _has_warned
     if _has_warned or not holds_zero_one(mask):
@@ -37,15 +37,17 @@ def warn_if_zero_one(mask: NDArray[Any]) -> None:
 def holds_zero_one(mask: NDArray[Any]) -> bool:
     """Tell whether a mask begins with zeros and ones, at least one of each, and holds only these.
 
-    A mask whose first 4096 elements are all 0, or all 1, is not taken for one of zeros and ones.
+    A mask whose first 1024 elements are all 0, or all 1, is not taken for one of zeros and ones.
     """
     if not _ZERO_ONE.issuperset(mask.flat[:_FIRST_GLANCE].tolist()):
         return False
-    if {*mask.flat[:_SECOND_GLANCE].tolist()} != _ZERO_ONE:
+    first = mask.flat[:_SECOND_GLANCE]
+    ones = first == 1
+    if not ones.any() or ones.all() or not (ones | (first == 0)).all():
         return False
-    for start in range(_SECOND_GLANCE, mask.size, _SECOND_GLANCE):
-        some = mask.flat[start : start + _SECOND_GLANCE]
-        if not ((some == 0) | (some == 1)).all():
+    for start in range(_SECOND_GLANCE, mask.size, _BLOCK):
+        block = mask.flat[start : start + _BLOCK]
+        if not ((block == 0) | (block == 1)).all():
             return False
     return True
 
