@@ -1,4 +1,4 @@
-"""Arrays that callers pass, converted to arrays that the kernels can read."""
+"""Convert the arrays that callers pass to arrays that the kernels can read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STORED_TYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def as_array(name: str, value: ArrayLike) -> NDArray[Any]:
-    """Return an array, or raise an error that names the argument."""
+    """Return an array, or raise TypeError or ValueError."""
     if value is None:
         raise TypeError(f"{name} must be an array, got None")
     if isinstance(value, np.ma.MaskedArray):
@@ -130,9 +130,30 @@ def compute_type(*dtypes: DType) -> DType:
     return np.dtype(np.float64 if np.dtype(np.float64) in dtypes else np.float32)
 
 
+def is_floating(dtype: DType) -> bool:
+    """Tell whether a dtype is one of NumPy's floating-point types or bfloat16."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
 def floating(name: str, dtype: DTypeLike) -> DType:
     """Return a floating-point dtype, or raise TypeError."""
     wanted = np.dtype(dtype)
-    if wanted.kind != "f" and wanted.name != "bfloat16":
+    if not is_floating(wanted):
         raise TypeError(f"{name} must be floating-point, got {wanted}")
     return wanted
+
+
+def single_or_double(name: str, dtype: DTypeLike) -> DType:
+    """Return the dtype float32 or float64, or raise TypeError."""
+    wanted = np.dtype(dtype)
+    if wanted not in _COMPUTE_TYPES:
+        raise TypeError(f"{name} must be float32 or float64, got {wanted}")
+    return wanted
+
+
+def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Tell whether arrays of a shape broadcast to the shape `target`."""
+    try:
+        return np.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False

@@ -19,8 +19,8 @@ _has_warned = False
 def warn_if_zero_one(mask: NDArray[Any]) -> None:
     """Warn, once in a process, about a float mask that holds zeros and ones alone.
 
-    Such a mask is added to the scores and hides nothing. At most 1024 elements are read unless these
-    are zeros and ones. The warning appears to come from the caller's caller.
+    Such a mask is added to the scores and hides nothing. At most 1024 elements are read
+    unless these are zeros and ones. The warning appears to come from the caller's caller.
     """
     global _has_warned
     if _has_warned or not holds_zero_one(mask):

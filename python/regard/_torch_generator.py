@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, TypeAlias
 import numpy as np
 
 from regard._arguments import count, flag, real_number
+from regard._arrays import single_or_double
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,7 @@ class TorchGenerator:
     """
 
     def __init__(self, seed: SupportsIndex) -> None:
-        self._seed = _seed(seed)
+        self._seed = count("seed", seed, -(2**63), 2**64 - 1)
         # RandomState(seed) is frozen to init_genrand(seed), which is PyTorch's seeding.
         state: Any = np.random.RandomState(self._seed % 2**32).get_state(legacy=False)
         self._bits = np.random.MT19937()
@@ -107,7 +108,7 @@ class TorchGenerator:
                [0.074 , 0.8665]], dtype=float32)
         """
         lengths = _shape(shape)
-        return self._unit(math.prod(lengths), _dtype(dtype)).reshape(lengths)
+        return self._unit(math.prod(lengths), single_or_double("dtype", dtype)).reshape(lengths)
 
     def randn(
         self, *shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = np.float32
@@ -147,7 +148,7 @@ class TorchGenerator:
                [-0.3696, -0.2404]], dtype=float32)
         """
         lengths = _shape(shape)
-        to = _dtype(dtype)
+        to = single_or_double("dtype", dtype)
         size = math.prod(lengths)
         if size < _BLOCK:
             values: FloatArray = np.array([self._normal() for _ in range(size)], to)
@@ -201,7 +202,7 @@ class TorchGenerator:
         >>> regard.TorchGenerator(123).uniform(-1, 1, 3).round(4)
         array([-0.4078,  0.0331, -0.4967], dtype=float32)
         """
-        to = _dtype(dtype)
+        to = single_or_double("dtype", dtype)
         lengths = _shape((shape,))
         start = _finite("low", real_number("low", low), to)
         stop = _finite("high", real_number("high", high), to)
@@ -329,25 +330,11 @@ def _split(values: Any) -> tuple[Any, Any]:
     return high, values - high
 
 
-def _seed(seed: SupportsIndex) -> int:
-    number = count("seed", seed, minimum=-(2**63))
-    if number >= 2**64:
-        raise ValueError(f"seed must be at most 2**64 - 1, got {number}")
-    return number
-
-
 def _shape(shape: tuple[Shape, ...]) -> tuple[int, ...]:
     lengths: Any = shape
     if len(shape) == 1 and isinstance(shape[0], tuple | list):
         lengths = shape[0]
     return tuple(count("shape", length) for length in lengths)
-
-
-def _dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    to = np.dtype(dtype)
-    if to not in (np.float32, np.float64):
-        raise TypeError(f"dtype must be float32 or float64, got {to}")
-    return to
 
 
 def _finite(name: str, value: float, dtype: np.dtype[Any]) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arguments import text
 from regard.checkpoints._bounded_file import BoundedFile, checked_path
 from regard.checkpoints._packages import needed
 
@@ -89,8 +90,7 @@ def load_safetensors(
     >>> folder.cleanup()
     """
     name = checked_path(path)
-    if not isinstance(prefix, str):
-        raise TypeError(f"prefix must be a str, got {type(prefix).__name__}")
+    prefix = text("prefix", prefix)
     import json  # Here, not above: it would be a tenth of the time of `import regard`.
 
     safetensors = needed("safetensors", "load_safetensors")

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
-from regard import masks
-from regard._arguments import count, flag
+from regard._arguments import count, flag, window_sides
+from regard._arrays import single_or_double
 from regard._attention import scaled_dot_product_attention
 from regard.layers._cached import attend_cached, refuse_offset
+from regard.layers._draws import draws
 from regard.layers._inputs import inputs_of
-from regard.layers._linear import draws, layer_dtype
 from regard.layers._names import read_state, write_state
 from regard.layers._projections import Projections, Sizes, draw, norm_eps
 from regard.layers._rotation import Rotation, query_positions
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
     from regard.layers._cached import Cache
-    from regard.layers._linear import FloatArray, Rng
+    from regard.layers._draws import Rng
+    from regard.layers._linear import FloatArray
 
 
 class MultiHeadAttention:
@@ -142,10 +143,8 @@ class MultiHeadAttention:
         d_value = d_key if d_value is None else count("d_value", d_value, minimum=1)
         self._sizes = Sizes((self._d_model, d_key, d_value), heads, kv_heads, head_dim)
         self._is_causal = flag("is_causal", is_causal)
-        if window is not None:
-            masks.window(0, window=window)  # raises what attention would
-        self._window = window
-        self._dtype = layer_dtype(dtype)
+        self._window = None if window is None else window_sides(window)
+        self._dtype = single_or_double("dtype", dtype)
         self._rotation = None if rotary is None else Rotation(rotary, head_dim, self._dtype)
         self._slopes = alibi_slopes(heads) if flag("alibi", alibi) else None
         self._qk_norm_eps = norm_eps(qk_norm)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from regard.layers._state import check_arrays, check_names, listed
+from regard._arguments import listed, mapping, text
+from regard.layers._state import check_arrays, check_names
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -125,12 +126,10 @@ def read_state(
     state: Mapping[str, ArrayLike], prefix: str, parameters: Shapes, dtype: np.dtype[np.floating]
 ) -> dict[str, FloatArray]:
     """Return copies of a layer's parameters, under its own names, from a state of any layout."""
-    if not isinstance(state, Mapping):
-        raise TypeError(f"state must be a mapping, got {type(state).__name__}")
     start = _start(prefix)
     given = {
         str(name)[len(start) :]: array
-        for name, array in state.items()
+        for name, array in mapping("state", state).items()
         if str(name).startswith(start)
     }
     if not given and start:
@@ -175,9 +174,8 @@ def write_state(own: Mapping[str, FloatArray], names: str, prefix: str) -> dict[
 
 
 def _start(prefix: str) -> str:
-    if not isinstance(prefix, str):
-        raise TypeError(f"prefix must be a str, got {type(prefix).__name__}")
-    return prefix if not prefix or prefix.endswith(".") else prefix + "."
+    start = text("prefix", prefix)
+    return start if not start or start.endswith(".") else start + "."
 
 
 def _differences(layout: Layout, given: Mapping[str, ArrayLike], parameters: Shapes) -> int:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments import real_number
+from regard._arguments import finite_number
 from regard.layers._linear import project
 
 if TYPE_CHECKING:
-    from regard.layers._linear import Draws, FloatArray
+    from regard.layers._draws import Draws
+    from regard.layers._linear import FloatArray
 
 _QK_NORM_EPS = 1e-6
 INPUTS = ("query", "key", "value")
@@ -139,10 +140,7 @@ def norm_eps(qk_norm: str | float | None) -> float | None:
         if qk_norm != "rms":
             raise ValueError(f"qk_norm must be None, 'rms' or an eps, got {qk_norm!r}")
         return _QK_NORM_EPS
-    eps = real_number("qk_norm", qk_norm)
-    if not 0 <= eps < np.inf:
-        raise ValueError(f"qk_norm must be at least 0 and finite, got {eps}")
-    return eps
+    return finite_number("qk_norm", qk_norm, minimum=0)
 
 
 def _normalise(x: FloatArray, weight: FloatArray, eps: float) -> None:

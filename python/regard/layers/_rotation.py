@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard._arguments import flag, integers
+from regard._arrays import broadcasts_to
 from regard.positional import rotary_cache, rotary_frequencies
 from regard.positional._frequencies import given
 from regard.positional._scaling import length_matters
@@ -153,11 +154,7 @@ def query_positions(query_offset: ArrayLike, shape: tuple[int, ...]) -> Integers
     """Return the positions of queries ``(*batch, heads, length, head_dim)``."""
     offset = integers("query_offset", query_offset)
     *batch, _, length, _ = shape
-    try:
-        fits = np.broadcast_shapes(offset.shape, batch) == tuple(batch)
-    except ValueError:
-        fits = False
-    if not fits:
+    if not broadcasts_to(offset.shape, tuple(batch)):
         raise ValueError(
             f"query_offset must broadcast to the batch axes {tuple(batch)}, got {offset.shape}"
         )

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 
-from regard._arguments import count, flag
-from regard._arrays import as_mask
+from regard._arguments import count, flag, mapping
+from regard._arrays import as_mask, broadcasts_to, single_or_double
 from regard._attention import scaled_dot_product_attention
-from regard.layers._linear import draws, layer_dtype, project, vectors
+from regard.layers._draws import draws
+from regard.layers._inputs import vectors
+from regard.layers._linear import project
 from regard.layers._state import check_arrays, check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    from regard.layers._linear import FloatArray, Rng
+    from regard.layers._draws import Rng
+    from regard.layers._linear import FloatArray
 
     Init: TypeAlias = Literal["linear", "uniform", "normal"]
 
@@ -109,7 +111,7 @@ class SelfAttention:
         if qkv_bias and init != "linear":
             raise ValueError(f"qkv_bias needs init='linear', got init={init!r}")
         self._init = init
-        self._dtype = layer_dtype(dtype)
+        self._dtype = single_or_double("dtype", dtype)
         draw = self._drawing(rng)
         for name in _NAMES:
             weight, bias = draw()
@@ -250,11 +252,9 @@ class SelfAttention:
         >>> layer = regard.SelfAttention(3, 2, rng=0)
         >>> layer.load_state_dict(regard.SelfAttention(3, 2, rng=1).state_dict())
         """
-        if not isinstance(state, Mapping):
-            raise TypeError(f"state must be a mapping, got {type(state).__name__}")
         attributes = self._keys()
         given: dict[str, ArrayLike] = {}
-        for name, value in state.items():
+        for name, value in mapping("state", state).items():
             key = _long_name(name)
             if key in attributes and key in given:
                 raise ValueError(f"state must have {key} once, got {name} beside it")
@@ -300,11 +300,7 @@ def _with_heads(mask: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[An
     """Give a mask that broadcasts to `shape` an axis for the heads."""
     if mask is None:
         return None
-    try:
-        fits = np.broadcast_shapes(mask.shape, shape) == shape
-    except ValueError:
-        fits = False
-    if not fits:
+    if not broadcasts_to(mask.shape, shape):
         raise ValueError(f"mask must broadcast to {shape}, got shape {mask.shape}")
     return mask[..., None, :, :] if mask.ndim > 2 else mask
 

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arguments import listed
+from regard._arrays import is_floating
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from numpy.typing import ArrayLike
 
     from regard.layers._linear import FloatArray
-
-_MOST_NAMES = 20
 
 
 def check_names(wanted: Iterable[str], given: Iterable[str]) -> None:
@@ -34,7 +35,7 @@ def check_arrays(
     """Return copies of the arrays that `shapes` names, in `dtype`, or raise an error."""
     arrays = {name: np.asarray(state[name]) for name in shapes}
     for name, array in arrays.items():
-        if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+        if not is_floating(array.dtype):
             raise TypeError(f"{name} must be floating-point, got {array.dtype}")
     wrong = [
         f"{name} must have shape {shape}, got {arrays[name].shape}"
@@ -44,11 +45,3 @@ def check_arrays(
     if wrong:
         raise ValueError("; ".join(wrong))
     return {name: array.astype(dtype) for name, array in arrays.items()}
-
-
-def listed(names: Iterable[str]) -> str:
-    """Write names one behind another; of very many, the first."""
-    all_names = list(names)
-    shown = ", ".join(all_names[:_MOST_NAMES]) or "none"
-    rest = len(all_names) - _MOST_NAMES
-    return f"{shown} and {rest} more" if rest > 0 else shown

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count
+from regard._arguments import count, window_sides
 from regard.masks._per_batch import diagonals, lengths
 
 if TYPE_CHECKING:
@@ -135,10 +135,7 @@ def window(
            [1, 0, 1, 1]])
     """
     q_len, kv_len = _sizes(q_len, kv_len)
-    _check_pair(window)
-    left, right = (
-        None if side is None else count(f"window[{i}]", side) for i, side in enumerate(window)
-    )
+    left, right = window_sides(window)
     rows, keys = np.arange(q_len)[:, None], np.arange(kv_len)
     shape = np.broadcast_shapes((q_len, kv_len), diagonals(query_offset, 0, q_len, kv_len).shape)
     visible = np.ones(shape, bool)
@@ -212,16 +209,3 @@ def prefix(
 def _sizes(q_len: SupportsIndex, kv_len: SupportsIndex | None) -> tuple[int, int]:
     queries = count("q_len", q_len)
     return queries, queries if kv_len is None else count("kv_len", kv_len)
-
-
-def _check_pair(window: Any) -> None:
-    """Accept what the attention call accepts: any sequence of two, a list or an array too."""
-    is_sequence = hasattr(window, "__getitem__") and not isinstance(window, str | bytes | dict)
-    try:
-        sides = len(window) if is_sequence else None
-    except TypeError:  # an array without axes
-        sides = None
-    if sides is None:
-        raise TypeError(f"window must be a pair (left, right), got {type(window).__name__}")
-    if sides != 2:
-        raise ValueError(f"window must be a pair (left, right), got {sides} numbers")

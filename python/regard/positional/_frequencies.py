@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, real_number
-from regard._arrays import as_array
+from regard._arguments import count, finite_number
+from regard._arrays import as_array, is_floating
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -18,11 +17,8 @@ DEFAULT_BASE = 10000.0
 
 def geometric(dim: int, base: SupportsFloat) -> NDArray[np.float64]:
     """Return ``base ** (-2 m / dim)`` for each pair ``m`` of `dim` columns."""
-    number = real_number("base", base)
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"base must be positive and finite, got {number}")
     exponent = 2 * np.arange((dim + 1) // 2) / dim
-    frequencies: NDArray[np.float64] = 1 / np.power(number, exponent)
+    frequencies: NDArray[np.float64] = 1 / np.power(finite_number("base", base), exponent)
     return frequencies
 
 
@@ -37,7 +33,7 @@ def even(rotary_dim: SupportsIndex) -> int:
 def given(inverse_frequencies: ArrayLike) -> NDArray[np.float64]:
     """Check frequencies that a caller brings: one finite real number for each pair of columns."""
     array = as_array("inverse_frequencies", inverse_frequencies)
-    if array.dtype.kind not in "iuf" and array.dtype.name != "bfloat16":
+    if array.dtype.kind not in "iu" and not is_floating(array.dtype):
         raise TypeError(f"inverse_frequencies must be real numbers, got {array.dtype}")
     if array.ndim != 1 or array.size == 0:
         raise ValueError(

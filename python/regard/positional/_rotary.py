@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 import numpy as np
 
 from regard._arguments import count, flag, integers, real_number
-from regard._arrays import compute_type, floating, stored
+from regard._arrays import broadcasts_to, compute_type, floating, stored
 from regard.positional._frequencies import DEFAULT_BASE, even, given
 from regard.positional._scaling import length_matters, rotary_frequencies
 
@@ -309,11 +309,7 @@ def _looked_up(
 def _check_rows(name: str, rows: tuple[int, ...], shape: tuple[int, ...]) -> None:
     """Check that there is one entry for each row of `x`, in each of its batch entries."""
     batch, length = shape[:-3], shape[-2]
-    try:
-        fits = rows[-1:] == (length,) and np.broadcast_shapes(rows[:-1], batch) == batch
-    except ValueError:
-        fits = False
-    if not fits:
+    if rows[-1:] != (length,) or not broadcasts_to(rows[:-1], batch):
         raise ValueError(
             f"{name} must have one entry for each row of x: ({length},) or (*batch, {length}) with "
             f"batch axes that broadcast to {batch}, got {rows}"
