@@ -77,6 +77,7 @@ _RENAMED = {
     "rope_scaling": ("scaling",),
     "relative_attention_num_buckets": ("num_buckets",),
     "relative_attention_max_distance": ("max_distance",),
+    "alibi_slopes": ("alibi",),
     "src_len": ("kv_len",),
     "tgt_len": ("q_len",),
     "seq_len": ("q_len", "length"),
@@ -87,6 +88,7 @@ _RENAMED = {
     "past_length": ("query_offset",),
     "n_heads": ("num_heads", "heads"),
     "padding_side": ("side",),
+    "segment_ids": ("query_segments",),
     "need_weights": ("return_weights",),
     "output_attentions": ("return_weights",),
     "return_attention_scores": ("return_weights",),
@@ -98,6 +100,7 @@ _RENAMED = {
 _INFERENCE_ONLY = "leave it out: regard computes inference only so far"
 _ITS_OWN_KERNELS = "leave it out: regard chooses its kernels itself, and regard.explain shows them"
 _NOT_TRAINED = {"": "leave it out: the layer has no such parameters"}
+_OF_THE_LAYER = {"cache": "pass it to the constructor, MultiHeadAttention()"}
 _RAGGED = "call scaled_dot_product_attention_ragged, which takes {}="
 
 # More than another name: what to do, by the keyword that the call has ("" is any call).
@@ -122,15 +125,20 @@ _ADVICE = {
     "add_zero_attn": {"": "leave it out, and pass sinks=np.zeros(num_heads) to the call"},
     "batch_first": {"": "leave it out: arrays are (batch, length, d_model)"},
     "device": {"": "leave it out: regard computes on the CPU"},
-    "is_causal": {"cache": "pass it to the constructor MultiHeadAttention(..., is_causal=True)"},
+    "is_causal": _OF_THE_LAYER,
+    "window": _OF_THE_LAYER,
+    "rotary": _OF_THE_LAYER,
+    "alibi": _OF_THE_LAYER,
+    "alibi_slopes": {"cache": "pass alibi=True to the constructor, MultiHeadAttention()"},
     "causal": {
-        "is_causal": 'pass is_causal=True, and query_offset="end" for the alignment of '
+        "cache": "pass is_causal=True to the constructor, MultiHeadAttention()",
+        "query_offset": 'pass is_causal=True, and query_offset="end" for the alignment of '
         "FlashAttention (the last query with the last key)",
-        "cache": "pass is_causal=True to the constructor MultiHeadAttention",
+        "is_causal": "pass is_causal=",
     },
     "use_causal_mask": {
         "is_causal": "pass is_causal=",
-        "cache": "pass is_causal=True to the constructor MultiHeadAttention",
+        "cache": "pass is_causal=True to the constructor, MultiHeadAttention()",
     },
     "local_window_size": {"window": "pass window=(left, right); one number n is (n, n) here"},
     "sliding_window": {"window": "pass window=(n - 1, 0) to see n keys, the query's own included"},
@@ -178,8 +186,8 @@ _ADVICE = {
 def translates_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a call so that keywords which it does not have get a TypeError with advice.
 
-    It costs about 0.2 microseconds a call; calls that count these take ``**unknown`` and pass it to
-    `refuse_keywords`.
+    It adds a Python call to each call. A function for which that is too much takes ``**unknown``
+    and passes it to `refuse_keywords`.
     """
     code = function.__code__
     count = code.co_argcount + code.co_kwonlyargcount

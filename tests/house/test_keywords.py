@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 
 import regard
@@ -85,3 +86,63 @@ def test_a_decorated_call_keeps_its_signature_and_its_own_errors():
         checked()
     with pytest.raises(TypeError, match="no argument attn_mask: pass mask="):
         checked(attn_mask=1)
+
+
+LAYER = regard.MultiHeadAttention(8, 2, rng=0)
+ALONE = regard.SelfAttention(4, 2, rng=0)
+X = np.zeros((3, 8))
+CALLS = [
+    (regard.MultiHeadAttention, (), "embed_dim", "pass d_model="),
+    (regard.MultiHeadAttention, (8,), "num_attention_heads", "pass num_heads="),
+    (regard.MultiHeadAttention, (8, 2), "num_key_value_heads", "pass num_kv_heads="),
+    (regard.MultiHeadAttention, (8, 2), "bias", "pass qkv_bias= and out_bias="),
+    (regard.MultiHeadAttention, (8, 2), "dropout", "inference only"),
+    (regard.MultiHeadAttention, (8, 2), "batch_first", "leave it out"),
+    (regard.MultiHeadAttention, (8, 2), "kdim", "pass d_key="),
+    (regard.MultiHeadAttention, (8, 2), "causal", "pass is_causal="),
+    (LAYER, (X,), "alibi_slopes", "pass alibi=True to the constructor"),
+    (regard.MultiHeadAttention, (8, 2), "rope_theta", 'pass rotary={"base": rope_theta}'),
+    (regard.MultiHeadAttention, (8, 2), "rope_scaling", 'pass rotary={"scaling": rope_scaling}'),
+    (regard.MultiHeadAttention, (8, 2), "alibi_slopes", "pass alibi="),
+    (regard.MultiHeadAttention, (8, 2), "add_zero_attn", "sinks=np.zeros(num_heads)"),
+    (LAYER, (X,), "attn_mask", "True hides it"),
+    (LAYER, (X,), "key_padding_mask", "mask=~key_padding_mask[:, None, None, :]"),
+    (LAYER, (X,), "need_weights", "pass return_weights="),
+    (LAYER, (X,), "average_attn_weights", "weights.mean(axis=-3)"),
+    (LAYER, (X,), "is_causal", "constructor, MultiHeadAttention()"),
+    (LAYER, (X,), "causal", "constructor, MultiHeadAttention()"),
+    (LAYER, (X,), "window", "constructor, MultiHeadAttention()"),
+    (LAYER, (X,), "past_key_values", "pass cache="),
+    (LAYER, (), "hidden_states", "pass query="),
+    (regard.SelfAttention, (4, 2), "bias", "pass qkv_bias="),
+    (regard.SelfAttention, (2,), "in_features", "pass d_in="),
+    (ALONE, (), "hidden_states", "pass x="),
+    (ALONE, (X,), "attn_mask", "pass mask="),
+    (ALONE, (X,), "causal", "pass is_causal="),
+    (regard.masks.causal, (), "seq_len", "pass q_len="),
+    (regard.masks.causal, (3,), "diagonal", "pass query_offset="),
+    (regard.masks.window, (3,), "window_size", "pass window=(left, right)"),
+    (regard.masks.prefix, (3,), "prefix_length", "did you mean prefix_lengths=?"),
+    (regard.masks.padding, ([3], 4), "padding_side", "pass side="),
+    (regard.masks.segments, (), "segment_ids", "pass query_segments="),
+    (regard.masks.segments, ([3],), "zzz", "its arguments are query_segments, key_segments"),
+    (regard.masks.as_additive, (), "attn_mask", "pass mask="),
+    (regard.masks.check, (), "attn_mask", "pass mask="),
+    (regard.positional.rotary, (X,), "position_ids", "pass positions="),
+    (regard.positional.rotary, (X,), "rope_theta", "pass base="),
+    (regard.positional.rotary, (X,), "traditional", "pass interleaved="),
+    (regard.positional.rotary, (X,), "cos", "pass cache=(cos, sin)"),
+    (regard.positional.rotary_cache, (3,), "dim", "pass rotary_dim="),
+    (regard.positional.rotary_frequencies, (), "theta", "pass base="),
+    (regard.positional.sinusoidal, (3, 4), "theta", "pass base="),
+    (regard.positional.alibi_slopes, (), "num_heads", "pass heads="),
+    (regard.positional.t5_buckets, (3,), "relative_attention_num_buckets", "pass num_buckets="),
+]
+
+
+@pytest.mark.parametrize(("call", "arguments", "name", "advice"), CALLS)
+def test_calls_give_advice(call, arguments, name, advice):
+    with pytest.raises(TypeError) as raised:
+        call(*arguments, **{name: None})
+    assert f"() has no argument {name}: " in str(raised.value)
+    assert advice in str(raised.value)

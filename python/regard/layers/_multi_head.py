@@ -9,6 +9,7 @@ import numpy as np
 from regard._arguments import count, flag, window_sides
 from regard._arrays import single_or_double
 from regard._attention import scaled_dot_product_attention
+from regard._translations import translates_keywords
 from regard.layers._cached import attend_cached, refuse_offset
 from regard.layers._draws import draws
 from regard.layers._inputs import inputs_of
@@ -106,6 +107,7 @@ class MultiHeadAttention:
     (2, 8, 10, 30)
     """
 
+    @translates_keywords
     def __init__(
         self,
         d_model: SupportsIndex,
@@ -199,6 +201,7 @@ class MultiHeadAttention:
         return_weights: Literal[True],
         threads: int | None = ...,
     ) -> tuple[FloatArray, FloatArray]: ...
+    @translates_keywords
     def __call__(
         self,
         query: ArrayLike,

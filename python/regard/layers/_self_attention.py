@@ -9,6 +9,7 @@ import numpy as np
 from regard._arguments import count, flag, mapping
 from regard._arrays import as_mask, broadcasts_to, single_or_double
 from regard._attention import scaled_dot_product_attention
+from regard._translations import translates_keywords
 from regard.layers._draws import draws
 from regard.layers._inputs import vectors
 from regard.layers._linear import project
@@ -93,6 +94,7 @@ class SelfAttention:
     b_key: FloatArray | None
     b_value: FloatArray | None
 
+    @translates_keywords
     def __init__(
         self,
         d_in: SupportsIndex,
@@ -144,6 +146,7 @@ class SelfAttention:
         return_weights: Literal[True],
         threads: int | None = ...,
     ) -> tuple[FloatArray, FloatArray]: ...
+    @translates_keywords
     def __call__(
         self,
         x: ArrayLike,

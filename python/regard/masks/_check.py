@@ -8,6 +8,7 @@ import numpy as np
 
 from regard._arguments import flag
 from regard._arrays import as_mask, compute_type
+from regard._translations import translates_keywords
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -20,6 +21,7 @@ Mask = TypeVar("Mask", bound="ArrayLike")
 _MEANT_AS_HIDDEN = -1e4
 
 
+@translates_keywords
 def check(mask: Mask, *, allow_empty_rows: bool = False) -> Mask:
     """Return a mask as it is, or raise an error where it looks like a mistake.
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, SupportsIndex
 import numpy as np
 
 from regard._arguments import count, window_sides
+from regard._translations import translates_keywords
 from regard.masks._per_batch import diagonals, lengths
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
+@translates_keywords
 def causal(
     q_len: SupportsIndex,
     kv_len: SupportsIndex | None = None,
@@ -73,6 +75,7 @@ def causal(
     return np.arange(kv_len) <= last_visible
 
 
+@translates_keywords
 def window(
     q_len: SupportsIndex,
     kv_len: SupportsIndex | None = None,
@@ -146,6 +149,7 @@ def window(
     return visible
 
 
+@translates_keywords
 def prefix(
     q_len: SupportsIndex,
     kv_len: SupportsIndex | None = None,

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 
 from regard._arguments import count, integers
+from regard._translations import translates_keywords
 from regard.masks._per_batch import lengths
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
+@translates_keywords
 def padding(
     key_lengths: ArrayLike, kv_len: SupportsIndex, *, side: Literal["right", "left"] = "right"
 ) -> NDArray[np.bool_]:
@@ -71,6 +73,7 @@ def padding(
     return visible if visible.ndim > 1 else visible[None]
 
 
+@translates_keywords
 def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -> NDArray[np.bool_]:
     """Keep documents apart that are packed into one sequence.
 

@@ -8,11 +8,13 @@ import numpy as np
 
 from regard._arguments import count
 from regard._arrays import floating
+from regard._translations import translates_keywords
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 
+@translates_keywords
 def alibi_slopes(
     heads: SupportsIndex, *, dtype: DTypeLike = np.float64
 ) -> NDArray[np.floating[Any]]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from regard._arguments import count, flag, integers, real_number
 from regard._arrays import broadcasts_to, compute_type, floating, stored
+from regard._translations import translates_keywords
 from regard.positional._frequencies import DEFAULT_BASE, even, given
 from regard.positional._scaling import length_matters, rotary_frequencies
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+@translates_keywords
 def rotary(
     x: ArrayLike,
     positions: ArrayLike | None = None,
@@ -165,6 +167,7 @@ def rotary(
     return result
 
 
+@translates_keywords
 def rotary_cache(
     positions: ArrayLike,
     rotary_dim: SupportsIndex | None = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat, SupportsIndex
 import numpy as np
 
 from regard._arguments import count, flag, real_number
+from regard._translations import translates_keywords
 from regard.positional._frequencies import DEFAULT_BASE, even, geometric
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class _Kind(NamedTuple):
     compute: Callable[[_Plain, Mapping[str, Any]], tuple[Frequencies, float]]
 
 
+@translates_keywords
 def rotary_frequencies(
     rotary_dim: SupportsIndex,
     *,

@@ -8,12 +8,14 @@ import numpy as np
 
 from regard._arguments import count
 from regard._arrays import floating
+from regard._translations import translates_keywords
 from regard.positional._frequencies import DEFAULT_BASE, geometric
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 
+@translates_keywords
 def sinusoidal(
     length: SupportsIndex,
     dim: SupportsIndex,

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, SupportsIndex
 import numpy as np
 
 from regard._arguments import count, flag, integers
+from regard._translations import translates_keywords
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
+@translates_keywords
 def t5_buckets(
     q_len: SupportsIndex,
     kv_len: SupportsIndex | None = None,
