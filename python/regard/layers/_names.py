@@ -7,8 +7,8 @@ every array of a state and the parameters that lie in it, one below another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -139,6 +139,8 @@ def read_state(
     fitting = [layout for layout in LAYOUTS if layout.fits(parameters)]
     layout = min(fitting, key=lambda one: _differences(one, given, parameters))
     shapes = layout.shapes(parameters)
+    if not given.keys() & shapes.keys():
+        _refuse_unknown(fitting, given, parameters)
     check_names(shapes, [name for name in given if name not in layout.beside])
     read = {
         name: np.zeros(shape, dtype) for name, shape in parameters.items() if name in layout.without
@@ -171,6 +173,22 @@ def write_state(own: Mapping[str, FloatArray], names: str, prefix: str) -> dict[
         array = np.concatenate([own[part] for part in parts])
         state[start + name] = np.ascontiguousarray(array.T) if layouts[0].transposed else array
     return state
+
+
+def _refuse_unknown(layouts: list[Layout], given: Iterable[str], parameters: Shapes) -> NoReturn:
+    """Raise the ValueError for a state that has no name of any layout."""
+    first_names = [(layout.title, next(iter(layout.shapes(parameters)))) for layout in layouts]
+    prefixes = dict.fromkeys(
+        name.removesuffix(f".{first}")
+        for _, first in first_names
+        for name in given
+        if name.endswith(f".{first}")
+    )
+    remedy = f"; pass prefix={next(iter(prefixes))!r} for one of its layers" if prefixes else ""
+    known = ", ".join(f"{title} ({first}, ...)" for title, first in first_names)
+    raise ValueError(
+        f"state must have the names of one of the layouts {known}, got {listed(given)}{remedy}"
+    )
 
 
 def _start(prefix: str) -> str:
