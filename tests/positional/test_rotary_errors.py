@@ -81,7 +81,6 @@ def twice(cache):
             "base must be a real number, got ndarray",
         ),
         (lambda: rotary(X, base="1e4", cache=TABLE), TypeError, None),
-        (lambda: rotary(X, base=None, inverse_frequencies=np.ones(4)), TypeError, None),
         (
             lambda: rotary(X, interleaved=1),
             TypeError,
@@ -123,6 +122,16 @@ def twice(cache):
             lambda: rotary(X, cache=TABLE, inverse_frequencies=np.ones(4)),
             ValueError,
             "cache already says how far each pair turns: leave inverse_frequencies out",
+        ),
+        (
+            lambda: rotary(X, cache=TABLE, length=10),
+            ValueError,
+            "cache already says how far each pair turns: leave length out",
+        ),
+        (
+            lambda: rotary_cache(3, head_dim=8, inverse_frequencies=np.ones(4)),
+            ValueError,
+            "inverse_frequencies already says how far each pair turns: leave head_dim out",
         ),
         (
             lambda: rotary(X, cache=TABLE, rotary_dim=2),

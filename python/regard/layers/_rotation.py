@@ -11,8 +11,8 @@ import numpy as np
 from regard._arguments import flag, integers
 from regard._arrays import broadcasts_to
 from regard.positional import rotary_cache, rotary_frequencies
-from regard.positional._frequencies import given
-from regard.positional._scaling import length_matters
+from regard.positional._frequencies import numbers_of_pairs
+from regard.positional._rope_parameters import read_rope_parameters
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-_OPTIONS = ("base", "rotary_dim", "interleaved", "inverse_frequencies", "scaling")
-
+_OPTIONS = ("base", "rotary_dim", "interleaved", "inverse_frequencies", "scaling", "length")
 
 _AHEAD = 64
 
@@ -63,18 +62,17 @@ class Rotation:
         own = left.pop("inverse_frequencies", None)
         self._trained: float | None = None
         if own is None:
-            self._of_length = partial(rotary_frequencies, **{"rotary_dim": head_dim, **left})
+            self._of_length = partial(rotary_frequencies, head_dim=head_dim, **left)
             self._frequencies, self._factor = self._of_length()
-            scaling = left.get("scaling")
-            if scaling is not None and length_matters(scaling):
-                self._trained = scaling["original_max_position_embeddings"]
+            if left.get("length") is None:
+                self._trained = read_rope_parameters(left.get("scaling")).trained_length
         elif left:
             raise ValueError(
                 "rotary's inverse_frequencies already say how far each pair turns: leave "
                 f"{', '.join(left)} out"
             )
         else:
-            self._frequencies, self._factor = given(own), 1.0
+            self._frequencies, self._factor = numbers_of_pairs("inverse_frequencies", own), 1.0
         if 2 * self._frequencies.size > head_dim:
             raise ValueError(
                 "rotary_dim must be at most head_dim, got "
@@ -93,9 +91,9 @@ class Rotation:
             length = max(int(places.max(initial=-1)) + 1 for _, places in vectors)
             if cached and length > self._trained:
                 raise ValueError(
-                    f"rotary's scaling 'dynamic' turns every key anew beyond {self._trained} "
-                    f"positions, got {length}, and the keys of a cache stay as they are; choose a "
-                    "length: rotary={'inverse_frequencies': rotary_frequencies(..., length=...)[0]}"
+                    f"rotary's scaling turns all keys anew beyond {self._trained:g} positions, and "
+                    f"those of a cache stay as they are; got {length} positions: choose the length "
+                    "of the whole sequence, rotary={'scaling': ..., 'length': ...}"
                 )
             frequencies, _ = self._of_length(length=max(length, 0))
         found: dict[int, tuple[FloatArray, FloatArray]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
 import numpy as np
 
@@ -30,17 +30,16 @@ def even(rotary_dim: SupportsIndex) -> int:
     return dim
 
 
-def given(inverse_frequencies: ArrayLike) -> NDArray[np.float64]:
-    """Check frequencies that a caller brings: one finite real number for each pair of columns."""
-    array = as_array("inverse_frequencies", inverse_frequencies)
+def numbers_of_pairs(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    """Return one finite real number for each pair of columns, or raise TypeError or ValueError."""
+    array = as_array(name, value)
     if array.dtype.kind not in "iu" and not is_floating(array.dtype):
-        raise TypeError(f"inverse_frequencies must be real numbers, got {array.dtype}")
+        raise TypeError(f"{name} must be real numbers, got {array.dtype}")
     if array.ndim != 1 or array.size == 0:
         raise ValueError(
-            "inverse_frequencies must be 1-D with one number for each pair of columns, got shape "
-            f"{array.shape}"
+            f"{name} must be 1-D with one number for each pair of columns, got shape {array.shape}"
         )
-    frequencies: NDArray[Any] = array.astype(np.float64)
-    if not np.isfinite(frequencies).all():
-        raise ValueError("inverse_frequencies must be finite, got NaN or infinity")
-    return frequencies
+    numbers: NDArray[np.float64] = array.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{name} must be finite, got NaN or infinity")
+    return numbers

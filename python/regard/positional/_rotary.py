@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, flag, integers, real_number
-from regard._arrays import broadcasts_to, compute_type, floating, stored
+from regard._arguments import flag, integers
+from regard._arrays import broadcasts_to, compute_type, stored
 from regard._translations import translates_keywords
-from regard.positional._frequencies import DEFAULT_BASE, even, given
-from regard.positional._scaling import length_matters, rotary_frequencies
+from regard.positional._frequencies import even
+from regard.positional._rotary_cache import check_rotary_dim, refuse_beside, rotary_cache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     Array = NDArray[Any]
 
@@ -25,11 +25,12 @@ def rotary(
     x: ArrayLike,
     positions: ArrayLike | None = None,
     *,
-    base: SupportsFloat = DEFAULT_BASE,
+    base: SupportsFloat | None = None,
     rotary_dim: SupportsIndex | None = None,
     interleaved: bool = False,
     inverse_frequencies: ArrayLike | None = None,
     scaling: Mapping[str, Any] | None = None,
+    length: SupportsIndex | None = None,
     cache: tuple[ArrayLike, ArrayLike] | None = None,
     out: Array | None = None,
 ) -> Array:
@@ -55,10 +56,11 @@ def rotary(
         before heads. Default ``0 .. length - 1``. Rows behind ``n`` cached keys sit at
         ``n + np.arange(length)``. Positions may be negative.
     base : float, optional
-        Wavelengths grow from ``2 pi`` towards ``2 pi * base`` along the pairs.
+        Wavelengths grow from ``2 pi`` towards ``2 pi * base`` along the pairs: the ``rope_theta``
+        of `scaling`, or 10000, by default.
     rotary_dim : int, optional
         How many columns, from the first, are rotated (partial rotation); the rest is copied as it
-        is. Even; by default all of them.
+        is. Even; by default the ``partial_rotary_factor`` of `scaling`, or all of them.
     interleaved : bool, default False
         Which columns form a pair. False: ``m`` and ``m + rotary_dim / 2``, the halves (GPT-NeoX,
         Llama, ONNX's default). True: ``2 m`` and ``2 m + 1``, the neighbours (RoFormer, GPT-J).
@@ -66,9 +68,11 @@ def rotary(
         The angle by which each pair turns from one position to the next, in place of the powers of
         `base`.
     scaling : mapping, optional
-        How a model stretches its frequencies to longer sequences: ``linear``, ``dynamic``, ``yarn``
-        or ``llama3`` with their numbers, as in ``rope_scaling`` of its configuration; see
-        `rotary_frequencies`.
+        How a model stretches its frequencies to longer sequences: ``rope_scaling`` or
+        ``rope_parameters`` of its configuration; see `rotary_frequencies`.
+    length : int, optional
+        The length of the whole sequence, for the scalings ``dynamic`` and ``longrope``. By default
+        it ends at the largest position.
     cache : pair of array_like, optional
         Cosines and sines, ``(cos, sin)``, that were worked out before: see `rotary_cache`. Two 2-D
         arrays ``(max_position, rotary_dim / 2)`` are tables whose rows `positions` name, from 0 on;
@@ -105,8 +109,8 @@ def rotary(
     Angles, cosines and sines are computed in float64, so that they are right at any position: a
     float32 angle near 100 000, as many frameworks compute it, is rounded by up to 0.004. The
     rotation itself is float64 for float64 and float32 for all narrower types. A row's bits depend
-    on its numbers and its position alone, but for the scaling ``dynamic``: its frequencies follow
-    the length of the sequence, which is taken to end at the largest position of the call.
+    on its numbers and its position alone, except for the scalings ``dynamic`` and ``longrope``,
+    whose frequencies follow the length of the sequence: pass `length` to hold them.
 
     References
     ----------
@@ -144,20 +148,26 @@ def rotary(
         else:
             rows = integers("positions", positions)
             _check_rows("positions", rows.shape, source.shape)
-        if rotary_dim is None and inverse_frequencies is None:
-            rotary_dim = source.shape[-1]
         cos, sin = rotary_cache(
             rows,
             rotary_dim,
+            head_dim=source.shape[-1] if inverse_frequencies is None else None,
             base=base,
             inverse_frequencies=inverse_frequencies,
             scaling=scaling,
+            length=length,
         )
     else:
-        _refuse_beside("cache", base, scaling, inverse_frequencies)
+        refuse_beside(
+            "cache",
+            base=base,
+            scaling=scaling,
+            length=length,
+            inverse_frequencies=inverse_frequencies,
+        )
         cos, sin = _looked_up(cache, positions, source.shape)
         _refuse_doubled(cos.shape[-1], rotary_dim, source.shape[-1])
-        _check_rotary_dim(rotary_dim, cos.shape[-1], "cache")
+        check_rotary_dim(rotary_dim, cos.shape[-1], "cache")
     if 2 * cos.shape[-1] > source.shape[-1]:
         raise ValueError(
             f"rotary_dim must be at most head_dim, got {2 * cos.shape[-1]} and {source.shape[-1]}"
@@ -165,84 +175,6 @@ def rotary(
     result = np.empty(source.shape, source.dtype) if out is None else _checked_out(out, source)
     _rotate(source, cos, sin, interleaved, result)
     return result
-
-
-@translates_keywords
-def rotary_cache(
-    positions: ArrayLike,
-    rotary_dim: SupportsIndex | None = None,
-    *,
-    base: SupportsFloat = DEFAULT_BASE,
-    inverse_frequencies: ArrayLike | None = None,
-    scaling: Mapping[str, Any] | None = None,
-    dtype: DTypeLike = np.float64,
-) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]:
-    """Work out the cosines and sines of a rotary embedding once, for many calls of `rotary`.
-
-    Parameters
-    ----------
-    positions : int or array_like of int
-        A number ``n`` stands for the positions ``0 .. n - 1``; an array holds the positions
-        themselves.
-    rotary_dim : int, optional
-        How many columns are rotated: even. May be left out beside `inverse_frequencies`.
-    base : float, optional
-        Pair ``m`` turns by ``base ** (-2 m / rotary_dim)`` from one position to the next.
-    inverse_frequencies : array_like of float, shape (rotary_dim / 2,), optional
-        These angles themselves, in place of the powers of `base`.
-    scaling : mapping, optional
-        As in `rotary`; see `rotary_frequencies`. The attention factor of ``yarn`` is in the cosines
-        and sines.
-    dtype : dtype, optional
-        A floating-point dtype. The angles are computed in float64 whatever it is.
-
-    Returns
-    -------
-    cos, sin : numpy.ndarray
-        Shape ``(n, rotary_dim / 2)``, or ``(*positions.shape, rotary_dim / 2)``, in `dtype`.
-
-    Raises
-    ------
-    TypeError
-        If a position or `rotary_dim` is not an integer, or a number not real.
-    ValueError
-        If `rotary_dim` is odd or less than 2, or disagrees with `inverse_frequencies`; if `base` is
-        not positive and finite, or is given beside `inverse_frequencies`; if `scaling` is wrong.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import regard
-    >>> cos, sin = regard.positional.rotary_cache(4096, 64, dtype=np.float32)
-    >>> cos.shape
-    (4096, 32)
-    >>> key = np.ones((2, 8, 10, 64), np.float32)
-    >>> regard.positional.rotary(key, np.arange(90, 100), cache=(cos, sin)).shape
-    (2, 8, 10, 64)
-    """
-    rows = integers("positions", positions)
-    if rows.ndim == 0:
-        rows = np.arange(count("positions", rows.item()))
-    factor = 1.0
-    if inverse_frequencies is not None:
-        _refuse_beside("inverse_frequencies", base, scaling)
-        frequencies = given(inverse_frequencies)
-        _check_rotary_dim(rotary_dim, frequencies.size, "inverse_frequencies")
-    elif rotary_dim is None:
-        raise TypeError("rotary_dim must be an int, or inverse_frequencies must be given")
-    else:
-        length = _end(rows) if length_matters(scaling) else None
-        frequencies, factor = rotary_frequencies(
-            rotary_dim, base=base, scaling=scaling, length=length
-        )
-    angle = rows[..., None] * frequencies
-    to = floating("dtype", dtype)
-    return (np.cos(angle) * factor).astype(to), (np.sin(angle) * factor).astype(to)
-
-
-def _end(rows: Array) -> int:
-    """Return the length of a sequence that ends at the largest of these positions."""
-    return max(int(rows.max()) + 1, 0) if rows.size else 0
 
 
 def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Array) -> None:
@@ -319,13 +251,6 @@ def _check_rows(name: str, rows: tuple[int, ...], shape: tuple[int, ...]) -> Non
         )
 
 
-def _check_rotary_dim(rotary_dim: SupportsIndex | None, pairs: int, source: str) -> None:
-    if rotary_dim is not None and even(rotary_dim) != 2 * pairs:
-        raise ValueError(
-            f"rotary_dim must be twice the pairs of {source}, got {rotary_dim} and {pairs} pairs"
-        )
-
-
 def _refuse_doubled(columns: int, rotary_dim: SupportsIndex | None, head_dim: int) -> None:
     """Refuse a cache that has a column for each column of `x`, not for each pair."""
     if rotary_dim is None:
@@ -340,22 +265,6 @@ def _refuse_doubled(columns: int, rotary_dim: SupportsIndex | None, head_dim: in
             "every angle twice, as Hugging Face's does, pass cos[..., :rotary_dim//2] and "
             "sin[..., :rotary_dim//2]"
         )
-
-
-def _refuse_beside(
-    name: str,
-    base: SupportsFloat,
-    scaling: Mapping[str, Any] | None,
-    inverse_frequencies: ArrayLike | None = None,
-) -> None:
-    others = {
-        "base": real_number("base", base) != DEFAULT_BASE,
-        "scaling": scaling is not None,
-        "inverse_frequencies": inverse_frequencies is not None,
-    }
-    for other, is_given in others.items():
-        if is_given:
-            raise ValueError(f"{name} already says how far each pair turns: leave {other} out")
 
 
 def _checked_out(out: Array, source: Array) -> Array:
