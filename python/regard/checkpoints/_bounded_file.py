@@ -28,13 +28,13 @@ class BoundedFile:
     """
 
     def __init__(self, file: BinaryIO, path: str) -> None:
-        self._file, self._path = file, path
+        self._file, self.path = file, path
         self.size = os.fstat(file.fileno()).st_size
         self.position = 0
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise the ValueError that names the file."""
-        raise ValueError(f"{self._path}: {reason}")
+        raise ValueError(f"{self.path}: {reason}")
 
     def require(self, count: int, what: str) -> None:
         """Check that `count` more bytes are there."""

@@ -134,7 +134,7 @@ def rotary_frequencies(
     ...     "original_max_position_embeddings": 8192,
     ... }
     >>> regard.positional.rotary_frequencies(head_dim=8, scaling=llama)[0].round(8)
-    array([1.000000e+00, 3.760603e-02, 5.247400e-04, 6.650000e-06])
+    array([1.000000e+00, 3.760603e-02, 5.248500e-04, 6.650000e-06])
     """
     rope = read_rope_parameters(scaling)
     columns = _columns(rotary_dim, head_dim, rope)
