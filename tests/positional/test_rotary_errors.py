@@ -177,12 +177,12 @@ def twice(cache):
         (
             lambda: rotary(X, cache=rotary_cache(4, 8)),
             ValueError,
-            "cache must have a row for each of 5, got 4 rows",
+            "cache must have a row for each of 5 positions, got 4 rows",
         ),
         (
             lambda: rotary(X, np.arange(5), cache=rotary_cache(np.zeros((2, 5), int), 8)),
             ValueError,
-            "positions name rows of a 2-D cache, got a cache of shape (2, 5, 4): leave positions "
+            "positions select rows of a 2-D cache, got a cache of shape (2, 5, 4): leave positions "
             "out",
         ),
         (lambda: rotary(X, cache=rotary_cache(np.zeros((3, 5), int), 8)), ValueError, None),

@@ -1,4 +1,4 @@
-"""Where the first parameters of a layer are drawn from."""
+"""Draw the initial parameters of a layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Draws(Protocol):
-    """Where first parameters come from."""
+    """The draws that initial parameters need."""
 
     def rand(self, d_in: int, d_out: int, /, *, dtype: np.dtype[Any]) -> FloatArray:
         """Draw from the uniform distribution on [0, 1)."""

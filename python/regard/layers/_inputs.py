@@ -21,7 +21,7 @@ def inputs_of(
     sizes: tuple[int, int, int],
     dtype: np.dtype[Any],
 ) -> list[FloatArray]:
-    """Return the three inputs; the same array where they are the same."""
+    """Return the three inputs of a layer, as one array where they are the same."""
     if key is None and value is not None:
         raise ValueError("value needs key, got value alone")
     key = query if key is None else key
@@ -34,7 +34,7 @@ def inputs_of(
 
 
 def vectors(name: str, x: ArrayLike, dim: int, dtype: np.dtype[Any]) -> FloatArray:
-    """Return sequences of vectors, ``(..., seq, dim)``, in the dtype of a layer."""
+    """Return an array ``(..., seq, dim)`` in a layer's dtype, or raise TypeError or ValueError."""
     inputs = as_array(name, x)
     if inputs.dtype.kind not in "iub" and not is_floating(inputs.dtype):
         raise TypeError(f"{name} must be an array of real numbers, got {inputs.dtype}")

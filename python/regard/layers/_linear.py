@@ -20,7 +20,7 @@ def project(
 ) -> FloatArray:
     """Return ``x @ weight.T + bias`` for a weight of shape (d_out, d_in)."""
     d_out, d_in = weight.shape
-    # One product over all rows, not one for each batch entry.
+    # A single product over all rows is faster than one for each batch entry.
     rows: FloatArray = _core.matmul(
         x.reshape(math.prod(x.shape[:-1]), d_in), weight.T, None, threads
     )

@@ -1,4 +1,4 @@
-"""How a layer turns its queries and keys by their positions."""
+"""Rotate a layer's queries and keys by their positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = ("base", "rotary_dim", "interleaved", "inverse_frequencies", "scaling", "length")
 
-_AHEAD = 64
+_AHEAD = 64  # positions beyond those asked for that a table holds
 
 
 class _Table(NamedTuple):
@@ -35,16 +35,16 @@ class _Table(NamedTuple):
 
 
 class Rotation:
-    """Rotary embedding with its options settled once.
+    """Rotary embedding whose options are checked once.
 
     Parameters
     ----------
     options : True or mapping
         Options of `regard.positional.rotary`.
     head_dim : int
-        Size of the vectors that are turned.
+        Size of the vectors that are rotated.
     dtype : numpy.dtype
-        Their type.
+        Their dtype.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class Rotation:
                 f"{2 * self._frequencies.size} and {head_dim}"
             )
 
-        # Rows of consecutive positions: a decode asks for one more at every step.
+        # A table of consecutive positions: decoding asks for one more at every step.
         self._dtype = dtype
         nothing = np.empty((0, 1, 1), dtype)
         self._table = _Table(0, nothing, nothing)
 
     def turn(self, *vectors: tuple[FloatArray, Integers], cached: bool) -> None:
-        """Turn arrays ``(..., heads, length, head_dim)`` in place, each at its positions."""
+        """Rotate arrays ``(..., heads, length, head_dim)`` in place, each by its positions."""
         frequencies = self._frequencies
         if self._trained is not None:
             length = max(int(places.max(initial=-1)) + 1 for _, places in vectors)
@@ -109,14 +109,14 @@ class Rotation:
     def _looked_up(
         self, places: Integers, frequencies: NDArray[np.float64]
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the cosines and sines of positions ``(*batch, length)``, heads beside batch."""
+        """Return the cosines and sines of positions ``(*batch, length)`` with an axis for heads."""
         table, first, last = self._table, int(places.min()), int(places.max())
         is_own = frequencies is self._frequencies
         if not (is_own and table.first <= first and last < table.first + len(table.cos)):
             if not is_own or last - first > 4 * places.size + _AHEAD:
                 cos, sin = self._computed(places, frequencies)
                 return _beside_heads(cos), _beside_heads(sin)
-            # Those that decoding will ask for next, too.
+            # Include the positions that decoding will ask for next.
             ahead = np.arange(first, last + 1 + _AHEAD)
             table = self._table = _Table(first, *self._computed(ahead, frequencies))
         rows = places - table.first
@@ -125,7 +125,7 @@ class Rotation:
     def _computed(
         self, places: Integers, frequencies: NDArray[np.float64]
     ) -> tuple[FloatArray, FloatArray]:
-        """Return what `_turn` takes: one cosine for both of a pair, and a sine for each."""
+        """Return what `_turn` takes: a cosine for each pair, and a sine for each of its columns."""
         cos, sin = rotary_cache(places, inverse_frequencies=frequencies)
         cos, sin = cos * self._factor, sin * self._factor
         axis = -1 if self._interleaved else -2
@@ -144,7 +144,7 @@ class Rotation:
 
 
 def _beside_heads(rows: FloatArray) -> FloatArray:
-    """Return ``(*batch, length, ...)`` with an axis for heads, where there is a batch."""
+    """Return ``(*batch, length, ...)`` with an axis for heads if there is a batch."""
     return rows[..., None, :, :, :] if rows.ndim > 3 else rows
 
 

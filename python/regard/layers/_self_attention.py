@@ -1,4 +1,4 @@
-"""Self-attention of one head as a layer with its own parameters."""
+"""Self-attention of one head as a layer with parameters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHORT = {"W_q": "W_query", "W_k": "W_key", "W_v": "W_value"}
 
 
 class SelfAttention:
-    """Scaled dot-product attention of a sequence with itself, in one head.
+    """Scaled dot-product attention of a sequence to itself, in one head.
 
     The layer projects ``x`` to queries, keys and values and attends::
 
@@ -41,19 +41,19 @@ class SelfAttention:
     Parameters
     ----------
     d_in : int
-        Size of the vectors that come in.
+        Size of the vectors that the layer takes.
     d_out : int
-        Size of the context vectors that come out.
+        Size of the context vectors that it returns.
     qkv_bias : bool, optional
         Whether the three projections add a bias. Needs ``init="linear"``.
     init : {"linear", "uniform", "normal"}, optional
         How the parameters are drawn. ``"linear"`` is ``torch.nn.Linear``: weights of shape
         ``(d_out, d_in)``, used as ``x @ weight.T``, uniform within ``1 / sqrt(d_in)`` of 0, and
-        biases alike. ``"uniform"`` is ``torch.rand``, uniform on [0, 1), and ``"normal"`` is
+        biases likewise. ``"uniform"`` is ``torch.rand``, uniform on [0, 1), and ``"normal"`` is
         ``torch.randn``: weights of shape ``(d_in, d_out)``, used as ``x @ weight``.
     rng : numpy.random.Generator, TorchGenerator, int or None, optional
-        Where the parameters are drawn from, query first, then key, then value, each weight
-        before its bias. An int or None makes ``numpy.random.default_rng(rng)``. A
+        What the parameters are drawn from: query, key and value in this order, each weight before
+        its bias. An int or None makes ``numpy.random.default_rng(rng)``. A
         `TorchGenerator` gives the parameters of the same layer in PyTorch.
     dtype : dtype, optional
         float32 or float64: the dtype of the parameters, to which ``x`` is converted.
@@ -71,7 +71,7 @@ class SelfAttention:
         If an argument has the wrong type or `dtype` is neither float32 nor float64.
     ValueError
         If `d_in` or `d_out` is less than 1, `init` is unknown, `rng` is a negative int, or
-        `qkv_bias` is combined with another `init` than ``"linear"``.
+        `qkv_bias` is combined with an `init` other than ``"linear"``.
 
     Examples
     --------
@@ -164,8 +164,8 @@ class SelfAttention:
             Shape ``(..., seq, d_in)``: axes before the last two are batch axes. Real numbers,
             converted to the layer's dtype.
         mask : array_like of bool or float, optional
-            True where a query may attend, or what is added to the scaled scores. It broadcasts to
-            ``(..., seq, seq)``, the shape of the weights: there is no axis for heads.
+            Bool: True where a query may attend. Float: added to the scaled scores. It broadcasts to
+            ``(..., seq, seq)``, the shape of the weights, which has no axis for heads.
         is_causal : bool, optional
             Whether a position attends only to itself and those before it.
         return_weights : bool, optional
@@ -176,9 +176,9 @@ class SelfAttention:
         Returns
         -------
         output : numpy.ndarray
-            The context vectors, shape ``(..., seq, d_out)``.
+            The context vectors, of shape ``(..., seq, d_out)``.
         weights : numpy.ndarray
-            Only with `return_weights`: shape ``(..., seq, seq)``.
+            Only with `return_weights`: of shape ``(..., seq, seq)``.
 
         Raises
         ------
@@ -238,9 +238,9 @@ class SelfAttention:
         Parameters
         ----------
         state : mapping of str to array_like
-            As `state_dict` returns it or as PyTorch saves it. The short names ``W_q``, ``W_k``
-            and ``W_v`` stand for ``W_query``, ``W_key`` and ``W_value``. Floating-point arrays,
-            converted to the layer's dtype.
+            Floating-point arrays, converted to the layer's dtype, as `state_dict` returns them or
+            as PyTorch saves them. The short names ``W_q``, ``W_k`` and ``W_v`` stand for
+            ``W_query``, ``W_key`` and ``W_value``.
 
         Raises
         ------
@@ -260,7 +260,7 @@ class SelfAttention:
         for name, value in mapping("state", state).items():
             key = _long_name(name)
             if key in attributes and key in given:
-                raise ValueError(f"state must have {key} once, got {name} beside it")
+                raise ValueError(f"state must have {key} once, got {name} as well")
             given[key if key in attributes else str(name)] = value
         check_names(attributes, given)
         shapes = {key: self._shape(attribute) for key, attribute in attributes.items()}
@@ -276,7 +276,7 @@ class SelfAttention:
         return lambda: (plain(d_in, d_out, dtype=dtype), None)
 
     def _keys(self) -> dict[str, str]:
-        """State keys in PyTorch's order, each with the attribute that it names."""
+        """Return the keys of a state in PyTorch's order, each with the attribute that it names."""
         if self._init != "linear":
             return {f"W_{name}": f"W_{name}" for name in _NAMES}
         parts = {"weight": "W", "bias": "b"} if self._qkv_bias else {"weight": "W"}
@@ -300,7 +300,7 @@ class SelfAttention:
 
 
 def _with_heads(mask: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
-    """Give a mask that broadcasts to `shape` an axis for the heads."""
+    """Add an axis for the heads to a mask that broadcasts to `shape`."""
     if mask is None:
         return None
     if not broadcasts_to(mask.shape, shape):

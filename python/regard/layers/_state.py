@@ -1,4 +1,4 @@
-"""States that are loaded: every name known, every array checked, before anything changes."""
+"""Check the names and arrays of a state before anything is loaded from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_names(wanted: Iterable[str], given: Iterable[str]) -> None:
-    """Raise ValueError unless both hold the same names."""
+    """Raise ValueError, which lists the differences, unless both hold the same names."""
     wanted, given = list(wanted), list(given)
     missing = [name for name in wanted if name not in given]
     unexpected = [name for name in given if name not in wanted]
@@ -32,7 +32,10 @@ def check_names(wanted: Iterable[str], given: Iterable[str]) -> None:
 def check_arrays(
     shapes: Mapping[str, tuple[int, ...]], state: Mapping[str, ArrayLike], dtype: np.dtype[Any]
 ) -> dict[str, FloatArray]:
-    """Return copies of the arrays that `shapes` names, in `dtype`, or raise an error."""
+    """Return copies of the arrays that `shapes` names, in `dtype`.
+
+    Raises TypeError for an array that is not floating-point, ValueError for wrong shapes.
+    """
     arrays = {name: np.asarray(state[name]) for name in shapes}
     for name, array in arrays.items():
         if not is_floating(array.dtype):

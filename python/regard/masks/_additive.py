@@ -1,4 +1,4 @@
-"""Masks that are added to the scores."""
+"""Convert bool masks to masks that are added to the scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @translates_keywords
 def as_additive(mask: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[np.floating[Any]]:
-    """Turn a bool mask into one that is added to the scaled scores.
+    """Convert a bool mask to one that is added to the scaled scores.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Arguments that are one number, or one for each batch entry."""
+"""Check arguments that are one number, or one for each batch entry."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def lengths(name: str, value: ArrayLike, kv_len: int) -> Integers:
 
 
 def diagonals(query_offset: ArrayLike, shift: int, q_len: int, kv_len: int) -> Integers:
-    """Return ``query_offset + shift``: where a bound of the visible keys meets the first query.
+    """Return ``query_offset + shift``, the bound of the visible keys for the first query.
 
-    Beyond ``[-q_len, kv_len]`` it hides or shows everything, as the nearest end does; clipping
-    keeps ``i + diagonal`` inside int64, and Python's integers hold what comes before.
+    A bound beyond ``[-q_len, kv_len]`` hides or shows everything, as the nearest end does. It is
+    added as a Python integer and clipped, so that ``i + diagonal`` stays inside int64.
     """
     offsets = integers("query_offset", query_offset, any_size=True)
     clipped = [max(-q_len, min(int(offset) + shift, kv_len)) for offset in offsets.flat]

@@ -1,4 +1,4 @@
-"""Masks that follow from where queries and keys sit."""
+"""Build masks from the positions of queries and keys."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def causal(
         How many keys precede the first query: one number, or one per batch entry. 0 aligns the
         first query with the first key (PyTorch, JAX); ``kv_len - q_len`` aligns the last query
         with the last key (FlashAttention). It may be negative: queries before the first key
-        attend to none.
+        attend to no key.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def causal(
            [1, 1, 0],
            [1, 1, 1]])
 
-    One new query behind four cached keys, and behind two:
+    One new query after four cached keys, and after two:
 
     >>> regard.masks.causal(1, 5, query_offset=[4, 2]).astype(int)[:, 0]
     array([[[1, 1, 1, 1, 1]],
@@ -83,7 +83,7 @@ def window(
     window: tuple[SupportsIndex | None, SupportsIndex | None],
     query_offset: ArrayLike = 0,
 ) -> NDArray[np.bool_]:
-    """Let each query attend to its neighbours: the keys near its own position.
+    """Let each query attend to the keys near its own position.
 
     Query ``i`` sits at position ``p = i + query_offset`` and may attend to key ``j`` iff
     ``p - left <= j <= p + right``. Neighbours are counted, as in FlashAttention and ONNX: a causal
@@ -96,8 +96,8 @@ def window(
     kv_len : int, optional
         Number of keys; `q_len` when not given.
     window : pair of int or None
-        ``(left, right)``: how many keys before and behind its position a query may attend to. None
-        is no bound on that side.
+        ``(left, right)``: how many keys before and after its position a query may attend to. None
+        means no bound on that side.
     query_offset : int or integer array, optional
         How many keys precede the first query: one number, or one per batch entry.
 
@@ -116,8 +116,8 @@ def window(
 
     See Also
     --------
-    regard.scaled_dot_product_attention : ``window=(left, right)`` does the same without a mask, at
-        the cost of the window alone.
+    regard.scaled_dot_product_attention : ``window=(left, right)`` does the same without a mask, and
+        computes only the keys inside the window.
 
     Examples
     --------
@@ -157,11 +157,11 @@ def prefix(
     prefix_lengths: ArrayLike,
     query_offset: ArrayLike = 0,
 ) -> NDArray[np.bool_]:
-    """Let each query attend to a prefix, and beyond it to its own position and those before it.
+    """Let each query attend to a prefix, its own position and those before it.
 
     Query ``i`` may attend to key ``j`` iff ``j < prefix_lengths`` or ``j <= i + query_offset``: the
-    mask of a prefix language model, whose input is read in both directions and whose continuation
-    is causal.
+    mask of a prefix language model, which reads its input in both directions and continues it
+    causally.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Encodings that tell attention where a token sits."""
+"""Encode the positions of tokens for attention."""
 
 from regard.positional._alibi import alibi_slopes
 from regard.positional._rotary import rotary

@@ -1,4 +1,4 @@
-"""How fast each pair of columns turns as the position grows."""
+"""The powers of a base that positions are multiplied by, and checks that encodings share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def geometric(dim: int, base: SupportsFloat) -> NDArray[np.float64]:
 
 
 def even(rotary_dim: SupportsIndex) -> int:
-    """Return a number of columns that form pairs, or raise TypeError or ValueError."""
+    """Return an even number of columns, or raise TypeError or ValueError."""
     dim = count("rotary_dim", rotary_dim, minimum=2)
     if dim % 2:
         raise ValueError(f"rotary_dim must be even, got {dim}")

@@ -1,4 +1,4 @@
-"""Rotary position embedding: pairs of columns turned by an angle that grows with the position."""
+"""Rotate pairs of columns by angles that grow with the position (RoPE)."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def rotary(
         head_dim)`` storage pass ``x.swapaxes(1, 2)``: any strides are read where they lie.
     positions : array_like of int, shape (length,) or (*batch, length), optional
         The position of each row, the same for all heads; `batch` broadcasts to the axes of `x`
-        before heads. Default ``0 .. length - 1``. Rows behind ``n`` cached keys sit at
-        ``n + np.arange(length)``. Positions may be negative.
+        before heads. Default ``0 .. length - 1``. Rows that follow ``n`` cached keys have the
+        positions ``n + np.arange(length)``. Positions may be negative.
     base : float, optional
         Wavelengths grow from ``2 pi`` towards ``2 pi * base`` along the pairs: the ``rope_theta``
         of `scaling`, or 10000, by default.
     rotary_dim : int, optional
-        How many columns, from the first, are rotated (partial rotation); the rest is copied as it
-        is. Even; by default the ``partial_rotary_factor`` of `scaling`, or all of them.
+        How many columns are rotated, beginning with the first (partial rotation); the others are
+        copied. Even; by default the ``partial_rotary_factor`` of `scaling`, or all of them.
     interleaved : bool, default False
         Which columns form a pair. False: ``m`` and ``m + rotary_dim / 2``, the halves (GPT-NeoX,
         Llama, ONNX's default). True: ``2 m`` and ``2 m + 1``, the neighbours (RoFormer, GPT-J).
@@ -74,15 +74,15 @@ def rotary(
         The length of the whole sequence, for the scalings ``dynamic`` and ``longrope``. By default
         it ends at the largest position.
     cache : pair of array_like, optional
-        Cosines and sines, ``(cos, sin)``, that were worked out before: see `rotary_cache`. Two 2-D
-        arrays ``(max_position, rotary_dim / 2)`` are tables whose rows `positions` name, from 0 on;
-        arrays ``(*batch, length, rotary_dim / 2)`` with batch axes hold one row for each row of
-        `x`, and `positions` must be left out then. Caches that hold every angle twice, as Hugging
-        Face's do, are passed as ``cos[..., :rotary_dim//2]``. Their shape gives them away beside
-        `rotary_dim`, or where they have more than ``head_dim / 2`` columns; else each column is
-        taken for a pair.
+        Cosines and sines, ``(cos, sin)``, computed before: see `rotary_cache`. Two 2-D arrays
+        ``(max_position, rotary_dim / 2)`` are tables with a row for each position from 0 on, and
+        `positions` selects from them; arrays ``(*batch, length, rotary_dim / 2)`` with batch axes
+        hold one row for each row of `x`, and `positions` must then be left out. Pass caches that
+        hold every angle twice, as Hugging Face's do, as ``cos[..., :rotary_dim//2]``. They are
+        refused where their shape tells: beside `rotary_dim`, or if they have more than
+        ``head_dim / 2`` columns. Otherwise every column is taken for a pair.
     out : ndarray, optional
-        Where to write the result: of its type and shape, any strides. It may be `x` itself.
+        Where to write the result: an array of its type and shape, of any strides. It may be `x`.
 
     Returns
     -------
@@ -92,17 +92,17 @@ def rotary(
     Raises
     ------
     TypeError
-        If an argument has the wrong type: float positions, an `interleaved` that is no bool, a
-        cache that is no pair, an `out` of another type.
+        If an argument has the wrong type: positions that are floats, an `interleaved` that is not a
+        bool, a cache that is not a pair, an `out` of another type.
     ValueError
-        If shapes disagree, `rotary_dim` is odd or larger than head_dim, a position lies outside of
+        If shapes disagree, `rotary_dim` is odd or larger than head_dim, a position lies outside
         the cache, the cache holds every angle twice, `scaling` is wrong, or `base`, `scaling`,
         `inverse_frequencies` and `cache` contradict each other.
 
     See Also
     --------
     rotary_cache : cosines and sines for many calls.
-    rotary_frequencies : the angles themselves, with the formulae of the scalings.
+    rotary_frequencies : the angles themselves, with the formulas of the scalings.
 
     Notes
     -----
@@ -129,7 +129,7 @@ def rotary(
     array([[1.    , 0.    , 0.    , 0.    ],
            [0.5403, 0.8415, 0.    , 0.    ]])
 
-    One new query for each of two sequences, behind 5 and behind 3 cached keys:
+    One new query for each of two sequences, after 5 and after 3 cached keys:
 
     >>> query = np.ones((2, 8, 1, 64), np.float32)
     >>> cached = np.array([5, 3])
@@ -187,7 +187,7 @@ def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Ar
     cos, sin = cos.astype(compute, copy=False), sin.astype(compute, copy=False)
     if cos.ndim > 2:
         cos, sin = cos[..., None, :, :], sin[..., None, :, :]
-    # NaN and infinity are what they are in the other calls: results, not warnings.
+    # NaN and infinity are results, not warnings, as in the other calls.
     with np.errstate(over="ignore", invalid="ignore"):
         a = source[..., first].astype(compute, copy=False)
         b = source[..., second].astype(compute, copy=False)
@@ -195,7 +195,7 @@ def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Ar
         turned_a -= b * sin
         turned_b = a * sin
         turned_b += b * cos
-        # `result` may share memory with `source`, which has been read but for the last columns.
+        # `result` may share memory with `source`, of which only the last columns are still unread.
         rest = source[..., 2 * pairs :]
         if np.may_share_memory(rest, result):
             rest = rest.copy()
@@ -207,7 +207,7 @@ def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Ar
 def _looked_up(
     cache: tuple[ArrayLike, ArrayLike], positions: ArrayLike | None, shape: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """Return the cosines and sines of the rows of `x`, whose shape is given."""
+    """Return the cosines and sines of the rows of `x`, whose shape is `shape`."""
     if not isinstance(cache, tuple | list):
         raise TypeError(f"cache must be a pair (cos, sin), got {type(cache).__name__}")
     if len(cache) != 2:
@@ -221,7 +221,7 @@ def _looked_up(
     if cos.ndim > 2:
         if positions is not None:
             raise ValueError(
-                f"positions name rows of a 2-D cache, got a cache of shape {cos.shape}: leave "
+                f"positions select rows of a 2-D cache, got a cache of shape {cos.shape}: leave "
                 "positions out"
             )
         _check_rows("cache", cos.shape[:-1], shape)
@@ -229,7 +229,9 @@ def _looked_up(
     stored_rows, length = cos.shape[0], shape[-2]
     if positions is None:
         if stored_rows < length:
-            raise ValueError(f"cache must have a row for each of {length}, got {stored_rows} rows")
+            raise ValueError(
+                f"cache must have a row for each of {length} positions, got {stored_rows} rows"
+            )
         return cos[:length], sin[:length]
     rows = integers("positions", positions)
     _check_rows("positions", rows.shape, shape)
@@ -242,7 +244,7 @@ def _looked_up(
 
 
 def _check_rows(name: str, rows: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    """Check that there is one entry for each row of `x`, in each of its batch entries."""
+    """Raise ValueError unless there is one entry for each row of `x` in each batch entry."""
     batch, length = shape[:-3], shape[-2]
     if rows[-1:] != (length,) or not broadcasts_to(rows[:-1], batch):
         raise ValueError(
@@ -252,7 +254,7 @@ def _check_rows(name: str, rows: tuple[int, ...], shape: tuple[int, ...]) -> Non
 
 
 def _refuse_doubled(columns: int, rotary_dim: SupportsIndex | None, head_dim: int) -> None:
-    """Refuse a cache that has a column for each column of `x`, not for each pair."""
+    """Raise ValueError for a cache with a column for each column of `x` in place of each pair."""
     if rotary_dim is None:
         is_doubled = head_dim < 2 * columns <= 2 * head_dim and columns % 2 == 0
         beside = f"head_dim {head_dim}"

@@ -48,7 +48,7 @@ def rotary_cache(
         Pair ``m`` turns by ``base ** (-2 m / rotary_dim)`` from one position to the next: the
         ``rope_theta`` of `scaling`, or 10000, by default.
     inverse_frequencies : array_like of float, shape (rotary_dim / 2,), optional
-        These angles themselves, in place of the powers of `base`.
+        The angles themselves, in place of the powers of `base`.
     scaling : mapping, optional
         As in `rotary`; see `rotary_frequencies`. Cosines and sines are multiplied by its attention
         factor.
@@ -56,7 +56,7 @@ def rotary_cache(
         The length of the whole sequence, for the scalings ``dynamic`` and ``longrope``. By default
         it ends at the largest position.
     dtype : dtype, optional
-        A floating-point dtype. The angles are computed in float64 whatever it is.
+        A floating-point dtype. The angles are computed in float64 for every dtype.
 
     Returns
     -------
@@ -106,7 +106,7 @@ def rotary_cache(
 
 
 def _end(rows: Array) -> int:
-    """Return the length of a sequence that ends at the largest of these positions."""
+    """Return the length of a sequence that ends at the largest position."""
     return max(int(rows.max()) + 1, 0) if rows.size else 0
 
 

@@ -1,4 +1,4 @@
-"""How fast each pair of columns turns in a rotary embedding."""
+"""Compute how fast each pair of columns turns in a rotary embedding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rotary_frequencies(
 
     Without `scaling`, pair ``m`` turns by ``f[m] = base ** (-2 m / rotary_dim)`` from one position
     to the next. The scalings slow pairs down, so that positions beyond those of the training look
-    like positions within it. With ``s`` for ``factor`` and ``L`` for
+    like positions of the training. With ``s`` for ``factor`` and ``L`` for
     ``original_max_position_embeddings``:
 
     ``linear`` [1]_
@@ -40,25 +40,25 @@ def rotary_frequencies(
         For a sequence of `length` beyond ``L`` the base grows to ``base * (s * length / L - (s -
         1)) ** (rotary_dim / (rotary_dim - 2))``; up to ``L`` nothing changes.
     ``yarn`` [3]_
-        Pairs that turn often within ``L`` positions stay, those that turn seldom are slowed by
-        ``s``, and a ramp joins them: ``f * (1 - ramp) + f / s * ramp``. The pair that turns ``r``
-        times within ``L`` is ``rotary_dim * log(L / (2 pi r)) / (2 log(base))``; the ramp goes from
-        0 at that of ``beta_fast`` (32), rounded down, to 1 at that of ``beta_slow`` (1), rounded up
-        (unrounded with ``truncate=False``). Scores become sharper through an attention factor
-        ``0.1 log(s) + 1``. With ``mscale`` and ``mscale_all_dim`` (DeepSeek) it is
-        ``(0.1 mscale log(s) + 1) / (0.1 mscale_all_dim log(s) + 1)``; ``attention_factor`` gives
-        the number itself.
+        Pairs that turn often within ``L`` positions keep their frequency, those that turn seldom
+        are slowed by ``s``, and a ramp joins them: ``f * (1 - ramp) + f / s * ramp``. The pair that
+        turns ``r`` times within ``L`` is ``rotary_dim * log(L / (2 pi r)) / (2 log(base))``; the
+        ramp rises from 0 at the pair of ``beta_fast`` turns (32), rounded down, to 1 at the pair of
+        ``beta_slow`` turns (1), rounded up (neither is rounded with ``truncate=False``). An
+        attention factor ``0.1 log(s) + 1`` sharpens the scores. With ``mscale`` and
+        ``mscale_all_dim`` (DeepSeek) it is ``(0.1 mscale log(s) + 1) / (0.1 mscale_all_dim log(s) +
+        1)``; ``attention_factor`` replaces it.
     ``longrope`` [4]_
         Each pair has its own factor: ``f / short_factor``, and ``f / long_factor`` for a sequence
-        of `length` beyond ``L``. The attention factor of both is ``sqrt(1 + log(s) / log(L))``, or
-        the ``attention_factor`` that is given.
+        of `length` beyond ``L``. The attention factor is ``sqrt(1 + log(s) / log(L))`` for both;
+        ``attention_factor`` replaces it.
     ``llama3`` [5]_
         Pairs with a wavelength ``2 pi / f`` above ``L / low_freq_factor`` are slowed by ``s``,
-        those below ``L / high_freq_factor`` stay, and between them ``f / s`` and ``f`` are mixed
-        linearly in ``L f / (2 pi)``.
+        those below ``L / high_freq_factor`` keep their frequency, and between them ``f / s`` and
+        ``f`` are mixed linearly in ``L f / (2 pi)``.
     ``proportional`` (Gemma 4)
-        Of all pairs of the head, the first ``partial_rotary_factor`` turn by ``f / s`` (``s`` is 1
-        by default), and the others do not turn: their frequency is 0.
+        The first ``partial_rotary_factor`` of the head's pairs turn by ``f / s`` (``s`` is 1 by
+        default). The others do not turn: their frequency is 0.
 
     Parameters
     ----------

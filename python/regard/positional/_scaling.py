@@ -1,4 +1,4 @@
-"""Frequencies of models that read more positions than they were first trained on."""
+"""Formulas for models that read more positions than they were first trained on."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _llama3(plain: Frequencies, numbers: Numbers) -> Frequencies:
 
 
 def _proportional(plain: Frequencies, numbers: Numbers, fraction: float) -> Frequencies:
-    """Rotate the first pairs alone; the others keep their place with a frequency of 0."""
+    """Return frequencies of 0 for all pairs but the first."""
     rotated = int(fraction * 2 * plain.size // 2)
     return np.where(np.arange(plain.size) < rotated, plain / numbers.get("factor", 1.0), 0.0)
 
