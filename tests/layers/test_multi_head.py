@@ -281,8 +281,8 @@ def test_a_memory_is_projected_once(dtype):
         (
             {"key": normal((2, 1, 32))},
             ValueError,
-            "key must be left out beside a cache in a layer that depends on positions, got key in a "
-            "layer with is_causal, rotary",
+            "key must be left out beside a cache in a layer that depends on positions, got key in "
+            "a layer with is_causal, rotary",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Parameters from GGUF files, quantised ones included."""
+"""Read parameters from GGUF files, including quantised ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAIN = {"F32": "<f4", "F64": "<f8", "I8": "<i1", "I16": "<i2", "I32": "<i4", "I
 def load_gguf(
     path: str | os.PathLike[str], prefix: str = ""
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read a GGUF file: the parameters of a model, and what the file tells about it.
+    """Read a GGUF file: the parameters of a model, and the metadata beside them.
 
     Parameters
     ----------
@@ -40,14 +40,14 @@ def load_gguf(
         linear layer is ``(out_features, in_features)``. Float32, float64 and integers are returned
         as stored; float16, bfloat16 and quantised tensors become float32.
     metadata : dict of str to object
-        The file's entries as Python's int, float, bool, str and lists of these: the architecture's
-        sizes, the vocabulary.
+        The file's entries as Python's int, float, bool, str and lists of these: the sizes of the
+        architecture, the vocabulary.
 
     Raises
     ------
     ImportError
-        If the package gguf, which knows the quantised formats, is missing; it comes with
-        ``pip install 'regard[models]'``.
+        If the package gguf, which decodes the quantised formats, is missing; ``pip install
+        'regard[models]'`` installs it.
     TypeError
         If `path` is not a path or `prefix` is not a str.
     OSError
@@ -70,8 +70,8 @@ def load_gguf(
     Notes
     -----
     Lengths and offsets [1]_ are checked against the file's size before anything is read or
-    allocated for them. Llama files store the rows of query and key projections so that rotary
-    embedding turns neighbours: ``regard.positional.rotary(..., interleaved=True)``.
+    allocated for them. Llama files order the rows of query and key projections for a
+    rotary embedding of neighbouring columns: ``regard.positional.rotary(..., interleaved=True)``.
 
     References
     ----------
@@ -159,7 +159,7 @@ def _tensor(file: BoundedFile, data: int, tensor: TensorInfo, size: int, gguf: A
     rows = math.prod(tensor.shape[:-1])
     blocks = file.array(start, np.dtype(np.uint8), size, tensor.name).reshape(rows, -1)
     try:
-        # Infinite scales are results, not warnings.
+        # Infinite scales give infinite numbers, not warnings.
         with np.errstate(all="ignore"):
             floats = gguf.quants.dequantize(blocks, kind)
     except NotImplementedError:

@@ -1,4 +1,4 @@
-"""Parameters from safetensors files."""
+"""Read parameters from safetensors files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ML_DTYPES = {
 def load_safetensors(
     path: str | os.PathLike[str], prefix: str = ""
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Read a safetensors file: the parameters of a model, and what the file tells about it.
+    """Read a safetensors file: the parameters of a model, and the metadata beside them.
 
     Parameters
     ----------
@@ -53,14 +53,14 @@ def load_safetensors(
         By their full names. Float32, float64, complex64, integers and bools are returned as
         stored; float16, bfloat16 and the float8 types become float32.
     metadata : dict of str to str
-        What the file's writer added; often empty.
+        The entries that the file's writer added; often none.
 
     Raises
     ------
     ImportError
-        If the package safetensors is missing; it comes with ``pip install 'regard[models]'``.
+        If the package safetensors is missing; ``pip install 'regard[models]'`` installs it.
     TypeError
-        If `path` is not a path or `prefix` not a str.
+        If `path` is not a path or `prefix` is not a str.
     OSError
         If the file cannot be opened or read.
     ValueError
@@ -78,12 +78,12 @@ def load_safetensors(
     See Also
     --------
     load_gguf : the same for GGUF files.
-    regard.MultiHeadAttention.load_state_dict : takes a layer out of these parameters.
+    regard.MultiHeadAttention.load_state_dict : loads a layer from these parameters.
 
     Notes
     -----
-    The package judges the header: tensors that leave the file, overlap or leave holes are refused.
-    The data is then read, not mapped: a file that changes later changes no array.
+    The package checks the header: tensors that reach beyond the file, overlap or leave holes are
+    refused. The data is read, not mapped: changing the file later changes no array.
 
     Examples
     --------
