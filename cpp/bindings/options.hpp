@@ -24,7 +24,7 @@ struct EntryNumbers {
 
 struct Options {
   bool is_causal = false;
-  EntryNumbers query_offset;
+  std::optional<EntryNumbers> query_offset = EntryNumbers{};  // none for "end"
   std::int64_t window_left = kUnbounded;
   std::int64_t window_right = kUnbounded;
   std::optional<EntryNumbers> key_lengths;

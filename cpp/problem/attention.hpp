@@ -62,7 +62,7 @@ struct AttentionProblem {
   Operand output;
   Operand weights;  // data is null where the caller does not want them
   Operand lse;      // one element a row; data is null where the caller does not want it
-  PerEntry query_offset;
+  PerEntry query_offset;  // data is null where the last query stands at an entry's last key
   PerEntry key_lengths;   // data is null where all have kv_len keys
   PerEntry left_padding;  // keys before it do not exist; data is null where all begin at 0
 };

@@ -67,6 +67,8 @@ def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
     """Convert a mask to a bool, float32 or float64 array, or raise TypeError."""
     if mask is None:
         return None
+    if _is_pair(mask):
+        raise TypeError("mask must be one array here, got a pair: merge the two with np.where")
     array = as_array("mask", mask)
     if array.dtype.kind == "b":
         return as_native(array, np.dtype(np.bool_))
@@ -85,6 +87,28 @@ def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
         f"mask must be an array of bool (True = may attend) or of float (added to the scores), "
         f"got {array.dtype}"
     )
+
+
+def as_masks(mask: Any) -> Any:
+    """Convert what a call takes as `mask`: None, an array, or a pair (bool, float) of arrays."""
+    if not _is_pair(mask):
+        return as_mask(mask)
+    shown, bias = as_mask(mask[0]), as_mask(mask[1])
+    kinds = [None if part is None else part.dtype for part in (shown, bias)]
+    if shown is None or bias is None or (shown.dtype.kind, bias.dtype.kind) != ("b", "f"):
+        raise TypeError(
+            "mask must be a bool array, a float array or a pair (bool, float) of both, got a pair "
+            f"({kinds[0]}, {kinds[1]})"
+        )
+    return shown, bias
+
+
+def _is_pair(mask: Any) -> bool:
+    """Tell a pair of masks from an array of two rows, both of which are bool or both float."""
+    if not isinstance(mask, tuple) or len(mask) != 2:
+        return False
+    is_bool = [np.asarray(part).dtype.kind == "b" for part in mask]
+    return is_bool[0] != is_bool[1]
 
 
 def stored(name: str, value: ArrayLike) -> NDArray[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from regard._arrays import as_mask, as_stored_arrays
+from regard._arrays import as_masks, as_stored_arrays
 from regard._options import DEFAULTS
 from regard._translations import refuse_keywords
 
@@ -38,4 +38,4 @@ def converted(
     check_options(name, options)
     query, key, value = arrays
     native = as_stored_arrays(query=query, key=key, value=value)
-    return call(*native, *between, as_mask(mask), options)
+    return call(*native, *between, as_masks(mask), options)

@@ -18,7 +18,7 @@ class CacheOptions(TypedDict, total=False):
     """What `KVCache.attend` takes beside the options that add results."""
 
     is_causal: bool
-    query_offset: ArrayLike
+    query_offset: ArrayLike | Literal["end"]
     window: tuple[int | None, int | None] | None
     scale: float | None
     softcap: float | None
@@ -47,7 +47,7 @@ class ExplainOptions(TypedDict, total=False):
     """What `explain` takes: the options that decide what is computed, and how."""
 
     is_causal: bool
-    query_offset: ArrayLike
+    query_offset: ArrayLike | Literal["end"]
     window: tuple[int | None, int | None] | None
     key_lengths: ArrayLike | None
     left_padding: ArrayLike | None

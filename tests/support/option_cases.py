@@ -232,4 +232,13 @@ def _as_tuples(numbers):
 
 
 MIXES = [_mix(number) for number in range(72)]
-OPTIONS = [*_windows(), *_lengths(), *_paddings(), *_softcaps(), *_alibi(), *_sinks(), *_long(), *MIXES]
+OPTIONS = [
+    *_windows(),
+    *_lengths(),
+    *_paddings(),
+    *_softcaps(),
+    *_alibi(),
+    *_sinks(),
+    *_long(),
+    *MIXES,
+]
