@@ -78,15 +78,15 @@ def curve_of(results: Results) -> Iterator[str]:
     engines = [name for name in _HEADERS if name in results.versions]
     first, last = results.cases[0].name, results.cases[-1].name
     yield ""
-    yield from _wrapped(f"{first} to {last}; ms of a call")
+    yield from _wrapped(f"{first} to {last}: time of a call")
     times = [
-        Column(_HEADERS[name], [_cell(row, name, _milliseconds) for row in results.cases])
+        Column(_HEADERS[name], [_cell(row, name, _time) for row in results.cases])
         for name in engines
     ]
     best = [_against_best(row) for row in results.cases]
     yield from _table([Column("length", lengths), *times, Column("vs best", best)])
     yield ""
-    yield from _wrapped("GFLOP/s; limit is the part of the fma peak that regard reaches")
+    yield from _wrapped("GFLOP/s, and the part of the fma peak that regard reaches")
     rates = [
         Column(_HEADERS[name], [_cell(row, name, _rate) for row in results.cases])
         for name in engines
@@ -128,7 +128,9 @@ def _titles(groups: Sequence[Group]) -> dict[int, str]:
 
 def _case_columns(results: Results) -> Iterator[Column]:
     rows = results.cases
-    yield Column("case", [row.name for row in rows], is_name=True)
+    # The title above the rows says what they have in common.
+    names = [row.name.removeprefix(f"{row.case.group.title} ") for row in rows]
+    yield Column("case", names, is_name=True)
     yield Column("time", [_cell(row, "regard", _time) for row in rows])
     for engine, header in _HEADERS.items():
         if engine in results.versions:
@@ -206,15 +208,18 @@ def _cell(row: CaseResult, engine: str, number: Callable[[CaseResult, str], str]
 
 def _time(row: CaseResult, engine: str) -> str:
     seconds = row.samples[engine].seconds
-    return f"{seconds * 1e6:.2f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
-
-
-def _milliseconds(row: CaseResult, engine: str) -> str:
-    return f"{row.samples[engine].seconds * 1e3:.3g}"
+    if seconds < 1e-3:
+        return f"{_digits(seconds * 1e6)} us"
+    return f"{_digits(seconds * 1e3)} ms" if seconds < 1 else f"{_digits(seconds)} s"
 
 
 def _rate(row: CaseResult, engine: str) -> str:
-    return f"{row.rate(engine):.{2 if row.case.group.unit == 'us' else 1}f}"
+    return _digits(row.rate(engine))
+
+
+def _digits(number: float) -> str:
+    """Write three significant digits, of which two at most are decimals."""
+    return f"{number:.{2 if number < 10 else 1 if number < 100 else 0}f}"
 
 
 def _percent(part: float | None) -> str:

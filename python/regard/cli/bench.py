@@ -123,9 +123,9 @@ def run(options: argparse.Namespace) -> int:
     comparisons = [row for row in comparisons if max(row.threads or (1,)) <= threads]
     if not cases and not comparisons:
         parser.error(f"argument --case: what it names compares more threads than {threads}")
-    draw = None if options.plot is None else plot.pen()
-    if draw is not None and all(case.group.limit is None for case in cases):
+    if options.plot and all(case.group.limit is None for case in cases):
         parser.error("argument --plot: none of these cases has a limit to be drawn beside")
+    draw = plot.pen() if options.plot else None
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     with ExitStack() as files:
         document = files.enter_context(_output(parser, "--json", options.json))
