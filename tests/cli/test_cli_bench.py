@@ -145,6 +145,7 @@ def test_pictures(run, measured_here, tmp_path):
         (["--curve", "12"], "argument --curve: must be FIRST:LAST, such as 128:4096, got '12'"),
         (["--curve", "--shape=1,8,64", "--shape=1,8,64"], "--shape: only one goes with --curve"),
         (["--case", "matmul", "--shape", "1,1,6,2"], "argument --case: does not go with --shape"),
+        (["--goals", "--shape", "1,1,6,2"], "argument --goals: does not go with --shape"),
         (["--causal"], "argument --causal: needs --shape or --curve"),
         (["--bogus"], "unrecognized arguments: --bogus"),
         (["word"], "unrecognized arguments: word"),

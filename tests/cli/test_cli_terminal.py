@@ -1,10 +1,13 @@
 """What a terminal gets: styles where it has them, its own encoding, and nothing hostile."""
 
+import io
 import re
+import sys
 
 import numpy as np
 import pytest
 
+from regard.cli.progress import Progress
 from regard.cli.tables import number_table, shade_of, side_by_side, weight_table
 from regard.cli.terminal import clip, printable, width_of
 from regard.cli.words import EXAMPLE
@@ -113,3 +116,25 @@ def test_wide_characters_stay_aligned(length):
 )
 def test_shades(weight, shade):
     assert shade_of(weight) == shade
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "expected"),
+    [
+        (
+            True,
+            "\r\x1b[K0:00 [1/2] first: a\r\x1b[K0:00 [1/2] first: b"
+            "\r\x1b[K0:00 [2/2] second: " + "c" * 60 + "\r\x1b[K",
+        ),
+        (False, "0:00 [1/2] first\n0:00 [2/2] second\n"),
+    ],
+)
+def test_progress_is_one_line_on_a_terminal(monkeypatch, is_terminal, expected):
+    stream = io.StringIO()
+    stream.isatty = lambda: is_terminal
+    monkeypatch.setattr(sys, "stderr", stream)
+    progress = Progress(2)
+    for message in (("first", "a"), ("first", "b"), ("second", "c" * 100)):
+        progress.show(message)
+    progress.clear()
+    assert stream.getvalue() == expected

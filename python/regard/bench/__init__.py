@@ -2,6 +2,7 @@
 
 The modules build on each other in this order:
 
+- `machine`: its processor, caches and memory
 - `engines`: attention, products and softmax in regard, NumPy, PyTorch and ONNX Runtime
 - `problems`, `cached_problems`: arrays, the work they take, and rows of the result in float64
 - `cases`, `shapes`: the table of what is timed, and problems of the user's own

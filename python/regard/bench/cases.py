@@ -279,26 +279,9 @@ COMPARISONS: Sequence[Comparison] = (
 
 
 def select(names: Sequence[str], *, quick: bool) -> tuple[list[Case], list[Comparison]]:
-    """Select the cases and comparisons that are asked for, in the order of the table.
+    """Select cases and comparisons by their names or parts of them; with no name, all or the quick.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Whole names, or parts of names, each of which selects every name that contains it.
-    quick : bool
-        Whether only the quick ones are wanted where no name is given.
-
-    Returns
-    -------
-    cases : list of Case
-        The cases.
-    comparisons : list of Comparison
-        The comparisons.
-
-    Raises
-    ------
-    ValueError
-        If a name selects nothing.
+    A name that selects nothing is a ValueError.
     """
     rows: tuple[Case | Comparison, ...] = (*CASES, *COMPARISONS)
     if names:

@@ -10,20 +10,7 @@ from .results import CaseResult, ComparisonResult, Results
 
 
 def document_of(results: Results, *, with_goals: bool = False) -> dict[str, Any]:
-    """Return everything that was measured, and what follows from it.
-
-    Parameters
-    ----------
-    results : Results
-        The run.
-    with_goals : bool, optional
-        Whether the goals of the developers are included.
-
-    Returns
-    -------
-    dict
-        The fields of `Results`, with the sizes, work, medians and rates of each case.
-    """
+    """Return everything that was measured, and what follows from it."""
     document = asdict(results) | {
         "cases": [_case(results, row) for row in results.cases],
         "comparisons": [_comparison(row) for row in results.comparisons],

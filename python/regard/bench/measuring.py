@@ -43,20 +43,7 @@ class WrongResultError(Exception):
 
 
 def measure(request: Request, report: Callable[[tuple[str, str]], None]) -> Results:
-    """Measure the limits of the machine, the cases, the comparisons, and the limits again.
-
-    Parameters
-    ----------
-    request : Request
-        What is measured.
-    report : callable
-        Called with what is measured next, and which part of it.
-
-    Returns
-    -------
-    Results
-        Every number.
-    """
+    """Measure the limits of the machine, the cases, the comparisons, and the limits again."""
     return _Run(request, report).results()
 
 
@@ -173,19 +160,9 @@ class _Run:
 
 
 def make_sets(problem: Problem, streamed: int) -> list[Inputs]:
-    """Make the inputs of a problem, on which its calls take turns.
+    """Make the inputs of a problem, in as many copies as its calls must take turns on.
 
-    Parameters
-    ----------
-    problem : Problem
-        What is timed.
-    streamed : int
-        How many bytes are more than a cache holds.
-
-    Returns
-    -------
-    list of tuple
-        One set of inputs; where keys must come from memory, copies until no cache holds them all.
+    There is one, unless keys must come from memory: then no cache holds the keys of all copies.
     """
     inputs = problem.make_inputs()
     if not (isinstance(problem, Attention) and problem.streams_keys):

@@ -32,19 +32,7 @@ _PANELS: tuple[tuple[Limit, str, int], ...] = (
 
 
 def pen() -> Callable[[Draw, Results, str], bytes]:
-    """Import matplotlib.
-
-    Returns
-    -------
-    callable
-        Takes `draw_bars` or `draw_curve`, the results, and ``"png"``, ``"svg"`` or ``"pdf"``, and
-        returns the content of the picture's file.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is not installed.
-    """
+    """Import matplotlib, and return what turns a drawing into the content of a file."""
     try:
         figure = importlib.import_module("matplotlib.figure").Figure
     except ModuleNotFoundError as error:

@@ -43,20 +43,7 @@ def list_of_cases() -> Iterator[str]:
 
 
 def report_of(results: Results, *, with_goals: bool = False) -> Iterator[str]:
-    """Write a run on the table: the machine, the cases, the comparisons, and notes.
-
-    Parameters
-    ----------
-    results : Results
-        The run.
-    with_goals : bool, optional
-        Whether the goals of the developers are shown.
-
-    Yields
-    ------
-    str
-        A line.
-    """
+    """Write a run on the table: the machine, the cases, the comparisons, and notes."""
     yield from _head(results)
     if results.cases:
         yield ""

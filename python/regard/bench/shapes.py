@@ -60,27 +60,7 @@ def _group(problem: Attention) -> Group:
 
 
 def parse_curve(text: str, lengths: Sequence[int], *, is_causal: bool = False) -> list[Case]:
-    """Parse a shape without a length, and return a case for each of the lengths.
-
-    Parameters
-    ----------
-    text : str
-        Three sizes, such as ``"1,8,64"`` or ``"1,32/8,128"``.
-    lengths : sequence of int
-        The lengths of both queries and keys.
-    is_causal : bool, optional
-        Whether query i sees only keys 0 to i.
-
-    Returns
-    -------
-    list of Case
-        The cases.
-
-    Raises
-    ------
-    ValueError
-        If the text is not such a shape, or the arrays do not fit in memory.
-    """
+    """Parse a shape without a length, as `parse_shape` does; return a case for each length."""
     sizes = _sizes(text, CURVE_GRAMMAR, "1,32/8,128")
     (batch, _), (heads, kv_heads), (head_dim, value_dim) = sizes
     problems = [
@@ -90,13 +70,7 @@ def parse_curve(text: str, lengths: Sequence[int], *, is_causal: bool = False) -
 
 
 def parse_lengths(text: str) -> list[int]:
-    """Parse ``FIRST:LAST``, and return the lengths that double from the first up to the last.
-
-    Raises
-    ------
-    ValueError
-        If the text is not two lengths, or the last is less than the first.
-    """
+    """Parse ``FIRST:LAST``, and return the lengths that double from the first up to the last."""
     first, colon, last = text.partition(":")
     if not colon:
         raise ValueError(f"must be FIRST:LAST, such as 128:4096, got {text!r}")

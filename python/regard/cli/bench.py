@@ -108,7 +108,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="draw a picture, as PNG, SVG or PDF; needs matplotlib",
     )
     where.add_argument(
-        "--goals", action="store_true", help="show the goals of regard's developers too"
+        "--goals",
+        action="store_true",
+        help="for developers: regard's goals, and which are met",
     )
 
 
@@ -151,6 +153,8 @@ def _selected(options: argparse.Namespace) -> tuple[Sequence[Case], Sequence[Com
         parser.error("argument --causal: needs --shape or --curve")
     if options.case and is_own:
         parser.error("argument --case: does not go with --shape or --curve")
+    if options.goals and is_own:
+        parser.error("argument --goals: does not go with --shape or --curve")
     if options.curve and len(options.shape) > 1:
         parser.error("argument --shape: only one goes with --curve")
     try:
@@ -206,8 +210,8 @@ def _output(
     try:
         yield path
     finally:
-        if is_new and path.stat().st_size == 0:  # an empty file would look like a result
-            path.unlink()
+        if is_new and path.stat().st_size == 0:
+            path.unlink()  # an empty file would look like a result
 
 
 def _lengths(text: str) -> list[int]:

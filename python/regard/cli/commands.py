@@ -39,18 +39,7 @@ _SUMMARIES = {
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run the command that the arguments name, and return the exit status.
-
-    Parameters
-    ----------
-    argv : sequence of str
-        The arguments without the program's name.
-
-    Returns
-    -------
-    int
-        0, 1 where a result is wrong, or 2 where the arguments are.
-    """
+    """Run the command that the arguments name, and return its exit status or that of argparse."""
     names_command = bool(argv) and argv[0] in (*_COMMANDS, "-h", "--help", "--version")
     try:
         options = _parser().parse_args(argv if names_command else ["demo", *argv])
