@@ -56,7 +56,7 @@ def test_what_is_measured(requested, arguments, rounds, cases):
 
 
 def test_a_curve_has_a_shape_of_its_own(requested):
-    assert [case.name for case in requested("--curve").cases][::8] == ["1x8x128x64", "1x8x32768x64"]
+    assert [case.name for case in requested("--curve").cases][::8] == ["1x4x128x64", "1x4x32768x64"]
 
 
 def test_what_needs_more_threads_is_left_out(requested):

@@ -73,12 +73,11 @@ def goals_of(results: Results) -> list[Goal]:
     if len(speeds) > 1 and results.is_on_best_target:
         mean = float(np.exp(np.mean(np.log(speeds))))
         found.append(Goal("geometric mean over PyTorch", OVER_PYTORCH, mean))
-    return found + [
-        Goal(f"{row.name}: {row.comparison.about}", RATIOS[row.name], ratio, is_least)
-        for row in results.comparisons
-        if (ratio := row.ratio) is not None
-        for is_least in [row.comparison.is_speed]
-    ]
+    for one in results.comparisons:
+        if one.ratio is not None:
+            what = f"{one.name}: {one.comparison.about}"
+            found.append(Goal(what, RATIOS[one.name], one.ratio, one.comparison.is_speed))
+    return found
 
 
 def unjudged(results: Results) -> int:

@@ -23,9 +23,10 @@ from .progress import Progress
 from .terminal import printable
 
 ROUNDS, QUICK_ROUNDS, MAX_ROUNDS = 5, 2, 1000
-CURVE_SHAPE, CURVE_LENGTHS = "1,8,64", "128:32768"
+CURVE_SHAPE, CURVE_LENGTHS = "1,4,64", "128:32768"
 _PATIENCE_SECONDS = 600
 
+SUMMARY = "time regard, NumPy, PyTorch and ONNX Runtime"
 USAGE = "python -m regard bench [options]"
 
 DESCRIPTION = """\
@@ -85,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=parse_lengths(CURVE_LENGTHS),
         metavar="FIRST:LAST",
-        help=f"one problem over lengths that double, by default {CURVE_LENGTHS}",
+        help=f"one shape over lengths that double, by default {CURVE_SHAPE} over {CURVE_LENGTHS}",
     )
     what.add_argument("--causal", action="store_true", help="causal, for --shape and --curve")
     how = parser.add_argument_group("how")

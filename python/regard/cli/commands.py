@@ -1,4 +1,8 @@
-"""The commands, and which of them runs."""
+"""The commands, and which of them runs.
+
+The module of a command has its `SUMMARY`, `USAGE`, `DESCRIPTION` and `EPILOG`, and the functions
+`add_arguments` and `run`.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +35,6 @@ exit status: 0 all went well, 1 a failure, a wrong result or Ctrl-C, 2 wrong arg
 """
 
 _COMMANDS = {"demo": demo, "info": info, "bench": bench}
-_SUMMARIES = {
-    "demo": "attention on a sentence, step by step; runs where no command is named",
-    "info": "version, compiler, instruction sets and threads",
-    "bench": "time regard, NumPy, PyTorch and ONNX Runtime",
-}
 
 
 def run(argv: Sequence[str]) -> int:
@@ -58,10 +57,10 @@ def _parser() -> Parser:
     for name, command in _COMMANDS.items():
         one = parsers.add_parser(
             name,
-            help=_SUMMARIES[name],
+            help=command.SUMMARY,
             usage=command.USAGE,
             description=command.DESCRIPTION,
-            epilog=getattr(command, "EPILOG", None),
+            epilog=command.EPILOG,
         )
         one.set_defaults(parser=one)
         command.add_arguments(one)

@@ -33,6 +33,7 @@ from .terminal import printable
 from .walkthrough import verdict, walkthrough
 from .words import EXAMPLE, UnusableSentenceError, tokenize
 
+SUMMARY = "attention on a sentence, step by step; runs where no command is named"
 USAGE = "python -m regard [demo] [--threads N] [--no-timing] [--json] [word ...]"
 
 DESCRIPTION = """\
@@ -40,6 +41,7 @@ Take a sentence through embedding, position, projection, scores, scaling, mask,
 softmax and context, check that one fused call gives the same, and time a larger
 problem in regard, NumPy, PyTorch and ONNX Runtime, as far as they are installed.
 """
+EPILOG = ""
 
 TIMED_SHAPE = "1,12,512,64"
 ROUNDS = 3
@@ -58,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def refuse_one_word(options: argparse.Namespace, commands: Sequence[str]) -> None:
     """Refuse a sentence of one word where no command is named: it may be a mistyped command."""
     words = " ".join(options.words).split()
-    if len(words) == 1 and options.command == "demo":
+    if len(words) == 1:
         options.parser.error(
             f"{words[0]!r} is not a command ({', '.join(commands)} come first), nor a sentence "
             f"of several words; for a sentence of one word: python -m regard demo {words[0]}"

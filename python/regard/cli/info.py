@@ -11,12 +11,14 @@ import regard
 
 from .terminal import bold, dim
 
+SUMMARY = "version, compiler, instruction sets and threads"
 USAGE = "python -m regard info [--json]"
 
 DESCRIPTION = """\
 Show the version, the compiler, Python and NumPy, the instruction sets that are
 compiled, the one that runs, and the number of threads, each with its reason.
 """
+EPILOG = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
