@@ -13,10 +13,10 @@ import regard._core
 @pytest.fixture(params=regard.cpu_targets())
 def target(request):
     """Every target that runs here, one after the other."""
-    regard._core.set_target(request.param)
+    regard._core.testing.set_target(request.param)
     assert regard.active_target() == request.param
     yield request.param
-    regard._core.set_target(None)
+    regard._core.testing.set_target(None)
 
 
 @pytest.fixture(params=["float32", "float64"])
