@@ -122,7 +122,8 @@ def _draw_panel(
         [i * step + (step - _BETWEEN) / 2 for i in range(len(rows))], [row.name for row in rows]
     )
     axis.set_ylim(len(rows) * step - _BETWEEN / 2, -_BETWEEN / 2)
-    axis.set_xlim(0, 1.08 * max(speed, *(row.rate(one) for row in rows for one in row.samples)))
+    rates = [row.rate(engine) for row in rows for engine in row.samples]
+    axis.set_xlim(0, 1.08 * max([speed, *rates]))
     _style(axis)
 
 
