@@ -218,3 +218,10 @@ def test_a_curve_is_drawn_as_far_as_it_was_measured(plot):
         "NumPy": [128, 256],
     }
     assert "measured fma peak, 400 GFLOP/s" in texts_of(figure)
+
+
+@pytest.mark.parametrize("content", ["draw_bars", "draw_curve"])
+def test_a_picture_of_failures_alone(plot, content):
+    (case,) = parse_curve("1,8,64", [512])
+    run = run_of([case_result(case, failed={"regard": "TypeError: no"})])
+    assert plot.pen()(getattr(plot, content), run, "png").startswith(b"\x89PNG")
