@@ -44,7 +44,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A problem that regard gets beside a reference problem.
+    """A problem whose time in regard is compared with that of a reference problem.
 
     The result is the ratio of their times, or its inverse where `is_speed`; `for_equal_work`
     divides it by the ratio of their operations. `threads` are those of both where they are not the

@@ -127,7 +127,9 @@ def run(options: argparse.Namespace) -> int:
     if not cases and not comparisons:
         parser.error(f"argument --case: what it names compares more threads than {threads}")
     if options.plot and all(case.group.limit is None for case in cases):
-        parser.error("argument --plot: none of these cases has a limit to be drawn beside")
+        parser.error(
+            "argument --plot: none of these cases has a limit of the machine to compare with"
+        )
     draw = plot.pen() if options.plot else None
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     with ExitStack() as files:

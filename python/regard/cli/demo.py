@@ -1,4 +1,4 @@
-"""The command ``demo``: attention on a sentence, and its speed beside that of other engines."""
+"""The command ``demo``: attention on a sentence, and a comparison of speed with other engines."""
 
 from __future__ import annotations
 

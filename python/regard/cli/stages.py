@@ -111,7 +111,7 @@ def check_fused(stages: Stages) -> Check:
 
 @dataclass(frozen=True)
 class NotebookCheck:
-    """One context vector beside the digits that the example's notebook prints."""
+    """One context vector, and the digits that the example's notebook prints."""
 
     token: str
     output: list[float]
