@@ -1,4 +1,4 @@
-"""precision="int8" beside float32: one thread, in turns, medians of the ratios.
+"""The speed of precision="int8" relative to float32: one thread, in turns, medians of the ratios.
 
 python benchmarks/int8.py [target]
 """

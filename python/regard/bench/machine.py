@@ -1,4 +1,4 @@
-"""What the numbers were measured on."""
+"""The machine that the numbers are measured on: its processor, caches and memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ _LEAST_STREAMED = 512 << 20
 
 
 def describe() -> dict[str, Any]:
-    """Give the machine and what runs on it, without its name or its user's.
-
-    Returns
-    -------
-    dict
-        Values that JSON can say.
-    """
+    """Describe the machine and what runs on it, without its name or its user's."""
     config = regard.show_config(mode="dicts")
     blas: Any = np.show_config(mode="dicts")
     blas = blas["Build Dependencies"]["blas"]
@@ -44,10 +38,16 @@ def describe() -> dict[str, Any]:
 
 
 def streamed_bytes() -> int:
-    """Give how much must be read in turn so that it comes from memory and from no cache."""
-    # Twice the last cache, which on a virtual machine may be larger than what it is lent of it.
+    """Return how many bytes must be read in turn so that they come from memory, not a cache."""
+    # A virtual machine reports the whole last-level cache, of which it may have only a part.
     last = max(_caches().values(), default=0)
-    return max(_LEAST_STREAMED, min(2 * last, _memory("MemAvailable") // 8))
+    return max(_LEAST_STREAMED, min(2 * last, available_memory() // 8))
+
+
+def available_memory() -> int:
+    """Return how many bytes can be allocated without swapping."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return _memory("MemAvailable") or free
 
 
 def _cpu_name() -> str:

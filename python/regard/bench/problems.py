@@ -5,49 +5,47 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from .engines import Call, Engine
+from .engines import Array, Call, Engine
 
-Array = NDArray[Any]
 Inputs = tuple[Any, ...]
 
 
 class Problem(Protocol):
-    """Something to compute, as large as its numbers say: a dataclass of them."""
+    """Something to compute: a dataclass of the numbers that say how large it is."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def flops(self) -> int:
-        """The floating-point operations that it needs: what is hidden is not counted."""
+        """The floating-point operations that it needs; what is hidden is not counted."""
 
     @property
     def bytes(self) -> int:
         """The bytes that it must read, and write where it changes all it reads, once."""
 
     def make_inputs(self) -> Inputs:
-        """Make the arrays, the same at every call."""
+        """Make the arrays, the same ones at every call."""
 
     def sample(self, inputs: Inputs) -> tuple[Any, Array]:
-        """Compute some rows of the result in float64, and give the index that selects them."""
+        """Return the index of some rows of the result, and these rows computed in float64."""
 
     def on(self, engine: Engine, inputs: Inputs) -> Call:
-        """Give the call with which an engine computes it."""
+        """Return the call with which an engine computes it."""
 
 
 @dataclass(frozen=True)
 class Attention:
     """Attention of (batch, heads, q_len, head_dim) over (batch, kv_heads, kv_len, head_dim).
 
-    `window` counts the visible neighbours on either side. With `mask_block`, a bool mask hides a
-    random half of the blocks of that side from every row of blocks. `is_strided` means views of
-    (batch, length, heads, dim) storage. `precision` is the option of that name; a decode that
-    `is_resident` finds its keys in the processor's cache.
+    `value_dim` is `head_dim` where it is None. `window` counts the visible neighbours on either
+    side. With `mask_block`, a bool mask hides a random half of the blocks of that side from every
+    row of blocks. `is_strided` means views of (batch, length, heads, dim) storage. `precision` is
+    the option of that name. The keys of a decode come from memory, unless it `is_resident` in the
+    processor's cache.
     """
 
     batch: int
@@ -56,6 +54,7 @@ class Attention:
     q_len: int
     kv_len: int
     head_dim: int
+    value_dim: int | None = None
     is_causal: bool = False
     window: tuple[int, int] | None = None
     mask_block: int | None = None
@@ -66,7 +65,7 @@ class Attention:
 
     @cached_property
     def visible(self) -> int:
-        """The pairs of query and key that one head sees; causal counts half of the square."""
+        """The pairs of query and key that one head sees; a causal square counts as its half."""
         pairs = self.q_len * self.kv_len
         if self.is_causal or self.mask_block:
             return pairs // 2
@@ -79,38 +78,38 @@ class Attention:
 
     @property
     def flops(self) -> int:
-        """Two products of 2 head_dim operations for each visible pair."""
-        return 4 * self.batch * self.heads * self.visible * self.head_dim
+        """A multiplication and an addition for each visible pair and each column of K and V."""
+        return 2 * self.batch * self.heads * self.visible * self._columns
 
     @property
     def bytes(self) -> int:
         """Keys and values once."""
         rows = self.batch * self.kv_heads * self.kv_len
-        return 2 * rows * self.head_dim * np.dtype(self.dtype).itemsize
+        return rows * self._columns * np.dtype(self.dtype).itemsize
 
     @property
-    def score_bytes(self) -> int:
-        """What all scores take, for an engine that stores them."""
-        return self.batch * self.heads * self.q_len * self.kv_len * 4
+    def _columns(self) -> int:
+        return self.head_dim + (self.value_dim or self.head_dim)
 
     @property
-    def is_decode(self) -> bool:
-        """Whether one query reads all keys: memory decides, so the keys must come from there."""
+    def streams_keys(self) -> bool:
+        """Whether one query reads keys that must come from memory."""
         return self.q_len == 1 and not self.is_resident
 
     def make_inputs(self) -> Inputs:
         """Make query, key, value, and the mask or None."""
         rng = np.random.default_rng(0)
 
-        def draw(heads: int, length: int) -> Array:
-            shape = (self.batch, heads, length, self.head_dim)
+        def draw(heads: int, length: int, columns: int) -> Array:
+            shape = (self.batch, heads, length, columns)
             if self.is_strided:
-                shape = (self.batch, length, heads, self.head_dim)
+                shape = (self.batch, length, heads, columns)
             array = rng.standard_normal(shape, dtype=np.float32).astype(self.dtype, copy=False)
             return array.swapaxes(1, 2) if self.is_strided else array
 
-        query = draw(self.heads, self.q_len)
-        key, value = draw(self.kv_heads, self.kv_len), draw(self.kv_heads, self.kv_len)
+        query = draw(self.heads, self.q_len, self.head_dim)
+        key = draw(self.kv_heads, self.kv_len, self.head_dim)
+        value = draw(self.kv_heads, self.kv_len, self.value_dim or self.head_dim)
         return query, key, value, self._make_mask(rng)
 
     def _make_mask(self, rng: np.random.Generator) -> Array | None:
@@ -128,7 +127,7 @@ class Attention:
         rows = sorted({0, self.q_len // 3, self.q_len // 2, self.q_len - 1})
         visible = self._visible_from(rows, mask)
         group = self.heads // self.kv_heads
-        expected = np.empty((self.batch, self.heads, len(rows), self.head_dim))
+        expected = np.empty((self.batch, self.heads, len(rows), value.shape[-1]))
         for entry, head in np.ndindex(self.batch, self.heads):
             keys, values = (
                 array[entry, head // group].astype(np.float64) for array in (key, value)
@@ -151,8 +150,11 @@ class Attention:
         return visible
 
     def on(self, engine: Engine, inputs: Inputs) -> Call:
-        """Give the engine's call."""
-        return engine.attention(self, *inputs)
+        """Return the engine's call; options that only regard has are passed where they are set."""
+        query, key, value, mask = inputs
+        given = {"mask": mask, "window": self.window, "precision": self.precision}
+        options: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
+        return engine.attention(query, key, value, is_causal=self.is_causal, **options)
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ class Matmul:
         return index, a[index].astype(np.float64) @ b.astype(np.float64)
 
     def on(self, engine: Engine, inputs: Inputs) -> Call:
-        """Give the engine's call."""
+        """Return the engine's call."""
         return engine.matmul(*inputs)
 
 
@@ -202,7 +204,7 @@ class Softmax:
 
     @property
     def flops(self) -> int:
-        """Not its measure: an exponential is no fixed number of operations."""
+        """Zero: an exponential is not a fixed number of operations."""
         return 0
 
     @property
@@ -222,5 +224,5 @@ class Softmax:
         return index, exponentials / exponentials.sum(axis=1, keepdims=True)
 
     def on(self, engine: Engine, inputs: Inputs) -> Call:
-        """Give the engine's call."""
+        """Return the engine's call."""
         return engine.softmax(*inputs)

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-# OpenBLAS's and OpenMP's threads spin on the cores for tens of milliseconds after their last work,
-# and an engine that competes with them needs more than 100 ms to find its speed again; so each runs
-# for this long before it is timed.
+# The threads of OpenBLAS and OpenMP spin on the cores for tens of milliseconds after their last
+# work, and an engine that competes with them takes more than 100 ms to recover its speed. So each
+# engine runs for this long before it is timed.
 SETTLE_SECONDS = 0.25
-# Calls that are shorter than a sample are timed many at a time.
+# Calls that are shorter than a sample are timed together.
 SAMPLE_SECONDS = 1e-3
 TIMED_SECONDS = 0.1
 MAX_SAMPLES = 20
@@ -20,10 +20,10 @@ MAX_SAMPLES = 20
 
 @dataclass(frozen=True)
 class Runner:
-    """A call, and what it is to run in."""
+    """A call, and the context that it runs in."""
 
     call: Callable[[], Any]
-    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 def in_turns(
@@ -42,20 +42,20 @@ def in_turns(
     rounds : int
         How many turns each has.
     settle : float, optional
-        How many seconds each runs before it is timed in a turn; one call at least.
+        For how many seconds each runs before it is timed in a turn; at least one call.
     on_turn : callable, optional
-        Told the name and the round, from 0, before each turn.
+        Called with the name and the round, from 0, before each turn.
 
     Returns
     -------
     dict of str to list
-        By name, the seconds of a call, a list for each round.
+        By name, a list for each round: the seconds of a call in each of its samples.
     """
     seconds: dict[str, list[list[float]]] = {name: [] for name in runners}
     for number in range(rounds):
         for name, runner in runners.items():
             on_turn(name, number)
-            with runner.around():
+            with runner.context():
                 estimate = _settle(runner.call, settle)
                 seconds[name].append(_sample(runner.call, estimate))
     return seconds

@@ -12,30 +12,29 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import regard
 
-from .problems import Array, Attention
+from .machine import available_memory
 
+Array = NDArray[Any]
 Call = Callable[[], Any]
-
-# An engine that stores the scores is not asked to store more of them than this.
-MAX_SCORE_BYTES = 1 << 30
 
 
 class NotInstalledError(Exception):
-    """An engine is not on this machine; the message names what is missing."""
+    """An engine is not on this machine; the message names the missing package."""
 
 
-class NotTimedError(Exception):
-    """An engine is left out of a problem; the message is the reason."""
+class TooLargeError(Exception):
+    """A problem would take an engine too much memory; the message gives the size."""
 
 
 class Engine(ABC):
     """Something that computes attention, products and softmax.
 
-    The calls that it gives hold their arrays in the engine's own form and return the result in that
-    form, so that no conversion is timed.
+    The calls that it returns hold their arrays in the engine's own form and return the result in
+    that form, so that no conversion is timed.
     """
 
     name: str
@@ -45,89 +44,87 @@ class Engine(ABC):
         self.threads = threads
 
     @abstractmethod
-    def attention(
-        self, problem: Attention, query: Array, key: Array, value: Array, mask: Array | None
-    ) -> Call:
-        """Give the call that attends; raises `NotTimedError`.
-
-        Masks and windows compare regard with itself: no other engine is asked for them.
-        """
+    def attention(self, query: Array, key: Array, value: Array, *, is_causal: bool = False) -> Call:
+        """Return the call that computes attention, or raise `TooLargeError`."""
 
     @abstractmethod
     def matmul(self, a: Array, b: Array) -> Call:
-        """Give the call that multiplies."""
+        """Return the call that multiplies."""
 
     @abstractmethod
     def softmax(self, x: Array) -> Call:
-        """Give the call that normalises along the last axis."""
+        """Return the call that normalises along the last axis."""
 
     def as_array(self, result: Any) -> Array:
-        """Give a call's result as an array."""
+        """Convert the result of a call to an array."""
         array: Array = result
         return array
 
-    def around(self) -> AbstractContextManager[Any]:
-        """Give what the calls are to run in."""
+    def context(self) -> AbstractContextManager[Any]:
+        """Return the context that the calls need."""
         return nullcontext()
 
 
 class Regard(Engine):
-    """The package that this module is in."""
+    """The package that this module is in; it alone takes masks, windows and int8 arithmetic."""
 
     name = "regard"
     version = regard.__version__
 
     def attention(
-        self, problem: Attention, query: Array, key: Array, value: Array, mask: Array | None
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        is_causal: bool = False,
+        mask: Array | None = None,
+        window: tuple[int, int] | None = None,
+        precision: str | None = None,
     ) -> Call:
-        """Give the fused call."""
+        """Return the fused call, with no argument that says what the default says."""
         options = self._thread_options()
-        if mask is not None:
-            options["mask"] = mask
-        if problem.is_causal:
+        if is_causal:
             options["is_causal"] = True
-        if problem.window is not None:
-            options["window"] = problem.window
-        if problem.precision is not None:
-            options["precision"] = problem.precision
+        given = {"mask": mask, "window": window, "precision": precision}
+        options |= {name: option for name, option in given.items() if option is not None}
         return partial(regard.scaled_dot_product_attention, query, key, value, **options)
 
     def matmul(self, a: Array, b: Array) -> Call:
-        """Give the stage."""
+        """Return the stage."""
         return partial(regard.matmul, a, b, **self._thread_options())
 
     def softmax(self, x: Array) -> Call:
-        """Give the stage."""
+        """Return the stage."""
         return partial(regard.softmax, x, **self._thread_options())
 
     def _thread_options(self) -> dict[str, Any]:
-        # Where the default says the same, an argument more would only cost time.
         return {} if self.threads == regard.get_num_threads() else {"threads": self.threads}
 
 
 class NumPy(Engine):
-    """The formula in NumPy, as fast as it goes without a loop: in place, no key copied for a group.
+    """The formula in NumPy, without a loop, in place, and with no key copied for a group.
 
-    NumPy has no call to set its threads: the process is started with them set.
+    NumPy has no call that sets its threads: the process is started with them set.
     """
 
     name = "NumPy"
     version = np.__version__
 
-    def attention(
-        self, problem: Attention, query: Array, key: Array, value: Array, mask: Array | None
-    ) -> Call:
-        """Give the formula, unless its scores take too much memory."""
-        if problem.score_bytes > MAX_SCORE_BYTES:
-            raise NotTimedError(f"its scores take {problem.score_bytes / 1e9:.1f} GB")
+    MAX_SCORE_BYTES = 1 << 30
+
+    def attention(self, query: Array, key: Array, value: Array, *, is_causal: bool = False) -> Call:
+        """Return the formula."""
+        _require_room_for_scores(query, key, self.MAX_SCORE_BYTES)
         batch, heads, q_len, head_dim = query.shape
-        rows = (batch, problem.kv_heads, heads // problem.kv_heads * q_len, head_dim)
+        _, kv_heads, kv_len, _ = key.shape
+        rows = (batch, kv_heads, heads // kv_heads * q_len, head_dim)
         scale = query.dtype.type(1 / math.sqrt(head_dim))
         keys = key.swapaxes(-1, -2)
-        hidden = ~np.tri(q_len, problem.kv_len, dtype=bool) if problem.is_causal else None
+        hidden = ~np.tri(q_len, kv_len, dtype=bool) if is_causal else None
 
         def attend() -> Array:
-            # The queries of a group lie below each other: one product a key head.
+            # The queries of a group lie below each other: one product for each key head.
             scores: Array = (query * scale).reshape(rows) @ keys
             weights = scores.reshape(batch, heads, q_len, -1)
             if hidden is not None:
@@ -141,11 +138,11 @@ class NumPy(Engine):
         return attend
 
     def matmul(self, a: Array, b: Array) -> Call:
-        """Give the product."""
+        """Return the product."""
         return partial(np.matmul, a, b)
 
     def softmax(self, x: Array) -> Call:
-        """Give the formula."""
+        """Return the formula."""
 
         def normalise() -> Array:
             weights: Array = x - x.max(axis=-1, keepdims=True)
@@ -163,38 +160,36 @@ class PyTorch(Engine):
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
-        self._torch: Any = _imported("torch")
+        self._torch: Any = _import("torch")
         self._torch.set_num_threads(threads)
         self.version = str(self._torch.__version__)
         self._attention = self._torch.nn.functional.scaled_dot_product_attention
 
-    def attention(
-        self, problem: Attention, query: Array, key: Array, value: Array, mask: Array | None
-    ) -> Call:
-        """Give the fused call."""
+    def attention(self, query: Array, key: Array, value: Array, *, is_causal: bool = False) -> Call:
+        """Return the fused call."""
         options: dict[str, bool] = {}
-        if problem.is_causal:
+        if is_causal:
             options["is_causal"] = True
-        if problem.heads != problem.kv_heads:
+        if query.shape[1] != key.shape[1]:
             options["enable_gqa"] = True
         return partial(
             self._attention, *map(self._torch.from_numpy, (query, key, value)), **options
         )
 
     def matmul(self, a: Array, b: Array) -> Call:
-        """Give the product."""
+        """Return the product."""
         return partial(self._torch.matmul, *map(self._torch.from_numpy, (a, b)))
 
     def softmax(self, x: Array) -> Call:
-        """Give the function."""
+        """Return the function."""
         return partial(self._torch.softmax, self._torch.from_numpy(x), dim=-1)
 
     def as_array(self, result: Any) -> Array:
-        """Give a tensor's array."""
+        """Return the array of a tensor."""
         array: Array = result.numpy()
         return array
 
-    def around(self) -> AbstractContextManager[Any]:
+    def context(self) -> AbstractContextManager[Any]:
         """Leave out what only gradients need."""
         mode: AbstractContextManager[Any] = self._torch.inference_mode()
         return mode
@@ -205,38 +200,38 @@ class OnnxRuntime(Engine):
 
     name = "ONNX Runtime"
 
+    MAX_SCORE_BYTES = 1 << 32
     _OPSET = 24
     _IR_VERSION = 10
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
-        self._runtime: Any = _imported("onnxruntime")
-        self._onnx: Any = _imported("onnx")
+        self._runtime: Any = _import("onnxruntime")
+        self._onnx: Any = _import("onnx")
         self.version = str(self._runtime.__version__)
-        self._key: Any = None
+        self._session_key: Any = None
         self._run: Callable[..., Any]
 
-    def attention(
-        self, problem: Attention, query: Array, key: Array, value: Array, mask: Array | None
-    ) -> Call:
-        """Give a session of the Attention operator, which takes fewer key heads as they are."""
+    def attention(self, query: Array, key: Array, value: Array, *, is_causal: bool = False) -> Call:
+        """Return a session of the Attention operator, which stores the scores."""
+        _require_room_for_scores(query, key, self.MAX_SCORE_BYTES)
         arrays = {"Q": query, "K": key, "V": value}
-        return self._session("Attention", arrays, is_causal=int(problem.is_causal))
+        return self._session("Attention", arrays, is_causal=int(is_causal))
 
     def matmul(self, a: Array, b: Array) -> Call:
-        """Give a session of the MatMul operator."""
+        """Return a session of the MatMul operator."""
         return self._session("MatMul", {"A": a, "B": b})
 
     def softmax(self, x: Array) -> Call:
-        """Give a session of the Softmax operator."""
+        """Return a session of the Softmax operator."""
         return self._session("Softmax", {"input": x}, axis=-1)
 
     def _session(self, operator: str, arrays: dict[str, Array], **attributes: int) -> Call:
         # Sessions have threads of their own: one serves all arrays of the same shapes.
         shapes = {name: array.shape for name, array in arrays.items()}
-        if self._key != (operator, shapes, attributes):
+        if self._session_key != (operator, shapes, attributes):
             self._run = self._make_session(operator, shapes, attributes).run
-            self._key = (operator, shapes, attributes)
+            self._session_key = (operator, shapes, attributes)
         return partial(self._run, None, arrays)
 
     def _make_session(
@@ -261,7 +256,7 @@ class OnnxRuntime(Engine):
         )
 
     def as_array(self, result: Any) -> Array:
-        """Give the array of the only output."""
+        """Return the array of the only output."""
         array: Array = result[0]
         return array
 
@@ -269,7 +264,14 @@ class OnnxRuntime(Engine):
 ENGINES: tuple[type[Engine], ...] = (Regard, NumPy, PyTorch, OnnxRuntime)
 
 
-def _imported(name: str) -> ModuleType:
+def _require_room_for_scores(query: Array, key: Array, most: int) -> None:
+    """Refuse scores that take more than `most` bytes, or a quarter of the available memory."""
+    size = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] * query.itemsize
+    if size > min(most, available_memory() // 4):
+        raise TooLargeError(f"its scores take {size / 1e9:.1f} GB")
+
+
+def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

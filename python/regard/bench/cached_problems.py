@@ -1,22 +1,20 @@
-"""What `regard.KVCache` is timed on, beside attention itself."""
+"""What `regard.KVCache` is timed on: attending to it, and appending to it."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import regard
 
-from .problems import Array, Attention, Inputs
-
-if TYPE_CHECKING:
-    from .engines import Call, Engine
+from .engines import Array, Call, Engine
+from .machine import available_memory
+from .problems import Attention, Inputs
 
 
 class NoRoomError(Exception):
@@ -27,12 +25,12 @@ class NoRoomError(Exception):
 class CachedAttention(Attention):
     """Attention to a `regard.KVCache`.
 
-    A single query attends to what is there. More are the tokens of a prompt: each call appends
-    their keys and values to an empty cache and attends.
+    A single query attends to what the cache holds. Several queries are the tokens of a prompt: each
+    call appends their keys and values to an empty cache and attends.
 
-    `storage` is what the cache stores, `page_size` that of its pages. The keys are appended
-    `repeats` times, which changes no output: a large cache needs no inputs of its size.
-    `is_mapped` keeps it in a file.
+    `storage` is the cache's dtype, `page_size` the tokens of a page. The keys are appended
+    `repeats` times, which changes no output, so that a large cache needs no inputs of its size.
+    `is_mapped` keeps the cache in a file.
     """
 
     storage: str = "float32"
@@ -42,14 +40,14 @@ class CachedAttention(Attention):
 
     @property
     def bytes(self) -> int:
-        """Keys and values once, as they are stored: with a scale of 4 bytes a row of int8."""
+        """Keys and values once, as stored; a row of int8 has a scale of 4 bytes."""
         rows = 2 * self.batch * self.kv_heads * self.kv_len * self.repeats
         if self.storage == "int8":
             return rows * (self.head_dim + 4)
         return rows * self.head_dim * {"float16": 2}.get(self.storage, 4)
 
     def on(self, engine: Engine, inputs: Inputs) -> Call:
-        """Give the call; the cache is made and filled here."""
+        """Make and fill the cache, and return the call."""
         query, key, value, _ = inputs
         options: dict[str, Any] = {"dtype": self.storage, "capacity": self.kv_len * self.repeats}
         if self.page_size is not None:
@@ -71,10 +69,10 @@ class CachedAttention(Attention):
         return regard.KVCache(self.batch, self.kv_heads, self.head_dim, **options)
 
     def _mapped(self, options: dict[str, Any]) -> regard.KVCache:
-        # The file goes when the cache does, however the process ends: it has no name from here on.
+        # The file loses its name here and goes with the cache, however the process ends.
         folder = Path(tempfile.mkdtemp(prefix="regard-bench-"))
         try:
-            free, memory = shutil.disk_usage(folder).free, _free_memory()
+            free, memory = shutil.disk_usage(folder).free, available_memory()
             if min(free, memory) < 2 * self.bytes:
                 raise NoRoomError(
                     f"it takes {self.bytes / 1e9:.1f} GB of disk and of memory, and "
@@ -87,7 +85,7 @@ class CachedAttention(Attention):
 
 @dataclass(frozen=True)
 class Append:
-    """A token's keys and values put behind `length` others, of which a window may evict one."""
+    """A token's keys and values, appended after `length` others; a window `evicts` the oldest."""
 
     kv_heads: int
     length: int
@@ -96,7 +94,7 @@ class Append:
 
     @property
     def flops(self) -> int:
-        """None."""
+        """Zero: nothing is computed."""
         return 0
 
     @property
@@ -111,12 +109,12 @@ class Append:
         return rng.standard_normal(shape, np.float32), rng.standard_normal(shape, np.float32)
 
     def sample(self, inputs: Inputs) -> tuple[Any, Array]:
-        """Give what the call returns: that the last token is the one that was appended."""
+        """Expect the call to say that the cache has grown."""
         del inputs
         return np.s_[:], np.ones(1)
 
     def on(self, engine: Engine, inputs: Inputs) -> Call:
-        """Give the call; it says whether there are as many tokens as there should be."""
+        """Return the call, which says whether the cache holds more than `length` tokens."""
         del engine
         key, value = inputs
         room: dict[str, Any] = (
@@ -133,7 +131,3 @@ class Append:
             return cache.lengths > self.length
 
         return append
-
-
-def _free_memory() -> int:
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
