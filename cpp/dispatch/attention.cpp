@@ -48,7 +48,7 @@ int threads_of(const AttentionProblem& problem, int threads) {
 // Few rows read keys and values faster with keys in lanes. Both kernels give the same bits.
 bool is_decode(const AttentionProblem& problem, const Kernels& kernels) {
   return !is_empty(problem) && !problem.weights.data && problem.precision == Precision::full &&
-         problem.heads / problem.kv_heads * problem.q_len <= kernels.decode_rows;
+         problem.heads / problem.kv_heads * problem.q_len <= kernels.decode.most_rows;
 }
 
 }  // namespace
@@ -62,8 +62,8 @@ void attention_forward(const AttentionProblem& problem, int threads, const StopS
   const AttentionTasks tasks(problem, kernels, threads);
   const double work_of_block = static_cast<double>(tasks.most_rows()) *
                                static_cast<double>(problem.head_dim + problem.value_dim) *
-                               static_cast<double>(kernels.block_keys);
-  const std::int64_t interval = interval_of(kernels.block_keys, work_of_block);
+                               static_cast<double>(kernels.attention.block_keys);
+  const std::int64_t interval = interval_of(kernels.attention.block_keys, work_of_block);
 
   const bool decodes = is_decode(problem, kernels);
   if (decodes && shares_chunks(problem, kernels, tasks, threads))
@@ -72,8 +72,8 @@ void attention_forward(const AttentionProblem& problem, int threads, const StopS
   threads = static_cast<int>(std::min<std::int64_t>(threads, tasks.count()));
   if (problem.precision == Precision::int8)
     return attention_in_int8(problem, kernels, tasks, threads, interval, signal);
-  const AttentionKernel& kernel = decodes ? kernels.decode : kernels.forward;
-  const AttentionRun run{kernel, kernels.attention_weights, interval};
+  const AttentionKernel& kernel = decodes ? kernels.decode.kernel : kernels.attention.forward;
+  const AttentionRun run{kernel, kernels.attention.write_weights, interval};
   const Scratch scratch(threads, kernel.workspace_bytes(problem, tasks.most_rows()));
   parallel_for(threads, tasks.count(), signal, [&](std::int64_t index, Worker& worker) {
     run_task(problem, tasks.at(index), run, worker, scratch.of(worker));
@@ -86,12 +86,12 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads,
   const Kernels& kernels = kernels_for(target, problem.scalar);
   AttentionPlan plan{};
   plan.target = target.name;
-  plan.block_keys = kernels.block_keys;
+  plan.block_keys = kernels.attention.block_keys;
   plan.is_decode = is_decode(problem, kernels);
   plan.is_int8 = problem.precision == Precision::int8;
   const AttentionKernel& kernel = plan.is_int8     ? int8_attention_of(kernels).kernel
-                                  : plan.is_decode ? kernels.decode
-                                                   : kernels.forward;
+                                  : plan.is_decode ? kernels.decode.kernel
+                                                   : kernels.attention.forward;
   if (plan.is_int8) plan.int8_instruction = int8_attention_of(kernels).instruction;
   plan.copies_keys = kernel.copies_keys(problem);
   plan.copies_values = kernel.copies_values(problem);
@@ -128,7 +128,7 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads,
   });
   plan.tiles = {all, visible, biased, scores, chunks};
   if (plan.is_decode && chunks > 0 && shares_chunks(problem, kernels, tasks, threads)) {
-    plan.chunk_keys = kernels.chunk_keys;
+    plan.chunk_keys = kernels.attention.chunk_keys;
     plan.tasks = chunks;
     plan.threads = static_cast<int>(std::min<std::int64_t>(threads, chunks));
     plan.workspace_bytes = chunk_workspaces(tasks, threads) * bytes;

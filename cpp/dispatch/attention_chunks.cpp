@@ -22,7 +22,7 @@ struct Chunk {
 bool shares_chunks(const AttentionProblem& problem, const Kernels& kernels,
                    const AttentionTasks& tasks, int threads) {
   return threads > 1 && tasks.count() % threads != 0 &&
-         tasks.count() < kWholeHeadsPerThread * threads && problem.kv_len > kernels.chunk_keys;
+         tasks.count() < kWholeHeadsPerThread * threads && problem.kv_len > kernels.attention.chunk_keys;
 }
 
 std::int64_t chunk_workspaces(const AttentionTasks& tasks, int threads) {
@@ -32,7 +32,7 @@ std::int64_t chunk_workspaces(const AttentionTasks& tasks, int threads) {
 void decode_in_chunks(const AttentionProblem& problem, const Kernels& kernels,
                       const AttentionTasks& tasks, int threads, std::int64_t interval,
                       const StopSignal& signal) {
-  const AttentionKernel& kernel = kernels.decode;
+  const AttentionKernel& kernel = kernels.decode.kernel;
   const std::int64_t bytes = kernel.workspace_bytes(problem, tasks.most_rows());
   const std::int64_t gathered = kChunksPerThread * threads;
   const Scratch totals(static_cast<int>(tasks.count()), bytes);
@@ -53,7 +53,7 @@ void decode_in_chunks(const AttentionProblem& problem, const Kernels& kernels,
                                     parts.at(index));
                  });
     for (std::size_t i = 0; i < chunks.size(); ++i)
-      kernels.decode_merge(parts.at(static_cast<std::int64_t>(i)), totals.at(chunks[i].task));
+      kernels.decode.merge(parts.at(static_cast<std::int64_t>(i)), totals.at(chunks[i].task));
     chunks.clear();
   };
 
@@ -62,7 +62,7 @@ void decode_in_chunks(const AttentionProblem& problem, const Kernels& kernels,
     for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
       for (std::int64_t begin = keys.begin; begin < keys.end;) {
         const std::int64_t end =
-            std::min(keys.end, (begin / kernels.chunk_keys + 1) * kernels.chunk_keys);
+            std::min(keys.end, (begin / kernels.attention.chunk_keys + 1) * kernels.attention.chunk_keys);
         chunks.push_back({index, {begin, end}});
         begin = end;
         if (static_cast<std::int64_t>(chunks.size()) == gathered) gather();

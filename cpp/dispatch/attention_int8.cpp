@@ -27,10 +27,10 @@ void forbid_int8_instruction(bool forbid) {
 }
 
 const Int8Attention& int8_attention_of(const Kernels& kernels) {
-  const bool has_instruction = kernels.int8_dot.instruction &&
-                               cpu_has(kernels.int8_dot.instruction) &&
+  const Int8Attention& by_instruction = kernels.int8.by_instruction;
+  const bool has_instruction = by_instruction.instruction && cpu_has(by_instruction.instruction) &&
                                !instruction_is_forbidden.load(std::memory_order_relaxed);
-  return has_instruction ? kernels.int8_dot : kernels.int8;
+  return has_instruction ? by_instruction : kernels.int8.by_floats;
 }
 
 Int8Waves::Int8Waves(const AttentionProblem& problem, const Kernels& kernels,
@@ -46,7 +46,7 @@ Int8Waves::Int8Waves(const AttentionProblem& problem, const Kernels& kernels,
     const Identity identity{task.key, task.pages, task.key_begin, task.kv_len};
     auto found = keys_of_wave.find(identity);
     if (found == keys_of_wave.end()) {
-      const std::int64_t bytes = kernels.int8_quantiser.bytes(problem, task.kv_len);
+      const std::int64_t bytes = kernels.int8.quantiser.bytes(problem, task.kv_len);
       if (waves_.empty() || used + bytes > most_bytes) {
         waves_.push_back({index, index, keys_.size(), keys_.size()});
         keys_of_wave.clear();
@@ -66,9 +66,9 @@ Int8Waves::Int8Waves(const AttentionProblem& problem, const Kernels& kernels,
 void attention_in_int8(const AttentionProblem& problem, const Kernels& kernels,
                        const AttentionTasks& tasks, int threads, std::int64_t interval,
                        const StopSignal& signal) {
-  const Int8Quantiser& quantiser = kernels.int8_quantiser;
+  const Int8Quantiser& quantiser = kernels.int8.quantiser;
   const Int8Attention& attention = int8_attention_of(kernels);
-  const AttentionRun run{attention.kernel, attention.weights, interval};
+  const AttentionRun run{attention.kernel, attention.write_weights, interval};
   const Int8Waves waves(problem, kernels, tasks, threads);
   const Scratch scratch(threads, attention.kernel.workspace_bytes(problem, tasks.most_rows()));
   const Scratch memory(1, waves.bytes());

@@ -15,6 +15,7 @@
 #include "test_kv_rows.hpp"
 #include "test_visibility.hpp"
 #include "testing.hpp"
+#include "testing_kernels.hpp"
 
 namespace {
 
@@ -22,7 +23,7 @@ namespace {
 
 template <class T>
 void test_exp2(double allowed_ulps) {
-  const Kernels& kernels = kernels_for(active_target(), kScalar<T>);
+  const TestingKernels& kernels = testing_kernels<T>();
   constexpr int kCount = 1 << 16;
   const T lowest = sizeof(T) == 4 ? T(-126) : T(-1022);
   std::vector<T> x(kCount), y(kCount);
@@ -64,7 +65,7 @@ void test_exp2(double allowed_ulps) {
 
 template <class T>
 void test_tanh(double allowed_ulps) {
-  const Kernels& kernels = kernels_for(active_target(), kScalar<T>);
+  const TestingKernels& kernels = testing_kernels<T>();
   constexpr int kCount = 1 << 16;
   const long double unit = 2 / std::log(2.0L);  // 2 log2(e)
   std::vector<T> x(kCount), y(kCount);

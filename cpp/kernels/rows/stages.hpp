@@ -109,18 +109,6 @@ REGARD_NOINLINE void softmax_row(const StageProblem& problem, const StageRow& ro
 }
 
 template <class T>
-REGARD_NOINLINE void exp2_vectors(const void* from, void* to, std::int64_t vectors) {
-  for (std::int64_t i = 0; i < vectors * kLanes<T>; i += kLanes<T>)
-    store(static_cast<T*>(to) + i, exp2(load(static_cast<const T*>(from) + i)));
-}
-
-template <class T>
-REGARD_NOINLINE void tanh_vectors(const void* from, void* to, std::int64_t vectors) {
-  for (std::int64_t i = 0; i < vectors * kLanes<T>; i += kLanes<T>)
-    store(static_cast<T*>(to) + i, tanh_of_log2_units<T>(load(static_cast<const T*>(from) + i)));
-}
-
-template <class T>
 REGARD_NOINLINE void stage_row(const StageProblem& problem, const StageRow& row) {
   switch (problem.stage) {
     case Stage::scale:
