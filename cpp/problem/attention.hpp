@@ -51,8 +51,9 @@ struct AttentionProblem {
   // entry is row r % page_rows of page pages[entry][column], and the column is r / page_rows unless
   // pages have been evicted. These follow the pages that hold sink tokens and have no column: every
   // later page's column is smaller by their number. No query sees a key of theirs.
-  Operand pages;
-  Operand evicted_pages;  // one int64 a batch entry; data is null where there are none
+  const std::int32_t* pages;
+  std::int64_t pages_stride;  // from one batch entry's pages to the next
+  PerEntry evicted_pages;     // data is null where there are none
   std::int64_t page_rows;
   // Rows are queries, columns are keys; the heads are the query's. Data is null where there is none.
   Operand mask;           // bool: true where a key is visible
@@ -61,9 +62,9 @@ struct AttentionProblem {
   Operand output;
   Operand weights;        // data is null where the caller does not want them
   Operand lse;            // one element a row; data is null where the caller does not want it
-  Operand query_offset;   // one int64 a batch entry
-  Operand key_lengths;    // one int64 a batch entry; data is null where all have kv_len keys
-  Operand left_padding;   // one int64 a batch entry: keys before it do not exist; data null means 0
+  PerEntry query_offset;
+  PerEntry key_lengths;   // data is null where all have kv_len keys
+  PerEntry left_padding;  // keys before it do not exist; data is null where all do
 };
 
 constexpr std::int64_t kMostInt8Dim = 1024;  // head_dim, where precision is int8

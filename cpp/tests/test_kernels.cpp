@@ -110,7 +110,6 @@ void test_matmul(std::int64_t rows, std::int64_t depth, std::int64_t columns, bo
   b.fill_normal(2);
   MatmulProblem problem{};
   problem.scalar = kScalar<T>;
-  problem.batch.count = 1;
   problem.rows = rows;
   problem.columns = columns;
   problem.depth = depth;
@@ -149,12 +148,11 @@ void test_stages(std::int64_t rows, std::int64_t columns) {
   StageProblem problem{};
   problem.scalar = kScalar<T>;
   problem.factor = 0.5;
-  problem.rows.axes = 1;
-  problem.rows.count = problem.rows.sizes[0] = rows;
+  problem.rows = batch_of(rows);
   problem.columns = columns;
   const auto row_operand = [&](auto* data) {
     Operand made = operand(data, 1, rows, columns);
-    made.batch_strides[0] = columns;
+    made.batch_strides = one_axis(columns);
     return made;
   };
   problem.input = row_operand(x.data());
@@ -196,7 +194,7 @@ void test_merge(std::int64_t parts, std::int64_t rows, std::int64_t columns) {
   std::vector<Operand> outputs, lses;
   const auto rows_operand = [&](auto* data, std::int64_t width) {
     Operand made = operand(data, 1, rows, width);
-    made.batch_strides[0] = width;
+    made.batch_strides = one_axis(width);
     return made;
   };
   for (std::int64_t part = 0; part < parts; ++part) {
@@ -205,8 +203,7 @@ void test_merge(std::int64_t parts, std::int64_t rows, std::int64_t columns) {
   }
   MergeProblem problem{};
   problem.scalar = kScalar<T>;
-  problem.rows.axes = 1;
-  problem.rows.count = problem.rows.sizes[0] = rows;
+  problem.rows = batch_of(rows);
   problem.columns = columns;
   problem.parts = parts;
   problem.outputs = outputs.data();
@@ -266,19 +263,18 @@ void test_storing(std::int64_t rows, std::int64_t columns) {
   from.fill_normal(1);
   for (std::int64_t i = 0; i < to.count(); ++i) to[i] = 0x7e01;
   ConvertProblem problem{};
-  problem.rows.axes = 1;
-  problem.rows.count = problem.rows.sizes[0] = rows;
+  problem.rows = batch_of(rows);
   problem.columns = columns;
   problem.from = operand(from.data(), 1, rows, columns);
-  problem.from.batch_strides[0] = columns;
+  problem.from.batch_strides = one_axis(columns);
   problem.to.data = to.data();
   problem.to.element = Element::float16;
-  problem.to.batch_strides[0] = 2 * columns;
+  problem.to.batch_strides = one_axis(2 * columns);
   bool agrees = !convert_rows(problem, 2);
   ConvertProblem reverse = problem;
   reverse.from = problem.to;
   reverse.to = operand(back.data(), 1, rows, columns);
-  reverse.to.batch_strides[0] = columns;
+  reverse.to.batch_strides = one_axis(columns);
   agrees &= !convert_rows(reverse, 1);
   for (std::int64_t i = 0; i < from.count(); ++i)
     agrees &= std::fabs(back[i] - from[i]) <= std::fabs(from[i]) * 0x1p-11f + 0x1p-25f;

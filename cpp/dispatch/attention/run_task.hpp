@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "../kernels/attention/table.hpp"
-#include "../problem/attention.hpp"
-#include "threads/parallel_for.hpp"
+#include "../../kernels/attention/table.hpp"
+#include "../../problem/attention.hpp"
+#include "../threads/parallel_for.hpp"
 
 namespace regard {
 
