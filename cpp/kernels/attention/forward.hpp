@@ -299,15 +299,13 @@ struct AttentionForward {
       const Vec<T> reciprocal = load(strip.reciprocal + v * kLanes<T>);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const Vec<T> weight = weight_of<T, kVectors, kBias>(acc[r][v], reference, bias, r, v,
-                                                              Exp2Bits<T>::kLowest);
+        const int at = (r * kVectors + v) * kLanes<T>;
+        const Vec<T> weight =
+            weight_of<T, kBias>(acc[r][v], reference, bias, at, Exp2Bits<T>::kLowest);
         Vec<T> share = weight * reciprocal;
-        if constexpr (kBias == Bias::hides) {
-          // Selected once more, since reciprocal may be NaN.
-          const Vec<T> added = load(bias + (r * kVectors + v) * kLanes<T>);
-          share = select<T>(added == broadcast(-kInfinity<T>), Vec<T>{}, share);
-        }
-        store(tile + (r * kVectors + v) * kLanes<T>, share);
+        // Selected once more, since reciprocal may be NaN.
+        if constexpr (kBias == Bias::hides) share = unless_hidden<T>(share, load(bias + at), Vec<T>{});
+        store(tile + at, share);
       }
     }
   }

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "../../problem/rows.hpp"
-#include "../attention/online_softmax.hpp"
+#include "../attention/softmax_state.hpp"
 
 namespace regard {
 namespace {
