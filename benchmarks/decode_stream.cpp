@@ -1,9 +1,10 @@
 // How fast one thread decodes from memory, in GB/s of keys and values, by rows (query heads a key head), by
 // how they are stored, and by the size of the system's pages:
 //
-//   g++ -std=c++17 -O3 -ffp-contract=off -march=x86-64-v4 -Icpp benchmarks/decode_stream.cpp -o stream
+//   g++ -std=c++20 -O3 -ffp-contract=off -march=x86-64-v4 -Icpp benchmarks/decode_stream.cpp -o stream
 //   taskset -c 0 ./stream
-#define REGARD_VECTOR_BYTES 64
+#include "kernels/targets/x86_v4.hpp"
+
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ using namespace regard;
 
 namespace {
 
-using Decode = AttentionDecode<TileShape<float, 8, 3, 32>>;  // targets/x86_v4.cpp
+using Decode = AttentionDecode<Float32>;
 constexpr std::int64_t kDim = 128, kKeys = 16384;
 constexpr std::size_t kBytes = 256u << 20, kHugePage = 2u << 20;  // of keys, and of values
 constexpr int kTurns = 9;

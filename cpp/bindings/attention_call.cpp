@@ -153,7 +153,7 @@ py::object AttentionCall::explain() {
   run_without_gil([&](const StopSignal& signal) { tiles = count_tiles(plan, signal); });
 
   const Kernels& kernels = *plan.kernels;
-  const bool is_decode = plan.kernel == &kernels.decode, has_tasks = plan.tasks.has_value();
+  const bool is_decode = plan.kernel == &kernels.decode.kernel, has_tasks = plan.tasks.has_value();
   const bool shares_chunks = plan.method == AttentionMethod::decode_chunks && tiles.chunks > 0;
   const std::int64_t group_rows =
       problem.kv_heads ? problem.heads / problem.kv_heads * problem.q_len : 0;
@@ -168,10 +168,10 @@ py::object AttentionCall::explain() {
   facts["threads"] = has_tasks ? std::min<std::int64_t>(plan.threads, tasks) : 0;
   facts["tasks"] = tasks;
   facts["task_rows"] = task_rows;
-  facts["chunk_keys"] = shares_chunks ? kernels.chunk_keys : 0;
+  facts["chunk_keys"] = shares_chunks ? kernels.attention.chunk_keys : 0;
   facts["strip_rows"] = is_decode && has_tasks ? task_rows : plan.kernel->tile_rows;
   facts["tile_keys"] = plan.kernel->tile_keys;
-  facts["block_keys"] = kernels.block_keys;
+  facts["block_keys"] = kernels.attention.block_keys;
   facts["workspace_bytes"] = plan.workspace_bytes();
   facts["copies_keys"] = plan.kernel->copies_keys(problem);
   facts["copies_values"] = plan.kernel->copies_values(problem);

@@ -31,8 +31,8 @@ bool convert_rows(const ConvertProblem& problem, int threads) {
     const std::int64_t first = index / pieces * rows_per_task, begin = index % pieces * piece;
     for (std::int64_t row = first; row < std::min(rows, first + rows_per_task); ++row) {
       const BatchIndex at(problem.rows, row);
-      if (kernels.convert_row(problem, at.in(problem.from), at.in(problem.to), begin,
-                            std::min(columns, begin + piece)))
+      if (kernels.rows.convert(problem, at.in(problem.from), at.in(problem.to), begin,
+                               std::min(columns, begin + piece)))
         overflows = true;
     }
   });

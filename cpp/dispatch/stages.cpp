@@ -32,7 +32,7 @@ void run_stage(const StageProblem& problem, int threads, const StopSignal& signa
       stage_row.input = at.in(problem.input);
       stage_row.mask = at.in(problem.mask);
       stage_row.output = at.in(problem.output);
-      kernels.stage(problem, stage_row);
+      kernels.rows.stage(problem, stage_row);
     }
   });
 }

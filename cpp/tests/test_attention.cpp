@@ -87,8 +87,7 @@ void test_attention(const Case& c) {
     sinks.push_back(static_cast<double>(head) - 1);
   }
   if (c.has_alibi) {
-    problem.alibi_slopes.data = slopes.data();
-    problem.alibi_slopes.head_stride = 1;
+    problem.alibi_slopes = {slopes.data(), 1, nullptr};
   }
   if (c.has_sinks) problem.sinks = sinks.data();
   problem.scale = 1 / std::sqrt(double(c.head_dim));
@@ -108,7 +107,7 @@ void test_attention(const Case& c) {
     problem.bias = operand(bias.data(), 1, c.q_len, c.kv_len);
   for (Operand* mask : {&problem.mask, &problem.bias}) {
     mask->head_stride = 0;
-    mask->batch_strides = kept(0);
+    mask->batch_strides = nullptr;
   }
   problem.output = operand(output.data(), c.heads, c.q_len, c.value_dim);
   problem.weights = operand(weights.data(), c.heads, c.q_len, c.kv_len);

@@ -15,6 +15,7 @@
 #include "test_kv_rows.hpp"
 #include "test_visibility.hpp"
 #include "testing.hpp"
+#include "testing_kernels.hpp"
 
 namespace {
 
@@ -22,7 +23,7 @@ namespace {
 
 template <class T>
 void test_exp2(double allowed_ulps) {
-  const Kernels& kernels = kernels_for(active_target(), kScalar<T>);
+  const TestingKernels& kernels = testing_kernels<T>();
   constexpr int kCount = 1 << 16;
   const T lowest = sizeof(T) == 4 ? T(-126) : T(-1022);
   std::vector<T> x(kCount), y(kCount);
@@ -64,7 +65,7 @@ void test_exp2(double allowed_ulps) {
 
 template <class T>
 void test_tanh(double allowed_ulps) {
-  const Kernels& kernels = kernels_for(active_target(), kScalar<T>);
+  const TestingKernels& kernels = testing_kernels<T>();
   constexpr int kCount = 1 << 16;
   const long double unit = 2 / std::log(2.0L);  // 2 log2(e)
   std::vector<T> x(kCount), y(kCount);
@@ -109,7 +110,6 @@ void test_matmul(std::int64_t rows, std::int64_t depth, std::int64_t columns, bo
   b.fill_normal(2);
   MatmulProblem problem{};
   problem.scalar = kScalar<T>;
-  problem.batch.count = 1;
   problem.rows = rows;
   problem.columns = columns;
   problem.depth = depth;
@@ -152,7 +152,7 @@ void test_stages(std::int64_t rows, std::int64_t columns) {
   problem.columns = columns;
   const auto row_operand = [&](auto* data) {
     Operand made = operand(data, 1, rows, columns);
-    made.batch_strides = kept(columns);
+    made.batch_strides = one_axis(columns);
     return made;
   };
   problem.input = row_operand(x.data());
@@ -194,7 +194,7 @@ void test_merge(std::int64_t parts, std::int64_t rows, std::int64_t columns) {
   std::vector<Operand> outputs, lses;
   const auto rows_operand = [&](auto* data, std::int64_t width) {
     Operand made = operand(data, 1, rows, width);
-    made.batch_strides = kept(width);
+    made.batch_strides = one_axis(width);
     return made;
   };
   for (std::int64_t part = 0; part < parts; ++part) {
@@ -266,15 +266,15 @@ void test_storing(std::int64_t rows, std::int64_t columns) {
   problem.rows = batch_of(rows);
   problem.columns = columns;
   problem.from = operand(from.data(), 1, rows, columns);
-  problem.from.batch_strides = kept(columns);
+  problem.from.batch_strides = one_axis(columns);
   problem.to.data = to.data();
   problem.to.element = Element::float16;
-  problem.to.batch_strides = kept(2 * columns);
+  problem.to.batch_strides = one_axis(2 * columns);
   bool agrees = !convert_rows(problem, 2);
   ConvertProblem reverse = problem;
   reverse.from = problem.to;
   reverse.to = operand(back.data(), 1, rows, columns);
-  reverse.to.batch_strides = kept(columns);
+  reverse.to.batch_strides = one_axis(columns);
   agrees &= !convert_rows(reverse, 1);
   for (std::int64_t i = 0; i < from.count(); ++i)
     agrees &= std::fabs(back[i] - from[i]) <= std::fabs(from[i]) * 0x1p-11f + 0x1p-25f;

@@ -149,8 +149,8 @@ void test_case(const Case& c) {
   const std::int64_t rows = c.page_rows ? c.page_rows : c.kv_len;
   const auto place = [&](Operand& to, auto* data, std::int64_t dim) {
     to = operand(data, c.kv_heads, rows, dim);
-    to.page_stride = to.batch_strides[0];
-    to.batch_strides = kept(0);
+    to.page_stride = *to.batch_strides;
+    to.batch_strides = nullptr;
   };
   problem.page_rows = c.page_rows;
   problem.pages = c.page_rows ? pages.data() : nullptr;

@@ -56,7 +56,7 @@ def mean_of(keys):
 
 
 def centred(key, starts, lengths):
-    """Keys (..., kv_len, head_dim) less the mean of those from `starts` to `lengths`, and the means."""
+    """Keys (..., kv_len, head_dim) from `starts` to `lengths` less their mean, and the means."""
     less, means = np.zeros_like(key), np.zeros_like(key)
     for index in np.ndindex(key.shape[:-2]):
         present = slice(int(starts[index]), int(lengths[index]))

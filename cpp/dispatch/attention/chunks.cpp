@@ -22,7 +22,7 @@ struct Chunk {
 bool shares_chunks(const AttentionProblem& problem, const Kernels& kernels,
                    const AttentionTasks& tasks, int threads) {
   return threads > 1 && tasks.count() % threads != 0 &&
-         tasks.count() < kWholeHeadsPerThread * threads && problem.kv_len > kernels.chunk_keys;
+         tasks.count() < kWholeHeadsPerThread * threads && problem.kv_len > kernels.attention.chunk_keys;
 }
 
 std::int64_t chunk_workspaces(const AttentionTasks& tasks, int threads) {
@@ -54,7 +54,7 @@ void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal) {
                                     parts.at(index));
                  });
     for (std::size_t i = 0; i < chunks.size(); ++i)
-      kernels.decode_merge(parts.at(static_cast<std::int64_t>(i)), totals.at(chunks[i].task));
+      kernels.decode.merge(parts.at(static_cast<std::int64_t>(i)), totals.at(chunks[i].task));
     chunks.clear();
   };
 
@@ -63,7 +63,7 @@ void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal) {
     for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
       for (std::int64_t begin = keys.begin; begin < keys.end;) {
         const std::int64_t end =
-            std::min(keys.end, (begin / kernels.chunk_keys + 1) * kernels.chunk_keys);
+            std::min(keys.end, (begin / kernels.attention.chunk_keys + 1) * kernels.attention.chunk_keys);
         chunks.push_back({index, {begin, end}});
         begin = end;
         if (static_cast<std::int64_t>(chunks.size()) == gathered) gather();

@@ -17,20 +17,20 @@ void forbid_int8_instruction(bool forbid) {
 }
 
 const Int8Attention& int8_attention_of(const Kernels& kernels) {
-  const bool has_instruction = kernels.int8_dot.instruction &&
-                               cpu_has(kernels.int8_dot.instruction) &&
+  const Int8Attention& by_instruction = kernels.int8.by_instruction;
+  const bool has_instruction = by_instruction.instruction && cpu_has(by_instruction.instruction) &&
                                !instruction_is_forbidden.load(std::memory_order_relaxed);
-  return has_instruction ? kernels.int8_dot : kernels.int8;
+  return has_instruction ? by_instruction : kernels.int8.by_floats;
 }
 
 void attention_in_int8(const AttentionPlan& plan, const StopSignal& signal) {
   const AttentionProblem& problem = *plan.problem;
-  const Int8Quantiser& quantiser = plan.kernels->int8_quantiser;
+  const Int8Quantiser& quantiser = plan.kernels->int8.quantiser;
   const AttentionTasks& tasks = *plan.tasks;
   const Int8Waves& waves = *plan.waves;
   const std::int64_t interval = plan.interval;
   const int threads = plan.threads;
-  const AttentionRun run{*plan.kernel, int8_attention_of(*plan.kernels).weights, interval};
+  const AttentionRun run{*plan.kernel, int8_attention_of(*plan.kernels).write_weights, interval};
   const Scratch scratch(threads, plan.bytes_of_workspace);
   const Scratch memory(1, waves.bytes());
   const auto at = [&](const Int8Waves::Keys& keys) {

@@ -31,7 +31,8 @@ double most_keys_of_row(const AttentionProblem& problem) {
   const double keys = static_cast<double>(problem.kv_len);
   if (problem.window_left == kUnbounded || problem.window_right == kUnbounded) return keys;
   return std::min(keys, static_cast<double>(problem.window_left) +
-                            static_cast<double>(problem.window_right) + 1);
+                            static_cast<double>(problem.window_right) + 1 +
+                            static_cast<double>(problem.sink_tokens));
 }
 
 double work_of(const AttentionProblem& problem) {
@@ -44,7 +45,7 @@ double work_of(const AttentionProblem& problem) {
 // Few rows read keys and values faster with keys in lanes. Both kernels give the same bits.
 bool is_decode(const AttentionProblem& problem, const Kernels& kernels) {
   return !is_empty(problem) && !problem.weights.data && problem.precision == Precision::full &&
-         problem.heads / problem.kv_heads * problem.q_len <= kernels.decode_rows;
+         problem.heads / problem.kv_heads * problem.q_len <= kernels.decode.most_rows;
 }
 
 void choose_kernel(AttentionPlan& plan) {
@@ -56,10 +57,10 @@ void choose_kernel(AttentionPlan& plan) {
     plan.int8_instruction = int8.instruction;
   } else if (is_decode(problem, *plan.kernels)) {
     plan.method = AttentionMethod::decode;
-    plan.kernel = &plan.kernels->decode;
+    plan.kernel = &plan.kernels->decode.kernel;
   } else {
     plan.method = AttentionMethod::forward;
-    plan.kernel = &plan.kernels->forward;
+    plan.kernel = &plan.kernels->attention.forward;
   }
 }
 
@@ -83,8 +84,8 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads) {
   const AttentionTasks& tasks = plan.tasks.emplace(problem, kernels, threads);
   const double work_of_block = static_cast<double>(tasks.most_rows()) *
                                static_cast<double>(problem.head_dim + problem.value_dim) *
-                               static_cast<double>(kernels.block_keys);
-  plan.interval = interval_of(kernels.block_keys, work_of_block);
+                               static_cast<double>(kernels.attention.block_keys);
+  plan.interval = interval_of(kernels.attention.block_keys, work_of_block);
   plan.bytes_of_workspace = plan.kernel->workspace_bytes(problem, tasks.most_rows());
   if (plan.method == AttentionMethod::decode && shares_chunks(problem, kernels, tasks, threads)) {
     plan.method = AttentionMethod::decode_chunks;

@@ -6,7 +6,7 @@ namespace regard {
 namespace {
 
 void run_tasks(const AttentionPlan& plan, const StopSignal& signal) {
-  const AttentionRun run{*plan.kernel, plan.kernels->attention_weights, plan.interval};
+  const AttentionRun run{*plan.kernel, plan.kernels->attention.write_weights, plan.interval};
   const Scratch scratch(plan.threads, plan.bytes_of_workspace);
   parallel_for(plan.threads, plan.tasks->count(), signal, [&](std::int64_t index, Worker& worker) {
     run_task(*plan.problem, plan.tasks->at(index), run, worker, scratch.of(worker));

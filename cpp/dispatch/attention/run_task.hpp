@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "../../kernels/kernel_table.hpp"
+#include "../../kernels/attention/table.hpp"
 #include "../../problem/attention.hpp"
 #include "../threads/parallel_for.hpp"
 
@@ -12,8 +12,7 @@ namespace regard {
 // A kernel, and what writes the weights after it.
 struct AttentionRun {
   const AttentionKernel& kernel;
-  void (*weights)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
-                  std::int64_t key_end, void* workspace);
+  WriteWeights write_weights;
   std::int64_t interval;  // keys between two looks at the stop signal: whole blocks
 };
 
@@ -37,7 +36,7 @@ inline void run_task(const AttentionProblem& problem, const AttentionTask& task,
   if (task.weights)
     over_intervals({0, problem.kv_len}, run.interval, worker,
                    [&](std::int64_t begin, std::int64_t end) {
-                     run.weights(problem, task, begin, end, workspace);
+                     run.write_weights(problem, task, begin, end, workspace);
                    });
 }
 

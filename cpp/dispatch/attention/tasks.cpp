@@ -17,8 +17,8 @@ constexpr std::int64_t kFewUnits = 2;
 }  // namespace
 
 AttentionTasks::AttentionTasks(const AttentionProblem& problem, const Kernels& kernels, int threads)
-    : problem_(problem), row_unit_(kernels.attention_row_unit(problem)),
-      rows_limit_(kernels.attention_task_rows(problem)) {
+    : problem_(problem), row_unit_(kernels.attention.row_unit(problem)),
+      rows_limit_(kernels.attention.task_rows(problem)) {
   const std::int64_t group = problem.heads / problem.kv_heads;
   const std::int64_t heads = problem.batch.count * problem.kv_heads;
   if (threads > 1) {

@@ -1,6 +1,9 @@
 // AArch64 Advanced SIMD: 24 accumulators of 32 registers.
-#define REGARD_VECTOR_BYTES 16
-#include "../define_target.hpp"
+#pragma once
+
+#define REGARD_NEON
+#define REGARD_TARGET_NAME neon
+#include "../tile_shape.hpp"
 
 namespace regard {
 namespace {
@@ -9,5 +12,3 @@ using Float32 = TileShape<float, /*rows=*/8, /*vectors=*/3, kRegisters>;
 using Float64 = TileShape<double, /*rows=*/8, /*vectors=*/3, kRegisters>;
 }  // namespace
 }  // namespace regard
-
-REGARD_DEFINE_TARGET(neon, Float32, Float64)

@@ -1,0 +1,23 @@
+// The rows family as the dispatch calls it: what is done to arrays row by row.
+#pragma once
+
+#include "../../problem/rows.hpp"
+
+namespace regard {
+
+struct RowKernels {
+  void (*stage)(const StageProblem&, const StageRow&);
+
+  // `shares` has room for [parts][kMergeRows].
+  void (*merge)(const MergeProblem&, const MergeRows&, double* shares);
+
+  // The rows from `begin` to `end`, of float32 whatever the scalar type. `row` has room for one.
+  void (*quantise)(const QuantiseProblem&, std::int64_t begin, std::int64_t end, float* row);
+
+  // Columns from `begin` to `end` of the row at `from`, of any type; true if a finite number became
+  // infinite.
+  bool (*convert)(const ConvertProblem&, const void* from, void* to, std::int64_t begin,
+                  std::int64_t end);
+};
+
+}  // namespace regard
