@@ -1,4 +1,4 @@
-"""Multi-head attention as a layer: its formula, its inputs, its cache, its errors."""
+"""Multi-head attention as a layer: the formula, inputs, caches and errors."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def normal(shape, seed=0):
 
 
 def with_norms(layer):
-    """Weights of norms begin at 1, which would hide that they are used."""
+    """Draw the weights of norms: they are 1 at first, which would hide whether they are used."""
     state = layer.state_dict()
     norms = {
         name: 1 + 0.3 * normal(a.shape, ord(name[0])) for name, a in state.items() if "norm" in name
@@ -27,7 +27,7 @@ def with_norms(layer):
     return layer
 
 
-# Options of the layer, and what they mean for the formula.
+# Options of the layer, and the same options for the formula.
 LAYERS = {
     "plain": ({}, {}),
     "biases": ({"qkv_bias": True, "out_bias": True}, {}),
@@ -226,7 +226,7 @@ def test_step_by_step_is_the_whole(name, steps, shape, dtype):
 
 
 def test_entries_of_different_lengths(dtype):
-    """Rows beyond an entry's length are padding; what comes next stands behind its own rows."""
+    """Rows beyond an entry's length are padding; the next rows follow the entry's own."""
     options = {"num_kv_heads": 2, "rotary": True, "is_causal": True}
     layer = MultiHeadAttention(32, 4, rng=1, dtype=dtype, **options)
     lengths, x = np.array([5, 2, 4]), normal((3, 5, 32)).astype(dtype)
@@ -300,7 +300,7 @@ def test_a_call_that_fails_leaves_the_cache(call, error, message):
 
 
 def test_a_call_that_is_interrupted_leaves_the_cache(monkeypatch):
-    """Also when all but the output's projection is done."""
+    """The cache is restored even if only the projection of the output remains."""
     layer = MultiHeadAttention(32, 4, is_causal=True, rng=1)
     x = normal((2, 4, 32))
     cache = ArrayCache(2, 4, 8)

@@ -1,4 +1,4 @@
-"""Masks as arrays, and as attention reads them."""
+"""Masks as arrays, and attention with them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What masks refuse: the class, and a message that names the argument and what came."""
+"""Errors of masks: their class, and a message that names the argument and what was given."""
 
 import numpy as np
 import pytest

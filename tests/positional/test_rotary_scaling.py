@@ -1,4 +1,4 @@
-"""Rotary frequencies of models that were stretched to longer sequences."""
+"""Rotary frequencies of models that were extended to longer sequences."""
 
 import math
 
@@ -33,7 +33,7 @@ def linear(**changes):
 
 
 def longrope(**changes):
-    """A factor for each of as many pairs as `of_dim` says."""
+    """Give the first of each list of factors; `of_dim` makes the lists."""
     numbers = {"short_factor": 1.0, "long_factor": 2.0, "factor": 32.0, TRAINED: 4096}
     return {"rope_type": "longrope"} | numbers | changes
 
@@ -47,7 +47,7 @@ def proportional(**changes):
 
 
 def of_dim(scaling, rotary_dim):
-    """The scaling with lists of factors for so wide a head, rising along the pairs."""
+    """Replace single factors by lists for a head of this width, rising along the pairs."""
     pairs = rotary_dim // 2
     return {
         key: [value + m / pairs for m in range(pairs)] if key in FACTORS else value
@@ -59,7 +59,7 @@ FACTORS = ("short_factor", "long_factor")
 
 
 def by_hand(dim, base, scaling, length=None):
-    """Pair by pair in Python's floats, in the words of the papers: wavelengths and rotations."""
+    """Compute each pair in Python's floats from wavelengths and rotations, as the papers do."""
     kind = scaling.get("rope_type", scaling.get("type"))
     trained = scaling.get(TRAINED, scaling.get(LONGEST))
     s = scaling.get("factor")
@@ -174,8 +174,8 @@ def test_frequencies_are_the_formula(name, rotary_dim, base):
     assert scaling == before
     assert frequencies.dtype == np.float64
     assert frequencies.shape == (rotary_dim // 2,)
-    # The exponent's rounding is times log(base) < 14 in the power; the ramps of llama3 and yarn
-    # multiply what their own bounds are off by at most about the same again.
+    # The power multiplies the exponent's rounding by log(base) < 14; the ramps of llama3 and yarn
+    # add at most about the same again, from the rounding of their bounds.
     exact = by_hand(rotary_dim, base, scaling, length)
     np.testing.assert_allclose(frequencies, exact, rtol=64 * EPS)
     assert factor == pytest.approx(ATTENTION.get(name, 1.0), rel=4 * EPS)
@@ -217,7 +217,7 @@ def test_a_length_that_is_given_holds_the_frequencies(scaling):
 
 
 def test_known_numbers():
-    """Llama 3.1's first, last and middle pairs: kept, slowed 8 times, and between."""
+    """Llama 3.1 keeps the first pairs, slows the last 8 times, and mixes those between."""
     frequencies, _ = rotary_frequencies(128, base=500000.0, scaling=llama3())
     plain, one = rotary_frequencies(128, base=500000.0)
     assert one == 1.0
