@@ -14,10 +14,10 @@ from command_line import COMMAND, ENVIRONMENT, NO_TORCH
 @pytest.fixture(params=regard.cpu_targets())
 def target(request):
     """Every target that runs here, one after the other."""
-    regard._core.set_target(request.param)
+    regard._core.testing.set_target(request.param)
     assert regard.active_target() == request.param
     yield request.param
-    regard._core.set_target(None)
+    regard._core.testing.set_target(None)
 
 
 @pytest.fixture(params=["float32", "float64"])

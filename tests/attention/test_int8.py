@@ -21,9 +21,9 @@ INT8 = {"precision": "int8"}
 @pytest.fixture(params=["best", "float32"])
 def way(request):
     """With the CPU's instruction, where it has one, and without."""
-    regard._core._forbid_int8_instruction(request.param == "float32")
+    regard._core.testing.forbid_int8_instruction(request.param == "float32")
     yield request.param
-    regard._core._forbid_int8_instruction(False)
+    regard._core.testing.forbid_int8_instruction(False)
 
 
 @pytest.fixture(params=["float32", "float16", "bfloat16"])
@@ -86,11 +86,11 @@ def test_the_same_bits_with_the_instruction_and_without(case, target):
     problem = case.build(np.dtype(np.float32))
     options = problem.options | EVERYTHING | INT8
     wanted = sdpa(*problem.arrays, **options)
-    regard._core._forbid_int8_instruction(True)
+    regard._core.testing.forbid_int8_instruction(True)
     try:
         assert_same_bits(sdpa(*problem.arrays, **options), wanted)
     finally:
-        regard._core._forbid_int8_instruction(False)
+        regard._core.testing.forbid_int8_instruction(False)
 
 
 @named(OPTIONS[::3])
