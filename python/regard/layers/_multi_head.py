@@ -163,11 +163,27 @@ class MultiHeadAttention:
         self._projections = Projections(self._sizes, own, self._qk_norm_eps)
 
     def __repr__(self) -> str:
-        return (
-            f"MultiHeadAttention(d_model={self._d_model}, num_heads={self._sizes.heads}, "
-            f"num_kv_heads={self._sizes.kv_heads}, head_dim={self._sizes.head_dim}, "
-            f"is_causal={self._is_causal}, dtype={self._dtype})"
-        )
+        _, d_key, d_value = self._sizes.inputs
+        always = {
+            "d_model": self._d_model,
+            "num_heads": self._sizes.heads,
+            "num_kv_heads": self._sizes.kv_heads,
+            "head_dim": self._sizes.head_dim,
+            "is_causal": self._is_causal,
+        }
+        where_used = {
+            "d_key": d_key if d_key != self._d_model else None,
+            "d_value": d_value if d_value != d_key else None,
+            "qkv_bias": "b_query" in self._projections.own or None,
+            "out_bias": "b_out" in self._projections.own or None,
+            "window": self._window,
+            "rotary": self._rotation,
+            "alibi": self._slopes is not None or None,
+            "qk_norm": self._qk_norm_eps,
+        }
+        options = always | {name: value for name, value in where_used.items() if value is not None}
+        shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        return f"MultiHeadAttention({shown}, dtype={self._dtype})"
 
     @overload
     def __call__(
