@@ -460,3 +460,25 @@ START = "MultiHeadAttention(d_model=12, num_heads=3, num_kv_heads=3, head_dim=4,
 def test_repr_shows_the_options(options, shown):
     layer = MultiHeadAttention(12, 3, rng=0, **options)
     assert repr(layer) == f"{START}{shown}, dtype=float32)"
+
+
+@pytest.mark.parametrize("options", [{}, {"rotary": True}, {"window": (1, 0), "alibi": True}])
+@pytest.mark.parametrize(
+    ("lengths", "offset"),
+    [(None, 3), (6, 2), ([7, 5], [3, 1]), (np.array([2, 7], np.uint8), [-2, 3])],
+)
+def test_the_offset_end_aligns_the_last_query_with_the_last_key(options, lengths, offset):
+    layer = MultiHeadAttention(16, 2, is_causal=True, rng=0, **options)
+    query, key = normal((2, 4, 16)), normal((2, 7, 16), 1)
+    assert_same_bits(
+        layer(query, key, key_lengths=lengths, query_offset="end"),
+        layer(query, key, key_lengths=lengths, query_offset=offset),
+    )
+
+
+def test_errors_of_the_offset_end():
+    layer = MultiHeadAttention(16, 2, is_causal=True, rotary=True, rng=0)
+    with pytest.raises(ValueError, match=r"^query_offset must be an int, .* got 'start'$"):
+        layer(normal((2, 3, 16)), query_offset="start")
+    with pytest.raises(ValueError, match="query_offset must be left out beside a cache"):
+        layer(normal((1, 3, 16)), cache=ArrayCache(1, 2, 8), query_offset="end")

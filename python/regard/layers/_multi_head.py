@@ -12,7 +12,7 @@ from regard._attention import scaled_dot_product_attention
 from regard._translations import translates_keywords
 from regard.layers._cached import attend_cached, refuse_offset
 from regard.layers._draws import draws
-from regard.layers._inputs import inputs_of
+from regard.layers._inputs import inputs_of, numeric_offset
 from regard.layers._names import read_state, write_state
 from regard.layers._projections import Projections, Sizes, draw, norm_eps
 from regard.layers._rotation import Rotation, query_positions
@@ -256,9 +256,10 @@ class MultiHeadAttention:
             and the queries, which are the last positions, attend to all of them. A call that fails
             leaves the cache as it was. In cross attention the first call fills the cache from
             `key`, and later calls pass an empty array, ``key[..., :0, :]``.
-        query_offset : int or array_like of int, optional
-            How many keys precede the first query, for all or per batch entry. It must be left out
-            beside a cache, which knows it.
+        query_offset : int, array_like of int or "end", optional
+            How many keys precede the first query, for all or per batch entry; see
+            `regard.scaled_dot_product_attention`. It must be left out beside a cache, which knows
+            it.
         key_lengths : int or array_like of int, optional
             How many keys exist, for all or per batch entry. With a cache, how many of the new keys.
         scale, softcap, sinks : optional
@@ -317,6 +318,7 @@ class MultiHeadAttention:
             return self._projections.joined(output, threads), weights
 
         if cache is None:
+            query_offset = numeric_offset(query_offset, key_lengths, q.shape[-2], k.shape[-2])
             if self._rotation is not None:
                 places = query_positions(query_offset, q.shape)
                 self._rotation.turn((q, places), (k, np.arange(k.shape[-2])), cached=False)
