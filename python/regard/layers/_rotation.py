@@ -95,9 +95,9 @@ class Rotation:
             length = max(int(places.max(initial=-1)) + 1 for _, places in vectors)
             if cached and length > self._trained:
                 raise ValueError(
-                    f"rotary's scaling turns all keys anew beyond {self._trained:g} positions, and "
-                    f"those of a cache stay as they are; got {length} positions: choose the length "
-                    "of the whole sequence, rotary={'scaling': ..., 'length': ...}"
+                    f"rotary's scaling rotates all keys differently beyond {int(self._trained)} "
+                    f"positions, and those of a cache cannot follow; got {length} positions: give "
+                    "the length of the whole sequence, rotary={'scaling': ..., 'length': ...}"
                 )
             frequencies, _ = self._of_length(length=max(length, 0))
         found: dict[int, tuple[FloatArray, FloatArray]] = {}

@@ -113,7 +113,7 @@ def _checked(key: str, value: Any) -> Any:
     if key in ("short_factor", "long_factor"):
         return _factors(name, value)
     if key not in _KNOWN:
-        return value  # told by its name, as unexpected
+        return value  # the caller reports it as unexpected
     number = finite_number(name, value, _LEAST.get(key))
     if key == "partial_rotary_factor" and number > 1:
         raise ValueError(f"{name} must be at most 1, got {number}")
