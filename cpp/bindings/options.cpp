@@ -101,6 +101,8 @@ constexpr Keyword kKeywords[] = {
     {"window", true, parse_window},
     {"key_lengths", true,
      [](py::handle v, Options& o) { o.key_lengths = entry_numbers_of("key_lengths", v); }},
+    {"left_padding", true,
+     [](py::handle v, Options& o) { o.left_padding = entry_numbers_of("left_padding", v); }},
     {"scale", true, [](py::handle v, Options& o) { o.scale = finite_number_of("scale", v); }},
     {"softcap", true, [](py::handle v, Options& o) { o.softcap = softcap_of(v); }},
     {"alibi_slopes", true,
@@ -202,6 +204,9 @@ void set_options(AttentionProblem& problem, const Options& options, const Shape&
   if (options.key_lengths)
     problem.key_lengths = per_entry("key_lengths", *options.key_lengths, problem, batch, entries, 0,
                                     problem.kv_len, memory);
+  if (options.left_padding)
+    problem.left_padding = per_entry("left_padding", *options.left_padding, problem, batch, entries, 0,
+                                     problem.kv_len, memory);
   if (options.alibi_slopes)
     problem.alibi_slopes = {per_head("alibi_slopes", *options.alibi_slopes, problem.heads), 1, nullptr};
   if (options.sinks) problem.sinks = per_head("sinks", *options.sinks, problem.heads);

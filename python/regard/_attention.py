@@ -108,6 +108,10 @@ def scaled_dot_product_attention(
     key_lengths : int or array_like of int, optional
         How many keys exist, for all or per batch entry (it broadcasts to the axes before heads):
         those at and beyond it are neither seen nor computed, whatever they hold.
+    left_padding : int or array_like of int, optional
+        How many keys at the start are padding, for all or per batch entry (it broadcasts to the
+        axes before heads): they are neither seen nor computed, whatever they hold. Positions count
+        from the first key all the same.
     scale : float, optional
         Multiplies query . key. Default ``1 / sqrt(head_dim)``.
     softcap : float, optional

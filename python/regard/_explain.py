@@ -43,9 +43,9 @@ def explain(
     query_starts, key_starts : array_like of int, shape (sequences + 1,), optional
         As in `scaled_dot_product_attention_ragged`: with both, the arrays are packed sequences, and
         it is that function's call which is explained.
-    is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap
         As in `scaled_dot_product_attention`.
-    precision, return_weights, return_lse, threads
+    alibi_slopes, sinks, precision, return_weights, return_lse, threads
         As in `scaled_dot_product_attention`.
 
     Returns

@@ -32,6 +32,7 @@ class AttentionOptions(CacheOptions, total=False):
     """What the attention calls take beside the options that add results."""
 
     key_lengths: ArrayLike | None
+    left_padding: ArrayLike | None
     precision: Literal["int8"] | None
 
 
@@ -49,6 +50,7 @@ class ExplainOptions(TypedDict, total=False):
     query_offset: ArrayLike
     window: tuple[int | None, int | None] | None
     key_lengths: ArrayLike | None
+    left_padding: ArrayLike | None
     scale: float | None
     softcap: float | None
     alibi_slopes: ArrayLike | None
@@ -65,6 +67,7 @@ DEFAULTS: dict[str, Any] = {
     "query_offset": 0,
     "window": None,
     "key_lengths": None,
+    "left_padding": None,
     "scale": None,
     "softcap": None,
     "alibi_slopes": None,

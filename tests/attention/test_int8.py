@@ -179,6 +179,20 @@ def test_keys_beyond_the_lengths_do_not_exist(target, way):
     assert_same_bits(wanted, np.stack(alone))
 
 
+def test_keys_before_the_padding_do_not_exist(target, way):
+    """Not in the mean of the keys either: a slice's numbers, whose blocks begin elsewhere."""
+    query, key, value = inputs(batch=(2,))
+    padding = np.array([96, 192])  # whole blocks: the slice has the same bits
+    wanted = sdpa(query, key, value, left_padding=padding, **INT8)
+    for other in (np.nan, np.inf, 1e30, 0):
+        key, value = key.copy(), value.copy()
+        for entry, start in enumerate(padding):
+            key[entry, :, :start] = value[entry, :, :start] = other
+        assert_same_bits(sdpa(query, key, value, left_padding=padding, **INT8), wanted)
+    alone = [sdpa(query[i], key[i, :, n:], value[i, :, n:], **INT8) for i, n in enumerate(padding)]
+    assert_same_bits(wanted, np.stack(alone))
+
+
 @pytest.mark.parametrize("kind", ["every second", "reversed", "transposed", "far", "broadcast"])
 def test_strides(kind, target, way):
     arrays = inputs(dim=16)

@@ -148,6 +148,10 @@ KINDS = [
     ("sinks", [None] * 14, ""),
     ("sinks", Anything(), ""),
 ]
+# The same integers for the keys before which none exist.
+for table in (RANGES, KINDS):
+    table += [("left_padding", *row[1:]) for row in table if row[0] == "key_lengths"]
+
 REFUSED = [
     pytest.param(error, name, value, [name, *words.split()], id=f"{name}-{i}-{str(value)[:20]}")
     for error, table in ((ValueError, RANGES), (TypeError, KINDS))
@@ -191,6 +195,7 @@ def test_an_empty_list_is_one_of_no_batch_entries(target):
 WRONG = {
     "window": ((1, -1), ValueError),
     "key_lengths": (-1, ValueError),
+    "left_padding": (-1, ValueError),
     "query_offset": (0.5, TypeError),
     "scale": (np.nan, ValueError),
     "softcap": (0.0, ValueError),

@@ -17,7 +17,7 @@ from reference import (
 )
 
 sdpa = regard.scaled_dot_product_attention
-POSITIONS = ("is_causal", "window", "key_lengths")
+POSITIONS = ("is_causal", "window", "key_lengths", "left_padding")
 EVERYTHING = {"return_weights": True, "return_lse": True}
 
 
@@ -132,6 +132,24 @@ def test_keys_beyond_the_length_do_not_exist(length, storage, target):
             assert not long[1][..., length:].any()
 
 
+@pytest.mark.parametrize("padding", LENGTHS)
+def test_keys_before_the_padding_do_not_exist(padding, storage, target):
+    for q_len in (1, 60):
+        query, key, value = plain(storage, q_len=q_len, kv_len=200)
+        options = {"left_padding": padding, "is_causal": True, "query_offset": 100}
+        wanted = sdpa(query, key, value, **options, **EVERYTHING)
+        for other in (np.nan, np.inf):
+            key, value = key.copy(), value.copy()
+            key[..., :padding, :] = value[..., :padding, :] = other
+            assert_same_bits(sdpa(query, key, value, **options, **EVERYTHING), wanted)
+        blocks = padding // 96 * 96  # a slice of whole blocks has the same bits
+        query, key, value = plain(storage, q_len=q_len, kv_len=200)
+        part = key[..., blocks:, :], value[..., blocks:, :]
+        options |= {"left_padding": padding - blocks, "query_offset": 100 - blocks}
+        sliced = sdpa(query, *part, **options, **EVERYTHING)
+        assert_same_bits((sliced[0], sliced[2]), (wanted[0], wanted[2]))
+
+
 def test_lengths_per_entry_are_slices_per_entry(storage, target):
     batch = (2, 3)
     query, key, value = normal(storage, (*batch, 4, 9, 8), (3, 2, 210, 8), (2, 1, 2, 210, 5))
@@ -150,7 +168,7 @@ def test_options_that_say_nothing(dtype, target):
     """No window, no sink and so on: the call without them, to the bit."""
     arrays = plain(dtype)
     wanted = sdpa(*arrays, **EVERYTHING)
-    nothing = dict.fromkeys(("window", "key_lengths", "softcap", "alibi_slopes", "sinks"))
+    nothing = dict.fromkeys(("window", "key_lengths", "left_padding", "softcap", "alibi_slopes", "sinks"))
     for options in (nothing, {"window": (None, None)}, {"key_lengths": 130}):
         assert_same_bits(sdpa(*arrays, **options, **EVERYTHING), wanted)
 

@@ -56,6 +56,7 @@ def lay_out(
     query_offset=0,
     window=None,
     key_lengths=None,
+    left_padding=None,
     scale=None,
     softcap=None,
     alibi_slopes=None,
@@ -65,7 +66,8 @@ def lay_out(
     """Every axis present and of full length: one key head per query head, one batch.
 
     Query i stands at p = i + offset. Key j is seen iff the mask (True, or anything but -inf),
-    causality (j <= p), the window (p - left <= j <= p + right) and the length (j < length) agree.
+    causality (j <= p), the window (p - left <= j <= p + right), the length (j < length) and the
+    padding (j >= padding) agree.
     """
     query, key, value = (np.asarray(x).astype(precision) for x in (query, key, value))
     query, key, value = (x if x.ndim > 2 else x[None] for x in (query, key, value))
@@ -95,6 +97,8 @@ def lay_out(
         seen &= ahead <= right
     if key_lengths is not None:
         seen &= np.arange(shape[-1]) < per_batch(key_lengths)
+    if left_padding is not None:
+        seen &= np.arange(shape[-1]) >= per_batch(left_padding)
     bias[~seen] = 0
     alibi = 0.0
     if alibi_slopes is not None:
