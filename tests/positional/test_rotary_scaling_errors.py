@@ -43,6 +43,12 @@ KEYS = f"factor, low_freq_factor, high_freq_factor, {TRAINED}"
             "'longrope', 'llama3', 'proportional'], got 'axial'",
         ),
         (
+            {"rope_parameters": linear(), "hidden_size": 64},
+            ValueError,
+            "scaling must be one mapping of a configuration, got the whole configuration: pass "
+            "scaling=config['rope_parameters']",
+        ),
+        (
             {"full_attention": {"rope_type": "default"}, "sliding_attention": linear()},
             ValueError,
             "scaling must be the mapping of one type of layer, got one for each of "
