@@ -48,6 +48,17 @@ def integers(
     raise TypeError(f"{name} must be {wanted}, got {array.dtype}")
 
 
+def offsets(query_offset: ArrayLike, end: ArrayLike, *, any_size: bool = False) -> NDArray[Any]:
+    """Return `query_offset` as integers, where "end" stands for the numbers `end`."""
+    if not isinstance(query_offset, str):
+        return integers("query_offset", query_offset, any_size=any_size)
+    if query_offset != "end":
+        raise ValueError(
+            f'query_offset must be an int, an integer array or "end", got {query_offset!r}'
+        )
+    return np.asarray(end)
+
+
 def count(name: str, value: SupportsIndex, minimum: int = 0, maximum: int | None = None) -> int:
     """Return an int from `minimum` to `maximum`, or raise TypeError or ValueError."""
     # bool has __index__, but a length of True is a slip.

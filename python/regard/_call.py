@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
+_ARRAYS = ("query", "key", "value", "mask")
+
 
 def check_options(
     name: str, options: Mapping[str, Any], known: Collection[str] = DEFAULTS.keys()
@@ -20,7 +22,7 @@ def check_options(
     """Raise TypeError, with advice, where a call has no such option."""
     unknown = [option for option in options if option not in known]
     if unknown:
-        refuse_keywords(name, unknown, known)
+        refuse_keywords(name, unknown, (*_ARRAYS, *known))
 
 
 def converted(

@@ -1,4 +1,4 @@
-"""Hints about slips that no type or shape gives away."""
+"""Give hints about mistakes that types and shapes do not reveal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _has_warned = False
 
 
 def warn_if_zero_one(mask: NDArray[Any]) -> None:
-    """Warn, once in a process, about a float mask that holds zeros and ones alone.
+    """Warn, once in a process, about a float mask that holds only zeros and ones.
 
-    Such a mask is added to the scores and hides nothing. At most 1024 elements are read
-    unless these are zeros and ones. The warning appears to come from the caller's caller.
+    Such a mask is added to the scores and hides nothing. At most 1024 elements are read, unless
+    these are zeros and ones. The warning appears to come from the caller's caller.
     """
     global _has_warned
     if _has_warned or not holds_zero_one(mask):
@@ -35,10 +35,7 @@ def warn_if_zero_one(mask: NDArray[Any]) -> None:
 
 
 def holds_zero_one(mask: NDArray[Any]) -> bool:
-    """Tell whether a mask begins with zeros and ones, at least one of each, and holds only these.
-
-    A mask whose first 1024 elements are all 0, or all 1, is not taken for one of zeros and ones.
-    """
+    """Tell whether a mask holds only zeros and ones, with both among its first 1024 elements."""
     if not _ZERO_ONE.issuperset(mask.flat[:_FIRST_GLANCE].tolist()):
         return False
     first = mask.flat[:_SECOND_GLANCE]
@@ -53,13 +50,16 @@ def holds_zero_one(mask: NDArray[Any]) -> bool:
 
 
 def layout_hint(query_shape: tuple[int, ...], key_shape: tuple[int, ...]) -> str:
-    """Return a hint for an error's end if heads and lengths look interchanged, else "".
+    """Return a hint to append to an error if heads and lengths look swapped, else "".
 
-    The arrays look like ``(batch, length, heads, dim)`` if both have four axes or more, their
-    second axes from the end, read as heads, go together (query's is a multiple of key's, which is
-    at least 2 and less than the axis before it), and the axes before these, read as heads, either
-    do not go together or are more than 128. So no query or key of length 1 gets the hint, nor one
-    of any length whose heads go together and number 128 or fewer.
+    There is a hint if both arrays have four axes or more and
+
+    1. read as ``(..., heads, length, dim)``, the number of heads is not a multiple of the number of
+       key heads, or there are more than 128 key heads; and
+    2. read as ``(..., length, heads, dim)``, it is a multiple, and the number of key heads is at
+       least 2 and less than the number of keys.
+
+    So keys of length 1 never get the hint, nor do heads that fit and number 128 or fewer.
 
     Parameters
     ----------

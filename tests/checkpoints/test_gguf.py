@@ -1,4 +1,4 @@
-"""GGUF files: what is in them comes out, and what is damaged is refused with its reason."""
+"""GGUF files are read as they were written; damaged ones are refused with the reason."""
 
 import os
 import re
@@ -48,7 +48,7 @@ def test_a_small_file(load):
     assert list(parameters) == ["a"]
     assert parameters["a"].dtype == np.float32
     assert np.array_equal(parameters["a"], NUMBERS)
-    parameters["a"][0] = 5  # An array of the caller's own.
+    parameters["a"][0] = 5  # the array belongs to the caller
 
 
 def test_kinds_of_metadata(load):
@@ -73,7 +73,7 @@ def test_kinds_of_metadata(load):
 
 
 def test_what_the_package_writes(tmp_path):
-    """Every type that the package can both write and read, against the package's own reader."""
+    """Every type that the package can write and read agrees with the package's own reader."""
     rng = np.random.default_rng(0)
     path = tmp_path / "model.gguf"
     writer = gguf.GGUFWriter(path, "llama")
@@ -250,7 +250,7 @@ def outcome(load, data):
 
 @pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
 def test_damage(change, load, tmp_path):
-    """Whichever byte changes: arrays, or a ValueError that names the file."""
+    """Whichever byte changes, the result is arrays or a ValueError that names the file."""
     whole = gguf_file(tensors=[tensor(shape=(2, 32), kind=Q8_0)], data=bytes(range(68)))
     told = set()
     for place in range(len(whole)):

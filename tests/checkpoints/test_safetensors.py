@@ -1,4 +1,4 @@
-"""safetensors files: what is in them comes out, and what is damaged is refused with its reason."""
+"""safetensors files are read as they were written; damaged ones are refused with the reason."""
 
 import json
 import struct
@@ -199,7 +199,7 @@ MALFORMED = {
     "no JSON": (safetensors_file(b"{'a': 1}"), "invalid JSON"),
     "a list": (safetensors_file([1, 2]), "invalid JSON"),
     "no UTF-8": (safetensors_file(b'{"\xff": 1}'), "UTF-8"),
-    "bytes behind": (safetensors_file({}, b"xx"), "incomplete"),
+    "bytes after the header": (safetensors_file({}, b"xx"), "incomplete"),
     "no dtype": (
         safetensors_file({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8)),
         "dtype",
@@ -248,7 +248,7 @@ def outcome(load, data):
 
 @pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
 def test_damage(change, load, path):
-    """Whichever byte changes: arrays, or a ValueError that names the file."""
+    """Whichever byte changes, the result is arrays or a ValueError that names the file."""
     whole = safetensors_file(one("F16", (4,)) | {"__metadata__": {"b": "c"}}, b"\0\x7c" * 4)
     told = set()
     for place in range(len(whole)):
@@ -265,7 +265,7 @@ def test_damage(change, load, path):
 
 @pytest.mark.parametrize("package", ["gguf", "safetensors"])
 def test_a_missing_package_is_named(package, output_of):
-    """The rest of regard, and what needs no package, works without it."""
+    """The rest of regard works without the package."""
     script = f"""
     import sys
     sys.modules[{package!r}] = None

@@ -36,7 +36,7 @@ ADVICE = [
     ("cache_leftpad", ATTENTION, "pass left_padding="),
     ("logits_soft_cap", ATTENTION, "pass softcap="),
     # JAX
-    ("bias", ATTENTION, "pass mask=, which is added to the scores"),
+    ("bias", ATTENTION, "pass mask=bias, since a float mask is added"),
     ("is_training", ATTENTION, "inference only"),
     ("key_value_seq_lengths", ATTENTION, "pass key_lengths="),
     ("query_seq_lengths", ATTENTION, "leave it out"),
@@ -91,7 +91,21 @@ def test_a_decorated_call_keeps_its_signature_and_its_own_errors():
 LAYER = regard.MultiHeadAttention(8, 2, rng=0)
 ALONE = regard.SelfAttention(4, 2, rng=0)
 X = np.zeros((3, 8))
+ATTEND = regard.scaled_dot_product_attention
+STARTS = ([0, 3], [0, 3])
 CALLS = [
+    (ATTEND, (X, X, X), "attn_mask", "pass mask="),
+    (ATTEND, (X, X, X), "dropout_p", "inference only"),
+    (ATTEND, (X, X, X), "enable_gqa", "leave it out"),
+    (ATTEND, (X, X, X), "causal", "pass is_causal=True"),
+    (ATTEND, (X, X, X), "softmax_scale", "pass scale="),
+    (ATTEND, (X, X, X), "bias", "pass mask=bias"),
+    (ATTEND, (X, X, X), "dim", "the softmax runs over the keys"),
+    (ATTEND, (X, X, X), "is_casual", "did you mean is_causal=?"),
+    (regard.scaled_dot_product_attention_ragged, (X, X, X, *STARTS), "attn_mask", "pass mask="),
+    (regard.explain, (X, X, X), "window_size", "pass window=(left, right)"),
+    (regard.softmax, (X,), "dim", "pass axis="),
+    (regard.matmul, (X, X.T), "dtype", "its arguments are a, b, out, threads"),
     (regard.MultiHeadAttention, (), "embed_dim", "pass d_model="),
     (regard.MultiHeadAttention, (8,), "num_attention_heads", "pass num_heads="),
     (regard.MultiHeadAttention, (8, 2), "num_key_value_heads", "pass num_kv_heads="),

@@ -1,4 +1,4 @@
-"""Parameters by the names of others, each against the formula in that other's layout."""
+"""Parameters in the layouts of other libraries, each against the formula of that layout."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def drawn(shapes, prefix=""):
 
 
 def apart(names, kv=D, biases=("query", "key", "value", "out")):
-    """Shapes of four linear layers; `names` are those of query, key, value and out."""
+    """Return the shapes of four linear layers, whose `names` are query, key, value and out."""
     shapes = {}
     for role, name in zip(("query", "key", "value", "out"), names, strict=True):
         rows = kv if role in ("key", "value") else D
@@ -51,7 +51,7 @@ SEPARATE = {
     "out_proj.weight": (D, D),
 }
 NORMS = {"q_norm.weight": (DIM,), "k_norm.weight": (DIM,)}
-# By layout and model: the arrays, and the layer that they belong to.
+# The arrays of each layout and model, and the options of the layer that they belong to.
 STATES = {
     "torch": (TORCH | TORCH_BIASES, BIASES),
     "torch, no biases": (TORCH, {}),
@@ -79,7 +79,7 @@ STATES = {
 
 
 def as_its_owner_computes(title, state, inputs, kv_heads):
-    """The projections in the layout's own words, in float64."""
+    """Project as the layout's own library does, in float64."""
     state = {name: array.astype(float) for name, array in state.items()}
     if title.startswith("gpt2"):
         products = [
@@ -130,7 +130,7 @@ def test_a_state_of_others_computes_what_its_owner_does(title, prefix):
     shapes, options = STATES[title]
     dotted = prefix and prefix.rstrip(".") + "."
     state = drawn(shapes, dotted)
-    # Of a whole model, with a layer whose number begins alike.
+    # A whole model, in which another layer's number begins with the same digit.
     other = {"model.layers.11.attn.q_proj.weight": 0, "model.layers.1.attn_norm": 0, "lm": 0}
     model = state | (other if prefix else {})
     layer = regard.MultiHeadAttention(D, HEADS, rng=0, dtype=np.float64, **options)

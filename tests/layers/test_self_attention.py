@@ -1,4 +1,4 @@
-"""The layer: its parameters, its axes, its states."""
+"""Self-attention as a layer: parameters, axes, states and errors."""
 
 import math
 
@@ -17,7 +17,7 @@ def normal(shape, dtype=np.float32, seed=0):
 
 
 def by_hand(layer, x, mask=None, *, is_causal=False, init="linear"):
-    """The layer's formula in float64; `mask` is bool."""
+    """Compute the layer's formula in float64; `mask` is bool."""
     x = np.asarray(x, np.float64)
     projected = []
     for name in NAMES:

@@ -13,7 +13,7 @@ BOUND = 0.57735026
 
 
 def assert_close(actual, wanted, dtype, eps):
-    """Within `eps` times the rounding of the largest value."""
+    """Allow `eps` roundings of the largest value."""
     wanted = np.array(wanted, dtype)
     assert actual.dtype == dtype
     assert actual.shape == wanted.shape
@@ -296,9 +296,9 @@ SHAPES = [(), (1,), (2, 3), (0,), (15,), (16,), (3, 5, 7), (47,), (64,), (13, 77
 
 @pytest.mark.parametrize("seed", [0, 123, 789, -5, 2**40 + 1])
 def test_any_order_of_calls_against_pytorch(seed):
-    """Uniforms bit for bit, normals to the rounding of log, sin and cos.
+    """Uniforms agree bit for bit, normals up to the rounding of log, sin and cos.
 
-    `randn` from 16 elements on may differ from PyTorch by a few roundings of the largest value.
+    From 16 elements on, `randn` may differ from PyTorch by a few roundings of the largest value.
     """
     torch = pytest.importorskip("torch")
     if torch.backends.cpu.get_cpu_capability() == "DEFAULT":

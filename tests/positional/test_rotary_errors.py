@@ -1,4 +1,4 @@
-"""What a rotary embedding refuses: the class and a message that names the argument."""
+"""Errors of rotary embeddings: their class, and a message that names the argument."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ DOUBLED = (
 
 
 def twice(cache):
-    """As Hugging Face keeps it."""
+    """Repeat each angle, as Hugging Face's caches do."""
     return [np.concatenate([part, part], axis=-1) for part in cache]
 
 

@@ -1,4 +1,4 @@
-"""Rotary frequencies of models that were stretched to longer sequences."""
+"""Rotary frequencies of models that were extended to longer sequences."""
 
 import math
 
@@ -8,58 +8,26 @@ import pytest
 import regard
 from reference import assert_same_bits
 from regard import positional
+from rope_cases import (
+    FACTORS,
+    HALF,
+    LONGEST,
+    TRAINED,
+    dynamic,
+    linear,
+    llama3,
+    longrope,
+    of_dim,
+    proportional,
+    yarn,
+)
 
 rotary_frequencies = positional.rotary_frequencies
-TRAINED = "original_max_position_embeddings"
-LONGEST = "max_position_embeddings"
 EPS = np.finfo(float).eps
 
 
-def yarn(**changes):
-    return {"rope_type": "yarn", "factor": 4.0, TRAINED: 4096} | changes
-
-
-def llama3(**changes):
-    numbers = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, TRAINED: 8192}
-    return {"rope_type": "llama3"} | numbers | changes
-
-
-def dynamic(**changes):
-    return {"rope_type": "dynamic", "factor": 2.0, TRAINED: 2048} | changes
-
-
-def linear(**changes):
-    return {"rope_type": "linear", "factor": 4.0} | changes
-
-
-def longrope(**changes):
-    """A factor for each of as many pairs as `of_dim` says."""
-    numbers = {"short_factor": 1.0, "long_factor": 2.0, "factor": 32.0, TRAINED: 4096}
-    return {"rope_type": "longrope"} | numbers | changes
-
-
-def proportional(**changes):
-    return {
-        "rope_type": "proportional",
-        "rope_theta": 77.0,
-        "partial_rotary_factor": 0.25,
-    } | changes
-
-
-def of_dim(scaling, rotary_dim):
-    """The scaling with lists of factors for so wide a head, rising along the pairs."""
-    pairs = rotary_dim // 2
-    return {
-        key: [value + m / pairs for m in range(pairs)] if key in FACTORS else value
-        for key, value in scaling.items()
-    }
-
-
-FACTORS = ("short_factor", "long_factor")
-
-
 def by_hand(dim, base, scaling, length=None):
-    """Pair by pair in Python's floats, in the words of the papers: wavelengths and rotations."""
+    """Compute each pair in Python's floats from wavelengths and rotations, as the papers do."""
     kind = scaling.get("rope_type", scaling.get("type"))
     trained = scaling.get(TRAINED, scaling.get(LONGEST))
     s = scaling.get("factor")
@@ -174,14 +142,11 @@ def test_frequencies_are_the_formula(name, rotary_dim, base):
     assert scaling == before
     assert frequencies.dtype == np.float64
     assert frequencies.shape == (rotary_dim // 2,)
-    # The exponent's rounding is times log(base) < 14 in the power; the ramps of llama3 and yarn
-    # multiply what their own bounds are off by at most about the same again.
+    # The power multiplies the exponent's rounding by log(base) < 14; the ramps of llama3 and yarn
+    # add at most about the same again, from the rounding of their bounds.
     exact = by_hand(rotary_dim, base, scaling, length)
     np.testing.assert_allclose(frequencies, exact, rtol=64 * EPS)
     assert factor == pytest.approx(ATTENTION.get(name, 1.0), rel=4 * EPS)
-
-
-HALF = {"rope_type": "default", "rope_theta": 77.0, "partial_rotary_factor": 0.5}
 
 
 def test_a_part_of_the_head_is_rotated_as_the_configuration_says():
@@ -217,7 +182,7 @@ def test_a_length_that_is_given_holds_the_frequencies(scaling):
 
 
 def test_known_numbers():
-    """Llama 3.1's first, last and middle pairs: kept, slowed 8 times, and between."""
+    """Llama 3.1 keeps the first pairs, slows the last 8 times, and mixes those between."""
     frequencies, _ = rotary_frequencies(128, base=500000.0, scaling=llama3())
     plain, one = rotary_frequencies(128, base=500000.0)
     assert one == 1.0
@@ -259,193 +224,3 @@ def test_dynamic_follows_the_largest_position_of_the_call():
         assert_same_bits(cos, np.cos(np.array(positions)[..., None] * frequencies))
     for positions in (0, np.zeros(0, int), [-3, -1]):
         assert positional.rotary_cache(positions, 8, scaling=scaling)[0].shape[-1] == 4
-
-
-PHI = of_dim(longrope(), 8)
-ALWAYS = f"rope_theta, partial_rotary_factor, {LONGEST}, {TRAINED}"
-BESIDE = (
-    f"; where the configuration has {TRAINED} or {LONGEST} beside rope_scaling, add it: "
-    f'scaling={{**config["rope_scaling"], "{LONGEST}": config["{LONGEST}"]}}'
-)
-KEYS = f"factor, low_freq_factor, high_freq_factor, {TRAINED}"
-
-
-@pytest.mark.parametrize(
-    ("scaling", "error", "message"),
-    [
-        ("yarn", TypeError, "scaling must be a mapping, got str"),
-        ({}, ValueError, "scaling must have one rope_type, got {}"),
-        (
-            {"type": "yarn", "rope_type": "linear"},
-            ValueError,
-            "scaling must have one rope_type, got {'type': 'yarn', 'rope_type': 'linear'}",
-        ),
-        (
-            {"rope_type": "axial"},
-            ValueError,
-            "scaling's rope_type must be one of ['default', 'linear', 'dynamic', 'yarn', "
-            "'longrope', 'llama3', 'proportional'], got 'axial'",
-        ),
-        (
-            {"full_attention": {"rope_type": "default"}, "sliding_attention": linear()},
-            ValueError,
-            "scaling must be the mapping of one type of layer, got one for each of "
-            "full_attention, sliding_attention: pass scaling=rope_parameters['full_attention'] for "
-            "such a layer",
-        ),
-        ({"rope_type": ["yarn"]}, ValueError, None),
-        (
-            {"rope_type": "llama3", "factor": 8.0, "high": 3},
-            ValueError,
-            f"scaling of type 'llama3' must have the keys {KEYS} (optional: {ALWAYS}), got "
-            f"missing: low_freq_factor, high_freq_factor, {TRAINED}, unexpected: high{BESIDE}",
-        ),
-        (
-            {"type": "dynamic", "factor": 2.0},
-            ValueError,
-            f"scaling of type 'dynamic' must have the keys factor, {TRAINED} (optional: {ALWAYS}), "
-            f"got missing: {TRAINED}, unexpected: none{BESIDE}",
-        ),
-        (
-            {"rope_type": "default", "mrope_section": [16, 24, 24]},
-            ValueError,
-            f"scaling of type 'default' must have the keys none (optional: {ALWAYS}), got missing: "
-            "none, unexpected: mrope_section",
-        ),
-        (
-            linear(partial_rotary_factor=1.5),
-            ValueError,
-            "scaling['partial_rotary_factor'] must be at most 1, got 1.5",
-        ),
-        (linear(partial_rotary_factor=0), ValueError, None),
-        (linear(rope_theta="1e4"), TypeError, None),
-        (linear(rope_theta=-1), ValueError, None),
-        (
-            longrope(short_factor=[1.0, 2.0], long_factor=[1.0, 2.0]),
-            ValueError,
-            "scaling['short_factor'] must have one number for each of 4 pairs of columns, got 2",
-        ),
-        (PHI | {"long_factor": "12"}, TypeError, None),
-        (PHI | {"long_factor": [[1.0] * 4]}, ValueError, None),
-        (
-            PHI | {"short_factor": [1, 1, 0, 1]},
-            ValueError,
-            "scaling['short_factor'] must be positive, got 0.0",
-        ),
-        (PHI | {"long_factor": [np.nan] * 4}, ValueError, None),
-        (
-            PHI | {TRAINED: 1},
-            ValueError,
-            f"scaling['{TRAINED}'] must be above 1 for 'longrope', got 1.0",
-        ),
-        (PHI | {"factor": None}, ValueError, None),
-        (linear(factor="4"), TypeError, "scaling['factor'] must be a real number, got str"),
-        (linear(factor=True), TypeError, "scaling['factor'] must be a real number, got bool"),
-        (linear(factor=None), ValueError, None),
-        (
-            linear(factor=0.5),
-            ValueError,
-            "scaling['factor'] must be at least 1 and finite, got 0.5",
-        ),
-        (linear(factor=np.inf), ValueError, None),
-        (linear(factor=np.nan), ValueError, None),
-        (
-            dynamic(**{TRAINED: 0}),
-            ValueError,
-            f"scaling['{TRAINED}'] must be positive and finite, got 0.0",
-        ),
-        (yarn(mscale=-1.0), ValueError, None),
-        (yarn(attention_factor=0.0), ValueError, None),
-        (yarn(truncate=1), TypeError, "scaling['truncate'] must be True or False, got int"),
-        (
-            yarn(beta_slow=32),
-            ValueError,
-            "scaling['beta_fast'] must be above beta_slow, got 32.0 and 32.0",
-        ),
-        (
-            llama3(high_freq_factor=1),
-            ValueError,
-            "scaling['high_freq_factor'] must be above low_freq_factor, got 1.0 and 1.0",
-        ),
-    ],
-)
-def test_errors_of_scaling(scaling, error, message):
-    x = np.zeros((3, 8))
-    calls = (
-        lambda: rotary_frequencies(8, scaling=scaling),
-        lambda: positional.rotary_cache(3, 8, scaling=scaling),
-        lambda: positional.rotary(x, scaling=scaling),
-    )
-    for call in calls:
-        with pytest.raises(error) as raised:
-            call()
-        assert message is None or str(raised.value) == message
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: rotary_frequencies(7), ValueError, "rotary_dim must be even, got 7"),
-        (
-            lambda: rotary_frequencies(),
-            TypeError,
-            "rotary_dim or head_dim must be an int, got neither",
-        ),
-        (
-            lambda: rotary_frequencies(8, scaling=HALF),
-            ValueError,
-            "head_dim must be given in place of rotary_dim 8 where scaling has a "
-            "partial_rotary_factor, got 0.5",
-        ),
-        (
-            lambda: positional.rotary(np.zeros((3, 8)), rotary_dim=8, scaling=HALF),
-            ValueError,
-            "rotary_dim must be 4, which is scaling's partial_rotary_factor 0.5 of head_dim 8, "
-            "got 8",
-        ),
-        (
-            lambda: rotary_frequencies(head_dim=6, scaling=HALF),
-            ValueError,
-            "rotary_dim must be even, got 3",
-        ),
-        (
-            lambda: rotary_frequencies(8, base=500.0, scaling=linear(rope_theta=77.0)),
-            ValueError,
-            "base must be scaling's rope_theta 77.0 or left out, got 500.0",
-        ),
-        (lambda: rotary_frequencies(8.0), TypeError, "rotary_dim must be an int, got float"),
-        (lambda: rotary_frequencies(8, length=-1), ValueError, "length must be at least 0, got -1"),
-        (lambda: rotary_frequencies(8, length=2.0), TypeError, "length must be an int, got float"),
-        (
-            lambda: rotary_frequencies(8, base=0.5, scaling=yarn()),
-            ValueError,
-            "base must be above 1 for the scaling 'yarn', got 0.5",
-        ),
-        (
-            lambda: rotary_frequencies(8, base=-1, scaling=linear()),
-            ValueError,
-            "base must be positive and finite, got -1.0",
-        ),
-        (
-            lambda: rotary_frequencies(2, scaling=dynamic(), length=5000),
-            ValueError,
-            "rotary_dim must be at least 4 for the scaling 'dynamic', got 2",
-        ),
-        (
-            lambda: positional.rotary(
-                np.zeros((3, 8)), scaling=linear(), cache=positional.rotary_cache(3, 8)
-            ),
-            ValueError,
-            "cache already says how far each pair turns: leave scaling out",
-        ),
-        (
-            lambda: positional.rotary_cache(3, inverse_frequencies=[1.0], scaling=linear()),
-            ValueError,
-            "inverse_frequencies already says how far each pair turns: leave scaling out",
-        ),
-    ],
-)
-def test_errors_of_arguments(call, error, message):
-    with pytest.raises(error) as raised:
-        call()
-    assert str(raised.value) == message

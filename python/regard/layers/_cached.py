@@ -41,7 +41,7 @@ def refuse_offset(query_offset: ArrayLike) -> None:
     """Raise ValueError if an offset is given beside a cache."""
     if type(query_offset) is int and query_offset == 0:
         return
-    if np.any(as_array("query_offset", query_offset) != 0):
+    if isinstance(query_offset, str) or np.any(as_array("query_offset", query_offset) != 0):
         raise ValueError("query_offset must be left out beside a cache, which knows it")
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from regard._arguments import integers, offsets
 from regard._arrays import as_array, as_native, is_floating
 from regard.layers._projections import INPUTS
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import ArrayLike
 
     from regard.layers._linear import FloatArray
@@ -31,6 +33,16 @@ def inputs_of(
         is_same = x is before and sizes[i] == sizes[i - 1]
         sources.append(sources[-1] if is_same else vectors(INPUTS[i], x, sizes[i], dtype))
     return sources
+
+
+def numeric_offset(
+    query_offset: ArrayLike, key_lengths: ArrayLike | None, q_len: int, kv_len: int
+) -> ArrayLike:
+    """Return an offset, with "end" as the numbers that align the last query with the last key."""
+    if not isinstance(query_offset, str):
+        return query_offset
+    lengths = kv_len if key_lengths is None else key_lengths
+    return offsets(query_offset, integers("key_lengths", lengths).astype(np.int64) - q_len)
 
 
 def vectors(name: str, x: ArrayLike, dim: int, dtype: np.dtype[Any]) -> FloatArray:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
-from regard._arguments import count, flag, window_sides
+from regard._arguments import flag, window_sides
 from regard._arrays import single_or_double
 from regard._attention import scaled_dot_product_attention
 from regard._translations import translates_keywords
 from regard.layers._cached import attend_cached, refuse_offset
 from regard.layers._draws import draws
-from regard.layers._inputs import inputs_of
+from regard.layers._inputs import inputs_of, numeric_offset
 from regard.layers._names import read_state, write_state
-from regard.layers._projections import Projections, Sizes, draw, norm_eps
+from regard.layers._projections import Projections, draw, norm_eps, sizes_of
 from regard.layers._rotation import Rotation, query_positions
 from regard.positional import alibi_slopes
 
@@ -129,28 +129,14 @@ class MultiHeadAttention:
         rng: Rng = None,
         dtype: DTypeLike = np.float32,
     ) -> None:
-        self._d_model = count("d_model", d_model, minimum=1)
-        heads = count("num_heads", num_heads, minimum=1)
-        kv_heads = heads if num_kv_heads is None else count("num_kv_heads", num_kv_heads, minimum=1)
-        if heads % kv_heads:
-            raise ValueError(f"num_kv_heads must divide num_heads, got {kv_heads} and {heads}")
-        if head_dim is not None:
-            head_dim = count("head_dim", head_dim, minimum=1)
-        elif self._d_model % heads:
-            raise ValueError(
-                "num_heads must divide d_model where head_dim is not given, got "
-                f"{heads} and {self._d_model}"
-            )
-        else:
-            head_dim = self._d_model // heads
-        d_key = self._d_model if d_key is None else count("d_key", d_key, minimum=1)
-        d_value = d_key if d_value is None else count("d_value", d_value, minimum=1)
-        self._sizes = Sizes((self._d_model, d_key, d_value), heads, kv_heads, head_dim)
+        self._sizes = sizes_of(d_model, num_heads, num_kv_heads, head_dim, d_key, d_value)
         self._is_causal = flag("is_causal", is_causal)
         self._window = None if window is None else window_sides(window)
         self._dtype = single_or_double("dtype", dtype)
-        self._rotation = None if rotary is None else Rotation(rotary, head_dim, self._dtype)
-        self._slopes = alibi_slopes(heads) if flag("alibi", alibi) else None
+        self._rotation = (
+            None if rotary is None else Rotation(rotary, self._sizes.head_dim, self._dtype)
+        )
+        self._slopes = alibi_slopes(self._sizes.heads) if flag("alibi", alibi) else None
         self._qk_norm_eps = norm_eps(qk_norm)
         own = draw(
             self._sizes,
@@ -163,11 +149,27 @@ class MultiHeadAttention:
         self._projections = Projections(self._sizes, own, self._qk_norm_eps)
 
     def __repr__(self) -> str:
-        return (
-            f"MultiHeadAttention(d_model={self._d_model}, num_heads={self._sizes.heads}, "
-            f"num_kv_heads={self._sizes.kv_heads}, head_dim={self._sizes.head_dim}, "
-            f"is_causal={self._is_causal}, dtype={self._dtype})"
-        )
+        d_model, d_key, d_value = self._sizes.inputs
+        always = {
+            "d_model": d_model,
+            "num_heads": self._sizes.heads,
+            "num_kv_heads": self._sizes.kv_heads,
+            "head_dim": self._sizes.head_dim,
+            "is_causal": self._is_causal,
+        }
+        where_used = {
+            "d_key": d_key if d_key != d_model else None,
+            "d_value": d_value if d_value != d_key else None,
+            "qkv_bias": "b_query" in self._projections.own or None,
+            "out_bias": "b_out" in self._projections.own or None,
+            "window": self._window,
+            "rotary": self._rotation,
+            "alibi": self._slopes is not None or None,
+            "qk_norm": self._qk_norm_eps,
+        }
+        options = always | {name: value for name, value in where_used.items() if value is not None}
+        shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        return f"MultiHeadAttention({shown}, dtype={self._dtype})"
 
     @overload
     def __call__(
@@ -240,9 +242,10 @@ class MultiHeadAttention:
             and the queries, which are the last positions, attend to all of them. A call that fails
             leaves the cache as it was. In cross attention the first call fills the cache from
             `key`, and later calls pass an empty array, ``key[..., :0, :]``.
-        query_offset : int or array_like of int, optional
-            How many keys precede the first query, for all or per batch entry. It must be left out
-            beside a cache, which knows it.
+        query_offset : int, array_like of int or "end", optional
+            How many keys precede the first query, for all or per batch entry; see
+            `regard.scaled_dot_product_attention`. It must be left out beside a cache, which knows
+            it.
         key_lengths : int or array_like of int, optional
             How many keys exist, for all or per batch entry. With a cache, how many of the new keys.
         scale, softcap, sinks : optional
@@ -301,6 +304,7 @@ class MultiHeadAttention:
             return self._projections.joined(output, threads), weights
 
         if cache is None:
+            query_offset = numeric_offset(query_offset, key_lengths, q.shape[-2], k.shape[-2])
             if self._rotation is not None:
                 places = query_positions(query_offset, q.shape)
                 self._rotation.turn((q, places), (k, np.arange(k.shape[-2])), cached=False)
@@ -309,7 +313,9 @@ class MultiHeadAttention:
                     q, k, v, query_offset=query_offset, key_lengths=key_lengths, **options
                 )
             )
-        self._check_beside_cache(query_offset, is_cross=key is not None)
+        refuse_offset(query_offset)
+        if key is not None:
+            self._refuse_cross_attention()
         return attend_cached(
             cache,
             q,
@@ -396,10 +402,8 @@ class MultiHeadAttention:
         own = read_state(state, prefix, shapes, self._dtype)
         self._projections = Projections(self._sizes, own, self._qk_norm_eps)
 
-    def _check_beside_cache(self, query_offset: ArrayLike, is_cross: bool) -> None:
-        refuse_offset(query_offset)
-        if not is_cross:
-            return
+    def _refuse_cross_attention(self) -> None:
+        """Raise ValueError for a key beside a cache in a layer that depends on positions."""
         positional = {
             "is_causal": self._is_causal,
             "window": self._window is not None,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import finite_number
+from regard._arguments import count, finite_number
 from regard.layers._linear import project
 
 if TYPE_CHECKING:
@@ -33,6 +33,30 @@ class Sizes(NamedTuple):
     def ends(self, first: int, last: int) -> list[int]:
         """Return where each projection of the inputs `first` to ``last - 1`` ends, side by side."""
         return [self.head_dim * sum(self.counts[first : i + 1]) for i in range(first, last)]
+
+
+def sizes_of(
+    d_model: SupportsIndex,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None,
+    head_dim: SupportsIndex | None,
+    d_key: SupportsIndex | None,
+    d_value: SupportsIndex | None,
+) -> Sizes:
+    """Return the sizes of a layer, with defaults for those that are None, or raise an error."""
+    width = count("d_model", d_model, minimum=1)
+    heads = count("num_heads", num_heads, minimum=1)
+    kv_heads = heads if num_kv_heads is None else count("num_kv_heads", num_kv_heads, minimum=1)
+    if heads % kv_heads:
+        raise ValueError(f"num_kv_heads must divide num_heads, got {kv_heads} and {heads}")
+    if head_dim is None and width % heads:
+        raise ValueError(
+            f"num_heads must divide d_model where head_dim is not given, got {heads} and {width}"
+        )
+    dim = width // heads if head_dim is None else count("head_dim", head_dim, minimum=1)
+    key_width = width if d_key is None else count("d_key", d_key, minimum=1)
+    value_width = key_width if d_value is None else count("d_value", d_value, minimum=1)
+    return Sizes((width, key_width, value_width), heads, kv_heads, dim)
 
 
 class Projections:

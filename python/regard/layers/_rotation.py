@@ -53,6 +53,7 @@ class Rotation:
         if options is not True and not isinstance(options, Mapping):
             raise TypeError(f"rotary must be None, True or a mapping, got {type(options).__name__}")
         left = {} if options is True else dict(options)
+        self._shown = _shown(left)
         unexpected = [str(name) for name in left if name not in _OPTIONS]
         if unexpected:
             raise ValueError(
@@ -84,6 +85,9 @@ class Rotation:
         nothing = np.empty((0, 1, 1), dtype)
         self._table = _Table(0, nothing, nothing)
 
+    def __repr__(self) -> str:
+        return self._shown
+
     def turn(self, *vectors: tuple[FloatArray, Integers], cached: bool) -> None:
         """Rotate arrays ``(..., heads, length, head_dim)`` in place, each by its positions."""
         frequencies = self._frequencies
@@ -91,9 +95,9 @@ class Rotation:
             length = max(int(places.max(initial=-1)) + 1 for _, places in vectors)
             if cached and length > self._trained:
                 raise ValueError(
-                    f"rotary's scaling turns all keys anew beyond {self._trained:g} positions, and "
-                    f"those of a cache stay as they are; got {length} positions: choose the length "
-                    "of the whole sequence, rotary={'scaling': ..., 'length': ...}"
+                    f"rotary's scaling rotates all keys differently beyond {int(self._trained)} "
+                    f"positions, and those of a cache cannot follow; got {length} positions: give "
+                    "the length of the whole sequence, rotary={'scaling': ..., 'length': ...}"
                 )
             frequencies, _ = self._of_length(length=max(length, 0))
         found: dict[int, tuple[FloatArray, FloatArray]] = {}
@@ -141,6 +145,16 @@ class Rotation:
         across = swapped * sin
         own *= cos
         own += across
+
+
+def _shown(options: Mapping[str, Any]) -> str:
+    """Return options in one line: numbers in full, mappings and arrays as dots."""
+    parts = (
+        f"{name!r}: {value!r}" if isinstance(value, int | float) else f"{name!r}: ..."
+        for name, value in options.items()
+        if value is not None
+    )
+    return f"{{{', '.join(parts)}}}" if options else "True"
 
 
 def _beside_heads(rows: FloatArray) -> FloatArray:

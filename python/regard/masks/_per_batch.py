@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regard._arguments import integers
+from regard._arguments import integers, offsets
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -29,9 +29,9 @@ def diagonals(query_offset: ArrayLike, shift: int, q_len: int, kv_len: int) -> I
     A bound beyond ``[-q_len, kv_len]`` hides or shows everything, as the nearest end does. It is
     added as a Python integer and clipped, so that ``i + diagonal`` stays inside int64.
     """
-    offsets = integers("query_offset", query_offset, any_size=True)
-    clipped = [max(-q_len, min(int(offset) + shift, kv_len)) for offset in offsets.flat]
-    return _beside_heads(np.array(clipped, np.int64).reshape(offsets.shape))
+    numbers = offsets(query_offset, kv_len - q_len, any_size=True)
+    clipped = [max(-q_len, min(int(number) + shift, kv_len)) for number in numbers.flat]
+    return _beside_heads(np.array(clipped, np.int64).reshape(numbers.shape))
 
 
 def _beside_heads(numbers: Integers) -> Integers:

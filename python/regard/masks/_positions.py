@@ -32,11 +32,11 @@ def causal(
         Number of queries.
     kv_len : int, optional
         Number of keys; `q_len` when not given.
-    query_offset : int or integer array, optional
+    query_offset : int, integer array or "end", optional
         How many keys precede the first query: one number, or one per batch entry. 0 aligns the
-        first query with the first key (PyTorch, JAX); ``kv_len - q_len`` aligns the last query
-        with the last key (FlashAttention). It may be negative: queries before the first key
-        attend to no key.
+        first query with the first key (PyTorch, JAX); ``"end"``, which is ``kv_len - q_len``,
+        aligns the last query with the last key (FlashAttention). It may be negative: queries
+        before the first key attend to no key.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def causal(
     TypeError
         If a length or an offset is not an integer.
     ValueError
-        If a length is negative.
+        If a length is negative, or `query_offset` is another word than "end".
 
     See Also
     --------
@@ -98,8 +98,8 @@ def window(
     window : pair of int or None
         ``(left, right)``: how many keys before and after its position a query may attend to. None
         means no bound on that side.
-    query_offset : int or integer array, optional
-        How many keys precede the first query: one number, or one per batch entry.
+    query_offset : int, integer array or "end", optional
+        How many keys precede the first query, as in `causal`.
 
     Returns
     -------
@@ -172,8 +172,8 @@ def prefix(
     prefix_lengths : int or integer array
         How many keys, from the first, every query may attend to: one number, or one per batch
         entry, each in ``0 .. kv_len``.
-    query_offset : int or integer array, optional
-        How many keys precede the first query: one number, or one per batch entry.
+    query_offset : int, integer array or "end", optional
+        How many keys precede the first query, as in `causal`.
 
     Returns
     -------

@@ -45,7 +45,8 @@ def padding(
 
     See Also
     --------
-    regard.scaled_dot_product_attention : ``key_lengths`` hides padding on the right without a mask.
+    regard.scaled_dot_product_attention : ``key_lengths`` hides padding on the right, and
+        ``left_padding`` on the left, without a mask.
 
     Notes
     -----

@@ -60,11 +60,7 @@ def read_rope_parameters(scaling: Mapping[str, Any] | None) -> RopeParameters:
     given = {key: value for key, value in mapping("scaling", scaling).items() if value is not None}
     rope_type = _rope_type(given)
     needed, optional = _TYPES[rope_type]
-    numbers = {
-        key: _checked(key, value)
-        for key, value in given.items()
-        if key not in ("rope_type", "type")
-    }
+    numbers = {key: _checked(key, value) for key, value in given.items() if key not in _TYPE_KEYS}
     if _LONGEST in numbers:
         numbers.setdefault(_TRAINED, numbers[_LONGEST])
         if rope_type in ("yarn", "longrope"):
@@ -91,6 +87,12 @@ _BESIDE = (
 
 def _rope_type(given: Mapping[str, Any]) -> str:
     layers = [key for key, value in given.items() if isinstance(value, Mapping)]
+    whole = next((key for key in ("rope_parameters", "rope_scaling") if key in layers), None)
+    if whole:
+        raise ValueError(
+            f"scaling must be one mapping of a configuration, got the whole configuration: pass "
+            f"scaling=config[{whole!r}]"
+        )
     if layers:
         raise ValueError(
             "scaling must be the mapping of one type of layer, got one for each of "
@@ -113,7 +115,7 @@ def _checked(key: str, value: Any) -> Any:
     if key in ("short_factor", "long_factor"):
         return _factors(name, value)
     if key not in _KNOWN:
-        return value  # told by its name, as unexpected
+        return value  # the caller reports it as unexpected
     number = finite_number(name, value, _LEAST.get(key))
     if key == "partial_rotary_factor" and number > 1:
         raise ValueError(f"{name} must be at most 1, got {number}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, flag, integers
+from regard._arguments import count, flag, offsets
 from regard._translations import translates_keywords
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ def t5_buckets(
         Number of queries.
     kv_len : int, optional
         Number of keys; `q_len` when not given.
-    query_offset : int or integer array, optional
-        How many keys precede the first query: one number, or one per batch entry.
+    query_offset : int, integer array or "end", optional
+        How many keys precede the first query: one number, or one per batch entry. ``"end"`` is
+        ``kv_len - q_len``.
     bidirectional : bool, default True
         True, as in T5's encoder: half of the buckets are for keys at or before the query, and the
         other half, from ``num_buckets // 2`` on, for those after it. False, as in its decoder: all
@@ -101,8 +102,8 @@ def t5_buckets(
         raise ValueError(f"num_buckets must be even where bidirectional, got {buckets}")
     one_way = buckets // 2 if bidirectional else buckets
     starts = _starts(one_way, count("max_distance", max_distance, minimum=one_way // 2 + 1))
-    offsets = integers("query_offset", query_offset)
-    positions = np.arange(q_len) + offsets.astype(np.int64)[..., None]
+    first: NDArray[np.int64] = offsets(query_offset, kv_len - q_len).astype(np.int64)
+    positions = np.arange(q_len) + first[..., None]
     after = np.arange(kv_len) - positions[..., None]
     distance = np.abs(after) if bidirectional else np.maximum(-after, 0)
     result = np.searchsorted(starts, distance, side="right")
