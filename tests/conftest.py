@@ -3,12 +3,20 @@ import subprocess
 import sys
 import textwrap
 
-import numpy as np
 import pytest
 
 import regard
 import regard._core
 from command_line import COMMAND, ENVIRONMENT, NO_TORCH
+from element_types import TYPES, type_named
+
+
+def pytest_xdist_auto_num_workers(config):
+    """Run folders on every CPU, and single files, for which workers cost more than they gain, in
+    this process. `-n 0` runs anything in this process."""
+    if all(os.path.isfile(argument.partition("::")[0]) for argument in config.args):
+        return 0
+    return min(len(os.sched_getaffinity(0)), 8)
 
 
 @pytest.fixture(params=regard.cpu_targets())
@@ -20,24 +28,28 @@ def target(request):
     regard._core.testing.set_target(None)
 
 
-@pytest.fixture(params=["float32", "float64"])
+@pytest.fixture(params=TYPES["dtype"])
 def dtype(request):
-    return np.dtype(request.param)
+    """The types that attention computes in."""
+    return type_named(request.param)
 
 
-def _stored(name):
-    return np.dtype(getattr(pytest.importorskip("ml_dtypes"), name) if name[0] == "b" else name)
-
-
-@pytest.fixture(params=["float16", "bfloat16"])
+@pytest.fixture(params=TYPES["half"])
 def half(request):
-    return _stored(request.param)
+    """The types of 16 bits."""
+    return type_named(request.param)
 
 
-@pytest.fixture(params=["float32", "float64", "float16", "bfloat16"])
+@pytest.fixture(params=TYPES["single_or_half"])
+def single_or_half(request):
+    """The types that attention computes in float32."""
+    return type_named(request.param)
+
+
+@pytest.fixture(params=TYPES["storage"])
 def storage(request):
     """Every type that attention reads and writes."""
-    return _stored(request.param)
+    return type_named(request.param)
 
 
 @pytest.fixture

@@ -6,23 +6,10 @@
 
 #include "cpu_features.hpp"
 
-#if defined(__x86_64__)
-#define REGARD_ON_x86_64(...) __VA_ARGS__
-#else
-#define REGARD_ON_x86_64(...)
-#endif
-#if defined(__aarch64__)
-#define REGARD_ON_aarch64(...) __VA_ARGS__
-#else
-#define REGARD_ON_aarch64(...)
-#endif
-#define REGARD_ON_any(...) __VA_ARGS__
-
 namespace regard {
 
-#define REGARD_TARGET(name, architecture, features) \
-  REGARD_ON_##architecture(extern const Target name##_target;)
-#include "targets.inc"
+#define REGARD_TARGET(name, architecture, features) extern const Target name##_target;
+#include "compiled_targets.inc"
 #undef REGARD_TARGET
 
 namespace {
@@ -70,10 +57,10 @@ std::atomic<const Target*> forced{nullptr};
 
 const std::vector<TargetRow>& targets() {
 #define REGARD_TARGET(name, architecture, features) \
-  REGARD_ON_##architecture({&name##_target, features, cpu_has(features)},)
+  {&name##_target, features, cpu_has(features)},
   // Never destroyed: threads may compute while the process exits.
   static const auto& rows = *new std::vector<TargetRow>{
-#include "targets.inc"
+#include "compiled_targets.inc"
   };
 #undef REGARD_TARGET
   return rows;

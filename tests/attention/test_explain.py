@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import regard
+from element_types import each_in_one_type
 from messages import says
 from option_cases import MIXES
 from reference import lay_out
@@ -149,7 +150,7 @@ def test_who_shares_what(heads, kv_len, options, shape, target):
     assert (found.threads, found.tasks, found.chunk_keys) == shape
 
 
-@pytest.mark.parametrize("case", MIXES[::2], ids=lambda case: case.name)
+@each_in_one_type(MIXES[::2], "storage")
 def test_explanations_of_everything(case, storage, target):
     """All that is seen is counted; together, options may leave tiles that each of them needs."""
     problem = case.build(storage)

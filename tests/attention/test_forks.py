@@ -8,6 +8,7 @@ import pytest
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_forked_children_compute(threads, target, output_of):
     """After the parent has; from a second thread; while another thread computes; a grandchild."""

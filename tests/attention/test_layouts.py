@@ -1,12 +1,14 @@
 """Where an array lies in memory changes no bit of the result, and nothing outside it is touched."""
 
 import hashlib
+import itertools
 
 import numpy as np
 import pytest
 
 import regard
 from cases import LAYOUTS
+from element_types import each_in_one_type
 from reference import assert_same_bits
 
 ROLES = ["query", "key", "value", "bool_mask", "float_mask"]
@@ -45,9 +47,9 @@ def attend(arrays, mask="bool_mask", **options):
     )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("role", ROLES)
-def test_one_argument_elsewhere(role, layout, storage, target):
+@each_in_one_type(list(itertools.product(ROLES, LAYOUTS)), "storage")
+def test_one_argument_elsewhere(case, storage, target):
+    role, layout = case
     for head_dim in (19, 64):
         arrays = problem(storage, head_dim)
         mask = role if role.endswith("mask") else "bool_mask"

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import regard
+from element_types import each_in_one_type
 from messages import says
 from option_cases import MIXES
 from reference import assert_same_bits
@@ -200,7 +201,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", MIXES, ids=lambda case: case.name)
+@each_in_one_type(MIXES, "storage")
 def test_one_wrong_option_among_right_ones(case, storage, target):
     """Whatever else is asked for, the message is about the one that is wrong."""
     problem = case.build(storage)

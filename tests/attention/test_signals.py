@@ -5,6 +5,8 @@ import signal
 
 import pytest
 
+import regard
+
 LONG_CALL = """
 import json, os, signal, sys, threading, time
 import numpy as np, regard
@@ -50,7 +52,7 @@ INTERRUPTED = (
     + """
 sent = []
 def interrupt():
-    time.sleep(0.3)
+    time.sleep(0.1)
     sent.append(time.perf_counter())
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=interrupt).start()
@@ -74,17 +76,21 @@ print(json.dumps({
 )
 
 
-@pytest.mark.parametrize(
-    ("operation", "threads"),
-    [
+# Every target asks in the same places of its one source: each operation on the best of them.
+INTERRUPTED_CALLS = [("attention", 2, target) for target in regard.cpu_targets()]
+INTERRUPTED_CALLS += [
+    pytest.param(operation, threads, regard.cpu_targets()[0], marks=pytest.mark.slow)
+    for operation, threads in [
         ("attention", 1),
-        ("attention", 2),
         ("one_row", 2),
         ("uneven", 2),
         ("matmul", 2),
         ("long_sums", 2),
-    ],
-)
+    ]
+]
+
+
+@pytest.mark.parametrize(("operation", "threads", "target"), INTERRUPTED_CALLS)
 def test_interrupt_of_a_long_call(operation, threads, target, output_of):
     """A call sized to take about 10 s gives way within 0.3 s, and the next one is right."""
     script = INTERRUPTED.replace("OPERATION", operation).replace("THREADS", str(threads))
@@ -95,6 +101,7 @@ def test_interrupt_of_a_long_call(operation, threads, target, output_of):
     assert told["beyond"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
 def test_signal_handlers_run_meanwhile(target, output_of):
     """One that returns, and computes itself, lets the call go on; one that raises ends it."""

@@ -5,6 +5,7 @@ import pytest
 
 import cases
 import regard
+from element_types import each_in_one_type
 from option_cases import MIXES
 from reference import arithmetic, assert_matches, assert_same_bits, expected, result_type
 
@@ -31,7 +32,7 @@ def widened(problem):
     return [x.astype(np.float32) for x in problem.arrays], options
 
 
-@pytest.mark.parametrize("case", [*cases.SIZES[1::2], *MIXES], ids=lambda case: case.name)
+@each_in_one_type([*cases.SIZES[1::2], *MIXES], "half")
 def test_halves_are_float32_rounded_once(case, half, target):
     """Reading them is exact and the arithmetic is that of float32: the same call on the same
     numbers in float32, rounded to nearest, is the answer to the bit."""

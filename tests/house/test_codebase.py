@@ -1,5 +1,6 @@
 """What the house rules say about the source, where a test can see it."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -10,6 +11,7 @@ import regard
 
 ROOT = Path(__file__).parent.parent.parent
 CPP = ROOT / "cpp"
+PYTHON = ROOT / "python" / "regard"
 
 # Each room knows only the next; all know the plain data of problem/.
 ROOMS = {
@@ -17,6 +19,17 @@ ROOMS = {
     "kernels": {"kernels", "simd"},
     "dispatch": {"dispatch", "kernels"},
     "bindings": {"bindings", "dispatch"},
+}
+# Likewise in Python, where every package may know the modules beside it (regard/_*.py), and these
+# know no package. "regard" is what users import, with everything in it.
+PACKAGES = {
+    "masks": set(),
+    "positional": set(),
+    "checkpoints": set(),
+    "_cache": {"masks"},
+    "layers": {"masks", "positional"},
+    "bench": {"regard"},
+    "cli": {"bench", "regard"},
 }
 KERNEL_HEADERS = {"cstddef", "cstdint", "utility", "immintrin.h", "arm_neon.h"}
 
@@ -41,6 +54,34 @@ def test_rooms_include_only_what_they_may_know(room):
             if included.parent == CPP / "problem" and room != "simd":
                 continue
             assert included.relative_to(CPP).parts[0] in ROOMS[room], f"{path} includes {name}"
+
+
+def imported_packages(path):
+    """The packages of regard that a module of it imports, and "regard" for the whole."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "regard":
+            names = [f"regard.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module]
+        for name in names:
+            first, _, rest = name.partition(".")
+            package = rest.partition(".")[0] or first
+            if first == "regard" and (package == "regard" or (PYTHON / package).is_dir()):
+                yield package
+
+
+def test_packages_import_only_what_they_may_know():
+    found = {path.name for path in PYTHON.iterdir() if (path / "__init__.py").is_file()}
+    assert found <= PACKAGES.keys()
+    for package in found:
+        for path in (PYTHON / package).rglob("*.py"):
+            unknown = set(imported_packages(path)) - {package, *PACKAGES[package]}
+            assert not unknown, f"{path} imports {unknown}"
+    for path in PYTHON.glob("_[a-z]*.py"):
+        assert not set(imported_packages(path)), path
 
 
 def test_pybind11_stays_in_the_bindings():
