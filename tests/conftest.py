@@ -19,9 +19,28 @@ def pytest_xdist_auto_num_workers(config):
     return min(len(os.sched_getaffinity(0)), 8)
 
 
-@pytest.fixture(params=regard.cpu_targets())
+def pytest_collection_modifyitems(items):
+    """Let the target vary fastest, so that what is expected of a case is worked out once."""
+    places = {}
+
+    def place(item):
+        target = item.callspec.params.get("target", "") if hasattr(item, "callspec") else ""
+        return places.setdefault(item.nodeid.replace(target, ""), len(places))
+
+    items.sort(key=place)
+
+
+def targets():
+    """Name those that run here. Between the best and the baseline, which have the same source, they
+    are for the slow tests."""
+    best, *others = regard.cpu_targets()
+    between = [pytest.param(name, marks=pytest.mark.slow) for name in others[:-1]]
+    return [best, *between, *others[-1:]]
+
+
+@pytest.fixture(params=targets())
 def target(request):
-    """Every target that runs here, one after the other."""
+    """Every target that runs here."""
     regard._core.testing.set_target(request.param)
     assert regard.active_target() == request.param
     yield request.param

@@ -270,6 +270,6 @@ def test_it_is_a_frozen_record(target):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_explain_refuses_what_the_call_refuses(options, error, words, target):
+def test_explain_refuses_what_the_call_refuses(options, error, words):
     with pytest.raises(error, match=says(*words)):
         regard.explain(*plain(), **options)

@@ -89,7 +89,7 @@ def test_the_same_bits_with_the_instruction_and_without(case, target):
         regard._core.testing.forbid_int8_instruction(False)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def solved_with_integers(case, dtype):
     """A problem and what the model says of it, worked out once for all targets."""
     problem = case.build(dtype)
@@ -107,7 +107,7 @@ def test_every_option_on_the_integers_scores(case, single_or_half, target):
 # How far from exact
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def solved_by_steps(case):
     problem = case.build(np.dtype(np.float32))
     exact = attention(*problem.arrays, **problem.options)

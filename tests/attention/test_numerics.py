@@ -312,7 +312,7 @@ YARDSTICKS = {
 }
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def yardstick_of(name, numbers, dtype):
     """The arrays, what is exact, and what the naive formula makes of them, for all targets."""
     heads, q_len, kv_len, dim, options = YARDSTICKS[name]

@@ -105,7 +105,7 @@ def halves(problem, split):
     return first, second
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def limits_of_halves(case, dtype, split):
     parts = halves(case.build(dtype), split)
     return [expected(*part.arrays, **part.options).limit for part in parts]

@@ -1,5 +1,7 @@
 """float16 and bfloat16: stored in 16 bits, computed in float32, rounded once."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -86,15 +88,15 @@ def test_numbers_beyond_the_type_stay_within(half, target):
     assert np.isclose(lse, 200 * 200 * 64 + np.log(7), limit, 0).all()
 
 
-@pytest.mark.parametrize("mask_type", [None, *TYPES])
-@pytest.mark.parametrize("value_type", TYPES)
-@pytest.mark.parametrize("key_type", TYPES)
-@pytest.mark.parametrize("query_type", TYPES)
-def test_mixed_types(query_type, key_type, value_type, mask_type, target):
+# Of query, key, value, and in turn of a mask.
+MIXED = list(zip(itertools.product(TYPES, repeat=3), itertools.cycle([None, *TYPES])))
+
+
+@pytest.mark.parametrize(("types", "mask_type"), MIXED, ids=str)
+def test_mixed_types(types, mask_type, target):
     """The result has NumPy's type of query, key and value; the mask does not take part."""
     pytest.importorskip("ml_dtypes")
     shapes = (2, 9, 16), (1, 101, 16), (1, 101, 5)
-    types = query_type, key_type, value_type
     arrays = [a.astype(t) for a, t in zip(normal(np.float64, *shapes), types, strict=True)]
     mask = None
     if mask_type:

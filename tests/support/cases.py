@@ -140,9 +140,10 @@ class Case:
         return Problem(*arrays, options)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def solved(case, dtype):
-    """A problem and what the oracle says of it, worked out once for all targets."""
+    """A problem and what the oracle says of it, worked out once for all targets, which come one
+    after the other (see `pytest_collection_modifyitems`)."""
     problem = case.build(dtype)
     return problem, reference.expected(*problem.arrays, **problem.options)
 

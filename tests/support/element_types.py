@@ -35,4 +35,6 @@ def each_in_one_type(cases, fixture):
 
 
 def _name(case):
-    return case.name if hasattr(case, "name") else "-".join(map(str, case))
+    if isinstance(case, tuple):
+        return "-".join(map(str, case))
+    return case if isinstance(case, str) else case.name
