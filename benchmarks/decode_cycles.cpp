@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "kernels/attention_decode.hpp"
+#include "kernels/decode/decode.hpp"
 
 using namespace regard;
 

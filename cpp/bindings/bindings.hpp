@@ -1,4 +1,5 @@
-// What the module offers to Python; arguments arrive as objects and are checked one by one.
+// What the module offers to Python. Where kernels cannot read an argument as it is, a function returns
+// NotImplemented, and Python converts the argument or says what is wrong with it.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,47 +8,43 @@ namespace regard {
 
 namespace py = pybind11;
 
+inline py::object not_implemented() { return py::reinterpret_borrow<py::object>(Py_NotImplemented); }
+
+// Attention, and what it would compute; `keywords` is a dictionary of options (options.hpp).
 py::object attention(py::handle query, py::handle key, py::handle value, py::handle mask,
-                     py::handle is_causal, py::handle query_offset, py::handle window,
-                     py::handle key_lengths, py::handle scale, py::handle softcap,
-                     py::handle alibi_slopes, py::handle sinks, py::handle precision,
-                     py::handle return_weights, py::handle return_lse, py::handle out,
-                     py::handle threads);
+                     py::handle keywords);
+py::object attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
+                          py::handle keywords);
+
+// Sequences of different lengths, packed one after another.
 py::object attention_ragged(py::handle query, py::handle key, py::handle value,
                             py::handle query_starts, py::handle key_starts, py::handle mask,
-                            py::handle is_causal, py::handle query_offset, py::handle window,
-                            py::handle key_lengths, py::handle scale, py::handle softcap,
-                            py::handle alibi_slopes, py::handle sinks, py::handle precision,
-                            py::handle return_weights, py::handle return_lse, py::handle out,
-                            py::handle threads);
+                            py::handle keywords);
+py::object attention_ragged_plan(py::handle query, py::handle key, py::handle value,
+                                 py::handle query_starts, py::handle key_starts, py::handle mask,
+                                 py::handle keywords);
+
+// Keys and values as a cache stores them.
 py::object attention_cached(py::handle query, py::handle key, py::handle value,
-                            py::handle key_scales, py::handle value_scales,
-                            py::handle pages, py::handle kv_len, py::handle mask,
-                            py::handle is_causal, py::handle query_offset, py::handle window,
-                            py::handle key_lengths, py::handle scale, py::handle softcap,
-                            py::handle alibi_slopes, py::handle sinks, py::handle return_weights,
-                            py::handle return_lse, py::handle out, py::handle threads);
-py::dict attention_cached_plan(py::handle query, py::handle key, py::handle value,
-                               py::handle key_scales, py::handle value_scales,
-                               py::handle pages, py::handle kv_len, py::handle mask,
-                               py::handle is_causal, py::handle query_offset, py::handle window,
-                               py::handle key_lengths, py::handle scale, py::handle softcap,
-                               py::handle alibi_slopes, py::handle sinks, py::handle threads);
-py::dict attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
-                        py::handle is_causal, py::handle query_offset, py::handle window,
-                        py::handle key_lengths, py::handle scale, py::handle softcap,
-                        py::handle alibi_slopes, py::handle sinks, py::handle precision,
-                        py::handle threads);
+                            py::handle key_scales, py::handle value_scales, py::handle pages,
+                            py::handle kv_len, py::handle mask, py::handle keywords);
+py::object attention_cached_plan(py::handle query, py::handle key, py::handle value,
+                                 py::handle key_scales, py::handle value_scales, py::handle pages,
+                                 py::handle kv_len, py::handle mask, py::handle keywords);
+
+// The four stages.
 py::object matmul(py::handle a, py::handle b, py::handle out, py::handle threads);
 py::object scale(py::handle scores, py::handle factor, py::handle out, py::handle threads);
 py::object apply_mask(py::handle scores, py::handle mask, py::handle out, py::handle threads);
 py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle threads);
 
-// Lists of arrays, one for each part. True if the kernels can read them all as they are.
-bool are_states(const py::list& outputs, const py::list& lses);
-py::tuple merge_attention_states(const py::list& outputs, const py::list& lses);
+// Whether the kernels can read these as they are; `mask` may be None.
+bool are_native(py::handle query, py::handle key, py::handle value, py::handle mask);
 
-// Integers, scales, and whether all of them are finite.
+// Lists of arrays, one for each part.
+py::object merge_attention_states(const py::list& outputs, const py::list& lses);
+
+// Integers, scales, and whether all scales are finite.
 py::tuple quantise_rows(py::handle rows, bool rotates);
 
 // target[...] = source, of other memory. False where that is left to NumPy: other types, other strides, or a

@@ -9,7 +9,11 @@
 
 #include <pybind11/pybind11.h>
 
+#include "../dispatch/threads/parallel_for.hpp"
+
 namespace regard {
+
+namespace py = pybind11;
 
 class GilReleased {
  public:
@@ -28,5 +32,32 @@ class GilReleased {
   bool finalizes_;
   PyThreadState* state_;
 };
+
+// Calls compute(signal) with the GIL released. All views have been taken before, and the caller's references
+// keep the arrays alive. A signal handler that raises (Ctrl-C) stops it.
+template <class Compute>
+void run_without_gil(Compute compute) {
+  try {
+    GilReleased released;
+    const StopSignal signal{
+        [](void* gil) { return static_cast<GilReleased*>(gil)->handlers_raise(); }, &released};
+    compute(signal);
+  } catch (const Stopped&) {
+    throw py::error_already_set();
+  }
+}
+
+// Below this many multiplications a call takes less than 10 us, and giving the GIL away and taking it back would
+// be a good part of it.
+constexpr double kWorkWithinGil = 30e3;
+
+// The same, but a short call keeps the GIL.
+template <class Compute>
+void run_work(double multiplications, Compute compute) {
+  if (multiplications < kWorkWithinGil)
+    compute(StopSignal{});
+  else
+    run_without_gil(compute);
+}
 
 }  // namespace regard

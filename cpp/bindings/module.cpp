@@ -4,18 +4,12 @@
 #include "../dispatch/targets.hpp"
 #include "../dispatch/threads/count.hpp"
 #include "arguments.hpp"
-#include "arrays.hpp"
 #include "bindings.hpp"
+#include "fast_call.hpp"
+#include "gil.hpp"
 
 namespace regard {
 namespace {
-
-// True if the kernels can read these as they are: the Python layer's short way.
-bool are_native(py::handle query, py::handle key, py::handle value, py::handle mask) {
-  return is_native(query, Accepts::storage) && is_native(key, Accepts::storage) &&
-         is_native(value, Accepts::storage) &&
-         (mask.is_none() || is_native(mask, Accepts::mask));
-}
 
 py::list target_rows() {
   py::list rows;
@@ -55,7 +49,7 @@ double measure_fma_peak(bool is_double, py::handle threads) {
 }
 
 double measure_read_bandwidth(py::handle bytes, py::handle threads) {
-  const std::int64_t size = whole_number_of("bytes", bytes);
+  const std::int64_t size = integer_of("bytes", bytes);
   const int count = thread_count_of(threads);
   if (size < kReadStep * count)
     throw py::value_error("bytes must be at least " + std::to_string(kReadStep) +
@@ -75,17 +69,21 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   using namespace regard;
   module.attr("__version__") = REGARD_VERSION;
 
+  static PyMethodDef functions[] = {
+      FastCall<attention>::method("attention"),
+      FastCall<attention_plan>::method("attention_plan"),
+      FastCall<attention_ragged>::method("attention_ragged"),
+      FastCall<attention_ragged_plan>::method("attention_ragged_plan"),
+      FastCall<attention_cached>::method("attention_cached"),
+      FastCall<attention_cached_plan>::method("attention_cached_plan"),
+      FastCall<matmul>::method("matmul"),
+      FastCall<scale>::method("scale"),
+      FastCall<apply_mask>::method("apply_mask"),
+      FastCall<softmax>::method("softmax"),
+      {},
+  };
+  if (PyModule_AddFunctions(module.ptr(), functions) != 0) throw py::error_already_set();
   module.def("are_native", &are_native);
-  module.def("attention", &attention);
-  module.def("attention_ragged", &attention_ragged);
-  module.def("attention_cached", &attention_cached);
-  module.def("attention_cached_plan", &attention_cached_plan);
-  module.def("attention_plan", &attention_plan);
-  module.def("matmul", &matmul);
-  module.def("scale", &scale);
-  module.def("apply_mask", &apply_mask);
-  module.def("softmax", &softmax);
-  module.def("are_states", &are_states);
   module.def("merge_attention_states", &merge_attention_states);
   module.def("quantise_rows", &quantise_rows);
   module.def("convert_rows", &convert_rows);

@@ -1,10 +1,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "../dispatch/attention_int8.hpp"
+#include "../dispatch/attention/int8.hpp"
 #include "../dispatch/targets.hpp"
-#include "arguments.hpp"
 #include "bindings.hpp"
+#include "gil.hpp"
 
 namespace regard {
 namespace {

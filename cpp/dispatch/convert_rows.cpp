@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "batch_offsets.hpp"
+#include "batch_index.hpp"
 #include "threads/parallel_for.hpp"
 #include "split.hpp"
 #include "targets.hpp"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "batch_offsets.hpp"
+#include "batch_index.hpp"
 #include "split.hpp"
 #include "targets.hpp"
 

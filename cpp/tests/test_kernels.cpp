@@ -13,6 +13,7 @@
 #include "../dispatch/convert_rows.hpp"
 #include "test_attention.hpp"
 #include "test_kv_rows.hpp"
+#include "test_visibility.hpp"
 #include "testing.hpp"
 
 namespace {
@@ -147,12 +148,11 @@ void test_stages(std::int64_t rows, std::int64_t columns) {
   StageProblem problem{};
   problem.scalar = kScalar<T>;
   problem.factor = 0.5;
-  problem.rows.axes = 1;
-  problem.rows.count = problem.rows.sizes[0] = rows;
+  problem.rows = batch_of(rows);
   problem.columns = columns;
   const auto row_operand = [&](auto* data) {
     Operand made = operand(data, 1, rows, columns);
-    made.batch_strides[0] = columns;
+    made.batch_strides = kept(columns);
     return made;
   };
   problem.input = row_operand(x.data());
@@ -194,7 +194,7 @@ void test_merge(std::int64_t parts, std::int64_t rows, std::int64_t columns) {
   std::vector<Operand> outputs, lses;
   const auto rows_operand = [&](auto* data, std::int64_t width) {
     Operand made = operand(data, 1, rows, width);
-    made.batch_strides[0] = width;
+    made.batch_strides = kept(width);
     return made;
   };
   for (std::int64_t part = 0; part < parts; ++part) {
@@ -203,8 +203,7 @@ void test_merge(std::int64_t parts, std::int64_t rows, std::int64_t columns) {
   }
   MergeProblem problem{};
   problem.scalar = kScalar<T>;
-  problem.rows.axes = 1;
-  problem.rows.count = problem.rows.sizes[0] = rows;
+  problem.rows = batch_of(rows);
   problem.columns = columns;
   problem.parts = parts;
   problem.outputs = outputs.data();
@@ -264,19 +263,18 @@ void test_storing(std::int64_t rows, std::int64_t columns) {
   from.fill_normal(1);
   for (std::int64_t i = 0; i < to.count(); ++i) to[i] = 0x7e01;
   ConvertProblem problem{};
-  problem.rows.axes = 1;
-  problem.rows.count = problem.rows.sizes[0] = rows;
+  problem.rows = batch_of(rows);
   problem.columns = columns;
   problem.from = operand(from.data(), 1, rows, columns);
-  problem.from.batch_strides[0] = columns;
+  problem.from.batch_strides = kept(columns);
   problem.to.data = to.data();
   problem.to.element = Element::float16;
-  problem.to.batch_strides[0] = 2 * columns;
+  problem.to.batch_strides = kept(2 * columns);
   bool agrees = !convert_rows(problem, 2);
   ConvertProblem reverse = problem;
   reverse.from = problem.to;
   reverse.to = operand(back.data(), 1, rows, columns);
-  reverse.to.batch_strides[0] = columns;
+  reverse.to.batch_strides = kept(columns);
   agrees &= !convert_rows(reverse, 1);
   for (std::int64_t i = 0; i < from.count(); ++i)
     agrees &= std::fabs(back[i] - from[i]) <= std::fabs(from[i]) * 0x1p-11f + 0x1p-25f;
@@ -293,6 +291,7 @@ void test_all() {
   test_exp2<T>(1.25);
   test_tanh<T>(3.5);
   test_attention<T>();
+  test_visibility<T>();
   for (const bool transposed : {false, true})
     for (const std::int64_t size : {1, 3, 16, 49, 130}) {
       test_matmul<T>(size, size + 2, size + 5, transposed);

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
-from regard._arrays import as_mask, as_stored_arrays
+from regard._call import converted
+from regard._options import AttentionOptions, ResultOptions, takes_options
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-    from regard._options import AttentionOptions
 
     Array = NDArray[Any]
 
@@ -59,25 +58,13 @@ def scaled_dot_product_attention(
     return_lse: Literal[True],
     **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array, Array]: ...
+@takes_options(AttentionOptions, ResultOptions)
 def scaled_dot_product_attention(
     query: ArrayLike,
     key: ArrayLike,
     value: ArrayLike,
     mask: ArrayLike | None = None,
-    *,
-    is_causal: bool = False,
-    query_offset: ArrayLike = 0,
-    window: tuple[int | None, int | None] | None = None,
-    key_lengths: ArrayLike | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    alibi_slopes: ArrayLike | None = None,
-    sinks: ArrayLike | None = None,
-    precision: Literal["int8"] | None = None,
-    return_weights: bool = False,
-    return_lse: bool = False,
-    out: Array | None = None,
-    threads: int | None = None,
+    **options: Any,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
     r"""Compute exact scaled-dot-product attention, fused.
 
@@ -222,26 +209,9 @@ def scaled_dot_product_attention(
     >>> regard.scaled_dot_product_attention(query, keys, values, key_lengths=[10, 7]).shape
     (2, 8, 6, 64)
     """
-    if not _core.are_native(query, key, value, mask):
-        query, key, value = as_stored_arrays(query=query, key=key, value=value)
-        mask = as_mask(mask)
-    result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = _core.attention(
-        query,
-        key,
-        value,
-        mask,
-        is_causal,
-        query_offset,
-        window,
-        key_lengths,
-        scale,
-        softcap,
-        alibi_slopes,
-        sinks,
-        precision,
-        return_weights,
-        return_lse,
-        out,
-        threads,
-    )
+    result: Array | tuple[Array, Array] | tuple[Array, Array, Array]
+    result = _core.attention(query, key, value, mask, options)
+    if result is NotImplemented:
+        name, arrays = "scaled_dot_product_attention", (query, key, value)
+        result = converted(name, _core.attention, arrays, (), mask, options)
     return result

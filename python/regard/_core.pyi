@@ -34,26 +34,8 @@ class _Plan(TypedDict):
     result_type: str
 
 def are_native(query: Any, key: Any, value: Any, mask: Any, /) -> bool: ...
-def attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    is_causal: Any,
-    query_offset: Any,
-    window: Any,
-    key_lengths: Any,
-    scale: Any,
-    softcap: Any,
-    alibi_slopes: Any,
-    sinks: Any,
-    precision: Any,
-    return_weights: Any,
-    return_lse: Any,
-    out: Any,
-    threads: Any,
-    /,
-) -> Any: ...
+def attention(query: Any, key: Any, value: Any, mask: Any, options: Any, /) -> Any: ...
+def attention_plan(query: Any, key: Any, value: Any, mask: Any, options: Any, /) -> _Plan: ...
 def attention_ragged(
     query: Any,
     key: Any,
@@ -61,21 +43,19 @@ def attention_ragged(
     query_starts: Any,
     key_starts: Any,
     mask: Any,
-    is_causal: Any,
-    query_offset: Any,
-    window: Any,
-    key_lengths: Any,
-    scale: Any,
-    softcap: Any,
-    alibi_slopes: Any,
-    sinks: Any,
-    precision: Any,
-    return_weights: Any,
-    return_lse: Any,
-    out: Any,
-    threads: Any,
+    options: Any,
     /,
 ) -> Any: ...
+def attention_ragged_plan(
+    query: Any,
+    key: Any,
+    value: Any,
+    query_starts: Any,
+    key_starts: Any,
+    mask: Any,
+    options: Any,
+    /,
+) -> _Plan: ...
 def attention_cached(
     query: Any,
     key: Any,
@@ -85,18 +65,7 @@ def attention_cached(
     pages: Any,
     kv_len: Any,
     mask: Any,
-    is_causal: Any,
-    query_offset: Any,
-    window: Any,
-    key_lengths: Any,
-    scale: Any,
-    softcap: Any,
-    alibi_slopes: Any,
-    sinks: Any,
-    return_weights: Any,
-    return_lse: Any,
-    out: Any,
-    threads: Any,
+    options: Any,
     /,
 ) -> Any: ...
 def attention_cached_plan(
@@ -108,42 +77,14 @@ def attention_cached_plan(
     pages: Any,
     kv_len: Any,
     mask: Any,
-    is_causal: Any,
-    query_offset: Any,
-    window: Any,
-    key_lengths: Any,
-    scale: Any,
-    softcap: Any,
-    alibi_slopes: Any,
-    sinks: Any,
-    threads: Any,
+    options: Any,
     /,
 ) -> _Plan: ...
-def attention_plan(
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    is_causal: Any,
-    query_offset: Any,
-    window: Any,
-    key_lengths: Any,
-    scale: Any,
-    softcap: Any,
-    alibi_slopes: Any,
-    sinks: Any,
-    precision: Any,
-    threads: Any,
-    /,
-) -> _Plan: ...
-def matmul(a: Any, b: Any, out: Any, threads: Any, /) -> NDArray[Any]: ...
-def scale(scores: Any, factor: Any, out: Any, threads: Any, /) -> NDArray[Any]: ...
-def apply_mask(scores: Any, mask: Any, out: Any, threads: Any, /) -> NDArray[Any]: ...
-def softmax(x: Any, axis: Any, out: Any, threads: Any, /) -> NDArray[Any]: ...
-def are_states(outputs: list[Any], lses: list[Any], /) -> bool: ...
-def merge_attention_states(
-    outputs: list[Any], lses: list[Any], /
-) -> tuple[NDArray[Any], NDArray[Any]]: ...
+def matmul(a: Any, b: Any, out: Any, threads: Any, /) -> Any: ...
+def scale(scores: Any, factor: Any, out: Any, threads: Any, /) -> Any: ...
+def apply_mask(scores: Any, mask: Any, out: Any, threads: Any, /) -> Any: ...
+def softmax(x: Any, axis: Any, out: Any, threads: Any, /) -> Any: ...
+def merge_attention_states(outputs: list[Any], lses: list[Any], /) -> Any: ...
 def quantise_rows(
     rows: NDArray[Any], rotates: bool, /
 ) -> tuple[NDArray[Any], NDArray[Any], bool]: ...

@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import regard
 
 ROOT = Path(__file__).parent.parent.parent
 CPP = ROOT / "cpp"
-PYTHON = ROOT / "python" / "regard"
+PYTHON = ROOT / "python"
 
 # Each room knows only the next; all know the plain data of problem/.
 ROOMS = {
@@ -27,7 +28,7 @@ PACKAGES = {
     "positional": set(),
     "checkpoints": set(),
     "_cache": {"masks"},
-    "layers": {"masks", "positional"},
+    "layers": {"positional"},
     "bench": {"regard"},
     "cli": {"bench", "regard"},
 }
@@ -54,34 +55,6 @@ def test_rooms_include_only_what_they_may_know(room):
             if included.parent == CPP / "problem" and room != "simd":
                 continue
             assert included.relative_to(CPP).parts[0] in ROOMS[room], f"{path} includes {name}"
-
-
-def imported_packages(path):
-    """The packages of regard that a module of it imports, and "regard" for the whole."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module == "regard":
-            names = [f"regard.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names = [node.module]
-        for name in names:
-            first, _, rest = name.partition(".")
-            package = rest.partition(".")[0] or first
-            if first == "regard" and (package == "regard" or (PYTHON / package).is_dir()):
-                yield package
-
-
-def test_packages_import_only_what_they_may_know():
-    found = {path.name for path in PYTHON.iterdir() if (path / "__init__.py").is_file()}
-    assert found <= PACKAGES.keys()
-    for package in found:
-        for path in (PYTHON / package).rglob("*.py"):
-            unknown = set(imported_packages(path)) - {package, *PACKAGES[package]}
-            assert not unknown, f"{path} imports {unknown}"
-    for path in PYTHON.glob("_[a-z]*.py"):
-        assert not set(imported_packages(path)), path
 
 
 def test_pybind11_stays_in_the_bindings():
@@ -117,6 +90,73 @@ def test_every_listed_target_has_its_file_and_no_file_is_unlisted():
     assert {path.stem for path in (CPP / "kernels/targets").glob("*.cpp")} == set(listed)
     assert listed[-1] == "baseline"
     assert {row["name"] for row in regard.show_config(mode="dicts")["targets"]} <= set(listed)
+
+
+def python_modules():
+    """The modules of the package by name; the extension module by its stub."""
+    for path in (PYTHON / "regard").rglob("*.py*"):
+        if path.suffix not in (".py", ".pyi"):
+            continue
+        parts = path.relative_to(PYTHON).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def executed_on_import(statements):
+    """Statements that importing a module executes, those for type checkers alone left out."""
+    for statement in statements:
+        if isinstance(statement, ast.If):
+            taken = [] if ast.unparse(statement.test) == "TYPE_CHECKING" else statement.body
+            yield from executed_on_import([*taken, *statement.orelse])
+        elif isinstance(statement, ast.Try | ast.With | ast.ClassDef):
+            yield from executed_on_import(statement.body)
+        else:
+            yield statement
+
+
+def imported_by(name, path, modules):
+    """The modules of the package that a module names in imports, submodules first."""
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for statement in executed_on_import(tree.body):
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names if alias.name in modules)
+        elif isinstance(statement, ast.ImportFrom):
+            above = package[: len(package) - statement.level + 1] if statement.level else []
+            source = ".".join([*above, *filter(None, [statement.module])])
+            for alias in statement.names:
+                found = [each for each in (f"{source}.{alias.name}", source) if each in modules]
+                yield from found[:1]
+
+
+def import_graph():
+    modules = dict(python_modules())
+    return {name: {*imported_by(name, path, modules)} for name, path in modules.items()}
+
+
+def test_modules_import_in_one_direction():
+    graph = import_graph()
+    assert "regard._arguments" in graph["regard.masks._positions"]
+    list(TopologicalSorter(graph).static_order())  # raises CycleError with the names of a circle
+
+
+def package_of(name):
+    """The package that a module is in: "regard" for the whole, None for a module beside packages."""
+    first, *rest = name.split(".")
+    if rest and not (PYTHON / first / rest[0]).is_dir():
+        return None
+    return rest[0] if rest else first
+
+
+def test_packages_import_only_what_they_may_know():
+    graph = import_graph()
+    assert {package_of(name) for name in graph} <= {None, "regard", *PACKAGES}
+    for name, imported in graph.items():
+        if name in ("regard", "regard.__main__"):
+            continue
+        package = package_of(name)
+        known = {None, package, *PACKAGES.get(package, ())}
+        for each in imported:
+            assert package_of(each) in known, f"{name} imports {each}"
 
 
 def test_the_version_is_that_of_the_project():

@@ -6,6 +6,7 @@ import pytest
 import regard
 from layer_oracle import ArrayCache, assert_is_formula
 from reference import assert_same_bits
+from regard.layers._projections import Projections
 
 MultiHeadAttention = regard.MultiHeadAttention
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
@@ -280,8 +281,8 @@ def test_a_memory_is_projected_once(dtype):
         (
             {"key": normal((2, 1, 32))},
             ValueError,
-            "key must be left out beside a cache in a layer whose positions matter, got key in a "
-            "layer with is_causal, rotary",
+            "key must be left out beside a cache in a layer that depends on positions, got key in "
+            "a layer with is_causal, rotary",
         ),
     ],
 )
@@ -309,7 +310,7 @@ def test_a_call_that_is_interrupted_leaves_the_cache(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(layer._projections), "joined", interrupted)
+        patch.setattr(Projections, "joined", interrupted)
         with pytest.raises(KeyboardInterrupt):
             layer(x[:, 3:], cache=cache)
     assert cache.lengths.tolist() == [3, 3]
@@ -321,9 +322,15 @@ def test_dynamic_scaling_beside_a_cache():
     x = normal((7, 16))
     actual = layer(x[:6], cache=cache)
     np.testing.assert_allclose(actual, layer(x[:6]), rtol=0, atol=4e-6)
-    with pytest.raises(ValueError, match="beyond 6 positions, got 7, and the keys of a cache stay"):
+    with pytest.raises(ValueError, match=r"beyond 6 positions, .*; got 7 positions: choose"):
         layer(x[6:], cache=cache)
     assert len(cache) == 6
+    held = MultiHeadAttention(
+        16, 2, rotary={"scaling": DYNAMIC, "length": 7}, is_causal=True, rng=0
+    )
+    cache = ArrayCache(1, 2, 8)
+    actual = np.concatenate([held(x[:6], cache=cache), held(x[6:], cache=cache)])
+    np.testing.assert_allclose(actual, layer(x), rtol=0, atol=4e-6)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +361,7 @@ def test_dynamic_scaling_beside_a_cache():
             {"rotary": {"theta": 3}},
             ValueError,
             "rotary must have keys among base, rotary_dim, interleaved, inverse_frequencies, "
-            "scaling, got theta",
+            "scaling, length, got theta",
         ),
         ({"rotary": {"base": -1}}, ValueError, "base must be positive and finite, got -1.0"),
         (

@@ -270,7 +270,7 @@ KEYS = "state must have the keys W_query.weight, W_key.weight, W_value.weight"
         (
             weights_of() | {"W_q.weight": np.ones((2, 3))},
             ValueError,
-            "state must have W_query.weight once, got W_q.weight beside it",
+            "state must have W_query.weight once, got W_q.weight as well",
         ),
         (
             weights_of() | {"W_value.weight": np.ones((3, 2))},

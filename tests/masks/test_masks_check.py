@@ -153,7 +153,7 @@ def test_inverted(name, allow_empty_rows):
 )
 def test_turned_round(mask, diagonal):
     with pytest.raises(
-        ValueError, match=r"^mask looks turned round.*np\.tril for np\.triu"
+        ValueError, match=r"^mask looks mirrored.*np\.tril in place of np\.triu"
     ) as raised:
         masks.check(mask)
     assert diagonal in str(raised.value)
@@ -169,8 +169,8 @@ def test_turned_round(mask, diagonal):
         (np.array([0.0, 1.0]), "zeros and ones"),
         (np.array([[0, NAN], [0, 0]]), r"NaN, as 0 \* -inf gives"),
         (np.array([[0, INF], [0, 0]]), r"\+inf, which no softmax"),
-        (np.array([[0.0, -1e4], [-1e4, -1e4]]), r"1 of 2 rows \(the first at \[1\]\) by finite"),
-        (np.array([[0.0, 0.0], [-INF, -2e4]]), r"1 of 2 rows \(the first at \[1\]\) by finite"),
+        (np.array([[0.0, -1e4], [-1e4, -1e4]]), r"1 of 2 rows \(the first at \[1\]\) with finite"),
+        (np.array([[0.0, 0.0], [-INF, -2e4]]), r"1 of 2 rows \(the first at \[1\]\) with finite"),
         (np.full((2, 2), -65504.0), "2 of 2 rows"),
     ],
 )

@@ -165,7 +165,7 @@ from regard import masks
         (
             lambda: masks.segments(3),
             ValueError,
-            "query_segments must have one number for each row, got one number alone",
+            "query_segments must have one number for each row, got a single number",
         ),
         (
             lambda: masks.segments(np.zeros((2, 3), int), np.zeros((4, 3), int)),

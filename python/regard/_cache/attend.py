@@ -30,7 +30,7 @@ def attend(
         return ring_window.attend(
             content, query, mask, query_offset=query_offset, window=window, **options
         )
-    return call.attention(query, _whole(content, query, mask, query_offset, window), **options)
+    return call.attention(query, _whole(content, query, mask, query_offset, window), options)
 
 
 def plans(
@@ -55,9 +55,7 @@ def plans(
             call.plan(
                 query,
                 part,
-                is_causal=is_causal,
-                sinks=sinks if number == 0 else None,
-                **options,
+                options | {"is_causal": is_causal, "sinks": sinks if number == 0 else None},
             ),
         )
         for number, part in enumerate(parts)

@@ -10,6 +10,8 @@ from regard import _core
 from regard._arrays import as_mask, as_stored_arrays
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
 
     from regard._cache.rows import Rows
@@ -29,96 +31,41 @@ class Part(NamedTuple):
     pages: Array | None = None  # of each entry; the rows are those of pages then
 
 
-def attention(
-    query: Array,
-    part: Part,
-    *,
-    is_causal: bool,
-    scale: Any = None,
-    softcap: Any = None,
-    alibi_slopes: Any = None,
-    sinks: Any = None,
-    return_weights: bool = False,
-    return_lse: bool = False,
-    out: Array | None = None,
-    threads: Any = None,
-) -> Any:
+def attention(query: Array, part: Part, options: dict[str, Any]) -> Any:
     """Attend as `scaled_dot_product_attention` does.
 
     Queries have three or four axes. With three, the batch is 1, and neither `out` nor the results
     have its axis.
     """
-    query, mask = _readable(query, part.mask)
-    has_batch = query.ndim == 4
-    rows = part.rows
-    result = _core.attention_cached(
-        query if has_batch else query[None],
-        rows.key,
-        rows.value,
-        rows.key_scales,
-        rows.value_scales,
-        part.pages,
-        part.kv_len,
-        mask,
-        is_causal,
-        part.query_offset,
-        part.window,
-        part.key_lengths,
-        scale,
-        softcap,
-        alibi_slopes,
-        sinks,
-        return_weights,
-        return_lse,
-        out[None] if isinstance(out, np.ndarray) and not has_batch else out,
-        threads,
-    )
-    if has_batch:
-        return result
+    if query.ndim == 4:
+        return _called(_core.attention_cached, query, part, options)
+    out = options.get("out")
+    if isinstance(out, np.ndarray):
+        options = options | {"out": out[None]}
+    result = _called(_core.attention_cached, query[None], part, options)
     if isinstance(result, tuple):
         output, *more = result
-        return (output[0] if out is None else out, *(part[0] for part in more))
+        return (output[0] if out is None else out, *(each[0] for each in more))
     return result[0] if out is None else out
 
 
-def plan(
-    query: Array,
-    part: Part,
-    *,
-    is_causal: bool,
-    scale: Any = None,
-    softcap: Any = None,
-    alibi_slopes: Any = None,
-    sinks: Any = None,
-    threads: Any = None,
-) -> _core._Plan:
+def plan(query: Array, part: Part, options: dict[str, Any]) -> _core._Plan:
     """Return what `attention` would do."""
-    query, mask = _readable(query, part.mask)
+    query = query if query.ndim == 4 else query[None]
+    found: _core._Plan = _called(_core.attention_cached_plan, query, part, options)
+    return found
+
+
+def _called(call: Callable[..., Any], query: Array, part: Part, options: dict[str, Any]) -> Any:
+    options = options | {
+        "query_offset": part.query_offset,
+        "window": part.window,
+        "key_lengths": part.key_lengths,
+    }
     rows = part.rows
-    return _core.attention_cached_plan(
-        query if query.ndim == 4 else query[None],
-        rows.key,
-        rows.value,
-        rows.key_scales,
-        rows.value_scales,
-        part.pages,
-        part.kv_len,
-        mask,
-        is_causal,
-        part.query_offset,
-        part.window,
-        part.key_lengths,
-        scale,
-        softcap,
-        alibi_slopes,
-        sinks,
-        threads,
-    )
-
-
-def _readable(query: Array, mask: ArrayLike | None) -> tuple[Array, ArrayLike | None]:
-    # Rows are of our own making, and fine.
-    if _core.are_native(query, query, query, mask):
-        return query, mask
-    (query,) = as_stored_arrays(query=query)
-    return query, as_mask(mask)
+    arrays = rows.key, rows.value, rows.key_scales, rows.value_scales, part.pages, part.kv_len
+    result = call(query, *arrays, part.mask, options)
+    if result is NotImplemented:
+        (query,) = as_stored_arrays(query=query)
+        result = call(query, *arrays, as_mask(part.mask), options)
+    return result

@@ -46,7 +46,7 @@ def attend(
     def one(number: int, query: Array, **more: Any) -> Any:
         logits = sinks if number == 0 else None
         return call.attention(
-            query, found[number], is_causal=is_causal, sinks=logits, **options, **more
+            query, found[number], options | more | {"is_causal": is_causal, "sinks": logits}
         )
 
     if len(found) == 1:

@@ -1,4 +1,4 @@
-"""The parameters of multi-head attention: how they lie, and the products with them."""
+"""Hold the parameters of multi-head attention, and multiply by them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments import real_number
+from regard._arguments import finite_number
 from regard.layers._linear import project
 
 if TYPE_CHECKING:
-    from regard.layers._linear import Draws, FloatArray
+    from regard.layers._draws import Draws
+    from regard.layers._linear import FloatArray
 
 _QK_NORM_EPS = 1e-6
 INPUTS = ("query", "key", "value")
@@ -26,16 +27,16 @@ class Sizes(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """How many heads each input has."""
+        """The number of heads of each input."""
         return self.heads, self.kv_heads, self.kv_heads
 
     def ends(self, first: int, last: int) -> list[int]:
-        """Where the projections of the inputs `first` to before `last` end, side by side."""
+        """Return where each projection of the inputs `first` to ``last - 1`` ends, side by side."""
         return [self.head_dim * sum(self.counts[first : i + 1]) for i in range(first, last)]
 
 
 class Projections:
-    """Linear layers before and behind attention, and the weights of RMS norms between.
+    """Linear layers before and after attention, and the weights of the RMS norms between them.
 
     Parameters
     ----------
@@ -44,14 +45,14 @@ class Projections:
     own : dict of str to numpy.ndarray
         The parameters, as `draw` names them.
     qk_norm_eps : float or None
-        The eps of the norms, if there are norms.
+        The eps of the norms; None if there are none.
     """
 
     def __init__(self, sizes: Sizes, own: dict[str, FloatArray], qk_norm_eps: float | None) -> None:
         self.own = own
         self._sizes = sizes
         self._eps = qk_norm_eps
-        # Of inputs of one size, weights lie one below another, and those in `own` are views.
+        # If all inputs have one size, their weights are stacked, and those in `own` are views.
         self._packed: dict[str, FloatArray] = {}
         if len(set(sizes.inputs)) > 1:
             return
@@ -83,7 +84,7 @@ class Projections:
         return project(rows, weight, self.own.get("b_out"), threads)
 
     def _project(self, sources: list[FloatArray], threads: int | None) -> list[FloatArray]:
-        """Project each input; those that are one array, in one product."""
+        """Project each input; inputs that are the same array are projected in one product."""
         if not self._packed:
             return [
                 project(x, self.own[f"W_{name}"], self.own.get(f"b_{name}"), threads)
@@ -114,7 +115,7 @@ def draw(
     qk_norm: bool,
     dtype: np.dtype[Any],
 ) -> dict[str, FloatArray]:
-    """Draw four linear layers, query, key, value and out; weights of norms are 1."""
+    """Draw four linear layers, query, key, value and out; the weights of norms are 1."""
     joined = sizes.heads * sizes.head_dim
     linears = [
         (name, d_in, heads * sizes.head_dim, qkv_bias)
@@ -132,21 +133,18 @@ def draw(
 
 
 def norm_eps(qk_norm: str | float | None) -> float | None:
-    """Return the eps of the norms of queries and keys, None where there are none."""
+    """Return the eps of the norms of queries and keys, or None if there are no norms."""
     if qk_norm is None:
         return None
     if isinstance(qk_norm, str):
         if qk_norm != "rms":
             raise ValueError(f"qk_norm must be None, 'rms' or an eps, got {qk_norm!r}")
         return _QK_NORM_EPS
-    eps = real_number("qk_norm", qk_norm)
-    if not 0 <= eps < np.inf:
-        raise ValueError(f"qk_norm must be at least 0 and finite, got {eps}")
-    return eps
+    return finite_number("qk_norm", qk_norm, minimum=0)
 
 
 def _normalise(x: FloatArray, weight: FloatArray, eps: float) -> None:
-    """Divide vectors by their root mean square, in place, and multiply them by a weight.
+    """Divide vectors by their root mean square and multiply them by a weight, in place.
 
     Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4.
     https://arxiv.org/abs/1910.07467

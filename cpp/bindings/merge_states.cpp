@@ -1,11 +1,11 @@
 // merge_attention_states.
-#include <memory>
+#include <vector>
 
 #include "../dispatch/merge_states.hpp"
 #include "../dispatch/threads/count.hpp"
-#include "arguments.hpp"
-#include "arrays.hpp"
 #include "bindings.hpp"
+#include "gil.hpp"
+#include "result.hpp"
 
 namespace regard {
 namespace {
@@ -30,7 +30,7 @@ void check_part(const std::vector<ArrayView>& outputs, const std::vector<ArrayVi
                           to_text(output.shape) + " and " + to_text(lse.shape));
   // Broadcasting would take the heads of one for the queries of the other.
   Shape column = output.shape;
-  column.back() = 1;
+  column[column.size() - 1] = 1;
   if (lse.shape == column)
     throw py::value_error(at("lses", part) +
                           " must be (..., q_len), without an axis for value_dim, got shape " +
@@ -42,8 +42,8 @@ void check_part(const std::vector<ArrayView>& outputs, const std::vector<ArrayVi
                           std::to_string(output.size(1)) + " in " + at("outputs", part));
 }
 
-// The shape of the rows, (..., q_len).
-Shape rows_of(const std::vector<ArrayView>& outputs, const std::vector<ArrayView>& lses) {
+// (..., q_len)
+Shape shape_of_rows(const std::vector<ArrayView>& outputs, const std::vector<ArrayView>& lses) {
   std::vector<Shape> shapes;
   for (const ArrayView& view : outputs)
     shapes.emplace_back(view.shape.begin(), view.shape.end() - 1);
@@ -60,61 +60,70 @@ Shape rows_of(const std::vector<ArrayView>& outputs, const std::vector<ArrayView
   return rows;
 }
 
-// Axes along which every operand goes on where the one behind them ends become one axis: a row's place
-// is then found with fewer divisions.
-void join_axes(BatchShape& rows, const std::vector<Operand*>& operands) {
+// Where every operand continues along an axis as if the next one were a part of it, the two become one: finding
+// a row then takes fewer divisions.
+void collapse_axes(BatchShape& rows, const std::vector<Operand*>& operands, Integers& memory) {
+  const std::size_t axes = static_cast<std::size_t>(rows.axes);
+  if (axes == 0) return;
+  std::int64_t* const sizes = memory.take(axes);
+  std::vector<std::int64_t*> strides;
+  for (Operand* operand : operands) {
+    strides.push_back(memory.take(axes));
+    strides.back()[0] = operand->batch_strides[0];
+  }
   int kept = 0;
+  sizes[0] = rows.sizes[0];
   for (int axis = 1; axis < rows.axes; ++axis) {
     if (rows.sizes[axis] == 1) continue;
-    bool goes_on = true;
-    for (const Operand* operand : operands)
-      goes_on &= rows.sizes[kept] == 1 || operand->batch_strides[kept] ==
-                                              rows.sizes[axis] * operand->batch_strides[axis];
-    if (!goes_on) ++kept;
-    rows.sizes[kept] = goes_on ? rows.sizes[kept] * rows.sizes[axis] : rows.sizes[axis];
-    for (Operand* operand : operands) operand->batch_strides[kept] = operand->batch_strides[axis];
+    bool continues = true;
+    for (std::size_t i = 0; i < operands.size(); ++i)
+      continues &= sizes[kept] == 1 ||
+                   strides[i][kept] == rows.sizes[axis] * operands[i]->batch_strides[axis];
+    if (!continues) ++kept;
+    sizes[kept] = continues ? sizes[kept] * rows.sizes[axis] : rows.sizes[axis];
+    for (std::size_t i = 0; i < operands.size(); ++i) strides[i][kept] = operands[i]->batch_strides[axis];
   }
-  if (rows.axes > 0) rows.axes = kept + 1;
+  rows.axes = kept + 1;
+  rows.sizes = sizes;
+  for (std::size_t i = 0; i < operands.size(); ++i) operands[i]->batch_strides = strides[i];
+}
+
+bool are_native(const py::list& parts) {
+  for (const py::handle part : parts)
+    if (!is_native(part, Accepts::storage)) return false;
+  return true;
 }
 
 }  // namespace
 
-bool are_states(const py::list& outputs, const py::list& lses) {
-  for (const py::list* parts : {&outputs, &lses})
-    for (const py::handle part : *parts)
-      if (!is_native(part, Accepts::storage)) return false;
-  return true;
-}
-
-py::tuple merge_attention_states(const py::list& output_parts, const py::list& lse_parts) {
+py::object merge_attention_states(const py::list& output_parts, const py::list& lse_parts) {
+  if (!are_native(output_parts) || !are_native(lse_parts)) return not_implemented();
   const std::vector<ArrayView> outputs = views_of("outputs", output_parts);
   const std::vector<ArrayView> lses = views_of("lses", lse_parts);
-  if (outputs.empty() || outputs.size() != lses.size())
-    throw py::value_error("outputs and lses must have as many parts, one or more, got " +
-                          std::to_string(outputs.size()) + " and " + std::to_string(lses.size()));
-  for (std::size_t part = 0; part < outputs.size(); ++part) check_part(outputs, lses, part);
-  Shape shape = rows_of(outputs, lses);
-
-  std::vector<const ArrayView*> states;
-  for (const ArrayView& view : outputs) states.push_back(&view);
-  const ResultType type = result_type_of(states);
+  const std::size_t parts = outputs.size();
+  if (outputs.empty() || lses.size() != parts)
+    throw py::value_error("outputs and lses must have the same number of parts, one or more, got " +
+                          std::to_string(parts) + " and " + std::to_string(lses.size()));
+  for (std::size_t part = 0; part < parts; ++part) check_part(outputs, lses, part);
+  Shape shape = shape_of_rows(outputs, lses);
+  const ResultType type = result_type_of(outputs);
   Scalar lse_type = scalar_of(type.element);
   for (const ArrayView& view : lses)
     if (view.element == Element::float64) lse_type = Scalar::float64;
 
-  MergeProblem problem;
+  Integers memory;
+  MergeProblem problem{};
   problem.scalar = scalar_of(type.element);
-  problem.rows = batch_of(shape);
+  problem.rows = batch_of(shape, memory);
   problem.columns = outputs[0].size(1);
-  problem.parts = static_cast<std::int64_t>(outputs.size());
-  const std::size_t parts = outputs.size();
-  const std::unique_ptr<Operand[]> given(new Operand[2 * parts]);
-  problem.outputs = given.get();
-  problem.lses = given.get() + parts;
+  problem.parts = static_cast<std::int64_t>(parts);
+  std::vector<Operand> given(2 * parts);
+  problem.outputs = given.data();
+  problem.lses = given.data() + parts;
   std::vector<Operand*> operands{&problem.output, &problem.lse};
   for (std::size_t part = 0; part < parts; ++part) {
-    set_rows(given[part], outputs[part], 1, problem.rows);
-    set_rows(given[parts + part], lses[part], 0, problem.rows);
+    given[part] = rows_of(outputs[part], 1, problem.rows, memory);
+    given[parts + part] = rows_of(lses[part], 0, problem.rows, memory);
     operands.push_back(&given[part]);
     operands.push_back(&given[parts + part]);
   }
@@ -122,9 +131,9 @@ py::tuple merge_attention_states(const py::list& output_parts, const py::list& l
   const ArrayView lse = new_array("lse", result_type_of(lse_type), shape);
   shape.push_back(problem.columns);
   const ArrayView output = new_array("output", type, shape);
-  set_rows(problem.output, output, 1, problem.rows);
-  set_rows(problem.lse, lse, 0, problem.rows);
-  join_axes(problem.rows, operands);
+  problem.output = rows_of(output, 1, problem.rows, memory);
+  problem.lse = rows_of(lse, 0, problem.rows, memory);
+  collapse_axes(problem.rows, operands, memory);
   const int threads = default_thread_count();
   run_without_gil([&](const StopSignal& signal) { merge_states(problem, threads, signal); });
   return py::make_tuple(output.array, lse.array);

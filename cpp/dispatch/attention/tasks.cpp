@@ -1,17 +1,17 @@
-#include "attention_tasks.hpp"
+#include "tasks.hpp"
 
 #include <algorithm>
 
-#include "batch_offsets.hpp"
-#include "split.hpp"
+#include "../batch_index.hpp"
+#include "../split.hpp"
 
 namespace regard {
 namespace {
 
-// Enough tasks a thread that the last one to finish keeps nobody waiting for long: with 24, for a
+// Enough tasks for each thread that the others do not wait long for the last one to finish: with 24, a
 // forty-eighth of the time on average.
 constexpr std::int64_t kTasksPerThread = 24;
-// Unless threads would have nothing to do, a task has so many units of rows: it reads all keys for them.
+// Unless threads would have nothing to do, a task has this many units of rows: it reads all keys for them.
 constexpr std::int64_t kFewUnits = 2;
 
 }  // namespace
@@ -91,16 +91,21 @@ AttentionTask AttentionTasks::at(std::int64_t index) const {
   task.value = at(problem_.value, kv_head, first_key);
   task.key_scales = static_cast<const float*>(at(problem_.key_scales, kv_head, 0));
   task.value_scales = static_cast<const float*>(at(problem_.value_scales, kv_head, 0));
-  task.pages = static_cast<const std::int32_t*>(batch.in(problem_.pages));
+  task.pages = problem_.pages ? problem_.pages + entry * problem_.pages_stride : nullptr;
   task.mask = at(problem_.mask, head, first_query);
+  task.bias = at(problem_.bias, head, first_query);
+  if (problem_.alibi_slopes.data)
+    task.alibi_slopes = batch.in(problem_.alibi_slopes) + head * problem_.alibi_slopes.head_stride;
   task.output = at(problem_.output, head, first_query);
   task.weights = at(problem_.weights, head, first_query);
   task.lse = at(problem_.lse, head, first_query);
   task.first_head = head;
-  task.query_offset = *static_cast<const std::int64_t*>(batch.in(problem_.query_offset));
+  task.query_offset = batch.in(problem_.query_offset);
   task.kv_len = problem_.key_starts ? problem_.key_starts[entry + 1] - first_key : problem_.kv_len;
-  if (const void* length = batch.in(problem_.key_lengths))
-    task.kv_len = std::min(task.kv_len, *static_cast<const std::int64_t*>(length));
+  if (problem_.key_lengths.data) task.kv_len = std::min(task.kv_len, batch.in(problem_.key_lengths));
+  if (problem_.left_padding.data)
+    task.key_begin = std::min(task.kv_len, batch.in(problem_.left_padding));
+  if (problem_.evicted_pages.data) task.evicted_pages = batch.in(problem_.evicted_pages);
   task.row_begin = std::min(rows, part * rows_per_part);
   task.row_end = std::min(rows, task.row_begin + rows_per_part);
   return task;

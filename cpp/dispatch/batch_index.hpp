@@ -13,11 +13,9 @@ constexpr std::int64_t size_of(Element element) {
     case Element::float16:
     case Element::bfloat16:
       return 2;
-    case Element::int32:
     case Element::float32:
       return 4;
     case Element::float64:
-    case Element::int64:
       return 8;
   }
   return 0;
@@ -39,12 +37,21 @@ class BatchIndex {
   }
 
   void* in(const Operand& operand) const {
-    std::int64_t elements = 0;
-    for (int axis = 0; axis < axes_; ++axis) elements += index_[axis] * operand.batch_strides[axis];
-    return advance(operand.data, operand, elements);
+    return advance(operand.data, operand, elements_to(operand.batch_strides));
   }
 
+  // The entry's number, or its first head's; the array must be there.
+  std::int64_t in(const PerEntry& numbers) const { return numbers.data[elements_to(numbers.batch_strides)]; }
+  const double* in(const PerHead& numbers) const { return numbers.data + elements_to(numbers.batch_strides); }
+
  private:
+  std::int64_t elements_to(const std::int64_t* strides) const {
+    if (!strides) return 0;
+    std::int64_t elements = 0;
+    for (int axis = 0; axis < axes_; ++axis) elements += index_[axis] * strides[axis];
+    return elements;
+  }
+
   int axes_;
   std::int64_t index_[kMaxBatchAxes];
 };

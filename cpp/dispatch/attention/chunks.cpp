@@ -1,4 +1,4 @@
-#include "attention_chunks.hpp"
+#include "chunks.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -6,10 +6,10 @@
 namespace regard {
 namespace {
 
-// Heads are shared out whole from so many a thread on: the last to finish then keeps the others waiting
-// for little.
+// From this many heads a thread on, heads are shared out whole: the last thread to finish then keeps the
+// others waiting for a short time only.
 constexpr std::int64_t kWholeHeadsPerThread = 4;
-// Chunks gathered before they are joined, a thread: what they gather is all that is kept of them.
+// Chunks for each thread that are computed before they are merged; each needs a workspace until then.
 constexpr std::int64_t kChunksPerThread = 4;
 
 struct Chunk {
@@ -29,12 +29,13 @@ std::int64_t chunk_workspaces(const AttentionTasks& tasks, int threads) {
   return tasks.count() + kChunksPerThread * threads;
 }
 
-void decode_in_chunks(const AttentionProblem& problem, const Kernels& kernels,
-                      const AttentionTasks& tasks, int threads, std::int64_t interval,
-                      const StopSignal& signal) {
-  const AttentionKernel& kernel = kernels.decode;
-  const std::int64_t bytes = kernel.workspace_bytes(problem, tasks.most_rows());
-  const std::int64_t gathered = kChunksPerThread * threads;
+void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal) {
+  const AttentionProblem& problem = *plan.problem;
+  const Kernels& kernels = *plan.kernels;
+  const AttentionKernel& kernel = *plan.kernel;
+  const AttentionTasks& tasks = *plan.tasks;
+  const std::int64_t bytes = plan.bytes_of_workspace, interval = plan.interval;
+  const std::int64_t gathered = kChunksPerThread * plan.threads;
   const Scratch totals(static_cast<int>(tasks.count()), bytes);
   const Scratch parts(static_cast<int>(gathered), bytes);
 
@@ -42,7 +43,7 @@ void decode_in_chunks(const AttentionProblem& problem, const Kernels& kernels,
   StopClock clock(signal);
   const auto gather = [&] {
     if (clock.wants_stop()) throw Stopped{};
-    parallel_for(threads, static_cast<std::int64_t>(chunks.size()), signal,
+    parallel_for(plan.threads, static_cast<std::int64_t>(chunks.size()), signal,
                  [&](std::int64_t index, Worker& worker) {
                    const Chunk& chunk = chunks[static_cast<std::size_t>(index)];
                    const AttentionTask task = tasks.at(chunk.task);
@@ -58,14 +59,15 @@ void decode_in_chunks(const AttentionProblem& problem, const Kernels& kernels,
   };
 
   for (std::int64_t index = 0; index < tasks.count(); ++index) {
-    const KeyInterval keys = kernel.begin(problem, tasks.at(index), totals.at(index));
-    for (std::int64_t begin = keys.begin; begin < keys.end;) {
-      const std::int64_t end =
-          std::min(keys.end, (begin / kernels.chunk_keys + 1) * kernels.chunk_keys);
-      chunks.push_back({index, {begin, end}});
-      begin = end;
-      if (static_cast<std::int64_t>(chunks.size()) == gathered) gather();
-    }
+    const SeenKeys seen = kernel.begin(problem, tasks.at(index), totals.at(index));
+    for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
+      for (std::int64_t begin = keys.begin; begin < keys.end;) {
+        const std::int64_t end =
+            std::min(keys.end, (begin / kernels.chunk_keys + 1) * kernels.chunk_keys);
+        chunks.push_back({index, {begin, end}});
+        begin = end;
+        if (static_cast<std::int64_t>(chunks.size()) == gathered) gather();
+      }
   }
   gather();
   for (std::int64_t index = 0; index < tasks.count(); ++index)

@@ -1,22 +1,16 @@
-// Attention with queries and keys in int8: the keys of some heads are brought to int8, then the tasks of
-// those heads run, and so on, so that the extra memory has a limit however many heads there are.
+// Which tasks and keys of a call in int8 share memory at a time: the keys of some heads are quantised, then the
+// tasks of those heads run, and so on, so that the extra memory is limited however many heads there are.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "attention_tasks.hpp"
-#include "threads/parallel_for.hpp"
+#include "tasks.hpp"
 
 namespace regard {
 
-// The kernel for this CPU.
-const Int8Attention& int8_attention_of(const Kernels& kernels);
-
-// For the tests: true makes int8_attention_of choose as if the CPU had no instruction for it.
-void forbid_int8_instruction(bool forbid);
-
-// Which tasks and keys come together.
+// Which tasks run together, and which keys they need.
 class Int8Waves {
  public:
   // Throws NoMemory where sizes in bytes might not fit in 64 bits.
@@ -47,10 +41,5 @@ class Int8Waves {
   std::vector<std::size_t> keys_of_task_;
   std::int64_t bytes_ = 0;
 };
-
-// `interval` as in AttentionRun.
-void attention_in_int8(const AttentionProblem& problem, const Kernels& kernels,
-                       const AttentionTasks& tasks, int threads, std::int64_t interval,
-                       const StopSignal& signal);
 
 }  // namespace regard

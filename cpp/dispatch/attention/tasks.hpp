@@ -1,11 +1,11 @@
-// How a problem is cut into tasks: each the rows of one kv head that one thread computes.
+// How a problem is cut into tasks, each of which is some rows of one kv head that one thread computes.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "../kernels/kernel_table.hpp"
-#include "../problem/attention.hpp"
+#include "../../kernels/kernel_table.hpp"
+#include "../../problem/attention.hpp"
 
 namespace regard {
 

@@ -1,26 +1,31 @@
-// scaled_dot_product_attention_ragged: sequences of different lengths, packed one behind another.
+// scaled_dot_product_attention_ragged: sequences of different lengths, packed one after another in arrays of
+// (total, heads, dim).
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
-#include "attention_binding.hpp"
+#include "attention_call.hpp"
 #include "bindings.hpp"
 
 namespace regard {
 namespace {
 
-// starts[b] is where sequence b begins, the last one is where all end.
-std::vector<std::int64_t> starts_of(const char* name, py::handle object, const char* packed,
-                                    py::ssize_t total) {
+constexpr Layout kRagged{2, 3, "sequences", "(total, heads, longest kv_len)"};
+
+// Element b is where sequence b begins, and the last one is where all end.
+using Starts = std::vector<std::int64_t>;
+
+Starts starts_of(const char* name, py::handle object) {
   const py::array given = integers_of(name, object, "an array of integers");
   if (given.ndim() != 1 || given.shape(0) < 1)
     throw py::value_error(std::string(name) + " must have shape (sequences + 1,), got shape " +
-                          to_text(Shape(given.shape(), given.shape() + given.ndim())));
+                          to_text(shape_of(given)));
   const py::object most = py::module_::import("numpy").attr("max")(given);
   if (most > py::int_(INT64_MAX))
     throw py::value_error(std::string(name) + " must fit in 64 bits, got " +
                           std::string(py::str(most)));
   const py::array_t<std::int64_t, py::array::c_style | py::array::forcecast> numbers(given);
-  const std::vector<std::int64_t> starts(numbers.data(), numbers.data() + numbers.size());
+  const Starts starts(numbers.data(), numbers.data() + numbers.size());
   if (starts.front() != 0)
     throw py::value_error(std::string(name) + " must begin with 0, got " +
                           std::to_string(starts.front()));
@@ -29,13 +34,10 @@ std::vector<std::int64_t> starts_of(const char* name, py::handle object, const c
       throw py::value_error(std::string(name) + " must not decrease, got " +
                             std::to_string(starts[i]) + " after " + std::to_string(starts[i - 1]) +
                             " at index " + std::to_string(i));
-  if (starts.back() != total)
-    throw py::value_error(std::string(name) + " must end with the length of " + packed + ", " +
-                          std::to_string(total) + ", got " + std::to_string(starts.back()));
   return starts;
 }
 
-std::int64_t longest(const std::vector<std::int64_t>& starts) {
+std::int64_t longest(const Starts& starts) {
   std::int64_t most = 0;
   for (std::size_t i = 1; i < starts.size(); ++i) most = std::max(most, starts[i] - starts[i - 1]);
   return most;
@@ -67,15 +69,21 @@ void check_packed_shapes(const ArrayView& query, const ArrayView& key, const Arr
                  kv_heads);
 }
 
+void check_starts(const char* name, const Starts& starts, const ArrayView& packed) {
+  const py::ssize_t total = packed.size(3);
+  if (starts.back() != total)
+    throw py::value_error(std::string(name) + " must end with the length of " + packed.name + ", " +
+                          std::to_string(total) + ", got " + std::to_string(starts.back()));
+}
+
 // A sequence's length bounds its key_lengths, as kv_len does in the dense call.
-void check_key_lengths(const AttentionProblem& problem,
-                       const std::vector<std::int64_t>& key_starts) {
-  if (!problem.key_lengths.data) return;
-  const auto* lengths = static_cast<const std::int64_t*>(problem.key_lengths.data);
+void check_key_lengths(const AttentionProblem& problem, const Starts& key_starts) {
+  const PerEntry& lengths = problem.key_lengths;
+  if (!lengths.data) return;
   for (std::size_t i = 0; i + 1 < key_starts.size(); ++i) {
     const std::int64_t present = key_starts[i + 1] - key_starts[i];
-    const std::int64_t length =
-        lengths[static_cast<std::int64_t>(i) * problem.key_lengths.batch_strides[0]];
+    const std::int64_t stride = lengths.batch_strides ? lengths.batch_strides[0] : 0;
+    const std::int64_t length = lengths.data[static_cast<std::int64_t>(i) * stride];
     if (length > present)
       throw py::value_error("key_lengths must be from 0 to each sequence's length, got " +
                             std::to_string(length) + " for sequence " + std::to_string(i) + " of " +
@@ -83,54 +91,53 @@ void check_key_lengths(const AttentionProblem& problem,
   }
 }
 
-}  // namespace
-
-py::object attention_ragged(py::handle query, py::handle key, py::handle value,
-                            py::handle query_starts_object, py::handle key_starts_object,
-                            py::handle mask, py::handle is_causal, py::handle query_offset,
-                            py::handle window, py::handle key_lengths, py::handle scale,
-                            py::handle softcap, py::handle alibi_slopes, py::handle sinks,
-                            py::handle precision, py::handle return_weights,
-                            py::handle return_lse, py::handle out, py::handle threads) {
-  AttentionCall call(query, key, value);
-  const int thread_count = thread_count_of(threads);
-  const bool wants_weights = flag_of("return_weights", return_weights);
-  const bool wants_lse = flag_of("return_lse", return_lse);
-  check_packed_shapes(call.query, call.key, call.value);
-  const std::vector<std::int64_t> query_starts =
-      starts_of("query_starts", query_starts_object, "query", call.query.size(3));
-  const std::vector<std::int64_t> key_starts =
-      starts_of("key_starts", key_starts_object, "key", call.key.size(3));
+// Everything but the results. The starts must outlive the call.
+bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object,
+             py::handle value_object, const Starts& query_starts, const Starts& key_starts,
+             py::handle mask, py::handle keywords) {
+  if (!call.take(query_object, key_object, value_object, mask, keywords)) return false;
+  const ArrayView &query = call.query, &key = call.key;
+  check_packed_shapes(query, key, call.value);
+  check_starts("query_starts", query_starts, query);
+  check_starts("key_starts", key_starts, key);
   if (query_starts.size() != key_starts.size())
     throw py::value_error("query_starts and key_starts must have one length, got " +
                           std::to_string(query_starts.size()) + " and " +
                           std::to_string(key_starts.size()));
+  call.set_sizes(query.size(2), key.size(2), longest(query_starts), longest(key_starts));
+  call.problem.query_starts = query_starts.data();
+  call.problem.key_starts = key_starts.data();
+  const Shape batch{static_cast<py::ssize_t>(query_starts.size()) - 1};
+  call.problem.batch = batch_of(batch, call.memory);
+  call.set_result_shapes({query.size(3), call.problem.heads});
+  call.set_query(batch);
+  call.set_keys_and_values();
+  check_key_lengths(call.problem, key_starts);
+  return true;
+}
 
-  call.heads_axis = 2;
-  call.rows_axis = 3;
-  AttentionProblem& problem = call.problem;
-  const py::ssize_t sequences = static_cast<py::ssize_t>(query_starts.size()) - 1;
-  problem.batch = batch_of({sequences});
-  problem.heads = call.query.size(2);
-  problem.kv_heads = call.key.size(2);
-  problem.q_len = longest(query_starts);
-  problem.kv_len = longest(key_starts);
-  problem.head_dim = call.query.size(1);
-  problem.value_dim = call.value.size(1);
-  problem.query_starts = query_starts.data();
-  problem.key_starts = key_starts.data();
-  call.rows_shape = {call.query.size(3), problem.heads};
-  call.output_shape = call.weights_shape = call.rows_shape;
-  call.output_shape.push_back(problem.value_dim);
-  call.weights_shape.push_back(problem.kv_len);
-  set_options(problem,
-              {is_causal, query_offset, window, key_lengths, scale, softcap, alibi_slopes, sinks,
-               precision},
-              {sequences}, "sequences", call.memory);
-  check_key_lengths(problem, key_starts);
-  call.set_mask(mask);
-  call.set_results(out, wants_weights, wants_lse);
-  return call.run(thread_count);
+}  // namespace
+
+py::object attention_ragged(py::handle query, py::handle key, py::handle value,
+                            py::handle query_starts_object, py::handle key_starts_object,
+                            py::handle mask, py::handle keywords) {
+  const Starts query_starts = starts_of("query_starts", query_starts_object);
+  const Starts key_starts = starts_of("key_starts", key_starts_object);
+  AttentionCall call(kRagged);
+  return prepare(call, query, key, value, query_starts, key_starts, mask, keywords)
+             ? call.run()
+             : not_implemented();
+}
+
+py::object attention_ragged_plan(py::handle query, py::handle key, py::handle value,
+                                 py::handle query_starts_object, py::handle key_starts_object,
+                                 py::handle mask, py::handle keywords) {
+  const Starts query_starts = starts_of("query_starts", query_starts_object);
+  const Starts key_starts = starts_of("key_starts", key_starts_object);
+  AttentionCall call(kRagged);
+  return prepare(call, query, key, value, query_starts, key_starts, mask, keywords)
+             ? call.explain()
+             : not_implemented();
 }
 
 }  // namespace regard
