@@ -29,7 +29,7 @@ def with_full_mask(problem, shape):
 
 
 def visible(problem):
-    """(heads, q_len, kv_len), and the same where the mask has no say."""
+    """What is visible, as (heads, q_len, kv_len): under all options, and without the mask."""
     options = dict(problem.options)
     seen = lay_out(*problem.arrays, **options, precision=np.float64).seen
     options.pop("mask", None)

@@ -23,8 +23,8 @@ def plain(dtype=np.float32, *, q_len=300, kv_len=700):
 
 
 def strip_starts(explanation, rows, mask):
-    """Where strips begin: one behind another, or, where a mask has rows of its own, anew at every
-    128 rows and then as wide as each other, to a third of a strip (a vector)."""
+    """Where strips begin: one after the other or, where a mask has rows of its own, anew at every
+    128 rows and then of equal width, to a third of a strip (a vector)."""
     if explanation.kernel == "decode":
         return np.array([0])  # one pass for all
     if mask is None or np.ndim(mask) < 2 or mask.shape[-2] == 1:

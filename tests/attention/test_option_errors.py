@@ -1,5 +1,5 @@
-"""What each option refuses: the class, a message that names it, what came and what is needed; `out`
-as it was, and no word on stdout or stderr."""
+"""What each option refuses: the class of the error, and a message that names the option, what came
+and what is needed. `out` is unchanged, and nothing is printed."""
 
 import numpy as np
 import pytest
@@ -169,7 +169,7 @@ def test_refused(error, name, value, words):
 
 @pytest.mark.parametrize(("error", "name", "value", "words"), REFUSED)
 def test_refused_without_anything_to_compute(error, name, value, words):
-    """Empty results, and inputs that go another way through Python, are no way around a check."""
+    """Neither an empty result nor an input that Python converts first avoids a check."""
     empty = normal(2, 14, 0, 64)
     with pytest.raises(error, match=says(name)):
         call(**{name: value}, query=empty)
@@ -228,7 +228,7 @@ def test_other_small_types_are_refused(role):
 
 
 def test_two_bytes_are_not_bfloat16():
-    """Void of the same size is no number."""
+    """A void of the same size is not a number."""
     query = np.zeros((2, 14, 5, 64), "V2")
     with pytest.raises(TypeError, match=says("query")):
         call(query=query)

@@ -140,7 +140,7 @@ def test_modules_import_in_one_direction():
 
 
 def package_of(name):
-    """The package that a module is in: "regard" for the whole, None for a module beside packages."""
+    """The package that a module is in: "regard" for the whole, None for a module beside them."""
     first, *rest = name.split(".")
     if rest and not (PYTHON / first / rest[0]).is_dir():
         return None
