@@ -302,8 +302,7 @@ def test_extra_results_do_not_change_the_output(dtype, target):
 def test_earlier_calls_leave_no_trace(dtype, target, output_of):
     """The bits of the very first call of a process, after calls of every size, with NaN in them."""
     script = f"""
-    import functools
-import hashlib
+    import hashlib
     import numpy as np, regard
     random = np.random.default_rng(4)
     inputs = [random.standard_normal((2, 37, 48)).astype("{dtype}") for _ in range(3)]

@@ -1,5 +1,5 @@
-"""What is refused: the class of the error, and a message that names the argument, what came and what
-is needed. `out` is unchanged, and nothing is printed."""
+"""What is refused: the class of the error, and a message that names the argument, what came and
+what is needed. `out` is unchanged, and nothing is printed."""
 
 import numpy as np
 import pytest

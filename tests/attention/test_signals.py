@@ -36,15 +36,15 @@ def long_sums(n):
     long = np.broadcast_to(x[0, :16, :1], (16, 1024 * n))
     regard.matmul(long, long.T, threads=THREADS)
 
-call, n = OPERATION, 1
-while True:
+def seconds(n):
     start = time.perf_counter()
     call(n)
-    seconds = time.perf_counter() - start
-    if seconds > 0.05:
-        break
+    return time.perf_counter() - start
+
+call, n = OPERATION, 1
+while (least := min(seconds(n) for _ in range(3))) < 0.05:  # other processes only add to it
     n *= 2
-n = int(n * 10 / seconds)
+n = int(n * 10 / least)
 """
 
 INTERRUPTED = (
@@ -68,7 +68,7 @@ weights = np.exp(small @ small.swapaxes(1, 2) / 8)
 wanted = weights / weights.sum(-1, keepdims=True) @ small
 print(json.dumps({
     "outcome": outcome,
-    "delay": end - sent[0],
+    "delay": end - sent[0] if sent else None,
     "works": bool(np.abs(output - wanted).max() < 1e-3),
     "beyond": call(1) is None,
 }))
