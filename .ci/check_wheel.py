@@ -16,7 +16,7 @@ problems = []
 if path.stat().st_size > LIMIT:
     problems.append(f"{path.name} is {path.stat().st_size} bytes, more than {LIMIT}")
 problems += [
-    f"{name} does not belong into the wheel"
+    f"{name} does not belong in the wheel"
     for name in names
     if not name.startswith(("regard/", "regard-")) or name.endswith((".cpp", ".hpp", ".o"))
 ]

@@ -3,40 +3,71 @@ import subprocess
 import sys
 import textwrap
 
-import numpy as np
 import pytest
 
 import regard
 import regard._core
+from element_types import TYPES, type_named
 
 
-@pytest.fixture(params=regard.cpu_targets())
+def pytest_xdist_auto_num_workers(config):
+    """Run folders on every CPU, and single files, for which workers cost more than they gain, in
+    this process. `-n 0` runs anything in this process."""
+    if all(os.path.isfile(argument.partition("::")[0]) for argument in config.args):
+        return 0
+    return min(len(os.sched_getaffinity(0)), 8)
+
+
+def pytest_collection_modifyitems(items):
+    """Let the target vary fastest, so that what is expected of a case is worked out once."""
+    places = {}
+
+    def place(item):
+        target = item.callspec.params.get("target", "") if hasattr(item, "callspec") else ""
+        return places.setdefault(item.nodeid.replace(target, ""), len(places))
+
+    items.sort(key=place)
+
+
+def targets():
+    """Name those that run here. Between the best and the baseline, which have the same source, they
+    are for the slow tests."""
+    best, *others = regard.cpu_targets()
+    between = [pytest.param(name, marks=pytest.mark.slow) for name in others[:-1]]
+    return [best, *between, *others[-1:]]
+
+
+@pytest.fixture(params=targets())
 def target(request):
-    """Every target that runs here, one after the other."""
+    """Every target that runs here."""
     regard._core.testing.set_target(request.param)
     assert regard.active_target() == request.param
     yield request.param
     regard._core.testing.set_target(None)
 
 
-@pytest.fixture(params=["float32", "float64"])
+@pytest.fixture(params=TYPES["dtype"])
 def dtype(request):
-    return np.dtype(request.param)
+    """The types that attention computes in."""
+    return type_named(request.param)
 
 
-def _stored(name):
-    return np.dtype(getattr(pytest.importorskip("ml_dtypes"), name) if name[0] == "b" else name)
-
-
-@pytest.fixture(params=["float16", "bfloat16"])
+@pytest.fixture(params=TYPES["half"])
 def half(request):
-    return _stored(request.param)
+    """The types of 16 bits."""
+    return type_named(request.param)
 
 
-@pytest.fixture(params=["float32", "float64", "float16", "bfloat16"])
+@pytest.fixture(params=TYPES["single_or_half"])
+def single_or_half(request):
+    """The types that attention computes in float32."""
+    return type_named(request.param)
+
+
+@pytest.fixture(params=TYPES["storage"])
 def storage(request):
     """Every type that attention reads and writes."""
-    return _stored(request.param)
+    return type_named(request.param)
 
 
 @pytest.fixture

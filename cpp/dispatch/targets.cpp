@@ -5,13 +5,11 @@
 #include <stdexcept>
 
 #include "cpu_features.hpp"
-#include "on_architecture.hpp"
 
 namespace regard {
 
-#define REGARD_TARGET(name, architecture, features) \
-  REGARD_ON_##architecture(namespace name { extern const Target target; })
-#include "targets.inc"
+#define REGARD_TARGET(name, architecture, features) namespace name { extern const Target target; }
+#include "compiled_targets.inc"
 #undef REGARD_TARGET
 
 namespace {
@@ -59,10 +57,10 @@ std::atomic<const Target*> forced{nullptr};
 
 const std::vector<TargetRow>& targets() {
 #define REGARD_TARGET(name, architecture, features) \
-  REGARD_ON_##architecture({&name::target, features, cpu_has(features)},)
+  {&name::target, features, cpu_has(features)},
   // Never destroyed: threads may compute while the process exits.
   static const auto& rows = *new std::vector<TargetRow>{
-#include "targets.inc"
+#include "compiled_targets.inc"
   };
 #undef REGARD_TARGET
   return rows;

@@ -3,24 +3,22 @@
 
 #include <string>
 
-#include "../dispatch/on_architecture.hpp"
 #include "../dispatch/targets.hpp"
 #include "../kernels/testing/table.hpp"
 
 namespace regard {
 
 #define REGARD_TARGET(name, architecture, features) \
-  REGARD_ON_##architecture(namespace name { extern const PerScalar<TestingKernels> testing; })
-#include "../dispatch/targets.inc"
+  namespace name { extern const PerScalar<TestingKernels> testing; }
+#include "compiled_targets.inc"
 #undef REGARD_TARGET
 
 template <class T>
 const TestingKernels& testing_kernels() {
   const PerScalar<TestingKernels>* found = nullptr;
-#define REGARD_TARGET(target_name, architecture, features)                        \
-  REGARD_ON_##architecture(if (active_target().name == std::string(#target_name)) \
-                               found = &target_name::testing;)
-#include "../dispatch/targets.inc"
+#define REGARD_TARGET(target_name, architecture, features) \
+  if (active_target().name == std::string(#target_name)) found = &target_name::testing;
+#include "compiled_targets.inc"
 #undef REGARD_TARGET
   if constexpr (sizeof(T) == 4)
     return found->float32;

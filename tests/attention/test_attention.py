@@ -12,6 +12,7 @@ import cases
 import option_cases
 import reference
 import regard
+from element_types import each_in_one_type
 from reference import assert_matches, assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
@@ -26,22 +27,26 @@ def check(problem, want, threads):
     assert_matches(want, output=output, lse=lse)
 
 
-@pytest.mark.parametrize("case", [*cases.SIZES, *cases.AXES], ids=lambda case: case.name)
+def check_case(case, dtype):
+    problem, want = cases.solved(case, dtype)
+    check(problem, want, threads=(None, 1, 2, 3)[zlib.crc32(case.name.encode()) % 4])
+
+
+@pytest.mark.parametrize("case", cases.SIZES, ids=lambda case: case.name)
+def test_oracle_of_sizes(case, dtype, target):
+    """In both types, whose tiles have different edges."""
+    check_case(case, dtype)
+
+
+@each_in_one_type([*cases.AXES, *option_cases.OPTIONS], "dtype")
 def test_oracle(case, dtype, target):
-    problem, want = cases.solved(case, dtype)
-    check(problem, want, threads=(None, 1, 2, 3)[zlib.crc32(case.name.encode()) % 4])
-
-
-@pytest.mark.parametrize("case", option_cases.OPTIONS, ids=lambda case: case.name)
-def test_oracle_of_options(case, dtype, target):
-    problem, want = cases.solved(case, dtype)
-    check(problem, want, threads=(None, 1, 2, 3)[zlib.crc32(case.name.encode()) % 4])
+    check_case(case, dtype)
 
 
 HALVES = [*cases.SIZES[::2], *option_cases.OPTIONS[::4]]
 
 
-@pytest.mark.parametrize("case", HALVES, ids=lambda case: case.name)
+@each_in_one_type(HALVES, "half")
 def test_oracle_of_halves(case, half, target):
     check(*cases.solved(case, half), threads=2)
 

@@ -1,18 +1,20 @@
 """One target, one answer: threads, batch, neighbours, query length, a hidden tail and earlier calls
 change no bit. (Strides: test_layouts.)"""
 
+import functools
 import hashlib
 
 import numpy as np
 import pytest
 
 import regard
+from element_types import each_in_one_type
 from option_cases import MIXES, OPTIONS
 from reference import arithmetic, assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
 THREADS = (1, 2, 3, 7)
-mixes = pytest.mark.parametrize("case", MIXES, ids=lambda case: case.name)
+mixes = functools.partial(each_in_one_type, MIXES)
 
 
 def attend(problem, **extra):
@@ -57,7 +59,7 @@ def test_threads(sizes, options, kind, dtype, target):
             assert_same_bits(other, one)
 
 
-@pytest.mark.parametrize("case", OPTIONS[::3], ids=lambda case: case.name)
+@each_in_one_type(OPTIONS[::3], "storage")
 def test_threads_and_extra_results_under_every_option(case, storage, target):
     problem = case.build(storage)
     output, weights, lse = attend(problem, return_lse=True, return_weights=True, threads=1)
@@ -68,7 +70,7 @@ def test_threads_and_extra_results_under_every_option(case, storage, target):
         assert_same_bits(attend(problem, return_lse=True, threads=threads), (output, lse))
 
 
-@mixes
+@mixes("storage")
 def test_every_entry_and_head_alone(case, storage, target):
     """Under all options, with what is per batch entry and per head taken along."""
     problem = case.build(storage)
@@ -82,7 +84,7 @@ def test_every_entry_and_head_alone(case, storage, target):
             assert_same_bits(alone, tuple(x[h] for x in part))
 
 
-@mixes
+@mixes("dtype")
 def test_rows_alone_and_in_chunks(case, dtype, target):
     problem = case.build(dtype)
     wanted = attend(problem, return_lse=True)
@@ -94,7 +96,7 @@ def test_rows_alone_and_in_chunks(case, dtype, target):
             assert_same_bits(actual, (wanted[0][..., rows, :], wanted[1][..., rows]))
 
 
-@mixes
+@mixes("dtype")
 def test_hidden_tails_are_no_tails(case, dtype, target):
     """Without the keys beyond an entry's length, the call is the same to the bit."""
     problem = case.build(dtype)
@@ -110,7 +112,7 @@ def test_hidden_tails_are_no_tails(case, dtype, target):
 FILLINGS = (np.nan, np.inf, 3e4, 0.0)
 
 
-@mixes
+@mixes("dtype")
 def test_other_entries_are_anything(case, dtype, target):
     problem = case.build(dtype)
     wanted = attend(problem, return_lse=True)
@@ -125,7 +127,7 @@ def test_other_entries_are_anything(case, dtype, target):
         assert_same_bits((output[kept], lse[kept]), tuple(x[kept] for x in wanted))
 
 
-@mixes
+@mixes("dtype")
 def test_other_rows_and_heads_are_anything(case, dtype, target):
     problem = case.build(dtype)
     _, key, value = problem.arrays

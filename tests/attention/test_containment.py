@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import regard
+from element_types import each_in_one_type
 from option_cases import MIXES, OPTIONS
 from reference import assert_same_bits, attention, lay_out
 
@@ -16,10 +17,6 @@ EVERYTHING = {"return_weights": True, "return_lse": True}
 
 def attend(problem, **options):
     return sdpa(*problem.arrays, **problem.options | options)
-
-
-def named(cases):
-    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
 
 def with_full_mask(problem, shape):
@@ -32,14 +29,14 @@ def with_full_mask(problem, shape):
 
 
 def visible(problem):
-    """(heads, q_len, kv_len), and the same where the mask has no say."""
+    """What is visible, as (heads, q_len, kv_len): under all options, and without the mask."""
     options = dict(problem.options)
     seen = lay_out(*problem.arrays, **options, precision=np.float64).seen
     options.pop("mask", None)
     return seen, lay_out(*problem.arrays, **options, precision=np.float64).seen
 
 
-@named([*OPTIONS[: -len(MIXES) : 8], *MIXES])
+@each_in_one_type([*OPTIONS[: -len(MIXES) : 8], *MIXES], "storage")
 def test_what_is_hidden_may_hold_anything(case, storage, target):
     """Keys and values hidden from all heads that read them, a float mask where another rule hides,
     and queries that see nothing."""
@@ -63,7 +60,7 @@ def test_what_is_hidden_may_hold_anything(case, storage, target):
         assert_same_bits(attend(spoiled, return_lse=True), (clean[0], clean[2]))
 
 
-@named(MIXES)
+@each_in_one_type(MIXES, "storage")
 def test_nan_shows_where_it_is_seen(case, storage, target):
     """In some keys and values; in one element of a query, a key, a value, a float mask: NaN in the
     rows that see it, and every bit of before in the rest."""
@@ -115,7 +112,7 @@ def test_nan_shows_where_it_is_seen(case, storage, target):
 
 
 @pytest.mark.parametrize("poison", [np.inf, -np.inf])
-@named(MIXES[::4])
+@each_in_one_type(MIXES[::4], "dtype")
 def test_infinities_make_what_they_mean(case, poison, dtype, target):
     """A score of -inf by value has no weight, one of +inf none that can be told; capped, both are
     the cap."""

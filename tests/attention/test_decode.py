@@ -1,9 +1,12 @@
 """Few rows of queries run in a kernel of their own, with the bits of the forward kernel."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 import regard
+from element_types import each_in_one_type
 from option_cases import MIXES
 
 # (heads, kv_heads, queries a call): 1, 2, 3, 4, 5, 6 and 8 rows for each head of keys.
@@ -37,16 +40,16 @@ def same_bits(query, key, value, mask=None, *, step, query_offset, **options):
             np.testing.assert_array_equal(rows, all_rows[:, :, first : first + step])
 
 
-@pytest.mark.parametrize("kv_len", LENGTHS)
-@pytest.mark.parametrize(("heads", "kv_heads", "step"), ROWS)
-def test_the_bits_of_the_forward_kernel(heads, kv_heads, step, kv_len, dtype, target):
+@each_in_one_type(list(itertools.product(ROWS, LENGTHS)), "dtype")
+def test_the_bits_of_the_forward_kernel(case, dtype, target):
+    (heads, kv_heads, step), kv_len = case
     arrays = arrays_of(dtype, heads, kv_heads, 17, kv_len)
     same_bits(*arrays, step=step, query_offset=kv_len - 17, is_causal=True)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+OPTIONS = {
+    "-".join(options): options
+    for options in [
         {"window": (40, 3)},
         {"alibi_slopes": [0.5, 0.1, 0.0, -0.2]},
         {"sinks": [0.5, -np.inf, 3.0, -40.0]},
@@ -54,12 +57,15 @@ def test_the_bits_of_the_forward_kernel(heads, kv_heads, step, kv_len, dtype, ta
         {"key_lengths": np.array([0, 1600])},
         {"scale": -2.0},
         {"window": (100, 0), "sinks": [1, 2, 3, 4], "softcap": 1.0, "alibi_slopes": [1, 2, 3, 4]},
-    ],
-    ids=lambda options: "-".join(options),
-)
-@pytest.mark.parametrize("masked", ["no mask", "bool", "float", "row"])
-@pytest.mark.parametrize("spread", [1.0, 30.0])
-def test_the_bits_under_options(options, masked, spread, dtype, target):
+    ]
+}
+MASKS = ["no mask", "bool", "float", "row"]
+SPREADS = [1.0, 30.0]
+
+
+@each_in_one_type(list(itertools.product(OPTIONS, MASKS, SPREADS)), "dtype")
+def test_the_bits_under_options(case, dtype, target):
+    options, masked, spread = case
     arrays = arrays_of(dtype, 4, 2, 9, 1700, spread=spread)
     random = np.random.default_rng(1)
     seen = random.random((9, 1700)) < 0.6
@@ -69,7 +75,7 @@ def test_the_bits_under_options(options, masked, spread, dtype, target):
         "float": np.where(seen, random.standard_normal((4, 9, 1700)), -np.inf).astype(dtype),
         "row": seen[0],
     }[masked]
-    same_bits(*arrays, mask, step=2, query_offset=1650, is_causal=True, **options)
+    same_bits(*arrays, mask, step=2, query_offset=1650, is_causal=True, **OPTIONS[options])
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
@@ -84,7 +90,7 @@ def test_nothing_hidden_reaches_a_row(poison, dtype, target):
     np.testing.assert_array_equal(output, wanted)
 
 
-@pytest.mark.parametrize("case", MIXES, ids=lambda case: case.name)
+@each_in_one_type(MIXES, "storage")
 def test_rows_of_everything_at_once(case, storage, target):
     """Every mixture of options, some rows of it beside all of them."""
     problem = case.build(storage)
@@ -108,17 +114,21 @@ def test_rows_of_everything_at_once(case, storage, target):
         np.testing.assert_array_equal(part[1], whole[1][..., rows])
 
 
-@pytest.mark.parametrize("kv_len", [1600, 3072, 20000])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 3), (6, 2), (5, 5)])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"sinks": True}, {"window": (1700, 0)}, {"key_lengths": [0, 1537]}],
-    ids=lambda options: "-".join(options) or "plain",
-)
-def test_threads_share_the_keys_of_a_head(options, heads, kv_heads, kv_len, dtype, target):
+LONG_LENGTHS = [1600, 3072, 20000]
+HEADS = [(1, 1), (3, 3), (6, 2), (5, 5)]
+LONG_OPTIONS = {
+    "plain": lambda heads: {},
+    "sinks": lambda heads: {"sinks": np.linspace(-2, 3, heads)},
+    "window": lambda heads: {"window": (1700, 0)},
+    "key_lengths": lambda heads: {"key_lengths": [0, 1537]},
+}
+
+
+@each_in_one_type(list(itertools.product(LONG_LENGTHS, HEADS, LONG_OPTIONS)), "dtype")
+def test_threads_share_the_keys_of_a_head(case, dtype, target):
     """They gather chunks in any order; the bits are those of one thread."""
-    if options.get("sinks"):
-        options = {"sinks": np.linspace(-2, 3, heads)}
+    kv_len, (heads, kv_heads), name = case
+    options = LONG_OPTIONS[name](heads)
     arrays = arrays_of(dtype, heads, kv_heads, 1, kv_len)
     options = {"is_causal": True, "query_offset": kv_len - 5, "return_lse": True, **options}
     attend = regard.scaled_dot_product_attention

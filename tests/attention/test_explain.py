@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import regard
+from element_types import each_in_one_type
 from messages import says
 from option_cases import MIXES
 from reference import lay_out
@@ -22,8 +23,8 @@ def plain(dtype=np.float32, *, q_len=300, kv_len=700):
 
 
 def strip_starts(explanation, rows, mask):
-    """Where strips begin: one behind another, or, where a mask has rows of its own, anew at every
-    128 rows and then as wide as each other, to a third of a strip (a vector)."""
+    """Where strips begin: one after the other or, where a mask has rows of its own, anew at every
+    128 rows and then of equal width, to a third of a strip (a vector)."""
     if explanation.kernel == "decode":
         return np.array([0])  # one pass for all
     if mask is None or np.ndim(mask) < 2 or mask.shape[-2] == 1:
@@ -149,7 +150,7 @@ def test_who_shares_what(heads, kv_len, options, shape, target):
     assert (found.threads, found.tasks, found.chunk_keys) == shape
 
 
-@pytest.mark.parametrize("case", MIXES[::2], ids=lambda case: case.name)
+@each_in_one_type(MIXES[::2], "storage")
 def test_explanations_of_everything(case, storage, target):
     """All that is seen is counted; together, options may leave tiles that each of them needs."""
     problem = case.build(storage)
@@ -269,6 +270,6 @@ def test_it_is_a_frozen_record(target):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_explain_refuses_what_the_call_refuses(options, error, words, target):
+def test_explain_refuses_what_the_call_refuses(options, error, words):
     with pytest.raises(error, match=says(*words)):
         regard.explain(*plain(), **options)

@@ -8,6 +8,7 @@ import pytest
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_forked_children_compute(threads, target, output_of):
     """After the parent has; from a second thread; while another thread computes; a grandchild."""
@@ -84,12 +85,14 @@ def attend(q_len, threads):
 
 x = np.random.default_rng(0).standard_normal((1, 8192, 64)).astype("f4")
 row = attend(1, 1).tobytes()
-q_len, seconds = 256, 0
-while seconds < 0.25:  # long enough for the timer to come in the midst of it
-    q_len *= 2
+def seconds(q_len):
     start = time.perf_counter()
     attend(q_len, THREADS)
-    seconds = time.perf_counter() - start
+    return time.perf_counter() - start
+
+q_len = 256
+while (least := min(seconds(q_len) for _ in range(3))) < 0.2:  # other processes only add to it
+    q_len *= 2
 
 read, write = os.pipe()
 children = []
@@ -99,7 +102,7 @@ def fork(*_):
         children.append(child)
     NESTED
 signal.signal(signal.SIGALRM, fork)
-signal.setitimer(signal.ITIMER_REAL, seconds / 5)
+signal.setitimer(signal.ITIMER_REAL, least / 5)
 try:
     outcome = "right" if attend(q_len, THREADS)[0, 0].tobytes() == row else "wrong"
 except RuntimeError as error:

@@ -242,6 +242,7 @@ def test_weights_that_fit_nowhere_leave_out_alone(target):
     assert (out == 7).all()
 
 
+@pytest.mark.slow
 @needs_linux
 def test_out_of_memory_at_any_point(target, output_of):
     """Less and less room: each call is right, or a MemoryError that wrote nothing."""

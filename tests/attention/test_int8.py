@@ -1,6 +1,7 @@
 """precision="int8": the integers of a NumPy model, on every target, by either way; and how far from
 float64 attention they lead."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import regard
 import regard._core
+from element_types import each_in_one_type
 from int8_model import allowed_by_steps, expected_of_integers, group_of, mean_of, rotated, rounded
 from messages import says
 from option_cases import OPTIONS
@@ -24,12 +26,6 @@ def way(request):
     regard._core.testing.forbid_int8_instruction(request.param == "float32")
     yield request.param
     regard._core.testing.forbid_int8_instruction(False)
-
-
-@pytest.fixture(params=["float32", "float16", "bfloat16"])
-def stored(request):
-    name = request.param
-    return np.dtype(getattr(pytest.importorskip("ml_dtypes"), name) if name[0] == "b" else name)
 
 
 def named(cases):
@@ -93,10 +89,16 @@ def test_the_same_bits_with_the_instruction_and_without(case, target):
         regard._core.testing.forbid_int8_instruction(False)
 
 
-@named(OPTIONS[::3])
-def test_every_option_on_the_integers_scores(case, stored, target):
-    problem = case.build(stored)
-    want = expected_of_integers(*problem.arrays, **problem.options)
+@functools.lru_cache(maxsize=16)
+def solved_with_integers(case, dtype):
+    """A problem and what the model says of it, worked out once for all targets."""
+    problem = case.build(dtype)
+    return problem, expected_of_integers(*problem.arrays, **problem.options)
+
+
+@each_in_one_type(OPTIONS[::3], "single_or_half")
+def test_every_option_on_the_integers_scores(case, single_or_half, target):
+    problem, want = solved_with_integers(case, single_or_half)
     output, weights, lse = sdpa(*problem.arrays, **problem.options, **EVERYTHING, **INT8)
     assert_matches(want, output=output, weights=weights, lse=lse)
     assert_same_bits(sdpa(*problem.arrays, **problem.options, **INT8), output)
@@ -105,11 +107,16 @@ def test_every_option_on_the_integers_scores(case, stored, target):
 # How far from exact
 
 
-@named([case for case in OPTIONS[1::4] if case.float_mask is None])
-def test_errors_are_those_of_the_steps(case, target):
+@functools.lru_cache(maxsize=16)
+def solved_by_steps(case):
     problem = case.build(np.dtype(np.float32))
     exact = attention(*problem.arrays, **problem.options)
-    allowed, moved = allowed_by_steps(*problem.arrays, **problem.options)
+    return problem, exact, allowed_by_steps(*problem.arrays, **problem.options)
+
+
+@named([case for case in OPTIONS[1::4] if case.float_mask is None])
+def test_errors_are_those_of_the_steps(case, target):
+    problem, exact, (allowed, moved) = solved_by_steps(case)
     output, lse = sdpa(*problem.arrays, **problem.options, return_lse=True, **INT8)
     assert (np.abs(output - exact.output) <= allowed.reshape(output.shape) + 1e-5).all()
     with np.errstate(invalid="ignore"):

@@ -1,12 +1,14 @@
 """Where an array lies in memory changes no bit of the result, and nothing outside it is touched."""
 
 import hashlib
+import itertools
 
 import numpy as np
 import pytest
 
 import regard
 from cases import LAYOUTS
+from element_types import each_in_one_type
 from reference import assert_same_bits
 
 ROLES = ["query", "key", "value", "bool_mask", "float_mask"]
@@ -45,9 +47,9 @@ def attend(arrays, mask="bool_mask", **options):
     )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("role", ROLES)
-def test_one_argument_elsewhere(role, layout, storage, target):
+@each_in_one_type(list(itertools.product(ROLES, LAYOUTS)), "storage")
+def test_one_argument_elsewhere(case, storage, target):
+    role, layout = case
     for head_dim in (19, 64):
         arrays = problem(storage, head_dim)
         mask = role if role.endswith("mask") else "bool_mask"
@@ -58,16 +60,16 @@ def test_one_argument_elsewhere(role, layout, storage, target):
         assert_same_bits(attend(moved, mask, return_weights=True)[0], wanted[0])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_all_arguments_elsewhere(layout, storage, target):
+@each_in_one_type(LAYOUTS, "storage")
+def test_all_arguments_elsewhere(case, storage, target):
     arrays = problem(storage)
-    moved = {role: LAYOUTS[layout](array) for role, array in arrays.items()}
+    moved = {role: LAYOUTS[case](array) for role, array in arrays.items()}
     assert_same_bits(attend(moved, threads=3), attend(arrays, threads=1))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mask", ["bool_mask", "float_mask"])
-def test_everything_elsewhere_under_every_option(mask, layout, storage, target):
+@each_in_one_type(list(itertools.product(["bool_mask", "float_mask"], LAYOUTS)), "storage")
+def test_everything_elsewhere_under_every_option(case, storage, target):
+    mask, layout = case
     arrays = problem(storage)
     moved = {role: LAYOUTS[layout](array) for role, array in arrays.items()}
     wanted = attend(arrays, mask, **OPTIONS, return_weights=True)
@@ -75,17 +77,20 @@ def test_everything_elsewhere_under_every_option(mask, layout, storage, target):
     assert_same_bits(attend(moved, mask, **OPTIONS), (wanted[0], wanted[2]))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_two_dimensions(layout, storage, target):
+@each_in_one_type(LAYOUTS, "storage")
+def test_two_dimensions(case, storage, target):
     arrays = [x[0, 0] for x in list(problem(storage).values())[:4]]
-    moved = [LAYOUTS[layout](x) for x in arrays]
+    moved = [LAYOUTS[case](x) for x in arrays]
     sdpa = regard.scaled_dot_product_attention
     assert_same_bits(sdpa(*moved, return_weights=True), sdpa(*arrays, return_weights=True))
 
 
-@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (3,), (0, 1, 2, 3)], ids=str)
-@pytest.mark.parametrize("role", ROLES)
-def test_zero_strides(role, axes, storage, target):
+AXES = [(0,), (1,), (2,), (3,), (0, 1, 2, 3)]
+
+
+@each_in_one_type(list(itertools.product(ROLES, AXES)), "storage")
+def test_zero_strides(case, storage, target):
+    role, axes = case
     arrays = problem(storage)
     mask = role if role.endswith("mask") else "bool_mask"
     thin = arrays[role][tuple(slice(0, 1) if i in axes else slice(None) for i in range(4))]

@@ -8,6 +8,7 @@ import pytest
 import reference
 import regard
 from cases import AXES, LAYOUTS, solved
+from element_types import each_in_one_type, type_named
 from reference import assert_same_bits
 
 merge = regard.merge_attention_states
@@ -16,12 +17,6 @@ INF, NAN = np.inf, np.nan
 
 def normal(shape, dtype="float64", seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-
-
-def storage(name):
-    if name == "bfloat16":
-        return np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
-    return np.dtype(name)
 
 
 def split(problem, cuts):
@@ -57,7 +52,7 @@ def within(whole, parts):
     return whole._replace(limit=whole.limit._replace(output=output, lse=lse))
 
 
-@pytest.mark.parametrize("case", AXES, ids=lambda case: case.name)
+@each_in_one_type(AXES, "dtype")
 def test_parts_make_the_whole(case, dtype):
     problem, whole = solved(case, dtype)
     kv_len = problem.key.shape[-2]
@@ -87,7 +82,7 @@ def exactly(outputs, lses):
 def test_merge_is_the_formula(dtype, parts, spread, target):
     """Shares are off by eps of the difference of two sums in float64, or rounded to float32; each
     of `parts` products and sums is rounded; then the output is, to its type."""
-    dtype = storage(dtype)
+    dtype = type_named(dtype)
     wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
     outputs = normal((parts, 2, 40, 6)).astype(dtype)
     lses = (spread * normal((parts, 2, 40), seed=1)).astype(wide)
@@ -147,7 +142,7 @@ def test_rows_of_special_numbers(name, dtype, target):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_one_part_comes_back_as_it_is(dtype, target):
-    output, lse = normal((2, 5, 3)).astype(storage(dtype)), normal((2, 5), "float32")
+    output, lse = normal((2, 5, 3)).astype(type_named(dtype)), normal((2, 5), "float32")
     output[0, 1], lse[0, 1] = 0, -INF
     output[1, 2] = [NAN, INF, -0.0]
     before = output.copy(), lse.copy()
@@ -292,11 +287,11 @@ def test_parts_broadcast(states, sums, dtype, target):
     ],
 )
 def test_types(outputs, lses, output, lse):
-    states = [normal((5, 2), seed=i).astype(storage(name)) for i, name in enumerate(outputs)]
-    sums = [normal((5,), seed=i).astype(storage(name)) for i, name in enumerate(lses)]
+    states = [normal((5, 2), seed=i).astype(type_named(name)) for i, name in enumerate(outputs)]
+    sums = [normal((5,), seed=i).astype(type_named(name)) for i, name in enumerate(lses)]
     actual = merge(states, sums)
-    assert actual[0].dtype == storage(output)
-    assert actual[1].dtype == storage(lse)
+    assert actual[0].dtype == type_named(output)
+    assert actual[1].dtype == type_named(lse)
 
 
 def test_lists():

@@ -1,10 +1,11 @@
-"""What each option refuses: the class, a message that names it, what came and what is needed; `out`
-as it was, and no word on stdout or stderr."""
+"""What each option refuses: the class of the error, and a message that names the option, what came
+and what is needed. `out` is unchanged, and nothing is printed."""
 
 import numpy as np
 import pytest
 
 import regard
+from element_types import each_in_one_type
 from messages import says
 from option_cases import MIXES
 from reference import assert_same_bits
@@ -164,7 +165,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("error", "name", "value", "words"), REFUSED)
-def test_refused(error, name, value, words, target):
+def test_refused(error, name, value, words):
     with pytest.raises(error, match=says(*words)):
         call(**{name: value})
     out = np.full((2, 14, 5, 32), 7, np.float32)
@@ -175,8 +176,8 @@ def test_refused(error, name, value, words, target):
 
 
 @pytest.mark.parametrize(("error", "name", "value", "words"), REFUSED)
-def test_refused_without_anything_to_compute(error, name, value, words, target):
-    """Empty results, and inputs that go another way through Python, are no way around a check."""
+def test_refused_without_anything_to_compute(error, name, value, words):
+    """Neither an empty result nor an input that Python converts first avoids a check."""
     empty = normal(2, 14, 0, 64)
     with pytest.raises(error, match=says(name)):
         call(**{name: value}, query=empty)
@@ -190,7 +191,7 @@ def test_refused_without_anything_to_compute(error, name, value, words, target):
         call(**{name: value}, **halves)
 
 
-def test_an_empty_list_is_one_of_no_batch_entries(target):
+def test_an_empty_list_is_one_of_no_batch_entries():
     inputs = [normal(0, 14, 5, 64), normal(0, 7, 11, 64), normal(0, 7, 11, 32)]
     output = sdpa(*inputs, key_lengths=[], query_offset=())
     assert output.shape == (0, 14, 5, 32)
@@ -209,8 +210,8 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", MIXES, ids=lambda case: case.name)
-def test_one_wrong_option_among_right_ones(case, storage, target):
+@each_in_one_type(MIXES, "storage")
+def test_one_wrong_option_among_right_ones(case, storage):
     """Whatever else is asked for, the message is about the one that is wrong."""
     problem = case.build(storage)
     wanted = sdpa(*problem.arrays, **problem.options)
@@ -224,7 +225,7 @@ def test_one_wrong_option_among_right_ones(case, storage, target):
 
 
 @pytest.mark.parametrize("role", ["query", "key", "value", "mask"])
-def test_other_small_types_are_refused(role, target):
+def test_other_small_types_are_refused(role):
     """float16 and bfloat16 are read; what else ml_dtypes has is not."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     shapes = {"query": (2, 14, 5, 64), "key": (2, 7, 11, 64), "value": (2, 7, 11, 32)}
@@ -235,8 +236,8 @@ def test_other_small_types_are_refused(role, target):
             call(**{role: array})
 
 
-def test_two_bytes_are_not_bfloat16(target):
-    """Void of the same size is no number."""
+def test_two_bytes_are_not_bfloat16():
+    """A void of the same size is not a number."""
     query = np.zeros((2, 14, 5, 64), "V2")
     with pytest.raises(TypeError, match=says("query")):
         call(query=query)
@@ -244,7 +245,7 @@ def test_two_bytes_are_not_bfloat16(target):
 
 @pytest.mark.parametrize("wrong", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("right", ["float16", "bfloat16", "float32", "float64"])
-def test_out_has_the_type_of_the_result(right, wrong, target):
+def test_out_has_the_type_of_the_result(right, wrong):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     right, wrong = (np.dtype(getattr(ml_dtypes, n, n)) for n in (right, wrong))
     inputs = [normal(*s).astype(right) for s in ((14, 5, 64), (7, 11, 64), (7, 11, 32))]
@@ -259,7 +260,7 @@ def test_out_has_the_type_of_the_result(right, wrong, target):
 
 
 @pytest.mark.parametrize("name", ["alibi_slopes", "sinks"])
-def test_out_over_slopes_or_sinks(name, dtype, target):
+def test_out_over_slopes_or_sinks(name, dtype):
     """Refused, or right: never silent."""
     inputs = [normal(*s).astype(dtype) for s in ((14, 5, 64), (7, 11, 64), (7, 11, 32))]
     memory = np.full((14, 5, 32), 0.25, dtype)
@@ -291,14 +292,14 @@ class Tensor:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_no_real_number(option, value, target):
+def test_what_is_no_real_number(option, value):
     x = np.ones((5, 8), np.float32)
     with pytest.raises(TypeError, match=f"^{option} must be a real number, got .*"):
         sdpa(x, x, x, **{option: value})
 
 
 @pytest.mark.parametrize("name", ["complex32", "bcomplex32"])
-def test_complex_numbers_of_small_types_are_refused(name, target):
+def test_complex_numbers_of_small_types_are_refused(name):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     if not hasattr(ml_dtypes, name):
         pytest.skip("this ml_dtypes has no complex types")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import regard
+from element_types import each_in_one_type
 from option_cases import LENGTHS, OPTIONS
 from reference import (
     arithmetic,
@@ -41,7 +42,10 @@ def plain(dtype, *, q_len=19, kv_len=130):
 # Which keys a query sees
 
 
-@named([c for c in OPTIONS if any(getattr(c, name) not in (None, False) for name in POSITIONS)])
+@each_in_one_type(
+    [c for c in OPTIONS if any(getattr(c, name) not in (None, False) for name in POSITIONS)],
+    "dtype",
+)
 def test_visibility_is_one_thing(case, dtype, target):
     """What positions hide and what one mask hides leave the same bits."""
     problem = case.build(dtype)

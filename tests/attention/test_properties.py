@@ -9,6 +9,7 @@ import pytest
 
 import regard
 from cases import solved
+from element_types import each_in_one_type
 from option_cases import MIXES
 from reference import arithmetic, assert_matches, error, expected, half_ulp, largest, lay_out
 
@@ -20,17 +21,13 @@ def attend(problem, **options):
     return sdpa(*problem.arrays, **problem.options | options)
 
 
-def named(cases):
-    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
-
-
 def plain(dtype, *, q_len=19, kv_len=130):
     random = np.random.default_rng(0)
     shapes = (2, 4, q_len, 16), (2, 2, kv_len, 16), (2, 2, kv_len, 12)
     return tuple(random.standard_normal(shape).astype(dtype) for shape in shapes)
 
 
-@named(MIXES)
+@each_in_one_type(MIXES, "storage")
 def test_weights_and_the_sink_share_one(case, storage, target):
     """Whatever the scores: their sum is off by the additions (kv_len / 2 eps), the division and the
     rounding of each weight; a sink's share is as good as its lse."""
@@ -108,13 +105,13 @@ def halves(problem, split):
     return first, second
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def limits_of_halves(case, dtype, split):
     parts = halves(case.build(dtype), split)
     return [expected(*part.arrays, **part.options).limit for part in parts]
 
 
-@named(MIXES)
+@each_in_one_type(MIXES, "dtype")
 def test_two_halves_are_the_whole(case, dtype, target):
     """Merged, each half counts as its lse says, so that its error in the lse is one of its weight;
     exp, sums and a division are worth 4 eps (1 + |lse|)."""

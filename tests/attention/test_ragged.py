@@ -8,6 +8,7 @@ import pytest
 
 import regard
 from cases import LAYOUTS
+from element_types import each_in_one_type
 from messages import says
 from reference import arithmetic, assert_matches, assert_same_bits, expected
 
@@ -123,10 +124,9 @@ def build(lengths, options, dtype, *, heads=4, kv_heads=2):
     return Packed(*arrays, starts(q_lengths), starts(k_lengths), options)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("lengths", LENGTHS)
-def test_each_sequence_as_if_alone(lengths, options, storage, target):
-    packed = build(lengths, options, storage)
+@each_in_one_type(list(itertools.product(LENGTHS, OPTIONS)), "storage")
+def test_each_sequence_as_if_alone(case, storage, target):
+    packed = build(*case, storage)
     output, weights, lse = packed.attend(**EVERYTHING)
     longest = max(np.diff(packed.key_starts), default=0)
     assert output.shape == (len(packed.query), 4, 11)
@@ -144,17 +144,22 @@ def test_each_sequence_as_if_alone(lengths, options, storage, target):
         assert_same_bits(again, (output, lse))
 
 
-@pytest.mark.parametrize("heads", [(1, 1), (2, 2), (6, 2), (5, 1)], ids=str)
-def test_ragged_oracle(heads, storage, target):
-    for lengths, options in itertools.product(("uneven", "empty"), ("causal", "softcap", "float")):
-        packed = build(lengths, options, storage, heads=heads[0], kv_heads=heads[1])
-        output, weights, lse = packed.attend(**EVERYTHING)
-        for rows, length, arrays, own in packed.sequences():
-            want = expected(*arrays, **own)
-            own_weights = weights[rows, :, :length].swapaxes(0, 1)
-            assert_matches(
-                want, output=output[rows].swapaxes(0, 1), weights=own_weights, lse=lse[rows].T
-            )
+HEADS = [(1, 1), (2, 2), (6, 2), (5, 1)]
+
+
+@each_in_one_type(
+    list(itertools.product(HEADS, ("uneven", "empty"), ("causal", "softcap", "float"))), "storage"
+)
+def test_ragged_oracle(case, storage, target):
+    (heads, kv_heads), lengths, options = case
+    packed = build(lengths, options, storage, heads=heads, kv_heads=kv_heads)
+    output, weights, lse = packed.attend(**EVERYTHING)
+    for rows, length, arrays, own in packed.sequences():
+        want = expected(*arrays, **own)
+        own_weights = weights[rows, :, :length].swapaxes(0, 1)
+        assert_matches(
+            want, output=output[rows].swapaxes(0, 1), weights=own_weights, lse=lse[rows].T
+        )
 
 
 @pytest.mark.parametrize("options", ["plain", "causal", "float", "everything"])

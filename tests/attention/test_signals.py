@@ -5,6 +5,8 @@ import signal
 
 import pytest
 
+import regard
+
 LONG_CALL = """
 import json, os, signal, sys, threading, time
 import numpy as np, regard
@@ -34,15 +36,15 @@ def long_sums(n):
     long = np.broadcast_to(x[0, :16, :1], (16, 1024 * n))
     regard.matmul(long, long.T, threads=THREADS)
 
-call, n = OPERATION, 1
-while True:
+def seconds(n):
     start = time.perf_counter()
     call(n)
-    seconds = time.perf_counter() - start
-    if seconds > 0.05:
-        break
+    return time.perf_counter() - start
+
+call, n = OPERATION, 1
+while (least := min(seconds(n) for _ in range(3))) < 0.05:  # other processes only add to it
     n *= 2
-n = int(n * 10 / seconds)
+n = int(n * 10 / least)
 """
 
 INTERRUPTED = (
@@ -50,7 +52,7 @@ INTERRUPTED = (
     + """
 sent = []
 def interrupt():
-    time.sleep(0.3)
+    time.sleep(0.1)
     sent.append(time.perf_counter())
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=interrupt).start()
@@ -66,7 +68,7 @@ weights = np.exp(small @ small.swapaxes(1, 2) / 8)
 wanted = weights / weights.sum(-1, keepdims=True) @ small
 print(json.dumps({
     "outcome": outcome,
-    "delay": end - sent[0],
+    "delay": end - sent[0] if sent else None,
     "works": bool(np.abs(output - wanted).max() < 1e-3),
     "beyond": call(1) is None,
 }))
@@ -74,17 +76,21 @@ print(json.dumps({
 )
 
 
-@pytest.mark.parametrize(
-    ("operation", "threads"),
-    [
+# Every target asks in the same places of its one source: each operation on the best of them.
+INTERRUPTED_CALLS = [("attention", 2, target) for target in regard.cpu_targets()]
+INTERRUPTED_CALLS += [
+    pytest.param(operation, threads, regard.cpu_targets()[0], marks=pytest.mark.slow)
+    for operation, threads in [
         ("attention", 1),
-        ("attention", 2),
         ("one_row", 2),
         ("uneven", 2),
         ("matmul", 2),
         ("long_sums", 2),
-    ],
-)
+    ]
+]
+
+
+@pytest.mark.parametrize(("operation", "threads", "target"), INTERRUPTED_CALLS)
 def test_interrupt_of_a_long_call(operation, threads, target, output_of):
     """A call sized to take about 10 s gives way within 0.3 s, and the next one is right."""
     script = INTERRUPTED.replace("OPERATION", operation).replace("THREADS", str(threads))
@@ -95,6 +101,7 @@ def test_interrupt_of_a_long_call(operation, threads, target, output_of):
     assert told["beyond"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
 def test_signal_handlers_run_meanwhile(target, output_of):
     """One that returns, and computes itself, lets the call go on; one that raises ends it."""

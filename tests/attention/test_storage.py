@@ -1,10 +1,13 @@
 """float16 and bfloat16: stored in 16 bits, computed in float32, rounded once."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 import cases
 import regard
+from element_types import each_in_one_type
 from option_cases import MIXES
 from reference import arithmetic, assert_matches, assert_same_bits, expected, result_type
 
@@ -31,7 +34,7 @@ def widened(problem):
     return [x.astype(np.float32) for x in problem.arrays], options
 
 
-@pytest.mark.parametrize("case", [*cases.SIZES[1::2], *MIXES], ids=lambda case: case.name)
+@each_in_one_type([*cases.SIZES[1::2], *MIXES], "half")
 def test_halves_are_float32_rounded_once(case, half, target):
     """Reading them is exact and the arithmetic is that of float32: the same call on the same
     numbers in float32, rounded to nearest, is the answer to the bit."""
@@ -85,15 +88,15 @@ def test_numbers_beyond_the_type_stay_within(half, target):
     assert np.isclose(lse, 200 * 200 * 64 + np.log(7), limit, 0).all()
 
 
-@pytest.mark.parametrize("mask_type", [None, *TYPES])
-@pytest.mark.parametrize("value_type", TYPES)
-@pytest.mark.parametrize("key_type", TYPES)
-@pytest.mark.parametrize("query_type", TYPES)
-def test_mixed_types(query_type, key_type, value_type, mask_type, target):
+# Of query, key, value, and in turn of a mask.
+MIXED = list(zip(itertools.product(TYPES, repeat=3), itertools.cycle([None, *TYPES])))
+
+
+@pytest.mark.parametrize(("types", "mask_type"), MIXED, ids=str)
+def test_mixed_types(types, mask_type, target):
     """The result has NumPy's type of query, key and value; the mask does not take part."""
     pytest.importorskip("ml_dtypes")
     shapes = (2, 9, 16), (1, 101, 16), (1, 101, 5)
-    types = query_type, key_type, value_type
     arrays = [a.astype(t) for a, t in zip(normal(np.float64, *shapes), types, strict=True)]
     mask = None
     if mask_type:

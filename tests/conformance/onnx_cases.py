@@ -1,4 +1,4 @@
-"""ONNX's node tests: the models and data that onnx makes for whoever implements its operators."""
+"""ONNX's node tests: the models and data that onnx makes for those who implement its operators."""
 
 import functools
 import importlib
@@ -37,8 +37,8 @@ def node_cases(operator):
 
 @functools.cache
 def _collected():
-    """onnx makes cases while it imports their modules, for one operator at a time and never again:
-    the modules of both operators come before it is told of one."""
+    """onnx makes cases when it imports their modules, once, for the operator that it was asked for
+    first: the modules of both operators are imported before the first question."""
     with warnings.catch_warnings(action="ignore"):  # of how other operators' cases are made
         for module in ("attention", "rotaryembedding"):
             importlib.import_module(f"onnx.backend.test.case.node.{module}")

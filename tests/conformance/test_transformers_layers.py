@@ -80,7 +80,7 @@ def llamas(scaling=None):
 def bert_layer():
     config = bert.BertConfig(hidden_size=D, num_attention_heads=HEADS, **EAGER)
     module = randomised(bert.BertAttention(config))
-    # What comes behind output.dense (the residual, the norm) belongs to the layer around.
+    # What follows output.dense (the residual, the norm) belongs to the layer around.
     return module, lambda: module.output.dense(module.self(torch.from_numpy(X))[0])
 
 

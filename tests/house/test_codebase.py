@@ -21,6 +21,17 @@ ROOMS = {
     "dispatch": {"dispatch", "kernels"},
     "bindings": {"bindings", "dispatch"},
 }
+# Likewise in Python, where every package may know the modules beside it (regard/_*.py), and these
+# know no package. "regard" is what users import, with everything in it.
+PACKAGES = {
+    "masks": set(),
+    "positional": set(),
+    "checkpoints": set(),
+    "_cache": {"masks"},
+    "layers": {"positional"},
+    "bench": {"regard"},
+    "cli": {"bench", "regard"},
+}
 KERNEL_HEADERS = {"cstddef", "cstdint", "utility", "immintrin.h", "arm_neon.h"}
 
 
@@ -117,11 +128,35 @@ def imported_by(name, path, modules):
                 yield from found[:1]
 
 
-def test_modules_import_in_one_direction():
+def import_graph():
     modules = dict(python_modules())
-    graph = {name: {*imported_by(name, path, modules)} for name, path in modules.items()}
+    return {name: {*imported_by(name, path, modules)} for name, path in modules.items()}
+
+
+def test_modules_import_in_one_direction():
+    graph = import_graph()
     assert "regard._arguments" in graph["regard.masks._positions"]
     list(TopologicalSorter(graph).static_order())  # raises CycleError with the names of a circle
+
+
+def package_of(name):
+    """The package that a module is in: "regard" for the whole, None for a module beside them."""
+    first, *rest = name.split(".")
+    if rest and not (PYTHON / first / rest[0]).is_dir():
+        return None
+    return rest[0] if rest else first
+
+
+def test_packages_import_only_what_they_may_know():
+    graph = import_graph()
+    assert {package_of(name) for name in graph} <= {None, "regard", *PACKAGES}
+    for name, imported in graph.items():
+        if name in ("regard", "regard.__main__"):
+            continue
+        package = package_of(name)
+        known = {None, package, *PACKAGES.get(package, ())}
+        for each in imported:
+            assert package_of(each) in known, f"{name} imports {each}"
 
 
 def test_the_version_is_that_of_the_project():

@@ -269,7 +269,7 @@ def test_subnormals_are_alive_after_import_and_use(target):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_kernels_keep_subnormals_in_every_worker(threads, dtype, target):
-    """Enough elements that each thread has some: whoever flushed would leave zeros."""
+    """Enough elements for each thread to have some: one that flushed them would leave zeros."""
     least = np.finfo(dtype).smallest_subnormal
     tiny = np.arange(1, 200_001, dtype=dtype).reshape(8, 5, 5000) * least
     assert tiny.max() < np.finfo(dtype).tiny

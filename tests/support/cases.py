@@ -111,7 +111,7 @@ class Case:
     sinks: float | tuple | None = None  # drawn around this number, or as they are
 
     def build(self, dtype):
-        """The same numbers in any precision; read-only, as nobody may write to an input."""
+        """The same numbers in any precision, read-only: a call may not write to its inputs."""
         random = np.random.default_rng(zlib.crc32(self.name.encode()))
         arrays = [random.standard_normal(s) for s in (self.query, self.key, self.value)]
         options = {"is_causal": self.is_causal, "query_offset": self.query_offset}
@@ -143,9 +143,10 @@ class Case:
         return Problem(*arrays, options)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def solved(case, dtype):
-    """A problem and what the oracle says of it, worked out once for all targets."""
+    """A problem and what the oracle says of it, worked out once for all targets, which come one
+    after the other (see `pytest_collection_modifyitems`)."""
     problem = case.build(dtype)
     return problem, reference.expected(*problem.arrays, **problem.options)
 
@@ -296,7 +297,7 @@ def _misaligned(array):
 
 
 def _record_field(array):
-    """Strides that are no multiple of the item size."""
+    """Strides that are not multiples of the item size."""
     records = np.zeros(array.shape, [("before", "u1"), ("x", array.dtype), ("after", "u2")])
     records["x"] = array
     return records["x"]

@@ -87,7 +87,7 @@ def lay_out(
         elif part is not None:
             bias += part.astype(precision)
             seen &= part != -np.inf
-    # How far key j lies behind query i: positive in the future.
+    # How far key j lies after query i: negative for keys of the past.
     ahead = np.arange(shape[-1]) - np.arange(shape[-2])[:, None] - per_batch(query_offset)
     left, right = (None if side is None else int(side) for side in window or (None, None))
     if is_causal:
