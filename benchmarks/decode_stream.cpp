@@ -73,12 +73,12 @@ double gigabytes_per_second(int rows, Element element, const Cache& cache) {
   problem.kv_heads = problem.q_len = 1;
   problem.kv_len = kKeys;
   problem.head_dim = problem.value_dim = kDim;
-  problem.query = {query.data(), Element::float32, kDim, kDim, 1, {}, 0};
-  problem.output = {output.data(), Element::float32, kDim, kDim, 1, {}, 0};
-  problem.key = {cache.keys, element, kKeys * kDim, kDim, 1, {}, 0};
-  problem.value = {cache.values, element, kKeys * kDim, kDim, 1, {}, 0};
+  problem.query = {query.data(), Element::float32, kDim, kDim, 1, nullptr, 0};
+  problem.output = {output.data(), Element::float32, kDim, kDim, 1, nullptr, 0};
+  problem.key = {cache.keys, element, kKeys * kDim, kDim, 1, nullptr, 0};
+  problem.value = {cache.values, element, kKeys * kDim, kDim, 1, nullptr, 0};
   if (element == Element::int8) {
-    problem.key_scales = {cache.scales, Element::float32, kKeys, 1, 1, {}, 0};
+    problem.key_scales = {cache.scales, Element::float32, kKeys, 1, 1, nullptr, 0};
     problem.value_scales = problem.key_scales;
   }
   const std::int64_t size = (Decode::workspace_bytes(problem, rows) + 63) / 64 * 64;

@@ -32,7 +32,7 @@ bool AttentionCall::take(py::handle query_object, py::handle key_object, py::han
   if (!take_view(query, "query", query_object, Accepts::storage) ||
       !take_view(key, "key", key_object, stored) || !take_view(value, "value", value_object, stored))
     return false;
-  if (!mask_object.is_none() && !take_view(mask, "mask", mask_object, Accepts::mask)) return false;
+  if (!take_mask(mask_object)) return false;
   type = key.element == Element::int8 ? result_type_of({&query})
                                       : result_type_of({&query, &key, &value});
   problem.scalar = scalar_of(type.element);
@@ -70,28 +70,42 @@ Operand AttentionCall::operand_of(const ArrayView& view) {
   return operand;
 }
 
-void AttentionCall::set_mask() {
-  if (!mask.array) return;
-  if (!broadcasts_to(mask.shape, weights_shape))
+// None, a bool array, a float array, or a pair of both.
+bool AttentionCall::take_mask(py::handle object) {
+  if (object.is_none()) return true;
+  if (PyTuple_CheckExact(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == 2)
+    return take_view(mask, "mask", PyTuple_GET_ITEM(object.ptr(), 0), Accepts::bool_mask) &&
+           take_view(bias, "mask", PyTuple_GET_ITEM(object.ptr(), 1), Accepts::floats);
+  ArrayView view;
+  if (!take_view(view, "mask", object, Accepts::mask)) return false;
+  (view.element == Element::boolean ? mask : bias) = view;
+  return true;
+}
+
+// As that of any array, but with rows that may be broadcast, and an error of its own.
+Operand AttentionCall::mask_operand_of(const ArrayView& view) {
+  if (!view.array) return {};
+  if (!broadcasts_to(view.shape, weights_shape))
     throw py::value_error(std::string("mask must broadcast to ") + layout.mask_meaning + " = " +
-                          to_text(weights_shape) + ", got shape " + to_text(mask.shape) +
-                          remedy_for(mask.shape, weights_shape));
+                          to_text(weights_shape) + ", got shape " + to_text(view.shape) +
+                          remedy_for(view.shape, weights_shape));
   const auto stride = [&](int from_end) -> py::ssize_t {
-    return mask.axes() >= from_end && mask.size(from_end) != 1 ? mask.stride(from_end) : 0;
+    return view.axes() >= from_end && view.size(from_end) != 1 ? view.stride(from_end) : 0;
   };
-  Operand& operand = mask.element == Element::boolean ? problem.mask : problem.bias;
-  operand.data = mask.data;
-  operand.element = mask.element;
+  Operand operand;
+  operand.data = view.data;
+  operand.element = view.element;
   operand.column_stride = stride(1);
   operand.row_stride = stride(layout.rows_axis);
   operand.head_stride = stride(layout.heads_axis);
-  operand.batch_strides =
-      batch_strides_of(mask, std::min(mask.axes(), 3), problem.batch, memory);
+  operand.batch_strides = batch_strides_of(view, std::min(view.axes(), 3), problem.batch, memory);
+  return operand;
 }
 
 void AttentionCall::set_query(const Shape& batch) {
   set_options(problem, options, batch, layout.entries, memory);
-  set_mask();
+  problem.mask = mask_operand_of(mask);
+  problem.bias = mask_operand_of(bias);
   problem.query = operand_of(query);
 }
 
@@ -104,8 +118,8 @@ int AttentionCall::threads() const { return options.threads ? *options.threads :
 
 py::object AttentionCall::run() {
   const Result output(options.out, type, output_shape);
-  for (const ArrayView* input : {&query, &key, &value}) output.forbid_overlap(*input, false);
-  if (mask.array) output.forbid_overlap(mask, false);
+  for (const ArrayView* input : {&query, &key, &value, &mask, &bias})
+    if (input->array) output.forbid_overlap(*input, false);
   problem.output = operand_of(output.view);
   ArrayView weights, lse;
   if (options.return_weights) {

@@ -46,7 +46,7 @@ struct AttentionCall {
 
   const Layout& layout;
   Options options;
-  ArrayView query, key, value, mask;
+  ArrayView query, key, value, mask, bias;
   AttentionProblem problem{};
   Integers memory;
   ResultType type{};
@@ -54,7 +54,8 @@ struct AttentionCall {
 
  private:
   Operand operand_of(const ArrayView& view);
-  void set_mask();
+  bool take_mask(py::handle object);
+  Operand mask_operand_of(const ArrayView& view);
   int threads() const;
 };
 

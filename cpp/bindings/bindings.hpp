@@ -51,4 +51,7 @@ py::tuple quantise_rows(py::handle rows, bool rotates);
 // finite number that became infinite, of which NumPy warns.
 bool convert_rows(py::handle source, py::handle target);
 
+// What tests and benchmarks may change of a running module, and nothing else does.
+void add_test_hooks(py::module_& module);
+
 }  // namespace regard

@@ -1,10 +1,10 @@
-// Releasing the GIL and taking it back, also while the interpreter is shutting down.
+// Releasing the GIL and taking it back, also while the interpreter is being finalized.
 //
-// Only the thread that finalizes the interpreter may run Python from then on. Before Python 3.14 any
-// other that asks for the GIL is ended by pthread_exit, whose unwinding runs the destructors of C++
-// frames without the GIL, and ends the process where one of them may not throw; asked after the
-// interpreter's state is freed, it reads freed memory. Such a thread has nobody to report to: it
-// sleeps here until the process is gone, which is what Python 3.14 does itself.
+// From then on only the thread that finalizes the interpreter may run Python. Before Python 3.14, any
+// other thread that asks for the GIL is ended by pthread_exit, whose unwinding runs the destructors of
+// C++ frames without the GIL and ends the process where one of them may not throw; a thread that asks
+// after the interpreter's state is freed reads freed memory. Nothing waits for such a thread's result,
+// so it sleeps here until the process has ended, which is what Python 3.14 itself makes it do.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -28,7 +28,7 @@ class GilReleased {
  private:
   void acquire() noexcept;
 
-  // Who holds the GIL once the interpreter is being finalized is the thread that finalizes it.
+  // A thread that holds the GIL while the interpreter is being finalized is the one that finalizes it.
   bool finalizes_;
   PyThreadState* state_;
 };

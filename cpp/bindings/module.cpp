@@ -1,7 +1,5 @@
-#include <stdexcept>
 #include <string>
 
-#include "../dispatch/attention/int8.hpp"
 #include "../dispatch/roofline.hpp"
 #include "../dispatch/targets.hpp"
 #include "../dispatch/threads/count.hpp"
@@ -63,19 +61,10 @@ double measure_read_bandwidth(py::handle bytes, py::handle threads) {
   return bandwidth;
 }
 
-// For the tests: how an exception travels from a worker to Python.
-void raise_in_parallel_region() {
-  run_without_gil([](const StopSignal& signal) {
-    parallel_for(2, 8, signal, [](std::int64_t task, Worker&) {
-      if (task == 5) throw std::runtime_error("raised in task 5");
-    });
-  });
-}
-
 }  // namespace
 }  // namespace regard
 
-// No mutable state but atomics: see tests/test_threads_and_signals.py.
+// No mutable state but atomics: see tests/attention/test_threads.py.
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   using namespace regard;
   module.attr("__version__") = REGARD_VERSION;
@@ -102,15 +91,13 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.def("target_rows", &target_rows);
   module.def("active_target", [] { return std::string(active_target().name); });
   module.def("active_target_reason", &active_target_reason);
-  module.def("set_target", [](const py::object& name) {
-    set_target(name.is_none() ? std::string() : name.cast<std::string>());
-  });
   module.def("num_threads", &default_thread_count);
   module.def("num_threads_reason", &default_thread_count_reason);
   module.def("set_num_threads", &set_num_threads);
   module.def("build_info", &build_info);
   module.def("fma_peak", &measure_fma_peak);
   module.def("read_bandwidth", &measure_read_bandwidth);
-  module.def("_forbid_int8_instruction", &forbid_int8_instruction);
-  module.def("_raise_in_parallel_region", &raise_in_parallel_region);
+
+  py::module_ testing = module.def_submodule("testing");
+  add_test_hooks(testing);
 }

@@ -25,6 +25,15 @@ EntryNumbers entry_numbers_of(const char* name, py::handle object) {
   return numbers;
 }
 
+// None for "end".
+std::optional<EntryNumbers> query_offset_of(py::handle object) {
+  if (!PyUnicode_Check(object.ptr())) return entry_numbers_of("query_offset", object);
+  if (object.cast<std::string>() != "end")
+    throw py::value_error("query_offset must be an integer, an array of integers or 'end', got " +
+                          std::string(py::repr(object)));
+  return std::nullopt;
+}
+
 std::int64_t reach_of(const char* side, py::handle object) {
   if (object.is_none()) return kUnbounded;
   const std::string name = std::string("window's ") + side;
@@ -97,10 +106,12 @@ struct Keyword {
 constexpr Keyword kKeywords[] = {
     {"is_causal", false, [](py::handle v, Options& o) { o.is_causal = flag_of("is_causal", v); }},
     {"query_offset", false,
-     [](py::handle v, Options& o) { o.query_offset = entry_numbers_of("query_offset", v); }},
+     [](py::handle v, Options& o) { o.query_offset = query_offset_of(v); }},
     {"window", true, parse_window},
     {"key_lengths", true,
      [](py::handle v, Options& o) { o.key_lengths = entry_numbers_of("key_lengths", v); }},
+    {"left_padding", true,
+     [](py::handle v, Options& o) { o.left_padding = entry_numbers_of("left_padding", v); }},
     {"scale", true, [](py::handle v, Options& o) { o.scale = finite_number_of("scale", v); }},
     {"softcap", true, [](py::handle v, Options& o) { o.softcap = softcap_of(v); }},
     {"alibi_slopes", true,
@@ -156,6 +167,25 @@ PerEntry per_entry(const char* name, const EntryNumbers& numbers, const Attentio
   return {data, batch_strides_of(view, 0, problem.batch, memory)};
 }
 
+// One number for every query head, or one for every head of every batch entry; a number alone where there is one
+// head.
+PerHead per_entry_and_head(const char* name, const py::array_t<double>& numbers,
+                           const AttentionProblem& problem, const Shape& batch, Integers& memory) {
+  const bool is_number = numbers.ndim() == 0 && problem.heads == 1;
+  if (is_number) return {numbers.data(), 0, nullptr};
+  const ArrayView view = view_as(name, numbers, Element::float64);
+  if (view.axes() == 0 || view.size(1) != problem.heads ||
+      !broadcasts_to(Shape(view.shape.begin(), view.shape.end() - 1), batch)) {
+    Shape full = batch;
+    full.push_back(problem.heads);
+    throw py::value_error(std::string(name) + " must have one number for every query head, shape (" +
+                          std::to_string(problem.heads) + ",)" +
+                          (batch.empty() ? "" : ", or for each batch entry, shape " + to_text(full)) +
+                          ", got shape " + to_text(view.shape));
+  }
+  return {numbers.data(), view.stride(1), batch_strides_of(view, 1, problem.batch, memory)};
+}
+
 // One number for every query head; a number alone where there is one head.
 const double* per_head(const char* name, const py::array_t<double>& numbers, std::int64_t heads) {
   const bool is_number = numbers.ndim() == 0 && heads == 1;
@@ -163,14 +193,6 @@ const double* per_head(const char* name, const py::array_t<double>& numbers, std
     throw py::value_error(std::string(name) + " must have one number for every query head, shape (" +
                           std::to_string(heads) + ",), got shape " + to_text(shape_of(numbers)));
   return numbers.data();
-}
-
-Operand operand_of_heads(const double* numbers) {
-  Operand operand;
-  operand.data = const_cast<double*>(numbers);
-  operand.element = Element::float64;
-  operand.head_stride = 1;
-  return operand;
 }
 
 void check_precision(const AttentionProblem& problem) {
@@ -205,13 +227,18 @@ void set_options(AttentionProblem& problem, const Options& options, const Shape&
   check_precision(problem);
   problem.window_left = options.window_left;
   problem.window_right = options.is_causal ? 0 : options.window_right;
-  problem.query_offset = per_entry("query_offset", options.query_offset, problem, batch, entries,
-                                   INT64_MIN, INT64_MAX, memory);
+  if (options.query_offset)
+    problem.query_offset = per_entry("query_offset", *options.query_offset, problem, batch, entries,
+                                     INT64_MIN, INT64_MAX, memory);
   if (options.key_lengths)
     problem.key_lengths = per_entry("key_lengths", *options.key_lengths, problem, batch, entries, 0,
                                     problem.kv_len, memory);
+  if (options.left_padding)
+    problem.left_padding = per_entry("left_padding", *options.left_padding, problem, batch, entries, 0,
+                                     problem.kv_len, memory);
   if (options.alibi_slopes)
-    problem.alibi_slopes = operand_of_heads(per_head("alibi_slopes", *options.alibi_slopes, problem.heads));
+    problem.alibi_slopes =
+        per_entry_and_head("alibi_slopes", *options.alibi_slopes, problem, batch, memory);
   if (options.sinks) problem.sinks = per_head("sinks", *options.sinks, problem.heads);
 }
 

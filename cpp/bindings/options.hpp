@@ -24,10 +24,11 @@ struct EntryNumbers {
 
 struct Options {
   bool is_causal = false;
-  EntryNumbers query_offset;
+  std::optional<EntryNumbers> query_offset = EntryNumbers{};  // none for "end"
   std::int64_t window_left = kUnbounded;
   std::int64_t window_right = kUnbounded;
   std::optional<EntryNumbers> key_lengths;
+  std::optional<EntryNumbers> left_padding;
   std::optional<double> scale;  // 1 / sqrt(head_dim) where it is not given
   double softcap = 0;           // 0 is no cap
   // In memory of our own: a neighbouring thread cannot change them while the kernels read them.

@@ -76,16 +76,15 @@ void check_starts(const char* name, const Starts& starts, const ArrayView& packe
                           std::to_string(total) + ", got " + std::to_string(starts.back()));
 }
 
-// A sequence's length bounds its key_lengths, as kv_len does in the dense call.
-void check_key_lengths(const AttentionProblem& problem, const Starts& key_starts) {
-  const PerEntry& lengths = problem.key_lengths;
+// A sequence's length bounds its key_lengths and left_padding, as kv_len does in the dense call.
+void check_numbers_of_keys(const char* name, const PerEntry& lengths, const Starts& key_starts) {
   if (!lengths.data) return;
   for (std::size_t i = 0; i + 1 < key_starts.size(); ++i) {
     const std::int64_t present = key_starts[i + 1] - key_starts[i];
     const std::int64_t stride = lengths.batch_strides ? lengths.batch_strides[0] : 0;
     const std::int64_t length = lengths.data[static_cast<std::int64_t>(i) * stride];
     if (length > present)
-      throw py::value_error("key_lengths must be from 0 to each sequence's length, got " +
+      throw py::value_error(std::string(name) + " must be from 0 to each sequence's length, got " +
                             std::to_string(length) + " for sequence " + std::to_string(i) + " of " +
                             std::to_string(present) + " keys");
   }
@@ -112,7 +111,8 @@ bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object
   call.set_result_shapes({query.size(3), call.problem.heads});
   call.set_query(batch);
   call.set_keys_and_values();
-  check_key_lengths(call.problem, key_starts);
+  check_numbers_of_keys("key_lengths", call.problem.key_lengths, key_starts);
+  check_numbers_of_keys("left_padding", call.problem.left_padding, key_starts);
   return true;
 }
 

@@ -40,8 +40,9 @@ class BatchIndex {
     return advance(operand.data, operand, elements_to(operand.batch_strides));
   }
 
-  // The entry's number; the array must be there.
+  // The entry's number, or its first head's; the array must be there.
   std::int64_t in(const PerEntry& numbers) const { return numbers.data[elements_to(numbers.batch_strides)]; }
+  const double* in(const PerHead& numbers) const { return numbers.data + elements_to(numbers.batch_strides); }
 
  private:
   std::int64_t elements_to(const std::int64_t* strides) const {

@@ -37,4 +37,11 @@ struct PerEntry {
   const std::int64_t* batch_strides = nullptr;
 };
 
+// One number for each query head, which may differ between batch entries. Broadcast axes have stride 0.
+struct PerHead {
+  const double* data = nullptr;  // null where the problem has no such number
+  std::int64_t head_stride = 0;
+  const std::int64_t* batch_strides = nullptr;
+};
+
 }  // namespace regard

@@ -87,8 +87,7 @@ void test_attention(const Case& c) {
     sinks.push_back(static_cast<double>(head) - 1);
   }
   if (c.has_alibi) {
-    problem.alibi_slopes = operand(slopes.data(), c.heads, 1, 1);
-    problem.alibi_slopes.batch_strides = nullptr;
+    problem.alibi_slopes = {slopes.data(), 1, nullptr};
   }
   if (c.has_sinks) problem.sinks = sinks.data();
   problem.scale = 1 / std::sqrt(double(c.head_dim));

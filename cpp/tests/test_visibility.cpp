@@ -152,7 +152,7 @@ void test_case(const Case& c) {
     problem.bias.head_stride = 0;
     problem.bias.batch_strides = nullptr;
   }
-  if (c.has_alibi) problem.alibi_slopes = operand(slopes.data(), c.heads, 1, 1);
+  if (c.has_alibi) problem.alibi_slopes = {slopes.data(), 1, one_axis(c.heads)};
   AttentionProblem masked = problem;
   masked.mask = operand(mask.data(), 1, c.q_len, c.kv_len);
   masked.mask.head_stride = 0;

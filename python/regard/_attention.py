@@ -86,9 +86,10 @@ def scaled_dot_product_attention(
         ``h // (heads // kv_heads)``, without a copy (grouped-query attention).
     value : array_like, shape (..., kv_heads, kv_len, value_dim)
         ``value_dim`` may differ from ``head_dim``.
-    mask : array_like of bool or float, optional
+    mask : array_like of bool or float, or a pair (bool, float) of both, optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float: added to the
-        scores; -inf = may not attend. See `regard.masks`.
+        scores; -inf = may not attend. A pair does both, each with a shape of its own: a padding
+        mask beside a position bias, say. See `regard.masks`.
     is_causal : bool, default False
         Query ``i`` sees key ``j`` only if ``j <= i + query_offset``. With 3 queries, 3 keys and
         offset 0 what is visible is::
@@ -97,24 +98,29 @@ def scaled_dot_product_attention(
             1 1 0
             1 1 1
 
-    query_offset : int or array_like of int, default 0
+    query_offset : int, array_like of int or "end", default 0
         How many keys precede the first query: query ``i`` stands at position
         ``p = i + query_offset``. One number, or one per batch entry (it broadcasts to the axes
-        before heads). 0 is PyTorch's alignment, ``kv_len - q_len`` FlashAttention's; a key-value
-        cache passes its length before the queries' own keys.
+        before heads). 0 is the alignment of PyTorch and JAX. ``"end"`` is that of FlashAttention:
+        the last query stands at the last key that its batch entry has (see `key_lengths`).
     window : (left, right), optional
         Key ``j`` is visible only if ``p - left <= j <= p + right``: neighbours are counted, and
         None on a side means no limit there.
     key_lengths : int or array_like of int, optional
         How many keys exist, for all or per batch entry (it broadcasts to the axes before heads):
         those at and beyond it are neither seen nor computed, whatever they hold.
+    left_padding : int or array_like of int, optional
+        How many keys at the start are padding, for all or per batch entry (it broadcasts to the
+        axes before heads): they are neither seen nor computed, whatever they hold. Positions count
+        from the first key all the same.
     scale : float, optional
         Multiplies query . key. Default ``1 / sqrt(head_dim)``.
     softcap : float, optional
         Caps the scaled scores smoothly: ``softcap * tanh(score / softcap)`` (Gemma 2).
-    alibi_slopes : array_like of float, shape (heads,), optional
+    alibi_slopes : array_like of float, shape (heads,) or (..., heads), optional
         Attention with linear biases (Press et al. 2022): ``slope[head] * abs(p - j)`` is subtracted
-        from the capped score. See `regard.positional.alibi_slopes`.
+        from the capped score. One slope per query head, or one per head of each batch entry (the
+        axes before heads broadcast). See `regard.positional.alibi_slopes`.
     sinks : array_like of float, shape (heads,), optional
         One logit per head that joins the softmax's denominator and carries no value; it is neither
         scaled nor capped. -inf is no sink.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from regard._arrays import as_mask, as_stored_arrays
+from regard._arrays import as_masks, as_stored_arrays
 from regard._options import DEFAULTS
 from regard._translations import refuse_keywords
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
+_ARRAYS = ("query", "key", "value", "mask")
+
 
 def check_options(
     name: str, options: Mapping[str, Any], known: Collection[str] = DEFAULTS.keys()
@@ -20,7 +22,7 @@ def check_options(
     """Raise TypeError, with advice, where a call has no such option."""
     unknown = [option for option in options if option not in known]
     if unknown:
-        refuse_keywords(name, unknown, known)
+        refuse_keywords(name, unknown, (*_ARRAYS, *known))
 
 
 def converted(
@@ -38,4 +40,4 @@ def converted(
     check_options(name, options)
     query, key, value = arrays
     native = as_stored_arrays(query=query, key=key, value=value)
-    return call(*native, *between, as_mask(mask), options)
+    return call(*native, *between, as_masks(mask), options)

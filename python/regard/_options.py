@@ -18,7 +18,7 @@ class CacheOptions(TypedDict, total=False):
     """What `KVCache.attend` takes beside the options that add results."""
 
     is_causal: bool
-    query_offset: ArrayLike
+    query_offset: ArrayLike | Literal["end"]
     window: tuple[int | None, int | None] | None
     scale: float | None
     softcap: float | None
@@ -32,6 +32,7 @@ class AttentionOptions(CacheOptions, total=False):
     """What the attention calls take beside the options that add results."""
 
     key_lengths: ArrayLike | None
+    left_padding: ArrayLike | None
     precision: Literal["int8"] | None
 
 
@@ -46,9 +47,10 @@ class ExplainOptions(TypedDict, total=False):
     """What `explain` takes: the options that decide what is computed, and how."""
 
     is_causal: bool
-    query_offset: ArrayLike
+    query_offset: ArrayLike | Literal["end"]
     window: tuple[int | None, int | None] | None
     key_lengths: ArrayLike | None
+    left_padding: ArrayLike | None
     scale: float | None
     softcap: float | None
     alibi_slopes: ArrayLike | None
@@ -65,6 +67,7 @@ DEFAULTS: dict[str, Any] = {
     "query_offset": 0,
     "window": None,
     "key_lengths": None,
+    "left_padding": None,
     "scale": None,
     "softcap": None,
     "alibi_slopes": None,

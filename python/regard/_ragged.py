@@ -97,8 +97,8 @@ def scaled_dot_product_attention_ragged(
     mask : array_like of bool or float, optional
         Broadcasts to ``(total, heads, longest)`` with the longest sequence of keys: a row for every
         query, a column for every key of its sequence. What lies beyond those is not read.
-    query_offset, key_lengths : int or array_like of int
-        One number, or one per sequence.
+    query_offset, key_lengths, left_padding : int or array_like of int
+        One number, or one per sequence; `query_offset` may be ``"end"``.
     is_causal, window, scale, softcap, alibi_slopes, sinks, precision, threads
         As in `scaled_dot_product_attention`; positions count from each sequence's first key.
     return_weights, return_lse, out

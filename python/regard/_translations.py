@@ -115,7 +115,7 @@ _ADVICE = {
     "dim": {"mask": "leave it out: the softmax runs over the keys"},
     "key_padding_mask": {"mask": "pass mask=~key_padding_mask[:, None, None, :]"},
     "bias": {
-        "mask": "pass mask=, which is added to the scores if it is a float array",
+        "mask": "pass mask=bias, since a float mask is added to the scores, or mask=(mask, bias)",
         "out_bias": "pass qkv_bias= and out_bias=",
         "qkv_bias": "pass qkv_bias=",
     },

@@ -42,10 +42,13 @@ AttentionTasks::AttentionTasks(const AttentionProblem& problem, const Kernels& k
   }
 }
 
+std::int64_t AttentionTasks::queries_of_entry(std::int64_t entry) const {
+  if (!problem_.query_starts) return problem_.q_len;
+  return problem_.query_starts[entry + 1] - problem_.query_starts[entry];
+}
+
 std::int64_t AttentionTasks::rows_of_entry(std::int64_t entry) const {
-  const std::int64_t group = problem_.heads / problem_.kv_heads;
-  if (!problem_.query_starts) return group * problem_.q_len;
-  return group * (problem_.query_starts[entry + 1] - problem_.query_starts[entry]);
+  return problem_.heads / problem_.kv_heads * queries_of_entry(entry);
 }
 
 // A last part of less than one unit would read all keys for a few rows: it joins the others.
@@ -94,14 +97,16 @@ AttentionTask AttentionTasks::at(std::int64_t index) const {
   task.pages = problem_.pages ? problem_.pages + entry * problem_.pages_stride : nullptr;
   task.mask = at(problem_.mask, head, first_query);
   task.bias = at(problem_.bias, head, first_query);
-  task.alibi_slopes = static_cast<const double*>(at(problem_.alibi_slopes, head, 0));
+  if (problem_.alibi_slopes.data)
+    task.alibi_slopes = batch.in(problem_.alibi_slopes) + head * problem_.alibi_slopes.head_stride;
   task.output = at(problem_.output, head, first_query);
   task.weights = at(problem_.weights, head, first_query);
   task.lse = at(problem_.lse, head, first_query);
   task.first_head = head;
-  task.query_offset = batch.in(problem_.query_offset);
   task.kv_len = problem_.key_starts ? problem_.key_starts[entry + 1] - first_key : problem_.kv_len;
   if (problem_.key_lengths.data) task.kv_len = std::min(task.kv_len, batch.in(problem_.key_lengths));
+  task.query_offset = problem_.query_offset.data ? batch.in(problem_.query_offset)
+                                                 : task.kv_len - queries_of_entry(entry);
   if (problem_.left_padding.data)
     task.key_begin = std::min(task.kv_len, batch.in(problem_.left_padding));
   if (problem_.evicted_pages.data) task.evicted_pages = batch.in(problem_.evicted_pages);

@@ -21,6 +21,7 @@ class AttentionTasks {
   // The parts of `rows` rows: as many as the limit asks for, of nearly equal numbers of strips.
   std::int64_t parts_of(std::int64_t rows) const;
   std::int64_t rows_of_part(std::int64_t rows, std::int64_t parts) const;
+  std::int64_t queries_of_entry(std::int64_t entry) const;
   std::int64_t rows_of_entry(std::int64_t entry) const;
 
   const AttentionProblem& problem_;

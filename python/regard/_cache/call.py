@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard import _core
-from regard._arrays import as_mask, as_stored_arrays
+from regard._arrays import as_masks, as_stored_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,5 +67,5 @@ def _called(call: Callable[..., Any], query: Array, part: Part, options: dict[st
     result = call(query, *arrays, part.mask, options)
     if result is NotImplemented:
         (query,) = as_stored_arrays(query=query)
-        result = call(query, *arrays, as_mask(part.mask), options)
+        result = call(query, *arrays, as_masks(part.mask), options)
     return result
