@@ -1,4 +1,4 @@
-// From an operand's element type, known at run time, to code compiled for it.
+// Calls code that is compiled for an operand's element type, which is known at run time.
 #pragma once
 
 #include "../problem/operand.hpp"
@@ -40,14 +40,14 @@ REGARD_INLINE void with_result_element(Element element, Body body) {
   }
 }
 
-// Those of with_input_element and int8, of what may be quantised: numbers times a row's scale.
+// Likewise for keys and values as a cache keeps them: also int8, numbers times a row's scale.
 template <class T, class Body>
 REGARD_INLINE void with_stored_element(Element element, Body body) {
   if (element == Element::int8) return body(ElementType<std::int8_t>{});
   with_input_element<T>(element, body);
 }
 
-// Of anything but a mask.
+// The size of an element of anything but a bool mask.
 REGARD_INLINE std::int64_t bytes_of(Element element) {
   return element == Element::float64                                     ? 8
          : element == Element::float16 || element == Element::bfloat16 ? 2
@@ -55,7 +55,7 @@ REGARD_INLINE std::int64_t bytes_of(Element element) {
                                                                          : 4;
 }
 
-// True where the kernels can read the elements as they lie.
+// Whether the kernels can read the elements as they are stored.
 template <class T>
 REGARD_INLINE bool is_stored_as(Element element) {
   return element == (sizeof(T) == 4 ? Element::float32 : Element::float64);

@@ -1,13 +1,13 @@
 // Keys or values of a task as they are stored: side by side or in pages, in any type whose values T
 // holds, or as int8 with a scale a row; such keys are rotated (hadamard.hpp).
 //
-// A product with rows of int8 is one with integers, and their scales come afterwards:
+// Rows of int8 are multiplied as integers, and their scales come afterwards:
 //
 //   score  = scale[key] (sum over d of rotated query[d] stored[key][d])
 //   output = sum over keys of (weight[key] scale[key]) stored[key]
 //
-// one multiplication a key and row instead of one or two an element. All kernels do the same operations
-// in the same order: they give the same bits.
+// That is one multiplication for a key and a row instead of one or two for an element. All kernels do the
+// same operations in the same order, so they give the same bits.
 #pragma once
 
 #include "../problem/attention.hpp"
@@ -21,13 +21,13 @@ struct KvRows {
   const Operand& operand;
   const void* data;
   const Operand& scale_operand;
-  const float* scales;  // null where rows are no int8
+  const float* scales;  // null where rows are not int8
   const std::int32_t* pages;
   std::int64_t page_rows;  // 0 where rows lie side by side
   KeyInterval evicted;     // pages of the entry that have no column in `pages`
 };
 
-// Those after the pages of sink tokens.
+// The evicted pages of an entry follow its pages of sink tokens.
 REGARD_INLINE KeyInterval evicted_pages_of(const AttentionProblem& problem, const AttentionTask& task) {
   if (task.evicted_pages == 0) return {};
   const std::int64_t first = (problem.sink_tokens + problem.page_rows - 1) / problem.page_rows;
@@ -44,14 +44,14 @@ REGARD_INLINE KvRows values_of(const AttentionProblem& problem, const AttentionT
           task.pages,    problem.page_rows, evicted_pages_of(problem, task)};
 }
 
-// True where the row lies in a page that is there no more: hidden from every query, never read.
+// Whether the row lies in an evicted page: it is hidden from every query and never read.
 REGARD_INLINE bool is_evicted(const KvRows& rows, std::int64_t row) {
   if (rows.evicted.end == 0) return false;
   const std::int64_t page = row / rows.page_rows;
   return page >= rows.evicted.begin && page < rows.evicted.end;
 }
 
-// Elements from the operand's first row to a row that is not evicted.
+// Counts the elements from the operand's first row to a row that is not evicted.
 REGARD_INLINE std::int64_t offset_of(const KvRows& rows, const Operand& operand, std::int64_t row) {
   if (rows.page_rows == 0) return row * operand.row_stride;
   std::int64_t column = row / rows.page_rows;
@@ -64,17 +64,17 @@ REGARD_INLINE const void* row_at(const KvRows& rows, std::int64_t row) {
          offset_of(rows, rows.operand, row) * bytes_of(rows.operand.element);
 }
 
-// Of this row and of those behind it in its page.
+// The scales of this row and of those after it in its page.
 REGARD_INLINE const float* scales_at(const KvRows& rows, std::int64_t row) {
   return rows.scales ? rows.scales + offset_of(rows, rows.scale_operand, row) : nullptr;
 }
 
-// True where every row from `first` on lies row_stride behind the one before.
+// Whether every row from `first` on lies row_stride after the one before.
 REGARD_INLINE bool lie_together(const KvRows& rows, std::int64_t first, std::int64_t count) {
   return rows.page_rows == 0 || first % rows.page_rows + count <= rows.page_rows;
 }
 
-// How many rows from `first` on, of `count` that are wanted, lie so.
+// How many of the `count` rows from `first` on lie like that.
 REGARD_INLINE std::int64_t rows_together(const KvRows& rows, std::int64_t first,
                                          std::int64_t count) {
   if (rows.page_rows == 0) return count;
@@ -82,16 +82,16 @@ REGARD_INLINE std::int64_t rows_together(const KvRows& rows, std::int64_t first,
   return left < count ? left : count;
 }
 
-// Copies `count` rows from the row `first` on to rows of padded_columns of T, with zeros behind and below
-// them, and in place of evicted ones. Integers stay integers.
+// Copies `count` rows from the row `first` on to rows of padded_columns of T, with zeros to their right, below
+// them and in place of evicted rows. Integers stay integers.
 template <class T>
 REGARD_NOINLINE void copy_rows(const KvRows& rows, std::int64_t first, std::int64_t count,
                                std::int64_t columns, T* to, std::int64_t padded_count,
                                std::int64_t padded_columns) {
-  for (const std::int64_t end = first + count, behind = first + padded_count; first < behind;) {
+  for (const std::int64_t end = first + count, padded_end = first + padded_count; first < padded_end;) {
     const std::int64_t together = rows_together(rows, first, end - first);
     const bool is_last = first + together >= end;
-    const std::int64_t padded = is_last ? behind - first : together;
+    const std::int64_t padded = is_last ? padded_end - first : together;
     const bool is_there = !is_evicted(rows, first);
     with_stored_element<T>(rows.operand.element, [&](auto element) {
       using From = typename decltype(element)::Type;
@@ -104,11 +104,11 @@ REGARD_NOINLINE void copy_rows(const KvRows& rows, std::int64_t first, std::int6
   }
 }
 
-// Their scales, which lie side by side in a page, with zeros behind them and for evicted rows.
+// Copies their scales, which lie side by side in a page, with zeros after them and for evicted rows.
 template <class T>
 REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::int64_t count, T* to,
                                  std::int64_t padded_count) {
-  T* const behind = to + padded_count;
+  T* const end_of_padding = to + padded_count;
   for (const std::int64_t end = first + count; first < end;) {
     const std::int64_t together = rows_together(rows, first, end - first);
     const float* from = is_evicted(rows, first) ? nullptr : scales_at(rows, first);
@@ -116,7 +116,7 @@ REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::in
     first += together;
     to += together;
   }
-  for (; to < behind; ++to) *to = T(0);
+  for (; to < end_of_padding; ++to) *to = T(0);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A float mask's value in the type that scores have.
+// Numbers at the ends of a type's range, and a float mask's value in the type that scores have.
 #pragma once
 
 #include "../simd/vec.hpp"
@@ -11,7 +11,7 @@ constexpr T kInfinity = static_cast<T>(__builtin_inf());
 template <class T>
 constexpr T kLargest = sizeof(T) == 4 ? static_cast<T>(__FLT_MAX__) : static_cast<T>(__DBL_MAX__);
 
-// A number's nearest finite one in T.
+// The finite number in T that is nearest to a number.
 template <class T>
 REGARD_INLINE T nearest_finite(double value) {
   const double largest = static_cast<double>(kLargest<T>);

@@ -1,4 +1,4 @@
-// The one product that everything is made of:
+// The one product that all kernels are made of:
 //
 //   acc[row][lane] += sum over k of a[row][k] * b[k][lane]
 //
@@ -56,7 +56,7 @@ REGARD_INLINE void multiply_rows(Accumulators<T, kRows, kVectors>& acc, const T*
 }
 
 // a[row][k] = a[k * step + row]: values, whose rows here are value dimensions.
-// Where kSelect, a term whose b is exactly -0.0 (a hidden key, see online_softmax.hpp) is left out
+// Where kSelect, a term whose b is exactly -0.0 (a hidden key, see softmax_state.hpp) is left out
 // instead of multiplied, so that a NaN or inf in it goes nowhere.
 template <class T, int kRows, int kVectors, bool kSelect>
 REGARD_INLINE void multiply_columns(Accumulators<T, kRows, kVectors>& acc, const T* a,

@@ -73,11 +73,11 @@ REGARD_INLINE void lanes_to_rows(const T* from, std::int64_t from_stride, std::i
   }
 }
 
-// Rows further apart than this are copied: a tile of them would crowd into a few sets of L1 and need a
-// page each.
+// Rows farther apart than this are copied: a tile of them would crowd into a few sets of L1, and each would
+// need a page of its own.
 constexpr std::int64_t kFarRowBytes = 2048;
 
-// Copies rows x columns elements to rows of padded_columns, with zeros behind and below them.
+// Copies rows x columns elements to rows of padded_columns, with zeros to their right and below them.
 template <class T, class From>
 REGARD_NOINLINE void copy_padded(const From* from, std::int64_t row_stride,
                                  std::int64_t column_stride, std::int64_t rows,

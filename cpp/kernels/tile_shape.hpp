@@ -15,10 +15,10 @@ struct TileShape {
   static constexpr int kVectors = kVectors_;
   static constexpr int kRegisterCount = kRegisters;
   static constexpr int kStripLanes = kVectors * kLanes<T>;
-  // Keys whose weights are kept between the two products. A row's sum over keys is made block by
-  // block, so this is part of what decides its bits; 64 to 128 measure alike (docs/performance.md).
+  // Keys whose weights are kept between the two products. A row's sum over keys is formed block by
+  // block, so this size is part of what decides its bits; 64 to 128 measure alike (docs/performance.md).
   static constexpr int kBlockKeys = 96;
-  // Keys whose softmax stands alone before it is joined with that of the keys before (join.hpp).
+  // Keys whose softmax stands alone until it is merged with that of the keys before (softmax_state.hpp).
   static constexpr int kChunkKeys = 16 * kBlockKeys;
   // Rows share one pass over a block of keys: as many as make strips of about this size, queries and
   // outputs together, which leaves L2 room for the block. That cuts the traffic from beyond L2, and

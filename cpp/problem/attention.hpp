@@ -43,8 +43,8 @@ struct AttentionProblem {
   Operand query;
   Operand key;
   Operand value;
-  // What int8 stands for: an element is stored * scale of its row, and keys are such rows rotated, over the
-  // size of a group (kernels/hadamard.hpp). Data is null where keys and values are not int8.
+  // What int8 stands for: an element is stored * scale of its row, and keys are such rows rotated and divided
+  // by the size of a group (kernels/int8/hadamard.hpp). Data is null where keys and values are not int8.
   Operand key_scales;
   Operand value_scales;
   // Where page_rows is not 0, keys, values and scales lie in pages of this many rows: row r of a batch
@@ -72,7 +72,7 @@ static_assert(sizeof(AttentionProblem) < 1024, "an attention problem is lean");
 
 constexpr std::int64_t kMostInt8Dim = 1024;  // head_dim, where precision is int8
 
-// The keys of one kv head in int8, less their mean and rotated (kernels/int8_keys.hpp).
+// The keys of one kv head in int8, less their mean and rotated (kernels/int8/keys.hpp).
 struct Int8Keys {
   const std::int8_t* rows;  // zeros follow each row and the last one, up to whole tiles
   std::int64_t row_bytes;

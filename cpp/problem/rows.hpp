@@ -26,7 +26,7 @@ struct StageRow {
   void* output;
 };
 
-constexpr int kMergeRows = 16;  // that are joined side by side
+constexpr int kMergeRows = 16;  // that are merged side by side
 
 // output = the parts' outputs, each weighed by its share in the keys' exponentials; lse = their log-sum-exp.
 // Rows are addressed through batch_strides, elements by column_stride; those of `output` lie side by side.
@@ -49,7 +49,7 @@ struct MergeRows {
   void* lse[kMergeRows];
 };
 
-// Rows without gaps, to be kept in 8 bits (kernels/quantise_rows.hpp).
+// Rows that lie without gaps, to be quantised to 8 bits (kernels/rows/quantise_rows.hpp).
 struct QuantiseProblem {
   const float* from;
   std::int8_t* to;

@@ -39,7 +39,7 @@ REGARD_INLINE float widen(BFloat16 value) {
   return float_of_bits(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
-// The exponent's bias differs by 112; a product with 2^112 mends it for subnormal numbers too.
+// The exponent's bias differs by 112; a product with 2^112 corrects it, for subnormal numbers too.
 REGARD_INLINE float widen(Float16 value) {
   const std::uint32_t sign = (value.bits & 0x8000u) << 16;
   const std::uint32_t magnitude = (value.bits & 0x7fffu) << 13;

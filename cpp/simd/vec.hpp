@@ -158,8 +158,9 @@ REGARD_INLINE bool any(Mask<T> condition) {
   return any_greater(select<T>(condition, broadcast(T(1)), Vec<T>{}), Vec<T>{});
 }
 
-// Lets the compiler know nothing of these integers and pointers: what follows from them, it computes
-// where it is used, and not before a loop, which may take more registers than there are.
+// Hides the values of these integers and pointers from the compiler. Suppose that a loop needs 16 addresses
+// `row + i * stride`: the compiler would compute all of them before the loop, which takes more registers than
+// there are. After forget(row, stride) it computes each where it is used.
 template <class... Values>
 REGARD_INLINE void forget(Values&... values) {
   const auto one = [](auto& value) { asm("" : "+r"(value)); };

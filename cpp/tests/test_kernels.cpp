@@ -234,7 +234,7 @@ void test_merge(std::int64_t parts, std::int64_t rows, std::int64_t columns) {
 
 // Within half a step of each row, rotated by the definition: the signs in column i are the parities of
 // i & j. The last row is not finite.
-void test_rounding(std::int64_t rows, std::int64_t columns, bool rotates) {
+void test_quantise(std::int64_t rows, std::int64_t columns, bool rotates) {
   Guarded<float> from(rows * columns), scales(rows);
   Guarded<std::int8_t> to(rows * columns);
   from.fill_normal(1);
@@ -252,12 +252,12 @@ void test_rounding(std::int64_t rows, std::int64_t columns, bool rotates) {
     agrees &= std::fabs(to[i] * scale - wanted) <= 0.5001L * scale;
     agrees &= std::fabs(wanted) <= 127.001L * scale;
   }
-  check(agrees, "rounding " + std::to_string(rows) + " x " + std::to_string(columns));
+  check(agrees, "quantise " + std::to_string(rows) + " x " + std::to_string(columns));
 }
 
 // Every other row to float16 and back: within half of the last place, and no byte beyond the rows. One
 // number is too large, and found.
-void test_storing(std::int64_t rows, std::int64_t columns) {
+void test_convert(std::int64_t rows, std::int64_t columns) {
   Guarded<float> from(rows * columns), back(rows * columns);
   Guarded<std::uint16_t> to((2 * rows - 1) * columns);
   from.fill_normal(1);
@@ -283,7 +283,7 @@ void test_storing(std::int64_t rows, std::int64_t columns) {
       agrees &= to[(2 * row + 1) * columns + i] == 0x7e01;
   from[rows * columns - 1] = -65520;
   agrees &= convert_rows(problem, 2);
-  check(agrees, "storing " + std::to_string(rows) + " x " + std::to_string(columns));
+  check(agrees, "convert " + std::to_string(rows) + " x " + std::to_string(columns));
 }
 
 template <class T>
@@ -313,9 +313,9 @@ int main() {
     test_all<double>();
     for (const bool rotates : {false, true})
       for (const std::int64_t columns : {1, 2, 4, 7, 8, 16, 24, 32, 40, 64, 96, 128, 256, 1024})
-        test_rounding(5, columns, rotates);
-    test_rounding(2000, 96, true);
-    for (const std::int64_t columns : {1, 15, 16, 40, 70'000}) test_storing(7, columns);
+        test_quantise(5, columns, rotates);
+    test_quantise(2000, 96, true);
+    for (const std::int64_t columns : {1, 15, 16, 40, 70'000}) test_convert(7, columns);
     test_kv_rows();
   }
   std::printf("%d passed, %d failed\n", passed, failed);

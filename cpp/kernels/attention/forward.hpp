@@ -5,12 +5,12 @@
 //       for a tile of keys that the strip sees        scores in registers -> weights in L1
 //       output^T += values^T weights^T                a tile of value dimensions in registers
 //
-// Queries lie in SIMD lanes from beginning to end, so nothing is ever reduced across lanes. Only the
-// queries are packed; keys and values are read where they lie, unless their strides forbid it.
+// Queries stay in SIMD lanes throughout, so nothing is ever reduced across lanes. Only the queries are
+// packed; keys and values are read where they lie, unless their strides forbid it.
 //
-// A row's bits depend on its query, its keys and the target: tiles and blocks begin at multiples of
-// their size whatever the interval at hand, every sum runs over keys in order, first within a block
-// and then over blocks, and what other lanes do never changes an operation on this one.
+// A row's bits depend on its query, its keys and the target alone: tiles and blocks begin at multiples of
+// their size whatever the interval, every sum runs over keys in order, first within a block and then over
+// blocks, and what other lanes do never changes an operation on this one.
 //
 // The dispatch calls `begin`, then `advance` over consecutive intervals of whole blocks, so that it
 // can stop a long task, then `finish`, and `write_weights` where the caller wants them.
@@ -27,7 +27,7 @@
 namespace regard {
 namespace {
 
-// `Scores` says how a tile's scores come about: plain_scores.hpp, ../int8/scores.hpp.
+// `Scores` forms a tile's scores: plain_scores.hpp or ../int8/scores.hpp.
 template <class Shape, class Scores = PlainScores<Shape>>
 struct AttentionForward {
   using T = typename Shape::Element;
@@ -256,7 +256,7 @@ struct AttentionForward {
       Output::template add_values<kVectors, false>(strip, block, runs, run_count, gathered.weights, padded_value_dim);
   }
 
-  // Apart from the loop over tiles that see everything, so that the compiler keeps that one lean.
+  // Not inlined into the loop over tiles that see everything, so that the compiler keeps that one lean.
   template <int kVectors>
   REGARD_NOINLINE void tile_of_kind(TileKind kind, const AttentionProblem& problem,
                                     const AttentionTask& task, const Strip<T>& strip,

@@ -1,6 +1,6 @@
 // A block of keys and values as the kernels read it: in place, or copied into the workspace where the
-// array's strides, type or end forbid that. Nothing is touched before somebody asks for it, so that a
-// block that no strip sees costs nothing.
+// array's strides, type or end forbid that. Nothing is touched before it is asked for, so that a block
+// that no strip sees costs nothing.
 #pragma once
 
 #include "../kv_rows.hpp"
@@ -15,8 +15,8 @@ struct KeyBlock {
   int count;
   const T* keys;  // null until asked for, as are values
   std::ptrdiff_t key_stride;
-  const T* tail_keys;  // the last tile where count is no whole number of tiles, padded
-  const T* key_scales;  // null where rows are no int8, as are value_scales
+  const T* tail_keys;  // the last tile, padded, where count is not a whole number of tiles
+  const T* key_scales;  // null where rows are not int8, as are value_scales
   const T* values;
   std::ptrdiff_t value_stride;
   const T* value_scales;

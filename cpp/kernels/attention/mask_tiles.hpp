@@ -1,9 +1,9 @@
-// What of a block of keys a strip sees, as one of four answers for every tile.
+// Says what a strip sees of a block of keys: one of four kinds for every tile.
 //
-// Positions give intervals. A bool mask is read once, a word of a tile's keys at a time: a tile that is
-// all True or all False is known by the words' conjunction and disjunction. A float mask and ALiBi are
-// brought into lanes. All of them end as `bias`, one mechanism for whatever is added to a score or
-// hides it: -inf hides, 0 leaves a score's bits alone.
+// Positions give intervals. A bool mask is read once, a word of a tile's keys at a time: the words'
+// conjunction and disjunction tell whether a tile is all True or all False. A float mask and ALiBi are
+// brought into lanes. All of them end up in `bias`, what score_rule.hpp adds to a score: -inf hides it, and
+// 0 leaves its bits alone.
 #pragma once
 
 #include "../../simd/transpose.hpp"
@@ -23,7 +23,7 @@ enum class TileKind : unsigned char {
   hiding,   // bias holds -inf somewhere
 };
 
-// Every lane's row of a mask, bool or float, from a key on. Lanes beyond the last row repeat it.
+// Finds every lane's row of a mask, bool or float, from a key on. Lanes beyond the last row repeat it.
 template <class M, class T>
 REGARD_INLINE void mask_rows(const AttentionProblem& problem, const Operand& mask, const void* data,
                              const StripRows<T>& strip, std::int64_t key, const M** rows) {
@@ -31,14 +31,14 @@ REGARD_INLINE void mask_rows(const AttentionProblem& problem, const Operand& mas
   for (int lane = strip.rows; lane < strip.vectors * kLanes<T>; ++lane) rows[lane] = rows[lane - 1];
 }
 
-// One mask row serves every lane: a mask over keys alone, such as padding.
+// Whether one row of the mask serves every lane, as in a mask over keys alone.
 REGARD_INLINE bool lanes_share_a_row(const AttentionProblem& problem, const Operand& mask) {
   return mask.row_stride == 0 && (mask.head_stride == 0 || problem.heads == problem.kv_heads);
 }
 
-// Asks for one of `parts` parts of what a strip will read of a mask: its rows lie too far apart for
-// the processor to foresee it, and all requests at once would fill its queue. Inline, or GCC takes a
-// call that only prefetches for one that does nothing.
+// Prefetches one of `parts` parts of what a strip will read of a mask. Its rows lie too far apart for
+// the processor to prefetch them, and all requests at once would fill its queue. Inline, since GCC removes
+// a call that only prefetches.
 template <class T>
 REGARD_INLINE void prefetch_mask(const AttentionProblem& problem, const Operand& mask,
                                  const void* data, const StripRows<T>& strip, std::int64_t key, int keys,
@@ -90,8 +90,8 @@ REGARD_NOINLINE void load_bias(const AttentionProblem& problem, const AttentionT
   }
 }
 
-// What `keys` rows of bias say: all of them -inf, all 0, none -inf, or some. By bits, so that NaN is a
-// value like others.
+// The kind of a tile by `keys` rows of bias: all of them -inf, all 0, none -inf, or some. Bits are
+// compared, so that NaN is a value like others.
 template <class T, int kVectors>
 REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int keys) {
   const Mask<T> minus_infinity = as_bits<T>(broadcast(-kInfinity<T>));
@@ -212,7 +212,7 @@ REGARD_NOINLINE void scan_bool_mask(const AttentionProblem& problem, const Atten
   } else {
     scan_tiles(rows, lanes, stride, count, first, last, scan);
   }
-  // NumPy writes True as 1; another True makes its tile a mixture, which costs time alone.
+  // NumPy writes True as 1; any other True makes its tile a mixture, which only costs time.
   constexpr Word kAllTrue = static_cast<Word>(0x0101010101010101u);
   for (int t = first; t < last; ++t) {
     const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;

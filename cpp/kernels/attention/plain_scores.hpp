@@ -1,5 +1,5 @@
-// Where a tile's scores come from: the product of keys and queries in the scalar's own precision.
-// int8_scores.hpp has the others.
+// A tile's scores as the product of keys and queries in the scalar's own precision.
+// ../int8/scores.hpp has the others.
 #pragma once
 
 #include "key_block.hpp"

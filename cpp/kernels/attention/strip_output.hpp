@@ -1,4 +1,4 @@
-// What a strip gathers of the values, block by block, and how it leaves: whatever its scores came from.
+// A strip's output: gathered block by block, merged chunk by chunk, and written to the arrays.
 #pragma once
 
 #include "key_block.hpp"

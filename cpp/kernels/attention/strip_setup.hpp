@@ -1,4 +1,4 @@
-// How a task's strips begin: where their queries stand, the queries packed into lanes.
+// Sets a task's strips up: finds where their queries stand and packs these into lanes.
 #pragma once
 
 #include "../elements.hpp"
@@ -34,7 +34,7 @@ REGARD_NOINLINE SeenKeys locate_strips(const AttentionProblem& problem,
   return from_whole_blocks<Shape>(seen_keys(seen.sink_tokens, seen.window));
 }
 
-// Keys of int8 are stored rotated, and meet queries that are.
+// Whether queries must be rotated, as stored keys of int8 are.
 REGARD_INLINE bool rotates_queries(const AttentionProblem& problem) {
   return problem.key.element == Element::int8;
 }
@@ -61,8 +61,8 @@ REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Attenti
   }
 }
 
-// Asks for one of `parts` parts of the rows that a strip will write in the end, all of which would fill
-// the processor's queue. Inline, or GCC takes a call that only prefetches for one that does nothing.
+// Prefetches one of `parts` parts of the rows that a strip will finally write; all of them at once would fill
+// the processor's queue. Inline, since GCC removes a call that only prefetches.
 template <class T>
 REGARD_INLINE void prefetch_output(const AttentionProblem& problem, const AttentionTask& task,
                                    const StripRows<T>& strip, int part, int parts) {

@@ -11,7 +11,7 @@ constexpr std::int64_t clamp(std::int64_t value, std::int64_t low, std::int64_t 
   return value < low ? low : value > high ? high : value;
 }
 
-// Holds the sum of a few 64-bit numbers: offsets and sides of windows may be any.
+// Holds the sum of a few 64-bit numbers: offsets and sides of windows may have any size.
 __extension__ typedef __int128 Wide;
 
 REGARD_INLINE std::int64_t clamp_wide(Wide value, std::int64_t low, std::int64_t high) {
@@ -20,7 +20,7 @@ REGARD_INLINE std::int64_t clamp_wide(Wide value, std::int64_t low, std::int64_t
 
 REGARD_INLINE bool is_empty(const KeyInterval& keys) { return keys.begin >= keys.end; }
 
-// Window, causality and the entry's keys; sink tokens apart.
+// The keys that window, causality and the entry's length leave; sink tokens apart.
 REGARD_INLINE KeyInterval keys_seen_from(Wide position, const AttentionProblem& problem,
                                          const AttentionTask& task) {
   const bool has_left = problem.window_left != kUnbounded;
@@ -30,7 +30,7 @@ REGARD_INLINE KeyInterval keys_seen_from(Wide position, const AttentionProblem& 
           has_right ? among_keys(position + problem.window_right + 1) : task.kv_len};
 }
 
-// Empty where every window reaches them anyway.
+// The sink tokens of an entry; empty where every window reaches them anyway.
 REGARD_INLINE KeyInterval sink_tokens_of(const AttentionProblem& problem, const AttentionTask& task) {
   if (problem.window_left == kUnbounded || problem.sink_tokens <= task.key_begin) return {};
   return {task.key_begin, problem.sink_tokens < task.kv_len ? problem.sink_tokens : task.kv_len};
@@ -40,7 +40,7 @@ REGARD_INLINE KeyInterval up_to(const KeyInterval& keys, std::int64_t end) {
   return {keys.begin, keys.end < end ? keys.end : end};
 }
 
-// One interval where the two meet.
+// Makes one interval of the two where they meet.
 REGARD_INLINE SeenKeys seen_keys(const KeyInterval& sink_tokens, const KeyInterval& window) {
   if (is_empty(sink_tokens)) return {{}, window};
   if (is_empty(window) || sink_tokens.end < window.begin) return {sink_tokens, window};
@@ -54,7 +54,7 @@ REGARD_INLINE void extend(KeyInterval& keys, const KeyInterval& others) {
   if (others.end > keys.end) keys.end = others.end;
 }
 
-// True where one of the keys [begin, end) is seen.
+// Whether one of the keys [begin, end) is seen.
 REGARD_INLINE bool overlaps(const SeenKeys& seen, std::int64_t begin, std::int64_t end) {
   const auto meets = [=](const KeyInterval& keys) {
     return !is_empty(keys) && keys.begin < end && keys.end > begin;
@@ -62,14 +62,14 @@ REGARD_INLINE bool overlaps(const SeenKeys& seen, std::int64_t begin, std::int64
   return meets(seen.window) || meets(seen.sink_tokens);
 }
 
-// True where all of the keys [begin, end) are seen.
+// Whether all of the keys [begin, end) are seen.
 REGARD_INLINE bool holds(const SeenKeys& seen, std::int64_t begin, std::int64_t end) {
   return (begin >= seen.window.begin && end <= seen.window.end) ||
          (begin >= seen.sink_tokens.begin && end <= seen.sink_tokens.end);
 }
 
-// The shortest interval of the block of `count` keys at `block_begin`, counted from there, that holds
-// all keys of it that are seen. Empty where none is.
+// The shortest interval that holds all keys seen of the block of `count` keys at `block_begin`, counted from
+// there. Empty where none is seen.
 REGARD_INLINE KeyInterval seen_of_block(const SeenKeys& seen, std::int64_t block_begin,
                                         std::int64_t count) {
   const auto within = [=](const KeyInterval& keys) {
@@ -83,7 +83,8 @@ REGARD_INLINE KeyInterval seen_of_block(const SeenKeys& seen, std::int64_t block
   return is_empty(window) ? sink_tokens : KeyInterval{sink_tokens.begin, window.end};
 }
 
-// The same from whole blocks on, for `advance`: in two intervals only where no chunk has a part in each.
+// Extends what is seen to the beginning of a block, for `advance`. Two intervals are left only where no chunk
+// has a part in each.
 template <class Shape>
 REGARD_INLINE SeenKeys from_whole_blocks(const SeenKeys& seen) {
   const auto round_down = [](std::int64_t key, std::int64_t multiple) { return key / multiple * multiple; };
@@ -96,14 +97,14 @@ REGARD_INLINE SeenKeys from_whole_blocks(const SeenKeys& seen) {
   return {{begin, seen.sink_tokens.end}, {chunk, seen.window.end}};
 }
 
-// True where no query sees more or less than another: most calls that are neither causal nor windowed.
+// Whether all queries see the same keys and positions do not matter: most calls that are neither causal nor
+// windowed.
 REGARD_INLINE bool all_rows_see_all(const AttentionProblem& problem) {
   return problem.window_left == kUnbounded && problem.window_right == kUnbounded &&
          !problem.alibi_slopes.data;
 }
 
-// Fills in where the strip's queries stand, from the row of its first lane on. Lanes beyond the last
-// row repeat it.
+// Fills in where the strip's queries stand. Lanes beyond the last row repeat it.
 template <class T>
 REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const AttentionTask& task,
                                  StripRows<T>& strip) {

@@ -1,6 +1,6 @@
-// What one thread keeps while it works on one task: strips of queries with their running results,
-// and one block's weights. Its size depends on head_dim and value_dim, and on whether there is more than one
-// chunk of keys, but not on how many.
+// What one thread keeps while it works on one task: strips of queries with their running results, and one
+// block's weights. Its size depends on head_dim and value_dim and on whether there is more than one chunk of
+// keys, but not on the number of keys.
 #pragma once
 
 #include "score_rule.hpp"
@@ -25,7 +25,7 @@ struct Strip : StripRows<T> {
   bool total_is_fresh;  // nothing has been written to total_output yet
   SoftmaxState<T> total;
   T* total_output;
-  T* reciprocal;  // of the sum, in the end
+  T* reciprocal;  // of the final sum
 };
 
 template <class T>

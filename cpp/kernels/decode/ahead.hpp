@@ -1,9 +1,9 @@
-// The next block's lines, asked for one by one while this block is computed.
+// Prefetches the next block's lines one by one while this block is computed.
 //
-// A decode waits for memory, and the processor looks only a few hundred instructions ahead: left alone,
-// it reads and computes by turns. Asked for evenly and in order, lines arrive all the time. A core has
-// few of them under way at once, and instructions wait behind those that it cannot ask for yet: so many
-// at a time hold up the loads that compute. What was tried is in docs/performance.md.
+// A decode waits for memory, and the processor looks only a few hundred instructions ahead: left alone, it
+// reads and computes by turns. If lines are asked for evenly and in order, they arrive all the time. A core
+// can have only a few of them under way, and a request beyond these holds up the loads that compute: hence
+// the numbers below. docs/performance.md says what was tried.
 #pragma once
 
 #include "../kv_rows.hpp"
@@ -12,8 +12,8 @@ namespace regard {
 namespace {
 
 constexpr int kLineBytes = 64;
-// For every four lines of keys that scores read, so many are asked for meanwhile, and the rest of eight
-// for every four lines of values. Weights are computed in between, during which that many arrive.
+// How many lines are asked for while scores read four lines of keys, while outputs read four lines of values,
+// and while the weights between the two are computed.
 constexpr int kAheadOfScores = 5;
 constexpr int kAheadOfValues = 8 - kAheadOfScores;
 constexpr int kAheadOfWeights = 24;
@@ -31,7 +31,7 @@ class Ahead {
   Ahead(const Ahead&) = delete;
   Ahead& operator=(const Ahead&) = delete;
 
-  // Rows that are read where they lie: `count` of them from the row `first` on.
+  // Adds `count` rows from the row `first` on, which are read where they lie.
   void add(const KvRows& rows, std::int64_t first, std::int64_t count, std::int64_t columns) {
     const std::int64_t bytes = bytes_of(rows.operand.element);
     for (std::int64_t row = first, end = first + count; row < end;) {
@@ -44,7 +44,7 @@ class Ahead {
     }
   }
 
-  // Where to ask, and, after a number of `ask`, where that has led.
+  // Hands out the place to ask at, and takes it back after a number of calls of `ask`.
   AskedLine go_on() const { return at_; }
   void stop(AskedLine at) { at_ = at; }
 
@@ -63,7 +63,7 @@ class Ahead {
     at.left = run_->lines_of_row;
   }
 
-  // So many quarters of a line on average over four turns.
+  // Asks for kQuarters quarters of a line on average over four turns.
   template <int kQuarters>
   __attribute__((always_inline)) void ask_quarters(int turn, AskedLine& at) {
 #pragma GCC unroll 8
@@ -98,8 +98,8 @@ class Ahead {
     start();
   }
 
-  // Behind the last run. A line that is there: what is not would be looked for in the page tables every
-  // time.
+  // Follows the last run. It names a line that exists, since the processor would look for any other in the
+  // page tables every time.
   Run end() const { return {reinterpret_cast<const char*>(this), 0, 0, INT64_MAX, INT64_MAX}; }
 
   void start() {

@@ -21,7 +21,7 @@ struct DecodeBlock {
   const void* values[kSteps];
 };
 
-// Columns that are read together: of int8 keys, four in each lane.
+// Keys are read in place where columns fill vectors; a lane takes four columns of int8.
 template <class T>
 REGARD_INLINE bool decodes_keys_in_place(const AttentionProblem& problem) {
   const bool is_int8 = problem.key.element == Element::int8;

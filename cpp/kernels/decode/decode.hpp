@@ -9,9 +9,9 @@
 //       output of every row += weight value
 //
 // AttentionForward keeps queries in lanes; a single one would leave 15 of 16 empty. Here lanes hold keys,
-// then dimensions, but every number comes of the same operations in the same order: a score is summed
-// over dimensions, an output over keys of a block, references move tile by tile. Both give the same
-// bits, so that which of them runs is a question of speed alone.
+// then dimensions, but every number comes from the same operations in the same order: a score is summed
+// over dimensions, an output over keys of a block, and references move tile by tile. Both kernels give the
+// same bits, so only speed decides which of them runs.
 #pragma once
 
 #include "scores.hpp"
@@ -71,7 +71,7 @@ struct AttentionDecode {
     }
   }
 
-  // The one chunk that `part` has gathered, behind those that `memory` has.
+  // Merges the one chunk that `part` has gathered with those before it, in `memory`.
   static void merge(const void* part, void* memory) {
     const DecodeWorkspace<T>& gathered = *static_cast<const DecodeWorkspace<T>*>(part);
     if (!gathered.is_fresh) merge_part(gathered, *static_cast<DecodeWorkspace<T>*>(memory));
@@ -136,7 +136,7 @@ struct AttentionDecode {
   }
 
  private:
-  // What is copied is read in order, which the processor follows by itself.
+  // What is copied is read in order, so the processor prefetches it.
   static void look_ahead(const AttentionProblem& problem, const AttentionTask& task, std::int64_t key,
                          const DecodeWorkspace<T>& work, Ahead& ahead) {
     const KeyInterval seen = seen_of_block(work.seen, key, Shape::kBlockKeys);
@@ -160,7 +160,7 @@ struct AttentionDecode {
     work.is_fresh = true;
   }
 
-  // The part's chunk behind those that `work` has joined.
+  // Merges the part's chunk with those that `work` has merged before.
   static void merge_part(const DecodeWorkspace<T>& part, DecodeWorkspace<T>& work) {
     Shares<T> shares[kDecodeLanes<T> / kLanes<T>];
     for (int v = 0; v < kDecodeLanes<T> / kLanes<T>; ++v)

@@ -12,8 +12,8 @@
 namespace regard {
 namespace {
 
-// Integers that are read in place come times kByteOnTop, and queries make up for it: before the product,
-// or, where they are so small that they would not be normal numbers any more, behind it.
+// Integers that are read in place come multiplied by kByteOnTop, and queries make up for it. Returns a factor
+// for the products where queries are so small that they would become subnormal, and 1 otherwise.
 template <class T>
 REGARD_NOINLINE T undo_byte_on_top(T* query, std::int64_t head_dim) {
   constexpr T kSmall = T(0x1p-64f), kFactor = T(1 / kByteOnTop);
@@ -80,16 +80,15 @@ REGARD_NOINLINE void score_keys(const From* const* keys, std::int64_t padded_hea
   for (int r = 0; r < kRows; ++r) store(scores + r * score_stride, acc[r]);
 }
 
-// A vector of keys that are all there, and their scores.
+// A vector of keys that all exist, and their scores.
 template <class T>
 struct KeyVector {
   const T* first;
   T* scores;
 };
 
-// score_keys of two vectors of keys that are stored as they are computed with: no sum waits for itself,
-// and half of each square comes by loads that do what takes a shuffle there. For 32 registers of 64 bytes:
-// with 16 it was slower.
+// score_keys for two vectors of keys whose stored type is T: no sum waits for itself, and loads of half
+// vectors do what takes a shuffle there. It needs 32 registers; with 16 it was slower.
 template <class T, int kRows>
 REGARD_NOINLINE void score_two_vectors(const KeyVector<T> (&keys)[2], std::ptrdiff_t key_stride,
                                        std::int64_t padded_head_dim, const T* queries,
@@ -110,8 +109,8 @@ REGARD_NOINLINE void score_two_vectors(const KeyVector<T> (&keys)[2], std::ptrdi
       Vec<T> half[kHalf];
 #pragma GCC unroll 8
       for (int i = 0; i < kHalf; ++i) {
-        // Of 16 keys' addresses, or of two vectors' queries, each in a register of its own, most would
-        // lie on the stack.
+        // If the compiler kept 16 keys' addresses or two vectors' queries in a register each, most would
+        // end up on the stack.
         if (i % 4 == 0) forget(lower, key_stride, queries);
         const T* row = lower + i % 4 * key_stride;
         half[i] = load_two_halves(row, row + kHalf * key_stride);
@@ -154,8 +153,8 @@ struct NarrowKeys {
   float* scores;
 };
 
-// score_keys of narrow numbers, whose squares have two or four dimensions a lane. Two vectors of keys at
-// a time: the sum of one would wait for itself.
+// score_keys for narrow numbers, whose squares have two or four dimensions a lane. It takes two vectors of
+// keys at a time, since the sum of one would wait for itself.
 template <int kRows, class From>
 REGARD_NOINLINE void score_narrow_keys(const NarrowKeys<From> (&keys)[2], std::int64_t head_dim,
                                        const float* queries, std::ptrdiff_t score_stride,

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kDecodeRows = 8;  // at most; more fill half of a strip's lanes
 
-// Rows side by side in whole vectors.
+// The lanes of a state: a row each, in whole vectors.
 template <class T>
 constexpr int kDecodeLanes = kDecodeRows > kLanes<T> ? kDecodeRows : kLanes<T>;
 

@@ -1,8 +1,9 @@
-// A rotation of queries and keys, which changes no product of the two, and spreads a dimension that is far
-// larger than the others, which would take the steps of int8 from them, over all (Ashkboos et al. 2024,
-// QuaRot). This one is a Hadamard matrix: signs alone, sums and differences, the same whatever the numbers.
+// A rotation of queries and keys. It changes no product of the two, and it spreads a dimension that is far
+// larger than the others, which would take the steps of int8 from them, over all dimensions (Ashkboos et al.
+// 2024, QuaRot). This one is a Hadamard matrix: it takes only sums and differences, and does not depend on
+// the numbers.
 //
-// H H is group times the identity: a product of two rotated is group times what it was.
+// H H is group times the identity: the product of two rotated rows is group times what it was.
 #pragma once
 
 #include <utility>
@@ -12,7 +13,7 @@
 namespace regard {
 namespace {
 
-// Dimensions are rotated in groups of so many: the largest power of two that divides head_dim.
+// Dimensions are rotated in groups of this many: the largest power of two that divides head_dim.
 constexpr std::int64_t rotated_together(std::int64_t head_dim) { return head_dim & -head_dim; }
 
 // Sums and differences of kCount numbers, of neighbours, then of pairs, and so on.
@@ -81,7 +82,7 @@ REGARD_INLINE Vec<T> rotate_vector(Vec<T> v, std::index_sequence<kLane...> lanes
   }
 }
 
-// The same of one row: the same bits.
+// The same for one row, with the same bits.
 template <class T>
 REGARD_NOINLINE void rotate_row(T* x, std::int64_t head_dim) {
   constexpr std::int64_t kWidth = kLanes<T>;

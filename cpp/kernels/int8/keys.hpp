@@ -2,13 +2,13 @@
 //
 //   rotated(key[j] - mean) = scale[j] * row[j]    |row| <= 127, scale[j] = the largest magnitude / 127
 //
-// The mean over the keys is what all of them have in common: it moves every score of a query alike, and
-// taken away it leaves the steps of int8 to what tells keys apart (Zhang et al. 2024, SageAttention).
-// Query . mean returns to each score in float (int8_queries.hpp), so that nothing is lost but rounding.
+// The mean is what all keys have in common: it moves every score of a query alike, and without it the steps
+// of int8 are left to what tells keys apart (Zhang et al. 2024, SageAttention). Query . mean returns to each
+// score in float (queries.hpp), so that only rounding is lost.
 //
-// What is rotated is divided by the size of a group first, so that no sum overflows (hadamard.hpp).
+// Keys are divided by the size of a group before they are rotated, so that no sum overflows (hadamard.hpp).
 //
-// Rows follow each other without gaps but up to whole dwords, zeros behind the last up to a whole tile.
+// Rows lie one after another, padded to whole dwords; zeros follow the last row up to a whole tile.
 //
 //   NaN, inf  in a key make its scale NaN, and so its scores
 //   tiny      a largest magnitude under kSmallest counts as 0: 127 / it would overflow
@@ -68,7 +68,7 @@ struct Int8KeysMemory {
   std::int8_t* rows;
   float* scales;
   std::int32_t* corrections;
-  float* mean;   // [padded head_dim], zeros behind
+  float* mean;   // [padded head_dim], zeros at the end
   double* sums;  // [padded head_dim]
   float* block;  // [lanes][padded head_dim]: keys as float32
   float* lanes;  // [head_dim][lanes]: the same, keys side by side
@@ -179,7 +179,7 @@ struct QuantisedKeys {
     head.padded_dim = round_up(problem.head_dim, kWidth);
     head.padded_keys = round_up(kv_len, Shape::kRows);
     head.keys.row_bytes = round_up(problem.head_dim, 4);
-    // Rows are written in whole vectors, each over what the one before left behind its end.
+    // Rows are written in whole vectors, each over what the one before left after its end.
     head.rows = reinterpret_cast<std::int8_t*>(take(head.padded_keys * head.keys.row_bytes + kWidth));
     head.scales = reinterpret_cast<float*>(take(head.padded_keys * 4));
     head.corrections = reinterpret_cast<std::int32_t*>(take(head.padded_keys * 4));

@@ -1,5 +1,5 @@
-// A strip's queries in int8, a lane a query, rotated and each by its own largest magnitude, as keys are
-// (int8_keys.hpp); and each query's score of the keys' mean, from the query as it came.
+// A strip's queries in int8, a lane a query: rotated and scaled by its largest magnitude, as keys are
+// (keys.hpp); and each query's score of the keys' mean, from the query as it came.
 //
 // A query that holds NaN or inf has a NaN for its factor: all its scores are NaN, as all its weights
 // would be.
@@ -11,7 +11,7 @@
 namespace regard {
 namespace {
 
-// The rotated queries in float32, with their factors and the scores of the mean. Returns what makes them
+// Packs the rotated queries in float32, with their factors and the scores of the mean. `inverses` makes them
 // int8.
 template <class Shape>
 REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const AttentionTask& task,

@@ -1,4 +1,4 @@
-// Numbers as integers of 8 bits: what all that rounds to them shares.
+// The constants of quantising to 8 bits.
 #pragma once
 
 namespace regard {

@@ -12,7 +12,7 @@ struct Int8Attention {
   const char* instruction;  // the CPU must have it; null where the target's features suffice
 };
 
-// Quantises the keys of one kv head, into memory of so many `bytes`, aligned to 64, that begins with an
+// Quantises the keys of one kv head into memory of `bytes` bytes, aligned to 64, that begins with an
 // Int8Keys: `begin`, then `add_to_mean` over all keys and `quantise` over all keys, in consecutive
 // intervals. Of a task they read the keys and where these lie.
 struct Int8Quantiser {

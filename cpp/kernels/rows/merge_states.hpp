@@ -1,5 +1,5 @@
-// Attention over disjoint sets of keys, joined: a group of rows at a time, their sums side by side in
-// lanes, then each row's outputs along value_dim. What a row gives depends on no other.
+// Merges attention over disjoint sets of keys: a group of rows at a time, their sums side by side in
+// lanes, then each row's outputs along value_dim. A row's result does not depend on other rows.
 //
 // A part's weight is computed in float64 and rounded once, so that parts of unlike sizes share well;
 // products and sums are rounded apart, in the order of the parts, in vectors and single elements alike:
@@ -44,20 +44,20 @@ REGARD_NOINLINE void share_out(std::int64_t parts, double* shares, double* sums)
       const V sum = load(at);
       top = select<double>((sum > top) | (sum != sum), sum, top);  // NaN stays
     }
-    const Mask<double> nobody = top == -infinity;
+    const Mask<double> saw_no_key = top == -infinity;
     V total{};
     for (double* at = first; at < end; at += kMergeRows) {
       const V sum = load(at);
       // Equal infinities differ by nothing, where their difference is NaN.
       const V share =
           select<double>(sum == top, one, exp2((sum - top) * broadcast(1.0 / kLogOf2)));
-      const Mask<double> saw_nothing = (sum == -infinity) & ~nobody;
+      const Mask<double> saw_nothing = (sum == -infinity) & ~saw_no_key;
       total = total + select<double>(saw_nothing, V{}, share);
       store(at, select<double>(saw_nothing, broadcast(kLeftOut), share));
     }
     for (int i = 0; i < kLanes<double>; ++i)
       sums[lane + i] = total[i] == 1.0 ? top[i] : top[i] + __builtin_log2(total[i]) * kLogOf2;
-    total = select<double>(nobody, one, total);
+    total = select<double>(saw_no_key, one, total);
     // Two infinite sums leave their shares undetermined.
     total = select<double>((top == infinity) & (total > one), broadcast(__builtin_nan("")), total);
     for (double* at = first; at < end; at += kMergeRows) {

@@ -2,8 +2,8 @@
 //
 //   row[i] = round(x[i] / scale), half to even    scale = the largest |x[i]| / 127
 //
-// x is the row as it came or, for keys, rotated, over the size of a group: then no sum overflows, and a
-// product with a rotated query is what it was (hadamard.hpp). What a row gives depends on no other.
+// x is the row as it came or, for keys, divided by the size of a group and rotated: then no sum overflows, and
+// a product with a rotated query is what it was (hadamard.hpp). A row's result does not depend on other rows.
 //
 //   NaN, inf  make the scale NaN or infinite, and the integers 0
 //   tiny      scales are never less than the smallest normal number: others are not precise themselves

@@ -1,8 +1,7 @@
 // The element-wise stages of attention, a row at a time, in SIMD: scale, mask, softmax.
 //
 // A row of any stride goes through pieces of kPiece elements, read in place where it is contiguous.
-// The fused kernel computes the same with queries in lanes; these are for whoever wants to see the
-// stages one by one.
+// The fused kernel computes the same with queries in lanes; these functions show the stages one by one.
 #pragma once
 
 #include "../../problem/rows.hpp"
