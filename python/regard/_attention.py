@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
-from regard._call import converted
+from regard._call import converted, raise_with_hint
+from regard._hints import warn_if_zero_one
 from regard._options import AttentionOptions, ResultOptions, takes_options
 
 if TYPE_CHECKING:
@@ -216,7 +217,12 @@ def scaled_dot_product_attention(
     (2, 8, 6, 64)
     """
     result: Array | tuple[Array, Array] | tuple[Array, Array, Array]
-    result = _core.attention(query, key, value, mask, options)
+    if mask is not None:
+        warn_if_zero_one(mask)
+    try:
+        result = _core.attention(query, key, value, mask, options)
+    except ValueError as error:
+        raise_with_hint(error, query, key)
     if result is NotImplemented:
         name, arrays = "scaled_dot_product_attention", (query, key, value)
         result = converted(name, _core.attention, arrays, (), mask, options)

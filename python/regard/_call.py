@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
 
 from regard._arrays import as_masks, as_stored_arrays
+from regard._hints import layout_hint
 from regard._options import DEFAULTS
 from regard._translations import refuse_keywords
 
@@ -23,6 +26,12 @@ def check_options(
     unknown = [option for option in options if option not in known]
     if unknown:
         refuse_keywords(name, unknown, (*_ARRAYS, *known))
+
+
+def raise_with_hint(error: ValueError, query: ArrayLike, key: ArrayLike) -> NoReturn:
+    """Raise the error of a call again, with a hint if heads and lengths look swapped."""
+    hint = layout_hint(np.shape(query), np.shape(key)) if "heads" in str(error) else ""
+    raise (ValueError(f"{error}{hint}") if hint else error) from None
 
 
 def converted(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -16,14 +18,16 @@ _MANY_HEADS = 128
 _has_warned = False
 
 
-def warn_if_zero_one(mask: NDArray[Any]) -> None:
+def warn_if_zero_one(mask: Any) -> None:
     """Warn, once in a process, about a float mask that holds only zeros and ones.
 
     Such a mask is added to the scores and hides nothing. At most 1024 elements are read, unless
     these are zeros and ones. The warning appears to come from the caller's caller.
     """
     global _has_warned
-    if _has_warned or not holds_zero_one(mask):
+    if _has_warned or not isinstance(mask, np.ndarray) or mask.dtype.kind != "f":
+        return
+    if not holds_zero_one(mask):
         return
     _has_warned = True
     warnings.warn(

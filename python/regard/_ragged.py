@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
 from regard._call import converted
+from regard._hints import warn_if_zero_one
 from regard._options import AttentionOptions, ResultOptions, takes_options
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ def scaled_dot_product_attention_ragged(
     """
     result: Array | tuple[Array, Array] | tuple[Array, Array, Array]
     starts = query_starts, key_starts
+    if mask is not None:
+        warn_if_zero_one(mask)
     result = _core.attention_ragged(query, key, value, *starts, mask, options)
     if result is NotImplemented:
         name, arrays = "scaled_dot_product_attention_ragged", (query, key, value)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from regard import _core
 from regard._arrays import as_float_arrays, as_mask
-from regard._translations import refuse_keywords
+from regard._translations import refuse_keywords, takes_unknown
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+@takes_unknown
 def matmul(
     a: ArrayLike,
     b: ArrayLike,
@@ -64,6 +65,7 @@ def matmul(
     return product
 
 
+@takes_unknown
 def scale(
     scores: ArrayLike,
     factor: float,
@@ -112,6 +114,7 @@ def scale(
     return scaled
 
 
+@takes_unknown
 def apply_mask(
     scores: ArrayLike,
     mask: ArrayLike,
@@ -165,6 +168,7 @@ def apply_mask(
     return masked
 
 
+@takes_unknown
 def softmax(
     x: ArrayLike,
     axis: int = -1,

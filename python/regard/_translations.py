@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -181,6 +182,14 @@ _ADVICE = {
     "sin_cache": {"cache": "pass cache=(cos_cache, sin_cache)"},
     "unsqueeze_dim": {"": "leave it out: the heads axis is the third from the end"},
 }
+
+
+def takes_unknown(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Leave ``**unknown``, which a function passes to `refuse_keywords`, out of its signature."""
+    signature = inspect.signature(function)
+    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    function.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
+    return function
 
 
 def translates_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

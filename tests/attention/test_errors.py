@@ -148,7 +148,6 @@ KINDS = {
         {"is_causal": True, "query_offset": np.array([1.0, 2.0])},
         ["query_offset", "float64"],
     ),
-    "offset-string": ({"is_causal": True, "query_offset": "1"}, ["query_offset"]),
     "offset-none": ({"is_causal": True, "query_offset": None}, ["query_offset"]),
     "mask-int": ({"mask": np.ones((5, 11), int)}, ["mask"]),
 }
@@ -186,6 +185,8 @@ def test_refused(error, changes, words):
 )
 def test_a_mask_without_its_inner_axes_is_told_how_to_get_them(shape, remedy, dtype):
     mask = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    if mask.dtype != bool:
+        mask *= dtype(0.5)  # a float mask of zeros and ones would be warned of
     with pytest.raises(ValueError, match=says("mask", *map(str, shape), "2", "14", "5", "11")) as e:
         call(mask=mask)
     assert str(e.value).endswith(f"pass {remedy}" if remedy else f"got shape {shape}")

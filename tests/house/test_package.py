@@ -27,6 +27,7 @@ SIGNATURES = {
         "query_offset": 0,
         "window": None,
         "key_lengths": None,
+        "left_padding": None,
         "scale": None,
         "softcap": None,
         "alibi_slopes": None,
@@ -51,9 +52,9 @@ SIGNATURES["scaled_dot_product_attention_ragged"] = {
     **{name: _attention[name] for name in _names[3:]},
 }
 SIGNATURES["explain"] = {
-    name: default
-    for name, default in _attention.items()
-    if name not in ("return_weights", "return_lse", "out")
+    **{name: _attention[name] for name in _names[:5]},
+    **dict.fromkeys(_starts),
+    **{name: _attention[name] for name in _names[5:] if name != "out"},
 }
 for _name, _wanted in SIGNATURES.items():
     if not _wanted.keys() & {"threads"}:
