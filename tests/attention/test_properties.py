@@ -93,8 +93,9 @@ def halves(problem, split):
     mask = options.get("mask")
     if mask is not None and mask.ndim and mask.shape[-1] > 1:
         options["mask"] = mask[..., split:]
-    if options.get("key_lengths") is not None:
-        options["key_lengths"] = np.maximum(np.asarray(options["key_lengths"]) - split, 0)
+    for name in ("key_lengths", "left_padding"):
+        if options.get(name) is not None:
+            options[name] = np.maximum(np.asarray(options[name]) - split, 0)
     options.pop("sinks", None)
     second = dataclasses.replace(
         problem,

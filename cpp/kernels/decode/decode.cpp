@@ -1,6 +1,6 @@
 #include REGARD_TARGET_HEADER
 
-#include "../targets/families.hpp"
+#include "../families.hpp"
 #include "decode.hpp"
 
 namespace regard {

@@ -1,7 +1,7 @@
 #include REGARD_TARGET_HEADER
 
 #include "../attention/forward.hpp"
-#include "../targets/families.hpp"
+#include "../families.hpp"
 #include "scores.hpp"
 
 namespace regard {

@@ -1,6 +1,6 @@
 #include REGARD_TARGET_HEADER
 
-#include "../targets/families.hpp"
+#include "../families.hpp"
 #include "convert_rows.hpp"
 #include "merge_states.hpp"
 #include "quantise_rows.hpp"

@@ -1,7 +1,7 @@
 // The tables that the sources of a target define, one a family, and that target.cpp gathers.
 #pragma once
 
-#include "../kernel_table.hpp"
+#include "kernel_table.hpp"
 
 namespace regard::REGARD_TARGET_NAME {
 
