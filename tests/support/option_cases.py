@@ -204,7 +204,7 @@ def _mix(number):
     options = {
         "window": (pick(5, 50, 97, None), pick(0, 2, 40, None)),
         "key_lengths": per_batch(2 * kv_len // 3, kv_len),
-        "left_padding": per_batch(0, kv_len // 12),
+        "left_padding": per_batch(0, 2),
         "softcap": pick(0.7, 3.0, 30.0),
         "alibi_slopes": pick(0.03, 0.5),
         "sinks": pick(-2.0, 1.0, (float("-inf"), *range(h - 1))),
