@@ -1,7 +1,10 @@
 // What the module offers to Python; arguments arrive as objects and are checked one by one.
 #pragma once
 
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+
+#include "page_rows.hpp"
 
 namespace regard {
 
@@ -20,19 +23,19 @@ py::object attention_ragged(py::handle query, py::handle key, py::handle value,
                             py::handle alibi_slopes, py::handle sinks, py::handle precision,
                             py::handle return_weights, py::handle return_lse, py::handle out,
                             py::handle threads);
-py::object attention_cached(py::handle query, py::handle key, py::handle value,
-                            py::handle key_scales, py::handle value_scales,
-                            py::handle pages, py::handle kv_len, py::handle mask,
-                            py::handle is_causal, py::handle query_offset, py::handle window,
-                            py::handle key_lengths, py::handle scale, py::handle softcap,
-                            py::handle alibi_slopes, py::handle sinks, py::handle return_weights,
-                            py::handle return_lse, py::handle out, py::handle threads);
-py::dict attention_cached_plan(py::handle query, py::handle key, py::handle value,
-                               py::handle key_scales, py::handle value_scales,
-                               py::handle pages, py::handle kv_len, py::handle mask,
-                               py::handle is_causal, py::handle query_offset, py::handle window,
-                               py::handle key_lengths, py::handle scale, py::handle softcap,
-                               py::handle alibi_slopes, py::handle sinks, py::handle threads);
+py::object attention_cached(py::handle query, const PageRows& rows, py::handle pages,
+                            py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
+                            py::handle mask, py::handle is_causal, py::handle query_offset,
+                            py::handle window, py::handle key_lengths, py::handle scale,
+                            py::handle softcap, py::handle alibi_slopes, py::handle sinks,
+                            py::handle return_weights, py::handle return_lse, py::handle out,
+                            py::handle threads);
+py::dict attention_cached_plan(py::handle query, const PageRows& rows, py::handle pages,
+                               py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
+                               py::handle mask, py::handle is_causal, py::handle query_offset,
+                               py::handle window, py::handle key_lengths, py::handle scale,
+                               py::handle softcap, py::handle alibi_slopes, py::handle sinks,
+                               py::handle threads);
 py::dict attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
                         py::handle is_causal, py::handle query_offset, py::handle window,
                         py::handle key_lengths, py::handle scale, py::handle softcap,
@@ -50,8 +53,8 @@ py::tuple merge_attention_states(const py::list& outputs, const py::list& lses);
 // Integers, scales, and whether all of them are finite.
 py::tuple quantise_rows(py::handle rows, bool rotates);
 
-// target[...] = source, of other memory. False where that is left to NumPy: other types, other strides, or a
-// finite number that became infinite, of which NumPy warns.
-bool convert_rows(py::handle source, py::handle target);
+// Memory of `bytes` bytes that begins with the first `file_bytes` of a file: what is written there stays in
+// memory and never reaches the file.
+py::array map_copy(int descriptor, std::int64_t file_bytes, std::int64_t bytes);
 
 }  // namespace regard

@@ -82,10 +82,9 @@ struct Kernels {
   // The rows from `begin` to `end`, of float32 whatever the scalar type. `row` has room for one.
   void (*quantise_rows)(const QuantiseProblem&, std::int64_t begin, std::int64_t end, float* row);
 
-  // Columns from `begin` to `end` of the row at `from`, of any type; true if a finite number became
-  // infinite.
-  bool (*convert_row)(const ConvertProblem&, const void* from, void* to, std::int64_t begin,
-                    std::int64_t end);
+  // Writes `columns` elements that lie side by side; true if a finite number became infinite.
+  bool (*convert_row)(Element from_element, Element to_element, const void* from, void* to,
+                      std::int64_t columns);
 
   // to[i] = 2^from[i] for `vectors` whole vectors, of the scalar type; for tests of its accuracy.
   void (*exp2)(const void* from, void* to, std::int64_t vectors);
