@@ -117,7 +117,7 @@ Operand AttentionCall::operand_of(const ArrayView& view) const {
 }
 
 void AttentionCall::set_mask(py::handle mask_object) {
-  problem.mask.data = nullptr;
+  problem.mask.data = problem.bias.data = nullptr;
   if (mask_object.is_none()) return;
   mask = view_of("mask", mask_object, Accepts::mask);
   if (!broadcasts_to(mask.shape, weights_shape))
@@ -136,7 +136,7 @@ void AttentionCall::set_mask(py::handle mask_object) {
   operand.row_stride = stride(rows_axis);
   operand.head_stride = stride(heads_axis);
   set_batch_strides(operand, mask, std::min(mask.axes(), 3), problem.batch);
-  problem.mask = operand;
+  (mask.element == Element::boolean ? problem.mask : problem.bias) = operand;
 }
 
 void AttentionCall::set_inputs() {
@@ -150,7 +150,7 @@ void AttentionCall::set_results(py::handle out, bool wants_weights, bool wants_l
   output_.emplace_back(out, type, output_shape);
   for (const ArrayView* input : {&query, &key, &value})
     output_[0].forbid_overlap(*input, false);
-  if (problem.mask.data) output_[0].forbid_overlap(mask, false);
+  if (problem.mask.data || problem.bias.data) output_[0].forbid_overlap(mask, false);
   problem.output = operand_of(output_[0].view);
   if (wants_weights) {
     weights = new_array("weights", type, weights_shape);

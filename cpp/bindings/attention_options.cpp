@@ -148,10 +148,13 @@ void set_options(AttentionProblem& problem, const AttentionOptions& options, con
   if (!options.key_lengths.is_none())
     problem.key_lengths = per_entry("key_lengths", options.key_lengths, problem, batch, entries, 0,
                                     problem.kv_len, memory.length, memory.lengths);
-  problem.alibi_slopes = problem.sinks = nullptr;
+  problem.alibi_slopes.data = nullptr;
+  problem.sinks = nullptr;
   if (!options.alibi_slopes.is_none()) {
     set_per_head("alibi_slopes", options.alibi_slopes, problem.heads, false, memory.slopes);
-    problem.alibi_slopes = memory.slopes.data();
+    problem.alibi_slopes.data = memory.slopes.data();
+    problem.alibi_slopes.element = Element::float64;
+    problem.alibi_slopes.head_stride = 1;
   }
   if (!options.sinks.is_none()) {
     set_per_head("sinks", options.sinks, problem.heads, true, memory.sinks);

@@ -58,14 +58,15 @@ void decode_in_chunks(const AttentionProblem& problem, const Kernels& kernels,
   };
 
   for (std::int64_t index = 0; index < tasks.count(); ++index) {
-    const KeyInterval keys = kernel.begin(problem, tasks.at(index), totals.at(index));
-    for (std::int64_t begin = keys.begin; begin < keys.end;) {
-      const std::int64_t end =
-          std::min(keys.end, (begin / kernels.chunk_keys + 1) * kernels.chunk_keys);
-      chunks.push_back({index, {begin, end}});
-      begin = end;
-      if (static_cast<std::int64_t>(chunks.size()) == gathered) gather();
-    }
+    const SeenKeys seen = kernel.begin(problem, tasks.at(index), totals.at(index));
+    for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
+      for (std::int64_t begin = keys.begin; begin < keys.end;) {
+        const std::int64_t end =
+            std::min(keys.end, (begin / kernels.chunk_keys + 1) * kernels.chunk_keys);
+        chunks.push_back({index, {begin, end}});
+        begin = end;
+        if (static_cast<std::int64_t>(chunks.size()) == gathered) gather();
+      }
   }
   gather();
   for (std::int64_t index = 0; index < tasks.count(); ++index)

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <utility>
+#include <tuple>
 
 #include "attention_run.hpp"
 #include "cpu_features.hpp"
@@ -38,11 +38,12 @@ Int8Waves::Int8Waves(const AttentionProblem& problem, const Kernels& kernels,
   if (problem.kv_len > kMostKeys) throw NoMemory(problem.kv_len, "keys in int8");
   const std::int64_t most_bytes = kBytesPerThread * threads;
   // Batch entries may share keys, and read as many of them.
-  std::map<std::pair<const void*, std::int64_t>, std::size_t> keys_of_wave;
+  using Identity = std::tuple<const void*, const std::int32_t*, std::int64_t, std::int64_t>;
+  std::map<Identity, std::size_t> keys_of_wave;
   std::int64_t used = 0;
   for (std::int64_t index = 0; index < tasks.count(); ++index) {
     const AttentionTask task = tasks.at(index);
-    const std::pair<const void*, std::int64_t> identity{task.key, task.kv_len};
+    const Identity identity{task.key, task.pages, task.key_begin, task.kv_len};
     auto found = keys_of_wave.find(identity);
     if (found == keys_of_wave.end()) {
       const std::int64_t bytes = kernels.int8_quantiser.bytes(problem, task.kv_len);

@@ -28,10 +28,11 @@ void over_intervals(KeyInterval keys, std::int64_t interval, Worker& worker, Bod
 inline void run_task(const AttentionProblem& problem, const AttentionTask& task,
                      const AttentionRun& run, Worker& worker, void* workspace) {
   const AttentionKernel& kernel = run.kernel;
-  const KeyInterval keys = kernel.begin(problem, task, workspace);
-  over_intervals(keys, run.interval, worker, [&](std::int64_t begin, std::int64_t end) {
-    kernel.advance(problem, task, begin, end, workspace);
-  });
+  const SeenKeys seen = kernel.begin(problem, task, workspace);
+  for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
+    over_intervals(keys, run.interval, worker, [&](std::int64_t begin, std::int64_t end) {
+      kernel.advance(problem, task, begin, end, workspace);
+    });
   kernel.finish(problem, task, workspace);
   if (task.weights)
     over_intervals({0, problem.kv_len}, run.interval, worker,

@@ -93,6 +93,8 @@ AttentionTask AttentionTasks::at(std::int64_t index) const {
   task.value_scales = static_cast<const float*>(at(problem_.value_scales, kv_head, 0));
   task.pages = static_cast<const std::int32_t*>(batch.in(problem_.pages));
   task.mask = at(problem_.mask, head, first_query);
+  task.bias = at(problem_.bias, head, first_query);
+  task.alibi_slopes = static_cast<const double*>(at(problem_.alibi_slopes, head, 0));
   task.output = at(problem_.output, head, first_query);
   task.weights = at(problem_.weights, head, first_query);
   task.lse = at(problem_.lse, head, first_query);
@@ -101,6 +103,10 @@ AttentionTask AttentionTasks::at(std::int64_t index) const {
   task.kv_len = problem_.key_starts ? problem_.key_starts[entry + 1] - first_key : problem_.kv_len;
   if (const void* length = batch.in(problem_.key_lengths))
     task.kv_len = std::min(task.kv_len, *static_cast<const std::int64_t*>(length));
+  if (const void* padding = batch.in(problem_.left_padding))
+    task.key_begin = std::min(task.kv_len, *static_cast<const std::int64_t*>(padding));
+  if (const void* evicted = batch.in(problem_.evicted_pages))
+    task.evicted_pages = *static_cast<const std::int64_t*>(evicted);
   task.row_begin = std::min(rows, part * rows_per_part);
   task.row_end = std::min(rows, task.row_begin + rows_per_part);
   return task;

@@ -9,10 +9,11 @@
 namespace regard {
 
 // A way to compute a task: in a workspace of so many bytes, aligned to 64, `begin`, then `advance` over
-// consecutive intervals of keys, then `finish`.
+// consecutive intervals of the keys that it returns, sink tokens first, then `finish`. Both of these
+// begin at whole blocks, and no chunk of keys has a part in each.
 struct AttentionKernel {
   std::int64_t (*workspace_bytes)(const AttentionProblem&, std::int64_t task_rows);
-  KeyInterval (*begin)(const AttentionProblem&, const AttentionTask&, void* workspace);
+  SeenKeys (*begin)(const AttentionProblem&, const AttentionTask&, void* workspace);
   void (*advance)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
                   std::int64_t key_end, void* workspace);
   void (*finish)(const AttentionProblem&, const AttentionTask&, void* workspace);
@@ -37,7 +38,7 @@ struct Int8Attention {
 
 // Brings the keys of one kv head to int8, into memory of so many bytes, aligned to 64, that begins with
 // an Int8Keys: `begin`, then `add_to_mean` over all keys and `quantise` over all keys, in consecutive
-// intervals. Of a task they read `key` and `kv_len`.
+// intervals. Of a task they read the keys and where these lie.
 struct Int8Quantiser {
   std::int64_t (*bytes)(const AttentionProblem&, std::int64_t kv_len);
   void (*begin)(const AttentionProblem&, std::int64_t kv_len, void* memory);

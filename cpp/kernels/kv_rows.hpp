@@ -24,22 +24,39 @@ struct KvRows {
   const float* scales;  // null where rows are no int8
   const std::int32_t* pages;
   std::int64_t page_rows;  // 0 where rows lie side by side
+  KeyInterval evicted;     // pages of the entry that have no column in `pages`
 };
 
+// Those after the pages of sink tokens.
+REGARD_INLINE KeyInterval evicted_pages_of(const AttentionProblem& problem, const AttentionTask& task) {
+  if (task.evicted_pages == 0) return {};
+  const std::int64_t first = (problem.sink_tokens + problem.page_rows - 1) / problem.page_rows;
+  return {first, first + task.evicted_pages};
+}
+
 REGARD_INLINE KvRows keys_of(const AttentionProblem& problem, const AttentionTask& task) {
-  return {problem.key, task.key, problem.key_scales, task.key_scales, task.pages, problem.page_rows};
+  return {problem.key, task.key,          problem.key_scales,            task.key_scales,
+          task.pages,  problem.page_rows, evicted_pages_of(problem, task)};
 }
 
 REGARD_INLINE KvRows values_of(const AttentionProblem& problem, const AttentionTask& task) {
-  return {problem.value,      task.value, problem.value_scales,
-          task.value_scales, task.pages, problem.page_rows};
+  return {problem.value, task.value,        problem.value_scales,          task.value_scales,
+          task.pages,    problem.page_rows, evicted_pages_of(problem, task)};
 }
 
-// Elements from the operand's first row.
+// True where the row lies in a page that is there no more: hidden from every query, never read.
+REGARD_INLINE bool is_evicted(const KvRows& rows, std::int64_t row) {
+  if (rows.evicted.end == 0) return false;
+  const std::int64_t page = row / rows.page_rows;
+  return page >= rows.evicted.begin && page < rows.evicted.end;
+}
+
+// Elements from the operand's first row to a row that is not evicted.
 REGARD_INLINE std::int64_t offset_of(const KvRows& rows, const Operand& operand, std::int64_t row) {
   if (rows.page_rows == 0) return row * operand.row_stride;
-  return rows.pages[row / rows.page_rows] * operand.page_stride +
-         row % rows.page_rows * operand.row_stride;
+  std::int64_t column = row / rows.page_rows;
+  if (column >= rows.evicted.begin) column -= rows.evicted.end - rows.evicted.begin;
+  return rows.pages[column] * operand.page_stride + row % rows.page_rows * operand.row_stride;
 }
 
 REGARD_INLINE const void* row_at(const KvRows& rows, std::int64_t row) {
@@ -66,7 +83,7 @@ REGARD_INLINE std::int64_t rows_together(const KvRows& rows, std::int64_t first,
 }
 
 // Copies `count` rows from the row `first` on to rows of padded_columns of T, with zeros behind and below
-// them. Integers stay integers.
+// them, and in place of evicted ones. Integers stay integers.
 template <class T>
 REGARD_NOINLINE void copy_rows(const KvRows& rows, std::int64_t first, std::int64_t count,
                                std::int64_t columns, T* to, std::int64_t padded_count,
@@ -75,25 +92,27 @@ REGARD_NOINLINE void copy_rows(const KvRows& rows, std::int64_t first, std::int6
     const std::int64_t together = rows_together(rows, first, end - first);
     const bool is_last = first + together >= end;
     const std::int64_t padded = is_last ? behind - first : together;
+    const bool is_there = !is_evicted(rows, first);
     with_stored_element<T>(rows.operand.element, [&](auto element) {
       using From = typename decltype(element)::Type;
-      copy_padded<T>(static_cast<const From*>(row_at(rows, first)), rows.operand.row_stride,
-                     rows.operand.column_stride, together, columns, to, padded, padded_columns);
+      const From* from = is_there ? static_cast<const From*>(row_at(rows, first)) : nullptr;
+      copy_padded<T>(from, rows.operand.row_stride, rows.operand.column_stride,
+                     is_there ? together : 0, columns, to, padded, padded_columns);
     });
     first += padded;
     to += padded * padded_columns;
   }
 }
 
-// Their scales, which lie side by side in a page, with zeros behind them.
+// Their scales, which lie side by side in a page, with zeros behind them and for evicted rows.
 template <class T>
 REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::int64_t count, T* to,
                                  std::int64_t padded_count) {
   T* const behind = to + padded_count;
   for (const std::int64_t end = first + count; first < end;) {
     const std::int64_t together = rows_together(rows, first, end - first);
-    const float* from = scales_at(rows, first);
-    for (std::int64_t i = 0; i < together; ++i) to[i] = static_cast<T>(from[i]);
+    const float* from = is_evicted(rows, first) ? nullptr : scales_at(rows, first);
+    for (std::int64_t i = 0; i < together; ++i) to[i] = from ? static_cast<T>(from[i]) : T(0);
     first += together;
     to += together;
   }

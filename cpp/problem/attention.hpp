@@ -18,12 +18,13 @@ struct AttentionProblem {
   // Causal is a window_right of 0.
   std::int64_t window_left;
   std::int64_t window_right;
+  // The first keys of every batch entry, this many, are visible whatever window_left says.
+  std::int64_t sink_tokens;
 
   // How a score is formed.
-  double scale;                // multiplies query . key
-  double softcap;              // 0 means none
-  const double* alibi_slopes;  // one a head, or null
-  const double* sinks;         // one a head, or null
+  double scale;         // multiplies query . key
+  double softcap;       // 0 means none
+  const double* sinks;  // one a head, or null
 
   BatchShape batch;
   std::int64_t heads;
@@ -46,16 +47,23 @@ struct AttentionProblem {
   // size of a group (kernels/hadamard.hpp). Data is null where keys and values are not int8.
   Operand key_scales;
   Operand value_scales;
-  // Where page_rows is not 0, keys, values and scales lie in pages of so many rows: row r of a batch entry
-  // is row r % page_rows of page pages[entry][r / page_rows].
+  // Where page_rows is not 0, keys, values and scales lie in pages of this many rows: row r of a batch
+  // entry is row r % page_rows of page pages[entry][column], and the column is r / page_rows unless
+  // pages have been evicted. These follow the pages that hold sink tokens and have no column: every
+  // later page's column is smaller by their number. No query sees a key of theirs.
   Operand pages;
+  Operand evicted_pages;  // one int64 a batch entry; data is null where there are none
   std::int64_t page_rows;
-  Operand mask;          // rows are queries, columns are keys; its heads are the query's; data may be null
+  // Rows are queries, columns are keys; the heads are the query's. Data is null where there is none.
+  Operand mask;           // bool: true where a key is visible
+  Operand bias;           // float32 or float64: added to the score; -inf hides
+  Operand alibi_slopes;   // one float64 a head; data is null where there are none
   Operand output;
-  Operand weights;       // data is null where the caller does not want them
-  Operand lse;           // one element a row; data is null where the caller does not want it
-  Operand query_offset;  // one int64 a batch entry
-  Operand key_lengths;   // one int64 a batch entry; data is null where all have kv_len keys
+  Operand weights;        // data is null where the caller does not want them
+  Operand lse;            // one element a row; data is null where the caller does not want it
+  Operand query_offset;   // one int64 a batch entry
+  Operand key_lengths;    // one int64 a batch entry; data is null where all have kv_len keys
+  Operand left_padding;   // one int64 a batch entry: keys before it do not exist; data null means 0
 };
 
 constexpr std::int64_t kMostInt8Dim = 1024;  // head_dim, where precision is int8
@@ -73,7 +81,7 @@ struct Int8Keys {
 // the heads of a group lie side by side, so that one pass over keys and values serves them all and
 // the rows of a task see about the same keys when attention is causal.
 struct AttentionTask {
-  const void* query;  // of the group's first head, as are mask, output, weights and lse
+  const void* query;  // of the group's first head, as are mask to lse
   const void* key;
   const void* value;
   const float* key_scales;
@@ -81,12 +89,16 @@ struct AttentionTask {
   const std::int32_t* pages;
   const Int8Keys* int8_keys;  // null where precision is full
   const void* mask;
+  const void* bias;
+  const double* alibi_slopes;
   void* output;
   void* weights;
   void* lse;
   std::int64_t first_head;
   std::int64_t query_offset;
-  std::int64_t kv_len;  // the keys that this batch entry has
+  std::int64_t key_begin;  // the keys that this batch entry has: from here ...
+  std::int64_t kv_len;     // ... up to here
+  std::int64_t evicted_pages;
   std::int64_t row_begin;
   std::int64_t row_end;
 };
@@ -94,6 +106,13 @@ struct AttentionTask {
 struct KeyInterval {
   std::int64_t begin;
   std::int64_t end;
+};
+
+// Keys that are seen by position: sink tokens, and those of a window after them. Without sink tokens, or
+// where the two meet, all are in `window` and `sink_tokens` is empty.
+struct SeenKeys {
+  KeyInterval sink_tokens;
+  KeyInterval window;
 };
 
 // How many tiles (the rows of a strip, or of a decode, x a few keys) a task would compute, and of what

@@ -86,7 +86,11 @@ void test_attention(const Case& c) {
     slopes.push_back(0.125 * static_cast<double>(head + 1));
     sinks.push_back(static_cast<double>(head) - 1);
   }
-  if (c.has_alibi) problem.alibi_slopes = slopes.data();
+  if (c.has_alibi) {
+    problem.alibi_slopes.data = slopes.data();
+    problem.alibi_slopes.element = Element::float64;
+    problem.alibi_slopes.head_stride = 1;
+  }
   if (c.has_sinks) problem.sinks = sinks.data();
   problem.scale = 1 / std::sqrt(double(c.head_dim));
   problem.batch.axes = 1;
@@ -103,8 +107,8 @@ void test_attention(const Case& c) {
   if (c.mask == MaskKind::boolean)
     problem.mask = operand(bits.data(), 1, c.q_len, c.kv_len);
   else if (c.mask == MaskKind::additive)
-    problem.mask = operand(bias.data(), 1, c.q_len, c.kv_len);
-  problem.mask.head_stride = problem.mask.batch_strides[0] = 0;
+    problem.bias = operand(bias.data(), 1, c.q_len, c.kv_len);
+  for (Operand* mask : {&problem.mask, &problem.bias}) mask->head_stride = mask->batch_strides[0] = 0;
   problem.output = operand(output.data(), c.heads, c.q_len, c.value_dim);
   problem.weights = operand(weights.data(), c.heads, c.q_len, c.kv_len);
   problem.lse = operand(lse.data(), c.heads, c.q_len, 1);

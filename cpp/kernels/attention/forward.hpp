@@ -52,11 +52,9 @@ struct AttentionForward {
     return clamp(units, 1, most_units > 1 ? most_units : 1) * unit;
   }
 
-  // Packs the queries. Returns the keys that some row sees by position, from
-  // a whole block on.
-  static KeyInterval begin(const AttentionProblem& problem, const AttentionTask& task,
-                           void* memory) {
-    const KeyInterval keys = locate_strips<Shape>(problem, task, memory);
+  // Packs the queries. Returns the keys that some row sees by position, from whole blocks on.
+  static SeenKeys begin(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
+    const SeenKeys keys = locate_strips<Shape>(problem, task, memory);
     const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
     for (int s = 0; s < work.strip_count; ++s) {
       Strip<T>& strip = work.strips[s];
@@ -82,7 +80,7 @@ struct AttentionForward {
         Strip<T>& strip = work.strips[s];
         if (key % Shape::kChunkKeys == 0 && !strip.is_fresh)
           merge_chunk(strip, round_up(problem.value_dim, kRows));
-        if (strip.seen.end <= key || strip.seen.begin >= key + Shape::kBlockKeys) continue;
+        if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
         const Ahead ahead = s + 1 < work.strip_count
                                 ? Ahead{&work.strips[s + 1], key}
                                 : Ahead{&work.strips[0], key + Shape::kBlockKeys};
@@ -125,32 +123,38 @@ struct AttentionForward {
   // What `advance` would compute, in tiles. The workspace needs no `begin`.
   static TileCounts count_tiles(const AttentionProblem& problem, const AttentionTask& task,
                                 void* memory) {
-    const KeyInterval keys = locate_strips<Shape>(problem, task, memory);
+    const SeenKeys seen = locate_strips<Shape>(problem, task, memory);
     const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
     TileCounts counts{};
     for (int s = 0; s < work.strip_count; ++s) {
       const Strip<T>& strip = work.strips[s];
       counts.all += (problem.kv_len + kRows - 1) / kRows;
-      for (std::int64_t key = keys.begin; key < keys.end; key += Shape::kBlockKeys) {
-        const KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
-        TileKind kinds[kBlockTiles];
-        for_vectors(strip.vectors, [&](auto vectors) {
-          classify_tiles<T, kRows, vectors.kCount, kBlockTiles>(problem, task, strip, key, block.count,
-                                                   work.bias, kinds);
-        });
-        for (int t = 0; t * kRows < block.count; ++t) {
-          if (kinds[t] == TileKind::hidden) continue;
-          counts.visible += kinds[t] == TileKind::visible;
-          counts.biased += kinds[t] != TileKind::visible;
-          const int left = block.count - t * kRows;
-          counts.scores += strip.rows * static_cast<std::int64_t>(left < kRows ? left : kRows);
-        }
-      }
+      for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
+        for (std::int64_t key = keys.begin; key < keys.end; key += Shape::kBlockKeys)
+          count_block(problem, task, strip, key, work, counts);
     }
     return counts;
   }
 
  private:
+  static void count_block(const AttentionProblem& problem, const AttentionTask& task,
+                          const Strip<T>& strip, std::int64_t key, const Workspace<T>& work,
+                          TileCounts& counts) {
+    const KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
+    TileKind kinds[kBlockTiles];
+    for_vectors(strip.vectors, [&](auto vectors) {
+      classify_tiles<T, kRows, vectors.kCount, kBlockTiles>(problem, task, strip, key, block.count,
+                                                            work.bias, kinds);
+    });
+    for (int t = 0; t * kRows < block.count; ++t) {
+      if (kinds[t] == TileKind::hidden) continue;
+      counts.visible += kinds[t] == TileKind::visible;
+      counts.biased += kinds[t] != TileKind::visible;
+      const int left = block.count - t * kRows;
+      counts.scores += strip.rows * static_cast<std::int64_t>(left < kRows ? left : kRows);
+    }
+  }
+
   template <int kVectors>
   struct Vectors {
     static constexpr int kCount = kVectors;
@@ -174,8 +178,8 @@ struct AttentionForward {
   // Nothing is hidden from the strip and nothing added to its scores.
   static bool sees_all_of(const AttentionTask& task, const Strip<T>& strip,
                           const KeyBlock<T>& block) {
-    return !task.mask && !strip.slopes && block.begin >= strip.shared.begin &&
-           block.begin + round_up(block.count, kRows) <= strip.shared.end;
+    return !task.mask && !task.bias && !strip.slopes &&
+           holds(strip.shared, block.begin, block.begin + round_up(block.count, kRows));
   }
 
   // Both products of one strip and one block.
@@ -211,15 +215,16 @@ struct AttentionForward {
     Scores::provide_keys(problem, task, work, block);
     start_block_sum<kVectors>(strip);
     // Beyond what the strip sees by position a tile's weights are those of hidden keys.
-    const std::int64_t reach = strip.seen.end - block.begin;
-    const int count = reach < block.count ? static_cast<int>(reach) : block.count;
+    const int count = static_cast<int>(seen_of_block(strip.seen, block.begin, block.count).end);
     Run runs[kBlockTiles]{};
     int run_count = 0;
     bool hides_something = false;
     for (int k = 0; k < count; k += kRows) {
       const TileKind kind = kinds[k / kRows];
-      prefetch_mask(problem, task, *ahead.strip, ahead.key, Shape::kBlockKeys, k / kRows,
-                    kBlockTiles);
+      prefetch_mask(problem, problem.mask, task.mask, *ahead.strip, ahead.key, Shape::kBlockKeys,
+                    k / kRows, kBlockTiles);
+      prefetch_mask(problem, problem.bias, task.bias, *ahead.strip, ahead.key, Shape::kBlockKeys,
+                    k / kRows, kBlockTiles);
       if (strip.is_fresh) prefetch_output(problem, task, strip, k / kRows, kBlockTiles);
       if (kind == TileKind::hidden) continue;
       const int end = k + kRows < count ? k + kRows : count;

@@ -22,16 +22,16 @@ enum class TileKind : unsigned char {
   hiding,   // bias holds -inf somewhere
 };
 
-// Every lane's row of the mask, from a key on. Lanes beyond the last row repeat it.
+// Every lane's row of a mask, bool or float, from a key on. Lanes beyond the last row repeat it.
 template <class M, class T>
-REGARD_INLINE void mask_rows(const AttentionProblem& problem, const AttentionTask& task,
+REGARD_INLINE void mask_rows(const AttentionProblem& problem, const Operand& mask, const void* data,
                              const Strip<T>& strip, std::int64_t key, const M** rows) {
   const std::int64_t group = problem.heads / problem.kv_heads;
   std::int64_t query = strip.first_row / group, head = strip.first_row % group;
-  const M* first = static_cast<const M*>(task.mask) + key * problem.mask.column_stride;
+  const M* first = static_cast<const M*>(data) + key * mask.column_stride;
   int lane = 0;
   for (; lane < strip.rows; ++lane) {
-    rows[lane] = first + query * problem.mask.row_stride + head * problem.mask.head_stride;
+    rows[lane] = first + query * mask.row_stride + head * mask.head_stride;
     if (++head == group) {
       head = 0;
       ++query;
@@ -41,31 +41,29 @@ REGARD_INLINE void mask_rows(const AttentionProblem& problem, const AttentionTas
 }
 
 // One mask row serves every lane: a mask over keys alone, such as padding.
-REGARD_INLINE bool lanes_share_a_mask_row(const AttentionProblem& problem) {
-  return problem.mask.row_stride == 0 &&
-         (problem.mask.head_stride == 0 || problem.heads == problem.kv_heads);
+REGARD_INLINE bool lanes_share_a_row(const AttentionProblem& problem, const Operand& mask) {
+  return mask.row_stride == 0 && (mask.head_stride == 0 || problem.heads == problem.kv_heads);
 }
 
-// Asks for one of `parts` parts of what a strip will read of the mask: its rows lie too far apart for
+// Asks for one of `parts` parts of what a strip will read of a mask: its rows lie too far apart for
 // the processor to foresee it, and all requests at once would fill its queue. Inline, or GCC takes a
 // call that only prefetches for one that does nothing.
 template <class T>
-REGARD_INLINE void prefetch_mask(const AttentionProblem& problem, const AttentionTask& task,
-                                   const Strip<T>& strip, std::int64_t key, int keys, int part,
-                                   int parts) {
-  if (!task.mask || problem.mask.column_stride != 1 || lanes_share_a_mask_row(problem) ||
-      key >= strip.seen.end)
+REGARD_INLINE void prefetch_mask(const AttentionProblem& problem, const Operand& mask,
+                                 const void* data, const Strip<T>& strip, std::int64_t key, int keys,
+                                 int part, int parts) {
+  if (!data || mask.column_stride != 1 || lanes_share_a_row(problem, mask) ||
+      key >= strip.seen.window.end)
     return;
-  const std::int64_t bytes = problem.mask.element == Element::boolean   ? 1
-                             : problem.mask.element == Element::float32 ? 4
-                                                                        : 8;
+  const std::int64_t bytes = mask.element == Element::boolean   ? 1
+                             : mask.element == Element::float32 ? 4
+                                                                : 8;
   const std::int64_t group = problem.heads / problem.kv_heads;
-  const char* first = static_cast<const char*>(task.mask) + key * bytes;
+  const char* first = static_cast<const char*>(data) + key * bytes;
   for (int lane = strip.rows * part / parts; lane < strip.rows * (part + 1) / parts; ++lane) {
     const std::int64_t row = strip.first_row + lane;
-    const char* from = first + (row / group * problem.mask.row_stride +
-                                row % group * problem.mask.head_stride) *
-                                   bytes;
+    const char* from =
+        first + (row / group * mask.row_stride + row % group * mask.head_stride) * bytes;
     for (std::int64_t byte = 0; byte < keys * bytes + 63; byte += 64)
       __builtin_prefetch(from + byte, 0, 2);
   }
@@ -81,15 +79,15 @@ REGARD_INLINE Vec<T> to_log2_units(Vec<T> value) {
   return select<T>((scaled > largest) & (value <= largest), largest, above_lowest);
 }
 
-// bias[key][lane] = mask, for the `keys` keys from `key` on.
+// bias[key][lane] = the float mask, for the `keys` keys from `key` on.
 template <class T, class M, int kVectors>
-REGARD_NOINLINE void load_float_mask(const AttentionProblem& problem, const AttentionTask& task,
-                                     const Strip<T>& strip, std::int64_t key, int keys, T* bias) {
+REGARD_NOINLINE void load_bias(const AttentionProblem& problem, const AttentionTask& task,
+                               const Strip<T>& strip, std::int64_t key, int keys, T* bias) {
   constexpr int kWidth = kVectors * kLanes<T>;
-  const std::int64_t stride = problem.mask.column_stride;
+  const std::int64_t stride = problem.bias.column_stride;
   const M* rows[kWidth];
-  mask_rows(problem, task, strip, key, rows);
-  if (lanes_share_a_mask_row(problem)) {
+  mask_rows(problem, problem.bias, task.bias, strip, key, rows);
+  if (lanes_share_a_row(problem, problem.bias)) {
     const M* row = rows[0];
     for (int k = 0; k < keys; ++k) {
       const Vec<T> value = to_log2_units<T>(broadcast(mask_value<T>(row[k * stride])));
@@ -228,9 +226,9 @@ REGARD_NOINLINE void scan_bool_mask(const AttentionProblem& problem, const Atten
                                     int first, int last, TileKind* kinds) {
   using Word = typename MaskWord<kRows>::Type;
   const unsigned char* rows[kVectors * kLanes<T>];
-  mask_rows(problem, task, strip, block_begin, rows);
+  mask_rows(problem, problem.mask, task.mask, strip, block_begin, rows);
   const std::int64_t stride = problem.mask.column_stride;
-  const int lanes = lanes_share_a_mask_row(problem) ? 1 : strip.rows;
+  const int lanes = lanes_share_a_row(problem, problem.mask) ? 1 : strip.rows;
   MaskScan<kRows, kTiles> scan;
   if (stride == 1 && count == kRows * kTiles) {
     scan_whole_block(rows, lanes, scan);
@@ -259,7 +257,7 @@ REGARD_NOINLINE void hide_by_bool_mask(const AttentionProblem& problem, const At
   // part[p][lane] holds the bytes of rows p * kBytes and on, in an integer as wide as a lane.
   T part[kParts][kWidth];
   const unsigned char* rows[kWidth];
-  mask_rows(problem, task, strip, key, rows);
+  mask_rows(problem, problem.mask, task.mask, strip, key, rows);
   for (int lane = 0; lane < kWidth; ++lane) {
     const typename MaskWord<kRows>::Type word =
         read_mask_word<kRows>(rows[lane], problem.mask.column_stride, keys);
@@ -278,7 +276,7 @@ REGARD_NOINLINE void hide_by_bool_mask(const AttentionProblem& problem, const At
     }
 }
 
-// Writes -inf into one tile's bias where a key lies outside of what the lane sees by position.
+// Writes -inf into one tile's bias where a key lies outside what the lane sees by position.
 template <class T, int kRows, int kVectors>
 REGARD_NOINLINE void hide_by_position(const Strip<T>& strip, std::int64_t key, bool bias_is_set,
                                       T* bias) {
@@ -288,13 +286,15 @@ REGARD_NOINLINE void hide_by_position(const Strip<T>& strip, std::int64_t key, b
     first[lane] = static_cast<T>(clamp(strip.first_key[lane] - key, 0, kRows));
     end[lane] = static_cast<T>(clamp(strip.end_key[lane] - key, 0, kRows));
   }
+  const std::int64_t sinks_begin = strip.sink_tokens.begin - key, sinks_end = strip.sink_tokens.end - key;
   for (int v = 0; v < kVectors; ++v) {
     const Vec<T> from = load(first + v * kLanes<T>), to = load(end + v * kLanes<T>);
     for (int r = 0; r < kRows; ++r) {
       T* at = bias + r * kWidth + v * kLanes<T>;
       const Vec<T> here = broadcast(static_cast<T>(r));
-      store(at, select<T>((here < from) | (here >= to), broadcast(-kInfinity<T>),
-                          bias_is_set ? load<T>(at) : Vec<T>{}));
+      const bool is_sink = r >= sinks_begin && r < sinks_end;
+      store(at, select<T>((here < (is_sink ? Vec<T>{} : from)) | (here >= to),
+                          broadcast(-kInfinity<T>), bias_is_set ? load<T>(at) : Vec<T>{}));
     }
   }
 }
@@ -307,27 +307,23 @@ REGARD_NOINLINE bool classify_tiles(const AttentionProblem& problem, const Atten
                                     T* bias, TileKind* kinds) {
   constexpr int kTile = kRows * kVectors * kLanes<T>;
   const int tiles = (count + kRows - 1) / kRows;
-  const int begin = static_cast<int>(clamp(strip.seen.begin - block_begin, 0, count));
-  const int end = static_cast<int>(clamp(strip.seen.end - block_begin, 0, count));
-  const int first = begin / kRows;
-  const int last = begin < end ? (end + kRows - 1) / kRows : first;
+  const KeyInterval seen = seen_of_block(strip.seen, block_begin, count);
+  const int first = static_cast<int>(seen.begin) / kRows;
+  const int last = is_empty(seen) ? first : (static_cast<int>(seen.end) + kRows - 1) / kRows;
   for (int t = 0; t < tiles; ++t)
     kinds[t] = t >= first && t < last ? TileKind::visible : TileKind::hidden;
   if (first >= last) return false;
 
-  const bool has_mask = task.mask != nullptr;
-  const bool has_bool_mask = has_mask && problem.mask.element == Element::boolean;
-  const bool has_float_mask = has_mask && !has_bool_mask;
-  if (has_bool_mask)
+  if (task.mask)
     scan_bool_mask<T, kRows, kVectors, kTiles>(problem, task, strip, block_begin, count, first, last, kinds);
-  if (has_float_mask) {
+  if (task.bias) {
     const int keys = (last * kRows < count ? last * kRows : count) - first * kRows;
     const std::int64_t key = block_begin + first * kRows;
     T* to = bias + first * kTile;
-    if (problem.mask.element == Element::float32)
-      load_float_mask<T, float, kVectors>(problem, task, strip, key, keys, to);
+    if (problem.bias.element == Element::float32)
+      load_bias<T, float, kVectors>(problem, task, strip, key, keys, to);
     else
-      load_float_mask<T, double, kVectors>(problem, task, strip, key, keys, to);
+      load_bias<T, double, kVectors>(problem, task, strip, key, keys, to);
   }
 
   bool sees_any = false;
@@ -336,9 +332,10 @@ REGARD_NOINLINE bool classify_tiles(const AttentionProblem& problem, const Atten
     const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;
     T* tile = bias + t * kTile;
     const bool is_mixed = kinds[t] == TileKind::hiding;
-    if (has_float_mask) kinds[t] = kind_of_bias<T, kVectors>(tile, keys);
+    if (!overlaps(strip.seen, key, key + keys)) kinds[t] = TileKind::hidden;
+    if (task.bias && kinds[t] != TileKind::hidden) kinds[t] = kind_of_bias<T, kVectors>(tile, keys);
     if (kinds[t] == TileKind::hidden) continue;
-    bool is_set = has_float_mask;
+    bool is_set = task.bias != nullptr;
     if (strip.slopes) {
       add_alibi<T, kRows, kVectors>(strip, key, is_set, tile);
       if (kinds[t] == TileKind::visible) kinds[t] = TileKind::biased;
@@ -346,9 +343,10 @@ REGARD_NOINLINE bool classify_tiles(const AttentionProblem& problem, const Atten
     }
     if (is_mixed) {
       hide_by_bool_mask<T, kRows, kVectors>(problem, task, strip, key, keys, is_set, tile);
+      kinds[t] = TileKind::hiding;
       is_set = true;
     }
-    if (key < strip.shared.begin || key + kRows > strip.shared.end) {
+    if (!holds(strip.shared, key, key + kRows)) {
       hide_by_position<T, kRows, kVectors>(strip, key, is_set, tile);
       kinds[t] = TileKind::hiding;
     }

@@ -34,15 +34,15 @@ REGARD_INLINE void row_pointers(const AttentionProblem& problem, const Operand& 
   }
 }
 
-// Lays the workspace out and finds what every strip sees by position. Returns the union, from a
-// whole block on.
+// Lays the workspace out and finds what every strip sees by position. Returns the union, from whole
+// blocks on.
 template <class Shape>
-REGARD_NOINLINE KeyInterval locate_strips(const AttentionProblem& problem,
-                                          const AttentionTask& task, void* memory) {
+REGARD_NOINLINE SeenKeys locate_strips(const AttentionProblem& problem,
+                                       const AttentionTask& task, void* memory) {
   using T = typename Shape::Element;
   lay_out<Shape>(problem, task.row_end - task.row_begin, static_cast<char*>(memory));
   const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
-  KeyInterval keys{task.kv_len, 0};
+  SeenKeys seen{{}, {task.kv_len, 0}};
   for (int s = 0; s < work.strip_count; ++s) {
     Strip<T>& strip = work.strips[s];
     strip.first_row += task.row_begin;
@@ -51,14 +51,13 @@ REGARD_NOINLINE KeyInterval locate_strips(const AttentionProblem& problem,
       const std::int64_t group = problem.heads / problem.kv_heads;
       for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane)
         strip.slopes[lane] = nearest_finite<T>(
-            problem.alibi_slopes[task.first_head + (strip.first_row + lane) % group] * kLog2E);
+            task.alibi_slopes[(strip.first_row + lane) % group * problem.alibi_slopes.head_stride] *
+            kLog2E);
     }
-    if (is_empty(strip.seen)) continue;
-    if (strip.seen.begin < keys.begin) keys.begin = strip.seen.begin;
-    if (strip.seen.end > keys.end) keys.end = strip.seen.end;
+    if (!is_empty(strip.seen.sink_tokens)) seen.sink_tokens = strip.seen.sink_tokens;
+    extend(seen.window, strip.seen.window);
   }
-  keys.begin = keys.begin / Shape::kBlockKeys * Shape::kBlockKeys;
-  return keys;
+  return from_whole_blocks<Shape>(seen_keys(seen.sink_tokens, seen.window));
 }
 
 // Scores come out of the product in log2 units, or, where they are capped, in the units of

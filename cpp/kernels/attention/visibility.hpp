@@ -1,4 +1,5 @@
-// Which keys a query sees by its position alone: an interval, known before any key is read.
+// Which keys a query sees by its position alone: an interval, and the sink tokens before it, known before
+// any key is read. Key j is seen iff first <= j < end or j is a sink token and j < end.
 #pragma once
 
 #include "workspace.hpp"
@@ -17,22 +18,88 @@ REGARD_INLINE std::int64_t clamp_wide(Wide value, std::int64_t low, std::int64_t
   return value < low ? low : value > high ? high : static_cast<std::int64_t>(value);
 }
 
-// Window, causality and the entry's number of keys.
+REGARD_INLINE bool is_empty(const KeyInterval& keys) { return keys.begin >= keys.end; }
+
+// Window, causality and the entry's keys; sink tokens apart.
 REGARD_INLINE KeyInterval keys_seen_from(Wide position, const AttentionProblem& problem,
                                          const AttentionTask& task) {
   const bool has_left = problem.window_left != kUnbounded;
   const bool has_right = problem.window_right != kUnbounded;
-  return {has_left ? clamp_wide(position - problem.window_left, 0, task.kv_len) : 0,
-          has_right ? clamp_wide(position + problem.window_right + 1, 0, task.kv_len)
-                    : task.kv_len};
+  const auto among_keys = [&](Wide key) { return clamp_wide(key, task.key_begin, task.kv_len); };
+  return {has_left ? among_keys(position - problem.window_left) : task.key_begin,
+          has_right ? among_keys(position + problem.window_right + 1) : task.kv_len};
 }
 
-REGARD_INLINE bool is_empty(const KeyInterval& keys) { return keys.begin >= keys.end; }
+// Empty where every window reaches them anyway.
+REGARD_INLINE KeyInterval sink_tokens_of(const AttentionProblem& problem, const AttentionTask& task) {
+  if (problem.window_left == kUnbounded || problem.sink_tokens <= task.key_begin) return {};
+  return {task.key_begin, problem.sink_tokens < task.kv_len ? problem.sink_tokens : task.kv_len};
+}
+
+REGARD_INLINE KeyInterval up_to(const KeyInterval& keys, std::int64_t end) {
+  return {keys.begin, keys.end < end ? keys.end : end};
+}
+
+// One interval where the two meet.
+REGARD_INLINE SeenKeys seen_keys(const KeyInterval& sink_tokens, const KeyInterval& window) {
+  if (is_empty(sink_tokens)) return {{}, window};
+  if (is_empty(window) || sink_tokens.end < window.begin) return {sink_tokens, window};
+  return {{}, {sink_tokens.begin, window.end}};
+}
+
+// Makes `keys` hold those of `others`.
+REGARD_INLINE void extend(KeyInterval& keys, const KeyInterval& others) {
+  if (is_empty(others)) return;
+  if (others.begin < keys.begin) keys.begin = others.begin;
+  if (others.end > keys.end) keys.end = others.end;
+}
+
+// True where one of the keys [begin, end) is seen.
+REGARD_INLINE bool overlaps(const SeenKeys& seen, std::int64_t begin, std::int64_t end) {
+  const auto meets = [=](const KeyInterval& keys) {
+    return !is_empty(keys) && keys.begin < end && keys.end > begin;
+  };
+  return meets(seen.window) || meets(seen.sink_tokens);
+}
+
+// True where all of the keys [begin, end) are seen.
+REGARD_INLINE bool holds(const SeenKeys& seen, std::int64_t begin, std::int64_t end) {
+  return (begin >= seen.window.begin && end <= seen.window.end) ||
+         (begin >= seen.sink_tokens.begin && end <= seen.sink_tokens.end);
+}
+
+// The shortest interval of the block of `count` keys at `block_begin`, counted from there, that holds
+// all keys of it that are seen. Empty where none is.
+REGARD_INLINE KeyInterval seen_of_block(const SeenKeys& seen, std::int64_t block_begin,
+                                        std::int64_t count) {
+  const auto within = [=](const KeyInterval& keys) {
+    return KeyInterval{clamp(keys.begin - block_begin, 0, count),
+                       clamp(keys.end - block_begin, 0, count)};
+  };
+  const KeyInterval window = within(seen.window);
+  if (is_empty(seen.sink_tokens)) return window;
+  const KeyInterval sink_tokens = within(seen.sink_tokens);
+  if (is_empty(sink_tokens)) return window;
+  return is_empty(window) ? sink_tokens : KeyInterval{sink_tokens.begin, window.end};
+}
+
+// The same from whole blocks on, for `advance`: in two intervals only where no chunk has a part in each.
+template <class Shape>
+REGARD_INLINE SeenKeys from_whole_blocks(const SeenKeys& seen) {
+  const auto round_down = [](std::int64_t key, std::int64_t multiple) { return key / multiple * multiple; };
+  if (is_empty(seen.sink_tokens))
+    return {{}, {round_down(seen.window.begin, Shape::kBlockKeys), seen.window.end}};
+  const std::int64_t begin = round_down(seen.sink_tokens.begin, Shape::kBlockKeys);
+  if (is_empty(seen.window)) return {{}, {begin, seen.sink_tokens.end}};
+  const std::int64_t chunk = round_down(seen.window.begin, Shape::kChunkKeys);
+  if (chunk < seen.sink_tokens.end) return {{}, {begin, seen.window.end}};
+  return {{begin, seen.sink_tokens.end}, {chunk, seen.window.end}};
+}
 
 // True where no query sees more or less than another: most calls that are neither causal nor windowed.
 REGARD_INLINE bool all_rows_see_all(const AttentionProblem& problem) {
   return problem.window_left == kUnbounded && problem.window_right == kUnbounded &&
-         !problem.alibi_slopes;
+         !problem.alibi_slopes.data;
 }
 
 // Fills in where the strip's queries stand, from the row of its first lane on. Lanes beyond the last
@@ -40,10 +107,11 @@ REGARD_INLINE bool all_rows_see_all(const AttentionProblem& problem) {
 template <class T>
 REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const AttentionTask& task,
                                  Strip<T>& strip) {
+  strip.sink_tokens = sink_tokens_of(problem, task);
   if (all_rows_see_all(problem)) {
-    strip.seen = strip.shared = {0, task.kv_len};
+    strip.seen = strip.shared = {{}, {task.key_begin, task.kv_len}};
     for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
-      strip.first_key[lane] = 0;
+      strip.first_key[lane] = task.key_begin;
       strip.end_key[lane] = task.kv_len;
     }
     return;
@@ -69,8 +137,12 @@ REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const Attentio
   }
   // Both ends grow with the lane.
   const int last = strip.rows - 1;
-  strip.seen = {strip.first_key[0], strip.end_key[last]};
-  strip.shared = {strip.first_key[last], strip.end_key[0]};
+  const auto seen = [&](int first_lane, int end_lane) {
+    const std::int64_t end = strip.end_key[end_lane];
+    return seen_keys(up_to(strip.sink_tokens, end), {strip.first_key[first_lane], end});
+  };
+  strip.seen = seen(0, last);
+  strip.shared = seen(last, 0);
 }
 
 }  // namespace

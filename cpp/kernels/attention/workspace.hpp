@@ -54,8 +54,9 @@ struct Strip {
   bool is_fresh;             // no block has written to output yet
   // By position (window, causality, the array's end): keys outside `seen` are hidden from every
   // lane, keys inside `shared` from none.
-  KeyInterval seen;
-  KeyInterval shared;
+  SeenKeys seen;
+  SeenKeys shared;
+  KeyInterval sink_tokens;  // each lane sees them up to its end_key
   T* queries;              // [head_dim][lanes], times scale log2(e)
   // Where precision is int8 (int8_queries.hpp): each lane's factor of its query; null otherwise.
   T* query_scale;
@@ -113,7 +114,8 @@ REGARD_INLINE bool merges_chunks(const AttentionProblem& problem) {
 // Tasks begin at multiples of so many rows, and no strip crosses one.
 template <class Shape>
 REGARD_INLINE std::int64_t row_unit(const AttentionProblem& problem) {
-  return problem.mask.data && problem.mask.row_stride != 0 ? Shape::kMaskRows : Shape::kStripLanes;
+  const auto has_rows = [](const Operand& mask) { return mask.data && mask.row_stride != 0; };
+  return has_rows(problem.mask) || has_rows(problem.bias) ? Shape::kMaskRows : Shape::kStripLanes;
 }
 
 // Lays a Workspace out in `memory`, itself first. Returns its size in bytes, which is all that
@@ -173,7 +175,7 @@ REGARD_NOINLINE std::int64_t lay_out(const AttentionProblem& problem, std::int64
     strip.positions = reinterpret_cast<std::int64_t*>(take(lanes * 8));
     strip.first_key = reinterpret_cast<std::int64_t*>(take(lanes * 8));
     strip.end_key = reinterpret_cast<std::int64_t*>(take(lanes * 8));
-    if (problem.alibi_slopes) strip.slopes = take_elements(lanes);
+    if (problem.alibi_slopes.data) strip.slopes = take_elements(lanes);
     if (memory) work.strips[work.strip_count] = strip;
     ++work.strip_count;
   }

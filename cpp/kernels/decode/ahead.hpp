@@ -36,8 +36,10 @@ class Ahead {
     const std::int64_t bytes = bytes_of(rows.operand.element);
     for (std::int64_t row = first, end = first + count; row < end;) {
       const std::int64_t together = rows_together(rows, row, end - row);
-      if (rows.scales) add_run(scales_at(rows, row), 0, together * 4, 1);
-      add_run(row_at(rows, row), rows.operand.row_stride * bytes, columns * bytes, together);
+      if (!is_evicted(rows, row)) {
+        if (rows.scales) add_run(scales_at(rows, row), 0, together * 4, 1);
+        add_run(row_at(rows, row), rows.operand.row_stride * bytes, columns * bytes, together);
+      }
       row += together;
     }
   }

@@ -2,8 +2,8 @@
 // copied where that does not fill vectors.
 #pragma once
 
-#include "workspace.hpp"
 #include "../kv_rows.hpp"
+#include "for_rows.hpp"
 
 namespace regard {
 namespace {
@@ -16,7 +16,7 @@ struct DecodeBlock {
   Element value_element;
   std::ptrdiff_t key_stride;
   std::ptrdiff_t value_stride;
-  // The first row of each step. No step crosses a page.
+  // The first row of each step that is seen. No step crosses a page.
   const void* keys[kSteps];
   const void* values[kSteps];
 };
@@ -37,6 +37,7 @@ REGARD_INLINE bool decodes_values_in_place(const AttentionProblem& problem) {
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE DecodeBlock<Shape> decode_block(const AttentionProblem& problem,
                                                 const AttentionTask& task, std::int64_t key,
+                                                std::uint32_t steps,
                                                 const DecodeWorkspace<T>& work) {
   constexpr int kStep = kDecodeStep<Shape>;
   constexpr Element kOwn = sizeof(T) == 4 ? Element::float32 : Element::float64;
@@ -47,25 +48,23 @@ REGARD_NOINLINE DecodeBlock<Shape> decode_block(const AttentionProblem& problem,
   if (decodes_keys_in_place<T>(problem)) {
     block.key_element = problem.key.element;
     block.key_stride = problem.key.row_stride;
-    for (int k = 0; k < block.count; k += kStep) block.keys[k / kStep] = row_at(keys, key + k);
+    for_steps<Shape>(steps, [&](int k) { block.keys[k / kStep] = row_at(keys, key + k); });
   } else {
     copy_rows(keys, key, block.count, problem.head_dim, work.keys, block.count, work.padded_head_dim);
     block.key_element = kOwn;
     block.key_stride = work.padded_head_dim;
-    for (int k = 0; k < block.count; k += kStep)
-      block.keys[k / kStep] = work.keys + k * work.padded_head_dim;
+    for_steps<Shape>(steps, [&](int k) { block.keys[k / kStep] = work.keys + k * work.padded_head_dim; });
   }
   if (decodes_values_in_place<T>(problem)) {
     block.value_element = problem.value.element;
     block.value_stride = problem.value.row_stride;
-    for (int k = 0; k < block.count; k += kStep) block.values[k / kStep] = row_at(values, key + k);
+    for_steps<Shape>(steps, [&](int k) { block.values[k / kStep] = row_at(values, key + k); });
   } else {
     copy_rows(values, key, block.count, problem.value_dim, work.values, block.count,
               work.padded_value_dim);
     block.value_element = kOwn;
     block.value_stride = work.padded_value_dim;
-    for (int k = 0; k < block.count; k += kStep)
-      block.values[k / kStep] = work.values + k * work.padded_value_dim;
+    for_steps<Shape>(steps, [&](int k) { block.values[k / kStep] = work.values + k * work.padded_value_dim; });
   }
   if (work.key_scales) {
     constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);

@@ -39,11 +39,10 @@ struct AttentionDecode {
     return lay_out_decode<Shape>(problem, nullptr);
   }
 
-  static KeyInterval begin(const AttentionProblem& problem, const AttentionTask& task,
-                           void* memory) {
+  static SeenKeys begin(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
     lay_out_decode<Shape>(problem, static_cast<char*>(memory));
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
-    const KeyInterval keys = locate(problem, task, work);
+    const SeenKeys keys = locate(problem, task, work);
     pack_decode_queries<Shape>(problem, task, work);
     start_state(work.state, kDecodeLanes<T>);
     work.is_fresh = true;
@@ -61,9 +60,10 @@ struct AttentionDecode {
       if (key % Shape::kChunkKeys == 0 && !work.is_fresh) merge_decode_chunk(work);
       const std::uint32_t steps = see_block<Shape>(problem, task, key, work);
       if (steps == 0) continue;
-      const DecodeBlock<Shape> block = decode_block<Shape>(problem, task, key, work);
+      const DecodeBlock<Shape> block = decode_block<Shape>(problem, task, key, steps, work);
       Ahead ahead;
-      if (const std::int64_t next = key + Shape::kBlockKeys; next < key_end) look_ahead(problem, task, next, ahead);
+      if (const std::int64_t next = key + Shape::kBlockKeys; next < key_end)
+        look_ahead(problem, task, next, work, ahead);
       score_steps<Shape>(block, steps, work, ahead);
       ahead.ask_lines(kAheadOfWeights);
       for (int row = 0; row < work.rows; ++row) weigh_row<Shape>(steps, row, work);
@@ -119,36 +119,39 @@ struct AttentionDecode {
     constexpr std::int64_t kStep = kDecodeStep<Shape>;
     lay_out_decode<Shape>(problem, static_cast<char*>(memory));
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
-    const KeyInterval keys = locate(problem, task, work);
+    const SeenKeys seen = locate(problem, task, work);
     TileCounts counts{};
     counts.all = (problem.kv_len + kStep - 1) / kStep;
-    if (keys.begin < keys.end)
-      counts.chunks = (keys.end - 1) / Shape::kChunkKeys - keys.begin / Shape::kChunkKeys + 1;
-    for (std::int64_t key = keys.begin; key < keys.end; key += Shape::kBlockKeys)
-      for_steps<Shape>(see_block<Shape>(problem, task, key, work), [&](std::int64_t step) {
-        const std::int64_t left = task.kv_len - key - step;
-        ++(work.has_bias ? counts.biased : counts.visible);
-        counts.scores += work.rows * (left < kStep ? left : kStep);
-      });
+    for (const KeyInterval& keys : {seen.sink_tokens, seen.window}) {
+      if (is_empty(keys)) continue;
+      counts.chunks += (keys.end - 1) / Shape::kChunkKeys - keys.begin / Shape::kChunkKeys + 1;
+      for (std::int64_t key = keys.begin; key < keys.end; key += Shape::kBlockKeys)
+        for_steps<Shape>(see_block<Shape>(problem, task, key, work), [&](std::int64_t step) {
+          const std::int64_t left = task.kv_len - key - step;
+          ++(work.has_bias ? counts.biased : counts.visible);
+          counts.scores += work.rows * (left < kStep ? left : kStep);
+        });
+    }
     return counts;
   }
 
  private:
   // What is copied is read in order, which the processor follows by itself.
   static void look_ahead(const AttentionProblem& problem, const AttentionTask& task, std::int64_t key,
-                         Ahead& ahead) {
-    const std::int64_t left = task.kv_len - key;
-    const std::int64_t count = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
-    if (!copies_keys(problem)) ahead.add(keys_of(problem, task), key, count, problem.head_dim);
-    if (!copies_values(problem)) ahead.add(values_of(problem, task), key, count, problem.value_dim);
+                         const DecodeWorkspace<T>& work, Ahead& ahead) {
+    const KeyInterval seen = seen_of_block(work.seen, key, Shape::kBlockKeys);
+    const std::int64_t first = key + seen.begin, count = seen.end - seen.begin;
+    if (!copies_keys(problem)) ahead.add(keys_of(problem, task), first, count, problem.head_dim);
+    if (!copies_values(problem))
+      ahead.add(values_of(problem, task), first, count, problem.value_dim);
   }
 
-  // The keys that some row sees by position, from the beginning of a block.
-  static KeyInterval locate(const AttentionProblem& problem, const AttentionTask& task,
-                            DecodeWorkspace<T>& work) {
+  // The keys that some row sees by position, from whole blocks on.
+  static SeenKeys locate(const AttentionProblem& problem, const AttentionTask& task,
+                         DecodeWorkspace<T>& work) {
     work.rows = static_cast<int>(task.row_end - task.row_begin);
     locate_decode_rows(problem, task, work);
-    return {work.seen.begin / Shape::kBlockKeys * Shape::kBlockKeys, work.seen.end};
+    return from_whole_blocks<Shape>(work.seen);
   }
 
   static void merge_decode_chunk(DecodeWorkspace<T>& work) {

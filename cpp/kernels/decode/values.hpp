@@ -57,29 +57,29 @@ REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, std::int64_t pan
 
 template <class Shape, class From, class T = typename Shape::Element>
 REGARD_NOINLINE bool decode_values_are_finite(const DecodeBlock<Shape>& block, int begin, int end,
-                                              std::int64_t columns) {
+                                              std::uint32_t steps, std::int64_t columns) {
   constexpr int kStep = kDecodeStep<Shape>;
   Mask<T> bits{};
-  for (int k = begin; k < end; ++k) {
-    const From* values =
-        static_cast<const From*>(block.values[k / kStep]) + k % kStep * block.value_stride;
-    for (std::int64_t d = 0; d < columns; d += kLanes<T>) {
-      const Vec<T> value = load_as<T>(values + d);
-      bits |= as_bits<T>(value - value);
-    }
-  }
+  for_steps<Shape>(steps, [&](int step) {
+    const From* values = static_cast<const From*>(block.values[step / kStep]);
+    for (int k = begin > step ? begin - step : 0; k < kStep && step + k < end; ++k)
+      for (std::int64_t d = 0; d < columns; d += kLanes<T>) {
+        const Vec<T> value = load_as<T>(values + k * block.value_stride + d);
+        bits |= as_bits<T>(value - value);
+      }
+  });
   return !any<T>(bits != 0);
 }
 
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void add_decode_values(const DecodeBlock<Shape>& block, std::uint32_t steps,
                                        std::int64_t key, DecodeWorkspace<T>& work, Ahead& ahead) {
-  const int begin = static_cast<int>(clamp(work.seen.begin - key, 0, block.count));
-  const int end = static_cast<int>(clamp(work.seen.end - key, 0, block.count));
+  const KeyInterval seen = seen_of_block(work.seen, key, block.count);
+  const int begin = static_cast<int>(seen.begin), end = static_cast<int>(seen.end);
   with_stored_element<T>(block.value_element, [&](auto element) {
     using From = typename decltype(element)::Type;
-    const bool selects = work.hides && !decode_values_are_finite<Shape, From>(block, begin, end,
-                                                                              work.padded_value_dim);
+    const bool selects = work.hides && !decode_values_are_finite<Shape, From>(
+                                           block, begin, end, steps, work.padded_value_dim);
     for_rows(work.rows, [&](auto rows) {
       constexpr int kRows = decltype(rows)::value;
       constexpr int kAccumulators = Shape::kRegisterCount / 2;

@@ -11,22 +11,29 @@ template <class T>
 REGARD_NOINLINE void locate_decode_rows(const AttentionProblem& problem, const AttentionTask& task,
                                         DecodeWorkspace<T>& work) {
   const std::int64_t group = problem.heads / problem.kv_heads;
-  work.seen = {task.kv_len, 0};
-  work.shared = {0, task.kv_len};
+  KeyInterval seen{task.kv_len, 0}, shared{task.key_begin, task.kv_len};
+  std::int64_t end = 0;
   for (int row = 0; row < work.rows; ++row) {
     const std::int64_t query = (task.row_begin + row) / group, head = (task.row_begin + row) % group;
     const Wide position = static_cast<Wide>(query) + task.query_offset;
     const KeyInterval keys = keys_seen_from(position, problem, task);
     work.positions[row] = clamp_wide(position, INT64_MIN / 2, INT64_MAX / 2);
     work.keys_of_row[row] = keys;
-    if (problem.alibi_slopes)
-      work.slopes[row] = nearest_finite<T>(problem.alibi_slopes[task.first_head + head] * kLog2E);
-    if (keys.begin > work.shared.begin) work.shared.begin = keys.begin;
-    if (keys.end < work.shared.end) work.shared.end = keys.end;
-    if (is_empty(keys)) continue;
-    if (keys.begin < work.seen.begin) work.seen.begin = keys.begin;
-    if (keys.end > work.seen.end) work.seen.end = keys.end;
+    if (task.alibi_slopes)
+      work.slopes[row] =
+          nearest_finite<T>(task.alibi_slopes[head * problem.alibi_slopes.head_stride] * kLog2E);
+    if (keys.begin > shared.begin) shared.begin = keys.begin;
+    if (keys.end < shared.end) shared.end = keys.end;
+    if (keys.end > end) end = keys.end;
+    extend(seen, keys);
   }
+  work.sink_tokens = sink_tokens_of(problem, task);
+  work.seen = seen_keys(up_to(work.sink_tokens, end), seen);
+  work.shared = seen_keys(up_to(work.sink_tokens, shared.end), shared);
+}
+
+REGARD_INLINE bool is_sink_token(const KeyInterval& sink_tokens, std::int64_t key) {
+  return key >= sink_tokens.begin && key < sink_tokens.end;
 }
 
 // bias[k] of one row for the `count` keys from `key` on: the operations of mask_tiles.hpp on one lane.
@@ -35,28 +42,23 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
                                  std::int64_t key, int count, DecodeWorkspace<T>& work, T* bias) {
   const std::int64_t group = problem.heads / problem.kv_heads;
   for (int k = 0; k < count; ++k) bias[k] = T(0);
-  if (task.mask) {
-    const std::int64_t stride = problem.mask.column_stride;
-    const std::int64_t first = (task.row_begin + row) / group * problem.mask.row_stride +
-                               (task.row_begin + row) % group * problem.mask.head_stride +
-                               key * stride;
-    if (problem.mask.element == Element::boolean) {
-      const unsigned char* mask = static_cast<const unsigned char*>(task.mask) + first;
-      for (int k = 0; k < count; ++k)
-        if (mask[k * stride] == 0) bias[k] = -kInfinity<T>;
-    } else {
-      const auto add = [&](const auto* mask) {
-        for (int k = 0; k < count; ++k) bias[k] = mask_value<T>(mask[k * stride]);
-      };
-      if (problem.mask.element == Element::float32)
-        add(static_cast<const float*>(task.mask) + first);
-      else
-        add(static_cast<const double*>(task.mask) + first);
-      for (int k = 0; k < count; k += kLanes<T>)
-        store(bias + k, to_log2_units<T>(load<T>(bias + k)));
-    }
+  const auto offset_in = [&](const Operand& mask) {
+    return (task.row_begin + row) / group * mask.row_stride +
+           (task.row_begin + row) % group * mask.head_stride + key * mask.column_stride;
+  };
+  if (task.bias) {
+    const std::int64_t first = offset_in(problem.bias), stride = problem.bias.column_stride;
+    const auto add = [&](const auto* added) {
+      for (int k = 0; k < count; ++k) bias[k] = mask_value<T>(added[k * stride]);
+    };
+    if (problem.bias.element == Element::float32)
+      add(static_cast<const float*>(task.bias) + first);
+    else
+      add(static_cast<const double*>(task.bias) + first);
+    for (int k = 0; k < count; k += kLanes<T>)
+      store(bias + k, to_log2_units<T>(load<T>(bias + k)));
   }
-  if (problem.alibi_slopes) {
+  if (task.alibi_slopes) {
     for (int k = 0; k < count; ++k) {
       const int within = k % Shape::kRows;
       const T from = static_cast<T>(work.positions[row] - (key + k - within)) - static_cast<T>(within);
@@ -65,8 +67,16 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
       if (bias[k] != -kInfinity<T>) bias[k] = sum < -kLargest<T> ? -kLargest<T> : sum;
     }
   }
+  if (task.mask) {
+    const std::int64_t stride = problem.mask.column_stride;
+    const unsigned char* mask =
+        static_cast<const unsigned char*>(task.mask) + offset_in(problem.mask);
+    for (int k = 0; k < count; ++k)
+      if (mask[k * stride] == 0) bias[k] = -kInfinity<T>;
+  }
   const KeyInterval keys = work.keys_of_row[row];
-  for (std::int64_t k = 0; k < count && key + k < keys.begin; ++k) bias[k] = -kInfinity<T>;
+  for (std::int64_t k = 0; k < count && key + k < keys.begin; ++k)
+    if (!is_sink_token(work.sink_tokens, key + k)) bias[k] = -kInfinity<T>;
   for (std::int64_t k = clamp(keys.end - key, 0, count); k < count; ++k) bias[k] = -kInfinity<T>;
 }
 
@@ -78,14 +88,14 @@ REGARD_NOINLINE std::uint32_t see_block(const AttentionProblem& problem, const A
   constexpr int kStep = kDecodeStep<Shape>;
   constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);
   static_assert(kBlock / kStep <= 32, "a step is a bit");
-  const int begin = static_cast<int>(clamp(work.seen.begin - key, 0, Shape::kBlockKeys));
-  const int end = static_cast<int>(clamp(work.seen.end - key, 0, Shape::kBlockKeys));
+  const KeyInterval seen = seen_of_block(work.seen, key, Shape::kBlockKeys);
+  const int begin = static_cast<int>(seen.begin), end = static_cast<int>(seen.end);
   work.has_bias = work.hides = false;
   if (begin >= end) return 0;
   const int first = begin / kStep, last = (end + kStep - 1) / kStep;
   const std::uint32_t all = static_cast<std::uint32_t>((std::uint64_t{1} << last) - (std::uint64_t{1} << first));
-  if (!task.mask && !problem.alibi_slopes && key + first * kStep >= work.shared.begin &&
-      key + last * kStep <= work.shared.end)
+  if (!task.mask && !task.bias && !task.alibi_slopes &&
+      holds(work.shared, key + first * kStep, key + last * kStep))
     return all;
 
   work.has_bias = true;

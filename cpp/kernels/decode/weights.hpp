@@ -3,16 +3,11 @@
 
 #include <utility>
 
-#include "workspace.hpp"
+#include "for_rows.hpp"
 #include "../attention/online_softmax.hpp"
 
 namespace regard {
 namespace {
-
-template <class Shape, class Body>
-REGARD_INLINE void for_steps(std::uint32_t steps, Body body) {
-  for (; steps != 0; steps &= steps - 1) body(__builtin_ctz(steps) * kDecodeStep<Shape>);
-}
 
 // Each lane with the one `distance` lanes above.
 template <int kDistance, class T, std::size_t... kLane>

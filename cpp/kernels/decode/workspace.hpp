@@ -27,8 +27,9 @@ struct DecodeWorkspace {
   std::int64_t padded_head_dim;
   std::int64_t padded_value_dim;
   // By position: keys outside `seen` are hidden from every row, keys inside `shared` from none.
-  KeyInterval seen;
-  KeyInterval shared;
+  SeenKeys seen;
+  SeenKeys shared;
+  KeyInterval sink_tokens;  // each row sees them up to the end of keys_of_row
   std::int64_t positions[kDecodeRows];
   KeyInterval keys_of_row[kDecodeRows];
   T slopes[kDecodeRows];  // of ALiBi, in log2 units

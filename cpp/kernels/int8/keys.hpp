@@ -12,8 +12,8 @@
 //
 //   NaN, inf  in a key make its scale NaN, and so its scores
 //   tiny      a largest magnitude under kSmallest counts as 0: 127 / it would overflow
-//   mean      of the finite elements, in double and in order; where it exceeds kLargestMean it stays in
-//             the keys, so that no difference overflows
+//   mean      of the finite elements of the keys that exist, in double and in order; where it exceeds
+//             kLargestMean it stays in the keys, so that no difference overflows
 #pragma once
 
 #include "hadamard.hpp"
@@ -104,12 +104,13 @@ struct QuantisedKeys {
   static void add_to_mean(const AttentionProblem& problem, const AttentionTask& task,
                           std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const Int8KeysMemory& head = *static_cast<const Int8KeysMemory*>(memory);
-    for (std::int64_t key = key_begin; key < key_end; key += kWidth) {
+    for (std::int64_t key = first_block(task, key_begin); key < key_end; key += kWidth) {
       const std::int64_t count = read_rows(problem, task, key, key_end, head);
+      const std::int64_t first = clamp(task.key_begin - key, 0, count);
       for (std::int64_t d = 0; d < head.padded_dim; d += kWidth) {
         double sums[kWidth];
         for (int i = 0; i < kWidth; ++i) sums[i] = head.sums[d + i];
-        for (std::int64_t row = 0; row < count; ++row) {
+        for (std::int64_t row = first; row < count; ++row) {
           const float* from = head.block + row * head.padded_dim + d;
           for (int i = 0; i < kWidth; ++i) sums[i] += from[i] - from[i] == 0 ? from[i] : 0.0f;
         }
@@ -117,8 +118,10 @@ struct QuantisedKeys {
       }
     }
     if (key_end != task.kv_len) return;
+    const std::int64_t evicted = task.evicted_pages * problem.page_rows;  // read as zeros
+    const double count = static_cast<double>(task.kv_len - task.key_begin - evicted);
     for (std::int64_t d = 0; d < problem.head_dim; ++d) {
-      const double mean = head.sums[d] / static_cast<double>(task.kv_len);
+      const double mean = head.sums[d] / count;
       head.mean[d] = mean <= kLargestMean && mean >= -kLargestMean ? static_cast<float>(mean) : 0.0f;
     }
   }
@@ -127,7 +130,7 @@ struct QuantisedKeys {
                        std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const Int8KeysMemory& head = *static_cast<const Int8KeysMemory*>(memory);
     const Vec<float> round = broadcast(kRoundToInteger);
-    for (std::int64_t key = key_begin; key < key_end; key += kWidth) {
+    for (std::int64_t key = first_block(task, key_begin); key < key_end; key += kWidth) {
       const int count = static_cast<int>(read_rows(problem, task, key, key_end, head));
       float* rows[kWidth];
       for (int row = 0; row < kWidth; ++row) rows[row] = head.block + row * head.padded_dim;
@@ -190,6 +193,12 @@ struct QuantisedKeys {
     head.keys.mean = head.mean;
     if (memory) *reinterpret_cast<Int8KeysMemory*>(memory) = head;
     return used;
+  }
+
+  // Blocks of keys that do not exist are never asked for.
+  REGARD_INLINE std::int64_t first_block(const AttentionTask& task, std::int64_t key) {
+    const std::int64_t first = task.key_begin / Shape::kBlockKeys * Shape::kBlockKeys;
+    return key > first ? key : first;
   }
 
   // Up to kWidth keys from `key` on, as float32. Returns how many.
