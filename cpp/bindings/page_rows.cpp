@@ -14,7 +14,9 @@ namespace {
 // Below this, letting go of the GIL costs more than it brings.
 constexpr std::int64_t kFewElements = 64 * 1024;
 
-bool has_columns_side_by_side(const ArrayView& view) { return view.stride(1) == 1 || view.size(1) <= 1; }
+bool has_columns_side_by_side(const ArrayView& view) {
+  return view.stride(1) == 1 || view.size(1) <= 1 || view.array.size() == 0;
+}
 
 // The last axis of scales is rows.
 ArrayView scales_view(const char* name, py::handle object, const ArrayView& rows) {
