@@ -57,8 +57,9 @@ class MemoryRoom:
         """Return room for this many pages or more that holds what the first `used` pages hold."""
         room = MemoryRoom.reserved(self.layout, needed, 2 * self.pages)
         room.have_used(used)
+        there = min(used, self.pages)  # the others held nothing that was worth copying
         for array, old in zip(room.rows.arrays, self.rows.arrays, strict=True):
-            array[:used] = old[:used]
+            array[:there] = old[:there]
         return room
 
     def have_used(self, pages: int) -> None:
