@@ -56,9 +56,7 @@ def interruptible(code):
     """Where the instructions lie before which a handler may run."""
     instructions = list(dis.get_instructions(code))
     return {
-        after.offset
-        for before, after in itertools.pairwise(instructions)
-        if before.opname in AFTER
+        after.offset for before, after in itertools.pairwise(instructions) if before.opname in AFTER
     }
 
 

@@ -278,10 +278,9 @@ class KVCache(CacheView):
         assert state is not None
         keys, values = arguments.new_tokens(geometry, state.batch, key, value)
         counts = arguments.new_lengths(state.batch, lengths, keys.shape[2])
-        most = int(np.max(counts))
-        if most == 0:
+        if not np.any(counts):
             return
-        geometry.check_append(most, int(np.max(state.lengths + counts)))
+        geometry.check_append(counts, state.lengths + counts)
         if geometry.is_quantised:
             rows = quantised(keys, values, counts)
         else:
@@ -364,7 +363,8 @@ class KVCache(CacheView):
         >>> len(cache), len(other)
         (3, 4)
         """
-        return self._of(opened_content(self, "fork").fork())
+        content = opened_content(self, "fork").fork()
+        return self._of(content)
 
     def flush(self) -> None:
         """Wait until a file's content is on the disk."""

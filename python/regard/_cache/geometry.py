@@ -9,6 +9,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
+    from regard._cache.state import PerEntry
+
 STORED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
 
 # Tokens in a page where the caller does not say: a multiple of the 96 keys that a kernel takes at
@@ -38,16 +40,18 @@ class Geometry(NamedTuple):
         """Pages that hold sink tokens, which are never evicted."""
         return -(-self.sink_tokens // self.page_size)
 
-    def check_append(self, new: int, longest: int) -> None:
-        """Refuse an append that leads to more tokens than the capacity."""
+    def check_append(self, counts: PerEntry, after: PerEntry) -> None:
+        """Refuse `counts` new tokens that lead to more in an entry than the capacity."""
+        longest = int(np.max(after))
         if self.capacity is None or longest <= self.capacity:
             return
+        new = counts if isinstance(counts, int) else int(counts[np.argmax(after)])
         if self.window is None:
             raise ValueError(
                 f"the cache has capacity {self.capacity}, and appending {new} would make it "
                 f"{longest} tokens long"
             )
-        most = self.capacity - self.sink_tokens - self.window
+        new, most = int(np.max(counts)), self.capacity - self.sink_tokens - self.window
         if new > most:
             raise ValueError(
                 f"key must have at most {most} new tokens at once, got {new}: they lie beside "
