@@ -127,9 +127,10 @@ OVERFULL = [  # lengths before, counts, which count and length the message tells
 
 
 @pytest.mark.parametrize(("before", "counts", "count", "length"), OVERFULL)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
 @pytest.mark.parametrize("page_size", [None, 16])
-def test_the_entry_that_is_overfull_is_told(page_size, before, counts, count, length):
-    cache = regard.KVCache(2, 3, 8, 5, capacity=50, page_size=page_size)
+def test_the_entry_that_is_overfull_is_told(page_size, dtype, before, counts, count, length):
+    cache = regard.KVCache(2, 3, 8, 5, capacity=50, page_size=page_size, dtype=dtype)
     cache.append(*tokens(0, 2, max(before), kv_heads=3), lengths=before)
     new = 20 if counts is None else max(counts)
     message = f"capacity 50, and appending {count} would make it {length} tokens long"

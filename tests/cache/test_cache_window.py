@@ -41,7 +41,7 @@ def assert_bounded(cache, window, sink_tokens, appends, dtype, batch=2):
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize(("window", "sink_tokens", "appends"), CASES)
-def test_answers_are_those_of_a_mask(window, sink_tokens, appends, options, dtype, target):
+def test_answers_are_those_of_a_mask(window, sink_tokens, appends, options, dtype):
     sizes = {"window": window, "sink_tokens": sink_tokens}
     cache = regard.KVCache(2, 2, 8, 5, dtype=dtype, **sizes)
     model = Model(2, 2, 8, 5, dtype, **sizes)
@@ -69,7 +69,7 @@ def test_queries_anywhere_with_a_mask(length, target):
 
 
 @pytest.mark.parametrize(("window", "sink_tokens", "appends"), CASES)
-def test_types(window, sink_tokens, appends, half, target):
+def test_types(window, sink_tokens, appends, half):
     """What is stored in 16 bits is rounded once."""
     sizes = {"window": window, "sink_tokens": sink_tokens}
     cache = regard.KVCache(1, 2, 8, 5, dtype=half, **sizes)
@@ -84,12 +84,12 @@ def test_types(window, sink_tokens, appends, half, target):
 
 @pytest.mark.parametrize("sink_tokens", [0, 1, 6])
 @pytest.mark.parametrize("window", [1, 4, 9])
-def test_ragged(window, sink_tokens, dtype, target):
+def test_ragged(window, sink_tokens, dtype):
     sizes = {"window": window, "sink_tokens": sink_tokens}
     cache = regard.KVCache(3, 2, 8, 5, dtype=dtype, **sizes)
     model = Model(3, 2, 8, 5, dtype, **sizes)
     random = np.random.default_rng(window * 10 + sink_tokens)
-    for step in range(25):
+    for step in range(15):
         new = int(random.integers(1, 6))
         lengths = random.integers(0, new + 1, 3)
         key, value = tokens(step, 3, new)
@@ -136,7 +136,7 @@ def test_sink_tokens_have_the_bits_of_a_mask(storage_of, page_size, sink_tokens,
             each.append(*tokens(step, 1, new))
         query = normal(step, 1, 6, new, 8, dtype=np.float32)
         positions, keys = np.arange(len(cache) - new, len(cache))[:, None], np.arange(len(cache))
-        for left in (None, 0, 3, 19, 25, 90, 10**6):
+        for left in (None, 3, 25, 90, 10**6):
             shown = (keys > positions - 20) | (keys < sink_tokens)
             if left is not None:
                 shown &= keys >= positions - left
@@ -174,17 +174,15 @@ def test_the_last_append_can_be_undone(sink_tokens, dtype):
     sizes = {"window": 5, "sink_tokens": sink_tokens}
     cache = regard.KVCache(2, 2, 8, 5, dtype=dtype, **sizes)
     model = Model(2, 2, 8, 5, dtype, **sizes)
-    for step, new in enumerate((9, 1, 1, 8, 3, 1, 1, 1, 1, 1, 1)):
+    for step, new in enumerate((9, 1, 1, 8, 3, 1, 1, 1, 1, 1, 1, 30, 1)):
         for wrong in (1, 0):
             cache.append(*tokens(2 * step + wrong, 2, new))
             if wrong:
                 cache.truncate(len(cache) - new)
         model.append(*tokens(2 * step, 2, new))
         assert_answers(cache, model, normal(step, 2, 4, 1, 8, dtype=dtype))
-    first = 2 * page_bytes(cache) // (2 * 13 * dtype.itemsize)  # a page of sinks, one that is gone
-    message = f"length must be at least {first // (1 if sink_tokens else 2) + 5} for batch entry 0"
-    with pytest.raises(ValueError, match=message):
-        cache.truncate(17)
+    with pytest.raises(ValueError, match="length must be at least 53 for batch entry 0, whose pos"):
+        cache.truncate(52)
     assert_answers(cache, model, normal(0, 2, 4, 1, 8, dtype=dtype))
     cache.truncate(sink_tokens)
     model.truncate([sink_tokens] * 2)
@@ -211,17 +209,17 @@ def test_memory_is_bounded(sizes, in_file, tmp_path):
     path = {"path": tmp_path / "cache"} if in_file else {}
     cache = regard.KVCache(2, 2, 8, 5, **sizes, **path)
     seen = set()
-    for step in range(1500):
+    for step in range(700):
         cache.append(*tokens(step, 2, 1))
         seen.add(cache.nbytes)
-    assert len(cache) == 1500
+    assert len(cache) == 700
     sinks = sizes.get("sink_tokens", 0)
-    assert_bounded(cache, sizes["window"], sinks, [1] * 1500, np.dtype("f4"))
+    assert_bounded(cache, sizes["window"], sinks, [1] * 700, np.dtype("f4"))
     cache.append(*tokens(0, 2, 700))
-    for step in range(900):
+    for step in range(500):
         cache.append(*tokens(step, 2, 1))
     most = cache.nbytes
-    for step in range(900):
+    for step in range(500):
         cache.append(*tokens(step, 2, 1))
     assert cache.nbytes <= most  # what a prompt took is used again
 

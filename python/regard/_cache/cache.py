@@ -280,7 +280,9 @@ class KVCache(CacheView):
         counts = arguments.new_lengths(state.batch, lengths, keys.shape[2])
         if not np.any(counts):
             return
-        geometry.check_append(counts, state.lengths + counts)
+        if geometry.capacity is not None:
+            each = np.broadcast_to(counts, state.batch)
+            geometry.check_append(each, state.lengths + each)
         if geometry.is_quantised:
             rows = quantised(keys, values, counts)
         else:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
+    from numpy.typing import DTypeLike, NDArray
 
-    from regard._cache.state import PerEntry
+    Array = NDArray[Any]
 
 STORED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
 
@@ -40,24 +40,36 @@ class Geometry(NamedTuple):
         """Pages that hold sink tokens, which are never evicted."""
         return -(-self.sink_tokens // self.page_size)
 
-    def check_append(self, counts: PerEntry, after: PerEntry) -> None:
+    def most_at_once(self, longest: int) -> int | None:
+        """Return how many tokens the capacity lets an entry of this length take, if it limits it."""
+        if self.capacity is None:
+            return None
+        if self.window is None:
+            return self.capacity - longest
+        return max(self.capacity - longest, self.capacity - self.sink_tokens - self.window)
+
+    def check_append(self, counts: Array, after: Array) -> None:
         """Refuse `counts` new tokens that lead to more in an entry than the capacity."""
-        longest = int(np.max(after))
-        if self.capacity is None or longest <= self.capacity:
+        if self.capacity is None:
             return
-        new = counts if isinstance(counts, int) else int(counts[np.argmax(after)])
+        is_over = after > self.capacity
+        if self.window is not None:
+            most = self.capacity - self.sink_tokens - self.window
+            is_over &= counts > most
+        if not is_over.any():
+            return
+        entry = int(np.argmax(np.where(is_over, after, 0)))
+        new = int(counts[entry])
         if self.window is None:
             raise ValueError(
                 f"the cache has capacity {self.capacity}, and appending {new} would make it "
-                f"{longest} tokens long"
+                f"{after[entry]} tokens long"
             )
-        new, most = int(np.max(counts)), self.capacity - self.sink_tokens - self.window
-        if new > most:
-            raise ValueError(
-                f"key must have at most {most} new tokens at once, got {new}: they lie beside "
-                f"sink_tokens={self.sink_tokens} and window={self.window} within capacity "
-                f"{self.capacity}"
-            )
+        raise ValueError(
+            f"key must have at most {most} new tokens at once, got {new}: they lie beside "
+            f"sink_tokens={self.sink_tokens} and window={self.window} within capacity "
+            f"{self.capacity}"
+        )
 
 
 def default_page_size(capacity: int | None, window: int | None) -> int:

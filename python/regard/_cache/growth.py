@@ -141,7 +141,8 @@ def _fill(pages: Array, start: Array, fresh: Array, taken: list[int]) -> None:
 def _spare(after: Array, evicted: Array, shared: Array, geometry: Geometry) -> int:
     """Return how many tokens each entry can take before a page is taken, copied or evicted."""
     room = np.where(shared, 0, -after % geometry.page_size)
+    most = geometry.most_at_once(int(after.max()))
     if geometry.window is not None:
         kept = (geometry.sink_pages + evicted + 1) * geometry.page_size
         room = np.minimum(room, geometry.window + kept - after)
-    return max(0, int(room.min()))
+    return max(0, int(room.min()) if most is None else min(int(room.min()), most))
