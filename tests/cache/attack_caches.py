@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import regard
 from cache_kinds import CHANGES, KINDS, lengths_of, make
-from cache_model import assert_answers, normal, told, tokens
+from cache_model import assert_answers, normal, tokens, told
 
 LONGEST = 600e-6  # seconds until a signal; most changes take less
 CHANGES_OF_ONE = 12
@@ -42,13 +42,13 @@ def changes(seed):
             before, last = last, None
             yield name, lambda each, before=before: each.truncate(before[0])
         else:
-            before, appends = [], name in ("token", "prompt")
+            before, step = [], chance.randrange(10**6)
 
-            def change(each, name=name, before=before, step=chance.random()):
+            def change(each, name=name, before=before, step=step):
                 before[:] = [lengths_of(each)]
-                CHANGES[name](each, int(step * 1e6))
+                CHANGES[name](each, step)
 
-            last = before if appends else None
+            last = before if name in ("token", "prompt") else None
             yield name, change
 
 

@@ -317,7 +317,7 @@ def test_what_no_array_can_hold(sizes, words, in_file, tmp_path):
 def test_an_append_that_no_array_can_hold(in_file, tmp_path):
     cache = regard.KVCache(1, 1, 1, dtype="f8", path=tmp_path / "cache" if in_file else None)
     new = np.broadcast_to(np.float64(1), (1, 2**50, 1))
-    with pytest.raises(MemoryError, match="no memory for .* pages"):
+    with pytest.raises(MemoryError, match=r"no memory for .* pages"):
         cache.append(new, new)
     assert len(cache) == 0
     cache.append(new[:, :20], new[:, :20])

@@ -1,7 +1,5 @@
 """What a cache says of attending to it: as `regard.explain` says of the same keys and values."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 

@@ -10,7 +10,7 @@ import pytest
 
 import regard
 from cache_kinds import CHANGES, KINDS, make
-from cache_model import assert_answers, normal, told, tokens
+from cache_model import assert_answers, normal, tokens, told
 from inside_cache import assert_owners_are_right
 
 # A quick run looks at one moment of this many, a slow one at all.
@@ -24,7 +24,7 @@ class Stop(BaseException):
 
 
 class Moments:
-    """Does something wherever the cache's Python code could be interrupted, or at each of its lines."""
+    """Does something wherever a cache's Python code can be interrupted, or at each of its lines."""
 
     def __init__(self, act, *, each="opcode"):
         self.act, self.each, self.count = act, each, 0

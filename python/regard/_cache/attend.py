@@ -113,7 +113,7 @@ def _default_offset(lengths: PerEntry, recent: Array | None, q_len: int) -> PerE
     if recent is not None and q_len > 1 and int(recent.min()) < q_len:
         raise ValueError(
             f"query_offset must be given: the last append gave the batch entries {recent.tolist()} "
-            f"tokens, so {q_len} queries are not those of the last tokens of each; pass the lengths "
-            "that the cache had before it, as query_offset=cache.lengths taken then"
+            f"tokens, so {q_len} queries are not those of the last tokens of each; pass the "
+            "lengths that the cache had before it, as query_offset=cache.lengths taken then"
         )
     return lengths - q_len

@@ -124,8 +124,8 @@ class KVCache(CacheView):
     ...     key, value = rng.standard_normal((2, 1, 2, new, 64), dtype=np.float32)
     ...     cache.append(key, value)
     ...     output = cache.attend(rng.standard_normal((1, 8, new, 64), dtype=np.float32))
-    >>> cache
-    KVCache(batch=1, kv_heads=2, head_dim=64, value_dim=64, dtype=float32, page_size=192, lengths=[7])
+    >>> cache.lengths
+    array([7])
     >>> output.shape
     (1, 8, 1, 64)
 

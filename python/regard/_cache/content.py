@@ -31,8 +31,8 @@ class Content:
     full, is copied when the entry is appended to and others have the page too.
 
     A change writes to pages that the state does not have, becomes effective by assigning another
-    state, and lets a file follow. Whatever stops it, a signal included, leaves the content as it was
-    or as it was to be.
+    state, and lets a file follow. Whatever stops it, a signal included, leaves the content as it
+    was or as it was to be.
     """
 
     def __init__(self, pool: Pool, state: State, ledger: Ledger | None = None) -> None:
@@ -82,6 +82,7 @@ class Content:
         pool, ledger = self.pool, self._ledger
         with pool.lock:
             state = self.state
+            assert state is not None
             if not state.spare or (ledger is not None and ledger.committed is not state):
                 return False
             new = pool.room.rows.core.store_plain(
@@ -152,9 +153,9 @@ class Content:
         if lost.any():
             entry = int(np.argmax(lost))
             raise ValueError(
-                f"length must be at least {first[entry] + geometry.window} for batch entry {entry}, "
-                f"whose positions before {first[entry]} are evicted, or at most {sinks}, got "
-                f"{shorter[entry]}"
+                f"length must be at least {first[entry] + geometry.window} for batch entry "
+                f"{entry}, whose positions before {first[entry]} are evicted, or at most {sinks}, "
+                f"got {shorter[entry]}"
             )
 
     def reorder(self, chosen: Array) -> None:
@@ -239,8 +240,11 @@ class Content:
         return self.state
 
     def _become(self, after: State, *, extends: bool) -> None:
-        self.state = after
-        if self._ledger is not None:
+        if self._ledger is None:
+            self.state = after
+        else:
+            self._ledger.make_room(after, extends=extends)
+            self.state = after
             self._ledger.commit(after, extends=extends)
 
     def __del__(self) -> None:

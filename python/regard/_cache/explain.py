@@ -33,7 +33,8 @@ def explain(
         if array.dtype.kind == "f":
             notes.append(FLOAT_MASK)
     bytes_read = distinct_bytes(call.query) + given + _bytes_of_tokens(content)
-    return Explanation.of_plan(plan, *call.rows.arrays[:2], bytes_read, notes)
+    key, value = call.rows.arrays[:2]
+    return Explanation.of_plan(plan, key, value, bytes_read, notes)
 
 
 def _bytes_of_tokens(content: Content) -> int:

@@ -39,14 +39,14 @@ def opened(path: str, *, is_writable: bool) -> Content:
         geometry, layout = header.read_description(file.read(header.RECORDS), file.path)
         if file.size < header.FIRST_PAGE:
             raise ValueError(
-                f"{file.path} is truncated: its pages begin after {header.FIRST_PAGE} bytes, and it "
-                f"has {file.size}"
+                f"{file.path} is truncated: its pages begin after {header.FIRST_PAGE} bytes, and "
+                f"it has {file.size}"
             )
-        if is_writable:
-            file.allocate(file.size)  # a copy may have been made with holes
         room = FileRoom(file, layout) if is_writable else FileCopyRoom(file, layout)
         pool = Pool(geometry, room)
         pool.ledger = Ledger.opened(pool, file, room)
+        if is_writable:
+            file.allocate(file.size)  # a copy may have been made with holes
         pool.claim(room.pages_of_file)
         return Content.of_file(pool, pool.ledger)
     except BaseException:

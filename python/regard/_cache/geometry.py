@@ -41,7 +41,7 @@ class Geometry(NamedTuple):
         return -(-self.sink_tokens // self.page_size)
 
     def most_at_once(self, longest: int) -> int | None:
-        """Return how many tokens the capacity lets an entry of this length take, if it limits it."""
+        """Return how many tokens the capacity lets an entry of this length take, or None."""
         if self.capacity is None:
             return None
         if self.window is None:

@@ -64,7 +64,8 @@ def grown(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) -> Gro
             pages[copy.entry, have[copy.entry] - lost[copy.entry] - 1] = copy.to
         _fill(pages, have - lost, fresh, taken[len(leaving) :])
     sinks = geometry.sink_pages
-    freed = [pages_between(table, sinks, sinks + lost), [copy.page for copy in copies]]
+    given_up = np.array([copy.page for copy in copies], np.int32)
+    freed = np.concatenate([pages_between(table, sinks, sinks + lost), given_up])
     unshared = np.where(counts > 0, False, shared)
     return Growth(
         State(
@@ -76,7 +77,7 @@ def grown(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) -> Gro
             None if (counts == counts[0]).all() else counts,
         ),
         copies,
-        np.concatenate(freed).astype(np.int32),
+        freed,
         not lost.any(),
     )
 
@@ -86,7 +87,8 @@ def _newly_evicted(before: Array, evicted: Array, geometry: Geometry) -> Array:
     if geometry.window is None:
         return np.zeros_like(before)
     hidden = (before - geometry.window) // geometry.page_size - geometry.sink_pages - evicted
-    return np.maximum(hidden, 0)
+    lost: Array = np.maximum(hidden, 0)
+    return lost
 
 
 def _shared_pages(state: State, filled: Array, have: Array, pool: Pool) -> Array:

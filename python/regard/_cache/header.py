@@ -64,8 +64,8 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, Layout]:
     _, version, _, name, *numbers = _DESCRIPTION.unpack_from(start)
     if version in (1, 2):
         raise ValueError(
-            f"{path} has version {version}, of regard 0.1, and this regard reads version {VERSION}: "
-            "make a new cache, and append the keys and values again"
+            f"{path} has version {version}, of regard 0.1, and this regard reads version "
+            f"{VERSION}: make a new cache, and append the keys and values again"
         )
     if version != VERSION:
         raise ValueError(
@@ -79,6 +79,7 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, Layout]:
     # A right checksum does not mean that regard has written this.
     possible = min(kv_heads, head_dim, value_dim) >= 1 and text in STORED_TYPES
     possible &= window >= 1 or (window == -1 and sink_tokens == 0)
+    possible &= capacity == -1 or window == -1 or capacity > sink_tokens + window
     possible &= sink_tokens >= 0 and capacity >= -1 and page_size > 0 and page_size % 16 == 0
     if not possible:
         raise ValueError(f"{path} is damaged: its description is {text} {numbers}")

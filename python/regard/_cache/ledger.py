@@ -1,8 +1,9 @@
 """The state of a cache in its file, such that a process that dies leaves it before or after a call.
 
-A ledger has two records of how long each entry is and how many pages it has lost to a window, and at
-the next multiple of 64 bytes the table of pages: 32-bit integers, a line for each entry. It lies in
-one of the two areas after the header or, where that is too small, in pages that follow one another.
+A ledger has two records of how long each entry is and how many pages it has lost to a window, and
+at the next multiple of 64 bytes the table of pages: 32-bit integers, a line for each entry. It lies
+in one of the two areas after the header or, where that is too small, in pages that follow one
+another.
 
 Appending writes to the table beyond the lengths, and then the lengths over the older record. What
 cannot be changed piece by piece, such as the order of entries, goes to a new ledger; then both
@@ -22,6 +23,7 @@ from weakref import ref
 import numpy as np
 
 from regard._cache import header
+from regard._cache.file_room import FileRoom
 from regard._cache.rows import aligned
 from regard._cache.state import State, pages_between, per_entry
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from regard._cache.content import Content
-    from regard._cache.file_room import FileCopyRoom, FileRoom
+    from regard._cache.file_room import FileCopyRoom
     from regard._cache.geometry import Geometry
     from regard._cache.locked_file import LockedFile
     from regard._cache.pool import Pool
@@ -103,9 +105,14 @@ class Ledger:
         """Write what the owner's state is, if an interruption has kept that from the file."""
         owner = None if self._owner is None else self._owner()
         state = None if owner is None else owner.state
-        if state is not None and not state.holds_the_same(self.committed):
-            if self.file.is_writable:
-                self.commit(state, extends=False)
+        is_behind = state is not None and not state.holds_the_same(self.committed)
+        if state is not None and is_behind and self.file.is_writable:
+            self.commit(state, extends=False)
+
+    def make_room(self, state: State, *, extends: bool) -> None:
+        """Take the pages that `commit` will need, so that it does not fail on a full disk."""
+        if not self._is_in_place(state, extends):
+            self._next_place(bytes_for(*state.pages.shape))
 
     def commit(self, state: State, *, extends: bool) -> None:
         """Let the file say this.
@@ -113,16 +120,20 @@ class Ledger:
         `extends` tells that of the table, only what lies beyond the lengths of the committed state
         differs, or has been replaced by pages with the same content.
         """
-        lines, columns = self._lines, state.pages.shape[1]
-        has_same_table = state.pages is self.committed.pages
-        is_in_place = extends and lines is not None and lines.table.shape[1] >= columns
-        if lines is None or not (has_same_table or is_in_place):
+        lines = self._lines
+        if lines is None or not self._is_in_place(state, extends):
             self._write_anew(state)
         else:
-            if not has_same_table:
-                lines.table[:, :columns] = state.pages
+            if state.pages is not self.committed.pages:
+                lines.table[:, : state.pages.shape[1]] = state.pages
             lines.write_record(state)
         self.committed = state
+
+    def _is_in_place(self, state: State, extends: bool) -> bool:
+        if self._lines is None:
+            return False
+        fits = extends and self._lines.table.shape[1] >= state.pages.shape[1]
+        return fits or state.pages is self.committed.pages
 
     def _write_anew(self, state: State) -> None:
         """Write another ledger, and let the header point there."""
@@ -137,8 +148,7 @@ class Ledger:
             room.flush()  # this is rare, and a power failure now would cost all
         self._point_to(lines)
         before, self._lines = self._lines, lines
-        if before is not None and before.run:
-            self._spare = before.run
+        self._keep_spare(before)
 
     def _point_to(self, lines: Lines) -> None:
         """Write both records of the header, one after the other: one of them is always whole."""
@@ -157,8 +167,21 @@ class Ledger:
         needed = -(-size // self._room().layout.stride)
         is_free = self._lines is None or self._spare != self._lines.run
         if len(self._spare) < needed or not is_free:
-            self._spare = self._its_pool().take_side_by_side(needed)
+            pool, small = self._its_pool(), self._spare
+            self._spare = pool.take_side_by_side(needed)
+            if is_free:
+                pool.give_back(np.array(small, np.int32))
         return 2 + self._spare.start
+
+    def _keep_spare(self, before: Lines | None) -> None:
+        """Keep the pages of the ledger before this one for the next, and give back any others."""
+        assert self._lines is not None
+        left = range(0) if self._spare == self._lines.run else self._spare
+        if before is not None and before.run:
+            self._spare = before.run
+            self._its_pool().give_back(np.array(left, np.int32))
+        else:
+            self._spare = left
 
     def _its_pool(self) -> Pool:
         pool = self._pool()
@@ -167,7 +190,8 @@ class Ledger:
 
     def _room(self) -> FileRoom:
         """Return the file's pages, as many as there are now."""
-        room: Any = self._its_pool().room
+        room = self._its_pool().room
+        assert isinstance(room, FileRoom)
         return room
 
 
@@ -178,15 +202,15 @@ def _found_lines(file: LockedFile, room: FileRoom | FileCopyRoom) -> tuple[Lines
     moves, numbers = header.newest((both[:size], both[size:]))
     if not numbers.size or numbers.min() < 0 or numbers[0] == 0:
         raise ValueError(
-            f"{file.path} is damaged: neither of its two records of where the ledger lies is whole, "
-            "and of 1 entry or more"
+            f"{file.path} is damaged: neither of its two records of where the ledger lies is "
+            "whole, and of 1 entry or more"
         )
     batch, columns, place = numbers.tolist()
     size = bytes_for(batch, columns)
     if place < 2 and size > header.AREA_BYTES:
         raise ValueError(
-            f"{file.path} is damaged: a ledger of {batch} entries and {columns} columns takes {size} "
-            f"bytes, and its area has {header.AREA_BYTES}"
+            f"{file.path} is damaged: a ledger of {batch} entries and {columns} columns takes "
+            f"{size} bytes, and its area has {header.AREA_BYTES}"
         )
     if place >= 2:
         check_pages(file, room, place - 2 + -(-size // room.layout.stride))
@@ -209,8 +233,8 @@ def read_state(lines: Lines, geometry: Geometry, room: FileRoom | FileCopyRoom, 
     wrong = named[(named < 0) | np.isin(named, lines.run)]
     if wrong.size:
         raise ValueError(
-            f"{path} is damaged: pages of tokens must be from 0 to {room.pages_of_file - 1} and not "
-            f"{list(lines.run)}, where the ledger lies, got {wrong[0]}"
+            f"{path} is damaged: pages of tokens must be from 0 to {room.pages_of_file - 1} and "
+            f"not {list(lines.run)}, where the ledger lies, got {wrong[0]}"
         )
     pages = lines.table[:, : held.max()].copy()
     return State(pages, per_entry(lengths), int(lengths.max()), per_entry(evicted), 0, None)
@@ -227,8 +251,8 @@ def _check_entry(length: int, evicted: int, columns: int, geometry: Geometry, pa
     most_evicted = 0 if geometry.window is None else max(0, length // size - sinks)
     if not 0 <= evicted <= most_evicted:
         raise ValueError(
-            f"{path} is damaged: an entry of {length} tokens can have lost from 0 to {most_evicted} "
-            f"pages, got {evicted}"
+            f"{path} is damaged: an entry of {length} tokens can have lost from 0 to "
+            f"{most_evicted} pages, got {evicted}"
         )
 
 

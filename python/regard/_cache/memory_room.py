@@ -39,7 +39,7 @@ class MemoryRoom:
     def __init__(self, layout: Layout, pages: int) -> None:
         self.pages = pages
         self.layout = layout
-        self._memory = _mapped(pages * layout.stride) if pages else None
+        self._memory: Any = _mapped(pages * layout.stride) if pages else None
         self._is_huge = False
         self.rows = Rows(layout, self._memory, 0, pages)
 
@@ -79,6 +79,9 @@ class MemoryRoom:
     def is_foreign(self) -> bool:
         """Tell that no other process writes here: a forked child has a copy of its own."""
         return False
+
+    def flush(self) -> None:
+        """Do nothing: there is no disk to wait for."""
 
 
 def copy_of(layout: Layout, rows: Rows, pages: Array) -> MemoryRoom:

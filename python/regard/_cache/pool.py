@@ -42,13 +42,16 @@ class Room(Protocol):
     def is_foreign(self) -> bool:
         """Tell whether another process writes here, from which this one was forked."""
 
+    def flush(self) -> None:
+        """Wait until the disk has all that was written, where there is one."""
+
 
 class Pool:
     """Pages, each with the number of table entries that refer to it.
 
     Several caches use one, and they may be in different threads: a change is made with `lock` held,
-    because a pool that grows may move. A change begins with `begin` and ends with `end`. Where it is
-    interrupted, the next one counts owners again from the states of all caches: nothing is lost,
+    because a pool that grows may move. A change begins with `begin` and ends with `end`. Where it
+    is interrupted, the next one counts owners again from the states of all caches: nothing is lost,
     and nothing is given back twice.
     """
 

@@ -1,14 +1,14 @@
 """Numbers in 8 bits: a scale for each row, and keys rotated.
 
 A row r of values is stored as integers ``round(r / s)``, half to even, with ``s = max|r| / 127``:
-none is off by more than ``s / 2``. But s is never below 2**-126, float32's smallest normal number:
-rows whose largest number is below 127 times that, 1.5e-36, have fewer steps. Of a key k,
-``H k / n`` is stored in the same way, and the kernels multiply it by ``H q``. H is a Hadamard matrix
-for each group of n dimensions, where n is the largest power of two that divides head_dim: since
-``H H = n``, no product of a query and a key changes. Keys of real models have a few channels far
-larger than the others, which would make scales coarse, and which H spreads over all (Ashkboos et
-al. 2024, "QuaRot"; `docs/numerics.md` has what it does here). What is stored of a token depends on
-that token alone.
+none is off by more than ``s / 2``. But s is never below 2**-126, the smallest normal number of
+float32: rows whose largest number is below 127 times that, 1.5e-36, have fewer steps. Of a key k,
+``H k / n`` is stored in the same way, and the kernels multiply it by ``H q``. H is a Hadamard
+matrix for each group of n dimensions, where n is the largest power of two that divides head_dim:
+since ``H H = n``, no product of a query and a key changes. Keys of real models have a few channels
+far larger than the others, which would make scales coarse, and which H spreads over all (Ashkboos
+et al. 2024, "QuaRot"; `docs/numerics.md` has what it does here). What is stored of a token depends
+on that token alone.
 """
 
 from __future__ import annotations

@@ -77,8 +77,7 @@ class Rows:
 
     def __init__(self, layout: Layout, memory: Any, offset: int, pages: int) -> None:
         self.arrays = [_view(layout, region, memory, offset, pages) for region in layout.regions]
-        scales = self.arrays[2:] or [None, None]
-        self.core = _core.PageRows(self.arrays[0], self.arrays[1], *scales)
+        self.core = _core.PageRows(*self.arrays, *[None] * (4 - len(self.arrays)))
 
     def copy_page(self, page: int, to: int, tokens: int) -> None:
         """Copy the first tokens of a page to another."""

@@ -22,7 +22,7 @@ class State(NamedTuple):
     lengths: PerEntry
     longest: int
     evicted: PerEntry  # pages after those of the sink tokens that are gone and have no column
-    # This many tokens fit into every entry's last page, which is that entry's own, and evict nothing.
+    # This many tokens fit into every entry's last page, which is its own, and evict nothing.
     spare: int
     # How many tokens the last append gave each entry, where it gave them unequal numbers.
     recent: Array | None

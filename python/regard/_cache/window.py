@@ -71,7 +71,8 @@ def _seen_sinks(first: Array, q_len: int, left: int, sinks: int, kv_len: int) ->
     """Return a mask that hides the sink tokens that the option's window does not reach."""
     positions = first[:, None, None, None] + np.arange(q_len)[:, None]
     keys = np.arange(kv_len)
-    return (keys >= sinks) | (keys >= positions - left)
+    seen: Array = (keys >= sinks) | (keys >= positions - left)
+    return seen
 
 
 def _with_mask(seen: Array, mask: Any) -> Array:
@@ -79,5 +80,6 @@ def _with_mask(seen: Array, mask: Any) -> Array:
     if given is None:
         return seen
     if given.dtype == bool:
-        return seen & given
+        both: Array = seen & given
+        return both
     return np.where(seen, given, given.dtype.type(-np.inf))
