@@ -1,22 +1,23 @@
 // Cycles of a decode's two products for every 16 numbers of keys and of values, which lie in L1 (L2 for
 // float32):
 //
-//   g++ -std=c++17 -O3 -ffp-contract=off -march=x86-64-v4 -Icpp benchmarks/decode_cycles.cpp -o cycles
+//   g++ -std=c++20 -O3 -ffp-contract=off -march=x86-64-v4 -Icpp benchmarks/decode_cycles.cpp -o cycles
 //   taskset -c 0 ./cycles
-#define REGARD_VECTOR_BYTES 64
+#include "kernels/targets/x86_v4.hpp"
+
 #include <x86intrin.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <vector>
 
-#include "kernels/attention_decode.hpp"
+#include "kernels/decode/decode.hpp"
 
 using namespace regard;
 
 namespace {
 
-using Shape = TileShape<float, 8, 3, 32>;  // targets/x86_v4.cpp
+using Shape = Float32;
 constexpr int kDim = 128, kKeys = Shape::kBlockKeys, kVectors = kKeys * kDim / kLanes<float>;
 
 // Multiplications that wait for each other take three cycles each.
@@ -67,7 +68,7 @@ int main() {
   work.queries = queries;
   work.scores = scores;
   work.output = output;
-  work.seen = {0, kKeys};
+  work.seen = {{}, {0, kKeys}};
   constexpr std::uint32_t kAllSteps = (1u << DecodeBlock<Shape>::kSteps) - 1;
   const struct {
     const char* name;

@@ -1,9 +1,10 @@
 // How fast one thread decodes from memory, in GB/s of keys and values, by rows (query heads a key head), by
 // how they are stored, and by the size of the system's pages:
 //
-//   g++ -std=c++17 -O3 -ffp-contract=off -march=x86-64-v4 -Icpp benchmarks/decode_stream.cpp -o stream
+//   g++ -std=c++20 -O3 -ffp-contract=off -march=x86-64-v4 -Icpp benchmarks/decode_stream.cpp -o stream
 //   taskset -c 0 ./stream
-#define REGARD_VECTOR_BYTES 64
+#include "kernels/targets/x86_v4.hpp"
+
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -13,13 +14,13 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/attention_decode.hpp"
+#include "kernels/decode/decode.hpp"
 
 using namespace regard;
 
 namespace {
 
-using Decode = AttentionDecode<TileShape<float, 8, 3, 32>>;  // targets/x86_v4.cpp
+using Decode = AttentionDecode<Float32>;
 constexpr std::int64_t kDim = 128, kKeys = 16384;
 constexpr std::size_t kBytes = 256u << 20, kHugePage = 2u << 20;  // of keys, and of values
 constexpr int kTurns = 9;
@@ -55,7 +56,7 @@ double seconds(AttentionProblem problem, const Cache& cache, void* workspace) {
     task.output = problem.output.data;
     task.kv_len = kKeys;
     task.row_end = problem.heads;
-    const KeyInterval keys = Decode::begin(problem, task, workspace);
+    const KeyInterval keys = Decode::begin(problem, task, workspace).window;
     Decode::advance(problem, task, keys.begin, keys.end, workspace);
     Decode::finish(problem, task, workspace);
   }
@@ -72,12 +73,12 @@ double gigabytes_per_second(int rows, Element element, const Cache& cache) {
   problem.kv_heads = problem.q_len = 1;
   problem.kv_len = kKeys;
   problem.head_dim = problem.value_dim = kDim;
-  problem.query = {query.data(), Element::float32, kDim, kDim, 1, {}, 0};
-  problem.output = {output.data(), Element::float32, kDim, kDim, 1, {}, 0};
-  problem.key = {cache.keys, element, kKeys * kDim, kDim, 1, {}, 0};
-  problem.value = {cache.values, element, kKeys * kDim, kDim, 1, {}, 0};
+  problem.query = {query.data(), Element::float32, kDim, kDim, 1, nullptr, 0};
+  problem.output = {output.data(), Element::float32, kDim, kDim, 1, nullptr, 0};
+  problem.key = {cache.keys, element, kKeys * kDim, kDim, 1, nullptr, 0};
+  problem.value = {cache.values, element, kKeys * kDim, kDim, 1, nullptr, 0};
   if (element == Element::int8) {
-    problem.key_scales = {cache.scales, Element::float32, kKeys, 1, 1, {}, 0};
+    problem.key_scales = {cache.scales, Element::float32, kKeys, 1, 1, nullptr, 0};
     problem.value_scales = problem.key_scales;
   }
   const std::int64_t size = (Decode::workspace_bytes(problem, rows) + 63) / 64 * 64;

@@ -2,8 +2,8 @@
 
 cd benchmarks && asv run main && asv publish && asv preview
 
-Regard alone is timed, with the threads of REGARD_NUM_THREADS. A commit takes part from the one on
-that brought the table of cases, regard.cli.bench.cases, with what its own table holds.
+Only regard is timed, with the threads of REGARD_NUM_THREADS. Commits without the module
+regard.bench.cases are skipped; later ones take part with the cases of their own table.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 import regard
-from regard.cli.bench.cases import CASES, COMPARISONS
-from regard.cli.bench.machine import streamed_bytes
-from regard.cli.bench.measure import make_sets, runner_of
-from regard.cli.engines import Regard
+from regard.bench.cases import CASES, COMPARISONS
+from regard.bench.engines import Regard
+from regard.bench.machine import streamed_bytes
+from regard.bench.measuring import make_sets, runner_of
 
 PROBLEMS = {row.name: row.problem for row in (*CASES, *COMPARISONS)}
 

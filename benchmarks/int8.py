@@ -1,4 +1,4 @@
-"""precision="int8" beside float32: one thread, in turns, medians of the ratios.
+"""The speed of precision="int8" relative to float32: one thread, in turns, medians of the ratios.
 
 python benchmarks/int8.py [target]
 """
@@ -23,7 +23,7 @@ def seconds(query, key, value, precision):
 
 def main():
     if len(sys.argv) > 1:
-        regard._core.set_target(sys.argv[1])
+        regard._core.testing.set_target(sys.argv[1])
     random = np.random.default_rng(0)
     for heads, length, dim in SIZES:
         arrays = random.standard_normal((3, heads, length, dim), dtype=np.float32)

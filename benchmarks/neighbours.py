@@ -1,4 +1,6 @@
-"""How regard and NumPy's BLAS get along in one process, whose threads share the cores.
+"""The times of regard and of NumPy's BLAS when they take turns in one process.
+
+Their threads share the cores: each call is timed after one of its own kind and after the other.
 
 python benchmarks/neighbours.py [--rounds 40]
 """

@@ -1,4 +1,4 @@
-"""How a mask keeps the future out: one triangle in three forms, and the stages beneath."""
+"""Hide the future with a causal mask, written in three ways, and run the stages one by one."""
 
 import numpy as np
 
@@ -24,13 +24,13 @@ QUERY, KEY, VALUE = np.array(NUMBERS.split(), float).reshape(3, 4, 8)
 
 
 def main() -> None:
-    """Print the weights under a causal mask and compare the ways to ask for them."""
+    """Print the weights under a causal mask, and compare the ways to ask for it."""
     np.set_printoptions(precision=4, suppress=True)
     visible = regard.masks.causal(4)
     output, weights = regard.scaled_dot_product_attention(
         QUERY, KEY, VALUE, visible, return_weights=True
     )
-    print("weights: a row is a query, and no query sees a later key")
+    print("weights: each row is a query, and no query sees a later key")
     print(weights)
     print("\nthe first position sees only itself, so its output is its value")
     print(np.stack([output[0], VALUE[0]]))
@@ -43,13 +43,13 @@ def main() -> None:
         ),
         "stage by stage": stage_by_stage(additive),
     }
-    print("\nlargest difference from the same")
+    print("\nlargest difference from that output")
     for name, other in forms.items():
         print(f"  {name:20} {np.abs(other - output).max():.0e}")
 
 
 def stage_by_stage(mask: np.ndarray) -> np.ndarray:
-    """Run the four stages that the fused call joins."""
+    """Run the four stages that the fused call combines."""
     scores = regard.matmul(QUERY, KEY.T)
     scaled = regard.scale(scores, 1 / np.sqrt(QUERY.shape[-1]))
     weights = regard.softmax(regard.apply_mask(scaled, mask))

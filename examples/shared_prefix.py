@@ -1,12 +1,12 @@
-"""One prompt, many continuations: the prompt's keys and values are kept and read once.
+"""Attend from many continuations to one prompt whose keys and values are stored and read once.
 
-Every continuation attends to the prompt and to its own tail. Their queries are rows of one call
-over the prompt, which they all see whole; a second call attends to the tails;
-`merge_attention_states` joins the two. The other way is a cache for each continuation, the prompt
-copied into every one.
+Each continuation attends to the prompt and to its own tail. The queries of all continuations are
+the rows of one call over the prompt, all of which they see. A second call attends to the tails, and
+`merge_attention_states` merges the two. The script compares this with a cache for each
+continuation, with a copy of the prompt in every one.
 
-Keys that turn with their position (rotary) are turned before they are appended, the first of a tail
-by the length of the prompt.
+Keys with rotary positions are rotated before they are appended. The first position of a tail is the
+length of the prompt.
 """
 
 import statistics
@@ -22,7 +22,7 @@ HEADS, KV_HEADS, HEAD_DIM = 8, 2, 64
 
 
 def milliseconds(call: Callable[[], object]) -> float:
-    """Return the median of some calls."""
+    """Return the median time of nine calls."""
     times = []
     for _ in range(9):
         start = time.perf_counter()
@@ -32,7 +32,7 @@ def milliseconds(call: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Attend both ways, and print what they share and what they cost."""
+    """Attend in both ways, and print how much memory and time each takes."""
     rng = np.random.default_rng(0)
 
     def tokens(batch: int, heads: int, count: int) -> np.ndarray:
@@ -49,7 +49,7 @@ def main() -> None:
     query = tokens(CONTINUATIONS, HEADS, 1)
 
     def shared() -> np.ndarray:
-        # (continuations, heads, 1, head_dim): continuations become the rows of one batch entry.
+        # (continuations, heads, 1, head_dim): the continuations become rows of one batch entry.
         rows = query.swapaxes(0, 2)
         output, lse = prompt.attend(rows, is_causal=False, query_offset=0, return_lse=True)
         prefix = output.swapaxes(0, 2), lse.swapaxes(0, 2)

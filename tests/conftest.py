@@ -8,16 +8,15 @@ import pytest
 
 import regard
 import regard._core
-from command_line import COMMAND, ENVIRONMENT, NO_TORCH
 
 
 @pytest.fixture(params=regard.cpu_targets())
 def target(request):
     """Every target that runs here, one after the other."""
-    regard._core.set_target(request.param)
+    regard._core.testing.set_target(request.param)
     assert regard.active_target() == request.param
     yield request.param
-    regard._core.set_target(None)
+    regard._core.testing.set_target(None)
 
 
 @pytest.fixture(params=["float32", "float64"])
@@ -79,85 +78,6 @@ def output_of(run_python):
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert not done.stderr, done.stderr
         return done.stdout.strip()
-
-    return run
-
-
-@pytest.fixture
-def torch_is(tmp_path):
-    """Put a module in the place of PyTorch, for the commands that run in tmp_path."""
-
-    def write(source):
-        (tmp_path / "torch.py").write_text(textwrap.dedent(source))
-
-    write(NO_TORCH)
-    return write
-
-
-@pytest.fixture
-def cli(tmp_path, torch_is):
-    """Run the command line and capture what it prints."""
-
-    def run(*arguments, text=True, **environment):
-        return subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=tmp_path,
-            env=ENVIRONMENT | environment,
-            capture_output=True,
-            text=text,
-            encoding="utf-8" if text else None,
-            timeout=60,
-            check=False,
-        )
-
-    return run
-
-
-@pytest.fixture
-def shown(cli):
-    """What a command prints that ends well."""
-
-    def run(*arguments, **environment):
-        done = cli(*arguments, **environment)
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
-
-    return run
-
-
-@pytest.fixture
-def on_terminal(tmp_path, torch_is):
-    """Run the command line on a pseudo-terminal; what it shows, as text."""
-    pty = pytest.importorskip("pty")
-    import fcntl
-    import struct
-    import termios
-
-    def run(*arguments, columns=80, **environment):
-        ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))
-        with subprocess.Popen(
-            [*COMMAND, *arguments],
-            cwd=tmp_path,
-            env=ENVIRONMENT | environment,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=subprocess.PIPE,
-        ) as process:
-            os.close(theirs)
-            seen = b""
-            while True:
-                try:
-                    piece = os.read(ours, 65536)
-                except OSError:  # Linux's way to say that the other end is closed
-                    break
-                if not piece:
-                    break
-                seen += piece
-            os.close(ours)
-            assert process.wait(timeout=60) == 0
-            assert process.stderr.read() == b""
-        return seen.decode().replace("\r\n", "\n")
 
     return run
 

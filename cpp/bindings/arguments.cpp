@@ -9,10 +9,9 @@
 namespace regard {
 namespace {
 
-std::string kind_of(py::handle value) { return Py_TYPE(value.ptr())->tp_name; }
 
 bool is_numpy_bool(py::handle value) {
-  const std::string name = Py_TYPE(value.ptr())->tp_name;
+  const std::string name = kind_of(value);
   return name == "numpy.bool" || name == "numpy.bool_";
 }
 
@@ -36,13 +35,15 @@ bool is_real_number(py::handle value) {
 
 }  // namespace
 
-std::int64_t whole_number_of(const char* name, py::handle value) {
+std::string kind_of(py::handle value) { return Py_TYPE(value.ptr())->tp_name; }
+
+std::int64_t integer_of(const char* name, py::handle value) {
   if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr()))
     throw py::type_error(std::string(name) + " must be an integer, got " + kind_of(value));
   const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
   if (!index) {
     if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
-    PyErr_Clear();  // an array of several, which has a place for the method but no integer
+    PyErr_Clear();  // an array has the method, and an integer only where it has one element
     throw py::type_error(std::string(name) + " must be an integer, got " + kind_of(value));
   }
   int overflow = 0;
@@ -55,7 +56,7 @@ std::int64_t whole_number_of(const char* name, py::handle value) {
 
 int thread_count_of(py::handle threads) {
   if (threads.is_none()) return default_thread_count();
-  const std::int64_t count = whole_number_of("threads", threads);
+  const std::int64_t count = integer_of("threads", threads);
   if (count < 1)
     throw py::value_error("threads must be at least 1, got " + std::to_string(count));
   return static_cast<int>(count < 65536 ? count : 65536);

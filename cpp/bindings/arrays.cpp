@@ -1,22 +1,30 @@
 #include "arrays.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
-#include <cstdlib>
-#include <utility>
 
 namespace regard {
 namespace {
 
+using py::detail::array_descriptor_proxy;
+using py::detail::array_proxy;
+
 constexpr int kBool = 0, kByte = 1, kFloat = 11, kDouble = 12, kHalf = 23;  // NPY_TYPES
 
-// bfloat16 is a type that another package registers with NumPy; its name says so.
+// bfloat16 is a type that another package registers with NumPy; its name says so. Asking for the name takes
+// a microsecond, so the type's number is remembered.
 bool is_bfloat16(const py::dtype& type) {
-  return type.num() >= kFirstUserType && type.itemsize() == 2 &&
-         py::str(py::handle(type).attr("name")).cast<std::string>() == "bfloat16";
+  static std::atomic<int> known{0};
+  if (type.num() < kFirstUserType) return false;
+  if (type.num() == known.load(std::memory_order_relaxed)) return true;
+  if (type.itemsize() != 2 || py::str(py::handle(type).attr("name")).cast<std::string>() != "bfloat16")
+    return false;
+  known.store(type.num(), std::memory_order_relaxed);
+  return true;
 }
 
-// False where the kernels know no such element.
+// False where the kernels have no such element.
 bool element_of(const py::dtype& type, Element& element) {
   switch (type.num()) {
     case kBool:
@@ -40,103 +48,49 @@ bool element_of(const py::dtype& type, Element& element) {
   }
 }
 
+py::ssize_t size_of(Element element) {
+  switch (element) {
+    case Element::boolean:
+    case Element::int8:
+      return 1;
+    case Element::float16:
+    case Element::bfloat16:
+      return 2;
+    case Element::float32:
+      return 4;
+    case Element::float64:
+      return 8;
+  }
+  return 0;
+}
+
 bool accepts_element(Accepts accepts, Element element) {
   switch (element) {
     case Element::boolean:
-      return accepts == Accepts::mask;
+      return accepts == Accepts::mask || accepts == Accepts::bool_mask;
     case Element::int8:
       return accepts == Accepts::cache;
     case Element::float16:
     case Element::bfloat16:
       return accepts == Accepts::storage || accepts == Accepts::cache;
     default:
-      return true;
+      return accepts != Accepts::bool_mask;
   }
 }
 
-// The exact type: a subclass may mean something else by its elements.
-bool is_plain_array(py::handle object) {
-  return reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) ==
-         reinterpret_cast<PyObject*>(py::detail::npy_api::get().PyArray_Type_);
-}
-
-// The element type too, so that nobody has to ask for it twice.
+// The element type too, so that it need not be asked for twice.
 bool is_native(py::handle object, Accepts accepts, Element& element) {
   if (!is_plain_array(object)) return false;
-  const py::array array = py::reinterpret_borrow<py::array>(object);
-  const py::dtype type = array.dtype();
-  if (!element_of(type, element) || !accepts_element(accepts, element)) return false;
-  if (type.byteorder() == '>' || type.byteorder() == '<') return false;
-  if (!(array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_)) return false;
-  for (py::ssize_t axis = 0; axis < array.ndim(); ++axis)
-    if (array.strides(axis) % array.itemsize() != 0) return false;
-  return true;
-}
-
-ArrayView view_of(const char* name, py::handle object, Element element) {
-  ArrayView view{name, element, py::reinterpret_borrow<py::array>(object), {}, {}};
-  const py::ssize_t item = view.array.itemsize();
-  const std::size_t axes = static_cast<std::size_t>(view.array.ndim());
-  view.shape.assign(view.array.shape(), view.array.shape() + axes);
-  view.strides.resize(axes);
-  for (std::size_t axis = 0; axis < axes; ++axis)
-    view.strides[axis] = view.array.strides()[axis] / item;
-  return view;
-}
-
-std::string describe(py::handle object) {
-  if (py::isinstance<py::array>(object))
-    return "an array of " + std::string(py::str(py::handle(object).attr("dtype")));
-  return Py_TYPE(object.ptr())->tp_name;
-}
-
-struct Extent {
-  const char* begin;
-  const char* end;
-};
-
-Extent extent_of(const ArrayView& view) {
-  const char* data = static_cast<const char*>(view.array.data());
-  Extent extent{data, data + view.array.itemsize()};
-  for (std::size_t axis = 0; axis < view.shape.size(); ++axis) {
-    if (view.shape[axis] == 0) return {data, data};
-    const py::ssize_t reach = (view.shape[axis] - 1) * view.array.strides()[axis];
-    (reach < 0 ? extent.begin : extent.end) += reach;
-  }
-  return extent;
-}
-
-bool shares_memory(const ArrayView& a, const ArrayView& b) {
-  const Extent first = extent_of(a), second = extent_of(b);
-  if (first.begin == first.end || second.begin == second.end || first.end <= second.begin ||
-      second.end <= first.begin)
+  const auto* array = array_proxy(object.ptr());
+  const auto* type = array_descriptor_proxy(array->descr);
+  if (!element_of(py::reinterpret_borrow<py::dtype>(array->descr), element) ||
+      !accepts_element(accepts, element))
     return false;
-  const py::module_ numpy = py::module_::import("numpy");
-  try {
-    return numpy.attr("shares_memory")(a.array, b.array, py::arg("max_work") = 100000)
-        .cast<bool>();
-  } catch (py::error_already_set& error) {
-    // The exact answer is a hard problem for some strides; then the careful answer is yes.
-    if (error.matches(numpy.attr("exceptions").attr("TooHardError"))) return true;
-    throw;
-  }
-}
-
-// Careful: also true for arrays whose axes are interleaved without meeting.
-bool repeats_an_element(const ArrayView& view) {
-  std::vector<std::pair<py::ssize_t, py::ssize_t>> axes;  // stride and size, in bytes and elements
-  for (std::size_t axis = 0; axis < view.shape.size(); ++axis) {
-    if (view.shape[axis] == 0) return false;
-    if (view.shape[axis] > 1)
-      axes.emplace_back(std::abs(view.array.strides()[axis]), view.shape[axis]);
-  }
-  std::sort(axes.begin(), axes.end());
-  py::ssize_t reach = view.array.itemsize();
-  for (const auto& [stride, size] : axes) {
-    if (stride < reach) return true;
-    reach += stride * (size - 1);
-  }
-  return false;
+  if (type->byteorder == '>' || type->byteorder == '<') return false;
+  if (!(array->flags & py::detail::npy_api::NPY_ARRAY_ALIGNED_)) return false;
+  for (int axis = 0; axis < array->nd; ++axis)
+    if (array->strides[axis] % size_of(element) != 0) return false;
+  return true;
 }
 
 // NumPy has no type for Python's integers beyond 64 bits, and leaves them the objects that they are.
@@ -155,12 +109,20 @@ void refuse_beyond_64_bits(const char* name, const py::array& objects) {
 
 }  // namespace
 
+std::string describe(py::handle object) {
+  if (py::isinstance<py::array>(object))
+    return "an array of " + std::string(py::str(py::handle(object).attr("dtype")));
+  return Py_TYPE(object.ptr())->tp_name;
+}
+
 std::string to_text(const Shape& shape) {
   std::string text = "(";
   for (std::size_t axis = 0; axis < shape.size(); ++axis)
     text += (axis ? ", " : "") + std::to_string(shape[axis]);
   return text + (shape.size() == 1 ? ",)" : ")");
 }
+
+Shape shape_of(const py::array& array) { return Shape(array.shape(), array.shape() + array.ndim()); }
 
 py::array as_array(const char* name, py::handle object) {
   const py::module_ numpy = py::module_::import("numpy");
@@ -189,16 +151,39 @@ py::array integers_of(const char* name, py::handle object, const char* wanted) {
                                           : std::string(py::str(array.dtype()))));
 }
 
+bool is_plain_array(py::handle object) {
+  return reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) ==
+         reinterpret_cast<PyObject*>(py::detail::npy_api::get().PyArray_Type_);
+}
+
 bool is_native(py::handle object, Accepts accepts) {
   Element element;
   return is_native(object, accepts, element);
 }
 
-ArrayView view_of(const char* name, py::handle object, Accepts accepts) {
+ArrayView view_as(const char* name, const py::array& array, Element element) {
+  const auto* given = array_proxy(array.ptr());
+  ArrayView view{name, element, array, given->data,
+                 Shape(given->dimensions, given->dimensions + given->nd),
+                 Shape(given->strides, given->strides + given->nd)};
+  const py::ssize_t item = array.itemsize();
+  for (std::size_t axis = 0; axis < view.strides.size(); ++axis) view.strides[axis] /= item;
+  return view;
+}
+
+bool take_view(ArrayView& view, const char* name, py::handle object, Accepts accepts) {
   Element element;
-  if (is_native(object, accepts, element)) return view_of(name, object, element);
-  const char* wanted = accepts == Accepts::mask      ? "bool, float32 or float64"
-                       : accepts == Accepts::cache ? "int8, float16, bfloat16, float32 or float64"
+  if (!is_native(object, accepts, element)) return false;
+  view = view_as(name, py::reinterpret_borrow<py::array>(object), element);
+  return true;
+}
+
+ArrayView view_of(const char* name, py::handle object, Accepts accepts) {
+  ArrayView view;
+  if (take_view(view, name, object, accepts)) return view;
+  const char* wanted = accepts == Accepts::bool_mask ? "bool"
+                       : accepts == Accepts::mask    ? "bool, float32 or float64"
+                       : accepts == Accepts::cache   ? "int8, float16, bfloat16, float32 or float64"
                        : accepts == Accepts::storage ? "float16, bfloat16, float32 or float64"
                                                      : "float32 or float64";
   throw py::type_error(std::string(name) + " must be an array of " + wanted + ", got " +
@@ -210,19 +195,30 @@ Scalar scalar_of(Element element) {
 }
 
 ResultType result_type_of(Scalar scalar) {
-  if (scalar == Scalar::float32) return {Element::float32, py::dtype(kFloat)};
-  return {Element::float64, py::dtype(kDouble)};
+  const bool is_float = scalar == Scalar::float32;
+  return {is_float ? Element::float32 : Element::float64,
+          py::reinterpret_steal<py::object>(
+              py::detail::npy_api::get().PyArray_DescrFromType_(is_float ? kFloat : kDouble))};
 }
 
-ResultType result_type_of(const std::vector<const ArrayView*>& arrays) {
-  bool is_mixed = false, has_double = false;
-  for (const ArrayView* view : arrays) {
-    is_mixed |= view->element != arrays[0]->element;
-    has_double |= view->element == Element::float64;
-  }
-  if (has_double) return result_type_of(Scalar::float64);
-  if (is_mixed) return result_type_of(Scalar::float32);
-  return {arrays[0]->element, arrays[0]->array.dtype()};
+void ResultType::widen(const ArrayView& view) {
+  if (!dtype)
+    *this = {view.element,
+             py::reinterpret_borrow<py::object>(array_proxy(view.array.ptr())->descr)};
+  else if (element != view.element && element != Element::float64)
+    *this = result_type_of(view.element == Element::float64 ? Scalar::float64 : Scalar::float32);
+}
+
+ResultType result_type_of(Views arrays) {
+  ResultType type;
+  for (const ArrayView* view : arrays) type.widen(*view);
+  return type;
+}
+
+ResultType result_type_of(const std::vector<ArrayView>& arrays) {
+  ResultType type;
+  for (const ArrayView& view : arrays) type.widen(view);
+  return type;
 }
 
 bool broadcast_shape(Shape& common, const Shape& shape) {
@@ -236,49 +232,45 @@ bool broadcast_shape(Shape& common, const Shape& shape) {
   return true;
 }
 
-void broadcast_into(Shape& common, const Shape& shape, const std::vector<const ArrayView*>& all,
-                    const char* what) {
-  if (broadcast_shape(common, shape)) return;
-  std::string names, shapes;
-  for (std::size_t n = 0; n < all.size(); ++n) {
-    names += (n == 0 ? "" : n + 1 == all.size() ? " and " : ", ") + std::string(all[n]->name);
-    shapes += (n == 0 ? "" : n + 1 == all.size() ? " and " : ", ") + to_text(all[n]->shape);
+Shape broadcast_outer(Views arrays, int inner, const char* what) {
+  Shape common;
+  for (const ArrayView* view : arrays) {
+    const int outer = std::max(view->axes() - inner, 0);
+    if (broadcast_shape(common, Shape(view->shape.begin(), view->shape.begin() + outer))) continue;
+    std::string names, shapes;
+    for (const ArrayView* each : arrays) {
+      const char* before = each == *arrays.begin() ? "" : each == *(arrays.end() - 1) ? " and " : ", ";
+      names += before + std::string(each->name);
+      shapes += before + to_text(each->shape);
+    }
+    throw py::value_error(names + " must have " + what + " that broadcast, got shapes " + shapes);
   }
-  throw py::value_error(names + " must have " + what + " that broadcast, got shapes " + shapes);
+  return common;
 }
 
 bool broadcasts_to(const Shape& own, const Shape& full) {
-  return own.size() <= full.size() &&
-         std::equal(own.rbegin(), own.rend(), full.rbegin(),
+  if (own.size() > full.size()) return false;
+  return std::equal(own.begin(), own.end(), full.end() - own.size(),
                     [](py::ssize_t size, py::ssize_t wanted) { return size == wanted || size == 1; });
 }
 
-void set_rows(Operand& operand, const ArrayView& view, int inner, const BatchShape& rows) {
-  operand.data = const_cast<void*>(view.array.data());
-  operand.element = view.element;
-  operand.head_stride = operand.row_stride = 0;
-  operand.column_stride = inner ? view.stride(1) : 0;
-  set_batch_strides(operand, view, inner, rows);
-}
-
-void set_batch_strides(Operand& operand, const ArrayView& view, int inner,
-                       const BatchShape& batch) {
-  const int own = view.axes() - inner;
-  for (int axis = 0; axis < batch.axes; ++axis) {
-    const int mine = axis - (batch.axes - own);
-    const bool is_present = mine >= 0 && view.shape[static_cast<std::size_t>(mine)] != 1;
-    operand.batch_strides[axis] =
-        is_present ? view.strides[static_cast<std::size_t>(mine)] : 0;
+std::int64_t* Integers::take(std::size_t count) {
+  if (count == 0) return nullptr;
+  if (used_ + count > kFew) {
+    more_.emplace_back(new std::int64_t[count]);
+    return more_.back().get();
   }
+  std::int64_t* const taken = few_ + used_;
+  used_ += count;
+  return taken;
 }
 
-BatchShape batch_of(const Shape& shape) {
-  BatchShape batch;
-  batch.axes = static_cast<int>(shape.size());
-  batch.count = 1;
+BatchShape batch_of(const Shape& shape, Integers& memory) {
+  std::int64_t* const sizes = memory.take(shape.size());
+  BatchShape batch{static_cast<int>(shape.size()), 1, sizes};
   const bool is_empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
   for (std::size_t axis = 0; axis < shape.size(); ++axis) {
-    batch.sizes[axis] = shape[axis];
+    sizes[axis] = shape[axis];
     if (__builtin_mul_overflow(batch.count, is_empty ? 1 : shape[axis], &batch.count))
       throw py::value_error("batch axes " + to_text(shape) + " have more entries than 64 bits count");
   }
@@ -286,64 +278,25 @@ BatchShape batch_of(const Shape& shape) {
   return batch;
 }
 
-ArrayView new_array(const char* name, const ResultType& type, const Shape& shape) {
-  try {
-    return view_of(name, py::array(type.dtype, shape), type.element);
-  } catch (py::error_already_set& error) {
-    // NumPy does not say of what; where 64 bits do not count the bytes, it has a ValueError.
-    py::ssize_t bytes = type.dtype.itemsize();
-    bool is_beyond = false;
-    for (const py::ssize_t size : shape) is_beyond |= __builtin_mul_overflow(bytes, size, &bytes);
-    if (!is_beyond && !error.matches(PyExc_MemoryError)) throw;
-    const std::string count =
-        is_beyond ? "more bytes than 64 bits count" : std::to_string(bytes) + " bytes";
-    const std::string text =
-        "cannot allocate " + count + " of " + name + ", shape " + to_text(shape);
-    PyErr_SetString(PyExc_MemoryError, text.c_str());
-    throw py::error_already_set();
+const std::int64_t* batch_strides_of(const ArrayView& view, int inner, const BatchShape& batch,
+                                     Integers& memory) {
+  std::int64_t* const strides = memory.take(static_cast<std::size_t>(batch.axes));
+  const int missing = batch.axes - std::max(view.axes() - inner, 0);
+  for (int axis = 0; axis < batch.axes; ++axis) {
+    const std::size_t own = static_cast<std::size_t>(std::max(axis - missing, 0));
+    const bool is_present = axis >= missing && view.shape[own] != 1;
+    strides[axis] = is_present ? view.strides[own] : 0;
   }
+  return strides;
 }
 
-Result::Result(py::handle out, const ResultType& type, const Shape& shape)
-    : given_(py::reinterpret_borrow<py::object>(out)), is_direct_(true) {
-  if (out.is_none()) {
-    view = new_array("output", type, shape);
-    return;
-  }
-  const py::module_ numpy = py::module_::import("numpy");
-  if (!py::isinstance<py::array>(out) || py::isinstance(out, numpy.attr("ma").attr("MaskedArray")) ||
-      !py::reinterpret_borrow<py::array>(out).dtype().equal(type.dtype))
-    throw py::type_error("out must be an array of " + std::string(py::str(type.dtype)) + ", got " +
-                         describe(out));
-  // A memmap or another subclass is written through a plain view of its memory.
-  out_ = view_of("out", is_plain_array(out) ? given_ : numpy.attr("asarray")(out), type.element);
-  if (out_.shape != shape)
-    throw py::value_error("out must have shape " + to_text(shape) + ", got " +
-                          to_text(out_.shape));
-  if (!out_.array.writeable())
-    throw py::value_error("out must be writeable, got a read-only array");
-  if (repeats_an_element(out_))
-    throw py::value_error("out must have an element of its own for every result, got strides " +
-                          std::string(py::str(out_.array.attr("strides"))) + " for shape " +
-                          to_text(shape));
-  is_direct_ = is_native(out_.array, Accepts::storage);
-  view = is_direct_ ? out_ : new_array("out", type, shape);
-}
-
-void Result::forbid_overlap(const ArrayView& input, bool may_be_same) const {
-  if (given_.is_none()) return;
-  if (may_be_same && out_.array.data() == input.array.data() && out_.shape == input.shape &&
-      out_.strides == input.strides)
-    return;
-  if (shares_memory(out_, input))
-    throw py::value_error("out must not overlap " + std::string(input.name) +
-                          ": it would be overwritten before it is read; pass another array");
-}
-
-py::object Result::deliver() const {
-  if (given_.is_none()) return view.array;
-  if (!is_direct_) py::module_::import("numpy").attr("copyto")(out_.array, view.array);
-  return given_;
+Operand rows_of(const ArrayView& view, int inner, const BatchShape& rows, Integers& memory) {
+  Operand operand;
+  operand.data = view.data;
+  operand.element = view.element;
+  operand.column_stride = inner ? view.stride(1) : 0;
+  operand.batch_strides = batch_strides_of(view, inner, rows, memory);
+  return operand;
 }
 
 }  // namespace regard

@@ -1,14 +1,17 @@
-// NumPy arrays as operands: types, shapes, strides, broadcasting and overlap, with the errors that
-// these can give. Nothing here computes.
+// NumPy arrays as the kernels see them: types, shapes, strides and broadcasting, with the errors that these
+// can give. Nothing here computes.
 #pragma once
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <initializer_list>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "../problem/operand.hpp"
+#include "fixed_vector.hpp"
 
 namespace regard {
 
@@ -16,13 +19,15 @@ namespace py = pybind11;
 
 constexpr int kFirstUserType = 256;  // NPY_USERDEF: types that other packages register
 
-using Shape = std::vector<py::ssize_t>;
+// Two axes more than an array can have, since vectors are given the axes of matrices.
+using Shape = FixedVector<py::ssize_t, kMaxBatchAxes + 2>;
 
-// A float32 or float64 array, or a mask, that the kernels can read where it lies.
+// An array that the kernels can read where it lies; without one, `data` is null.
 struct ArrayView {
-  const char* name;  // the argument's, for messages
-  Element element;
-  py::array array;
+  const char* name = "";  // the argument's, for messages
+  Element element{};
+  py::object array;  // kept alive
+  void* data = nullptr;
   Shape shape;
   Shape strides;  // in elements
 
@@ -35,27 +40,40 @@ struct ArrayView {
 };
 
 std::string to_text(const Shape& shape);
+// "an array of float32", or the name of another type.
+std::string describe(py::handle object);
+Shape shape_of(const py::array& array);
 
 // np.asarray of a number or a nested list, with errors that name the argument.
 py::array as_array(const char* name, py::handle object);
 
-// The same of integers, of any integer type: an empty list is one of no integers. Throws TypeError,
-// whose message says what is `wanted`, or ValueError where Python's integers are beyond 64 bits.
+// The same for integers, of any integer type: an empty list holds no integers. Throws TypeError, whose
+// message says what is `wanted`, or ValueError where Python's integers are beyond 64 bits.
 py::array integers_of(const char* name, py::handle object, const char* wanted);
 
 // Element types that an argument may have.
 enum class Accepts {
-  floats,    // float32, float64
-  storage,   // and float16, bfloat16
-  cache,     // and int8
-  mask,      // bool, float32, float64
+  floats,     // float32, float64
+  storage,    // and float16, bfloat16
+  cache,      // and int8
+  mask,       // bool, float32, float64
+  bool_mask,  // bool
 };
 
-// True for a plain ndarray whose memory the kernels can read: one of these types, native byte order,
-// aligned, strides a whole number of elements.
+// Whether this is a plain ndarray whose memory the kernels can read: of an accepted type, in native byte
+// order, aligned, with strides of a whole number of elements.
 bool is_native(py::handle object, Accepts accepts);
 
-// Throws TypeError unless readable; the Python layer has converted what can be converted.
+// Whether this is an ndarray itself: a subclass may mean something else by its elements.
+bool is_plain_array(py::handle object);
+
+// A view of an array of this element type, whatever its alignment and byte order.
+ArrayView view_as(const char* name, const py::array& array, Element element);
+
+// Takes a view if the array is native.
+bool take_view(ArrayView& view, const char* name, py::handle object, Accepts accepts);
+
+// Throws TypeError unless the array is native.
 ArrayView view_of(const char* name, py::handle object, Accepts accepts);
 
 // What arrays of this type are computed in.
@@ -64,53 +82,49 @@ Scalar scalar_of(Element element);
 // NumPy's result type of some arrays: their common type, float32 for float16 with bfloat16. `dtype` is
 // its NumPy object; that of bfloat16 comes from the array that has it.
 struct ResultType {
-  Element element;
-  py::dtype dtype;
+  Element element{};
+  py::object dtype;  // null before there is an array
+
+  void widen(const ArrayView& view);
 };
-ResultType result_type_of(const std::vector<const ArrayView*>& arrays);
+using Views = std::initializer_list<const ArrayView*>;
+ResultType result_type_of(Views arrays);
+ResultType result_type_of(const std::vector<ArrayView>& arrays);
 ResultType result_type_of(Scalar scalar);
 
 // Widens `common` so that `shape` broadcasts to it. False where the two have no common shape.
 bool broadcast_shape(Shape& common, const Shape& shape);
 
-// The common shape of batch axes. Throws ValueError naming the arguments where they do not broadcast.
-void broadcast_into(Shape& common, const Shape& shape, const std::vector<const ArrayView*>& all,
-                    const char* what);
+// The common shape of the axes before the last `inner` ones (all but two of a matrix, say). Throws ValueError
+// naming the arguments where they do not broadcast.
+Shape broadcast_outer(Views arrays, int inner, const char* what);
 
-// True where an array of shape `own` broadcasts to exactly `full`.
+// Whether an array of shape `own` broadcasts to exactly `full`.
 bool broadcasts_to(const Shape& own, const Shape& full);
 
-// Strides of `view`'s leading axes (all but the last `inner`) along `batch`, 0 where broadcast.
-void set_batch_strides(Operand& operand, const ArrayView& view, int inner,
-                       const BatchShape& batch);
-
-// Rows lie along all of a view's axes but the last `inner`. In place: an Operand is large to copy.
-void set_rows(Operand& operand, const ArrayView& view, int inner, const BatchShape& rows);
-
-BatchShape batch_of(const Shape& shape);
-
-// A new array of our own.
-ArrayView new_array(const char* name, const ResultType& type, const Shape& shape);
-
-// Where a call's main result goes: a new array, or the caller's `out`.
-struct Result {
-  // Checks `out` (None: a new array): an ndarray of this type and shape, writeable, with an element of
-  // its own for every result. Throws TypeError or ValueError.
-  Result(py::handle out, const ResultType& type, const Shape& shape);
-
-  // Throws ValueError where the memory of `out` and of `input` overlaps; an input that is `out`
-  // itself, element for element, is let through if `may_be_same`.
-  void forbid_overlap(const ArrayView& input, bool may_be_same) const;
-
-  // What the caller gets, after the kernels have filled `view`.
-  py::object deliver() const;
-
-  ArrayView view;
+// The integers that a problem's pointers reach: sizes and strides of batch axes. Most calls need a few.
+class Integers {
+ public:
+  Integers() = default;
+  Integers(const Integers&) = delete;
+  Integers& operator=(const Integers&) = delete;
+  std::int64_t* take(std::size_t count);
 
  private:
-  py::object given_;  // the caller's object, None where there is none
-  ArrayView out_;     // its memory
-  bool is_direct_;    // the kernels can write it as it lies; else `view` is an array of our own
+  static constexpr std::size_t kFew = 64;
+  std::size_t used_ = 0;
+  std::int64_t few_[kFew];
+  std::vector<std::unique_ptr<std::int64_t[]>> more_;
 };
+
+// Throws ValueError where 64 bits do not count the entries.
+BatchShape batch_of(const Shape& shape, Integers& memory);
+
+// Strides of a view's leading axes (all but the last `inner`) along `batch`, 0 where broadcast.
+const std::int64_t* batch_strides_of(const ArrayView& view, int inner, const BatchShape& batch,
+                                     Integers& memory);
+
+// Rows lie along all of a view's axes but the last `inner`, of which there are none or one.
+Operand rows_of(const ArrayView& view, int inner, const BatchShape& rows, Integers& memory);
 
 }  // namespace regard

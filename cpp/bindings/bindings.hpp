@@ -1,4 +1,5 @@
-// What the module offers to Python; arguments arrive as objects and are checked one by one.
+// What the module offers to Python. Where kernels cannot read an argument as it is, a function returns
+// NotImplemented, and Python converts the argument or says what is wrong with it.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -10,51 +11,50 @@ namespace regard {
 
 namespace py = pybind11;
 
+inline py::object not_implemented() { return py::reinterpret_borrow<py::object>(Py_NotImplemented); }
+
+// Attention, and what it would compute; `keywords` is a dictionary of options (options.hpp).
 py::object attention(py::handle query, py::handle key, py::handle value, py::handle mask,
-                     py::handle is_causal, py::handle query_offset, py::handle window,
-                     py::handle key_lengths, py::handle scale, py::handle softcap,
-                     py::handle alibi_slopes, py::handle sinks, py::handle precision,
-                     py::handle return_weights, py::handle return_lse, py::handle out,
-                     py::handle threads);
+                     py::handle keywords);
+py::object attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
+                          py::handle keywords);
+
+// Sequences of different lengths, packed one after another.
 py::object attention_ragged(py::handle query, py::handle key, py::handle value,
                             py::handle query_starts, py::handle key_starts, py::handle mask,
-                            py::handle is_causal, py::handle query_offset, py::handle window,
-                            py::handle key_lengths, py::handle scale, py::handle softcap,
-                            py::handle alibi_slopes, py::handle sinks, py::handle precision,
-                            py::handle return_weights, py::handle return_lse, py::handle out,
-                            py::handle threads);
-py::object attention_cached(py::handle query, const PageRows& rows, py::handle pages,
+                            py::handle keywords);
+py::object attention_ragged_plan(py::handle query, py::handle key, py::handle value,
+                                 py::handle query_starts, py::handle key_starts, py::handle mask,
+                                 py::handle keywords);
+
+// Keys and values in the pages of a cache: `rows` is a PageRows.
+py::object attention_cached(py::handle query, py::handle rows, py::handle pages,
                             py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
-                            py::handle mask, py::handle is_causal, py::handle query_offset,
-                            py::handle window, py::handle key_lengths, py::handle scale,
-                            py::handle softcap, py::handle alibi_slopes, py::handle sinks,
-                            py::handle return_weights, py::handle return_lse, py::handle out,
-                            py::handle threads);
-py::dict attention_cached_plan(py::handle query, const PageRows& rows, py::handle pages,
-                               py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
-                               py::handle mask, py::handle is_causal, py::handle query_offset,
-                               py::handle window, py::handle key_lengths, py::handle scale,
-                               py::handle softcap, py::handle alibi_slopes, py::handle sinks,
-                               py::handle threads);
-py::dict attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
-                        py::handle is_causal, py::handle query_offset, py::handle window,
-                        py::handle key_lengths, py::handle scale, py::handle softcap,
-                        py::handle alibi_slopes, py::handle sinks, py::handle precision,
-                        py::handle threads);
+                            py::handle mask, py::handle keywords);
+py::object attention_cached_plan(py::handle query, py::handle rows, py::handle pages,
+                                 py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
+                                 py::handle mask, py::handle keywords);
+
+// The four stages.
 py::object matmul(py::handle a, py::handle b, py::handle out, py::handle threads);
 py::object scale(py::handle scores, py::handle factor, py::handle out, py::handle threads);
 py::object apply_mask(py::handle scores, py::handle mask, py::handle out, py::handle threads);
 py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle threads);
 
-// Lists of arrays, one for each part. True if the kernels can read them all as they are.
-bool are_states(const py::list& outputs, const py::list& lses);
-py::tuple merge_attention_states(const py::list& outputs, const py::list& lses);
+// Whether the kernels can read these as they are; `mask` may be None.
+bool are_native(py::handle query, py::handle key, py::handle value, py::handle mask);
 
-// Integers, scales, and whether all of them are finite.
+// Lists of arrays, one for each part.
+py::object merge_attention_states(const py::list& outputs, const py::list& lses);
+
+// Integers, scales, and whether all scales are finite.
 py::tuple quantise_rows(py::handle rows, bool rotates);
 
 // Memory of `bytes` bytes that begins with the first `file_bytes` of a file: what is written there stays in
 // memory and never reaches the file.
 py::array map_copy(int descriptor, std::int64_t file_bytes, std::int64_t bytes);
+
+// What tests and benchmarks may change of a running module, and nothing else does.
+void add_test_hooks(py::module_& module);
 
 }  // namespace regard

@@ -7,22 +7,32 @@
 #include "../dispatch/store_rows.hpp"
 #include "../dispatch/threads/count.hpp"
 #include "arguments.hpp"
+#include "gil.hpp"
 
 namespace regard {
 namespace {
 
-// Below this, letting go of the GIL costs more than it brings.
-constexpr std::int64_t kFewElements = 64 * 1024;
+bool is_empty(const ArrayView& view) {
+  return std::find(view.shape.begin(), view.shape.end(), 0) != view.shape.end();
+}
+
+// A view of an array that is a cache's own.
+ArrayView taken_view(const char* name, py::handle object, Accepts accepts) {
+  ArrayView view;
+  if (!take_view(view, name, object, accepts))
+    throw py::type_error(std::string(name) + " cannot be read as it is, got " + describe(object));
+  return view;
+}
 
 bool has_columns_side_by_side(const ArrayView& view) {
-  return view.stride(1) == 1 || view.size(1) <= 1 || view.array.size() == 0;
+  return view.stride(1) == 1 || view.size(1) <= 1 || is_empty(view);
 }
 
 // The last axis of scales is rows.
 ArrayView scales_view(const char* name, py::handle object, const ArrayView& rows) {
-  ArrayView view = view_of(name, object, Accepts::floats);
+  const ArrayView view = taken_view(name, object, Accepts::floats);
   if (view.element != Element::float32)
-    throw py::type_error(std::string(name) + " must be an array of float32, got an array of float64");
+    throw py::type_error(std::string(name) + " must be an array of float32, got " + describe(object));
   const Shape wanted(rows.shape.begin(), rows.shape.end() - 1);
   if (view.shape != wanted)
     throw py::value_error(std::string(name) + " must have shape " + to_text(wanted) + ", got " +
@@ -40,17 +50,17 @@ bool converts(Element from, Element to) { return from == to || (is_narrow(from) 
 
 RowArray row_array(const ArrayView& view, int inner) {
   const std::size_t first = view.shape.size() - static_cast<std::size_t>(inner);
-  return {const_cast<void*>(view.array.data()), view.element,
+  return {view.data, view.element,
           view.shape.size() > static_cast<std::size_t>(inner) ? view.strides[0] : 0,
           view.strides[first], view.strides[first + 1]};
 }
 
 // One number for each batch entry, from an int or an array of int64.
-class PerEntry {
+class EntryCounts {
  public:
-  PerEntry(const char* name, py::handle object, std::int64_t entries) {
+  EntryCounts(const char* name, py::handle object, std::int64_t entries) {
     if (PyLong_CheckExact(object.ptr())) {
-      numbers_.assign(static_cast<std::size_t>(entries), whole_number_of(name, object));
+      numbers_.assign(static_cast<std::size_t>(entries), integer_of(name, object));
       return;
     }
     const py::array_t<std::int64_t> array = py::cast<py::array_t<std::int64_t>>(object);
@@ -69,8 +79,8 @@ class PerEntry {
 };
 
 // What all arrays that are stored at once have in common.
-StoreProblem store_problem(const PageRows& rows, const PageTable& table, const PerEntry& starts,
-                           const PerEntry& counts) {
+StoreProblem store_problem(const PageRows& rows, const PageTable& table, const EntryCounts& starts,
+                           const EntryCounts& counts) {
   StoreProblem problem{};
   problem.entries = table.entries;
   problem.heads = rows.key.shape[1];
@@ -103,10 +113,10 @@ bool store_array(StoreProblem problem, const ArrayView& from, const ArrayView& t
   problem.from = row_array(from, has_columns ? 3 : 2);
   problem.to = row_array(to, has_columns ? 3 : 2);
   const int threads = default_thread_count();
-  if (problem.entries * problem.heads * problem.most_rows * problem.columns < kFewElements)
-    return store_rows(problem, 1);
+  const double elements = static_cast<double>(problem.entries * problem.heads * problem.most_rows) *
+                          static_cast<double>(problem.columns);
   bool overflows = false;
-  run_without_gil([&](const StopSignal&) { overflows = store_rows(problem, threads); });
+  run_work(elements, [&](const StopSignal&) { overflows = store_rows(problem, threads); });
   return overflows;
 }
 
@@ -134,7 +144,8 @@ PageTable::PageTable(py::handle object) {
 
 PageRows::PageRows(py::handle key_object, py::handle value_object, py::handle key_scales_object,
                    py::handle value_scales_object)
-    : key(view_of("key", key_object, Accepts::cache)), value(view_of("value", value_object, Accepts::cache)) {
+    : key(taken_view("key", key_object, Accepts::cache)),
+      value(taken_view("value", value_object, Accepts::cache)) {
   for (const ArrayView* view : {&key, &value}) {
     if (view->axes() != 4)
       throw py::value_error(std::string(view->name) + " must have 4 dimensions, got shape " +
@@ -142,7 +153,7 @@ PageRows::PageRows(py::handle key_object, py::handle value_object, py::handle ke
     if (!has_columns_side_by_side(*view))
       throw py::value_error(std::string(view->name) + " must have its columns side by side");
   }
-  if (!std::equal(key.shape.begin(), key.shape.end() - 1, value.shape.begin()))
+  if (!std::equal(key.shape.begin(), key.shape.begin() + 3, value.shape.begin()))
     throw py::value_error("key and value must share all but their last axis (shapes " +
                           to_text(key.shape) + " and " + to_text(value.shape) + ")");
   if (page_rows() < 1 || page_rows() % 16 != 0)
@@ -156,17 +167,18 @@ PageRows::PageRows(py::handle key_object, py::handle value_object, py::handle ke
 
 std::int64_t PageRows::store_plain(py::handle pages, py::handle starts, std::int64_t most,
                                    py::handle new_key, py::handle new_value) const {
-  if (!is_native(new_key, Accepts::storage) || !is_native(new_value, Accepts::storage)) return -1;
-  const ArrayView keys = view_of("key", new_key, Accepts::storage);
-  const ArrayView values = view_of("value", new_value, Accepts::storage);
+  ArrayView keys, values;
+  if (!take_view(keys, "key", new_key, Accepts::storage) ||
+      !take_view(values, "value", new_value, Accepts::storage))
+    return -1;
   const PageTable table(pages);
   if (!fits(keys, key, table.entries) || !fits(values, value, table.entries)) return -1;
   const std::int64_t count = keys.size(2);
   if (values.size(2) != count || count > most || !converts(keys.element, key.element) ||
       !converts(values.element, value.element))
     return -1;
-  const PerEntry where("starts", starts, table.entries);
-  const PerEntry counts("counts", py::int_(count), table.entries);
+  const EntryCounts where("starts", starts, table.entries);
+  const EntryCounts counts("counts", py::int_(count), table.entries);
   const StoreProblem problem = store_problem(*this, table, where, counts);
   const bool overflows = store_array(problem, keys, key, true) | store_array(problem, values, value, true);
   return overflows ? -1 : count;
@@ -175,7 +187,7 @@ std::int64_t PageRows::store_plain(py::handle pages, py::handle starts, std::int
 bool PageRows::store(py::handle pages, py::handle starts, py::handle counts, py::handle new_key,
                      py::handle new_value, py::handle new_key_scales, py::handle new_value_scales) const {
   const PageTable table(pages);
-  const PerEntry where("starts", starts, table.entries), each("counts", counts, table.entries);
+  const EntryCounts where("starts", starts, table.entries), each("counts", counts, table.entries);
   const StoreProblem problem = store_problem(*this, table, where, each);
   bool overflows = false;
   const auto put = [&](const ArrayView& from, const ArrayView& to, bool has_columns) {
@@ -187,11 +199,11 @@ bool PageRows::store(py::handle pages, py::handle starts, py::handle counts, py:
       throw py::type_error(std::string(to.name) + " cannot take such rows as they are");
     overflows |= store_array(problem, from, to, has_columns);
   };
-  put(view_of("key", new_key, Accepts::cache), key, true);
-  put(view_of("value", new_value, Accepts::cache), value, true);
+  put(taken_view("key", new_key, Accepts::cache), key, true);
+  put(taken_view("value", new_value, Accepts::cache), value, true);
   if (is_int8()) {
-    put(view_of("key_scales", new_key_scales, Accepts::floats), key_scales, false);
-    put(view_of("value_scales", new_value_scales, Accepts::floats), value_scales, false);
+    put(taken_view("key_scales", new_key_scales, Accepts::floats), key_scales, false);
+    put(taken_view("value_scales", new_value_scales, Accepts::floats), value_scales, false);
   }
   return !overflows;
 }

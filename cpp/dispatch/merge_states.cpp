@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "batch_offsets.hpp"
+#include "batch_index.hpp"
 #include "no_memory.hpp"
 #include "split.hpp"
 #include "targets.hpp"
@@ -69,7 +69,7 @@ void merge_states(const MergeProblem& problem, int threads, const StopSignal& si
         group.output[row] = at.in(problem.output);
         group.lse[row] = at.in(problem.lse);
       }
-      kernels.merge(problem, group, work.shares);
+      kernels.rows.merge(problem, group, work.shares);
     }
   });
 }

@@ -21,8 +21,8 @@ void quantise_rows(const QuantiseProblem& problem, int threads, const StopSignal
   parallel_for(threads, tasks, signal, [&](std::int64_t index, Worker& worker) {
     if (worker.should_stop()) return;
     const std::int64_t begin = index * rows_per_task;
-    kernels.quantise_rows(problem, begin, std::min(problem.rows, begin + rows_per_task),
-                       static_cast<float*>(scratch.of(worker)));
+    kernels.rows.quantise(problem, begin, std::min(problem.rows, begin + rows_per_task),
+                          static_cast<float*>(scratch.of(worker)));
   });
 }
 

@@ -46,7 +46,7 @@ double fma_peak(Scalar scalar, int threads, const StopSignal& signal) {
     std::vector<double> operations(static_cast<std::size_t>(threads), 0.0);
     const Clock::time_point start = Clock::now();
     parallel_for(threads, threads, signal, [&](std::int64_t task, Worker&) {
-      operations[static_cast<std::size_t>(task)] = kernels.fma_rounds(kSteps);
+      operations[static_cast<std::size_t>(task)] = kernels.roofline.fma_rounds(kSteps);
     });
     const double elapsed = seconds_since(start);
     double sum = 0;
@@ -76,7 +76,7 @@ double read_bandwidth(std::int64_t bytes, int threads, const StopSignal& signal)
   double best = 0;
   for (int attempt = 0; attempt < kTries; ++attempt) {
     const Clock::time_point start = Clock::now();
-    for_each_share([&](const char* at, std::int64_t size) { kernels.read_bytes(at, size); });
+    for_each_share([&](const char* at, std::int64_t size) { kernels.roofline.read_bytes(at, size); });
     best = std::max(best, static_cast<double>(share * threads) / seconds_since(start));
   }
   return best;

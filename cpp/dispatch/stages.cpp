@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "batch_offsets.hpp"
+#include "batch_index.hpp"
 #include "targets.hpp"
 
 namespace regard {
@@ -32,7 +32,7 @@ void run_stage(const StageProblem& problem, int threads, const StopSignal& signa
       stage_row.input = at.in(problem.input);
       stage_row.mask = at.in(problem.mask);
       stage_row.output = at.in(problem.output);
-      kernels.stage(problem, stage_row);
+      kernels.rows.stage(problem, stage_row);
     }
   });
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "batch_offsets.hpp"
+#include "batch_index.hpp"
 #include "split.hpp"
 #include "targets.hpp"
 #include "threads/parallel_for.hpp"
@@ -32,7 +32,7 @@ bool store_head(const StoreProblem& problem, std::int64_t entry, std::int64_t he
   for (std::int64_t row = begin; row < end;) {
     const std::int64_t page = (start + row) / problem.page_rows, at = (start + row) % problem.page_rows;
     const std::int64_t rows = std::min(end - row, has_gaps ? 1 : problem.page_rows - at);
-    overflows |= kernels.convert_row(from.element, to.element, row_of(from, entry, head, row),
+    overflows |= kernels.rows.convert(from.element, to.element, row_of(from, entry, head, row),
                                      row_of(to, pages[page], head, at), rows * problem.columns);
     row += rows;
   }

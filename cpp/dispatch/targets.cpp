@@ -5,23 +5,12 @@
 #include <stdexcept>
 
 #include "cpu_features.hpp"
-
-#if defined(__x86_64__)
-#define REGARD_ON_x86_64(...) __VA_ARGS__
-#else
-#define REGARD_ON_x86_64(...)
-#endif
-#if defined(__aarch64__)
-#define REGARD_ON_aarch64(...) __VA_ARGS__
-#else
-#define REGARD_ON_aarch64(...)
-#endif
-#define REGARD_ON_any(...) __VA_ARGS__
+#include "on_architecture.hpp"
 
 namespace regard {
 
 #define REGARD_TARGET(name, architecture, features) \
-  REGARD_ON_##architecture(extern const Target name##_target;)
+  REGARD_ON_##architecture(namespace name { extern const Target target; })
 #include "targets.inc"
 #undef REGARD_TARGET
 
@@ -70,7 +59,7 @@ std::atomic<const Target*> forced{nullptr};
 
 const std::vector<TargetRow>& targets() {
 #define REGARD_TARGET(name, architecture, features) \
-  REGARD_ON_##architecture({&name##_target, features, cpu_has(features)},)
+  REGARD_ON_##architecture({&name::target, features, cpu_has(features)},)
   // Never destroyed: threads may compute while the process exits.
   static const auto& rows = *new std::vector<TargetRow>{
 #include "targets.inc"

@@ -51,20 +51,24 @@ struct AttentionProblem {
   // entry is row r % page_rows of page pages[entry][column], and the column is r / page_rows unless
   // pages have been evicted. These follow the pages that hold sink tokens and have no column: every
   // later page's column is smaller by their number. No query sees a key of theirs.
-  Operand pages;
-  Operand evicted_pages;  // one int64 a batch entry; data is null where there are none
+  const std::int32_t* pages;
+  std::int64_t pages_stride;  // from one batch entry's pages to the next
+  PerEntry evicted_pages;
   std::int64_t page_rows;
   // Rows are queries, columns are keys; the heads are the query's. Data is null where there is none.
   Operand mask;           // bool: true where a key is visible
   Operand bias;           // float32 or float64: added to the score; -inf hides
-  Operand alibi_slopes;   // one float64 a head; data is null where there are none
+  PerHead alibi_slopes;
   Operand output;
-  Operand weights;        // data is null where the caller does not want them
-  Operand lse;            // one element a row; data is null where the caller does not want it
-  Operand query_offset;   // one int64 a batch entry
-  Operand key_lengths;    // one int64 a batch entry; data is null where all have kv_len keys
-  Operand left_padding;   // one int64 a batch entry: keys before it do not exist; data null means 0
+  Operand weights;  // data is null where the caller does not want them
+  Operand lse;      // one element a row; data is null where the caller does not want it
+  PerEntry query_offset;  // data is null where the last query stands at an entry's last key
+  PerEntry key_lengths;   // data is null where all have kv_len keys
+  PerEntry left_padding;  // keys before it do not exist; data is null where all begin at 0
 };
+
+// A problem is made anew for every call: it stays small enough that clearing it takes no time.
+static_assert(sizeof(AttentionProblem) < 1024, "an attention problem is lean");
 
 constexpr std::int64_t kMostInt8Dim = 1024;  // head_dim, where precision is int8
 

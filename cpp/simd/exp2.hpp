@@ -58,7 +58,7 @@ struct Exp2Bits<double> {
 };
 
 // 0 where x < lowest, which is -126 (double -1022) or more.
-#if REGARD_VECTOR_BYTES == 64
+#if defined(REGARD_X86_V4)
 
 REGARD_INLINE Vec<float> exp2(Vec<float> x, float lowest = Exp2Bits<float>::kLowest) {
   const Vec<float> fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);

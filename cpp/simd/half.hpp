@@ -94,13 +94,13 @@ REGARD_INLINE void store_halves(BFloat16* to, Vec<float> value) {
   *reinterpret_cast<HalfBits*>(to) = __builtin_convertvector(half, HalfBits);
 }
 
-#if REGARD_VECTOR_BYTES == 64
+#if defined(REGARD_X86_V4)
 REGARD_INLINE Vec<float> load_bytes(const std::int8_t* from) {
   return _mm512_maskz_cvtepi32_ps(
       0xffff,
       _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
-#elif REGARD_VECTOR_BYTES == 32
+#elif defined(REGARD_X86_V3)
 REGARD_INLINE Vec<float> load_bytes(const std::int8_t* from) {
   return _mm256_cvtepi32_ps(
       _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
@@ -111,7 +111,7 @@ REGARD_INLINE Vec<float> load_bytes(const std::int8_t* from) {
 }
 #endif
 
-#if REGARD_VECTOR_BYTES == 64
+#if defined(REGARD_X86_V4)
 REGARD_INLINE Vec<float> load_halves(const Float16* from) {
   return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
@@ -119,7 +119,7 @@ REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
                       _mm512_maskz_cvtps_ph(0xffff, value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-#elif REGARD_VECTOR_BYTES == 32
+#elif defined(REGARD_X86_V3)
 REGARD_INLINE Vec<float> load_halves(const Float16* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
@@ -127,7 +127,7 @@ REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
                    _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
 }
-#elif defined(__aarch64__)
+#elif defined(REGARD_NEON)
 REGARD_INLINE Vec<float> load_halves(const Float16* from) {
   const uint16x4_t bits = vld1_u16(reinterpret_cast<const std::uint16_t*>(from));
   return (Vec<float>)vcvt_f32_f16(vreinterpret_f16_u16(bits));

@@ -24,12 +24,12 @@ template <int kByte>
 REGARD_INLINE Mask<float> byte_on_top(Mask<float> lanes) {
   constexpr auto kTop = static_cast<std::int32_t>(0xff000000u);
   if constexpr (kByte == 3) return lanes & kTop;
-#if REGARD_VECTOR_BYTES >= 32
+#if defined(REGARD_X86_V4) || defined(REGARD_X86_V3)
   // One shuffle, where shifts are two: of 16 bytes, and 0x80 for a zero.
   constexpr int kZeros = 0x808080;
   const __m128i from = _mm_setr_epi32(kByte << 24 | kZeros, (kByte + 4) << 24 | kZeros,
                                       (kByte + 8) << 24 | kZeros, (kByte + 12) << 24 | kZeros);
-#if REGARD_VECTOR_BYTES == 64
+#if defined(REGARD_X86_V4)
   return reinterpret_cast<Mask<float>>(_mm512_shuffle_epi8(
       reinterpret_cast<__m512i>(lanes), _mm512_maskz_broadcast_i32x4(0xffff, from)));
 #else

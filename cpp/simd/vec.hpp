@@ -1,21 +1,16 @@
 // The vector type: as wide as the target's register, over GCC/Clang vector extensions.
 //
-// A target's source defines REGARD_VECTOR_BYTES and includes the kernels; everything here has
-// internal linkage, so that each target keeps its own copy and no copy compiled for a newer CPU can
-// be picked by the linker for an older one. Arithmetic is written with the ordinary operators. What
-// the extensions cannot say (one fused multiply-add, a test of all lanes) is in this file, once per
-// instruction set. Kernels are compiled with -ffp-contract=off: a product and a sum are fused where
-// `fma` says so and nowhere else, so that every instantiation rounds alike.
+// Everything here has internal linkage, so that each target keeps its own copy and no copy compiled for
+// a newer CPU can be picked by the linker for an older one. Arithmetic is written with the ordinary
+// operators. What the extensions cannot say (one fused multiply-add, a test of all lanes) is in this
+// file, once per instruction set. Kernels are compiled with -ffp-contract=off: a product and a sum are
+// fused where `fma` says so and nowhere else, so that every instantiation rounds alike.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
+#include "instruction_set.hpp"
 
 #define REGARD_INLINE static inline __attribute__((always_inline))
 #define REGARD_NOINLINE static __attribute__((noinline))
@@ -23,8 +18,6 @@
 
 namespace regard {
 namespace {
-
-constexpr int kVectorBytes = REGARD_VECTOR_BYTES;
 
 template <class T>
 struct VectorOf;
@@ -78,7 +71,7 @@ REGARD_INLINE Vec<T> maximum(Vec<T> a, Vec<T> b) {
   return a > b ? a : b;
 }
 
-#if REGARD_VECTOR_BYTES == 64
+#if defined(REGARD_X86_V4)
 // Half a vector of each, side by side. Of memory: a load does what is a shuffle otherwise.
 REGARD_INLINE Vec<float> load_two_halves(const float* lower, const float* upper) {
   return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(lower)), _mm256_loadu_ps(upper), 1);
@@ -100,7 +93,7 @@ REGARD_INLINE Vec<T> as_value(Mask<T> bits) {
 }
 
 // a * b + c, rounded once where the target has the instruction.
-#if REGARD_VECTOR_BYTES == 64
+#if defined(REGARD_X86_V4)
 REGARD_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
   return _mm512_fmadd_ps(a, b, c);
 }
@@ -113,7 +106,7 @@ REGARD_INLINE bool any_greater(Vec<float> a, Vec<float> b) {
 REGARD_INLINE bool any_greater(Vec<double> a, Vec<double> b) {
   return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ) != 0;
 }
-#elif REGARD_VECTOR_BYTES == 32
+#elif defined(REGARD_X86_V3)
 REGARD_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
   return _mm256_fmadd_ps(a, b, c);
 }
@@ -126,7 +119,7 @@ REGARD_INLINE bool any_greater(Vec<float> a, Vec<float> b) {
 REGARD_INLINE bool any_greater(Vec<double> a, Vec<double> b) {
   return _mm256_movemask_pd(_mm256_cmp_pd(a, b, _CMP_GT_OQ)) != 0;
 }
-#elif defined(__x86_64__)
+#elif defined(REGARD_SSE2)
 REGARD_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return a * b + c; }
 REGARD_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return a * b + c; }
 REGARD_INLINE bool any_greater(Vec<float> a, Vec<float> b) {
@@ -135,7 +128,7 @@ REGARD_INLINE bool any_greater(Vec<float> a, Vec<float> b) {
 REGARD_INLINE bool any_greater(Vec<double> a, Vec<double> b) {
   return _mm_movemask_pd(_mm_cmpgt_pd(a, b)) != 0;
 }
-#elif defined(__aarch64__)
+#elif defined(REGARD_NEON)
 REGARD_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
   return (Vec<float>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 }

@@ -1,25 +1,21 @@
-# Run as a test: the objects of every target define their own table and nothing that the linker could
-# share with another target, and ask for nothing but the C library's memory and mathematics.
-#   cmake -DNM=nm "-DOBJECTS=name=path|name=path" -P check_symbols.cmake
-string(REPLACE "|" ";" pairs "${OBJECTS}")
-foreach(pair IN LISTS pairs)
-  string(REGEX MATCH "^([a-z0-9_]+)=(.*)$" _ "${pair}")
-  set(name ${CMAKE_MATCH_1})
-  execute_process(COMMAND ${NM} -C --extern-only ${CMAKE_MATCH_2} OUTPUT_VARIABLE symbols
-                  COMMAND_ERROR_IS_FATAL ANY)
-  string(REGEX REPLACE "\n$" "" symbols "${symbols}")
-  string(REPLACE "\n" ";" symbols "${symbols}")
-  set(found FALSE)
-  foreach(symbol IN LISTS symbols)
-    string(STRIP "${symbol}" symbol)
-    if(symbol MATCHES "^[0-9a-f]+ [DR] regard::${name}_target$")
-      set(found TRUE)
-    elseif(NOT symbol MATCHES "^U (log2|memcpy|memset|memmove|_GLOBAL_OFFSET_TABLE_)$")
-      message(SEND_ERROR "${name}: unexpected symbol: ${symbol}")
-    endif()
-  endforeach()
-  if(NOT found)
-    message(SEND_ERROR "${name}: regard::${name}_target is missing")
+# Run as a test: the objects of a target define its tables and nothing that the linker could share with
+# another target, and ask for nothing but these tables and the C library's memory and mathematics.
+#   cmake -DNM=nm -DTARGET=x86_v3 "-DFAMILIES=decode|rows" "-DOBJECTS=path|path" -P check_symbols.cmake
+string(REPLACE "|" ";" objects "${OBJECTS}")
+string(REPLACE "|" ";" missing "target|${FAMILIES}")
+execute_process(COMMAND ${NM} -C --extern-only ${objects} OUTPUT_VARIABLE symbols
+                COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX REPLACE "\n+" ";" symbols "${symbols}")
+foreach(symbol IN LISTS symbols)
+  string(STRIP "${symbol}" symbol)
+  if(symbol MATCHES "^[0-9a-f]+ [DR] regard::${TARGET}::([a-z0-9]+)$")
+    list(REMOVE_ITEM missing ${CMAKE_MATCH_1})
+  elseif(NOT symbol MATCHES "^U regard::${TARGET}::(${FAMILIES})$"
+         AND NOT symbol MATCHES "^U (log2|memcpy|memset|memmove|_GLOBAL_OFFSET_TABLE_)$"
+         AND NOT symbol MATCHES "^(.*\\.o:)?$")
+    message(SEND_ERROR "${TARGET}: unexpected symbol: ${symbol}")
   endif()
-  message(STATUS "${name}: ok")
 endforeach()
+if(missing)
+  message(SEND_ERROR "${TARGET}: missing tables: ${missing}")
+endif()

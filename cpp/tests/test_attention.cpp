@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include "../dispatch/attention.hpp"
-#include "../dispatch/attention_int8.hpp"
+#include "../dispatch/attention/plan.hpp"
+#include "../dispatch/attention/int8.hpp"
 #include "testing.hpp"
 
 namespace {
@@ -87,14 +87,11 @@ void test_attention(const Case& c) {
     sinks.push_back(static_cast<double>(head) - 1);
   }
   if (c.has_alibi) {
-    problem.alibi_slopes.data = slopes.data();
-    problem.alibi_slopes.element = Element::float64;
-    problem.alibi_slopes.head_stride = 1;
+    problem.alibi_slopes = {slopes.data(), 1, nullptr};
   }
   if (c.has_sinks) problem.sinks = sinks.data();
   problem.scale = 1 / std::sqrt(double(c.head_dim));
-  problem.batch.axes = 1;
-  problem.batch.count = problem.batch.sizes[0] = c.batch;
+  problem.batch = batch_of(c.batch);
   problem.heads = c.heads;
   problem.kv_heads = c.kv_heads;
   problem.q_len = c.q_len;
@@ -108,16 +105,17 @@ void test_attention(const Case& c) {
     problem.mask = operand(bits.data(), 1, c.q_len, c.kv_len);
   else if (c.mask == MaskKind::additive)
     problem.bias = operand(bias.data(), 1, c.q_len, c.kv_len);
-  for (Operand* mask : {&problem.mask, &problem.bias}) mask->head_stride = mask->batch_strides[0] = 0;
+  for (Operand* mask : {&problem.mask, &problem.bias}) {
+    mask->head_stride = 0;
+    mask->batch_strides = nullptr;
+  }
   problem.output = operand(output.data(), c.heads, c.q_len, c.value_dim);
   problem.weights = operand(weights.data(), c.heads, c.q_len, c.kv_len);
   problem.lse = operand(lse.data(), c.heads, c.q_len, 1);
   std::int64_t offset = c.query_offset;
   problem.query_offset.data = &offset;
-  problem.query_offset.element = Element::int64;
   std::int64_t length = std::min(c.key_length, c.kv_len);
   problem.key_lengths.data = &length;
-  problem.key_lengths.element = Element::int64;
 
   attention_forward(problem, 1, kNoSignal);
   AttentionProblem parallel = problem;

@@ -15,6 +15,7 @@
 #include "test_kv_rows.hpp"
 #include "test_visibility.hpp"
 #include "testing.hpp"
+#include "testing_kernels.hpp"
 
 namespace {
 
@@ -22,7 +23,7 @@ namespace {
 
 template <class T>
 void test_exp2(double allowed_ulps) {
-  const Kernels& kernels = kernels_for(active_target(), kScalar<T>);
+  const TestingKernels& kernels = testing_kernels<T>();
   constexpr int kCount = 1 << 16;
   const T lowest = sizeof(T) == 4 ? T(-126) : T(-1022);
   std::vector<T> x(kCount), y(kCount);
@@ -64,7 +65,7 @@ void test_exp2(double allowed_ulps) {
 
 template <class T>
 void test_tanh(double allowed_ulps) {
-  const Kernels& kernels = kernels_for(active_target(), kScalar<T>);
+  const TestingKernels& kernels = testing_kernels<T>();
   constexpr int kCount = 1 << 16;
   const long double unit = 2 / std::log(2.0L);  // 2 log2(e)
   std::vector<T> x(kCount), y(kCount);
@@ -109,7 +110,6 @@ void test_matmul(std::int64_t rows, std::int64_t depth, std::int64_t columns, bo
   b.fill_normal(2);
   MatmulProblem problem{};
   problem.scalar = kScalar<T>;
-  problem.batch.count = 1;
   problem.rows = rows;
   problem.columns = columns;
   problem.depth = depth;
@@ -148,12 +148,11 @@ void test_stages(std::int64_t rows, std::int64_t columns) {
   StageProblem problem{};
   problem.scalar = kScalar<T>;
   problem.factor = 0.5;
-  problem.rows.axes = 1;
-  problem.rows.count = problem.rows.sizes[0] = rows;
+  problem.rows = batch_of(rows);
   problem.columns = columns;
   const auto row_operand = [&](auto* data) {
     Operand made = operand(data, 1, rows, columns);
-    made.batch_strides[0] = columns;
+    made.batch_strides = one_axis(columns);
     return made;
   };
   problem.input = row_operand(x.data());
@@ -195,7 +194,7 @@ void test_merge(std::int64_t parts, std::int64_t rows, std::int64_t columns) {
   std::vector<Operand> outputs, lses;
   const auto rows_operand = [&](auto* data, std::int64_t width) {
     Operand made = operand(data, 1, rows, width);
-    made.batch_strides[0] = width;
+    made.batch_strides = one_axis(width);
     return made;
   };
   for (std::int64_t part = 0; part < parts; ++part) {
@@ -204,8 +203,7 @@ void test_merge(std::int64_t parts, std::int64_t rows, std::int64_t columns) {
   }
   MergeProblem problem{};
   problem.scalar = kScalar<T>;
-  problem.rows.axes = 1;
-  problem.rows.count = problem.rows.sizes[0] = rows;
+  problem.rows = batch_of(rows);
   problem.columns = columns;
   problem.parts = parts;
   problem.outputs = outputs.data();
@@ -290,7 +288,7 @@ void test_storing(std::int64_t rows, std::int64_t columns) {
         const std::int64_t at = starts[entry] + row;
         const std::int64_t page = table[entry * table_columns + at / kPageRows];
         const std::int64_t to_row = (page * kHeads + head) * kPageRows + at % kPageRows;
-        kernels.convert_row(Element::float16, Element::float32, to.data() + to_row * columns, back.data(),
+        kernels.rows.convert(Element::float16, Element::float32, to.data() + to_row * columns, back.data(),
                             columns);
         for (std::int64_t i = 0; i < columns; ++i) {
           const float wanted = from[((entry * kHeads + head) * rows + row) * columns + i];

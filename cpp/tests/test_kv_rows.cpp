@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "../dispatch/attention.hpp"
+#include "../dispatch/attention/plan.hpp"
 #include "testing.hpp"
 
 namespace {
@@ -111,8 +111,7 @@ void test_case(const Case& c) {
   AttentionProblem problem{};
   problem.window_left = kUnbounded;
   problem.scale = 1 / std::sqrt(double(c.head_dim));
-  problem.batch.axes = 1;
-  problem.batch.count = problem.batch.sizes[0] = 1;
+  problem.batch = batch_of(1);
   problem.heads = c.heads;
   problem.kv_heads = c.kv_heads;
   problem.q_len = c.q_len;
@@ -121,7 +120,6 @@ void test_case(const Case& c) {
   problem.value_dim = c.value_dim;
   std::int64_t offset = c.kv_len - c.q_len;
   problem.query_offset.data = &offset;
-  problem.query_offset.element = Element::int64;
   problem.query = operand(meeting.data(), c.heads, c.q_len, c.head_dim);
   problem.key = operand(key.plain.data(), c.kv_heads, c.kv_len, c.head_dim);
   problem.value = operand(value.plain.data(), c.kv_heads, c.kv_len, c.value_dim);
@@ -151,12 +149,11 @@ void test_case(const Case& c) {
   const std::int64_t rows = c.page_rows ? c.page_rows : c.kv_len;
   const auto place = [&](Operand& to, auto* data, std::int64_t dim) {
     to = operand(data, c.kv_heads, rows, dim);
-    to.page_stride = to.batch_strides[0];
-    to.batch_strides[0] = 0;
+    to.page_stride = *to.batch_strides;
+    to.batch_strides = nullptr;
   };
   problem.page_rows = c.page_rows;
-  problem.pages.data = c.page_rows ? pages.data() : nullptr;
-  problem.pages.element = Element::int32;
+  problem.pages = c.page_rows ? pages.data() : nullptr;
   if (c.is_int8) {
     place(problem.key, key.bytes.data(), c.head_dim);
     place(problem.value, value.bytes.data(), c.value_dim);

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "../dispatch/attention.hpp"
+#include "../dispatch/attention/plan.hpp"
 #include "testing.hpp"
 
 namespace {
@@ -101,10 +101,8 @@ bool have_same_bits(const std::vector<std::vector<T>>& a, const std::vector<std:
   return agree;
 }
 
-void set_numbers(Operand& operand, std::vector<std::int64_t>& numbers, std::int64_t batch_stride) {
-  operand.data = numbers.data();
-  operand.element = Element::int64;
-  operand.batch_strides[0] = batch_stride;
+PerEntry per_entry(const std::vector<std::int64_t>& numbers) {
+  return {numbers.data(), one_axis(numbers.size() == 1 ? 0 : 1)};
 }
 
 template <class T>
@@ -113,8 +111,7 @@ AttentionProblem problem_of(const Case& c, Guarded<T>& query) {
   problem.scalar = kScalar<T>;
   problem.window_left = problem.window_right = kUnbounded;
   problem.scale = 1 / std::sqrt(double(c.head_dim));
-  problem.batch.axes = 1;
-  problem.batch.count = problem.batch.sizes[0] = kBatch;
+  problem.batch = batch_of(kBatch);
   problem.heads = c.heads;
   problem.kv_heads = c.kv_heads;
   problem.q_len = c.q_len;
@@ -147,17 +144,15 @@ void test_case(const Case& c) {
   for (std::int64_t i = 0; i < kBatch * c.heads; ++i) slopes.push_back(0.01 * static_cast<double>(i + 1));
 
   AttentionProblem problem = problem_of(c, query);
-  set_numbers(problem.query_offset, offset, 0);
+  problem.query_offset = per_entry(offset);
   problem.key = operand(key.rows.data(), c.kv_heads, c.kv_len, c.head_dim);
   problem.value = operand(value.rows.data(), c.kv_heads, c.kv_len, c.value_dim);
   if (c.has_bias) {
     problem.bias = operand(bias.data(), 1, c.q_len, c.kv_len);
-    problem.bias.head_stride = problem.bias.batch_strides[0] = 0;
+    problem.bias.head_stride = 0;
+    problem.bias.batch_strides = nullptr;
   }
-  if (c.has_alibi) {
-    problem.alibi_slopes = operand(slopes.data(), c.heads, 1, 1);
-    problem.alibi_slopes.element = Element::float64;
-  }
+  if (c.has_alibi) problem.alibi_slopes = {slopes.data(), 1, one_axis(c.heads)};
   AttentionProblem masked = problem;
   masked.mask = operand(mask.data(), 1, c.q_len, c.kv_len);
   masked.mask.head_stride = 0;
@@ -166,7 +161,7 @@ void test_case(const Case& c) {
   problem.window_left = c.left;
   problem.window_right = c.right;
   problem.sink_tokens = c.sink_tokens;
-  set_numbers(problem.left_padding, padding, 1);
+  problem.left_padding = per_entry(padding);
   if (c.page_rows == 0) {
     check(have_same_bits(results_of<T>(problem), wanted), std::string(kName<T>) + " by position, " + name_of(c));
     problem.mask = masked.mask;
@@ -185,16 +180,16 @@ void test_case(const Case& c) {
     pages[i] = static_cast<std::int32_t>(pages.count() - 1 - i);
   const auto in_pages = [&](const Guarded<T>& pool, std::int64_t dim) {
     Operand made = operand(pool.data(), c.kv_heads, c.page_rows, dim);
-    std::swap(made.page_stride, made.batch_strides[0]);
+    made.page_stride = *made.batch_strides;
+    made.batch_strides = nullptr;
     return made;
   };
   problem.key = in_pages(key.pool, c.head_dim);
   problem.value = in_pages(value.pool, c.value_dim);
-  problem.pages.data = pages.data();
-  problem.pages.element = Element::int32;
-  problem.pages.batch_strides[0] = columns;
+  problem.pages = pages.data();
+  problem.pages_stride = columns;
   problem.page_rows = c.page_rows;
-  set_numbers(problem.evicted_pages, evicted, 0);
+  problem.evicted_pages = per_entry(evicted);
   check(have_same_bits(results_of<T>(problem), wanted),
         std::string(kName<T>) + " without the pages between, " + name_of(c));
   if (sizeof(T) == 8 || c.padding[0] != 0 || c.padding[1] != 0) return;
@@ -223,11 +218,11 @@ void test_padding(std::int64_t q_len, Precision precision) {
   problem.key = operand(key.data(), c.kv_heads, c.kv_len, c.head_dim);
   problem.value = operand(value.data(), c.kv_heads, c.kv_len, c.value_dim);
   std::vector<std::int64_t> offset{c.query_offset}, padding{kPadding};
-  set_numbers(problem.query_offset, offset, 0);
-  set_numbers(problem.left_padding, padding, 0);
+  problem.query_offset = per_entry(offset);
+  problem.left_padding = per_entry(padding);
   auto padded = results_of<float>(problem);
   AttentionProblem shorter = problem;
-  shorter.left_padding.data = nullptr;
+  shorter.left_padding = {};
   shorter.kv_len -= kPadding;
   shorter.key.data = key.data() + kPadding * c.head_dim;
   shorter.value.data = value.data() + kPadding * c.value_dim;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <deque>
 #include <string>
 
 #include "../dispatch/threads/parallel_for.hpp"
@@ -27,6 +28,14 @@ template <class T>
 constexpr const char* kName = sizeof(T) == 4 ? "float32" : "float64";
 constexpr StopSignal kNoSignal{nullptr, nullptr};
 
+// Sizes or strides of one batch axis, which stay where they are until the tests end.
+inline const std::int64_t* one_axis(std::int64_t number) {
+  static std::deque<std::int64_t> kept;
+  return &kept.emplace_back(number);
+}
+
+inline BatchShape batch_of(std::int64_t count) { return {1, count, one_axis(count)}; }
+
 // A contiguous (batch, heads, rows, columns) array, or every step-th column of one.
 template <class T>
 Operand operand(T* data, std::int64_t heads, std::int64_t rows, std::int64_t columns,
@@ -37,6 +46,6 @@ Operand operand(T* data, std::int64_t heads, std::int64_t rows, std::int64_t col
   made.column_stride = step;
   made.row_stride = columns * step;
   made.head_stride = rows * columns * step;
-  made.batch_strides[0] = heads * rows * columns * step;
+  made.batch_strides = one_axis(heads * rows * columns * step);
   return made;
 }

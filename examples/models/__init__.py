@@ -1,1 +1,1 @@
-"""Real models as plain NumPy forwards, with regard for the attention. See ../generate.py."""
+"""Forward passes of real models in plain NumPy, with regard for the attention."""

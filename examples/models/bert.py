@@ -1,4 +1,4 @@
-"""A BERT encoder: every token sees the whole sentence; sentences of a batch have their lengths."""
+"""A BERT encoder: every token sees its whole sentence; sentences differ in length."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from models.layers import gelu, layer_norm, linear
 
 
 class Bert:
-    """A model out of Hugging Face's ``config.json`` and ``model.safetensors``."""
+    """A model from Hugging Face's ``config.json`` and ``model.safetensors``."""
 
     def __init__(self, parameters, config):
         self.parameters = parameters
@@ -21,7 +21,7 @@ class Bert:
             self.attention.append(layer)
 
     def __call__(self, tokens, lengths):
-        """Encode `tokens` (batch, length), of which `lengths` (batch,) are no padding."""
+        """Encode `tokens` (batch, length), whose first `lengths` (batch,) are not padding."""
         words = self.parameters["embeddings.word_embeddings.weight"][tokens]
         places = self.parameters["embeddings.position_embeddings.weight"][: tokens.shape[1]]
         first_segment = self.parameters["embeddings.token_type_embeddings.weight"][0]
@@ -46,7 +46,7 @@ class Bert:
 
 
 def sentence_embeddings(encoded, lengths):
-    """Return each sentence's mean token, without its padding, at length 1."""
+    """Return the mean of each sentence's tokens, without padding, scaled to length 1."""
     real = np.arange(encoded.shape[1]) < lengths[:, None]
     mean = encoded.mean(1, where=real[..., None])
     return mean / np.linalg.norm(mean, axis=-1, keepdims=True)

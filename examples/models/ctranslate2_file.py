@@ -1,6 +1,6 @@
-"""Parameters out of CTranslate2's ``model.bin``: named arrays one behind the other, then aliases.
+"""Read the parameters in CTranslate2's ``model.bin``: named arrays, then aliases.
 
-All numbers are little-endian; a text is its length, closing zero included, and its bytes::
+All numbers are little-endian. A text is its length, which counts a closing zero, and its bytes::
 
     version u32 | name of the architecture | its revision u32
     number of variables u32, then for each:
@@ -47,13 +47,13 @@ def load_ctranslate2(path):
 
         version = number("I")
         if version != VERSION:
-            raise ValueError(f"{path}: is no CTranslate2 file of version {VERSION}, but {version}")
+            raise ValueError(f"{path}: must have CTranslate2's version {VERSION}, got {version}")
         text(), number("I")
         parameters = {text(): variable() for _ in range(number("I"))}
         for _ in range(number("I")):
             alias, name = text(), text()
             if name not in parameters:
-                raise ValueError(f"{path}: {alias!r} stands for {name!r}, which is not there")
+                raise ValueError(f"{path}: {alias!r} stands for {name!r}, which is missing")
             parameters[alias] = parameters[name]
         if left:
             raise ValueError(f"{path}: {left} bytes follow the last alias")

@@ -1,4 +1,4 @@
-"""What the models share beside attention: linear layers, norms, activations, heads."""
+"""The parts that the models share: linear layers, norms, activations, splitting into heads."""
 
 import math
 
@@ -14,14 +14,14 @@ def linear(x, weight, bias=None):
 
 
 def layer_norm(x, weight, bias, epsilon):
-    """Bring each row to mean 0 and variance 1, then scale and shift it."""
+    """Normalise each row to mean 0 and variance 1, then scale and shift it."""
     centred = x - x.mean(-1, keepdims=True)
     variance = np.square(centred).mean(-1, keepdims=True)
     return centred / np.sqrt(variance + epsilon) * weight + bias
 
 
 def rms_norm(x, weight, epsilon):
-    """Bring each row to mean square 1, then scale it."""
+    """Normalise each row to mean square 1, then scale it."""
     return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon) * weight
 
 
@@ -30,24 +30,24 @@ def silu(x):
     return x * (0.5 * np.tanh(0.5 * x) + 0.5)
 
 
-# The normal distribution's share below x, 1/2 (1 + erf(x / sqrt 2)). NumPy has no erf; straight
-# lines between this many points are off by 2e-9 at most, far less than float32 rounds.
+# The normal distribution function, 1/2 (1 + erf(x / sqrt 2)). NumPy has no erf; interpolating
+# linearly between this many points is off by 2e-9 at most, far less than float32's rounding.
 _AT = np.linspace(-8, 8, 1 << 16)
 _BELOW = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in _AT])
 
 
 def gelu(x):
-    """Multiply by the normal distribution's share below (the exact GELU, not the tanh form)."""
+    """Multiply by the normal distribution function (the exact GELU, not the tanh form)."""
     return x * np.interp(x, _AT, _BELOW).astype(x.dtype)
 
 
 def split_heads(x, heads):
-    """Turn ``(batch, length, heads * dim)`` into ``(batch, heads, length, dim)``."""
+    """Reshape ``(batch, length, heads * dim)`` to ``(batch, heads, length, dim)``."""
     batch, length, width = x.shape
     return x.reshape(batch, length, heads, width // heads).swapaxes(1, 2)
 
 
 def join_heads(x):
-    """Turn ``(batch, heads, length, dim)`` into ``(batch, length, heads * dim)``."""
+    """Reshape ``(batch, heads, length, dim)`` to ``(batch, length, heads * dim)``."""
     batch, heads, length, dim = x.shape
     return x.swapaxes(1, 2).reshape(batch, length, heads * dim)

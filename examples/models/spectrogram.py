@@ -1,4 +1,4 @@
-"""Sound as Whisper hears it: the logarithm of how loud 80 bands are, 100 times a second."""
+"""Whisper's spectrogram: the logarithm of the power in 80 bands, 100 times a second."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ BANDS = 80
 
 
 def log_mel(sound):
-    """Turn samples (RATE a second, between -1 and 1) into (BANDS, 3000), padded to 30 seconds."""
+    """Convert samples (RATE a second, between -1 and 1) to (BANDS, 3000), padded to 30 seconds."""
     sound = np.asarray(sound, np.float32)[: RATE * SECONDS]
     sound = np.pad(sound, (0, RATE * SECONDS - sound.size))
     sound = np.pad(sound, WINDOW // 2, mode="reflect")
@@ -22,9 +22,9 @@ def log_mel(sound):
 
 
 def bands():
-    """Weigh frequencies by band: triangles of equal area, evenly spaced in mel (Slaney's scale).
+    """Return each band's weights: triangles of equal area, evenly spaced in mel (Slaney's scale).
 
-    Below 1000 Hz a mel is 200/3 Hz; above, 27 mel are a factor of 6.4.
+    Below 1000 Hz a mel is 200/3 Hz; above it, 27 mel are a factor of 6.4.
     """
     top = 15 + 27 * np.log(RATE / 2 / 1000) / np.log(6.4)
     mel = np.linspace(0, top, BANDS + 2)

@@ -1,8 +1,8 @@
-"""Text to tokens and back with the vocabulary that a GGUF file carries."""
+"""Convert text to tokens and back with the vocabulary of a GGUF file."""
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-CONTROL = 3  # In tokenizer.ggml.token_type: a token that no text spells.
+CONTROL = 3  # in tokenizer.ggml.token_type: a token that stands for no text
 
 
 def gguf_tokenizer(metadata):
@@ -11,7 +11,7 @@ def gguf_tokenizer(metadata):
     merges = [tuple(pair.split(" ")) for pair in metadata["tokenizer.ggml.merges"]]
     vocabulary = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
-    # SmolLM splits numbers into digits before words are looked for.
+    # SmolLM splits numbers into digits before it splits text into words.
     digits = pre_tokenizers.Split(Regex(r"\p{N}"), "isolated")
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
@@ -23,7 +23,7 @@ def gguf_tokenizer(metadata):
 
 
 def stream(tokenizer, tokens):
-    """Yield text as tokens come; a character of several tokens comes when it is complete."""
+    """Yield text as tokens come; a character of several tokens is yielded when it is complete."""
     seen, said = [], ""
     for token in tokens:
         seen.append(token)

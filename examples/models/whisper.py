@@ -1,4 +1,4 @@
-"""Whisper: an encoder that hears, and a decoder that writes, looking at what was heard."""
+"""Whisper: an encoder of sound, and a decoder that attends to it and writes text."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ EPSILON = 1e-5
 
 
 class Whisper:
-    """A model out of CTranslate2's parameters: see `models.ctranslate2_file`.
+    """A model from CTranslate2's parameters: see `models.ctranslate2_file`.
 
     >>> model = Whisper(load_ctranslate2(path))
     >>> heard = model.listen(log_mel(sound)[None])
@@ -25,7 +25,7 @@ class Whisper:
         self.writers = self._layers("decoder")
 
     def listen(self, spectrogram):
-        """Encode (batch, bands, frames); return each writer's keys and values of what was heard."""
+        """Encode (batch, bands, frames); return keys and values of the sound for each writer."""
         x = gelu(self._convolve("encoder/conv1", spectrogram.swapaxes(1, 2), stride=1))
         x = gelu(self._convolve("encoder/conv2", x, stride=2))
         x = x + self.parameters["encoder/position_encodings/encodings"][: x.shape[1]]
@@ -38,14 +38,14 @@ class Whisper:
         return [self._split(f"{layer}/attention/linear_1", x, 2) for layer in self.writers]
 
     def caches(self, batch=1, **options):
-        """Make an empty cache for each writer; `options` are KVCache's."""
+        """Return an empty cache for each writer; `options` are those of KVCache."""
         return [
             regard.KVCache(batch, self.heads, self.width // self.heads, **options)
             for _ in self.writers
         ]
 
     def write(self, tokens, caches, heard):
-        """Read `tokens` (batch, new) behind those in `caches`; score what follows each of them."""
+        """Read `tokens` (batch, new) after those in `caches`; score what follows each of them."""
         start = len(caches[0])
         embedding = self.parameters["decoder/embeddings/weight"]
         places = self.parameters["decoder/position_encodings/encodings"]
@@ -73,7 +73,7 @@ class Whisper:
         return self._split(f"{layer}/self_attention/linear_0", x, 3)
 
     def _split(self, name, x, parts):
-        """Apply a layer whose rows are several projections; return the heads of each."""
+        """Apply a layer that stacks several projections; return the heads of each projection."""
         return [split_heads(y, self.heads) for y in np.split(self._linear(name, x), parts, axis=-1)]
 
     def _feed_forward(self, layer, x):
@@ -81,7 +81,7 @@ class Whisper:
         return self._linear(f"{layer}/ffn/linear_1", inner)
 
     def _convolve(self, name, x, stride):
-        """Convolve along time with 3 taps: one product of three shifted views, side by side."""
+        """Convolve along time with 3 taps, as one product with three shifted views side by side."""
         weight = self.parameters[f"{name}/weight"]
         padded = np.pad(x, ((0, 0), (1, 1), (0, 0)))
         views = [padded[:, tap : tap + x.shape[1] : stride] for tap in range(3)]

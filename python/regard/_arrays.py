@@ -1,4 +1,4 @@
-"""Arrays that callers pass, converted to arrays that the kernels can read."""
+"""Convert the arrays that callers pass to arrays that the kernels can read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STORED_TYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def as_array(name: str, value: ArrayLike) -> NDArray[Any]:
-    """Return an array, or raise an error that names the argument."""
+    """Return an array, or raise TypeError or ValueError."""
     if value is None:
         raise TypeError(f"{name} must be an array, got None")
     if isinstance(value, np.ma.MaskedArray):
@@ -44,7 +44,7 @@ def _compute_type(name: str, array: NDArray[Any]) -> np.dtype[Any]:
 
 
 def as_native(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return `array` itself, or a copy where the type, alignment or strides forbid reading it."""
+    """Return `array`, or a copy if its type, alignment or strides cannot be read as they are."""
     readable = np.asarray(array, dtype=dtype)
     strides_fit = all(stride % dtype.itemsize == 0 for stride in readable.strides)
     if readable.flags.aligned and strides_fit:
@@ -56,7 +56,7 @@ def as_float_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
     """Convert named arguments to arrays of their common type, float32 or float64.
 
     Integers, bools and lists of them become float64, as in NumPy; other byte orders become native.
-    Arrays that are fine already are returned as they are.
+    Arrays that need no conversion are returned unchanged.
     """
     arrays = {name: as_array(name, value) for name, value in arguments.items()}
     dtype = np.result_type(*(_compute_type(name, array) for name, array in arrays.items()))
@@ -67,6 +67,8 @@ def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
     """Convert a mask to a bool, float32 or float64 array, or raise TypeError."""
     if mask is None:
         return None
+    if _is_pair(mask):
+        raise TypeError("mask must be one array here, got a pair: merge the two with np.where")
     array = as_array("mask", mask)
     if array.dtype.kind == "b":
         return as_native(array, np.dtype(np.bool_))
@@ -87,11 +89,33 @@ def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
     )
 
 
-def stored(name: str, value: ArrayLike) -> NDArray[Any]:
-    """Return `value` as an array of one of the storage types.
+def as_masks(mask: Any) -> Any:
+    """Convert what a call takes as `mask`: None, an array, or a pair (bool, float) of arrays."""
+    if not _is_pair(mask):
+        return as_mask(mask)
+    shown, bias = as_mask(mask[0]), as_mask(mask[1])
+    kinds = [None if part is None else part.dtype for part in (shown, bias)]
+    if shown is None or bias is None or (shown.dtype.kind, bias.dtype.kind) != ("b", "f"):
+        raise TypeError(
+            "mask must be a bool array, a float array or a pair (bool, float) of both, got a pair "
+            f"({kinds[0]}, {kinds[1]})"
+        )
+    return shown, bias
 
-    These are float16, bfloat16 (of ml_dtypes, known by its name), float32 and float64. Integers,
-    bools and lists of them become float64, as in NumPy; other byte orders become native.
+
+def _is_pair(mask: Any) -> bool:
+    """Tell a pair of masks from an array of two rows, both of which are bool or both float."""
+    if not isinstance(mask, tuple) or len(mask) != 2:
+        return False
+    is_bool = [np.asarray(part).dtype.kind == "b" for part in mask]
+    return is_bool[0] != is_bool[1]
+
+
+def stored(name: str, value: ArrayLike) -> NDArray[Any]:
+    """Return `value` as an array of one of the storage types, or raise TypeError or ValueError.
+
+    These are float16, bfloat16 (of the package ml_dtypes), float32 and float64. Integers, bools and
+    lists of them become float64, as in NumPy; other byte orders become native.
     """
     array = as_array(name, value)
     if array.dtype.kind in "biu":
@@ -106,16 +130,16 @@ def stored(name: str, value: ArrayLike) -> NDArray[Any]:
 def as_stored_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
     """Convert named arguments to arrays that attention reads, each of its own storage type.
 
-    Arrays that are fine already are returned as they are.
+    Arrays that need no conversion are returned unchanged.
     """
     arrays = (stored(name, value) for name, value in arguments.items())
     return tuple(as_native(array, array.dtype) for array in arrays)
 
 
 def result_type(dtypes: Iterable[DType]) -> DType:
-    """Return the type that holds all of `dtypes`: NumPy's, and float32 for float16 and bfloat16.
+    """Return NumPy's result type of `dtypes`, and float32 for float16 with bfloat16.
 
-    NumPy itself refuses to mix these two.
+    NumPy refuses to mix these two.
     """
     distinct = set(dtypes)
     names = {dtype.name for dtype in distinct}
@@ -126,13 +150,34 @@ def result_type(dtypes: Iterable[DType]) -> DType:
 
 
 def compute_type(*dtypes: DType) -> DType:
-    """Return float64 where any of `dtypes` is that, else float32."""
+    """Return float64 if any of `dtypes` is float64, else float32."""
     return np.dtype(np.float64 if np.dtype(np.float64) in dtypes else np.float32)
+
+
+def is_floating(dtype: DType) -> bool:
+    """Tell whether a dtype is one of NumPy's floating-point types or bfloat16."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
 def floating(name: str, dtype: DTypeLike) -> DType:
     """Return a floating-point dtype, or raise TypeError."""
     wanted = np.dtype(dtype)
-    if wanted.kind != "f" and wanted.name != "bfloat16":
+    if not is_floating(wanted):
         raise TypeError(f"{name} must be floating-point, got {wanted}")
     return wanted
+
+
+def single_or_double(name: str, dtype: DTypeLike) -> DType:
+    """Return the dtype float32 or float64, or raise TypeError."""
+    wanted = np.dtype(dtype)
+    if wanted not in _COMPUTE_TYPES:
+        raise TypeError(f"{name} must be float32 or float64, got {wanted}")
+    return wanted
+
+
+def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Tell whether arrays of a shape broadcast to the shape `target`."""
+    try:
+        return np.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False

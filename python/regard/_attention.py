@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
-from regard._arrays import as_mask, as_stored_arrays
+from regard._call import converted
+from regard._options import AttentionOptions, ResultOptions, takes_options
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-    from regard._options import AttentionOptions
 
     Array = NDArray[Any]
 
@@ -59,25 +58,13 @@ def scaled_dot_product_attention(
     return_lse: Literal[True],
     **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array, Array]: ...
+@takes_options(AttentionOptions, ResultOptions)
 def scaled_dot_product_attention(
     query: ArrayLike,
     key: ArrayLike,
     value: ArrayLike,
     mask: ArrayLike | None = None,
-    *,
-    is_causal: bool = False,
-    query_offset: ArrayLike = 0,
-    window: tuple[int | None, int | None] | None = None,
-    key_lengths: ArrayLike | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    alibi_slopes: ArrayLike | None = None,
-    sinks: ArrayLike | None = None,
-    precision: Literal["int8"] | None = None,
-    return_weights: bool = False,
-    return_lse: bool = False,
-    out: Array | None = None,
-    threads: int | None = None,
+    **options: Any,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
     r"""Compute exact scaled-dot-product attention, fused.
 
@@ -99,9 +86,10 @@ def scaled_dot_product_attention(
         ``h // (heads // kv_heads)``, without a copy (grouped-query attention).
     value : array_like, shape (..., kv_heads, kv_len, value_dim)
         ``value_dim`` may differ from ``head_dim``.
-    mask : array_like of bool or float, optional
+    mask : array_like of bool or float, or a pair (bool, float) of both, optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float: added to the
-        scores; -inf = may not attend. See `regard.masks`.
+        scores; -inf = may not attend. A pair does both, each with a shape of its own: a padding
+        mask beside a position bias, say. See `regard.masks`.
     is_causal : bool, default False
         Query ``i`` sees key ``j`` only if ``j <= i + query_offset``. With 3 queries, 3 keys and
         offset 0 what is visible is::
@@ -110,24 +98,29 @@ def scaled_dot_product_attention(
             1 1 0
             1 1 1
 
-    query_offset : int or array_like of int, default 0
+    query_offset : int, array_like of int or "end", default 0
         How many keys precede the first query: query ``i`` stands at position
         ``p = i + query_offset``. One number, or one per batch entry (it broadcasts to the axes
-        before heads). 0 is PyTorch's alignment, ``kv_len - q_len`` FlashAttention's; a key-value
-        cache passes its length before the queries' own keys.
+        before heads). 0 is the alignment of PyTorch and JAX. ``"end"`` is that of FlashAttention:
+        the last query stands at the last key that its batch entry has (see `key_lengths`).
     window : (left, right), optional
         Key ``j`` is visible only if ``p - left <= j <= p + right``: neighbours are counted, and
         None on a side means no limit there.
     key_lengths : int or array_like of int, optional
         How many keys exist, for all or per batch entry (it broadcasts to the axes before heads):
         those at and beyond it are neither seen nor computed, whatever they hold.
+    left_padding : int or array_like of int, optional
+        How many keys at the start are padding, for all or per batch entry (it broadcasts to the
+        axes before heads): they are neither seen nor computed, whatever they hold. Positions count
+        from the first key all the same.
     scale : float, optional
         Multiplies query . key. Default ``1 / sqrt(head_dim)``.
     softcap : float, optional
         Caps the scaled scores smoothly: ``softcap * tanh(score / softcap)`` (Gemma 2).
-    alibi_slopes : array_like of float, shape (heads,), optional
+    alibi_slopes : array_like of float, shape (heads,) or (..., heads), optional
         Attention with linear biases (Press et al. 2022): ``slope[head] * abs(p - j)`` is subtracted
-        from the capped score. See `regard.positional.alibi_slopes`.
+        from the capped score. One slope per query head, or one per head of each batch entry (the
+        axes before heads broadcast). See `regard.positional.alibi_slopes`.
     sinks : array_like of float, shape (heads,), optional
         One logit per head that joins the softmax's denominator and carries no value; it is neither
         scaled nor capped. -inf is no sink.
@@ -222,26 +215,9 @@ def scaled_dot_product_attention(
     >>> regard.scaled_dot_product_attention(query, keys, values, key_lengths=[10, 7]).shape
     (2, 8, 6, 64)
     """
-    if not _core.are_native(query, key, value, mask):
-        query, key, value = as_stored_arrays(query=query, key=key, value=value)
-        mask = as_mask(mask)
-    result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = _core.attention(
-        query,
-        key,
-        value,
-        mask,
-        is_causal,
-        query_offset,
-        window,
-        key_lengths,
-        scale,
-        softcap,
-        alibi_slopes,
-        sinks,
-        precision,
-        return_weights,
-        return_lse,
-        out,
-        threads,
-    )
+    result: Array | tuple[Array, Array] | tuple[Array, Array, Array]
+    result = _core.attention(query, key, value, mask, options)
+    if result is NotImplemented:
+        name, arrays = "scaled_dot_product_attention", (query, key, value)
+        result = converted(name, _core.attention, arrays, (), mask, options)
     return result

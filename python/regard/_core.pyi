@@ -1,3 +1,4 @@
+from types import ModuleType
 from typing import Any, TypedDict
 
 from numpy.typing import NDArray
@@ -33,26 +34,8 @@ class _Plan(TypedDict):
     result_type: str
 
 def are_native(query: Any, key: Any, value: Any, mask: Any, /) -> bool: ...
-def attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    is_causal: Any,
-    query_offset: Any,
-    window: Any,
-    key_lengths: Any,
-    scale: Any,
-    softcap: Any,
-    alibi_slopes: Any,
-    sinks: Any,
-    precision: Any,
-    return_weights: Any,
-    return_lse: Any,
-    out: Any,
-    threads: Any,
-    /,
-) -> Any: ...
+def attention(query: Any, key: Any, value: Any, mask: Any, options: Any, /) -> Any: ...
+def attention_plan(query: Any, key: Any, value: Any, mask: Any, options: Any, /) -> _Plan: ...
 def attention_ragged(
     query: Any,
     key: Any,
@@ -60,27 +43,24 @@ def attention_ragged(
     query_starts: Any,
     key_starts: Any,
     mask: Any,
-    is_causal: Any,
-    query_offset: Any,
-    window: Any,
-    key_lengths: Any,
-    scale: Any,
-    softcap: Any,
-    alibi_slopes: Any,
-    sinks: Any,
-    precision: Any,
-    return_weights: Any,
-    return_lse: Any,
-    out: Any,
-    threads: Any,
+    options: Any,
     /,
 ) -> Any: ...
+def attention_ragged_plan(
+    query: Any,
+    key: Any,
+    value: Any,
+    query_starts: Any,
+    key_starts: Any,
+    mask: Any,
+    options: Any,
+    /,
+) -> _Plan: ...
+
 class PageRows:
     """Keys, values and scales in pages; see cpp/bindings/page_rows.hpp."""
 
-    def __init__(
-        self, key: Any, value: Any, key_scales: Any, value_scales: Any, /
-    ) -> None: ...
+    def __init__(self, key: Any, value: Any, key_scales: Any, value_scales: Any, /) -> None: ...
     def store_plain(
         self, pages: NDArray[Any], starts: Any, most: int, key: Any, value: Any, /
     ) -> int: ...
@@ -104,18 +84,7 @@ def attention_cached(
     sink_tokens: int,
     kv_len: int,
     mask: Any,
-    is_causal: Any,
-    query_offset: Any,
-    window: Any,
-    key_lengths: Any,
-    scale: Any,
-    softcap: Any,
-    alibi_slopes: Any,
-    sinks: Any,
-    return_weights: Any,
-    return_lse: Any,
-    out: Any,
-    threads: Any,
+    options: Any,
     /,
 ) -> Any: ...
 def attention_cached_plan(
@@ -126,42 +95,14 @@ def attention_cached_plan(
     sink_tokens: int,
     kv_len: int,
     mask: Any,
-    is_causal: Any,
-    query_offset: Any,
-    window: Any,
-    key_lengths: Any,
-    scale: Any,
-    softcap: Any,
-    alibi_slopes: Any,
-    sinks: Any,
-    threads: Any,
+    options: Any,
     /,
 ) -> _Plan: ...
-def attention_plan(
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    is_causal: Any,
-    query_offset: Any,
-    window: Any,
-    key_lengths: Any,
-    scale: Any,
-    softcap: Any,
-    alibi_slopes: Any,
-    sinks: Any,
-    precision: Any,
-    threads: Any,
-    /,
-) -> _Plan: ...
-def matmul(a: Any, b: Any, out: Any, threads: Any, /) -> NDArray[Any]: ...
-def scale(scores: Any, factor: Any, out: Any, threads: Any, /) -> NDArray[Any]: ...
-def apply_mask(scores: Any, mask: Any, out: Any, threads: Any, /) -> NDArray[Any]: ...
-def softmax(x: Any, axis: Any, out: Any, threads: Any, /) -> NDArray[Any]: ...
-def are_states(outputs: list[Any], lses: list[Any], /) -> bool: ...
-def merge_attention_states(
-    outputs: list[Any], lses: list[Any], /
-) -> tuple[NDArray[Any], NDArray[Any]]: ...
+def matmul(a: Any, b: Any, out: Any, threads: Any, /) -> Any: ...
+def scale(scores: Any, factor: Any, out: Any, threads: Any, /) -> Any: ...
+def apply_mask(scores: Any, mask: Any, out: Any, threads: Any, /) -> Any: ...
+def softmax(x: Any, axis: Any, out: Any, threads: Any, /) -> Any: ...
+def merge_attention_states(outputs: list[Any], lses: list[Any], /) -> Any: ...
 def quantise_rows(
     rows: NDArray[Any], rotates: bool, /
 ) -> tuple[NDArray[Any], NDArray[Any], bool]: ...
@@ -169,12 +110,11 @@ def map_copy(descriptor: int, file_bytes: int, size: int, /) -> NDArray[Any]: ..
 def target_rows() -> list[_TargetRow]: ...
 def active_target() -> str: ...
 def active_target_reason() -> str: ...
-def set_target(name: str | None, /) -> None: ...
 def num_threads() -> int: ...
 def num_threads_reason() -> str: ...
 def set_num_threads(threads: Any, /) -> None: ...
 def build_info() -> dict[str, str]: ...
 def fma_peak(is_double: bool, threads: Any, /) -> float: ...
 def read_bandwidth(bytes: Any, threads: Any, /) -> float: ...
-def _forbid_int8_instruction(forbid: bool, /) -> None: ...
-def _raise_in_parallel_region() -> None: ...
+
+testing: ModuleType  # hooks for tests and benchmarks

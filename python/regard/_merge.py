@@ -101,9 +101,11 @@ def merge_attention_states(
     True
     """
     states, sums = _parts("outputs", outputs), _parts("lses", lses)
-    if not _core.are_states(states, sums):
-        states, sums = _readable("outputs", states), _readable("lses", sums)
-    return _core.merge_attention_states(states, sums)
+    merged: tuple[Array, Array] = _core.merge_attention_states(states, sums)
+    if merged is NotImplemented:
+        states, sums = _native("outputs", states), _native("lses", sums)
+        merged = _core.merge_attention_states(states, sums)
+    return merged
 
 
 def _parts(name: str, parts: Iterable[ArrayLike]) -> list[ArrayLike]:
@@ -115,7 +117,7 @@ def _parts(name: str, parts: Iterable[ArrayLike]) -> list[ArrayLike]:
         ) from None
 
 
-def _readable(name: str, parts: list[ArrayLike]) -> list[ArrayLike]:
+def _native(name: str, parts: list[ArrayLike]) -> list[ArrayLike]:
     return [
         array
         for i, part in enumerate(parts)

@@ -1,18 +1,24 @@
-"""The options that every overload of the attention calls has in common, for type checkers alone."""
+"""The options of the attention calls, and how they appear in signatures.
+
+Below the public functions options travel as the dictionary of keywords that the caller wrote, up to
+`cpp/bindings/options.cpp`, which knows what each of them may be.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
 class CacheOptions(TypedDict, total=False):
-    """Keywords that do not change how many results there are, but for `key_lengths`."""
+    """What `KVCache.attend` takes beside the options that add results."""
 
     is_causal: bool
-    query_offset: ArrayLike
+    query_offset: ArrayLike | Literal["end"]
     window: tuple[int | None, int | None] | None
     scale: float | None
     softcap: float | None
@@ -23,7 +29,80 @@ class CacheOptions(TypedDict, total=False):
 
 
 class AttentionOptions(CacheOptions, total=False):
-    """Keywords that do not change how many results there are."""
+    """What the attention calls take beside the options that add results."""
 
     key_lengths: ArrayLike | None
+    left_padding: ArrayLike | None
     precision: Literal["int8"] | None
+
+
+class ResultOptions(TypedDict, total=False):
+    """The options that add results."""
+
+    return_weights: bool
+    return_lse: bool
+
+
+class ExplainOptions(TypedDict, total=False):
+    """What `explain` takes: the options that decide what is computed, and how."""
+
+    is_causal: bool
+    query_offset: ArrayLike | Literal["end"]
+    window: tuple[int | None, int | None] | None
+    key_lengths: ArrayLike | None
+    left_padding: ArrayLike | None
+    scale: float | None
+    softcap: float | None
+    alibi_slopes: ArrayLike | None
+    sinks: ArrayLike | None
+    precision: Literal["int8"] | None
+    return_weights: bool
+    return_lse: bool
+    threads: int | None
+
+
+# In the order of the signatures, with their defaults.
+DEFAULTS: dict[str, Any] = {
+    "is_causal": False,
+    "query_offset": 0,
+    "window": None,
+    "key_lengths": None,
+    "left_padding": None,
+    "scale": None,
+    "softcap": None,
+    "alibi_slopes": None,
+    "sinks": None,
+    "precision": None,
+    "return_weights": False,
+    "return_lse": False,
+    "out": None,
+    "threads": None,
+}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_options(*groups: type, **defaults: Any) -> Callable[[Function], Function]:
+    """Show the options of some groups in a function's signature, in place of ``**options``.
+
+    `defaults` are those that differ from `DEFAULTS`.
+    """
+    annotations = {name: kind for group in groups for name, kind in group.__annotations__.items()}
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        options = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults.get(name, default),
+                annotation=annotations[name].__forward_arg__,
+            )
+            for name, default in DEFAULTS.items()
+            if name in annotations
+        ]
+        function.__signature__ = signature.replace(parameters=named + options)  # type: ignore[attr-defined]
+        return function
+
+    return decorate

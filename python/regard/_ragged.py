@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
-from regard._arrays import as_mask, as_stored_arrays
+from regard._call import converted
+from regard._options import AttentionOptions, ResultOptions, takes_options
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-    from regard._options import AttentionOptions
 
     Array = NDArray[Any]
 
@@ -67,6 +66,7 @@ def scaled_dot_product_attention_ragged(
     return_lse: Literal[True],
     **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array, Array]: ...
+@takes_options(AttentionOptions, ResultOptions)
 def scaled_dot_product_attention_ragged(
     query: ArrayLike,
     key: ArrayLike,
@@ -74,22 +74,9 @@ def scaled_dot_product_attention_ragged(
     query_starts: ArrayLike,
     key_starts: ArrayLike,
     mask: ArrayLike | None = None,
-    *,
-    is_causal: bool = False,
-    query_offset: ArrayLike = 0,
-    window: tuple[int | None, int | None] | None = None,
-    key_lengths: ArrayLike | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    alibi_slopes: ArrayLike | None = None,
-    sinks: ArrayLike | None = None,
-    precision: Literal["int8"] | None = None,
-    return_weights: bool = False,
-    return_lse: bool = False,
-    out: Array | None = None,
-    threads: int | None = None,
+    **options: Any,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
-    """Compute attention over sequences of different lengths, packed one behind another.
+    """Compute attention over sequences of different lengths, packed one after another.
 
     Sequence ``b`` has the queries ``query[query_starts[b]:query_starts[b + 1]]`` and the keys and
     values of rows ``key_starts[b]`` to ``key_starts[b + 1]``; it attends to its own keys alone. No
@@ -110,8 +97,8 @@ def scaled_dot_product_attention_ragged(
     mask : array_like of bool or float, optional
         Broadcasts to ``(total, heads, longest)`` with the longest sequence of keys: a row for every
         query, a column for every key of its sequence. What lies beyond those is not read.
-    query_offset, key_lengths : int or array_like of int
-        One number, or one per sequence.
+    query_offset, key_lengths, left_padding : int or array_like of int
+        One number, or one per sequence; `query_offset` may be ``"end"``.
     is_causal, window, scale, softcap, alibi_slopes, sinks, precision, threads
         As in `scaled_dot_product_attention`; positions count from each sequence's first key.
     return_weights, return_lse, out
@@ -149,26 +136,10 @@ def scaled_dot_product_attention_ragged(
     >>> np.array_equal(output[2:], alone.swapaxes(0, 1))
     True
     """
-    query, key, value = as_stored_arrays(query=query, key=key, value=value)
-    result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = _core.attention_ragged(
-        query,
-        key,
-        value,
-        query_starts,
-        key_starts,
-        as_mask(mask),
-        is_causal,
-        query_offset,
-        window,
-        key_lengths,
-        scale,
-        softcap,
-        alibi_slopes,
-        sinks,
-        precision,
-        return_weights,
-        return_lse,
-        out,
-        threads,
-    )
+    result: Array | tuple[Array, Array] | tuple[Array, Array, Array]
+    starts = query_starts, key_starts
+    result = _core.attention_ragged(query, key, value, *starts, mask, options)
+    if result is NotImplemented:
+        name, arrays = "scaled_dot_product_attention_ragged", (query, key, value)
+        result = converted(name, _core.attention_ragged, arrays, starts, mask, options)
     return result

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from regard import _core
 from regard._arrays import as_float_arrays, as_mask
+from regard._translations import refuse_keywords
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def matmul(
-    a: ArrayLike, b: ArrayLike, *, out: Array | None = None, threads: int | None = None
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    out: Array | None = None,
+    threads: int | None = None,
+    **unknown: Never,
 ) -> Array:
     """Multiply matrices, as `numpy.matmul` does.
 
@@ -49,12 +55,22 @@ def matmul(
     array([[3.],
            [7.]])
     """
-    a, b = as_float_arrays(a=a, b=b)
-    return _core.matmul(a, b, out, threads)
+    if unknown:
+        refuse_keywords("matmul", unknown, ("a", "b", "out", "threads"))
+    product: Array = _core.matmul(a, b, out, threads)
+    if product is NotImplemented:
+        a, b = as_float_arrays(a=a, b=b)
+        product = _core.matmul(a, b, out, threads)
+    return product
 
 
 def scale(
-    scores: ArrayLike, factor: float, *, out: Array | None = None, threads: int | None = None
+    scores: ArrayLike,
+    factor: float,
+    *,
+    out: Array | None = None,
+    threads: int | None = None,
+    **unknown: Never,
 ) -> Array:
     """Multiply scores by one number, usually ``1 / sqrt(head_dim)``.
 
@@ -87,12 +103,22 @@ def scale(
     >>> regard.scale([[2.0, 4.0]], 0.5)
     array([[1., 2.]])
     """
-    (scores,) = as_float_arrays(scores=scores)
-    return _core.scale(scores, factor, out, threads)
+    if unknown:
+        refuse_keywords("scale", unknown, ("scores", "factor", "out", "threads"))
+    scaled: Array = _core.scale(scores, factor, out, threads)
+    if scaled is NotImplemented:
+        (scores,) = as_float_arrays(scores=scores)
+        scaled = _core.scale(scores, factor, out, threads)
+    return scaled
 
 
 def apply_mask(
-    scores: ArrayLike, mask: ArrayLike, *, out: Array | None = None, threads: int | None = None
+    scores: ArrayLike,
+    mask: ArrayLike,
+    *,
+    out: Array | None = None,
+    threads: int | None = None,
+    **unknown: Never,
 ) -> Array:
     """Hide scores, or add a bias to them.
 
@@ -127,15 +153,25 @@ def apply_mask(
     array([[  1., -inf],
            [  3.,   4.]])
     """
-    (scores,) = as_float_arrays(scores=scores)
-    readable = as_mask(mask)
-    if readable is None:
-        raise TypeError("mask must be an array of bool or float, got None")
-    return _core.apply_mask(scores, readable, out, threads)
+    if unknown:
+        refuse_keywords("apply_mask", unknown, ("scores", "mask", "out", "threads"))
+    masked: Array = _core.apply_mask(scores, mask, out, threads)
+    if masked is NotImplemented:
+        (scores,) = as_float_arrays(scores=scores)
+        native = as_mask(mask)
+        if native is None:
+            raise TypeError("mask must be an array of bool or float, got None")
+        masked = _core.apply_mask(scores, native, out, threads)
+    return masked
 
 
 def softmax(
-    x: ArrayLike, axis: int = -1, *, out: Array | None = None, threads: int | None = None
+    x: ArrayLike,
+    axis: int = -1,
+    *,
+    out: Array | None = None,
+    threads: int | None = None,
+    **unknown: Never,
 ) -> Array:
     r"""Normalise exponentials along an axis.
 
@@ -161,7 +197,7 @@ def softmax(
     Raises
     ------
     TypeError
-        If `x` has the wrong type or `axis` is no integer.
+        If `x` has the wrong type or `axis` is not an integer.
     ValueError
         If `axis` is out of range, or `out` has another shape or overlaps `x` in part.
 
@@ -171,5 +207,10 @@ def softmax(
     >>> regard.softmax([0.1, -0.2, 0.3, -0.2, 0.5]).round(4)
     array([0.1925, 0.1426, 0.2351, 0.1426, 0.2872])
     """
-    (x,) = as_float_arrays(x=x)
-    return _core.softmax(x, axis, out, threads)
+    if unknown:
+        refuse_keywords("softmax", unknown, ("x", "axis", "out", "threads"))
+    weights: Array = _core.softmax(x, axis, out, threads)
+    if weights is NotImplemented:
+        (x,) = as_float_arrays(x=x)
+        weights = _core.softmax(x, axis, out, threads)
+    return weights

@@ -1,4 +1,4 @@
-"""PyTorch's CPU random stream, drawn with NumPy."""
+"""Draw PyTorch's CPU random stream with NumPy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, TypeAlias
 import numpy as np
 
 from regard._arguments import count, flag, real_number
+from regard._arrays import single_or_double
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,10 +25,10 @@ _BLOCK = 16
 class TorchGenerator:
     """Random numbers as PyTorch draws them on the CPU after ``torch.manual_seed(seed)``.
 
-    The stream is MT19937, one 32-bit draw for a float32 and two, high word first, for a float64.
-    Methods called in the order of a PyTorch program give that program's numbers: `rand`,
-    `uniform` and `linear` bit for bit, `randn` bit for bit below 16 elements and to a rounding
-    of the logarithm, the sine and the cosine from there on.
+    The stream is MT19937: one 32-bit draw for a float32, and two, the high word first, for a
+    float64. Methods that are called in the order of a PyTorch program give the numbers of that
+    program: `rand`, `uniform` and `linear` bit for bit, `randn` bit for bit below 16 elements, and
+    up to the rounding of the logarithm, the sine and the cosine from 16 elements on.
 
     Parameters
     ----------
@@ -44,9 +45,9 @@ class TorchGenerator:
 
     Notes
     -----
-    PyTorch compiles its kernels with fused multiply-add wherever the CPU has it, which is what
-    `uniform` and `linear` reproduce; forced to its oldest kernels (``ATEN_CPU_CAPABILITY=default``
-    on x86) PyTorch itself differs in the last bit there and by about 1e-6 in `randn`.
+    PyTorch's kernels use fused multiply-add wherever the CPU has it, and `uniform` and `linear`
+    reproduce that. If PyTorch is forced to its oldest kernels (``ATEN_CPU_CAPABILITY=default`` on
+    x86), its own numbers differ in the last bit there, and by about 1e-6 in `randn`.
 
     Examples
     --------
@@ -61,8 +62,8 @@ class TorchGenerator:
     """
 
     def __init__(self, seed: SupportsIndex) -> None:
-        self._seed = _seed(seed)
-        # RandomState(seed) is frozen to init_genrand(seed), which is PyTorch's seeding.
+        self._seed = count("seed", seed, -(2**63), 2**64 - 1)
+        # NumPy promises that RandomState(seed) is init_genrand(seed), which is PyTorch's seeding.
         state: Any = np.random.RandomState(self._seed % 2**32).get_state(legacy=False)
         self._bits = np.random.MT19937()
         self._bits.state = state
@@ -82,14 +83,14 @@ class TorchGenerator:
         Parameters
         ----------
         *shape : ints or one sequence of ints
-            The shape; none at all gives a single number.
+            The shape; no argument gives a single number.
         dtype : dtype, optional
             float32 or float64.
 
         Returns
         -------
         numpy.ndarray
-            Array of `shape` and `dtype`. One without elements draws nothing.
+            Array of `shape` and `dtype`. An empty array draws nothing from the stream.
 
         Raises
         ------
@@ -107,30 +108,30 @@ class TorchGenerator:
                [0.074 , 0.8665]], dtype=float32)
         """
         lengths = _shape(shape)
-        return self._unit(math.prod(lengths), _dtype(dtype)).reshape(lengths)
+        return self._unit(math.prod(lengths), single_or_double("dtype", dtype)).reshape(lengths)
 
     def randn(
         self, *shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = np.float32
     ) -> FloatArray:
         """Draw from the standard normal distribution, as ``torch.randn`` does.
 
-        The Box-Muller transform. Below 16 elements it makes a pair of values from two float64
-        uniforms, and the second of a pair that is left over starts the next such call, whatever
-        was drawn between the two. From 16 elements on it transforms uniforms of `dtype` in
-        blocks of 16, the first 8 with the last 8, and redraws the last 16 values if they do not
-        fill a block.
+        The method is the Box-Muller transform. Below 16 elements it makes a pair of values from two
+        float64 uniforms; if the second of a pair is left over, it begins the next such call,
+        whatever is drawn between the two. From 16 elements on it transforms uniforms of `dtype` in
+        blocks of 16, the first 8 with the last 8; if the last block is not full, the last 16 values
+        are drawn again.
 
         Parameters
         ----------
         *shape : ints or one sequence of ints
-            The shape; none at all gives a single number.
+            The shape; no argument gives a single number.
         dtype : dtype, optional
             float32 or float64.
 
         Returns
         -------
         numpy.ndarray
-            Array of `shape` and `dtype`. One without elements draws nothing.
+            Array of `shape` and `dtype`. An empty array draws nothing from the stream.
 
         Raises
         ------
@@ -147,7 +148,7 @@ class TorchGenerator:
                [-0.3696, -0.2404]], dtype=float32)
         """
         lengths = _shape(shape)
-        to = _dtype(dtype)
+        to = single_or_double("dtype", dtype)
         size = math.prod(lengths)
         if size < _BLOCK:
             values: FloatArray = np.array([self._normal() for _ in range(size)], to)
@@ -168,23 +169,23 @@ class TorchGenerator:
     ) -> FloatArray:
         """Draw from the uniform distribution on [low, high), as ``Tensor.uniform_`` does.
 
-        Each value is ``rand * (high - low) + low`` in `dtype` with one rounding after the
-        difference. What rounds up to `high` becomes `low`, as in current PyTorch; old versions
-        let it pass.
+        Each value is ``rand * (high - low) + low`` in `dtype`, rounded once after the difference. A
+        value that rounds up to `high` becomes `low`, as in current versions of PyTorch; old ones
+        leave it.
 
         Parameters
         ----------
         low, high : float
             The ends, rounded to `dtype`.
         shape : int or sequence of ints, optional
-            The shape; a single number when not given.
+            The shape; a single number by default.
         dtype : dtype, optional
             float32 or float64.
 
         Returns
         -------
         numpy.ndarray
-            Array of `shape` and `dtype`. One without elements draws nothing.
+            Array of `shape` and `dtype`. An empty array draws nothing from the stream.
 
         Raises
         ------
@@ -201,7 +202,7 @@ class TorchGenerator:
         >>> regard.TorchGenerator(123).uniform(-1, 1, 3).round(4)
         array([-0.4078,  0.0331, -0.4967], dtype=float32)
         """
-        to = _dtype(dtype)
+        to = single_or_double("dtype", dtype)
         lengths = _shape((shape,))
         start = _finite("low", real_number("low", low), to)
         stop = _finite("high", real_number("high", high), to)
@@ -261,7 +262,7 @@ class TorchGenerator:
         d_in = count("d_in", d_in, minimum=1)
         d_out = count("d_out", d_out, minimum=1)
         bias = flag("bias", bias)
-        # Equal to the bias's bound but for rounding: PyTorch's gain, then its fan, step by step.
+        # PyTorch's gain and fan, step by step: the bound of the bias, rounded differently.
         gain = math.sqrt(2 / (1 + math.sqrt(5) ** 2))
         bound = math.sqrt(3) * (gain / math.sqrt(d_in))
         weight = self.uniform(-bound, bound, (d_out, d_in), dtype)
@@ -293,7 +294,7 @@ class TorchGenerator:
 def _box_muller(uniforms: FloatArray) -> FloatArray:
     dtype = uniforms.dtype.type
     blocks = uniforms.reshape(-1, 2, _BLOCK // 2)
-    # Steps in float32 and functions in float64: the same bits whatever the CPU's float32 ones do.
+    # The functions are computed in float64 and rounded: NumPy's float32 ones depend on the CPU.
     log = np.log(1 - blocks[:, 0], dtype=np.float64).astype(dtype)
     radius = np.sqrt(dtype(-2) * log)
     angle = dtype(2 * math.pi) * blocks[:, 1]
@@ -306,8 +307,8 @@ def _box_muller(uniforms: FloatArray) -> FloatArray:
 def _multiply_add(values: FloatArray, factor: float, addend: float) -> FloatArray:
     if values.dtype == np.float32:
         return (values.astype(np.float64) * factor + addend).astype(np.float32)
-    # Dekker's product and Knuth's sum keep what their roundings lose. The factor's exponent is
-    # set aside, or splitting a large factor would overflow.
+    # Dekker's product and Knuth's sum keep what rounding loses. The factor's exponent is set aside,
+    # because splitting a large factor would overflow.
     mantissa, exponent = math.frexp(factor)
     shifted = math.ldexp(addend, -exponent)
     product = values * mantissa
@@ -329,25 +330,11 @@ def _split(values: Any) -> tuple[Any, Any]:
     return high, values - high
 
 
-def _seed(seed: SupportsIndex) -> int:
-    number = count("seed", seed, minimum=-(2**63))
-    if number >= 2**64:
-        raise ValueError(f"seed must be at most 2**64 - 1, got {number}")
-    return number
-
-
 def _shape(shape: tuple[Shape, ...]) -> tuple[int, ...]:
     lengths: Any = shape
     if len(shape) == 1 and isinstance(shape[0], tuple | list):
         lengths = shape[0]
     return tuple(count("shape", length) for length in lengths)
-
-
-def _dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    to = np.dtype(dtype)
-    if to not in (np.float32, np.float64):
-        raise TypeError(f"dtype must be float32 or float64, got {to}")
-    return to
 
 
 def _finite(name: str, value: float, dtype: np.dtype[Any]) -> float:

@@ -41,7 +41,7 @@ def test_a_target_is_forced(target, output_of):
 
 
 SWITCHED = """
-regard._core.set_target("{}")
+regard._core.testing.set_target("{}")
 output = regard.scaled_dot_product_attention(x, x, x)
 print(json.dumps(hashlib.sha256(output.tobytes()).hexdigest()))
 """
@@ -70,16 +70,16 @@ def test_an_unknown_or_unrunnable_target_raises(name, run_python):
 def test_set_target_refuses_what_cannot_run():
     before = regard.active_target()
     with pytest.raises((ValueError, RuntimeError), match="x86_v9"):
-        regard._core.set_target("x86_v9")
+        regard._core.testing.set_target("x86_v9")
     assert regard.active_target() == before
 
 
 def test_set_target_to_none_is_the_best(output_of):
     script = """
     import regard
-    regard._core.set_target("baseline")
+    regard._core.testing.set_target("baseline")
     print(regard.active_target())
-    regard._core.set_target(None)
+    regard._core.testing.set_target(None)
     print(regard.active_target())
     """
     assert output_of(script).split() == ["baseline", regard.cpu_targets()[0]]

@@ -21,9 +21,9 @@ INT8 = {"precision": "int8"}
 @pytest.fixture(params=["best", "float32"])
 def way(request):
     """With the CPU's instruction, where it has one, and without."""
-    regard._core._forbid_int8_instruction(request.param == "float32")
+    regard._core.testing.forbid_int8_instruction(request.param == "float32")
     yield request.param
-    regard._core._forbid_int8_instruction(False)
+    regard._core.testing.forbid_int8_instruction(False)
 
 
 @pytest.fixture(params=["float32", "float16", "bfloat16"])
@@ -86,11 +86,11 @@ def test_the_same_bits_with_the_instruction_and_without(case, target):
     problem = case.build(np.dtype(np.float32))
     options = problem.options | EVERYTHING | INT8
     wanted = sdpa(*problem.arrays, **options)
-    regard._core._forbid_int8_instruction(True)
+    regard._core.testing.forbid_int8_instruction(True)
     try:
         assert_same_bits(sdpa(*problem.arrays, **options), wanted)
     finally:
-        regard._core._forbid_int8_instruction(False)
+        regard._core.testing.forbid_int8_instruction(False)
 
 
 @named(OPTIONS[::3])
@@ -176,6 +176,20 @@ def test_keys_beyond_the_lengths_do_not_exist(target, way):
             key[entry, :, length:] = value[entry, :, length:] = other
         assert_same_bits(sdpa(query, key, value, key_lengths=lengths, **INT8), wanted)
     alone = [sdpa(query[i], key[i, :, :n], value[i, :, :n], **INT8) for i, n in enumerate(lengths)]
+    assert_same_bits(wanted, np.stack(alone))
+
+
+def test_keys_before_the_padding_do_not_exist(target, way):
+    """Not in the mean of the keys either: a slice's numbers, whose blocks begin elsewhere."""
+    query, key, value = inputs(batch=(2,))
+    padding = np.array([96, 192])  # whole blocks: the slice has the same bits
+    wanted = sdpa(query, key, value, left_padding=padding, **INT8)
+    for other in (np.nan, np.inf, 1e30, 0):
+        key, value = key.copy(), value.copy()
+        for entry, start in enumerate(padding):
+            key[entry, :, :start] = value[entry, :, :start] = other
+        assert_same_bits(sdpa(query, key, value, left_padding=padding, **INT8), wanted)
+    alone = [sdpa(query[i], key[i, :, n:], value[i, :, n:], **INT8) for i, n in enumerate(padding)]
     assert_same_bits(wanted, np.stack(alone))
 
 

@@ -315,13 +315,13 @@ OUTPUT, LSE = np.zeros((3, 5, 2)), np.zeros((3, 5))
             [],
             [],
             ValueError,
-            "outputs and lses must have as many parts, one or more, got 0 and 0",
+            "outputs and lses must have the same number of parts, one or more, got 0 and 0",
         ),
         (
             [OUTPUT, OUTPUT],
             [LSE],
             ValueError,
-            "outputs and lses must have as many parts, one or more, got 2 and 1",
+            "outputs and lses must have the same number of parts, one or more, got 2 and 1",
         ),
         (
             None,
@@ -339,7 +339,7 @@ OUTPUT, LSE = np.zeros((3, 5, 2)), np.zeros((3, 5))
             OUTPUT[0],
             LSE[:, 0],
             ValueError,
-            "outputs and lses must have as many parts, one or more, got 5 and 3",
+            "outputs and lses must have the same number of parts, one or more, got 5 and 3",
         ),
         (
             OUTPUT[0],

@@ -71,6 +71,8 @@ RANGES = [
     ("query_offset", np.array([1, 2, 3]), "3 2"),
     ("query_offset", np.ones((2, 14), int), "2 14"),
     ("query_offset", BEYOND, ""),
+    ("query_offset", "start", "'start' 'end'"),
+    ("query_offset", "", "'end'"),
     ("query_offset", [BEYOND, 1], str(BEYOND)),
     ("query_offset", [[1], [-BEYOND]], str(-BEYOND)),
     ("query_offset", [], "0 2"),
@@ -86,7 +88,9 @@ RANGES = [
     ("alibi_slopes", np.ones(7), "7 14"),
     ("alibi_slopes", np.ones(1), "1 14"),
     ("alibi_slopes", np.ones(0), "0 14"),
-    ("alibi_slopes", np.ones((2, 14)), "2 14"),
+    ("alibi_slopes", np.ones((3, 14)), "3 14"),
+    ("alibi_slopes", np.ones((2, 1, 14)), "2 1 14"),
+    ("alibi_slopes", np.ones((2, 1)), "2 1"),
     ("alibi_slopes", np.ones((14, 1)), "14 1"),
     ("alibi_slopes", 0.5, "14"),
     ("alibi_slopes", with_one(np.nan), "nan"),
@@ -148,6 +152,10 @@ KINDS = [
     ("sinks", [None] * 14, ""),
     ("sinks", Anything(), ""),
 ]
+# The same integers for the keys before which none exist.
+for table in (RANGES, KINDS):
+    table += [("left_padding", *row[1:]) for row in table if row[0] == "key_lengths"]
+
 REFUSED = [
     pytest.param(error, name, value, [name, *words.split()], id=f"{name}-{i}-{str(value)[:20]}")
     for error, table in ((ValueError, RANGES), (TypeError, KINDS))
@@ -191,6 +199,7 @@ def test_an_empty_list_is_one_of_no_batch_entries(target):
 WRONG = {
     "window": ((1, -1), ValueError),
     "key_lengths": (-1, ValueError),
+    "left_padding": (-1, ValueError),
     "query_offset": (0.5, TypeError),
     "scale": (np.nan, ValueError),
     "softcap": (0.0, ValueError),

@@ -17,7 +17,7 @@ from reference import (
 )
 
 sdpa = regard.scaled_dot_product_attention
-POSITIONS = ("is_causal", "window", "key_lengths")
+POSITIONS = ("is_causal", "window", "key_lengths", "left_padding")
 EVERYTHING = {"return_weights": True, "return_lse": True}
 
 
@@ -132,6 +132,24 @@ def test_keys_beyond_the_length_do_not_exist(length, storage, target):
             assert not long[1][..., length:].any()
 
 
+@pytest.mark.parametrize("padding", LENGTHS)
+def test_keys_before_the_padding_do_not_exist(padding, storage, target):
+    for q_len in (1, 60):
+        query, key, value = plain(storage, q_len=q_len, kv_len=200)
+        options = {"left_padding": padding, "is_causal": True, "query_offset": 100}
+        wanted = sdpa(query, key, value, **options, **EVERYTHING)
+        for other in (np.nan, np.inf):
+            key, value = key.copy(), value.copy()
+            key[..., :padding, :] = value[..., :padding, :] = other
+            assert_same_bits(sdpa(query, key, value, **options, **EVERYTHING), wanted)
+        blocks = padding // 96 * 96  # a slice of whole blocks has the same bits
+        query, key, value = plain(storage, q_len=q_len, kv_len=200)
+        part = key[..., blocks:, :], value[..., blocks:, :]
+        options |= {"left_padding": padding - blocks, "query_offset": 100 - blocks}
+        sliced = sdpa(query, *part, **options, **EVERYTHING)
+        assert_same_bits((sliced[0], sliced[2]), (wanted[0], wanted[2]))
+
+
 def test_lengths_per_entry_are_slices_per_entry(storage, target):
     batch = (2, 3)
     query, key, value = normal(storage, (*batch, 4, 9, 8), (3, 2, 210, 8), (2, 1, 2, 210, 5))
@@ -143,6 +161,78 @@ def test_lengths_per_entry_are_slices_per_entry(storage, target):
             assert_same_bits(alone, (output[b], lse[b]))
 
 
+@named([c for c in OPTIONS if c.is_causal or c.window or c.alibi_slopes])
+def test_the_last_query_stands_at_the_last_key(case, target):
+    """The end of each entry's own keys, written as numbers and as a word."""
+    problem = case.build(np.dtype(np.float32))
+    q_len, kv_len = problem.query.shape[-2], problem.key.shape[-2]
+    lengths = np.asarray(problem.options.get("key_lengths", kv_len))
+    wanted = attend(problem, query_offset=lengths - q_len, **EVERYTHING)
+    assert_same_bits(attend(problem, query_offset="end", **EVERYTHING), wanted)
+
+
+# Two masks at once
+
+
+@pytest.mark.parametrize(
+    ("shown", "bias"),
+    [
+        ((19, 130), (19, 130)),
+        ((2, 1, 1, 130), (4, 19, 130)),
+        ((130,), (4, 1, 130)),
+        ((2, 4, 19, 1), (1, 130)),
+        ((), (2, 4, 19, 130)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("q_len", [19, 1])
+def test_a_pair_of_masks_is_their_merger(shown, bias, q_len, storage, target):
+    arrays = plain(storage, q_len=q_len)
+    cut = {19: q_len}
+    random = np.random.default_rng(q_len)
+    shown = random.random(tuple(cut.get(n, n) for n in shown)) < 0.7
+    bias = random.standard_normal(tuple(cut.get(n, n) for n in bias)).astype(np.float32)
+    bias[bias > 1.5] = -np.inf
+    merged = np.where(shown, bias, np.float32(-np.inf))
+    for options in ({}, {"is_causal": True, "query_offset": 100, "softcap": 3.0}):
+        wanted = sdpa(*arrays, merged, **options, **EVERYTHING)
+        assert_same_bits(sdpa(*arrays, (shown, bias), **options, **EVERYTHING), wanted)
+        output, lse = sdpa(*arrays, (shown, bias.astype(np.float64)), **options, return_lse=True)
+        assert_same_bits((output, lse), (wanted[0], wanted[2]))
+
+
+def test_a_tuple_of_two_rows_is_an_array(target):
+    query, key, value = normal(np.float32, (2, 8), (3, 8), (3, 8))
+    rows = (True, False, True), (True, True, False)
+    assert_same_bits(sdpa(query, key, value, rows), sdpa(query, key, value, np.array(rows)))
+    rows = (0.0, 1.0, -np.inf), (0.5, 0.0, 0.0)
+    assert_same_bits(sdpa(query, key, value, rows), sdpa(query, key, value, np.array(rows)))
+    pair = [True, False, True], [0.5, 0.0, 0.25]
+    merged = np.array([0.5, -np.inf, 0.25])
+    assert_same_bits(sdpa(query, key, value, pair), sdpa(query, key, value, merged))
+
+
+# Slopes for each batch entry
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 4), (2, 4)], ids=str)
+@pytest.mark.parametrize("q_len", [19, 1])
+def test_slopes_of_each_entry(shape, q_len, storage, target):
+    query, key, value = plain(storage, q_len=q_len)
+    slopes = np.random.default_rng(1).standard_normal(shape) / 8
+    options = {"query_offset": 100, "is_causal": True}
+    wanted = [
+        sdpa(query[b], key[b], value[b], alibi_slopes=slopes_of, **options, **EVERYTHING)
+        for b, slopes_of in enumerate(np.broadcast_to(slopes, (2, 4)))
+    ]
+    together = sdpa(query, key, value, alibi_slopes=slopes, **options, **EVERYTHING)
+    assert_same_bits(together, tuple(map(np.stack, zip(*wanted, strict=True))))
+    if storage == np.float32:
+        want = expected(query, key, value, alibi_slopes=slopes, **options)
+        output, weights, lse = together
+        assert_matches(want, output=output, weights=weights, lse=lse)
+
+
 # How a score is formed
 
 
@@ -150,7 +240,9 @@ def test_options_that_say_nothing(dtype, target):
     """No window, no sink and so on: the call without them, to the bit."""
     arrays = plain(dtype)
     wanted = sdpa(*arrays, **EVERYTHING)
-    nothing = dict.fromkeys(("window", "key_lengths", "softcap", "alibi_slopes", "sinks"))
+    nothing = dict.fromkeys(
+        ("window", "key_lengths", "left_padding", "softcap", "alibi_slopes", "sinks")
+    )
     for options in (nothing, {"window": (None, None)}, {"key_lengths": 130}):
         assert_same_bits(sdpa(*arrays, **options, **EVERYTHING), wanted)
 

@@ -47,9 +47,11 @@ class Packed:
             keys = slice(*self.key_starts[s : s + 2])
             length = int(keys.stop - keys.start)
             options = dict(self.options)
-            for name in ("query_offset", "key_lengths"):
-                if name in options:
+            for name in ("query_offset", "key_lengths", "left_padding"):
+                if not isinstance(options.get(name, "end"), str):
                     options[name] = int(np.broadcast_to(options[name], count)[s])
+            if np.ndim(options.get("alibi_slopes")) == 2:
+                options["alibi_slopes"] = options["alibi_slopes"][s]
             if "mask" in options:
                 heads, longest = self.query.shape[1], max(np.diff(self.key_starts))
                 shape = len(self.query), heads, longest
@@ -75,11 +77,14 @@ OPTIONS = {
     "plain": lambda n, t: {},
     "causal": lambda n, t: {"is_causal": True},
     "causal-offsets": lambda n, t: {"is_causal": True, "query_offset": np.arange(n) * 7 - 10},
+    "causal-end": lambda n, t: {"is_causal": True, "query_offset": "end"},
     "window": lambda n, t: {"window": (20, 3), "query_offset": 4},
     "softcap": lambda n, t: {"softcap": 1.5, "scale": 0.7},
     "alibi": lambda n, t: {"alibi_slopes": t([0.5, 0.1, -0.2, 0.0]), "query_offset": 3},
     "sinks": lambda n, t: {"sinks": t([0.5, -np.inf, 3, -2])},
     "lengths": lambda n, t: {"key_lengths": None},
+    "padding": lambda n, t: {"left_padding": None, "query_offset": "end", "window": (60, 0)},
+    "slopes": lambda n, t: {"alibi_slopes": t(np.arange(4.0 * n).reshape(n, 4) / (16 * n + 1))},
     "bool": lambda n, t: {"mask": bool},
     "float": lambda n, t: {"mask": float},
     "everything": lambda n, t: {
@@ -108,6 +113,8 @@ def build(lengths, options, dtype, *, heads=4, kv_heads=2):
     options = OPTIONS[options](len(q_lengths), lambda x: np.array(x, arithmetic(dtype)))
     if "key_lengths" in options:
         options["key_lengths"] = k_lengths - k_lengths // 3
+    if "left_padding" in options:
+        options["left_padding"] = k_lengths // 3
     if "mask" in options:
         shape = totals[0], heads, max(k_lengths, default=0)
         mask = random.random(shape) < 0.7

@@ -1,4 +1,4 @@
-"""GGUF files: what is in them comes out, and what is damaged is refused with its reason."""
+"""GGUF files are read as they were written; damaged ones are refused with the reason."""
 
 import os
 import re
@@ -10,6 +10,7 @@ import regard
 from gguf_files import (
     ARRAY,
     BOOL,
+    DATA,
     ENTRIES,
     F16,
     FLOAT32,
@@ -33,10 +34,10 @@ HUGE = 2**60
 
 @pytest.fixture
 def load(tmp_path):
-    def load(data):
+    def load(data, *prefix):
         path = tmp_path / "model.gguf"
         path.write_bytes(data)
-        return regard.checkpoints.load_gguf(path)
+        return regard.checkpoints.load_gguf(path, *prefix)
 
     return load
 
@@ -47,7 +48,7 @@ def test_a_small_file(load):
     assert list(parameters) == ["a"]
     assert parameters["a"].dtype == np.float32
     assert np.array_equal(parameters["a"], NUMBERS)
-    parameters["a"][0] = 5  # An array of the caller's own.
+    parameters["a"][0] = 5  # the array belongs to the caller
 
 
 def test_kinds_of_metadata(load):
@@ -72,7 +73,7 @@ def test_kinds_of_metadata(load):
 
 
 def test_what_the_package_writes(tmp_path):
-    """Every type that the package can both write and read, against the package's own reader."""
+    """Every type that the package can write and read agrees with the package's own reader."""
     rng = np.random.default_rng(0)
     path = tmp_path / "model.gguf"
     writer = gguf.GGUFWriter(path, "llama")
@@ -104,6 +105,49 @@ def test_what_the_package_writes(tmp_path):
         if stored.name.isupper():
             exact = gguf.quants.dequantize(stored.data, stored.tensor_type)
             assert np.array_equal(parameters[stored.name], exact)
+
+
+LAYERS = gguf_file(
+    tensors=[tensor("blk.1.a"), tensor("blk.10.a", offset=32), tensor("b", offset=64)],
+    data=(DATA + bytes(8)) * 3,
+)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "names"),
+    [
+        ("", ["blk.1.a", "blk.10.a", "b"]),
+        ("blk.1.", ["blk.1.a"]),
+        ("blk.1", ["blk.1.a", "blk.10.a"]),
+        ("b", ["blk.1.a", "blk.10.a", "b"]),
+    ],
+)
+def test_parameters_whose_names_begin_so(prefix, names, load):
+    parameters, metadata = load(LAYERS, prefix)
+    assert metadata == {"size": 7, "name": "tiny"}
+    assert list(parameters) == names
+    for array in parameters.values():
+        assert np.array_equal(array, NUMBERS)
+
+
+def test_errors_of_prefix(load):
+    with pytest.raises(ValueError, match="has no parameter whose name begins with 'c'"):
+        load(LAYERS, "c")
+    for prefix in (None, 3, b"a"):
+        with pytest.raises(TypeError, match="prefix must be a str, got " + type(prefix).__name__):
+            load(LAYERS, prefix)
+
+
+def test_a_tensor_that_cannot_be_decoded_does_not_refuse_the_others(load, tmp_path):
+    data = gguf_file(tensors=[tensor("q", (32,), kind=9), tensor(offset=64)], data=bytes(64) + DATA)
+    with pytest.warns(UserWarning, match="skipped") as told:
+        parameters, _ = load(data)
+    assert list(parameters) == ["a"]
+    assert np.array_equal(parameters["a"], NUMBERS)
+    assert [str(warning.message) for warning in told] == [
+        f"{tmp_path / 'model.gguf'}: skipped tensor 'q' has type Q8_1, which gguf cannot decode"
+    ]
+    assert list(load(data, "a")[0]) == ["a"]
 
 
 MALFORMED = {
@@ -206,7 +250,7 @@ def outcome(load, data):
 
 @pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
 def test_damage(change, load, tmp_path):
-    """Whichever byte changes: arrays, or a ValueError that names the file."""
+    """Whichever byte changes, the result is arrays or a ValueError that names the file."""
     whole = gguf_file(tensors=[tensor(shape=(2, 32), kind=Q8_0)], data=bytes(range(68)))
     told = set()
     for place in range(len(whole)):

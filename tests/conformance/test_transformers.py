@@ -1,6 +1,7 @@
 """Positions as Hugging Face's transformers computes them, in float32."""
 
 import warnings
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -13,6 +14,10 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     rope = pytest.importorskip("transformers.modeling_rope_utils", reason=REASON)
     llama = pytest.importorskip("transformers.models.llama.configuration_llama", reason=REASON)
+    gemma3 = pytest.importorskip("transformers.models.gemma3.configuration_gemma3", reason=REASON)
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
+    from transformers.models.glm.modeling_glm import GlmRotaryEmbedding
+
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5", reason=REASON)
 
 TRAINED = "original_max_position_embeddings"
@@ -61,6 +66,137 @@ def test_scaled_frequencies(scaling, length, base, head_dim):
     )
     np.testing.assert_allclose(actual, wanted.numpy(), rtol=32 * np.finfo(np.float32).eps)
     assert factor == pytest.approx(wanted_factor, rel=1e-15)
+
+
+FACTORS = {"short_factor": np.linspace(1, 2, 16).tolist(), "long_factor": [4.0] * 8 + [30.0] * 8}
+LONGROPE = {"rope_type": "longrope", **FACTORS}
+# What stands in config.json: rope_parameters or rope_scaling, and the keys beside it.
+CONFIGURATIONS = {
+    "Llama 3, v5": {"rope_parameters": LLAMA | {"rope_theta": 500000.0}},
+    "GLM, v5": {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+        },
+    },
+    "linear of a part, v5": {
+        "rope_parameters": {
+            "rope_type": "linear",
+            "factor": 4.0,
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.25,
+        },
+    },
+    "dynamic, v4": {
+        "rope_scaling": {"type": "dynamic", "factor": 2.0},
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 2048,
+    },
+    "dynamic of a part, v5": {
+        "rope_parameters": {
+            "rope_type": "dynamic",
+            "factor": 4.0,
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+        },
+        "max_position_embeddings": 2048,
+    },
+    "Qwen 2.5, v4": {
+        "rope_scaling": {"type": "yarn", "factor": 4.0, TRAINED: 32768},
+        "rope_theta": 1000000.0,
+        "max_position_embeddings": 131072,
+    },
+    "yarn without lengths, v4": {
+        "rope_scaling": {"type": "yarn", "factor": 4.0},
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 8192,
+    },
+    "gpt-oss, v5": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 150000.0,
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            TRAINED: 4096,
+        },
+        "max_position_embeddings": 131072,
+    },
+    "Phi-3, v4": {
+        "rope_scaling": {"type": "longrope", **FACTORS},
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 131072,
+        TRAINED: 4096,
+    },
+    "Phi-3, v5": {
+        "rope_parameters": LONGROPE | {"rope_theta": 10000.0, TRAINED: 4096},
+        "max_position_embeddings": 131072,
+    },
+    "longrope with a factor, v5": {
+        "rope_parameters": LONGROPE | {"rope_theta": 10000.0, "factor": 16.0, TRAINED: 4096},
+        "max_position_embeddings": 131072,
+    },
+    "longrope with an attention factor, v5": {
+        "rope_parameters": LONGROPE
+        | {"rope_theta": 10000.0, "attention_factor": 1.25, TRAINED: 4096},
+        "max_position_embeddings": 131072,
+    },
+    "proportional, v5": {
+        "rope_parameters": {
+            "rope_type": "proportional",
+            "rope_theta": 1000000.0,
+            "partial_rotary_factor": 0.25,
+        },
+    },
+    "proportional and slowed, v5": {
+        "rope_parameters": {
+            "rope_type": "proportional",
+            "rope_theta": 1000000.0,
+            "partial_rotary_factor": 0.25,
+            "factor": 8.0,
+        },
+    },
+}
+LENGTHS = ("max_position_embeddings", TRAINED)
+
+
+@pytest.mark.parametrize("length", [None, 2048, 4096, 4097, 40000])
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_configurations_as_they_stand(name, length):
+    """What a user writes: the mapping, and beside it what the configuration has beside it."""
+    head_dim, stands = 32, CONFIGURATIONS[name]
+    config = llama.LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, **deepcopy(stands))
+    rope_type = config.rope_parameters["rope_type"]
+    if rope_type == "default":
+        wanted, wanted_factor = GlmRotaryEmbedding.compute_default_rope_parameters(config)
+    else:
+        compute = rope.ROPE_INIT_FUNCTIONS[rope_type]
+        wanted, wanted_factor = compute(config, "cpu", seq_len=length)
+    scaling = stands.get("rope_parameters") or stands["rope_scaling"]
+    if "rope_scaling" in stands or rope_type in ("dynamic", "longrope"):
+        scaling = scaling | {key: stands[key] for key in LENGTHS if key in stands}
+    actual, factor = positional.rotary_frequencies(
+        head_dim=head_dim, base=stands.get("rope_theta"), scaling=scaling, length=length
+    )
+    np.testing.assert_allclose(actual, wanted.numpy(), rtol=32 * np.finfo(np.float32).eps)
+    assert factor == pytest.approx(wanted_factor, rel=1e-15)
+
+
+def test_each_type_of_layer_has_its_own_mapping():
+    config = gemma3.Gemma3TextConfig(
+        hidden_size=64, num_attention_heads=2, head_dim=32, num_hidden_layers=6
+    )
+    parameters = config.rope_parameters
+    with pytest.raises(ValueError, match=r"pass scaling=rope_parameters\['"):
+        positional.rotary_frequencies(32, scaling=parameters)
+    for layer_type in ("full_attention", "sliding_attention"):
+        embedding = Gemma3RotaryEmbedding(config)
+        wanted = getattr(embedding, f"{layer_type}_inv_freq").numpy()
+        actual, factor = positional.rotary_frequencies(32, scaling=parameters[layer_type])
+        np.testing.assert_allclose(actual, wanted, rtol=32 * np.finfo(np.float32).eps)
+        assert factor == 1
 
 
 @pytest.mark.parametrize("max_distance", [17, 20, 64, 100, 128, 256, 1000])

@@ -35,6 +35,14 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     TRAINED: 64,
 }
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": np.linspace(1, 2, D // HEADS // 2).tolist(),
+    "long_factor": np.linspace(3, 60, D // HEADS // 2).tolist(),
+    "factor": 16.0,
+    TRAINED: LENGTH,
+}
+BEYOND = LONGROPE | {TRAINED: LENGTH - 1}
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 EAGER = {"attn_implementation": "eager"}
 
@@ -98,6 +106,13 @@ MODULES = {
     "llama, linear": (lambda: llamas(LINEAR), GROUPED | rope(scaling=LINEAR), ()),
     "llama, yarn": (lambda: llamas(YARN), GROUPED | rope(scaling=YARN), ()),
     "llama, llama3": (lambda: llamas(LLAMA3), GROUPED | rope(scaling=LLAMA3), ()),
+    "llama, longrope": (lambda: llamas(LONGROPE), GROUPED | rope(scaling=LONGROPE), ()),
+    "llama, longrope beyond": (lambda: llamas(BEYOND), GROUPED | rope(scaling=BEYOND), ()),
+    "llama, v5": (
+        lambda: llamas(LLAMA3),
+        GROUPED | {"rotary": {"scaling": LLAMA3 | {"rope_theta": 500.0}}},
+        (),
+    ),
     "qwen2": (
         lambda: rotating(qwen2, "Qwen2Config", "Qwen2Attention", "Qwen2RotaryEmbedding"),
         GROUPED | rope() | {"qkv_bias": True},

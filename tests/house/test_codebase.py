@@ -1,7 +1,9 @@
 """What the house rules say about the source, where a test can see it."""
 
+import ast
 import re
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import regard
 
 ROOT = Path(__file__).parent.parent.parent
 CPP = ROOT / "cpp"
+PYTHON = ROOT / "python"
 
 # Each room knows only the next; all know the plain data of problem/.
 ROOMS = {
@@ -59,6 +62,14 @@ def test_kernels_use_no_library(room):
             assert not re.search(word, code), (path, word)
 
 
+def test_no_variable_belongs_to_a_thread():
+    """Its memory would be taken when a thread first reads it, and where there is none left the
+    loader ends the process."""
+    for room in ("problem", *ROOMS):
+        for path in sources(room):
+            assert "thread_local" not in path.read_text(encoding="utf-8"), path
+
+
 def test_every_listed_target_has_its_file_and_no_file_is_unlisted():
     listed = re.findall(
         r"^REGARD_TARGET\((\w+),",
@@ -68,6 +79,49 @@ def test_every_listed_target_has_its_file_and_no_file_is_unlisted():
     assert {path.stem for path in (CPP / "kernels/targets").glob("*.cpp")} == set(listed)
     assert listed[-1] == "baseline"
     assert {row["name"] for row in regard.show_config(mode="dicts")["targets"]} <= set(listed)
+
+
+def python_modules():
+    """The modules of the package by name; the extension module by its stub."""
+    for path in (PYTHON / "regard").rglob("*.py*"):
+        if path.suffix not in (".py", ".pyi"):
+            continue
+        parts = path.relative_to(PYTHON).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def executed_on_import(statements):
+    """Statements that importing a module executes, those for type checkers alone left out."""
+    for statement in statements:
+        if isinstance(statement, ast.If):
+            taken = [] if ast.unparse(statement.test) == "TYPE_CHECKING" else statement.body
+            yield from executed_on_import([*taken, *statement.orelse])
+        elif isinstance(statement, ast.Try | ast.With | ast.ClassDef):
+            yield from executed_on_import(statement.body)
+        else:
+            yield statement
+
+
+def imported_by(name, path, modules):
+    """The modules of the package that a module names in imports, submodules first."""
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for statement in executed_on_import(tree.body):
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names if alias.name in modules)
+        elif isinstance(statement, ast.ImportFrom):
+            above = package[: len(package) - statement.level + 1] if statement.level else []
+            source = ".".join([*above, *filter(None, [statement.module])])
+            for alias in statement.names:
+                found = [each for each in (f"{source}.{alias.name}", source) if each in modules]
+                yield from found[:1]
+
+
+def test_modules_import_in_one_direction():
+    modules = dict(python_modules())
+    graph = {name: {*imported_by(name, path, modules)} for name, path in modules.items()}
+    assert "regard._arguments" in graph["regard.masks._positions"]
+    list(TopologicalSorter(graph).static_order())  # raises CycleError with the names of a circle
 
 
 def test_the_version_is_that_of_the_project():
@@ -80,16 +134,3 @@ def test_no_flag_gives_up_ieee_arithmetic():
     text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
     for flag in ("-ffast-math", "-Ofast", "-funsafe-math", "-ffinite-math", "-march=native"):
         assert flag not in text
-
-
-def test_the_readmes_examples_run():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.DOTALL)
-    assert len(blocks) >= 3
-    namespace = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), namespace)
-    assert namespace["output"].shape == (1, 8, 100, 64)
-    assert namespace["weights"].shape == (8, 100, 100)
-    assert namespace["lse"].shape == (1, 8, 100)
-    assert namespace["context"].shape == (6, 2)

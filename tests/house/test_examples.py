@@ -1,10 +1,13 @@
-"""Every example runs and prints the numbers that it is about."""
+"""Every example runs, on every target, and prints the numbers that it is about."""
 
+import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
+
+import regard
 
 EXAMPLES = pathlib.Path(__file__).parent.parent.parent / "examples"
 PRINTED = {
@@ -36,11 +39,13 @@ def test_every_example_is_here():
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTED) | WITH_MODELS
 
 
+@pytest.mark.parametrize("target", regard.cpu_targets())
 @pytest.mark.parametrize("name", PRINTED)
-def test_example(name, tmp_path):
+def test_example(name, target, tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / name],
         cwd=tmp_path,
+        env=os.environ | {"REGARD_TARGET": target},
         capture_output=True,
         text=True,
         timeout=60,

@@ -50,6 +50,8 @@ TYPES = (
         "regard.KVCache.open('x', mode='r').lengths": "NDArray[np.int64]",
         "len(regard.KVCache(1, 1, 4, 5, dtype='int8', capacity=3, page_size=16))": "int",
         "regard.matmul(x, x, threads=2)": ARRAY,
+        "regard.masks.window(3, window=(1, None), query_offset='end')": "NDArray[np.bool_]",
+        "regard.masks.check([True])": "list[bool]",
     }
 )
 REFUSED = [
@@ -64,6 +66,12 @@ REFUSED = [
         ", None, True",
         ", precision='int4'",
     )
+]
+REFUSED += [
+    "regard.masks.causal(3, seq_len=3)",
+    "regard.positional.rotary(x, theta=500.0)",
+    "regard.MultiHeadAttention(8, 2, embed_dim=8)",
+    "regard.MultiHeadAttention(8, 2)(x, attn_mask=None)",
 ]
 REFUSED += ["regard.KVCache(1, 1, 4).attend(x, key_lengths=[3])", "regard.KVCache.open('x', 'w')"]
 

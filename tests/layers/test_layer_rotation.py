@@ -1,4 +1,4 @@
-"""What a layer turns by is what `regard.positional.rotary` turns by."""
+"""A layer rotates as `regard.positional.rotary` does."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from regard.layers._rotation import Rotation
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rows_of_a_rotation_are_those_of_rotary(interleaved, dtype):
-    """Forwards, back, far away, before the beginning and scattered: the table that a layer keeps
-    shows nowhere."""
+    """Whether positions go forwards or back, lie far away, before 0 or scattered, the table that a
+    layer keeps must not change a bit."""
     options = {"rotary_dim": 6, "interleaved": interleaved, "base": 100.0}
     rotation = Rotation(options, 8, dtype)
     random = np.random.default_rng(0)

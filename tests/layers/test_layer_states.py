@@ -1,4 +1,4 @@
-"""Parameters by the names of others, each against the formula in that other's layout."""
+"""Parameters in the layouts of other libraries, each against the formula of that layout."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def drawn(shapes, prefix=""):
 
 
 def apart(names, kv=D, biases=("query", "key", "value", "out")):
-    """Shapes of four linear layers; `names` are those of query, key, value and out."""
+    """Return the shapes of four linear layers, whose `names` are query, key, value and out."""
     shapes = {}
     for role, name in zip(("query", "key", "value", "out"), names, strict=True):
         rows = kv if role in ("key", "value") else D
@@ -51,7 +51,7 @@ SEPARATE = {
     "out_proj.weight": (D, D),
 }
 NORMS = {"q_norm.weight": (DIM,), "k_norm.weight": (DIM,)}
-# By layout and model: the arrays, and the layer that they belong to.
+# The arrays of each layout and model, and the options of the layer that they belong to.
 STATES = {
     "torch": (TORCH | TORCH_BIASES, BIASES),
     "torch, no biases": (TORCH, {}),
@@ -79,7 +79,7 @@ STATES = {
 
 
 def as_its_owner_computes(title, state, inputs, kv_heads):
-    """The projections in the layout's own words, in float64."""
+    """Project as the layout's own library does, in float64."""
     state = {name: array.astype(float) for name, array in state.items()}
     if title.startswith("gpt2"):
         products = [
@@ -130,7 +130,7 @@ def test_a_state_of_others_computes_what_its_owner_does(title, prefix):
     shapes, options = STATES[title]
     dotted = prefix and prefix.rstrip(".") + "."
     state = drawn(shapes, dotted)
-    # Of a whole model, with a layer whose number begins alike.
+    # A whole model, in which another layer's number begins with the same digit.
     other = {"model.layers.11.attn.q_proj.weight": 0, "model.layers.1.attn_norm": 0, "lm": 0}
     model = state | (other if prefix else {})
     layer = regard.MultiHeadAttention(D, HEADS, rng=0, dtype=np.float64, **options)
@@ -169,7 +169,7 @@ def test_what_stands_beside_the_parameters_is_passed_over(title, beside):
 
 def test_whispers_key_has_no_bias():
     layer = regard.MultiHeadAttention(D, HEADS, rng=0, **BIASES)
-    with pytest.raises(ValueError, match="names='whisper' has no place for b_key, which must be 0"):
+    with pytest.raises(ValueError, match="names='whisper' has no place for b_key unless it is 0"):
         layer.state_dict("whisper")
     layer.load_state_dict(drawn(STATES["whisper"][0]))
     assert not layer.state_dict()["W_key.bias"].any()
@@ -201,6 +201,12 @@ def changed(title, **changes):
 
 LLAMA_KEYS = ", ".join(f"{name}.weight" for name in PROJ)
 GPT2_KEYS = ", ".join(GPT2)
+LAYOUTS = (
+    "state must have the names of one of the layouts regard (W_query.weight, ...), torch "
+    "(in_proj_weight, ...), torch (q_proj_weight, ...), llama (q_proj.weight, ...), bert "
+    "(self.query.weight, ...), gpt2 (c_attn.weight, ...), bart (q_proj.weight, ...), whisper "
+    "(q_proj.weight, ...)"
+)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +250,17 @@ GPT2_KEYS = ", ".join(GPT2)
             "state must have names that begin with 'layers.1.', got layers.0.in_proj_weight, "
             "layers.0.out_proj.weight, layers.0.in_proj_bias, layers.0.out_proj.bias",
         ),
-        ("torch", drawn(TORCH | TORCH_BIASES, "layers.0."), "", ValueError, None),
-        ("torch", {}, "", ValueError, None),
+        (
+            "torch",
+            drawn(TORCH | TORCH_BIASES, "layers.0."),
+            "",
+            ValueError,
+            f"{LAYOUTS}, got layers.0.in_proj_weight, layers.0.out_proj.weight, "
+            "layers.0.in_proj_bias, layers.0.out_proj.bias; pass prefix='layers.0' for one of its "
+            "layers",
+        ),
+        ("torch", {}, "", ValueError, f"{LAYOUTS}, got none"),
+        ("torch", {"wq": 0, "wk": 0}, "", ValueError, f"{LAYOUTS}, got wq, wk"),
         ("torch", {}, None, TypeError, "prefix must be a str, got NoneType"),
         ("torch", [1], "", TypeError, "state must be a mapping, got list"),
     ],
@@ -255,14 +270,14 @@ def test_nothing_is_half_loaded(title, state, prefix, error, message):
     before = layer.state_dict()
     with pytest.raises(error) as raised:
         layer.load_state_dict(state, prefix)
-    assert message is None or str(raised.value) == message
+    assert str(raised.value) == message
     for name, array in layer.state_dict().items():
         assert_same_bits(array, before[name])
 
 
 def test_of_very_many_names_the_first_are_told():
     layer = regard.MultiHeadAttention(D, HEADS, rng=0)
-    with pytest.raises(ValueError, match=r"unexpected: n0, n1, .*, n19 and 80 more$"):
+    with pytest.raises(ValueError, match=r"got n0, n1, .*, n19 and 80 more$"):
         layer.load_state_dict({f"n{i}": 0 for i in range(100)})
 
 
@@ -271,9 +286,9 @@ def test_of_very_many_names_the_first_are_told():
     [
         ("keras", {}, "names must be one of ['regard', 'torch', 'llama', 'bert', 'gpt2', 'bart', "),
         (None, {}, "names must be one of ['regard', "),
-        ("torch", {"num_kv_heads": 1}, "names must be 'regard' or others that fit this layer"),
-        ("gpt2", {"d_key": 5}, "names must be 'regard' or others that fit this layer"),
-        ("bert", {"qk_norm": "rms"}, "names must be 'regard' or others that fit this layer"),
+        ("torch", {"num_kv_heads": 1}, "names must be 'regard' or a layout that fits this layer"),
+        ("gpt2", {"d_key": 5}, "names must be 'regard' or a layout that fits this layer"),
+        ("bert", {"qk_norm": "rms"}, "names must be 'regard' or a layout that fits this layer"),
     ],
 )
 def test_errors_of_names(names, options, message):

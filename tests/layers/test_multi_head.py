@@ -1,4 +1,4 @@
-"""Multi-head attention as a layer: its formula, its inputs, its cache, its errors."""
+"""Multi-head attention as a layer: the formula, inputs, caches and errors."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import pytest
 import regard
 from layer_oracle import ArrayCache, assert_is_formula
 from reference import assert_same_bits
+from regard.layers._projections import Projections
 
 MultiHeadAttention = regard.MultiHeadAttention
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
@@ -17,7 +18,7 @@ def normal(shape, seed=0):
 
 
 def with_norms(layer):
-    """Weights of norms begin at 1, which would hide that they are used."""
+    """Draw the weights of norms: they are 1 at first, which would hide whether they are used."""
     state = layer.state_dict()
     norms = {
         name: 1 + 0.3 * normal(a.shape, ord(name[0])) for name, a in state.items() if "norm" in name
@@ -26,7 +27,7 @@ def with_norms(layer):
     return layer
 
 
-# Options of the layer, and what they mean for the formula.
+# Options of the layer, and the same options for the formula.
 LAYERS = {
     "plain": ({}, {}),
     "biases": ({"qkv_bias": True, "out_bias": True}, {}),
@@ -225,7 +226,7 @@ def test_step_by_step_is_the_whole(name, steps, shape, dtype):
 
 
 def test_entries_of_different_lengths(dtype):
-    """Rows beyond an entry's length are padding; what comes next stands behind its own rows."""
+    """Rows beyond an entry's length are padding; the next rows follow the entry's own."""
     options = {"num_kv_heads": 2, "rotary": True, "is_causal": True}
     layer = MultiHeadAttention(32, 4, rng=1, dtype=dtype, **options)
     lengths, x = np.array([5, 2, 4]), normal((3, 5, 32)).astype(dtype)
@@ -280,8 +281,8 @@ def test_a_memory_is_projected_once(dtype):
         (
             {"key": normal((2, 1, 32))},
             ValueError,
-            "key must be left out beside a cache in a layer whose positions matter, got key in a "
-            "layer with is_causal, rotary",
+            "key must be left out beside a cache in a layer that depends on positions, got key in "
+            "a layer with is_causal, rotary",
         ),
     ],
 )
@@ -299,7 +300,7 @@ def test_a_call_that_fails_leaves_the_cache(call, error, message):
 
 
 def test_a_call_that_is_interrupted_leaves_the_cache(monkeypatch):
-    """Also when all but the output's projection is done."""
+    """The cache is restored even if only the projection of the output remains."""
     layer = MultiHeadAttention(32, 4, is_causal=True, rng=1)
     x = normal((2, 4, 32))
     cache = ArrayCache(2, 4, 8)
@@ -309,7 +310,7 @@ def test_a_call_that_is_interrupted_leaves_the_cache(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(layer._projections), "joined", interrupted)
+        patch.setattr(Projections, "joined", interrupted)
         with pytest.raises(KeyboardInterrupt):
             layer(x[:, 3:], cache=cache)
     assert cache.lengths.tolist() == [3, 3]
@@ -321,107 +322,26 @@ def test_dynamic_scaling_beside_a_cache():
     x = normal((7, 16))
     actual = layer(x[:6], cache=cache)
     np.testing.assert_allclose(actual, layer(x[:6]), rtol=0, atol=4e-6)
-    with pytest.raises(ValueError, match="beyond 6 positions, got 7, and the keys of a cache stay"):
+    with pytest.raises(ValueError, match=r"beyond 6 positions, .*; got 7 positions: give"):
         layer(x[6:], cache=cache)
     assert len(cache) == 6
+    held = MultiHeadAttention(
+        16, 2, rotary={"scaling": DYNAMIC, "length": 7}, is_causal=True, rng=0
+    )
+    cache = ArrayCache(1, 2, 8)
+    actual = np.concatenate([held(x[:6], cache=cache), held(x[6:], cache=cache)])
+    np.testing.assert_allclose(actual, layer(x), rtol=0, atol=4e-6)
 
 
+@pytest.mark.parametrize("options", [{}, {"rotary": True}, {"window": (1, 0), "alibi": True}])
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"d_model": 0}, ValueError, "d_model must be at least 1, got 0"),
-        ({"d_model": 12.0}, TypeError, "d_model must be an int, got float"),
-        ({"num_heads": True}, TypeError, "num_heads must be an int, got bool"),
-        (
-            {"num_heads": 5},
-            ValueError,
-            "num_heads must divide d_model where head_dim is not given, got 5 and 12",
-        ),
-        ({"num_kv_heads": 2}, ValueError, "num_kv_heads must divide num_heads, got 2 and 3"),
-        ({"num_kv_heads": 0}, ValueError, "num_kv_heads must be at least 1, got 0"),
-        ({"head_dim": 0}, ValueError, "head_dim must be at least 1, got 0"),
-        ({"d_key": 0}, ValueError, "d_key must be at least 1, got 0"),
-        ({"d_value": "4"}, TypeError, "d_value must be an int, got str"),
-        ({"qkv_bias": 1}, TypeError, "qkv_bias must be True or False, got int"),
-        ({"out_bias": None}, TypeError, "out_bias must be True or False, got NoneType"),
-        ({"is_causal": "yes"}, TypeError, "is_causal must be True or False, got str"),
-        ({"alibi": 2}, TypeError, "alibi must be True or False, got int"),
-        ({"window": 3}, TypeError, "window must be a pair (left, right), got int"),
-        ({"window": (-1, 0)}, ValueError, "window[0] must be at least 0, got -1"),
-        ({"rotary": 10000.0}, TypeError, "rotary must be None, True or a mapping, got float"),
-        ({"rotary": False}, TypeError, "rotary must be None, True or a mapping, got bool"),
-        (
-            {"rotary": {"theta": 3}},
-            ValueError,
-            "rotary must have keys among base, rotary_dim, interleaved, inverse_frequencies, "
-            "scaling, got theta",
-        ),
-        ({"rotary": {"base": -1}}, ValueError, "base must be positive and finite, got -1.0"),
-        (
-            {"rotary": {"rotary_dim": 6}},
-            ValueError,
-            "rotary_dim must be at most head_dim, got 6 and 4",
-        ),
-        ({"rotary": True, "head_dim": 5}, ValueError, "rotary_dim must be even, got 5"),
-        (
-            {"rotary": {"inverse_frequencies": [1.0], "base": 5}},
-            ValueError,
-            "rotary's inverse_frequencies already say how far each pair turns: leave base out",
-        ),
-        (
-            {"rotary": {"interleaved": 1}},
-            TypeError,
-            "rotary['interleaved'] must be True or False, got int",
-        ),
-        ({"rotary": {"scaling": {"rope_type": "linear"}}}, ValueError, None),
-        ({"qk_norm": "layer"}, ValueError, "qk_norm must be None, 'rms' or an eps, got 'layer'"),
-        ({"qk_norm": True}, TypeError, "qk_norm must be a real number, got bool"),
-        ({"qk_norm": -1.0}, ValueError, "qk_norm must be at least 0 and finite, got -1.0"),
-        ({"rng": -1}, ValueError, "rng must be at least 0, got -1"),
-        ({"dtype": np.float16}, TypeError, "dtype must be float32 or float64, got float16"),
-    ],
+    ("lengths", "offset"),
+    [(None, 3), (6, 2), ([7, 5], [3, 1]), (np.array([2, 7], np.uint8), [-2, 3])],
 )
-def test_construction_errors(arguments, error, message):
-    with pytest.raises(error) as raised:
-        MultiHeadAttention(**({"d_model": 12, "num_heads": 3} | arguments))
-    assert message is None or str(raised.value) == message
-
-
-X = np.zeros((2, 5, 12))
-
-
-@pytest.mark.parametrize(
-    ("inputs", "options", "error", "message"),
-    [
-        ((X[..., :8],), {}, ValueError, "query must have shape (..., seq, 12), got (2, 5, 8)"),
-        ((X[0, 0],), {}, ValueError, "query must have shape (..., seq, 12), got (12,)"),
-        ((X + 1j,), {}, TypeError, "query must be an array of real numbers, got complex128"),
-        ((X, X[..., :8]), {}, ValueError, "key must have shape (..., seq, 12), got (2, 5, 8)"),
-        ((X, X, X[..., :8]), {}, ValueError, "value must have shape (..., seq, 12), got (2, 5, 8)"),
-        ((X, None, X), {}, ValueError, "value needs key, got value alone"),
-        ((X, X, X[:, :4]), {}, ValueError, None),
-        ((X, np.zeros((3, 5, 12))), {}, ValueError, None),
-        ((X,), {"mask": np.ones((5, 4), bool)}, ValueError, None),
-        ((X,), {"key_lengths": 6}, ValueError, None),
-        ((X,), {"query_offset": 0.5}, TypeError, None),
-        (
-            (X,),
-            {"query_offset": [1, 2, 3]},
-            ValueError,
-            "query_offset must broadcast to the batch axes (2,), got (3,)",
-        ),
-        ((X,), {"threads": 0}, ValueError, None),
-    ],
-)
-def test_call_errors(inputs, options, error, message):
-    with pytest.raises(error) as raised:
-        MultiHeadAttention(12, 3, rotary=True, rng=0)(*inputs, **options)
-    assert message is None or str(raised.value) == message
-
-
-def test_representation():
-    layer = MultiHeadAttention(12, 6, num_kv_heads=2, is_causal=True, rng=0, dtype="f8")
-    assert repr(layer) == (
-        "MultiHeadAttention(d_model=12, num_heads=6, num_kv_heads=2, head_dim=2, is_causal=True, "
-        "dtype=float64)"
+def test_the_offset_end_aligns_the_last_query_with_the_last_key(options, lengths, offset):
+    layer = MultiHeadAttention(16, 2, is_causal=True, rng=0, **options)
+    query, key = normal((2, 4, 16)), normal((2, 7, 16), 1)
+    assert_same_bits(
+        layer(query, key, key_lengths=lengths, query_offset="end"),
+        layer(query, key, key_lengths=lengths, query_offset=offset),
     )

@@ -1,4 +1,4 @@
-"""The layer: its parameters, its axes, its states."""
+"""Self-attention as a layer: parameters, axes, states and errors."""
 
 import math
 
@@ -17,7 +17,7 @@ def normal(shape, dtype=np.float32, seed=0):
 
 
 def by_hand(layer, x, mask=None, *, is_causal=False, init="linear"):
-    """The layer's formula in float64; `mask` is bool."""
+    """Compute the layer's formula in float64; `mask` is bool."""
     x = np.asarray(x, np.float64)
     projected = []
     for name in NAMES:
@@ -270,7 +270,7 @@ KEYS = "state must have the keys W_query.weight, W_key.weight, W_value.weight"
         (
             weights_of() | {"W_q.weight": np.ones((2, 3))},
             ValueError,
-            "state must have W_query.weight once, got W_q.weight beside it",
+            "state must have W_query.weight once, got W_q.weight as well",
         ),
         (
             weights_of() | {"W_value.weight": np.ones((3, 2))},

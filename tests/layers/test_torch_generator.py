@@ -13,7 +13,7 @@ BOUND = 0.57735026
 
 
 def assert_close(actual, wanted, dtype, eps):
-    """Within `eps` times the rounding of the largest value."""
+    """Allow `eps` roundings of the largest value."""
     wanted = np.array(wanted, dtype)
     assert actual.dtype == dtype
     assert actual.shape == wanted.shape
@@ -239,7 +239,7 @@ def test_copies_go_on_alike_and_global_state_is_left_alone():
         (
             lambda g: regard.TorchGenerator(2**64),
             ValueError,
-            "seed must be at most 2**64 - 1, got 18446744073709551616",
+            "seed must be at most 18446744073709551615, got 18446744073709551616",
         ),
         (
             lambda g: regard.TorchGenerator(-(2**63) - 1),
@@ -296,9 +296,9 @@ SHAPES = [(), (1,), (2, 3), (0,), (15,), (16,), (3, 5, 7), (47,), (64,), (13, 77
 
 @pytest.mark.parametrize("seed", [0, 123, 789, -5, 2**40 + 1])
 def test_any_order_of_calls_against_pytorch(seed):
-    """Uniforms bit for bit, normals to the rounding of log, sin and cos.
+    """Uniforms agree bit for bit, normals up to the rounding of log, sin and cos.
 
-    `randn` from 16 elements on may differ from PyTorch by a few roundings of the largest value.
+    From 16 elements on, `randn` may differ from PyTorch by a few roundings of the largest value.
     """
     torch = pytest.importorskip("torch")
     if torch.backends.cpu.get_cpu_capability() == "DEFAULT":

@@ -1,11 +1,11 @@
-"""Masks as arrays, and as attention reads them."""
+"""Masks as arrays, and attention with them."""
 
 import numpy as np
 import pytest
 
 import regard
 from reference import assert_same_bits
-from regard import masks
+from regard import masks, positional
 
 FAR = 2**63 - 1
 
@@ -253,3 +253,21 @@ def test_an_empty_list_is_an_empty_batch():
     assert masks.segments([]).shape == (0, 0)
     with pytest.raises(TypeError, match=r"^key_lengths must be .* got float64"):
         masks.padding(np.array([]), 3)
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(3, 5), (5, 3), (4, 4), (0, 3), (3, 0)])
+def test_the_offset_end_aligns_the_last_query_with_the_last_key(q_len, kv_len):
+    offset = kv_len - q_len
+    for mask, options in (
+        (masks.causal, {}),
+        (masks.window, {"window": (1, 2)}),
+        (masks.prefix, {"prefix_lengths": 0}),
+    ):
+        assert_same_bits(
+            mask(q_len, kv_len, query_offset="end", **options),
+            mask(q_len, kv_len, query_offset=offset, **options),
+        )
+    assert_same_bits(
+        positional.t5_buckets(q_len, kv_len, query_offset="end"),
+        positional.t5_buckets(q_len, kv_len, query_offset=offset),
+    )

@@ -1,4 +1,4 @@
-"""What `masks.check` takes for a mistake, and what it must not."""
+"""Masks that `masks.check` must refuse, and masks that it must accept."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 
 def triangle(q_len, kv_len=None, above=0):
-    """Keys after the diagonal, as `nn.MultiheadAttention` marks what it hides."""
+    """Return True after the diagonal, where `nn.MultiheadAttention` hides keys."""
     return np.triu(np.ones((q_len, kv_len or q_len), bool), above)
 
 
@@ -33,17 +33,17 @@ EMPTY_ROWS = {
 FINE = {
     "causal": masks.causal(5),
     "causal, two keys": masks.causal(2),
-    "causal, behind cached keys": masks.causal(3, 9, query_offset=6),
+    "causal, after cached keys": masks.causal(3, 9, query_offset=6),
     "causal, more keys": masks.causal(3, 9),
     "causal, an offset per batch entry": masks.causal(3, 9, query_offset=[6, 0, 2]),
     "causal and right padding": masks.causal(5) & masks.padding([5, 3, 1], 5),
     "a window": masks.window(9, window=(2, 1)),
     "a window, open to the right": masks.window(9, window=(2, None)),
     "a window, open to the left": masks.window(9, window=(None, 2)),
-    "a window behind keys, open to the right": masks.window(
+    "a window after cached keys, open to the right": masks.window(
         4, 104, window=(16, None), query_offset=100
     ),
-    "a causal window behind keys": masks.window(4, 104, window=(16, 0), query_offset=100),
+    "a causal window after cached keys": masks.window(4, 104, window=(16, 0), query_offset=100),
     "padding": masks.padding([4, 2, 1], 5),
     "padding on the left": masks.padding([4, 2, 1], 5, side="left"),
     "padding on the left, all rows": np.tile(masks.padding(7, 10, side="left"), (4, 1)),
@@ -113,7 +113,7 @@ INVERTED = {
     "heads and batch": (np.tile(triangle(5, above=1), (2, 3, 1, 1)), "j > i "),
     "broadcast": (np.broadcast_to(triangle(5, above=1), (10**9, 64, 5, 5)), "j > i "),
     "more keys": (triangle(3, 9, above=1), "j > i "),
-    "behind cached keys": (triangle(3, 9, above=7), "j > i + 6 "),
+    "after cached keys": (triangle(3, 9, above=7), "j > i + 6 "),
     "more queries, last aligned": (triangle(5, 3, above=-1), "j > i - 2 "),
     "not causal": (~masks.causal(4, 10, query_offset=6), "j > i + 6 "),
     "and right padding": (
@@ -153,7 +153,7 @@ def test_inverted(name, allow_empty_rows):
 )
 def test_turned_round(mask, diagonal):
     with pytest.raises(
-        ValueError, match=r"^mask looks turned round.*np\.tril for np\.triu"
+        ValueError, match=r"^mask looks mirrored.*np\.tril in place of np\.triu"
     ) as raised:
         masks.check(mask)
     assert diagonal in str(raised.value)
@@ -169,8 +169,8 @@ def test_turned_round(mask, diagonal):
         (np.array([0.0, 1.0]), "zeros and ones"),
         (np.array([[0, NAN], [0, 0]]), r"NaN, as 0 \* -inf gives"),
         (np.array([[0, INF], [0, 0]]), r"\+inf, which no softmax"),
-        (np.array([[0.0, -1e4], [-1e4, -1e4]]), r"1 of 2 rows \(the first at \[1\]\) by finite"),
-        (np.array([[0.0, 0.0], [-INF, -2e4]]), r"1 of 2 rows \(the first at \[1\]\) by finite"),
+        (np.array([[0.0, -1e4], [-1e4, -1e4]]), r"1 of 2 rows \(the first at \[1\]\) with finite"),
+        (np.array([[0.0, 0.0], [-INF, -2e4]]), r"1 of 2 rows \(the first at \[1\]\) with finite"),
         (np.full((2, 2), -65504.0), "2 of 2 rows"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What masks refuse: the class, and a message that names the argument and what came."""
+"""Errors of masks: their class, and a message that names the argument and what was given."""
 
 import numpy as np
 import pytest
@@ -24,6 +24,11 @@ from regard import masks
             lambda: masks.causal(2, query_offset=True),
             TypeError,
             "query_offset must be an int or an integer array, got bool",
+        ),
+        (
+            lambda: masks.causal(2, query_offset="start"),
+            ValueError,
+            "query_offset must be an int, an integer array or \"end\", got 'start'",
         ),
         (
             lambda: masks.causal(3, query_offset=None),
@@ -165,7 +170,7 @@ from regard import masks
         (
             lambda: masks.segments(3),
             ValueError,
-            "query_segments must have one number for each row, got one number alone",
+            "query_segments must have one number for each row, got a single number",
         ),
         (
             lambda: masks.segments(np.zeros((2, 3), int), np.zeros((4, 3), int)),
@@ -227,10 +232,10 @@ EACH = [(name, call) for name, calls in INTEGERS.items() for call in calls]
 
 
 @pytest.mark.parametrize(("name", "call"), EACH)
-def test_what_is_no_array_is_named(name, call):
+def test_arguments_that_are_not_arrays_are_named(name, call):
     with pytest.raises(ValueError, match=f"^{name} must be an array or a regular nested list"):
         call([[1, 2], [3]])
     with pytest.raises(TypeError, match=f"^{name} must be a plain array, got a masked array"):
         call(np.ma.array([1, 2], mask=[False, True]))
     with pytest.raises(TypeError, match=f"^{name} must be "):
-        call("12")
+        call(["1", "2"])

@@ -1,4 +1,4 @@
-"""The packages that bring models, and the parameters in them: read once for all tests."""
+"""The parameters of models that packages contain, read once for all tests."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ FILES = {
 
 
 def file_of(project):
-    """The file of a package, or a skip that says what to install."""
+    """Return the file of a package, or skip with a line that says what to install."""
     module, name, beside = FILES[project]
     for needed in beside:
         pytest.importorskip(needed)
@@ -38,7 +38,7 @@ def smollm2_path():
 
 @pytest.fixture(scope="session")
 def smollm2(smollm2_path):
-    """Parameters and metadata of SmolLM2-135M-Instruct."""
+    """Load parameters and metadata of SmolLM2-135M-Instruct."""
     return regard.checkpoints.load_gguf(smollm2_path)
 
 
@@ -49,7 +49,7 @@ def minilm_path():
 
 @pytest.fixture(scope="session")
 def minilm(minilm_path):
-    """Parameters and configuration of all-MiniLM-L6-v2."""
+    """Load parameters and configuration of all-MiniLM-L6-v2."""
     parameters, _ = regard.checkpoints.load_safetensors(minilm_path / "model.safetensors")
     return parameters, json.loads((minilm_path / "config.json").read_text())
 
@@ -61,7 +61,7 @@ def whisper_path():
 
 @pytest.fixture(scope="session")
 def whisper(whisper_path):
-    """Parameters of Whisper tiny.en."""
+    """Load parameters of Whisper tiny.en."""
     from models.ctranslate2_file import load_ctranslate2
 
     return load_ctranslate2(whisper_path / "model.bin")

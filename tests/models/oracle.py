@@ -1,7 +1,7 @@
-"""The models' forwards by the book: one sequence, whole matrices, no cache, no regard.
+"""The models' forward passes by the book: one sequence, whole matrices, no cache, no regard.
 
-`dtype` float64 is the oracle. Float32 is the same formula with NumPy's usual rounding, which an
-error is compared with: see `check_rounding`.
+With `dtype` float64 they are the oracle. With float32 they are the same formulas in NumPy's usual
+rounding, which errors are compared with: see `check_rounding`.
 """
 
 import math
@@ -12,7 +12,7 @@ erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def check_rounding(actual, formula, *arguments, **options):
-    """`actual` errs at most twice as much as the same formula in NumPy's float32."""
+    """Allow twice the error of the same formula in NumPy's float32."""
     exact = formula(*arguments, np.float64, **options)
     usual = formula(*arguments, np.float32, **options)
     assert actual.dtype == usual.dtype == np.float32
@@ -22,12 +22,12 @@ def check_rounding(actual, formula, *arguments, **options):
 
 
 def distance(a, b):
-    """Root of the mean square difference."""
+    """Return the root of the mean square difference."""
     return np.sqrt(np.square(a.astype(np.float64) - b).mean())
 
 
 def attention(query, key, value, is_causal, window=None):
-    """One head: softmax(query key^T / sqrt(head_dim)) value, every score in memory."""
+    """Compute softmax(query key^T / sqrt(head_dim)) value for one head, every score in memory."""
     scores = query @ key.T / query.dtype.type(math.sqrt(query.shape[1]))
     if is_causal:
         visible = np.tri(*scores.shape, dtype=bool)
@@ -39,7 +39,7 @@ def attention(query, key, value, is_causal, window=None):
 
 
 def heads_of(query, key, value, heads, kv_heads, **options):
-    """All heads of (length, heads * dim) side by side, one after the other."""
+    """Attend in each head of (length, heads * dim), where heads lie side by side."""
     dim = query.shape[1] // heads
     outputs = []
     for head in range(heads):
@@ -61,7 +61,7 @@ def gelu(x):
 
 
 def turned(x, heads, base):
-    """Rotary embedding: neighbouring columns are a complex number that turns with its row."""
+    """Rotate neighbouring columns, as a complex number, by the number of their row."""
     rows, width = x.shape
     dim = width // heads
     angles = np.arange(rows)[:, None] * base ** (-np.arange(0, dim, 2) / dim)
@@ -72,7 +72,7 @@ def turned(x, heads, base):
 
 
 def llama(parameters, metadata, tokens, dtype, window=None):
-    """Logits (length, vocabulary) of a text, of which each token sees the last `window`."""
+    """Return logits (length, vocabulary) of a text in which a token sees the last `window`."""
     heads = metadata["llama.attention.head_count"]
     kv_heads = metadata["llama.attention.head_count_kv"]
     base = metadata["llama.rope.freq_base"]
@@ -132,13 +132,13 @@ def bert(parameters, config, tokens, dtype):
 
 
 def sentence_embedding(parameters, config, tokens, dtype):
-    """The mean token at length 1."""
+    """Return the mean token, scaled to length 1."""
     mean = bert(parameters, config, tokens, dtype).mean(0)
     return mean / np.sqrt((mean * mean).sum())
 
 
 def whisper(parameters, spectrogram, tokens, dtype):
-    """Logits (length, vocabulary) of a text that was heard in (bands, frames)."""
+    """Return logits (length, vocabulary) of a text for a spectrogram (bands, frames)."""
     heads = int(parameters["encoder/num_heads"])
 
     def array(name):

@@ -1,4 +1,4 @@
-"""MiniLM on regard: padded batches give the embeddings of sentences alone, and the right order."""
+"""MiniLM on regard: padding changes no embedding, and sentences are ranked by meaning."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ SENTENCES = [
 
 @pytest.fixture(scope="module")
 def encoded(minilm_path):
-    """The tokens of each sentence."""
+    """Return the tokens of each sentence."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(minilm_path / "tokenizer.json"))
@@ -45,7 +45,7 @@ def test_cosines_are_in_the_oracles_order(embeddings, minilm, encoded):
 
 
 def test_padding_changes_no_bit(minilm, encoded):
-    """Padding that holds anything at all, and more of it: the sentence's own rows stay the same."""
+    """Neither the content nor the amount of padding changes the sentence's own rows."""
     from models.bert import Bert, sentence_embeddings
 
     model, tokens = Bert(*minilm), encoded[0]

@@ -1,4 +1,4 @@
-"""The examples with real models: what they print, and what they say where something is missing."""
+"""The examples with real models: what they print, and their message if something is missing."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.fixture
 def run(tmp_path):
-    """Run an example away from the source tree, perhaps as if a package were missing."""
+    """Run an example away from the source tree, as if the package `missing` were not there."""
 
     def run(name, *arguments, missing="nothing"):
         script = RUN.format(examples=str(EXAMPLES))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import oracle
-from cache_model import taken
+from inside_cache import taken
 
 PROMPT = "Once upon a time"
 WRITTEN = (
@@ -32,7 +32,7 @@ def tokenizer(smollm2):
 
 @pytest.fixture(scope="module")
 def text(tokenizer):
-    """The tokens of prompt and text."""
+    """Return the tokens of prompt and text."""
     tokens = np.array(tokenizer.encode(PROMPT + WRITTEN).ids)
     assert len(tokens) == len(tokenizer.encode(PROMPT)) + TOKENS
     return tokens
@@ -40,7 +40,7 @@ def text(tokenizer):
 
 @pytest.fixture(scope="module")
 def exact(smollm2, text):
-    """The oracle's logits after each token."""
+    """Return the oracle's logits after each token."""
     return oracle.llama(*smollm2, text, np.float64)
 
 
@@ -52,7 +52,7 @@ def replay(model, text, prompt=4, caches=None):
 
 
 def picks(logits, prompt=4):
-    """The greedy choice at each place of the text behind the prompt."""
+    """Return the greedy choice at each place of the text after the prompt."""
     return logits[prompt - 1 : -1].argmax(1)
 
 
@@ -67,7 +67,7 @@ def test_the_reader_finds_what_the_packages_reader_finds(smollm2, smollm2_path):
 
 
 def test_the_oracle_writes_the_text(exact, text):
-    """Each token is the likeliest after all before it: this is what greedy writing means."""
+    """Each token must be the likeliest one after all those before it."""
     assert np.array_equal(picks(exact), text[4:])
 
 
@@ -101,7 +101,7 @@ def test_pages_have_the_bits_of_a_plain_cache(dtype, model, text):
 
 
 def test_texts_that_begin_alike_share_pages(model, text):
-    """What is read once is forked: pages of the prompt are held once, and texts are as alone."""
+    """Forks share the pages of the prompt, and each text is the same as without the others."""
     prompt, ends = text[:40], [text[40:50], text[50:60]]
     caches = model.caches(page_size=16)
     model(prompt[None], caches)
@@ -111,9 +111,7 @@ def test_texts_that_begin_alike_share_pages(model, text):
         alone = model.caches()
         model(prompt[None], alone)
         assert np.array_equal(logits, model.logits(model(end[None], alone)[0]))
-        assert (
-            taken(forks[0]._content.state.pool) == 5
-        )  # 40 tokens, and 8 of them again with 2 behind
+        assert taken(forks[0]) == 5  # 40 tokens, and 8 of them again with 2 more
 
 
 def test_a_prompt_read_in_parts_gives_the_same_text(model, text):

@@ -15,7 +15,7 @@ TEXT = (
 
 
 class Recorder(regard.KVCache):
-    """A cache that keeps what it is given."""
+    """A cache that keeps the arrays that it is given."""
 
     def append(self, key, value, lengths=None):
         self.key, self.value = key, value
@@ -28,7 +28,7 @@ class Recorder(regard.KVCache):
 
 @pytest.fixture(scope="module")
 def blocks(smollm2):
-    """Query, key and value (heads, length, dim) of every block."""
+    """Return query, key and value (heads, length, dim) of every block."""
     from models.llama import Llama
     from models.vocabulary import gguf_tokenizer
 
@@ -58,7 +58,7 @@ def test_every_head_is_near_float64(blocks, record_property):
 
 
 def test_the_mean_is_why(blocks):
-    """Keys of this model have one: rounded with it, some head is off by more."""
+    """The keys of this model have a mean: rounding them with it makes a head's error larger."""
     query, key, value = max(blocks, key=lambda block: np.abs(block[1].mean(1)).max())
     head = np.abs(key.mean(1)).max(1).argmax()
     query, key, value = query[head * (len(query) // len(key))], key[head], value[head]

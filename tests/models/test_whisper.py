@@ -17,7 +17,7 @@ def model(whisper):
 
 @pytest.fixture(scope="module")
 def heard():
-    """A spectrogram of noise, and some words that it may be."""
+    """Return a spectrogram of noise, and some words for it."""
     rng = np.random.default_rng(4)
     spectrogram = rng.standard_normal((80, 3000), dtype=np.float32) / 2
     return spectrogram, np.array([START, NO_TIMES, *rng.integers(0, 50_000, 18)])
@@ -32,7 +32,7 @@ def test_logits(model, whisper, heard):
 
 
 def test_the_recording(model, whisper, whisper_path, recording):
-    """Each word written is what the oracle would write there."""
+    """Each word must be the one that the oracle writes there."""
     from tokenizers import Tokenizer
 
     from models.spectrogram import log_mel

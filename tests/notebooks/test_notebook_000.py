@@ -23,7 +23,7 @@ DREAM = np.array(
 
 
 def dream():
-    """Queries, keys and values of the sentence."""
+    """Return queries, keys and values of the sentence."""
     generator = regard.TorchGenerator(123)
     return [regard.matmul(DREAM, generator.randn(3, 2)) for _ in range(3)]
 
@@ -58,8 +58,8 @@ def test_000_query_key_and_value_of_token_2(target):
 
 def test_000_queries_keys_and_values(target):
     queries, keys, values = dream()
-    # The notebook's machine had no fused multiply-add. In the last of these, a small difference of
-    # larger terms, that shows in the fourth digit; in PyTorch too.
+    # The notebook ran on a machine without fused multiply-add. The last of these numbers is a small
+    # difference of larger terms, so that this shows in its fourth digit, in PyTorch as well.
     terms = np.abs(DREAM) @ np.abs(regard.TorchGenerator(123).randn(6, 2)[3:])
     assert_prints(
         keys,
@@ -119,7 +119,7 @@ def test_000_context_vector_of_token_2(target):
 
 
 def test_000_all_queries_with_the_scale_that_the_loop_left(target):
-    """The notebook computes this table with d_k = 256, the last value of a loop before it."""
+    """The notebook computes this table with d_k = 256, the last value of an earlier loop."""
     output, weights = assert_fused_is_stages(*dream(), scale=1 / 16)
     assert_prints(
         weights,
@@ -165,7 +165,7 @@ VARIANCES = {
 
 @functools.cache
 def samples():
-    """The notebook goes on with the stream that gave the weights."""
+    """Draw the samples from the stream that gave the weights, as the notebook does."""
     generator = regard.TorchGenerator(123)
     for _ in range(3):
         generator.randn(3, 2)
@@ -173,7 +173,7 @@ def samples():
 
 
 class Variance:
-    """Variance of numbers that come in blocks, in float64."""
+    """The variance, in float64, of numbers that come in blocks."""
 
     def __init__(self):
         self.count = self.total = self.squares = 0.0
@@ -199,7 +199,7 @@ def test_000_scaling_brings_the_variance_of_scores_to_1(d_k, target):
         after.add(regard.scale(scores, 1 / math.sqrt(d_k), out=scores))
     assert abs(before.value() / d_k - 1) < 0.05
     assert abs(after.value() - 1) < 0.05
-    # PyTorch rounds the variance to float32 before it prints it.
+    # PyTorch rounds the variance to float32 before printing it.
     assert_prints(
         np.array([before.value(), after.value()]),
         VARIANCES[d_k],

@@ -64,13 +64,13 @@ WEIGHTS = """
     [0.52177556, 0.17977168, 0.29845276, 0.        ]
     [0.08844457, 0.4203686 , 0.04903541, 0.44215143]
 """
-# The inputs are known to half a unit of the eighth decimal; this is what it does to the scores.
+# The inputs are known to half a unit of the eighth decimal, which changes the scores by this much.
 HALF = 0.5e-8
 SCORE_ROUNDING = HALF * (np.abs(QUERY).sum(axis=1)[:, None] + np.abs(KEY).sum(axis=1))
 
 
 def triangle():
-    """The notebook's mask, made as it makes it."""
+    """Build the mask as the notebook does."""
     mask = np.tril(np.ones((4, 4)))
     mask[mask == 0] = -np.inf
     mask[mask == 1] = 0
@@ -90,7 +90,7 @@ def test_001_scores_and_their_variance(target):
     scaled = regard.scale(scores, 1 / np.sqrt(8))
     variances = [x.var() for x in (QUERY, KEY, scores, scaled)]
     wanted = [0.6255806827997046, 0.8418219704856419, 3.549242551815472, 0.443655318976934]
-    # A change d of x moves its variance by 2 cov(x, d), within twice the deviations' product.
+    # A change d of x moves its variance by 2 cov(x, d), at most twice the product of deviations.
     changes = [HALF, HALF, SCORE_ROUNDING.max(), SCORE_ROUNDING.max() / np.sqrt(8)]
     for actual, exact, change in zip(variances, wanted, changes, strict=True):
         assert abs(actual - exact) <= 2 * math.sqrt(exact) * change

@@ -11,7 +11,7 @@ from notebooks import assert_fused_is_stages, assert_prints
 
 @functools.cache
 def amazing():
-    """The embeddings of the three words, and the weights that are drawn after them."""
+    """Return the embeddings of the three words, and the weights that are drawn after them."""
     random = np.random.RandomState(42)
     embeddings = np.array([random.rand(8) for _ in range(3)])
     return embeddings, *(random.rand(8, 8) for _ in range(3))
@@ -121,7 +121,7 @@ def test_002_attention(options, target):
 
 
 def test_002_unscaled_scores_do_not_overflow(target):
-    """One of the scores is 143.8, whose exponential no float32 holds."""
+    """One of the scores is 143.8, whose exponential is too large for float32."""
     heads = [x.astype(np.float32) for x in amazing_heads()]
     output, weights = assert_fused_is_stages(*heads, scale=1.0)
     assert np.isfinite(output).all()

@@ -1,4 +1,4 @@
-"""Encodings of positions."""
+"""Sinusoidal encodings and ALiBi slopes."""
 
 import numpy as np
 import pytest

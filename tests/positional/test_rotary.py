@@ -31,7 +31,7 @@ def halves(columns, rotary_dim, interleaved):
 
 
 def turned(x, positions, frequencies, interleaved=False):
-    """A pair is a complex number, and a rotation is a product with one of modulus 1."""
+    """Rotate each pair as a complex number, by multiplying it by one of modulus 1."""
     result = x.astype(np.longdouble)
     real, imaginary = halves(x.shape[-1], 2 * len(frequencies), interleaved)
     angle = np.asarray(positions).astype(np.longdouble)[..., None] * frequencies
@@ -47,7 +47,7 @@ def powers(rotary_dim, base=10000.0):
 
 
 def assert_turned(actual, x, positions, frequencies, interleaved=False):
-    """Within what rounding explains.
+    """Allow the error that rounding explains.
 
     A column is a cos - b sin in float64 or, for all narrower types, in float32: cosine, product
     and difference are rounded, 1.5 eps (|a| + |b|) together. Angles are float64: rounding of the
@@ -172,7 +172,7 @@ def test_lengths_of_pairs_stay():
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_a_row_alone_has_the_bits_of_all(dtype, interleaved):
-    """What decoding gives one by one is what the whole sequence gives at once."""
+    """Decoding row by row gives the bits of rotating the whole sequence at once."""
     x = normal((2, 3, 37, 24), dtype)
     whole = rotary(x, interleaved=interleaved)
     for i in range(37):

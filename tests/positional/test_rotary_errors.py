@@ -1,4 +1,4 @@
-"""What a rotary embedding refuses: the class and a message that names the argument."""
+"""Errors of rotary embeddings: their class, and a message that names the argument."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ DOUBLED = (
 
 
 def twice(cache):
-    """As Hugging Face keeps it."""
+    """Repeat each angle, as Hugging Face's caches do."""
     return [np.concatenate([part, part], axis=-1) for part in cache]
 
 
@@ -81,7 +81,6 @@ def twice(cache):
             "base must be a real number, got ndarray",
         ),
         (lambda: rotary(X, base="1e4", cache=TABLE), TypeError, None),
-        (lambda: rotary(X, base=None, inverse_frequencies=np.ones(4)), TypeError, None),
         (
             lambda: rotary(X, interleaved=1),
             TypeError,
@@ -123,6 +122,16 @@ def twice(cache):
             lambda: rotary(X, cache=TABLE, inverse_frequencies=np.ones(4)),
             ValueError,
             "cache already says how far each pair turns: leave inverse_frequencies out",
+        ),
+        (
+            lambda: rotary(X, cache=TABLE, length=10),
+            ValueError,
+            "cache already says how far each pair turns: leave length out",
+        ),
+        (
+            lambda: rotary_cache(3, head_dim=8, inverse_frequencies=np.ones(4)),
+            ValueError,
+            "inverse_frequencies already says how far each pair turns: leave head_dim out",
         ),
         (
             lambda: rotary(X, cache=TABLE, rotary_dim=2),
@@ -168,12 +177,12 @@ def twice(cache):
         (
             lambda: rotary(X, cache=rotary_cache(4, 8)),
             ValueError,
-            "cache must have a row for each of 5, got 4 rows",
+            "cache must have a row for each of 5 positions, got 4 rows",
         ),
         (
             lambda: rotary(X, np.arange(5), cache=rotary_cache(np.zeros((2, 5), int), 8)),
             ValueError,
-            "positions name rows of a 2-D cache, got a cache of shape (2, 5, 4): leave positions "
+            "positions select rows of a 2-D cache, got a cache of shape (2, 5, 4): leave positions "
             "out",
         ),
         (lambda: rotary(X, cache=rotary_cache(np.zeros((3, 5), int), 8)), ValueError, None),

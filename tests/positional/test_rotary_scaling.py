@@ -1,39 +1,39 @@
-"""Rotary frequencies of models that were stretched to longer sequences."""
+"""Rotary frequencies of models that were extended to longer sequences."""
 
 import math
 
 import numpy as np
 import pytest
 
+import regard
 from reference import assert_same_bits
 from regard import positional
+from rope_cases import (
+    FACTORS,
+    HALF,
+    LONGEST,
+    TRAINED,
+    dynamic,
+    linear,
+    llama3,
+    longrope,
+    of_dim,
+    proportional,
+    yarn,
+)
 
 rotary_frequencies = positional.rotary_frequencies
-TRAINED = "original_max_position_embeddings"
 EPS = np.finfo(float).eps
 
 
-def yarn(**changes):
-    return {"rope_type": "yarn", "factor": 4.0, TRAINED: 4096} | changes
-
-
-def llama3(**changes):
-    numbers = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, TRAINED: 8192}
-    return {"rope_type": "llama3"} | numbers | changes
-
-
-def dynamic(**changes):
-    return {"rope_type": "dynamic", "factor": 2.0, TRAINED: 2048} | changes
-
-
-def linear(**changes):
-    return {"rope_type": "linear", "factor": 4.0} | changes
-
-
 def by_hand(dim, base, scaling, length=None):
-    """Pair by pair in Python's floats, in the words of the papers: wavelengths and rotations."""
+    """Compute each pair in Python's floats from wavelengths and rotations, as the papers do."""
     kind = scaling.get("rope_type", scaling.get("type"))
-    s, trained = scaling.get("factor"), scaling.get(TRAINED)
+    trained = scaling.get(TRAINED, scaling.get(LONGEST))
+    s = scaling.get("factor")
+    if s is None:
+        s = scaling[LONGEST] / trained if kind in ("yarn", "longrope") and LONGEST in scaling else 1
+    base = scaling.get("rope_theta", base)
     if kind == "dynamic" and length is not None and length > trained:
         base *= ((s * length / trained) - (s - 1)) ** (dim / (dim - 2))
     result = []
@@ -61,6 +61,10 @@ def by_hand(dim, base, scaling, length=None):
             low, high = max(bounds[0], 0), min(bounds[1], dim - 1)
             gamma = min(max((m - low) / (high - low if high != low else 0.001), 0), 1)
             theta = (1 - gamma) * theta + gamma * theta / s
+        elif kind == "longrope":
+            theta /= scaling[FACTORS[length is not None and length > trained]][m]
+        elif kind == "proportional":
+            theta = theta / s if m < scaling["partial_rotary_factor"] * dim // 2 else 0
         result.append(theta)
     return np.array(result)
 
@@ -85,6 +89,20 @@ CASES = {
     "yarn, DeepSeek": (yarn(factor=40, mscale=1.0, mscale_all_dim=0.8), None),
     "yarn, mscale alone": (yarn(mscale=0.707), None),
     "yarn, own factor": (yarn(attention_factor=0.75), None),
+    "yarn, ratio": (yarn(factor=None, **{LONGEST: 16384}), None),
+    "yarn, length beside": ({"type": "yarn", "factor": 4.0, LONGEST: 4096}, None),
+    "dynamic, length beside": ({"type": "dynamic", "factor": 2.0, LONGEST: 2048}, 9000),
+    "longrope, short": (longrope(), 4096),
+    "longrope, no length": (longrope(), None),
+    "longrope, long": (longrope(), 4097),
+    "longrope, ratio": (longrope(factor=None, **{LONGEST: 131072}), 9000),
+    "longrope, own factor": (longrope(factor=None, attention_factor=1.25), 9000),
+    "longrope, never longer": (longrope(factor=None, **{LONGEST: 4096}), 9000),
+    "proportional": (proportional(), None),
+    "proportional, slowed": (proportional(factor=8.0), None),
+    "default, v5": ({"rope_type": "default", "rope_theta": 77.0}, None),
+    "no type, v5": ({"rope_theta": 77.0}, None),
+    "linear, v5": (linear(rope_theta=77.0, partial_rotary_factor=1.0), None),
     "llama3": (llama3(), None),
     "llama3.2": (llama3(factor=32.0), 131072),
     "llama3, little": (llama3(**{TRAINED: 64}, factor=2.0), None),
@@ -100,6 +118,13 @@ ATTENTION = {
     "yarn, DeepSeek": (0.1 * math.log(40) + 1) / (0.08 * math.log(40) + 1),
     "yarn, mscale alone": 0.1 * math.log(4) + 1,
     "yarn, own factor": 0.75,
+    "yarn, ratio": 0.1 * math.log(4) + 1,
+    "yarn, length beside": 0.1 * math.log(4) + 1,
+    "longrope, short": math.sqrt(1 + 5 / 12),
+    "longrope, no length": math.sqrt(1 + 5 / 12),
+    "longrope, long": math.sqrt(1 + 5 / 12),
+    "longrope, ratio": math.sqrt(1 + 5 / 12),
+    "longrope, own factor": 1.25,
 }
 
 
@@ -108,20 +133,56 @@ ATTENTION = {
 @pytest.mark.parametrize("name", CASES)
 def test_frequencies_are_the_formula(name, rotary_dim, base):
     scaling, length = CASES[name]
+    scaling = of_dim(scaling, rotary_dim)
     before = dict(scaling)
-    frequencies, factor = rotary_frequencies(rotary_dim, base=base, scaling=scaling, length=length)
+    options = {"scaling": scaling, "length": length}
+    if "rope_theta" not in scaling:
+        options["base"] = base
+    frequencies, factor = rotary_frequencies(rotary_dim, **options)
     assert scaling == before
     assert frequencies.dtype == np.float64
     assert frequencies.shape == (rotary_dim // 2,)
-    # The exponent's rounding is times log(base) < 14 in the power; the ramps of llama3 and yarn
-    # multiply what their own bounds are off by at most about the same again.
+    # The power multiplies the exponent's rounding by log(base) < 14; the ramps of llama3 and yarn
+    # add at most about the same again, from the rounding of their bounds.
     exact = by_hand(rotary_dim, base, scaling, length)
     np.testing.assert_allclose(frequencies, exact, rtol=64 * EPS)
     assert factor == pytest.approx(ATTENTION.get(name, 1.0), rel=4 * EPS)
 
 
+def test_a_part_of_the_head_is_rotated_as_the_configuration_says():
+    x = np.random.default_rng(0).standard_normal((2, 7, 8))
+    wanted = positional.rotary(x, base=77.0, rotary_dim=4)
+    assert_same_bits(positional.rotary(x, scaling=HALF), wanted)
+    assert_same_bits(positional.rotary(x, rotary_dim=4, scaling=HALF), wanted)
+    cache = positional.rotary_cache(7, head_dim=8, scaling=HALF)
+    assert_same_bits(positional.rotary(x, cache=cache), wanted)
+    for given in ({"head_dim": 8}, {"rotary_dim": 4, "head_dim": 8}):
+        assert_same_bits(
+            rotary_frequencies(**given, scaling=HALF)[0], rotary_frequencies(4, base=77.0)[0]
+        )
+    layer = regard.MultiHeadAttention(16, 2, rotary={"scaling": HALF}, rng=0)
+    same = regard.MultiHeadAttention(16, 2, rotary={"base": 77.0, "rotary_dim": 4}, rng=0)
+    tokens = np.random.default_rng(1).standard_normal((5, 16))
+    assert_same_bits(layer(tokens), same(tokens))
+
+
+@pytest.mark.parametrize("scaling", [dynamic(**{TRAINED: 16}), longrope(**{TRAINED: 16})])
+def test_a_length_that_is_given_holds_the_frequencies(scaling):
+    scaling = of_dim(scaling, 8)
+    frequencies, factor = rotary_frequencies(8, scaling=scaling, length=40)
+    for positions in (3, 40):
+        cos, sin = positional.rotary_cache(positions, 8, scaling=scaling, length=40)
+        angles = np.arange(positions)[:, None] * frequencies
+        assert_same_bits(cos, np.cos(angles) * factor)
+        assert_same_bits(sin, np.sin(angles) * factor)
+        x = np.random.default_rng(0).standard_normal((2, positions, 8))
+        assert_same_bits(
+            positional.rotary(x, scaling=scaling, length=40), positional.rotary(x, cache=(cos, sin))
+        )
+
+
 def test_known_numbers():
-    """Llama 3.1's first, last and middle pairs: kept, slowed 8 times, and between."""
+    """Llama 3.1 keeps the first pairs, slows the last 8 times, and mixes those between."""
     frequencies, _ = rotary_frequencies(128, base=500000.0, scaling=llama3())
     plain, one = rotary_frequencies(128, base=500000.0)
     assert one == 1.0
@@ -135,6 +196,7 @@ def test_known_numbers():
 @pytest.mark.parametrize("name", CASES)
 def test_rotary_and_its_cache_take_scalings(name, interleaved):
     scaling, length = CASES[name]
+    scaling = of_dim(scaling, 8)
     length = 40 if length is None else length
     x = np.random.default_rng(0).standard_normal((2, 7, 12))
     positions = np.arange(length - 7, length)
@@ -162,121 +224,3 @@ def test_dynamic_follows_the_largest_position_of_the_call():
         assert_same_bits(cos, np.cos(np.array(positions)[..., None] * frequencies))
     for positions in (0, np.zeros(0, int), [-3, -1]):
         assert positional.rotary_cache(positions, 8, scaling=scaling)[0].shape[-1] == 4
-
-
-KEYS = f"factor, low_freq_factor, high_freq_factor, {TRAINED}"
-
-
-@pytest.mark.parametrize(
-    ("scaling", "error", "message"),
-    [
-        ("yarn", TypeError, "scaling must be a mapping, got str"),
-        ({}, ValueError, "scaling must have one rope_type, got {}"),
-        (
-            {"type": "yarn", "rope_type": "linear"},
-            ValueError,
-            "scaling must have one rope_type, got {'type': 'yarn', 'rope_type': 'linear'}",
-        ),
-        (
-            {"rope_type": "longrope"},
-            ValueError,
-            "scaling's rope_type must be one of ['default', 'linear', 'dynamic', 'yarn', "
-            "'llama3'], got 'longrope'",
-        ),
-        ({"rope_type": ["yarn"]}, ValueError, None),
-        (
-            {"rope_type": "llama3", "factor": 8.0, "high": 3},
-            ValueError,
-            f"scaling of type 'llama3' must have the keys {KEYS} (optional: none), got missing: "
-            f"low_freq_factor, high_freq_factor, {TRAINED}, unexpected: high",
-        ),
-        (
-            linear(rope_theta=10000.0),
-            ValueError,
-            "scaling of type 'linear' must have the keys factor (optional: none), got missing: "
-            "none, unexpected: rope_theta; rope_theta is the argument base, and "
-            "partial_rotary_factor sets rotary_dim",
-        ),
-        (linear(factor="4"), TypeError, "scaling['factor'] must be a real number, got str"),
-        (linear(factor=True), TypeError, "scaling['factor'] must be a real number, got bool"),
-        (linear(factor=None), TypeError, None),
-        (
-            linear(factor=0.5),
-            ValueError,
-            "scaling['factor'] must be at least 1.0 and finite, got 0.5",
-        ),
-        (linear(factor=np.inf), ValueError, None),
-        (linear(factor=np.nan), ValueError, None),
-        (
-            dynamic(**{TRAINED: 0}),
-            ValueError,
-            f"scaling['{TRAINED}'] must be positive and finite, got 0.0",
-        ),
-        (yarn(mscale=-1.0), ValueError, None),
-        (yarn(attention_factor=0.0), ValueError, None),
-        (yarn(truncate=1), TypeError, "scaling['truncate'] must be True or False, got int"),
-        (
-            yarn(beta_slow=32),
-            ValueError,
-            "scaling['beta_fast'] must be above beta_slow, got 32.0 and 32.0",
-        ),
-        (
-            llama3(high_freq_factor=1),
-            ValueError,
-            "scaling['high_freq_factor'] must be above low_freq_factor, got 1.0 and 1.0",
-        ),
-    ],
-)
-def test_errors_of_scaling(scaling, error, message):
-    x = np.zeros((3, 8))
-    calls = (
-        lambda: rotary_frequencies(8, scaling=scaling),
-        lambda: positional.rotary_cache(3, 8, scaling=scaling),
-        lambda: positional.rotary(x, scaling=scaling),
-    )
-    for call in calls:
-        with pytest.raises(error) as raised:
-            call()
-        assert message is None or str(raised.value) == message
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: rotary_frequencies(7), ValueError, "rotary_dim must be even, got 7"),
-        (lambda: rotary_frequencies(8.0), TypeError, "rotary_dim must be an int, got float"),
-        (lambda: rotary_frequencies(8, length=-1), ValueError, "length must be at least 0, got -1"),
-        (lambda: rotary_frequencies(8, length=2.0), TypeError, "length must be an int, got float"),
-        (
-            lambda: rotary_frequencies(8, base=0, scaling=yarn()),
-            ValueError,
-            "base must be above 1 for the scaling 'yarn', got 0.0",
-        ),
-        (
-            lambda: rotary_frequencies(8, base=-1, scaling=linear()),
-            ValueError,
-            "base must be positive and finite, got -1.0",
-        ),
-        (
-            lambda: rotary_frequencies(2, scaling=dynamic(), length=5000),
-            ValueError,
-            "rotary_dim must be at least 4 for the scaling 'dynamic', got 2",
-        ),
-        (
-            lambda: positional.rotary(
-                np.zeros((3, 8)), scaling=linear(), cache=positional.rotary_cache(3, 8)
-            ),
-            ValueError,
-            "cache already says how far each pair turns: leave scaling out",
-        ),
-        (
-            lambda: positional.rotary_cache(3, inverse_frequencies=[1.0], scaling=linear()),
-            ValueError,
-            "inverse_frequencies already says how far each pair turns: leave scaling out",
-        ),
-    ],
-)
-def test_errors_of_arguments(call, error, message):
-    with pytest.raises(error) as raised:
-        call()
-    assert str(raised.value) == message

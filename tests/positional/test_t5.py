@@ -12,7 +12,7 @@ t5_buckets = regard.positional.t5_buckets
 
 
 def written_out(distance, buckets, max_distance):
-    """One distance in one direction, with the logarithm of the paper; exact at the bounds."""
+    """Sort one distance in one direction, by the paper's logarithm, exactly at the bounds."""
     exact = buckets // 2
     if distance < exact:
         return distance
@@ -48,7 +48,8 @@ def test_buckets_are_the_formula(bidirectional, num_buckets, max_distance):
     assert set(np.unique(actual)) <= set(range(num_buckets))
 
 
-# T5's own numbers: 32 buckets, 128. Where each of the encoder's 16 begins, and the decoder's 32.
+# The distances at which T5's buckets begin (32 buckets, max_distance 128): the 16 of a direction of
+# the encoder, and the 32 of the decoder.
 ENCODER = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]
 DECODER = [*range(16), 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
 
@@ -58,9 +59,9 @@ def test_a_table_written_by_hand():
     assert [encoder.tolist().index(b) for b in range(16)] == ENCODER
     assert encoder[1:].min() == 1
     assert encoder[-1] == 15
-    behind = t5_buckets(1, 300)[0]
-    assert [behind.tolist().index(b) for b in range(17, 32)] == ENCODER[1:]
-    assert behind[0] == 0
+    after = t5_buckets(1, 300)[0]
+    assert [after.tolist().index(b) for b in range(17, 32)] == ENCODER[1:]
+    assert after[0] == 0
     decoder = t5_buckets(1, 300, query_offset=299, bidirectional=False)[0, ::-1]
     assert [decoder.tolist().index(b) for b in range(32)] == DECODER
     assert not t5_buckets(1, 300, bidirectional=False).any()
@@ -82,7 +83,7 @@ def test_offsets_per_batch_entry():
 
 @pytest.mark.parametrize("offset", [5, [5, 2]])
 def test_the_recipe_for_a_mask(offset, dtype):
-    """One learned number for each head and bucket, added to unscaled scores."""
+    """T5 adds a learned number for each head and bucket to scores that are not scaled."""
     rng = np.random.default_rng(0)
     table = rng.standard_normal((32, 3)).astype(dtype)
     query = rng.standard_normal((2, 3, 4, 8)).astype(dtype)

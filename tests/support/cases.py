@@ -55,6 +55,7 @@ class Problem:
             self.options,
             query_offset=number("query_offset"),
             key_lengths=number("key_lengths"),
+            left_padding=number("left_padding"),
             mask=select(np.asarray(self.options.get("mask", True))),
         )
         return Problem(*map(select, self.arrays), options)
@@ -86,7 +87,8 @@ class Problem:
         if mask.ndim > 0 and mask.shape[-1] > 1:
             mask = mask[..., :count]
         lengths = np.minimum(self.options.get("key_lengths", 0), count)
-        options = _replaced(self.options, mask=mask, key_lengths=lengths)
+        padding = np.minimum(self.options.get("left_padding", 0), count)
+        options = _replaced(self.options, mask=mask, key_lengths=lengths, left_padding=padding)
         return Problem(self.query, self.key[..., :count, :], self.value[..., :count, :], options)
 
 
@@ -102,6 +104,7 @@ class Case:
     query_offset: int | tuple = 0
     window: tuple | None = None
     key_lengths: int | tuple | None = None
+    left_padding: int | tuple | None = None
     scale: float | None = None
     softcap: float | None = None
     alibi_slopes: float | None = None  # slopes are drawn around 0, about this large
@@ -118,7 +121,7 @@ class Case:
             hidden = random.random(self.float_mask) < 0.3
             mask = np.where(hidden, -np.inf, random.standard_normal(self.float_mask))
             options["mask"] = mask.astype(dtype)
-        for name in ("query_offset", "key_lengths"):
+        for name in ("query_offset", "key_lengths", "left_padding"):
             number = getattr(self, name)
             if number is not None:
                 options[name] = np.array(number) if isinstance(number, tuple) else number

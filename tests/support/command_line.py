@@ -1,4 +1,4 @@
-"""The command line as a process: the command, an environment of its own, PyTorch left out."""
+"""The command line as a process of its own: the command, and an environment without settings."""
 
 import os
 import sys
@@ -7,9 +7,18 @@ ENVIRONMENT = {
     name: value
     for name, value in os.environ.items()
     if not name.startswith(("REGARD_", "OMP_", "PYTHONIO", "PYTHONUTF8", "LC_"))
-    and name not in ("LANG", "TERM", "COLORTERM", "COLUMNS", "NO_COLOR")
+    and name not in ("LANG", "TERM", "COLUMNS", "NO_COLOR")
 } | {"PYTHONUTF8": "1"}
 COMMAND = [sys.executable, "-m", "regard"]
 
-# A stand-in says that PyTorch is missing, so that no test waits for the real one.
-NO_TORCH = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
+# As COMMAND, but with Ctrl-C heard even where the tests run in the background, which ignores it.
+LISTENING = [
+    sys.executable,
+    "-c",
+    "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "runpy.run_module('regard', run_name='__main__', alter_sys=True)",
+]
+
+# Other engines are slow to import, and not what these tests are about.
+PEERS = ("torch", "onnxruntime")
+NOT_INSTALLED = "raise ModuleNotFoundError(name={name!r})"

@@ -1,4 +1,4 @@
-"""GGUF files for tests, byte by byte: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
+"""Build GGUF files byte by byte: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 
 import struct
 
@@ -23,12 +23,12 @@ def text(string):
 
 
 def entry(key, kind, value):
-    """A metadata entry; `value` is bytes already."""
+    """Return a metadata entry; `value` is bytes already."""
     return text(key) + u32(kind) + value
 
 
 def tensor(name="a", shape=(2, 3), kind=F32, offset=0):
-    """A tensor's entry; `shape` as NumPy counts."""
+    """Return a tensor's entry; `shape` is in NumPy's order."""
     return text(name) + u32(len(shape)) + u64(*shape[::-1]) + u32(kind) + u64(offset)
 
 
@@ -48,7 +48,7 @@ def gguf_file(
     tensor_count=None,
     data=DATA,
 ):
-    """A file; counts are right unless given."""
+    """Return a file, with the true counts unless others are given."""
     counts = (
         len(tensors) if tensor_count is None else tensor_count,
         len(entries) if entry_count is None else entry_count,

@@ -55,17 +55,19 @@ def mean_of(keys):
     return (finite.sum(0) / max(len(keys), 1)).astype(np.float32)
 
 
-def centred(key, lengths):
-    """Keys (..., kv_len, head_dim) less the mean of the first `lengths`, and the means."""
+def centred(key, starts, lengths):
+    """Keys (..., kv_len, head_dim) from `starts` to `lengths` less their mean, and the means."""
     less, means = np.zeros_like(key), np.zeros_like(key)
     for index in np.ndindex(key.shape[:-2]):
-        present = slice(0, int(lengths[index]))
+        present = slice(int(starts[index]), int(lengths[index]))
         means[index] = mean_of(key[index][present])
         less[index][present] = key[index][present] - means[index][present]
     return less, means
 
 
-def rounded_problem(query, key, value, *, scale=None, key_lengths=None, **options):
+def rounded_problem(
+    query, key, value, *, scale=None, key_lengths=None, left_padding=None, **options
+):
     """Arrays and options of an exact call with the scores of the int8 call, and the largest error
     that the rounding to integers brings to each row's scores.
 
@@ -78,9 +80,13 @@ def rounded_problem(query, key, value, *, scale=None, key_lengths=None, **option
     query, key, value = (x if x.ndim > 2 else x[None] for x in (query, key, value))
     batch = np.broadcast_shapes(*(x.shape[:-3] for x in (query, key, value)))
     query, key = (np.broadcast_to(x, batch + x.shape[-3:]).astype(np.float32) for x in (query, key))
-    lengths = np.broadcast_to(key.shape[-2] if key_lengths is None else key_lengths, batch)
-    lengths = np.broadcast_to(lengths[..., None], key.shape[:-2])
-    less, means = centred(key, lengths)
+    starts = 0 if left_padding is None else left_padding
+    ends = key.shape[-2] if key_lengths is None else key_lengths
+    starts, ends = (
+        np.broadcast_to(np.broadcast_to(numbers, batch)[..., None], key.shape[:-2])
+        for numbers in (starts, ends)
+    )
+    less, means = centred(key, starts, ends)
     group = group_of(query.shape[-1])
     turned = rotated(query)
     q, k = rounded(turned), rounded(rotated(less))
@@ -96,7 +102,7 @@ def rounded_problem(query, key, value, *, scale=None, key_lengths=None, **option
     steps = np.repeat(k.step[..., 0], shared, -2)[..., None, :]
     off = steps * np.abs(turned.astype(np.float64)).sum(-1, keepdims=True) + q.step * keys
     off *= abs(factor) * group / 2
-    options |= {"scale": factor, "key_lengths": key_lengths}
+    options |= {"scale": factor, "key_lengths": key_lengths, "left_padding": left_padding}
     return wide, {name: option for name, option in options.items() if option is not None}, off
 
 

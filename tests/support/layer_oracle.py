@@ -1,4 +1,4 @@
-"""Multi-head attention written out, and a cache of plain arrays to run it behind."""
+"""Multi-head attention written out, and a cache of plain arrays for it."""
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def formula(
     eps=1e-6,
     **options,
 ):
-    """Output and weights of a layer whose state has regard's names, in one precision.
+    """Return output and weights of a layer whose state has regard's names, in one precision.
 
     `rotary` holds options of positional.rotary, which has tests of its own.
     """
@@ -54,7 +54,7 @@ def formula(
 
 
 def assert_is_formula(actual, dtype, state, *inputs, **options):
-    """Within twice the error of the same formula in NumPy; a few roundings where that is lucky."""
+    """Allow twice the error of the same formula in NumPy, and a few roundings if that is lucky."""
     exact = formula(state, *inputs, **options)
     plain = formula(state, *inputs, **options, attend=reference.naive, precision=dtype.type)
     for part, wanted, near in zip(actual, exact, plain, strict=True):
@@ -65,7 +65,7 @@ def assert_is_formula(actual, dtype, state, *inputs, **options):
 
 
 class ArrayCache:
-    """The methods of KVCache on arrays, with attention over them."""
+    """A cache with the methods of KVCache that layers use, made of plain arrays."""
 
     def __init__(self, batch, kv_heads, head_dim, dtype=np.float32):
         self.lengths = np.zeros(batch, np.int64)
@@ -81,7 +81,7 @@ class ArrayCache:
         assert (new <= key.shape[2]).all()
         room = int((self.lengths + new).max()) - self.key.shape[2]
         pads = ((0, 0), (0, 0), (0, max(room, 0)), (0, 0))
-        # What no entry has is NaN, so that whoever reads it shows.
+        # Tokens beyond an entry's length are NaN, so that reading them shows.
         self.key, self.value = (
             np.pad(x, pads, constant_values=np.nan) for x in (self.key, self.value)
         )

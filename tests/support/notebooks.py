@@ -1,7 +1,7 @@
-"""What notebooks print, read as numbers, and their attention by the four stages.
+"""Compare with the arrays that the notebooks print, and compute attention by the four stages.
 
-The texts in the tests are their printed arrays; each starts from the same numbers: PyTorch's random
-stream, NumPy's, or what it prints.
+The tests hold the printed arrays as text. Each starts from the numbers of its notebook: PyTorch's
+random stream, NumPy's, or printed inputs.
 """
 
 import math
@@ -15,9 +15,9 @@ NUMBER = re.compile(r"[-+]?(?:inf|\d+\.?\d*(?:e[-+]\d+)?)")
 
 
 def parse(text, shape):
-    """The numbers of a printed array and half a unit of their last digit.
+    """Return the numbers of a printed array, and half a unit of their last digits.
 
-    Without exponents all numbers of an array are printed to the same number of decimals, of which
+    Without exponents, all numbers of an array are printed to the same number of decimals, and
     trailing zeros are left out.
     """
     tokens = NUMBER.findall(text)
@@ -27,7 +27,7 @@ def parse(text, shape):
 
 
 def assert_prints(actual, text, rounding=0.0):
-    """Equal to the last digit of `text`, allowing for `rounding` of the numbers it came from."""
+    """Compare to the last digit of `text`, with an allowance for `rounding` of the inputs."""
     wanted, half = parse(text, np.shape(actual))
     finite = np.isfinite(wanted)
     assert np.array_equal(actual[~finite], wanted[~finite])
@@ -40,7 +40,7 @@ def parsed(text, rows):
 
 
 def stages(query, key, value, mask=None, factor=None):
-    """Attention by the four stages, one by one."""
+    """Compute attention by the four stages, one after another."""
     factor = 1 / math.sqrt(query.shape[-1]) if factor is None else factor
     scores = regard.scale(regard.matmul(query, key.T), factor)
     if mask is not None:
@@ -50,13 +50,13 @@ def stages(query, key, value, mask=None, factor=None):
 
 
 def assert_fused_is_stages(query, key, value, mask=None, **options):
-    """Return output and weights of the fused call, which the stages give too."""
+    """Return output and weights of the fused call, which must be those of the stages."""
     factor = options.get("scale")
     hidden = regard.masks.causal(len(query)) if options.get("is_causal") else mask
     fused = regard.scaled_dot_product_attention(
         query, key, value, mask, return_weights=True, **options
     )
-    # Every stage rounds once more than the fused call; the scores are what the rounding grows with.
+    # Every stage rounds once more than the fused call, and the rounding grows with the scores.
     eps = np.finfo(query.dtype).eps
     spread = np.abs(query).sum(axis=-1).max() * np.abs(key).max() / math.sqrt(query.shape[-1])
     for actual, wanted in zip(fused, stages(query, key, value, hidden, factor), strict=True):

@@ -78,6 +78,27 @@ def _lengths():
     yield Case("length-no-queries", (2, 0, 8), (2, 9, 8), (2, 9, 4), key_lengths=3)
 
 
+def _paddings():
+    for number, padding in enumerate(LENGTHS):
+        heads, q_len = HEADS[number % len(HEADS)], (1, 5, 50, 70)[number % 4]
+        shapes = _shapes(heads, q_len, 200)
+        yield Case(f"padding-{padding}", *shapes, left_padding=padding)
+        yield Case(
+            f"padding-{padding}-causal",
+            *shapes,
+            left_padding=padding,
+            is_causal=True,
+            query_offset=200 - q_len,
+            window=(None, 60)[number % 2] and (60, 0),
+        )
+        yield Case(f"padding-{padding}-mask", *shapes, left_padding=padding, bool_mask=(q_len, 200))
+    batch = (2, 1, 2, 5, 8), (1, 3, 2, 107, 8), (3, 2, 107, 4)
+    for name, padding in {"(3)": (0, 97, 107), "(2,1)": ((8,), (95,)), "(1)": (96,)}.items():
+        yield Case(f"paddings-{name}", *batch, left_padding=padding, alibi_slopes=0.3)
+        yield Case(f"paddings-{name}-lengths", *batch, left_padding=padding, key_lengths=96)
+    yield Case("padding-long", *_shapes((2, 1), 3, 4000), left_padding=3100, sinks=1.0)
+
+
 def _softcaps():
     """From one that leaves nothing of a score to one that leaves everything, of small and of
     saturating scores."""
@@ -183,6 +204,7 @@ def _mix(number):
     options = {
         "window": (pick(5, 50, 97, None), pick(0, 2, 40, None)),
         "key_lengths": per_batch(2 * kv_len // 3, kv_len),
+        "left_padding": per_batch(0, kv_len // 3),
         "softcap": pick(0.7, 3.0, 30.0),
         "alibi_slopes": pick(0.03, 0.5),
         "sinks": pick(-2.0, 1.0, (float("-inf"), *range(h - 1))),
@@ -210,4 +232,13 @@ def _as_tuples(numbers):
 
 
 MIXES = [_mix(number) for number in range(72)]
-OPTIONS = [*_windows(), *_lengths(), *_softcaps(), *_alibi(), *_sinks(), *_long(), *MIXES]
+OPTIONS = [
+    *_windows(),
+    *_lengths(),
+    *_paddings(),
+    *_softcaps(),
+    *_alibi(),
+    *_sinks(),
+    *_long(),
+    *MIXES,
+]

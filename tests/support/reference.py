@@ -56,6 +56,7 @@ def lay_out(
     query_offset=0,
     window=None,
     key_lengths=None,
+    left_padding=None,
     scale=None,
     softcap=None,
     alibi_slopes=None,
@@ -65,7 +66,8 @@ def lay_out(
     """Every axis present and of full length: one key head per query head, one batch.
 
     Query i stands at p = i + offset. Key j is seen iff the mask (True, or anything but -inf),
-    causality (j <= p), the window (p - left <= j <= p + right) and the length (j < length) agree.
+    causality (j <= p), the window (p - left <= j <= p + right), the length (j < length) and the
+    padding (j >= padding) agree.
     """
     query, key, value = (np.asarray(x).astype(precision) for x in (query, key, value))
     query, key, value = (x if x.ndim > 2 else x[None] for x in (query, key, value))
@@ -79,11 +81,12 @@ def lay_out(
         return np.broadcast_to(np.asarray(numbers, np.int64), batch)[..., None, None, None]
 
     seen, bias = np.ones(shape, bool), np.zeros(shape, precision)
-    if mask is not None and mask.dtype == bool:
-        seen &= mask
-    elif mask is not None:
-        bias += mask.astype(precision)
-        seen &= bias != -np.inf
+    for part in mask if isinstance(mask, tuple) else (mask,):
+        if part is not None and part.dtype == bool:
+            seen &= part
+        elif part is not None:
+            bias += part.astype(precision)
+            seen &= part != -np.inf
     # How far key j lies behind query i: positive in the future.
     ahead = np.arange(shape[-1]) - np.arange(shape[-2])[:, None] - per_batch(query_offset)
     left, right = (None if side is None else int(side) for side in window or (None, None))
@@ -95,10 +98,12 @@ def lay_out(
         seen &= ahead <= right
     if key_lengths is not None:
         seen &= np.arange(shape[-1]) < per_batch(key_lengths)
+    if left_padding is not None:
+        seen &= np.arange(shape[-1]) >= per_batch(left_padding)
     bias[~seen] = 0
     alibi = 0.0
     if alibi_slopes is not None:
-        alibi = np.asarray(alibi_slopes).astype(precision)[:, None, None] * np.abs(ahead)
+        alibi = np.asarray(alibi_slopes).astype(precision)[..., None, None] * np.abs(ahead)
     alibi = np.broadcast_to(np.asarray(alibi, precision), shape)
     if sinks is None:
         sinks = np.full(shape[-3], -np.inf)
@@ -218,7 +223,9 @@ def expected(query, key, value, mask=None, **options):
     dtype = result_type(query, key, value)
     inner = arithmetic(dtype)
     wide = wider(dtype)
-    if mask is not None and mask.dtype != bool:
+    if isinstance(mask, tuple):
+        mask = mask[0], mask[1].astype(inner)
+    elif mask is not None and mask.dtype != bool:
         mask = mask.astype(inner)
     for name in options.keys() & {"alibi_slopes", "sinks"}:
         options[name] = np.asarray(options[name]).astype(inner)

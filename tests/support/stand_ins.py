@@ -1,6 +1,6 @@
-"""An engine that a test can watch and spoil."""
+"""Engines that a test can watch and spoil."""
 
-from regard.cli.engines import Engine, NumPy
+from regard.bench.engines import Engine, NumPy
 
 
 class FakeEngine(Engine):
@@ -13,8 +13,8 @@ class FakeEngine(Engine):
         super().__init__(threads)
         self.numpy, self.on_call, self.spoil = NumPy(threads), on_call, spoil
 
-    def attention(self, problem, *inputs):
-        call = self.numpy.attention(problem, *inputs)
+    def attention(self, *inputs, is_causal=False):
+        call = self.numpy.attention(*inputs, is_causal=is_causal)
 
         def attend():
             self.on_call(*inputs)
@@ -27,3 +27,27 @@ class FakeEngine(Engine):
 
     def softmax(self, x):
         return self.numpy.softmax(x)
+
+
+def engine_named(label, **options):
+    """Return a class of engines with the name of another one."""
+
+    class Named(FakeEngine):
+        name = label
+
+        def __init__(self, threads):
+            super().__init__(threads, **options)
+
+    return Named
+
+
+def engine_that_raises(label, error):
+    """Return a class of engines that cannot be loaded."""
+
+    class Broken(FakeEngine):
+        name = label
+
+        def __init__(self, threads):
+            raise error
+
+    return Broken

@@ -19,7 +19,7 @@ struct Choice {
 
 std::atomic<int> set_by_caller{0};
 
-// The CPUs that a container's quota pays for, or a large number.
+// The number of CPUs that a container's quota allows, or a large number where there is no quota.
 double quota() {
   std::ifstream unified("/sys/fs/cgroup/cpu.max");
   double limit = 0, period = 0;
@@ -52,7 +52,7 @@ Choice choose_from_environment() {
           "'");
     return {static_cast<int>(threads), "REGARD_NUM_THREADS"};
   }
-  // OpenMP's variable may be a list, one number a nesting level, and is not ours to complain about.
+  // OpenMP's variable may be a list, one number for each level of nesting. It is not ours to reject.
   if (const char* text = std::getenv("OMP_NUM_THREADS"); text && *text) {
     const long threads = std::strtol(text, nullptr, 10);
     if (threads >= 1 && threads <= 1 << 16) return {static_cast<int>(threads), "OMP_NUM_THREADS"};

@@ -9,10 +9,10 @@ namespace regard {
 int default_thread_count();
 std::string default_thread_count_reason();
 
-// 0 returns to the environment's choice.
+// For calls without an argument; 0 restores the environment's choice.
 void set_thread_count(int threads);
 
-// Within affinity and quota.
+// How many CPUs the process's affinity and quota allow.
 int usable_cpus();
 
 }  // namespace regard

@@ -20,18 +20,32 @@ std::int64_t now() {
 }
 
 struct Loop {
-  std::int64_t tasks;
+  const int threads;
+  const std::int64_t tasks;
   const StopSignal& signal;
-  TaskBody body;
-  void* context;
+  const TaskBody body;
+  void* const context;
+  const int forks = fork_count();
   std::atomic<std::int64_t> next{0};
   std::atomic<bool> stop{false};
+  bool was_told_to_stop = false;  // the calling thread's own
   std::mutex error_mutex{};
   std::exception_ptr error{};
 
+  // In a forked child, where the tasks that other threads had begun are never finished.
+  bool is_orphaned() const { return threads > 1 && fork_count() != forks; }
+
+  // Called on the calling thread alone. Signal handlers run meanwhile, which may fork.
+  bool wants_stop() {
+    if (!was_told_to_stop && signal.wants_stop)
+      was_told_to_stop = signal.wants_stop(signal.context);
+    return was_told_to_stop || is_orphaned();
+  }
+
   void work(int thread) noexcept {
+    const StopSignal ask{[](void* loop) { return static_cast<Loop*>(loop)->wants_stop(); }, this};
     try {
-      Worker worker(thread, stop, signal);
+      Worker worker(thread, stop, ask);
       while (!worker.should_stop()) {
         const std::int64_t task = next.fetch_add(1, std::memory_order_relaxed);
         if (task >= tasks) break;
@@ -46,6 +60,11 @@ struct Loop {
 };
 
 }  // namespace
+
+Forked::Forked()
+    : std::runtime_error(
+          "this process was forked by a signal handler while its parent computed on several threads, "
+          "which a child does not have: the result is lost in the child, call again") {}
 
 StopClock::StopClock(const StopSignal& signal)
     : signal_(signal), last_asked_(signal.wants_stop ? now() : 0) {}
@@ -70,15 +89,16 @@ bool Worker::should_stop() {
 
 void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, TaskBody body,
                   void* context) {
-  Loop loop{tasks, signal, body, context};
   if (threads > tasks) threads = static_cast<int>(tasks);
+  Loop loop{threads, tasks, signal, body, context};
   run_together(
       threads, [&](int thread) { loop.work(thread); },
       [&] {
-        if (signal.wants_stop && signal.wants_stop(signal.context)) loop.stop = true;
+        if (loop.wants_stop()) loop.stop = true;
       });
+  if (loop.was_told_to_stop) throw Stopped{};
+  if (loop.is_orphaned()) throw Forked();
   if (loop.error) std::rethrow_exception(loop.error);
-  if (loop.stop) throw Stopped{};
 }
 
 Scratch::Scratch(int threads, std::int64_t bytes) : stride_((bytes + 63) / 64 * 64) {

@@ -1,14 +1,15 @@
-// A loop over tasks on several threads, with errors and Ctrl-C carried to the caller.
+// A loop over tasks on several threads, which carries errors and Ctrl-C to the caller.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <type_traits>
 
 namespace regard {
 
-// Asks whether the caller wants to stop (Ctrl-C); called from the calling thread alone.
+// Asks whether the caller wants to stop (Ctrl-C). Called on the calling thread alone.
 struct StopSignal {
   bool (*wants_stop)(void* context);
   void* context;
@@ -17,7 +18,13 @@ struct StopSignal {
 // Thrown when a StopSignal said so. Results are incomplete then.
 struct Stopped {};
 
-// Passes the question on every 50 ms, however often it is asked.
+// Thrown in a child that a signal handler forked while its parent computed on several threads. The
+// child has none of the others, and what they had begun is never finished.
+struct Forked : std::runtime_error {
+  Forked();
+};
+
+// Asks a StopSignal every 50 ms at most, however often it is asked itself.
 class StopClock {
  public:
   explicit StopClock(const StopSignal& signal);
@@ -28,13 +35,13 @@ class StopClock {
   std::int64_t last_asked_;
 };
 
-// What a task sees of the loop that runs it.
+// What a task knows of the loop that runs it.
 class Worker {
  public:
   Worker(int thread, std::atomic<bool>& stop, const StopSignal& signal);
   int thread() const { return thread_; }
-  // To be asked between pieces of work of a few milliseconds. The calling thread passes the question
-  // on, the others look at the answer.
+  // To be asked between pieces of work of a few milliseconds. The calling thread asks the signal,
+  // the others read its answer.
   bool should_stop();
 
  private:
@@ -45,9 +52,8 @@ class Worker {
 
 using TaskBody = void (*)(void* context, std::int64_t task, Worker& worker);
 
-// Runs body(context, task, worker) for every task in [0, tasks) on up to `threads` threads, tasks
-// handed out in order. Rethrows the first exception that a task throws; throws Stopped. Runs on the
-// calling thread alone where threads is 1 or the caller is a task of such a loop itself.
+// Runs body(context, task, worker) for every task in [0, tasks) on up to `threads` threads. Tasks are
+// handed out in order. Rethrows the first exception that a task throws; throws Stopped or Forked.
 void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, TaskBody body,
                   void* context);
 

@@ -17,11 +17,11 @@
 namespace regard {
 namespace {
 
-// Waking a sleeping thread takes 10 to 50 us, so whoever waits looks around for about as long before
-// going to sleep; longer would take the core from somebody else.
+// Waking a sleeping thread takes 10 to 50 us, so a thread that waits spins for about as long before it
+// goes to sleep; spinning longer would take the core from other programs.
 constexpr std::chrono::microseconds kSpin{40};
-// While any call is still under way another is likely to follow it at once. Where there is a core for each
-// worker, one that is done goes on looking for so long.
+// While one call is under way, another is likely to follow at once. Where each worker has a core to
+// itself, it spins for up to this long.
 constexpr std::chrono::microseconds kSpinBesideWork{1000};
 
 void pause_briefly() {
@@ -32,7 +32,8 @@ void pause_briefly() {
 #endif
 }
 
-// Looks for kSpin from the last moment on at which `others_work`, within kSpinBesideWork.
+// Spins until `done`, for kSpin after the last moment at which `others_work` was true, and for
+// kSpinBesideWork at most. True if it is done.
 template <class Done, class OthersWork>
 bool spin_until(Done done, OthersWork others_work) {
   auto now = std::chrono::steady_clock::now();
@@ -51,22 +52,8 @@ bool spin_until(Done done, OthersWork others_work) {
 
 constexpr std::chrono::milliseconds kWaitingStep{50};
 
-thread_local bool is_inside = false;
-
-// Marks the calling thread as inside a member, and puts back what was.
-class Inside {
- public:
-  Inside() : before_(is_inside) { is_inside = true; }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-  ~Inside() { is_inside = before_; }
-
- private:
-  bool before_;
-};
-
-// Threads started within get no signals: those belong to the threads that were there before. The
-// faults that a thread causes itself stay with it.
+// Threads that are started meanwhile receive no signals: those belong to the threads of the program.
+// Faults, which a thread causes itself, are not blocked.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -90,7 +77,7 @@ struct Job {
   std::atomic<int> working{0};  // workers that have joined and not left
 };
 
-// Counts itself for as long as it lives.
+// Counts the calls that are under way.
 class Call {
  public:
   explicit Call(std::atomic<int>& calls) : calls_(calls) { ++calls_; }
@@ -106,6 +93,7 @@ class Pool {
  public:
   void run(int threads, const std::function<void(int)>& member,
            const std::function<void()>& while_waiting) {
+    const int forks = fork_count();
     const Call call(calls_);
     Job job{member, threads - 1};
     {
@@ -119,23 +107,26 @@ class Pool {
         wake_worker_.notify_all();
     }
     member(0);
+    // In a child that was forked meanwhile this pool is a dead copy, its mutex locked for ever.
+    if (fork_count() != forks) return;
     const auto all_left = [&] { return job.working.load(std::memory_order_acquire) == 0; };
     std::unique_lock<std::mutex> lock(mutex_);
     jobs_.remove(&job);
     if (all_left()) return;
     lock.unlock();
     const bool done = spin_until(all_left, [] { return false; });
-    // A worker leaves with the mutex held: after this none still looks at the job.
+    // A worker leaves with the mutex held: after this, none of them reads the job any more.
     lock.lock();
     if (done) return;
     while (!wake_caller_.wait_for(lock, kWaitingStep, all_left)) {
       lock.unlock();
       while_waiting();
+      if (fork_count() != forks) return;
       lock.lock();
     }
   }
 
-  // Around fork(): nobody holds the mutex while the process is copied.
+  // Around fork(), so that no other thread holds the mutex while the process is copied.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
@@ -149,7 +140,7 @@ class Pool {
         ++workers_;
       }
     } catch (const std::exception&) {
-      // The system gives no more threads or no memory; those that there are do the work.
+      // The system has no more threads or memory to give: those that were started do the work.
     }
     has_cores_ = workers_ < usable_cpus();
   }
@@ -161,7 +152,6 @@ class Pool {
   }
 
   [[noreturn]] void work() {
-    is_inside = true;
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
       Job* job = open_job();
@@ -203,12 +193,16 @@ class Pool {
 // Never destroyed: its threads may outlive static destruction. A forked child has none of the threads
 // and gets a pool of its own.
 std::atomic<Pool*> pool{nullptr};
+std::atomic<int> forks{0};
 
 Pool& the_pool() {
   static const int installed = [] {
     pool = new Pool;
     return pthread_atfork([] { pool.load()->lock(); }, [] { pool.load()->unlock(); },
-                          [] { pool = new Pool; });
+                          [] {
+                            pool = new Pool;
+                            ++forks;
+                          });
   }();
   (void)installed;
   return *pool;
@@ -216,11 +210,11 @@ Pool& the_pool() {
 
 }  // namespace
 
+int fork_count() { return forks.load(std::memory_order_relaxed); }
+
 void run_together(int threads, const std::function<void(int thread)>& member,
                   const std::function<void()>& while_waiting) {
-  const bool is_alone = threads <= 1 || is_inside;
-  const Inside inside;
-  if (is_alone)
+  if (threads <= 1)
     member(0);
   else
     the_pool().run(threads, member, while_waiting);

@@ -22,11 +22,12 @@
 #include "plain_scores.hpp"
 #include "strip_output.hpp"
 #include "strip_setup.hpp"
+#include "table.hpp"
 
 namespace regard {
 namespace {
 
-// `Scores` says how a tile's scores come about: scores.hpp, int8_scores.hpp.
+// `Scores` says how a tile's scores come about: plain_scores.hpp, ../int8/scores.hpp.
 template <class Shape, class Scores = PlainScores<Shape>>
 struct AttentionForward {
   using T = typename Shape::Element;
@@ -35,8 +36,19 @@ struct AttentionForward {
   static constexpr int kRows = Shape::kRows;
   static constexpr int kBlockTiles = Shape::kBlockKeys / kRows;
 
-  static bool copies_keys(const AttentionProblem& problem) {
-    return Scores::copies_keys(problem);
+  static constexpr AttentionKernel kernel() {
+    return {
+        .workspace_bytes = workspace_bytes,
+        .begin = begin,
+        .advance = advance,
+        .finish = Output::finish,
+        .copies_keys = Scores::copies_keys,
+        .copies_values = copies_values<T, kRows>,
+        .columns = kRows,
+        .count = count_tiles,
+        .tile_rows = Shape::kStripLanes,
+        .tile_keys = kRows,
+    };
   }
 
   static std::int64_t workspace_bytes(const AttentionProblem& problem, std::int64_t task_rows) {
@@ -89,10 +101,6 @@ struct AttentionForward {
         });
       }
     }
-  }
-
-  static void finish(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
-    Output::finish(problem, task, memory);
   }
 
   // Computes the scores again, now relative to the final references, and writes their weights for
@@ -291,15 +299,13 @@ struct AttentionForward {
       const Vec<T> reciprocal = load(strip.reciprocal + v * kLanes<T>);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const Vec<T> weight = weight_of<T, kVectors, kBias>(acc[r][v], reference, bias, r, v,
-                                                              Exp2Bits<T>::kLowest);
+        const int at = (r * kVectors + v) * kLanes<T>;
+        const Vec<T> weight =
+            weight_of<T, kBias>(acc[r][v], reference, bias, at, Exp2Bits<T>::kLowest);
         Vec<T> share = weight * reciprocal;
-        if constexpr (kBias == Bias::hides) {
-          // Selected once more, since reciprocal may be NaN.
-          const Vec<T> added = load(bias + (r * kVectors + v) * kLanes<T>);
-          share = select<T>(added == broadcast(-kInfinity<T>), Vec<T>{}, share);
-        }
-        store(tile + (r * kVectors + v) * kLanes<T>, share);
+        // Selected once more, since reciprocal may be NaN.
+        if constexpr (kBias == Bias::hides) share = unless_hidden<T>(share, load(bias + at), Vec<T>{});
+        store(tile + at, share);
       }
     }
   }

@@ -10,6 +10,7 @@
 #include "../elements.hpp"
 #include "../mask_value.hpp"
 #include "../pack.hpp"
+#include "score_rule.hpp"
 #include "visibility.hpp"
 
 namespace regard {
@@ -25,19 +26,9 @@ enum class TileKind : unsigned char {
 // Every lane's row of a mask, bool or float, from a key on. Lanes beyond the last row repeat it.
 template <class M, class T>
 REGARD_INLINE void mask_rows(const AttentionProblem& problem, const Operand& mask, const void* data,
-                             const Strip<T>& strip, std::int64_t key, const M** rows) {
-  const std::int64_t group = problem.heads / problem.kv_heads;
-  std::int64_t query = strip.first_row / group, head = strip.first_row % group;
-  const M* first = static_cast<const M*>(data) + key * mask.column_stride;
-  int lane = 0;
-  for (; lane < strip.rows; ++lane) {
-    rows[lane] = first + query * mask.row_stride + head * mask.head_stride;
-    if (++head == group) {
-      head = 0;
-      ++query;
-    }
-  }
-  for (; lane < strip.vectors * kLanes<T>; ++lane) rows[lane] = rows[lane - 1];
+                             const StripRows<T>& strip, std::int64_t key, const M** rows) {
+  row_pointers(problem, mask, data, strip, key, rows);
+  for (int lane = strip.rows; lane < strip.vectors * kLanes<T>; ++lane) rows[lane] = rows[lane - 1];
 }
 
 // One mask row serves every lane: a mask over keys alone, such as padding.
@@ -50,7 +41,7 @@ REGARD_INLINE bool lanes_share_a_row(const AttentionProblem& problem, const Oper
 // call that only prefetches for one that does nothing.
 template <class T>
 REGARD_INLINE void prefetch_mask(const AttentionProblem& problem, const Operand& mask,
-                                 const void* data, const Strip<T>& strip, std::int64_t key, int keys,
+                                 const void* data, const StripRows<T>& strip, std::int64_t key, int keys,
                                  int part, int parts) {
   if (!data || mask.column_stride != 1 || lanes_share_a_row(problem, mask) ||
       key >= strip.seen.window.end)
@@ -69,20 +60,10 @@ REGARD_INLINE void prefetch_mask(const AttentionProblem& problem, const Operand&
   }
 }
 
-// A mask's value in log2 units; a finite one whose product overflows stays the farthest finite number.
-template <class T>
-REGARD_INLINE Vec<T> to_log2_units(Vec<T> value) {
-  const Vec<T> largest = broadcast(kLargest<T>);
-  const Vec<T> scaled = value * broadcast(static_cast<T>(kLog2E));
-  const Vec<T> above_lowest =
-      select<T>((scaled < -largest) & (value >= -largest), -largest, scaled);
-  return select<T>((scaled > largest) & (value <= largest), largest, above_lowest);
-}
-
 // bias[key][lane] = the float mask, for the `keys` keys from `key` on.
 template <class T, class M, int kVectors>
 REGARD_NOINLINE void load_bias(const AttentionProblem& problem, const AttentionTask& task,
-                               const Strip<T>& strip, std::int64_t key, int keys, T* bias) {
+                               const StripRows<T>& strip, std::int64_t key, int keys, T* bias) {
   constexpr int kWidth = kVectors * kLanes<T>;
   const std::int64_t stride = problem.bias.column_stride;
   const M* rows[kWidth];
@@ -90,21 +71,21 @@ REGARD_NOINLINE void load_bias(const AttentionProblem& problem, const AttentionT
   if (lanes_share_a_row(problem, problem.bias)) {
     const M* row = rows[0];
     for (int k = 0; k < keys; ++k) {
-      const Vec<T> value = to_log2_units<T>(broadcast(mask_value<T>(row[k * stride])));
+      const Vec<T> value = in_log2_units<T>(broadcast(mask_value<T>(row[k * stride])));
       for (int v = 0; v < kVectors; ++v) store(bias + k * kWidth + v * kLanes<T>, value);
     }
     return;
   }
   if constexpr (sizeof(M) == sizeof(T)) {
     rows_to_lanes<T>(rows, kWidth, stride, keys, bias, kWidth,
-                     [](Vec<T> value) { return to_log2_units<T>(value); });
+                     [](Vec<T> value) { return in_log2_units<T>(value); });
   } else {
     for (int k = 0; k < keys; ++k)
       for (int v = 0; v < kVectors; ++v) {
         T gathered[kLanes<T>];
         for (int i = 0; i < kLanes<T>; ++i)
           gathered[i] = mask_value<T>(rows[v * kLanes<T> + i][k * stride]);
-        store(bias + k * kWidth + v * kLanes<T>, to_log2_units<T>(load<T>(gathered)));
+        store(bias + k * kWidth + v * kLanes<T>, in_log2_units<T>(load<T>(gathered)));
       }
   }
 }
@@ -126,10 +107,9 @@ REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int keys) {
   return any<T>(adds != 0) ? TileKind::biased : TileKind::visible;
 }
 
-// bias -= slope |position - key|, kept finite where it does not hide. Distances under 2^24 (float) are
-// exact.
+// bias -= slope |position - key|.
 template <class T, int kRows, int kVectors>
-REGARD_NOINLINE void add_alibi(const Strip<T>& strip, std::int64_t key, bool bias_is_set,
+REGARD_NOINLINE void add_alibi(const StripRows<T>& strip, std::int64_t key, bool bias_is_set,
                                T* bias) {
   constexpr int kWidth = kVectors * kLanes<T>;
   T distance[kWidth];
@@ -140,11 +120,8 @@ REGARD_NOINLINE void add_alibi(const Strip<T>& strip, std::int64_t key, bool bia
     const Vec<T> slope = load(strip.slopes + v * kLanes<T>);
     for (int r = 0; r < kRows; ++r) {
       T* at = bias + r * kWidth + v * kLanes<T>;
-      const Vec<T> away = from - broadcast(static_cast<T>(r));
       const Vec<T> added = bias_is_set ? load<T>(at) : Vec<T>{};
-      const Vec<T> sum = added - slope * maximum<T>(away, -away);
-      const Vec<T> finite = maximum<T>(broadcast(-kLargest<T>), sum);  // NaN stays NaN
-      store(at, select<T>(added == broadcast(-kInfinity<T>), added, finite));
+      store(at, with_alibi<T>(added, slope, from, broadcast(static_cast<T>(r))));
     }
   }
 }
@@ -222,7 +199,7 @@ REGARD_NOINLINE void scan_tiles(const unsigned char* const* rows, int lanes, std
 // kinds[t] of the tiles [first, last) from a bool mask: hidden, visible, or hiding for a mixture.
 template <class T, int kRows, int kVectors, int kTiles>
 REGARD_NOINLINE void scan_bool_mask(const AttentionProblem& problem, const AttentionTask& task,
-                                    const Strip<T>& strip, std::int64_t block_begin, int count,
+                                    const StripRows<T>& strip, std::int64_t block_begin, int count,
                                     int first, int last, TileKind* kinds) {
   using Word = typename MaskWord<kRows>::Type;
   const unsigned char* rows[kVectors * kLanes<T>];
@@ -249,7 +226,7 @@ REGARD_NOINLINE void scan_bool_mask(const AttentionProblem& problem, const Atten
 // Writes -inf into one tile's bias where the bool mask is False.
 template <class T, int kRows, int kVectors>
 REGARD_NOINLINE void hide_by_bool_mask(const AttentionProblem& problem, const AttentionTask& task,
-                                       const Strip<T>& strip, std::int64_t key, int keys,
+                                       const StripRows<T>& strip, std::int64_t key, int keys,
                                        bool bias_is_set, T* bias) {
   constexpr int kWidth = kVectors * kLanes<T>;
   constexpr int kBytes = sizeof(T) < kRows ? static_cast<int>(sizeof(T)) : kRows;
@@ -278,7 +255,7 @@ REGARD_NOINLINE void hide_by_bool_mask(const AttentionProblem& problem, const At
 
 // Writes -inf into one tile's bias where a key lies outside what the lane sees by position.
 template <class T, int kRows, int kVectors>
-REGARD_NOINLINE void hide_by_position(const Strip<T>& strip, std::int64_t key, bool bias_is_set,
+REGARD_NOINLINE void hide_by_position(const StripRows<T>& strip, std::int64_t key, bool bias_is_set,
                                       T* bias) {
   constexpr int kWidth = kVectors * kLanes<T>;
   T first[kWidth], end[kWidth];
@@ -292,8 +269,8 @@ REGARD_NOINLINE void hide_by_position(const Strip<T>& strip, std::int64_t key, b
     for (int r = 0; r < kRows; ++r) {
       T* at = bias + r * kWidth + v * kLanes<T>;
       const Vec<T> here = broadcast(static_cast<T>(r));
-      const bool is_sink = r >= sinks_begin && r < sinks_end;
-      store(at, select<T>((here < (is_sink ? Vec<T>{} : from)) | (here >= to),
+      const bool is_sink_token = r >= sinks_begin && r < sinks_end;
+      store(at, select<T>(is_hidden(here, is_sink_token ? Vec<T>{} : from, to),
                           broadcast(-kInfinity<T>), bias_is_set ? load<T>(at) : Vec<T>{}));
     }
   }
@@ -303,7 +280,7 @@ REGARD_NOINLINE void hide_by_position(const Strip<T>& strip, std::int64_t key, b
 // false where all are hidden.
 template <class T, int kRows, int kVectors, int kTiles>
 REGARD_NOINLINE bool classify_tiles(const AttentionProblem& problem, const AttentionTask& task,
-                                    const Strip<T>& strip, std::int64_t block_begin, int count,
+                                    const StripRows<T>& strip, std::int64_t block_begin, int count,
                                     T* bias, TileKind* kinds) {
   constexpr int kTile = kRows * kVectors * kLanes<T>;
   const int tiles = (count + kRows - 1) / kRows;

@@ -1,7 +1,6 @@
 // What a strip gathers of the values, block by block, and how it leaves: whatever its scores came from.
 #pragma once
 
-#include "merge_chunks.hpp"
 #include "key_block.hpp"
 #include "../micro_kernel.hpp"
 #include "online_softmax.hpp"
@@ -9,6 +8,23 @@
 
 namespace regard {
 namespace {
+
+// Merges a strip's chunk with those before it and begins the next.
+template <class T>
+REGARD_NOINLINE void merge_chunk(Strip<T>& strip, std::int64_t padded_value_dim) {
+  const int lanes = strip.vectors * kLanes<T>;
+  for (int lane = 0; lane < lanes; lane += kLanes<T>) {
+    const Shares<T> shares = merge_lanes(strip.total, strip.state, lane);
+    for (std::int64_t row = 0; row < padded_value_dim; ++row) {
+      T* to = strip.total_output + row * lanes + lane;
+      const Vec<T> part = load(strip.output + row * lanes + lane) * shares.part;
+      store(to, strip.total_is_fresh ? part : load<T>(to) * shares.total + part);
+    }
+  }
+  strip.total_is_fresh = false;
+  start_state(strip.state, lanes);
+  strip.is_fresh = true;
+}
 
 template <class Shape>
 struct StripOutput {
@@ -97,7 +113,7 @@ struct StripOutput {
   }
 
  private:
-  // The last chunk joined, everything is in the strip's own state.
+  // The last chunk merged, everything is in the strip's own state.
   static void take_total(Strip<T>& strip, std::int64_t padded_value_dim) {
     if (!strip.is_fresh) merge_chunk(strip, padded_value_dim);
     strip.state = strip.total;

@@ -3,36 +3,12 @@
 
 #include "../elements.hpp"
 #include "../int8/hadamard.hpp"
-#include "../mask_value.hpp"
-#include "online_softmax.hpp"
 #include "../pack.hpp"
 #include "visibility.hpp"
+#include "workspace.hpp"
 
 namespace regard {
 namespace {
-
-// Pointers to one column of the strip's rows.
-template <class E, class Data, class T>
-REGARD_INLINE void row_pointers(const AttentionProblem& problem, const Operand& operand,
-                                Data* data, const Strip<T>& strip, std::int64_t column,
-                                E** rows) {
-  const std::int64_t group = problem.heads / problem.kv_heads;
-  if (group == 1) {
-    E* first = static_cast<E*>(data) + strip.first_row * operand.row_stride +
-               column * operand.column_stride;
-    for (int lane = 0; lane < strip.rows; ++lane) rows[lane] = first + lane * operand.row_stride;
-    return;
-  }
-  std::int64_t query = strip.first_row / group, head = strip.first_row % group;
-  for (int lane = 0; lane < strip.rows; ++lane) {
-    rows[lane] = static_cast<E*>(data) + query * operand.row_stride +
-                 head * operand.head_stride + column * operand.column_stride;
-    if (++head == group) {
-      head = 0;
-      ++query;
-    }
-  }
-}
 
 // Lays the workspace out and finds what every strip sees by position. Returns the union, from whole
 // blocks on.
@@ -50,23 +26,12 @@ REGARD_NOINLINE SeenKeys locate_strips(const AttentionProblem& problem,
     if (strip.slopes) {
       const std::int64_t group = problem.heads / problem.kv_heads;
       for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane)
-        strip.slopes[lane] = nearest_finite<T>(
-            task.alibi_slopes[(strip.first_row + lane) % group * problem.alibi_slopes.head_stride] *
-            kLog2E);
+        strip.slopes[lane] = slope_of<T>(problem, task, (strip.first_row + lane) % group);
     }
     if (!is_empty(strip.seen.sink_tokens)) seen.sink_tokens = strip.seen.sink_tokens;
     extend(seen.window, strip.seen.window);
   }
   return from_whole_blocks<Shape>(seen_keys(seen.sink_tokens, seen.window));
-}
-
-// Scores come out of the product in log2 units, or, where they are capped, in the units of
-// tanh_of_log2_units.
-template <class T>
-REGARD_INLINE T query_scale(const AttentionProblem& problem) {
-  double factor = problem.scale * kLog2E;
-  if (const double softcap = softcap_of<T>(problem); softcap != 0) factor *= 2 / softcap;
-  return nearest_finite<T>(factor);
 }
 
 // Keys of int8 are stored rotated, and meet queries that are.
@@ -100,7 +65,7 @@ REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Attenti
 // the processor's queue. Inline, or GCC takes a call that only prefetches for one that does nothing.
 template <class T>
 REGARD_INLINE void prefetch_output(const AttentionProblem& problem, const AttentionTask& task,
-                                   const Strip<T>& strip, int part, int parts) {
+                                   const StripRows<T>& strip, int part, int parts) {
   if (problem.output.column_stride != 1) return;
   const std::int64_t bytes = bytes_of(problem.output.element);
   const std::int64_t group = problem.heads / problem.kv_heads;

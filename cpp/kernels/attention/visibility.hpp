@@ -2,7 +2,7 @@
 // any key is read. Key j is seen iff first <= j < end or j is a sink token and j < end.
 #pragma once
 
-#include "workspace.hpp"
+#include "strip_rows.hpp"
 
 namespace regard {
 namespace {
@@ -106,7 +106,7 @@ REGARD_INLINE bool all_rows_see_all(const AttentionProblem& problem) {
 // row repeat it.
 template <class T>
 REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const AttentionTask& task,
-                                 Strip<T>& strip) {
+                                 StripRows<T>& strip) {
   strip.sink_tokens = sink_tokens_of(problem, task);
   if (all_rows_see_all(problem)) {
     strip.seen = strip.shared = {{}, {task.key_begin, task.kv_len}};

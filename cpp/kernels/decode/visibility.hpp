@@ -19,9 +19,7 @@ REGARD_NOINLINE void locate_decode_rows(const AttentionProblem& problem, const A
     const KeyInterval keys = keys_seen_from(position, problem, task);
     work.positions[row] = clamp_wide(position, INT64_MIN / 2, INT64_MAX / 2);
     work.keys_of_row[row] = keys;
-    if (task.alibi_slopes)
-      work.slopes[row] =
-          nearest_finite<T>(task.alibi_slopes[head * problem.alibi_slopes.head_stride] * kLog2E);
+    if (task.alibi_slopes) work.slopes[row] = slope_of<T>(problem, task, head);
     if (keys.begin > shared.begin) shared.begin = keys.begin;
     if (keys.end < shared.end) shared.end = keys.end;
     if (keys.end > end) end = keys.end;
@@ -32,11 +30,8 @@ REGARD_NOINLINE void locate_decode_rows(const AttentionProblem& problem, const A
   work.shared = seen_keys(up_to(work.sink_tokens, shared.end), shared);
 }
 
-REGARD_INLINE bool is_sink_token(const KeyInterval& sink_tokens, std::int64_t key) {
-  return key >= sink_tokens.begin && key < sink_tokens.end;
-}
-
-// bias[k] of one row for the `count` keys from `key` on: the operations of mask_tiles.hpp on one lane.
+// bias[k] of one row for the `count` keys from `key` on, in whole vectors: what mask_tiles.hpp does for a
+// tile of rows.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const AttentionTask& task, int row,
                                  std::int64_t key, int count, DecodeWorkspace<T>& work, T* bias) {
@@ -56,15 +51,18 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
     else
       add(static_cast<const double*>(task.bias) + first);
     for (int k = 0; k < count; k += kLanes<T>)
-      store(bias + k, to_log2_units<T>(load<T>(bias + k)));
+      store(bias + k, in_log2_units<T>(load<T>(bias + k)));
   }
   if (task.alibi_slopes) {
-    for (int k = 0; k < count; ++k) {
-      const int within = k % Shape::kRows;
-      const T from = static_cast<T>(work.positions[row] - (key + k - within)) - static_cast<T>(within);
-      const T away = from < T(0) ? -from : from;
-      const T sum = bias[k] - work.slopes[row] * away;
-      if (bias[k] != -kInfinity<T>) bias[k] = sum < -kLargest<T> ? -kLargest<T> : sum;
+    for (int k = 0; k < count; k += kLanes<T>) {
+      T distance[kLanes<T>], within[kLanes<T>];
+      for (int i = 0; i < kLanes<T>; ++i) {
+        const int in_tile = (k + i) % Shape::kRows;
+        distance[i] = static_cast<T>(work.positions[row] - (key + k + i - in_tile));
+        within[i] = static_cast<T>(in_tile);
+      }
+      store(bias + k, with_alibi<T>(load<T>(bias + k), broadcast(work.slopes[row]), load<T>(distance),
+                                    load<T>(within)));
     }
   }
   if (task.mask) {
@@ -74,10 +72,12 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
     for (int k = 0; k < count; ++k)
       if (mask[k * stride] == 0) bias[k] = -kInfinity<T>;
   }
-  const KeyInterval keys = work.keys_of_row[row];
-  for (std::int64_t k = 0; k < count && key + k < keys.begin; ++k)
-    if (!is_sink_token(work.sink_tokens, key + k)) bias[k] = -kInfinity<T>;
-  for (std::int64_t k = clamp(keys.end - key, 0, count); k < count; ++k) bias[k] = -kInfinity<T>;
+  const KeyInterval keys = work.keys_of_row[row], sinks = work.sink_tokens;
+  for (int k = 0; k < count; ++k) {
+    const std::int64_t here = key + k;
+    const bool is_sink_token = here >= sinks.begin && here < sinks.end;
+    if (is_hidden(here, is_sink_token ? 0 : keys.begin, keys.end)) bias[k] = -kInfinity<T>;
+  }
 }
 
 // The steps of the block at `key` of which some row sees a key, a bit each, and their bias where there

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "for_rows.hpp"
-#include "../attention/online_softmax.hpp"
+#include "../attention/score_rule.hpp"
 
 namespace regard {
 namespace {
@@ -42,13 +42,13 @@ REGARD_INLINE T add_tiles(T sum, const T* weights, int count) {
   return sum;
 }
 
-// 2^(score - reference) of `count` keys, a whole number of vectors or a part of one.
+// Weights of `count` keys, a whole number of vectors or a part of one.
 template <class T>
 REGARD_INLINE void exp2_of_keys(T* scores, const T* bias, T reference, int count) {
   for (int k = 0; k < count; k += kLanes<T>) {
-    Vec<T> weight = exp2(load<T>(scores + k) - broadcast(reference), kNegligible<T>);
-    if (bias)
-      weight = select<T>(load(bias + k) == broadcast(-kInfinity<T>), broadcast(T(-0.0)), weight);
+    const Vec<T> score = load<T>(scores + k), from = broadcast(reference);
+    const Vec<T> weight = bias ? weight_of<T, Bias::hides>(score, from, bias, k)
+                               : weight_of<T, Bias::none>(score, from, nullptr, 0);
     if (count - k >= kLanes<T>) {
       store(scores + k, weight);
     } else {
@@ -67,20 +67,15 @@ REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int begin, int row, T* sco
   for (int k = begin; k < begin + kDecodeStep<Shape>; k += kTile) {
     T top = scores[k];
     for (int r = 1; r < kTile; ++r) top = top > scores[k + r] ? top : scores[k + r];
-    T factor = T(1);
-    if (top > state.limit[row]) {
-      if (state.limit[row] > -kInfinity<T>)
-        factor = exp2(broadcast(state.reference[row] - top))[0];
-      state.reference[row] = top;
-      state.limit[row] = top + T(kThreshold);
-    }
+    const MovedReference<T> moved = move_reference<T>(
+        broadcast(top), broadcast(state.reference[row]), broadcast(state.limit[row]));
+    const T factor = moved.factor[0];
+    state.reference[row] = moved.reference[0];
+    state.limit[row] = moved.limit[0];
     exp2_of_keys(scores + k, bias ? bias + k : nullptr, state.reference[row], kTile);
-    T weights[kTile];  // summed in the order of sum_rows
+    T weights[kTile];
     for (int r = 0; r < kTile; ++r) weights[r] = scores[k + r];
-#pragma GCC unroll 4
-    for (int half = kTile / 2; half > 0; half /= 2)
-      for (int r = 0; r < half; ++r) weights[r] = weights[r] + weights[r + half];
-    block_sum = block_sum * factor + weights[0];
+    block_sum = block_sum * factor + sum_rows(weights);
     if (factor == T(1)) continue;
     state.sum[row] *= factor;
     for_steps<Shape>(steps, [&](int before) {
@@ -104,11 +99,8 @@ REGARD_INLINE bool finish_scores(std::uint32_t steps, int row, T* scores, const 
       Vec<T> score = load<T>(scores + i);
       if (work.key_scales)
         score = score * broadcast(work.score_factor[row]) * load<T>(work.key_scales + i);
-      if (work.softcap != T(0)) score = broadcast(work.softcap) * tanh_of_log2_units<T>(score);
-      if (bias) {
-        const Vec<T> added = load(bias + i), hidden = broadcast(-kInfinity<T>);
-        score = select<T>(added == hidden, hidden, score + added);
-      }
+      if (work.softcap != T(0)) score = capped<T>(score, work.softcap);
+      if (bias) score = with_added<T, Bias::hides>(score, load(bias + i));
       store(scores + i, score);
       exceeds |= any_greater(score, broadcast(work.state.limit[row]));
     }

@@ -2,7 +2,7 @@
 // running results.
 #pragma once
 
-#include "../attention/merge_chunks.hpp"
+#include "../attention/score_rule.hpp"
 #include "../attention/visibility.hpp"
 
 namespace regard {
@@ -44,7 +44,7 @@ struct DecodeWorkspace {
   SoftmaxState<T> state;  // of this chunk, a lane a row
   T* output;              // [kDecodeRows][padded_value_dim], relative to the reference
   bool is_fresh;            // no block has written to output yet
-  SoftmaxState<T> total;  // of the chunks before, joined
+  SoftmaxState<T> total;  // of the chunks before, merged
   T* total_output;
   bool total_is_fresh;
   T* keys;    // [block keys][padded_head_dim]: a block that cannot be read in place

@@ -94,17 +94,17 @@ struct FloatScores {
   }
 };
 
-#if defined(__x86_64__) && REGARD_VECTOR_BYTES >= 32
-
 // What the CPU must have beyond the target's features: the instruction is written out, so that nothing
 // else is compiled for such a CPU.
-#if REGARD_VECTOR_BYTES == 64
+#if defined(REGARD_X86_V4)
 constexpr const char* kDotFeature = "avx512_vnni";
 #define REGARD_DOT "vpdpbusd %2, %1, %0"
-#else
+#elif defined(REGARD_X86_V3)
 constexpr const char* kDotFeature = "avx_vnni";
 #define REGARD_DOT "%{vex%} vpdpbusd %2, %1, %0"
 #endif
+
+#ifdef REGARD_DOT
 
 // sum[lane] += the four products of unsigned bytes of a and signed bytes of b.
 REGARD_INLINE void add_products(Mask<float>& sum, Mask<float> a, Mask<float> b) {

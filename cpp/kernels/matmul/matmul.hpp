@@ -14,7 +14,7 @@
 #include "../micro_kernel.hpp"
 #include "../pack.hpp"
 #include "../../problem/matmul.hpp"
-#include "../attention/workspace.hpp"
+#include "../tile_shape.hpp"
 
 namespace regard {
 namespace {

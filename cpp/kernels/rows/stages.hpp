@@ -6,7 +6,7 @@
 #pragma once
 
 #include "../../problem/rows.hpp"
-#include "../attention/online_softmax.hpp"
+#include "../attention/softmax_state.hpp"
 
 namespace regard {
 namespace {
@@ -106,18 +106,6 @@ REGARD_NOINLINE void softmax_row(const StageProblem& problem, const StageRow& ro
   const Vec<T> reciprocal = broadcast(sum == T(0) ? T(0) : T(1) / sum);
   map_row<T>(output, output_stride, problem.columns, output, output_stride, T(0),
              [=](Vec<T> value, std::int64_t) { return value * reciprocal; });
-}
-
-template <class T>
-REGARD_NOINLINE void exp2_vectors(const void* from, void* to, std::int64_t vectors) {
-  for (std::int64_t i = 0; i < vectors * kLanes<T>; i += kLanes<T>)
-    store(static_cast<T*>(to) + i, exp2(load(static_cast<const T*>(from) + i)));
-}
-
-template <class T>
-REGARD_NOINLINE void tanh_vectors(const void* from, void* to, std::int64_t vectors) {
-  for (std::int64_t i = 0; i < vectors * kLanes<T>; i += kLanes<T>)
-    store(static_cast<T*>(to) + i, tanh_of_log2_units<T>(load(static_cast<const T*>(from) + i)));
 }
 
 template <class T>

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard import _core
-from regard._arrays import as_mask, as_stored_arrays
+from regard._arrays import as_masks, as_stored_arrays
 from regard._cache import arguments
 from regard._cache.window import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
 
     from regard._cache.content import Content
@@ -28,58 +30,30 @@ class Call(NamedTuple):
     evicted: PerEntry
     sink_tokens: int
     kv_len: int
-    mask: ArrayLike | None
+    mask: Any
 
 
-def attend(content: Content, query: ArrayLike, mask: ArrayLike | None, options: Any) -> Any:
+def attend(content: Content, query: ArrayLike, mask: Any, options: dict[str, Any]) -> Any:
     """Attend with the queries of the last positions, or of those that an offset says."""
-    call = _call(content, query, mask, options)
-    return _core.attention_cached(
-        call.query,
-        call.rows.core,
-        call.pages,
-        call.evicted,
-        call.sink_tokens,
-        call.kv_len,
-        call.mask,
-        options["is_causal"],
-        options["query_offset"],
-        options["window"],
-        options["key_lengths"],
-        options["scale"],
-        options["softcap"],
-        options["alibi_slopes"],
-        options["sinks"],
-        options["return_weights"],
-        options["return_lse"],
-        options["out"],
-        options["threads"],
-    )
+    return _called(_core.attention_cached, _call(content, query, mask, options), options)
 
 
 def plan(
-    content: Content, query: ArrayLike, mask: ArrayLike | None, options: Any
+    content: Content, query: ArrayLike, mask: Any, options: dict[str, Any]
 ) -> tuple[Call, _core._Plan]:
     """Return what `attend` would be given, and what it would do."""
     call = _call(content, query, mask, options)
-    return call, _core.attention_cached_plan(
-        call.query,
-        call.rows.core,
-        call.pages,
-        call.evicted,
-        call.sink_tokens,
-        call.kv_len,
-        call.mask,
-        options["is_causal"],
-        options["query_offset"],
-        options["window"],
-        options["key_lengths"],
-        options["scale"],
-        options["softcap"],
-        options["alibi_slopes"],
-        options["sinks"],
-        options["threads"],
-    )
+    found: _core._Plan = _called(_core.attention_cached_plan, call, options)
+    return call, found
+
+
+def _called(function: Callable[..., Any], call: Call, options: dict[str, Any]) -> Any:
+    query, rows, *pages, mask = call
+    result = function(query, rows.core, *pages, mask, options)
+    if result is NotImplemented:  # the kernels cannot read these as they are
+        (query,) = as_stored_arrays(query=query)
+        result = function(query, rows.core, *pages, as_masks(mask), options)
+    return result
 
 
 def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> Call:
@@ -87,9 +61,6 @@ def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> C
     state, geometry = content.state, content.geometry
     assert state is not None
     query = arguments.fitting_query(geometry, state.batch, query)
-    if not _core.are_native(query, query, query, mask):
-        (query,) = as_stored_arrays(query=query)
-        mask = as_mask(mask)
     q_len = query.shape[-2]
     if state.longest == 0 and q_len:
         raise ValueError(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arrays import as_masks
 from regard._cache import attend
 from regard._explanation import FLOAT_MASK, Explanation, distinct_bytes
 
@@ -26,15 +27,19 @@ def explain(
     elif geometry.dtype != call.query.dtype:
         notes.append(f"keys and values are stored as {geometry.dtype.name}")
     notes.append(f"keys and values lie in pages of {geometry.page_size} tokens")
-    given = 0
-    if mask is not None:
-        array = np.asarray(mask)
-        given = distinct_bytes(array)
-        if array.dtype.kind == "f":
-            notes.append(FLOAT_MASK)
-    bytes_read = distinct_bytes(call.query) + given + _bytes_of_tokens(content)
+    given = [] if mask is None else [np.asarray(part) for part in _masks(mask)]
+    if any(part.dtype.kind == "f" for part in given):
+        notes.append(FLOAT_MASK)
+    bytes_read = distinct_bytes(call.query) + sum(map(distinct_bytes, given))
+    bytes_read += _bytes_of_tokens(content)
     key, value = call.rows.arrays[:2]
     return Explanation.of_plan(plan, key, value, bytes_read, notes)
+
+
+def _masks(mask: Any) -> tuple[Any, ...]:
+    """Return both of a pair of masks, or the only one."""
+    masks = as_masks(mask)
+    return masks if isinstance(masks, tuple) else (masks,)
 
 
 def _bytes_of_tokens(content: Content) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard._arguments import count
-from regard._arrays import as_mask
+from regard._arrays import as_masks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,8 @@ def visible(
     if not sinks or left is None:
         return Visible(state.pages, state.evicted, sinks, sides, mask)
     # A query does not see the sink tokens that lie more than `left` before it.
-    first = np.broadcast_to(np.asarray(offset), (state.batch,))
+    first = state.lengths - q_len if isinstance(offset, str) else offset
+    first = np.broadcast_to(np.asarray(first), (state.batch,))
     if int(first.max()) + q_len - 1 <= left:
         return Visible(state.pages, state.evicted, sinks, sides, mask)
     kept = (geometry.sink_pages + state.all_evicted()) * geometry.page_size
@@ -75,11 +76,12 @@ def _seen_sinks(first: Array, q_len: int, left: int, sinks: int, kv_len: int) ->
     return seen
 
 
-def _with_mask(seen: Array, mask: Any) -> Array:
-    given = as_mask(mask)
+def _with_mask(seen: Array, mask: Any) -> Any:
+    """Return a mask that hides also what `seen` does not show."""
+    given = as_masks(mask)
     if given is None:
         return seen
-    if given.dtype == bool:
-        both: Array = seen & given
-        return both
-    return np.where(seen, given, given.dtype.type(-np.inf))
+    if isinstance(given, tuple):
+        shown, bias = given
+        return seen & shown, bias
+    return seen & given if given.dtype == bool else (seen, given)

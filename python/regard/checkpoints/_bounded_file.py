@@ -1,4 +1,4 @@
-"""A file that is read from front to back and never beyond its end."""
+"""Read a file without ever asking for more bytes than it has."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def checked_path(path: str | os.PathLike[str]) -> str:
 
 
 class BoundedFile:
-    """Little-endian values out of a file, each checked against the file's size before it is read.
+    """Little-endian values of a file, each checked against the file's size before it is read.
 
-    A damaged file holds any number where a length should be: no length is believed before it is
-    known that the file holds as much, so that none can ask for more memory than the file's size.
+    A damaged file may hold any number in place of a length. No length is used before the file is
+    known to hold that much, so that none can ask for more memory than the file's size.
     """
 
     def __init__(self, file: BinaryIO, path: str) -> None:
-        self._file, self._path = file, path
+        self._file, self.path = file, path
         self.size = os.fstat(file.fileno()).st_size
         self.position = 0
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raise the ValueError that names the file."""
-        raise ValueError(f"{self._path}: {reason}")
+        """Raise a ValueError that names the file."""
+        raise ValueError(f"{self.path}: {reason}")
 
     def require(self, count: int, what: str) -> None:
-        """Check that `count` more bytes are there."""
+        """Raise ValueError unless the file has `count` more bytes."""
         if count > self.size - self.position:
             self.refuse(
                 f"{what} needs {count} bytes at offset {self.position}, but the file ends at "
@@ -58,7 +58,7 @@ class BoundedFile:
         return struct.unpack(f"<{code}", self.take(struct.calcsize(code), what))[0]
 
     def text(self, what: str) -> str:
-        """Read UTF-8 text behind its length."""
+        """Read a length, and UTF-8 text of that many bytes."""
         data = self.take(self.number("Q", f"the length of {what}"), what)
         try:
             return data.decode()

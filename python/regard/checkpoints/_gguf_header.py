@@ -1,4 +1,4 @@
-"""What a GGUF file says before its tensors' data: metadata, and where which tensor lies."""
+"""Read the header of a GGUF file: metadata, and where each tensor lies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_ALIGNMENT = 32
 
 
 class TensorInfo(NamedTuple):
-    """One tensor's entry in the header: rows last, as NumPy counts; `offset` is behind `data`."""
+    """The header's entry of a tensor: shape in NumPy's order, `offset` counted from the data."""
 
     name: str
     shape: tuple[int, ...]
@@ -30,7 +30,7 @@ class TensorInfo(NamedTuple):
 
 
 class Header(NamedTuple):
-    """All that comes before the data, and where the data begins."""
+    """The content of the header, and where the data begins."""
 
     metadata: dict[str, Any]
     tensors: list[TensorInfo]
@@ -39,7 +39,7 @@ class Header(NamedTuple):
 
 
 def read_header(file: BoundedFile) -> Header:
-    """Read a GGUF header, or raise ValueError with the reason."""
+    """Read a GGUF header, or raise ValueError that names the reason."""
     if file.size < 4 or file.take(4, "the magic number") != b"GGUF":
         file.refuse("is not a GGUF file, which begins with the letters GGUF")
     version = file.number("I", "the version")

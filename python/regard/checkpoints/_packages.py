@@ -1,4 +1,4 @@
-"""What comes from other packages, imported when it is needed and not before."""
+"""Import optional packages when they are needed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def needed(module: str, caller: str) -> Any:
-    """Import a module of an optional package, or say how to get it."""
+    """Import a module of an optional package, or raise ImportError that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Parameters from safetensors files."""
+"""Read parameters from safetensors files."""
 
 from __future__ import annotations
 
@@ -8,64 +8,82 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arguments import text
 from regard.checkpoints._bounded_file import BoundedFile, checked_path
 from regard.checkpoints._packages import needed
+from regard.checkpoints._tensors import UnreadableTensorError, read_tensors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-STORED = {
+# The types of the format that NumPy reads, those that ml_dtypes adds, and those that widen.
+_NUMPY = {
     "F64": "<f8",
     "F32": "<f4",
     "F16": "<f2",
     "BF16": "<u2",
+    "C64": "<c8",
     "BOOL": "?",
     **{f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)},
+}
+_ML_DTYPES = {
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
 }
 
 
 def load_safetensors(
     path: str | os.PathLike[str], prefix: str = ""
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Read a safetensors file: the parameters of a model, and what the file tells about it.
+    """Read a safetensors file: the parameters of a model, and the metadata beside them.
 
     Parameters
     ----------
     path : str or path
         A safetensors file.
     prefix : str, optional
-        Read only the parameters with names that begin so: one layer of a model.
+        Read only the parameters whose names begin with this: one layer of a model.
 
     Returns
     -------
     parameters : dict of str to ndarray
-        By their full names. Float32, float64, integers and bools as stored; float16 and bfloat16 as
-        float32.
+        By their full names. Float32, float64, complex64, integers and bools are returned as
+        stored; float16, bfloat16 and the float8 types become float32.
     metadata : dict of str to str
-        What the file's writer added; often empty.
+        The entries that the file's writer added; often none.
 
     Raises
     ------
     ImportError
-        If the package safetensors is missing; it comes with ``pip install 'regard[models]'``.
+        If the package safetensors is missing; ``pip install 'regard[models]'`` installs it.
     TypeError
-        If `path` is not a path or `prefix` not a str.
+        If `path` is not a path or `prefix` is not a str.
     OSError
         If the file cannot be opened or read.
     ValueError
         If it is not a safetensors file, is truncated, contradicts itself, or no name begins with
-        `prefix`; if a tensor to be read has a type that NumPy lacks. The message names the file
-        and the reason.
+        `prefix`; if none of the tensors to be read has a type that can be read. The message names
+        the file and the reason.
+
+    Warns
+    -----
+    UserWarning
+        If some of the tensors to be read, which it names, have a type that cannot be read: one that
+        neither NumPy nor ml_dtypes has, such as F4, or a float8 type while the package ml_dtypes is
+        missing. These are skipped, and the others are returned.
 
     See Also
     --------
     load_gguf : the same for GGUF files.
-    regard.MultiHeadAttention.load_state_dict : takes a layer out of these parameters.
+    regard.MultiHeadAttention.load_state_dict : loads a layer from these parameters.
 
     Notes
     -----
-    The package judges the header: tensors that leave the file, overlap or leave holes are refused.
-    The data is then read, not mapped: a file that changes later changes no array.
+    The package checks the header: tensors that reach beyond the file, overlap or leave holes are
+    refused. The data is read, not mapped: changing the file later changes no array.
 
     Examples
     --------
@@ -89,9 +107,8 @@ def load_safetensors(
     >>> folder.cleanup()
     """
     name = checked_path(path)
-    if not isinstance(prefix, str):
-        raise TypeError(f"prefix must be a str, got {type(prefix).__name__}")
-    import json  # Here, not above: it would be a tenth of the time of `import regard`.
+    prefix = text("prefix", prefix)
+    import json  # Here, not above: it would take a tenth of the time of `import regard`.
 
     safetensors = needed("safetensors", "load_safetensors")
     with open(name, "rb") as opened:
@@ -103,26 +120,33 @@ def load_safetensors(
         file = BoundedFile(opened, name)
         length = file.number("Q", "the header's length")
         header = json.loads(file.take(length, "the header"))
-        metadata = header.pop("__metadata__", {})
-        parameters = {
-            tensor: _tensor(file, 8 + length, tensor, entry)
-            for tensor, entry in header.items()
-            if tensor.startswith(prefix)
-        }
-        if prefix and not parameters:
-            file.refuse(f"has no parameter whose name begins with {prefix!r}")
+        metadata = header.pop("__metadata__", None) or {}  # null is allowed
+        parameters = read_tensors(
+            file, header, prefix, lambda tensor: _tensor(file, 8 + length, tensor, header[tensor])
+        )
     return parameters, metadata
 
 
 def _tensor(file: BoundedFile, data: int, name: str, entry: dict[str, Any]) -> NDArray[Any]:
     kind, shape = entry["dtype"], entry["shape"]
-    if kind not in STORED:
-        file.refuse(f"tensor {name!r} has type {kind}, for which NumPy has none")
     start = data + entry["data_offsets"][0]
-    array = file.array(start, np.dtype(STORED[kind]), math.prod(shape), name).reshape(shape)
-    if kind == "BF16":  # The upper half of a float32.
+    array = file.array(start, _dtype(kind), math.prod(shape), name).reshape(shape)
+    if kind == "BF16":  # the upper half of a float32
         return (array.astype(np.uint32) << 16).view(np.float32)
-    if kind == "F16":
-        with np.errstate(invalid="ignore"):  # A signalling NaN is a NaN.
+    if kind == "F16" or kind in _ML_DTYPES:
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN
             return array.astype(np.float32)
     return array
+
+
+def _dtype(kind: str) -> np.dtype[Any]:
+    if kind in _NUMPY:
+        return np.dtype(_NUMPY[kind])
+    if kind not in _ML_DTYPES:
+        raise UnreadableTensorError(f"has type {kind}, which neither NumPy nor ml_dtypes has")
+    try:
+        ml_dtypes = needed("ml_dtypes", f"type {kind}")
+    except ImportError as error:
+        raise UnreadableTensorError(f"cannot be read: {error}") from None
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[kind]))
+    return dtype

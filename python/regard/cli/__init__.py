@@ -21,13 +21,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0: all went well, 1: the command failed or was interrupted, 2: the arguments are wrong.
+        The exit status: 0 if all went well, 1 if the command failed or was interrupted, 2 if the
+        arguments are wrong.
     """
-    # The commands are imported inside the try, so that a Ctrl-C during the imports is answered too.
+    # The commands are imported inside the try, so that Ctrl-C during the imports is answered too.
     try:
-        from . import commands
+        from .commands import run
+        from .terminal import prepare_output
 
-        status = commands.run(sys.argv[1:] if argv is None else argv)
+        prepare_output()
+        status = run(sys.argv[1:] if argv is None else argv)
         if sys.stdout is not None:
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -60,7 +63,7 @@ def _fail(message: str) -> int:
 
 
 def _abandon_output() -> None:
-    """Send what is still buffered nowhere: flushing it at exit could fail once more."""
+    """Send what is still buffered to nowhere: flushing it at exit could fail once more."""
     if sys.stdout is None:
         return
     try:

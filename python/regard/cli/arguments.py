@@ -1,10 +1,10 @@
-"""How arguments are read, and what is said about wrong ones."""
+"""How the commands read arguments, and how they refuse them."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .terminal import printable
 
@@ -12,15 +12,20 @@ MAX_THREADS = 4096
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose messages repeat nothing raw of what was typed."""
+    """A parser that escapes what was typed before it repeats it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
+        )
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and end with exit status 2."""
+        """Print what is wrong, and exit with status 2."""
         super().error(printable(message))
 
 
 def whole_number(most: int) -> Callable[[str], int]:
-    """Give what reads a whole number from 1 to `most`."""
+    """Return a reader of whole numbers from 1 to `most`."""
 
     def read(text: str) -> int:
         try:
@@ -32,3 +37,13 @@ def whole_number(most: int) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def add_threads(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Declare the option that every timing has."""
+    parser.add_argument(
+        "--threads",
+        type=whole_number(MAX_THREADS),
+        metavar="N",
+        help="number of threads, the same for every engine",
+    )

@@ -1,7 +1,8 @@
-"""The main job: attention on a sentence, and its speed beside that of the other engines."""
+"""The command ``demo``: attention on a sentence, and a comparison of speed with other engines."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,9 +11,12 @@ from typing import Any
 import numpy as np
 
 import regard
+from regard.bench.fresh_process import run_in_fresh_process
+from regard.bench.measuring import Request, measure
+from regard.bench.results import CaseResult, Results
+from regard.bench.shapes import parse_shape
 
-from . import timing
-from .layout import GAP, INDENT, paragraph
+from .arguments import add_threads
 from .stages import (
     SCALE,
     SEED,
@@ -25,93 +29,123 @@ from .stages import (
     check_notebook,
     run_stages,
 )
-from .terminal import Terminal
-from .walkthrough import show_checks, show_stages, show_title
-from .words import EXAMPLE, tokenize
+from .terminal import printable
+from .walkthrough import verdict, walkthrough
+from .words import EXAMPLE, UnusableSentenceError, tokenize
+
+SUMMARY = "attention on a sentence, step by step; runs where no command is named"
+USAGE = "python -m regard [demo] [--threads N] [--no-timing] [--json] [word ...]"
+
+DESCRIPTION = """\
+Take a sentence through embedding, position, projection, scores, scaling, mask,
+softmax and context, check that one fused call gives the same, and time a larger
+problem in regard, NumPy, PyTorch and ONNX Runtime, as far as they are installed.
+"""
+EPILOG = ""
+
+TIMED_SHAPE = "1,12,512,64"
+ROUNDS = 3
+_PATIENCE_SECONDS = 120
+_BAR_WIDTH = 24
 
 
-def run(
-    terminal: Terminal,
-    sentence: str | None,
-    *,
-    threads: int | None,
-    with_timing: bool,
-    as_json: bool,
-) -> int:
-    """Run the example on a sentence.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("words", nargs="*", metavar="word", help=f"by default: {EXAMPLE}")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--no-timing", action="store_true", help="leave the timing out")
+    add_threads(parser)
 
-    Parameters
-    ----------
-    terminal : Terminal
-        Where the result goes.
-    sentence : str or None
-        The words, by default the notebook's.
-    threads : int or None
-        Threads to use from now on, by default regard's.
-    with_timing : bool
-        Whether the engines are timed.
-    as_json : bool
-        Whether the result is JSON rather than text.
 
-    Returns
-    -------
-    int
-        0, or 1 if a check failed.
-    """
-    tokens = tokenize(EXAMPLE if sentence is None else sentence)
-    if threads is not None:
-        regard.set_num_threads(threads)
+def refuse_one_word(options: argparse.Namespace, commands: Sequence[str]) -> None:
+    """Refuse a sentence of one word where no command is named: it may be a mistyped command."""
+    words = " ".join(options.words).split()
+    if len(words) == 1:
+        options.parser.error(
+            f"{words[0]!r} is not a command ({', '.join(commands)} come first), nor a sentence "
+            f"of several words; for a sentence of one word: python -m regard demo {words[0]}"
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the example, and return the exit status: 1 if a check failed."""
+    try:
+        tokens = tokenize(" ".join(options.words) if options.words else EXAMPLE)
+    except UnusableSentenceError as error:
+        options.parser.error(str(error))
+    if options.threads is not None:
+        regard.set_num_threads(options.threads)
     stages = run_stages(tokens)
     check = check_fused(stages)
     notebook = check_notebook(tokens) if tokens == tokenize(EXAMPLE) else None
-
-    if as_json:
-        timed = timing.run_timing(regard.get_num_threads()) if with_timing else None
-        result = _as_dict(tokens, stages, check, notebook, timed)
-        terminal.write(json.dumps(result, allow_nan=False))
+    if options.json:
+        timing = None if options.no_timing else _time_engines()
+        print(json.dumps(_document(tokens, stages, check, notebook, timing), allow_nan=False))
     else:
-        show_title(terminal, regard.__version__, tokens)
-        show_stages(terminal, tokens, stages)
-        show_checks(terminal, check, notebook)
-        if with_timing:
-            _show_timing(terminal)
+        for line in (*walkthrough(regard.__version__, tokens, stages), *verdict(check, notebook)):
+            print(line)
+        if not options.no_timing:
+            _show_timing()
     return 0 if check.passed and (notebook is None or notebook.passed) else 1
 
 
-def _show_timing(terminal: Terminal) -> None:
+def _time_engines() -> Results:
     threads = regard.get_num_threads()
-    times = terminal.glyphs.times
-    problem = f"{timing.HEADS} heads {times} {timing.LENGTH} tokens {times} {timing.HEAD_DIM}"
-    unit = "thread" if threads == 1 else "threads"
-    # Written before the engines run, so that the wait explains itself.
-    terminal.write(
-        "",
-        *paragraph(
-            terminal, f"{problem}, float32, {threads} {unit}, target {regard.active_target()}"
-        ),
+    request = Request([parse_shape(TIMED_SHAPE)], threads, ROUNDS, with_limits=False)
+    results: Results = run_in_fresh_process(
+        measure, request, threads=threads, patience=_PATIENCE_SECONDS
     )
-    result = timing.run_timing(threads)
-    slowest = max(row.milliseconds for row in result.rows)
-    for row in result.rows:
-        numbers = (
-            f"{INDENT}{row.engine:<8}{row.milliseconds:7.2f} ms"
-            f"{row.gflops:5.0f} GFLOP/s{row.ratio:6.1f}{times}"
+    return results
+
+
+def _show_timing() -> None:
+    threads = regard.get_num_threads()
+    unit = "thread" if threads == 1 else "threads"
+    heads, length, dim = TIMED_SHAPE.split(",")[1:]
+    # Printed before the engines run, so that the wait explains itself.
+    print(
+        f"\n  {heads} heads × {length} tokens × {dim}, float32, {threads} {unit}, "
+        f"target {regard.active_target()}",
+        flush=True,
+    )
+    rows, failed = _timing_rows(_time_engines())
+    slowest = max((row["milliseconds"] for row in rows), default=0)
+    for row in rows:
+        bar = "━" * round(_BAR_WIDTH * row["milliseconds"] / slowest)
+        print(
+            f"  {row['engine']:<12}{row['milliseconds']:7.2f} ms"
+            f"{row['gflops']:5.0f} GFLOP/s{row['ratio']:6.1f}×  {bar}"
         )
-        room = max(0, terminal.columns - len(numbers) - len(GAP))
-        bar = terminal.glyphs.bar * round(room * row.milliseconds / slowest)
-        terminal.write(numbers + GAP + terminal.accent(bar))
-    for engine, reason in result.failed.items():
-        terminal.write(*paragraph(terminal, f"{engine} failed: {terminal.text(reason)}"))
+    for engine, reason in failed.items():
+        print(f"  {engine} failed: {printable(reason)}")
 
 
-def _as_dict(
+def _timing_rows(results: Results) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return a row for each engine, and why others that are installed have none."""
+    case: CaseResult = results.cases[0]
+    if "regard" in case.failed:
+        raise RuntimeError(f"regard failed the timing: {case.failed['regard']}")
+    fastest = case.samples["regard"].seconds
+    rows = [
+        {
+            "engine": engine,
+            "milliseconds": samples.seconds * 1e3,
+            "gflops": case.case.problem.flops / samples.seconds / 1e9,
+            "ratio": samples.seconds / fastest,
+            "error": case.errors[engine],
+        }
+        for engine, samples in case.samples.items()
+    ]
+    return rows, results.broken | case.failed
+
+
+def _document(
     tokens: Sequence[str],
     stages: Stages,
     check: Check,
     notebook: NotebookCheck | None,
-    timed: timing.Timing | None,
+    timing: Results | None,
 ) -> dict[str, Any]:
-    arrays = {name: _finite_or_none(array) for name, array in vars(stages).items()}
     return {
         "version": regard.__version__,
         "target": regard.active_target(),
@@ -120,21 +154,27 @@ def _as_dict(
         "is_causal": True,
         "scale": SCALE,
         "seed": SEED,
-        "stages": arrays,
+        "stages": {name: _finite_or_none(array) for name, array in vars(stages).items()},
         "check": {**asdict(check), "tolerance": TOLERANCE, "passed": check.passed},
         "notebook": {**asdict(notebook), "passed": notebook.passed} if notebook else None,
-        "timing": None if timed is None else _timing_as_dict(timed),
+        "timing": None if timing is None else _timing_document(timing),
     }
 
 
 def _finite_or_none(array: Array) -> list[Any]:
-    """Give nested lists with None for the -inf of hidden keys, which JSON cannot say."""
+    """Return nested lists with None for the -inf of hidden keys, which JSON does not have."""
     values = array.astype(object)
     values[~np.isfinite(array)] = None
     nested: list[Any] = values.tolist()
     return nested
 
 
-def _timing_as_dict(timed: timing.Timing) -> dict[str, Any]:
-    shape = [1, timing.HEADS, timing.LENGTH, timing.HEAD_DIM]
-    return {"shape": shape, "dtype": "float32", "flops": timing.PROBLEM.flops, **asdict(timed)}
+def _timing_document(results: Results) -> dict[str, Any]:
+    rows, failed = _timing_rows(results)
+    return {
+        "shape": [int(size) for size in TIMED_SHAPE.split(",")],
+        "dtype": "float32",
+        "flops": results.cases[0].case.problem.flops,
+        "rows": rows,
+        "failed": failed,
+    }

@@ -1,52 +1,54 @@
-"""What is compiled, what runs, and why."""
+"""The command ``info``: what is compiled, what runs, and why."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import regard
 
-from .layout import GAP, INDENT
-from .terminal import Terminal, left
+from .terminal import bold, dim
+
+SUMMARY = "version, compiler, instruction sets and threads"
+USAGE = "python -m regard info [--json]"
+
+DESCRIPTION = """\
+Show the version, the compiler, Python and NumPy, the instruction sets that are
+compiled, the one that runs, and the number of threads, each with its reason.
+"""
+EPILOG = ""
 
 
-def run(terminal: Terminal, *, as_json: bool) -> int:
-    """Show the configuration.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
-    Parameters
-    ----------
-    terminal : Terminal
-        Where it goes.
-    as_json : bool
-        Whether it is JSON rather than text.
 
-    Returns
-    -------
-    int
-        0, the exit status.
-    """
+def run(options: argparse.Namespace) -> int:
+    """Print the configuration, and return the exit status."""
     config = regard.show_config(mode="dicts")
-    if as_json:
-        terminal.write(json.dumps(config, allow_nan=False))
+    if options.json:
+        print(json.dumps(config, allow_nan=False))
     else:
-        name = terminal.bold("regard")
-        terminal.write(f"{name} {config['version']}", "", *_rows(terminal, config))
+        print("\n".join(line.rstrip() for line in _lines(config)))
     return 0
 
 
-def _rows(terminal: Terminal, config: dict[str, Any]) -> Iterator[str]:
+def _lines(config: dict[str, Any]) -> Iterator[str]:
     def row(name: str, what: str, why: str = "") -> str:
-        return INDENT + terminal.accent(left(name, 8)) + GAP + what + GAP + terminal.dim(why)
+        return f"  {name:<8}  {what}  {dim(why) if why else ''}"
 
-    targets = config["targets"]
-    widest = max(len(target["name"]) for target in targets)
+    yield f"{bold('regard')} {config['version']}"
+    yield ""
     yield row("compiler", f"{config['compiler']}, {config['build_type']}")
     yield row("python", f"{config['python']}, NumPy {config['numpy']}")
-    for i, target in enumerate(targets):
+    targets = config["targets"]
+    width = max(len(target["name"]) for target in targets)
+    for number, target in enumerate(targets):
         runs = "runs here" if target["runnable"] else "does not run here"
         why = "" if target["runnable"] else f"needs {target['needs']}"
-        yield row("" if i else "targets", f"{left(target['name'], widest)}{GAP}{runs}", why)
-    yield row("active", terminal.bold(config["active_target"]), config["active_reason"])
-    yield row("threads", terminal.bold(str(config["threads"])), config["threads_reason"])
+        yield row("" if number else "targets", f"{target['name']:<{width}}  {runs}", why)
+    yield row("active", bold(config["active_target"]), config["active_reason"])
+    yield row("threads", bold(str(config["threads"])), config["threads_reason"])

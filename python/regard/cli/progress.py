@@ -1,60 +1,40 @@
-"""A line that says what a long command is doing."""
+"""A line on stderr that says what a long command is doing."""
 
 from __future__ import annotations
 
+import sys
 import time
-from types import TracebackType
-from typing import TextIO
 
-from .terminal import Terminal, left
+from .terminal import printable
 
 
 class Progress:
-    """The line: written over on a terminal, and elsewhere a line for each step.
+    """The line: overwritten on a terminal, and elsewhere a line for each step."""
 
-    Parameters
-    ----------
-    stream : text stream or None
-        Where it goes.
-    steps : int
-        How many steps there are.
-    """
-
-    def __init__(self, stream: TextIO | None, steps: int) -> None:
-        self._terminal = Terminal.of(stream)
-        self._is_live = stream is not None and stream.isatty()
+    def __init__(self, steps: int) -> None:
         self._steps = steps
         self._step = 0
         self._name = ""
         self._started = time.monotonic()
+        self._is_live = sys.stderr is not None and sys.stderr.isatty()
 
-    def show(self, name: str, detail: str) -> None:
-        """Say what begins now; a new name is a new step."""
+    def show(self, message: tuple[str, str]) -> None:
+        """Name the step that begins now, and its part; a new name is a new step."""
+        name, part = message
         is_new = name != self._name
         self._name = name
         self._step += is_new
         minutes, seconds = divmod(round(time.monotonic() - self._started), 60)
-        head = f"{minutes}:{seconds:02} [{self._step}/{self._steps}] {name}"
+        line = printable(f"{minutes}:{seconds:02} [{self._step}/{self._steps}] {name}")
         if self._is_live:
-            self._write_over(f"{head}: {detail}")
+            self._overwrite(f"{line}: {part}"[:79])
         elif is_new:
-            self._terminal.write(head)
+            print(line, file=sys.stderr, flush=True)
 
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def clear(self) -> None:
+        """Erase the line."""
         if self._is_live:
-            self._write_over("")
+            self._overwrite("")
 
-    def _write_over(self, text: str) -> None:
-        # One column stays free: in the last one, some terminals begin a new line.
-        room = self._terminal.columns - 1
-        line = left(self._terminal.label(text, room), room)
-        self._terminal.stream.write(f"\r{line}\r" if not text else f"\r{line}")
-        self._terminal.stream.flush()
+    def _overwrite(self, line: str) -> None:
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)

@@ -44,22 +44,7 @@ class Stages:
 def run_stages(
     tokens: Sequence[str], *, with_position: bool = True, is_causal: bool = True
 ) -> Stages:
-    """Run the stages one by one.
-
-    Parameters
-    ----------
-    tokens : sequence of str
-        The sentence.
-    with_position : bool, optional
-        Whether positions are added to the embeddings.
-    is_causal : bool, optional
-        Whether a token sees only itself and the tokens before it.
-
-    Returns
-    -------
-    Stages
-        What each stage gives.
-    """
+    """Run the stages one by one."""
     length = len(tokens)
     embedding = embed(tokens)
     position = np.zeros_like(embedding)
@@ -114,18 +99,7 @@ class Check:
 
 
 def check_fused(stages: Stages) -> Check:
-    """Compare the causal stages with one call of the fused attention.
-
-    Parameters
-    ----------
-    stages : Stages
-        The stages, causal.
-
-    Returns
-    -------
-    Check
-        The largest differences.
-    """
+    """Compare the causal stages with one call of the fused attention."""
     output, weights = regard.scaled_dot_product_attention(
         stages.query, stages.key, stages.value, is_causal=True, return_weights=True
     )
@@ -137,7 +111,7 @@ def check_fused(stages: Stages) -> Check:
 
 @dataclass(frozen=True)
 class NotebookCheck:
-    """One context vector beside the digits that the example's notebook prints."""
+    """One context vector, and the digits that the example's notebook prints."""
 
     token: str
     output: list[float]
@@ -150,18 +124,7 @@ class NotebookCheck:
 
 
 def check_notebook(tokens: Sequence[str]) -> NotebookCheck:
-    """Attend without position and mask, as the notebook does.
-
-    Parameters
-    ----------
-    tokens : sequence of str
-        The notebook's sentence.
-
-    Returns
-    -------
-    NotebookCheck
-        The context vector of the second token.
-    """
+    """Attend without position and mask, as the notebook does."""
     plain = run_stages(tokens, with_position=False, is_causal=False)
     output = regard.scaled_dot_product_attention(plain.query, plain.key, plain.value)
     return NotebookCheck(tokens[1], output[1].tolist(), [0.2413, 0.2311])

@@ -1,152 +1,91 @@
-"""The stages of attention, shown so that a person sees what happens."""
+"""The stages of attention as text that explains each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
-from .grid import legend, shown_in_grid, weights_grid
-from .layout import (
-    GAP,
-    INDENT,
-    Table,
-    heading,
-    in_lines,
-    margin_of,
-    number_table,
-    paragraph,
-    row_labels,
-    side_by_side,
-)
 from .stages import HEAD_DIM, SEED, Check, NotebookCheck, Stages
-from .terminal import Terminal, left
+from .tables import (
+    MAX_TOKENS_PICTURED,
+    MAX_TOKENS_SHOWN,
+    number_table,
+    shade_of,
+    side_by_side,
+    weight_picture,
+    weight_table,
+)
+from .terminal import bold, clip, dim, printable
 from .words import EMBEDDING_DIM
 
-_SHOWN_WHOLE = 8
-_SHOWN_OF_MORE = 6
+_SENTENCE_WIDTH = 76
+_LEGEND = (0.05, 0.2, 0.4, 0.7)
 
 
-def show_title(terminal: Terminal, version: str, tokens: Sequence[str]) -> None:
-    """Write what this is, and the sentence.
-
-    Parameters
-    ----------
-    terminal : Terminal
-        Where it goes.
-    version : str
-        The version of regard.
-    tokens : sequence of str
-        The sentence.
-    """
-    sentence = terminal.label(" ".join(tokens), terminal.columns - len(INDENT))
-    name = f"{terminal.bold('regard')} {version}"
-    motto = terminal.dim("exact attention for NumPy arrays")
-    lines = in_lines([name, motto], terminal.columns)
-    terminal.write(*lines, "", INDENT + terminal.bold(sentence), "")
-
-
-def show_stages(terminal: Terminal, tokens: Sequence[str], stages: Stages) -> None:
-    """Write the way from the words to the context vectors.
-
-    Parameters
-    ----------
-    terminal : Terminal
-        Where it goes.
-    tokens : sequence of str
-        The sentence.
-    stages : Stages
-        What each stage gives.
-    """
+def walkthrough(version: str, tokens: Sequence[str], stages: Stages) -> Iterator[str]:
+    """Write the way from the words to the context vectors, a line at a time."""
     length = len(tokens)
-    shown = length if length <= _SHOWN_WHOLE else _SHOWN_OF_MORE
-    labels = row_labels(terminal, tokens, shown)
-    glyphs = terminal.glyphs
     projection = f"randn({EMBEDDING_DIM}, {HEAD_DIM}), seed {SEED}"
     place = f"sin t, cos t, sin(t/10000^(2/{EMBEDDING_DIM}))"
 
-    def shape(columns: int) -> str:
-        widest = f"{length} {glyphs.times} {length}"
-        return left(f"{length} {glyphs.times} {columns}", len(widest))
+    def stage(number: int, name: str, columns: int, formula: str) -> str:
+        shape = f"{length} × {columns}".ljust(len(f"{length} × {length}"))
+        return f"{number} {bold(name.ljust(10))}  {dim(shape)}  {formula}"
 
-    def tables(*some: Table) -> list[str]:
-        return [*side_by_side(terminal, labels, some), ""]
-
-    head = partial(heading, terminal)
-    numbers = partial(number_table, terminal, shown=shown)
-    scores = partial(numbers, across=tokens, room=terminal.columns - margin_of(labels))
-
-    terminal.write(
-        *head(1, "embedding", shape(EMBEDDING_DIM), "each token becomes a row of numbers"),
-        *head(2, "position", shape(EMBEDDING_DIM), f"x = embedding + ({place})"),
-        *tables(
-            numbers("embedding", stages.embedding, 2),
-            numbers("position", stages.position, 2),
-            numbers("x", stages.x, 2),
-        ),
-        *head(3, "projection", shape(HEAD_DIM), f"query, key, value = x @ W, each W {projection}"),
-        *tables(
-            numbers("query", stages.query, 4),
-            numbers("key", stages.key, 4),
-            numbers("value", stages.value, 4),
-        ),
-        *head(4, "scores", shape(length), "scores = query @ key.T"),
-        *head(5, "scaling", shape(length), f"scaled = scores / {glyphs.root}{HEAD_DIM}"),
-        *head(
-            6,
-            "mask",
-            shape(length),
-            f"masked = scaled, {glyphs.infinity} where a token would look ahead",
-        ),
-        *tables(
-            scores("scores", stages.scores, 2),
-            scores("scaled and masked", stages.masked_scores, 2),
-        ),
-        *head(7, "softmax", shape(length), "weights = exp(masked), each row divided by its sum"),
-        *head(8, "context", shape(HEAD_DIM), "output = weights @ value"),
-        *_weights_and_output(terminal, tokens, stages),
-        "",
+    yield f"{bold('regard')} {version}  exact attention for NumPy arrays"
+    yield ""
+    yield f"  {bold(clip(printable(' '.join(tokens)), _SENTENCE_WIDTH))}"
+    yield ""
+    yield stage(1, "embedding", EMBEDDING_DIM, "each token becomes a row of numbers")
+    yield stage(2, "position", EMBEDDING_DIM, f"x = embedding + ({place})")
+    yield from side_by_side(
+        tokens,
+        number_table("embedding", stages.embedding, 2),
+        number_table("position", stages.position, 2),
+        number_table("x", stages.x, 2),
     )
+    yield ""
+    yield stage(3, "projection", HEAD_DIM, f"query, key, value = x @ W, each W {projection}")
+    yield from side_by_side(
+        tokens,
+        number_table("query", stages.query, 4),
+        number_table("key", stages.key, 4),
+        number_table("value", stages.value, 4),
+    )
+    yield ""
+    yield stage(4, "scores", length, "scores = query @ key.T")
+    yield from side_by_side(tokens, number_table("scores", stages.scores, 2, columns=tokens))
+    yield ""
+    yield stage(5, "scaling", length, f"scaled = scores / √{HEAD_DIM}")
+    yield stage(6, "mask", length, "masked = scaled, -∞ where a token would look ahead")
+    yield from side_by_side(tokens, number_table("masked", stages.masked_scores, 2, columns=tokens))
+    yield ""
+    yield stage(7, "softmax", length, "weights = exp(masked), each row divided by its sum")
+    yield stage(8, "context", HEAD_DIM, "output = weights @ value")
+    yield from side_by_side(
+        tokens,
+        weight_table("weights", stages.weights, tokens),
+        number_table("output", stages.output, 4),
+    )
+    yield ""
+    if length > MAX_TOKENS_SHOWN:
+        yield from weight_picture(stages.weights, tokens)
+        yield ""
+    yield "  " + "  ".join(f"{shade_of(weight)} {weight}" for weight in _LEGEND)
+    yield ""
+    if length > MAX_TOKENS_SHOWN:
+        pictured = min(length, MAX_TOKENS_PICTURED)
+        yield (
+            f"  Shown are the first {MAX_TOKENS_SHOWN} tokens in numbers, and the first "
+            f"{pictured} of {length} in shades."
+        )
 
 
-def _weights_and_output(terminal: Terminal, tokens: Sequence[str], stages: Stages) -> list[str]:
-    length = len(tokens)
-    room = terminal.columns - margin_of(row_labels(terminal, tokens, length))
-    shown = shown_in_grid(length, room)
-    labels = row_labels(terminal, tokens, shown)
-    output = number_table(terminal, "output", stages.output, 4, shown=shown)
-    # The output stands beside the grid, unless the grid shows more of the tokens without it.
-    beside = room - len(GAP) - output.width
-    if shown_in_grid(length, beside) == shown:
-        room = beside
-    grid = weights_grid(terminal, "weights", tokens, stages.weights, room)
-    lines = side_by_side(terminal, labels, [grid, output])
-    margin = margin_of(labels)
-    shades = in_lines(legend(terminal), terminal.columns - margin)
-    lines += ["", *(" " * margin + line for line in shades)]
-    if shown < length:
-        note = f"The first {shown} of {length} tokens are shown; all of them are computed."
-        lines += ["", *paragraph(terminal, note)]
-    return lines
-
-
-def show_checks(terminal: Terminal, check: Check, notebook: NotebookCheck | None) -> None:
-    """Write whether the fused call gives the same, and the notebook's own numbers.
-
-    Parameters
-    ----------
-    terminal : Terminal
-        Where it goes.
-    check : Check
-        The fused call beside the stages.
-    notebook : NotebookCheck or None
-        The numbers of the notebook, if the sentence is the notebook's.
-    """
+def verdict(check: Check, notebook: NotebookCheck | None) -> Iterator[str]:
+    """Write whether the fused call gives the same, and whether the notebook's numbers come out."""
     if notebook is not None:
         numbers = " ".join(f"{value:.4f}" for value in notebook.output)
-        verdict = "as its notebook prints" if notebook.passed else "NOT what its notebook prints"
-        note = f"Without stages 2 and 6, {notebook.token} gives {numbers}, {verdict}."
-        terminal.write(*paragraph(terminal, note))
-    verdict = "equals the stages" if check.passed else "DIFFERS from the stages"
+        found = "as its notebook prints" if notebook.passed else "NOT what its notebook prints"
+        yield f"  Without stages 2 and 6, {notebook.token} gives {numbers}, {found}."
+    found = "equals" if check.passed else "DIFFERS from"
     largest = max(check.output_difference, check.weights_difference)
-    note = f"One fused call {verdict} run one by one: largest difference {largest:.1g}."
-    terminal.write(*paragraph(terminal, note))
+    yield f"  One fused call {found} the stages run one by one: largest difference {largest:.1g}."

@@ -29,23 +29,7 @@ class UnusableSentenceError(ValueError):
 
 
 def tokenize(sentence: str) -> list[str]:
-    """Split a sentence at its white space.
-
-    Parameters
-    ----------
-    sentence : str
-        Any text.
-
-    Returns
-    -------
-    list of str
-        The tokens, in Unicode's composed form, so that a word is one word however it was typed.
-
-    Raises
-    ------
-    UnusableSentenceError
-        If there is no token or there are more than `MAX_TOKENS`.
-    """
+    """Split a sentence at its white space."""
     tokens = unicodedata.normalize("NFC", sentence).split()
     if not tokens:
         raise UnusableSentenceError("the sentence has no words")
@@ -55,18 +39,7 @@ def tokenize(sentence: str) -> list[str]:
 
 
 def embed(tokens: Sequence[str]) -> NDArray[np.float32]:
-    """Look every token up: a word has the same embedding in every sentence, on every machine.
-
-    Parameters
-    ----------
-    tokens : sequence of str
-        The tokens.
-
-    Returns
-    -------
-    ndarray
-        Embeddings of shape (tokens, `EMBEDDING_DIM`) in [0, 1).
-    """
+    """Look every token up: a word has the same embedding in every sentence, on every machine."""
     return np.array([_KNOWN.get(token) or _hashed(token) for token in tokens], dtype=np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Attention with parameters of its own, and the names that parameters come by."""
+"""Attention as layers with parameters, which read and write the states of other libraries."""
 
 from regard.layers._multi_head import MultiHeadAttention
 from regard.layers._self_attention import SelfAttention

@@ -1,4 +1,4 @@
-"""Attention behind the keys and values of earlier calls."""
+"""Attend to the keys and values of earlier calls, which a cache holds."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from regard.layers._rotation import Rotation
 
     class Cache(Protocol):
-        """What a layer asks of a `regard.KVCache`."""
+        """The part of `regard.KVCache` that a layer uses."""
 
         @property
         def lengths(self) -> NDArray[np.int64]:
-            """How many tokens each batch entry has seen."""
+            """Return how many tokens each batch entry has seen."""
 
         def append(
             self, key: FloatArray, value: FloatArray, lengths: ArrayLike | None = None
         ) -> Any:
-            """Put new keys and values behind the others: of each entry, the first `lengths`."""
+            """Append new keys and values: the first `lengths` of each entry."""
 
         def attend(self, query: FloatArray, **options: Any) -> Any:
             """Attend from the last positions to all."""
 
         def truncate(self, length: Any) -> Any:
-            """Forget what lies at `length` and beyond."""
+            """Remove the tokens from `length` on."""
 
 
 def refuse_offset(query_offset: ArrayLike) -> None:
-    """Raise ValueError where an offset is given beside a cache."""
+    """Raise ValueError if an offset is given beside a cache."""
     if type(query_offset) is int and query_offset == 0:
         return
-    if np.any(as_array("query_offset", query_offset) != 0):
+    if isinstance(query_offset, str) or np.any(as_array("query_offset", query_offset) != 0):
         raise ValueError("query_offset must be left out beside a cache, which knows it")
 
 
@@ -56,7 +56,7 @@ def attend_cached(
     options: dict[str, Any],
     finish: Callable[[Any], Result],
 ) -> Result:
-    """Append keys and values, attend, `finish`, and leave the cache as it was if that fails."""
+    """Append keys and values, attend and `finish`; restore the cache if any of this fails."""
     before = np.array(cache.lengths)
     batch = query.shape[:-3]
     if batch != before.shape and not (batch == () and before.size == 1):
@@ -64,14 +64,14 @@ def attend_cached(
             f"query must have the batch axis of its cache, {before.shape}, got batch axes {batch}"
         )
     if rotation is not None:
-        # Most batches are of one length; then one row of positions does for all.
+        # If all entries have the same length, as in most batches, one row of positions will do.
         first = before[:, None] if batch and before.size > 1 else before[0]
         places = first + np.arange(query.shape[-2])
         rotation.turn((query, places), (key, places), cached=True)
     options = {name: option for name, option in options.items() if option is not None}
     if new_lengths is not None:
         new_lengths = np.broadcast_to(new_lengths, before.shape)
-        # The cache aligns the last query with the last key, which is not so where rows are short.
+        # The cache would align the last query with the last key, which is wrong for short entries.
         options["query_offset"] = before
     if key.shape[-2] > 0:
         cache.append(key, value, lengths=new_lengths)

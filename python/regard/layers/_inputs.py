@@ -1,14 +1,16 @@
-"""What comes into a layer that projects: queries, keys and values."""
+"""Check the sequences of vectors that come into a layer."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from regard.layers._linear import vectors
+import numpy as np
+
+from regard._arguments import integers, offsets
+from regard._arrays import as_array, as_native, is_floating
 from regard.layers._projections import INPUTS
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import ArrayLike
 
     from regard.layers._linear import FloatArray
@@ -21,7 +23,7 @@ def inputs_of(
     sizes: tuple[int, int, int],
     dtype: np.dtype[Any],
 ) -> list[FloatArray]:
-    """Return the three inputs; the same array where they are the same."""
+    """Return the three inputs of a layer, as one array where they are the same."""
     if key is None and value is not None:
         raise ValueError("value needs key, got value alone")
     key = query if key is None else key
@@ -31,3 +33,23 @@ def inputs_of(
         is_same = x is before and sizes[i] == sizes[i - 1]
         sources.append(sources[-1] if is_same else vectors(INPUTS[i], x, sizes[i], dtype))
     return sources
+
+
+def numeric_offset(
+    query_offset: ArrayLike, key_lengths: ArrayLike | None, q_len: int, kv_len: int
+) -> ArrayLike:
+    """Return an offset, with "end" as the numbers that align the last query with the last key."""
+    if not isinstance(query_offset, str):
+        return query_offset
+    lengths = kv_len if key_lengths is None else key_lengths
+    return offsets(query_offset, integers("key_lengths", lengths).astype(np.int64) - q_len)
+
+
+def vectors(name: str, x: ArrayLike, dim: int, dtype: np.dtype[Any]) -> FloatArray:
+    """Return an array ``(..., seq, dim)`` in a layer's dtype, or raise TypeError or ValueError."""
+    inputs = as_array(name, x)
+    if inputs.dtype.kind not in "iub" and not is_floating(inputs.dtype):
+        raise TypeError(f"{name} must be an array of real numbers, got {inputs.dtype}")
+    if inputs.ndim < 2 or inputs.shape[-1] != dim:
+        raise ValueError(f"{name} must have shape (..., seq, {dim}), got {inputs.shape}")
+    return as_native(inputs, dtype)

@@ -1,4 +1,4 @@
-"""Attention of many heads as a layer with its own parameters."""
+"""Multi-head attention as a layer with parameters."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
-from regard import masks
-from regard._arguments import count, flag
+from regard._arguments import flag, window_sides
+from regard._arrays import single_or_double
 from regard._attention import scaled_dot_product_attention
+from regard._translations import translates_keywords
 from regard.layers._cached import attend_cached, refuse_offset
-from regard.layers._inputs import inputs_of
-from regard.layers._linear import draws, layer_dtype
+from regard.layers._draws import draws
+from regard.layers._inputs import inputs_of, numeric_offset
 from regard.layers._names import read_state, write_state
-from regard.layers._projections import Projections, Sizes, draw, norm_eps
+from regard.layers._projections import Projections, draw, norm_eps, sizes_of
 from regard.layers._rotation import Rotation, query_positions
 from regard.positional import alibi_slopes
 
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
     from regard.layers._cached import Cache
-    from regard.layers._linear import FloatArray, Rng
+    from regard.layers._draws import Rng
+    from regard.layers._linear import FloatArray
 
 
 class MultiHeadAttention:
     """Multi-head attention with its projections: self and cross attention, with or without a cache.
 
-    The layer projects its inputs, cuts the projections into heads, attends in each, joins the heads
-    and projects once more (Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2)::
+    The layer projects its inputs, splits the projections into heads, attends in each head, joins
+    the heads and projects the result (Vaswani et al. 2017, "Attention Is All You Need", section
+    3.2.2)::
 
         q, k, v = query @ W_query.T, key @ W_key.T, value @ W_value.T    (+ biases)
         output = join(attention(q[head], k[head], v[head]) for each head) @ W_out.T    (+ bias)
@@ -38,36 +41,37 @@ class MultiHeadAttention:
     Parameters
     ----------
     d_model : int
-        Size of the vectors that come in as queries, and of those that come out.
+        Size of the vectors that the layer takes as queries, and of those that it returns.
     num_heads : int
         Number of query heads.
     num_kv_heads : int, optional
-        Number of key and value heads, which divides `num_heads` (grouped-query attention). As many
-        as query heads by default.
+        Number of key and value heads, which must divide `num_heads` (grouped-query attention).
+        Equal to `num_heads` by default.
     head_dim : int, optional
         Size of a head. ``d_model / num_heads`` by default.
     d_key, d_value : int, optional
-        Sizes of the vectors that come in as keys and as values: `d_model` by default, and `d_key`
-        for values.
+        Sizes of the vectors that the layer takes as keys and as values. `d_key` is `d_model` by
+        default, and `d_value` is `d_key`.
     qkv_bias, out_bias : bool, optional
-        Whether the projections before and behind attention add a bias.
+        Whether the projections before and after attention add a bias.
     is_causal : bool, optional
         Whether a position attends only to itself and those before it.
     window : (left, right), optional
-        How many neighbours a position attends to on each side; None is no limit.
+        How many neighbours a position attends to on each side; None means no limit.
     rotary : True or mapping, optional
-        Turns queries and keys by their positions, a query at ``i + query_offset`` and a key at
-        ``j``: True, or a mapping of the options ``base``, ``rotary_dim``, ``interleaved``,
-        ``scaling`` and ``inverse_frequencies`` of `regard.positional.rotary`.
+        Rotates queries and keys by their positions, a query at ``i + query_offset`` and a key at
+        ``j``: True, or a mapping with the options ``base``, ``rotary_dim``, ``interleaved``,
+        ``scaling``, ``length`` and ``inverse_frequencies`` of `regard.positional.rotary`. For a
+        model of Hugging Face it is ``{"scaling": config["rope_parameters"]}``.
     alibi : bool, optional
-        Whether scores fall with the distance: `regard.positional.alibi_slopes`.
+        Whether scores decrease with the distance: see `regard.positional.alibi_slopes`.
     qk_norm : "rms" or float, optional
         Divides each head of queries and keys by its root mean square and multiplies it by a weight,
-        before any rotation (Qwen 3). A number is the eps below the root; ``"rms"`` is 1e-6.
+        before any rotation (Qwen 3). A number is the eps under the root; ``"rms"`` means 1e-6.
     rng : numpy.random.Generator, TorchGenerator, int or None, optional
-        Where the parameters are drawn from: those of four ``torch.nn.Linear``, query, key, value
-        and out in this order, each weight before its bias. A `TorchGenerator` gives the parameters
-        of the same layers in PyTorch. Weights of `qk_norm` begin at 1.
+        What the parameters are drawn from: those of four ``torch.nn.Linear`` layers, query, key,
+        value and out in this order, each weight before its bias. A `TorchGenerator` gives the
+        parameters of the same layers in PyTorch. The weights of `qk_norm` are 1 at first.
     dtype : dtype, optional
         float32 or float64: the dtype of the parameters, to which inputs are converted.
 
@@ -85,8 +89,8 @@ class MultiHeadAttention:
 
     Notes
     -----
-    Queries, keys and values of the same input are projected in one product, as are keys and values
-    of one memory.
+    Queries, keys and values of the same input are projected in one product, and so are keys and
+    values of the same memory.
 
     Examples
     --------
@@ -105,6 +109,7 @@ class MultiHeadAttention:
     (2, 8, 10, 30)
     """
 
+    @translates_keywords
     def __init__(
         self,
         d_model: SupportsIndex,
@@ -124,30 +129,14 @@ class MultiHeadAttention:
         rng: Rng = None,
         dtype: DTypeLike = np.float32,
     ) -> None:
-        self._d_model = count("d_model", d_model, minimum=1)
-        heads = count("num_heads", num_heads, minimum=1)
-        kv_heads = heads if num_kv_heads is None else count("num_kv_heads", num_kv_heads, minimum=1)
-        if heads % kv_heads:
-            raise ValueError(f"num_kv_heads must divide num_heads, got {kv_heads} and {heads}")
-        if head_dim is not None:
-            head_dim = count("head_dim", head_dim, minimum=1)
-        elif self._d_model % heads:
-            raise ValueError(
-                "num_heads must divide d_model where head_dim is not given, got "
-                f"{heads} and {self._d_model}"
-            )
-        else:
-            head_dim = self._d_model // heads
-        d_key = self._d_model if d_key is None else count("d_key", d_key, minimum=1)
-        d_value = d_key if d_value is None else count("d_value", d_value, minimum=1)
-        self._sizes = Sizes((self._d_model, d_key, d_value), heads, kv_heads, head_dim)
+        self._sizes = sizes_of(d_model, num_heads, num_kv_heads, head_dim, d_key, d_value)
         self._is_causal = flag("is_causal", is_causal)
-        if window is not None:
-            masks.window(0, window=window)  # raises what attention would
-        self._window = window
-        self._dtype = layer_dtype(dtype)
-        self._rotation = None if rotary is None else Rotation(rotary, head_dim, self._dtype)
-        self._slopes = alibi_slopes(heads) if flag("alibi", alibi) else None
+        self._window = None if window is None else window_sides(window)
+        self._dtype = single_or_double("dtype", dtype)
+        self._rotation = (
+            None if rotary is None else Rotation(rotary, self._sizes.head_dim, self._dtype)
+        )
+        self._slopes = alibi_slopes(self._sizes.heads) if flag("alibi", alibi) else None
         self._qk_norm_eps = norm_eps(qk_norm)
         own = draw(
             self._sizes,
@@ -160,11 +149,27 @@ class MultiHeadAttention:
         self._projections = Projections(self._sizes, own, self._qk_norm_eps)
 
     def __repr__(self) -> str:
-        return (
-            f"MultiHeadAttention(d_model={self._d_model}, num_heads={self._sizes.heads}, "
-            f"num_kv_heads={self._sizes.kv_heads}, head_dim={self._sizes.head_dim}, "
-            f"is_causal={self._is_causal}, dtype={self._dtype})"
-        )
+        d_model, d_key, d_value = self._sizes.inputs
+        always = {
+            "d_model": d_model,
+            "num_heads": self._sizes.heads,
+            "num_kv_heads": self._sizes.kv_heads,
+            "head_dim": self._sizes.head_dim,
+            "is_causal": self._is_causal,
+        }
+        where_used = {
+            "d_key": d_key if d_key != d_model else None,
+            "d_value": d_value if d_value != d_key else None,
+            "qkv_bias": "b_query" in self._projections.own or None,
+            "out_bias": "b_out" in self._projections.own or None,
+            "window": self._window,
+            "rotary": self._rotation,
+            "alibi": self._slopes is not None or None,
+            "qk_norm": self._qk_norm_eps,
+        }
+        options = always | {name: value for name, value in where_used.items() if value is not None}
+        shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        return f"MultiHeadAttention({shown}, dtype={self._dtype})"
 
     @overload
     def __call__(
@@ -200,6 +205,7 @@ class MultiHeadAttention:
         return_weights: Literal[True],
         threads: int | None = ...,
     ) -> tuple[FloatArray, FloatArray]: ...
+    @translates_keywords
     def __call__(
         self,
         query: ArrayLike,
@@ -216,7 +222,7 @@ class MultiHeadAttention:
         return_weights: bool = False,
         threads: int | None = None,
     ) -> FloatArray | tuple[FloatArray, FloatArray]:
-        """Attend.
+        """Attend, and project the result.
 
         Parameters
         ----------
@@ -224,22 +230,24 @@ class MultiHeadAttention:
             Shape ``(..., q_len, d_model)``: axes before the last two are batch axes. Real numbers,
             converted to the layer's dtype.
         key : array_like, optional
-            What is attended to, shape ``(..., kv_len, d_key)``; `query` itself by default.
+            What the queries attend to, shape ``(..., kv_len, d_key)``; `query` by default.
         value : array_like, optional
             Shape ``(..., kv_len, d_value)``; `key` by default.
         mask : array_like of bool or float, optional
-            True where a query may attend, or what is added to the scaled scores. It broadcasts to
+            Bool: True where a query may attend. Float: added to the scaled scores. It broadcasts to
             ``(..., num_heads, q_len, kv_len)``, the shape of the weights. A padding mask of PyTorch
             (``key_padding_mask``, True = hidden) is ``~padding[:, None, None, :]`` here.
         cache : KVCache, optional
-            Holds the keys and values of earlier calls for this layer. The new ones are appended,
-            and the queries, which are the last positions, attend to all. A failing call leaves it
-            as it was. In cross attention the first call fills it from `key`, and later ones pass an
-            empty one, ``key[..., :0, :]``.
-        query_offset : int or array_like of int, optional
-            How many keys precede the first query, for all or per batch entry. A cache knows.
+            Holds the keys and values of this layer from earlier calls. The new ones are appended,
+            and the queries, which are the last positions, attend to all of them. A call that fails
+            leaves the cache as it was. In cross attention the first call fills the cache from
+            `key`, and later calls pass an empty array, ``key[..., :0, :]``.
+        query_offset : int, array_like of int or "end", optional
+            How many keys precede the first query, for all or per batch entry; see
+            `regard.scaled_dot_product_attention`. It must be left out beside a cache, which knows
+            it.
         key_lengths : int or array_like of int, optional
-            How many keys exist, for all or per batch entry. With a cache: how many of the new ones.
+            How many keys exist, for all or per batch entry. With a cache, how many of the new keys.
         scale, softcap, sinks : optional
             As in `regard.scaled_dot_product_attention`.
         return_weights : bool, optional
@@ -259,9 +267,9 @@ class MultiHeadAttention:
         TypeError
             If an argument has the wrong type.
         ValueError
-            If shapes disagree or a number is out of range; if `value` comes without `key`,
-            `query_offset` beside a cache, or a `key` beside a cache in a layer with positions
-            (causal, window, rotary, alibi).
+            If shapes disagree or a number is out of range; if `value` is given without `key`,
+            `query_offset` beside a cache, or `key` beside a cache in a layer that depends on
+            positions (causal, window, rotary, alibi).
 
         Examples
         --------
@@ -296,6 +304,7 @@ class MultiHeadAttention:
             return self._projections.joined(output, threads), weights
 
         if cache is None:
+            query_offset = numeric_offset(query_offset, key_lengths, q.shape[-2], k.shape[-2])
             if self._rotation is not None:
                 places = query_positions(query_offset, q.shape)
                 self._rotation.turn((q, places), (k, np.arange(k.shape[-2])), cached=False)
@@ -304,7 +313,9 @@ class MultiHeadAttention:
                     q, k, v, query_offset=query_offset, key_lengths=key_lengths, **options
                 )
             )
-        self._check_beside_cache(query_offset, is_cross=key is not None)
+        refuse_offset(query_offset)
+        if key is not None:
+            self._refuse_cross_attention()
         return attend_cached(
             cache,
             q,
@@ -317,7 +328,7 @@ class MultiHeadAttention:
         )
 
     def state_dict(self, names: str = "regard", prefix: str = "") -> dict[str, FloatArray]:
-        """Copy the parameters, named and laid out as others do.
+        """Copy the parameters, named and laid out as in a library of choice.
 
         Parameters
         ----------
@@ -330,7 +341,7 @@ class MultiHeadAttention:
             ``"bart"`` (``q_proj`` .. ``out_proj``; also OPT, CLIP) and ``"whisper"`` (the same
             without a bias of the key).
         prefix : str, optional
-            Put before every name, with a dot between.
+            A prefix for every name, joined to it by a dot.
 
         Returns
         -------
@@ -340,7 +351,7 @@ class MultiHeadAttention:
         Raises
         ------
         ValueError
-            If `names` is unknown, or has no place for what the layer has.
+            If `names` is unknown, or has no place for a parameter of the layer.
 
         Examples
         --------
@@ -359,21 +370,22 @@ class MultiHeadAttention:
         Parameters
         ----------
         state : mapping of str to array_like
-            With any of the names of `state_dict`, which are recognised. Floating-point arrays,
-            converted to the layer's dtype. What such models keep beside these parameters is passed
-            over: GPT-2's ``bias`` (its causal mask), BERT's ``output.LayerNorm``, Llama's
-            ``rotary_emb.inv_freq``, a ``mask``. Whisper's missing bias of the key is 0.
+            Floating-point arrays, converted to the layer's dtype. Any of the namings of
+            `state_dict` is recognised. What models keep beside these parameters is ignored: GPT-2's
+            ``bias`` (its causal mask), BERT's ``output.LayerNorm``, Llama's
+            ``rotary_emb.inv_freq``, a ``mask``. The bias of the key that Whisper lacks is 0.
         prefix : str, optional
-            Which layer of a model's state: ``"model.layers.3.self_attn"``,
+            The layer to read from a model's state: ``"model.layers.3.self_attn"``,
             ``"encoder.layer.0.attention"`` (BERT), ``"h.0.attn"`` (GPT-2),
-            ``"model.decoder.layers.0.encoder_attn"`` (Whisper). Other names are passed over.
+            ``"model.decoder.layers.0.encoder_attn"`` (Whisper). Other names are ignored.
 
         Raises
         ------
         TypeError
             If `state` is not a mapping or an array is not floating-point.
         ValueError
-            If names are missing or unexpected, or arrays have wrong shapes.
+            If names are missing or unexpected, which the message lists, or arrays have wrong
+            shapes. If no name is known, the message lists the layouts that are.
 
         See Also
         --------
@@ -390,10 +402,8 @@ class MultiHeadAttention:
         own = read_state(state, prefix, shapes, self._dtype)
         self._projections = Projections(self._sizes, own, self._qk_norm_eps)
 
-    def _check_beside_cache(self, query_offset: ArrayLike, is_cross: bool) -> None:
-        refuse_offset(query_offset)
-        if not is_cross:
-            return
+    def _refuse_cross_attention(self) -> None:
+        """Raise ValueError for a key beside a cache in a layer that depends on positions."""
         positional = {
             "is_causal": self._is_causal,
             "window": self._window is not None,
@@ -403,6 +413,6 @@ class MultiHeadAttention:
         used = [name for name, is_used in positional.items() if is_used]
         if used:
             raise ValueError(
-                "key must be left out beside a cache in a layer whose positions matter, got key "
+                "key must be left out beside a cache in a layer that depends on positions, got key "
                 f"in a layer with {', '.join(used)}"
             )

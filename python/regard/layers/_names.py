@@ -1,18 +1,19 @@
-"""What others call the parameters of multi-head attention, and how they lay them out.
+"""Read and write the parameters of multi-head attention as other libraries lay them out.
 
-A layer's own parameters are ``W_query``, ``W_key``, ``W_value``, ``W_out`` of shape (d_out, d_in),
-``b_...`` beside them, and the weights ``norm_query`` and ``norm_key`` of qk_norm. A layout names
-every array of a state and the parameters that lie in it, one below another.
+A layer's own parameters are ``W_query``, ``W_key``, ``W_value`` and ``W_out`` of shape (d_out,
+d_in), their biases ``b_...``, and the weights ``norm_query`` and ``norm_key`` of qk_norm. A layout
+names every array of a state and the parameters that are stacked in it, the first on top.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 
-from regard.layers._state import check_arrays, check_names, listed
+from regard._arguments import listed, mapping, text
+from regard.layers._state import check_arrays, check_names
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class Layout(NamedTuple):
-    """One way to name and lay out the parameters."""
+    """A way to name and lay out the parameters."""
 
     title: str
     arrays: dict[str, tuple[str, ...]]
     transposed: bool = False  # weights are (d_in, d_out)
     grouped: bool = True  # whether there may be fewer key heads than query heads
     without: frozenset[str] = frozenset()  # parameters that have no name here and are 0
-    beside: frozenset[str] = frozenset()  # what states hold beside them: buffers and neighbours
+    beside: frozenset[str] = frozenset()  # other names in a state: buffers and other layers
 
     def fits(self, parameters: Shapes) -> bool:
-        """Say whether every one of `parameters` has a place here."""
+        """Tell whether each of `parameters` has a place here."""
         placed = {part for parts in self.arrays.values() for part in parts}
         if not self.grouped and parameters["W_query"][0] != parameters["W_key"][0]:
             return False
@@ -44,11 +45,11 @@ class Layout(NamedTuple):
         return parameters.keys() <= placed | self.without and all(len(s) <= 1 for s in together)
 
     def parts(self, parameters: Shapes) -> dict[str, tuple[str, ...]]:
-        """Name the arrays that a layer with these parameters has here."""
+        """Return the arrays that a layer with these parameters has here, with their parts."""
         return {name: parts for name, parts in self.arrays.items() if parts[0] in parameters}
 
     def shapes(self, parameters: Shapes) -> dict[str, tuple[int, ...]]:
-        """Give the shape of each array."""
+        """Return the shape of each array."""
         result = {}
         for name, parts in self.parts(parameters).items():
             rows, *columns = parameters[parts[0]]
@@ -125,12 +126,10 @@ def read_state(
     state: Mapping[str, ArrayLike], prefix: str, parameters: Shapes, dtype: np.dtype[np.floating]
 ) -> dict[str, FloatArray]:
     """Return copies of a layer's parameters, under its own names, from a state of any layout."""
-    if not isinstance(state, Mapping):
-        raise TypeError(f"state must be a mapping, got {type(state).__name__}")
     start = _start(prefix)
     given = {
         str(name)[len(start) :]: array
-        for name, array in state.items()
+        for name, array in mapping("state", state).items()
         if str(name).startswith(start)
     }
     if not given and start:
@@ -140,6 +139,8 @@ def read_state(
     fitting = [layout for layout in LAYOUTS if layout.fits(parameters)]
     layout = min(fitting, key=lambda one: _differences(one, given, parameters))
     shapes = layout.shapes(parameters)
+    if not given.keys() & shapes.keys():
+        _refuse_unknown(fitting, given, parameters)
     check_names(shapes, [name for name in given if name not in layout.beside])
     read = {
         name: np.zeros(shape, dtype) for name, shape in parameters.items() if name in layout.without
@@ -152,7 +153,7 @@ def read_state(
 
 
 def write_state(own: Mapping[str, FloatArray], names: str, prefix: str) -> dict[str, FloatArray]:
-    """Return copies of a layer's parameters as `names`, one of the layouts' titles, has them."""
+    """Return copies of a layer's parameters in the layout whose title is `names`."""
     titles = list(dict.fromkeys(layout.title for layout in LAYOUTS))
     if not isinstance(names, str) or names not in titles:
         raise ValueError(f"names must be one of {titles}, got {names!r}")
@@ -161,12 +162,12 @@ def write_state(own: Mapping[str, FloatArray], names: str, prefix: str) -> dict[
     layouts = [layout for layout in LAYOUTS if layout.title == names and layout.fits(shapes)]
     if not layouts:
         raise ValueError(
-            f"names must be 'regard' or others that fit this layer, got {names!r}, which has no "
+            f"names must be 'regard' or a layout that fits this layer, got {names!r}, which has no "
             f"place for parameters of shapes {shapes}"
         )
     for name in layouts[0].without & own.keys():
         if own[name].any():
-            raise ValueError(f"names={names!r} has no place for {name}, which must be 0 then")
+            raise ValueError(f"names={names!r} has no place for {name} unless it is 0")
     state = {}
     for name, parts in layouts[0].parts(shapes).items():
         array = np.concatenate([own[part] for part in parts])
@@ -174,10 +175,25 @@ def write_state(own: Mapping[str, FloatArray], names: str, prefix: str) -> dict[
     return state
 
 
+def _refuse_unknown(layouts: list[Layout], given: Iterable[str], parameters: Shapes) -> NoReturn:
+    """Raise the ValueError for a state that has no name of any layout."""
+    first_names = [(layout.title, next(iter(layout.shapes(parameters)))) for layout in layouts]
+    prefixes = dict.fromkeys(
+        name.removesuffix(f".{first}")
+        for _, first in first_names
+        for name in given
+        if name.endswith(f".{first}")
+    )
+    remedy = f"; pass prefix={next(iter(prefixes))!r} for one of its layers" if prefixes else ""
+    known = ", ".join(f"{title} ({first}, ...)" for title, first in first_names)
+    raise ValueError(
+        f"state must have the names of one of the layouts {known}, got {listed(given)}{remedy}"
+    )
+
+
 def _start(prefix: str) -> str:
-    if not isinstance(prefix, str):
-        raise TypeError(f"prefix must be a str, got {type(prefix).__name__}")
-    return prefix if not prefix or prefix.endswith(".") else prefix + "."
+    start = text("prefix", prefix)
+    return start if not start or start.endswith(".") else start + "."
 
 
 def _differences(layout: Layout, given: Mapping[str, ArrayLike], parameters: Shapes) -> int:

@@ -1,16 +1,17 @@
-"""The parameters of multi-head attention: how they lie, and the products with them."""
+"""Hold the parameters of multi-head attention, and multiply by them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import real_number
+from regard._arguments import count, finite_number
 from regard.layers._linear import project
 
 if TYPE_CHECKING:
-    from regard.layers._linear import Draws, FloatArray
+    from regard.layers._draws import Draws
+    from regard.layers._linear import FloatArray
 
 _QK_NORM_EPS = 1e-6
 INPUTS = ("query", "key", "value")
@@ -26,16 +27,40 @@ class Sizes(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """How many heads each input has."""
+        """The number of heads of each input."""
         return self.heads, self.kv_heads, self.kv_heads
 
     def ends(self, first: int, last: int) -> list[int]:
-        """Where the projections of the inputs `first` to before `last` end, side by side."""
+        """Return where each projection of the inputs `first` to ``last - 1`` ends, side by side."""
         return [self.head_dim * sum(self.counts[first : i + 1]) for i in range(first, last)]
 
 
+def sizes_of(
+    d_model: SupportsIndex,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None,
+    head_dim: SupportsIndex | None,
+    d_key: SupportsIndex | None,
+    d_value: SupportsIndex | None,
+) -> Sizes:
+    """Return the sizes of a layer, with defaults for those that are None, or raise an error."""
+    width = count("d_model", d_model, minimum=1)
+    heads = count("num_heads", num_heads, minimum=1)
+    kv_heads = heads if num_kv_heads is None else count("num_kv_heads", num_kv_heads, minimum=1)
+    if heads % kv_heads:
+        raise ValueError(f"num_kv_heads must divide num_heads, got {kv_heads} and {heads}")
+    if head_dim is None and width % heads:
+        raise ValueError(
+            f"num_heads must divide d_model where head_dim is not given, got {heads} and {width}"
+        )
+    dim = width // heads if head_dim is None else count("head_dim", head_dim, minimum=1)
+    key_width = width if d_key is None else count("d_key", d_key, minimum=1)
+    value_width = key_width if d_value is None else count("d_value", d_value, minimum=1)
+    return Sizes((width, key_width, value_width), heads, kv_heads, dim)
+
+
 class Projections:
-    """Linear layers before and behind attention, and the weights of RMS norms between.
+    """Linear layers before and after attention, and the weights of the RMS norms between them.
 
     Parameters
     ----------
@@ -44,14 +69,14 @@ class Projections:
     own : dict of str to numpy.ndarray
         The parameters, as `draw` names them.
     qk_norm_eps : float or None
-        The eps of the norms, if there are norms.
+        The eps of the norms; None if there are none.
     """
 
     def __init__(self, sizes: Sizes, own: dict[str, FloatArray], qk_norm_eps: float | None) -> None:
         self.own = own
         self._sizes = sizes
         self._eps = qk_norm_eps
-        # Of inputs of one size, weights lie one below another, and those in `own` are views.
+        # If all inputs have one size, their weights are stacked, and those in `own` are views.
         self._packed: dict[str, FloatArray] = {}
         if len(set(sizes.inputs)) > 1:
             return
@@ -83,7 +108,7 @@ class Projections:
         return project(rows, weight, self.own.get("b_out"), threads)
 
     def _project(self, sources: list[FloatArray], threads: int | None) -> list[FloatArray]:
-        """Project each input; those that are one array, in one product."""
+        """Project each input; inputs that are the same array are projected in one product."""
         if not self._packed:
             return [
                 project(x, self.own[f"W_{name}"], self.own.get(f"b_{name}"), threads)
@@ -114,7 +139,7 @@ def draw(
     qk_norm: bool,
     dtype: np.dtype[Any],
 ) -> dict[str, FloatArray]:
-    """Draw four linear layers, query, key, value and out; weights of norms are 1."""
+    """Draw four linear layers, query, key, value and out; the weights of norms are 1."""
     joined = sizes.heads * sizes.head_dim
     linears = [
         (name, d_in, heads * sizes.head_dim, qkv_bias)
@@ -132,21 +157,18 @@ def draw(
 
 
 def norm_eps(qk_norm: str | float | None) -> float | None:
-    """Return the eps of the norms of queries and keys, None where there are none."""
+    """Return the eps of the norms of queries and keys, or None if there are no norms."""
     if qk_norm is None:
         return None
     if isinstance(qk_norm, str):
         if qk_norm != "rms":
             raise ValueError(f"qk_norm must be None, 'rms' or an eps, got {qk_norm!r}")
         return _QK_NORM_EPS
-    eps = real_number("qk_norm", qk_norm)
-    if not 0 <= eps < np.inf:
-        raise ValueError(f"qk_norm must be at least 0 and finite, got {eps}")
-    return eps
+    return finite_number("qk_norm", qk_norm, minimum=0)
 
 
 def _normalise(x: FloatArray, weight: FloatArray, eps: float) -> None:
-    """Divide vectors by their root mean square, in place, and multiply them by a weight.
+    """Divide vectors by their root mean square and multiply them by a weight, in place.
 
     Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4.
     https://arxiv.org/abs/1910.07467

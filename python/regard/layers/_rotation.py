@@ -1,4 +1,4 @@
-"""How a layer turns its queries and keys by their positions."""
+"""Rotate a layer's queries and keys by their positions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard._arguments import flag, integers
+from regard._arrays import broadcasts_to
 from regard.positional import rotary_cache, rotary_frequencies
-from regard.positional._frequencies import given
-from regard.positional._scaling import length_matters
+from regard.positional._frequencies import numbers_of_pairs
+from regard.positional._rope_parameters import read_rope_parameters
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-_OPTIONS = ("base", "rotary_dim", "interleaved", "inverse_frequencies", "scaling")
+_OPTIONS = ("base", "rotary_dim", "interleaved", "inverse_frequencies", "scaling", "length")
 
-
-_AHEAD = 64
+_AHEAD = 64  # positions beyond those asked for that a table holds
 
 
 class _Table(NamedTuple):
@@ -35,16 +35,16 @@ class _Table(NamedTuple):
 
 
 class Rotation:
-    """Rotary embedding with its options settled once.
+    """Rotary embedding whose options are checked once.
 
     Parameters
     ----------
     options : True or mapping
         Options of `regard.positional.rotary`.
     head_dim : int
-        Size of the vectors that are turned.
+        Size of the vectors that are rotated.
     dtype : numpy.dtype
-        Their type.
+        Their dtype.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Rotation:
         if options is not True and not isinstance(options, Mapping):
             raise TypeError(f"rotary must be None, True or a mapping, got {type(options).__name__}")
         left = {} if options is True else dict(options)
+        self._shown = _shown(left)
         unexpected = [str(name) for name in left if name not in _OPTIONS]
         if unexpected:
             raise ValueError(
@@ -62,39 +63,41 @@ class Rotation:
         own = left.pop("inverse_frequencies", None)
         self._trained: float | None = None
         if own is None:
-            self._of_length = partial(rotary_frequencies, **{"rotary_dim": head_dim, **left})
+            self._of_length = partial(rotary_frequencies, head_dim=head_dim, **left)
             self._frequencies, self._factor = self._of_length()
-            scaling = left.get("scaling")
-            if scaling is not None and length_matters(scaling):
-                self._trained = scaling["original_max_position_embeddings"]
+            if left.get("length") is None:
+                self._trained = read_rope_parameters(left.get("scaling")).trained_length
         elif left:
             raise ValueError(
                 "rotary's inverse_frequencies already say how far each pair turns: leave "
                 f"{', '.join(left)} out"
             )
         else:
-            self._frequencies, self._factor = given(own), 1.0
+            self._frequencies, self._factor = numbers_of_pairs("inverse_frequencies", own), 1.0
         if 2 * self._frequencies.size > head_dim:
             raise ValueError(
                 "rotary_dim must be at most head_dim, got "
                 f"{2 * self._frequencies.size} and {head_dim}"
             )
 
-        # Rows of consecutive positions: a decode asks for one more at every step.
+        # A table of consecutive positions: decoding asks for one more at every step.
         self._dtype = dtype
         nothing = np.empty((0, 1, 1), dtype)
         self._table = _Table(0, nothing, nothing)
 
+    def __repr__(self) -> str:
+        return self._shown
+
     def turn(self, *vectors: tuple[FloatArray, Integers], cached: bool) -> None:
-        """Turn arrays ``(..., heads, length, head_dim)`` in place, each at its positions."""
+        """Rotate arrays ``(..., heads, length, head_dim)`` in place, each by its positions."""
         frequencies = self._frequencies
         if self._trained is not None:
             length = max(int(places.max(initial=-1)) + 1 for _, places in vectors)
             if cached and length > self._trained:
                 raise ValueError(
-                    f"rotary's scaling 'dynamic' turns every key anew beyond {self._trained} "
-                    f"positions, got {length}, and the keys of a cache stay as they are; choose a "
-                    "length: rotary={'inverse_frequencies': rotary_frequencies(..., length=...)[0]}"
+                    f"rotary's scaling rotates all keys differently beyond {int(self._trained)} "
+                    f"positions, and those of a cache cannot follow; got {length} positions: give "
+                    "the length of the whole sequence, rotary={'scaling': ..., 'length': ...}"
                 )
             frequencies, _ = self._of_length(length=max(length, 0))
         found: dict[int, tuple[FloatArray, FloatArray]] = {}
@@ -110,14 +113,14 @@ class Rotation:
     def _looked_up(
         self, places: Integers, frequencies: NDArray[np.float64]
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the cosines and sines of positions ``(*batch, length)``, heads beside batch."""
+        """Return the cosines and sines of positions ``(*batch, length)`` with an axis for heads."""
         table, first, last = self._table, int(places.min()), int(places.max())
         is_own = frequencies is self._frequencies
         if not (is_own and table.first <= first and last < table.first + len(table.cos)):
             if not is_own or last - first > 4 * places.size + _AHEAD:
                 cos, sin = self._computed(places, frequencies)
                 return _beside_heads(cos), _beside_heads(sin)
-            # Those that decoding will ask for next, too.
+            # Include the positions that decoding will ask for next.
             ahead = np.arange(first, last + 1 + _AHEAD)
             table = self._table = _Table(first, *self._computed(ahead, frequencies))
         rows = places - table.first
@@ -126,7 +129,7 @@ class Rotation:
     def _computed(
         self, places: Integers, frequencies: NDArray[np.float64]
     ) -> tuple[FloatArray, FloatArray]:
-        """Return what `_turn` takes: one cosine for both of a pair, and a sine for each."""
+        """Return what `_turn` takes: a cosine for each pair, and a sine for each of its columns."""
         cos, sin = rotary_cache(places, inverse_frequencies=frequencies)
         cos, sin = cos * self._factor, sin * self._factor
         axis = -1 if self._interleaved else -2
@@ -144,8 +147,18 @@ class Rotation:
         own += across
 
 
+def _shown(options: Mapping[str, Any]) -> str:
+    """Return options in one line: numbers in full, mappings and arrays as dots."""
+    parts = (
+        f"{name!r}: {value!r}" if isinstance(value, int | float) else f"{name!r}: ..."
+        for name, value in options.items()
+        if value is not None
+    )
+    return f"{{{', '.join(parts)}}}" if options else "True"
+
+
 def _beside_heads(rows: FloatArray) -> FloatArray:
-    """Return ``(*batch, length, ...)`` with an axis for heads, where there is a batch."""
+    """Return ``(*batch, length, ...)`` with an axis for heads if there is a batch."""
     return rows[..., None, :, :, :] if rows.ndim > 3 else rows
 
 
@@ -153,11 +166,7 @@ def query_positions(query_offset: ArrayLike, shape: tuple[int, ...]) -> Integers
     """Return the positions of queries ``(*batch, heads, length, head_dim)``."""
     offset = integers("query_offset", query_offset)
     *batch, _, length, _ = shape
-    try:
-        fits = np.broadcast_shapes(offset.shape, batch) == tuple(batch)
-    except ValueError:
-        fits = False
-    if not fits:
+    if not broadcasts_to(offset.shape, tuple(batch)):
         raise ValueError(
             f"query_offset must broadcast to the batch axes {tuple(batch)}, got {offset.shape}"
         )

@@ -1,24 +1,27 @@
-"""Self-attention of one head as a layer with its own parameters."""
+"""Self-attention of one head as a layer with parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 
-from regard._arguments import count, flag
-from regard._arrays import as_mask
+from regard._arguments import count, flag, mapping
+from regard._arrays import as_mask, broadcasts_to, single_or_double
 from regard._attention import scaled_dot_product_attention
-from regard.layers._linear import draws, layer_dtype, project, vectors
+from regard._translations import translates_keywords
+from regard.layers._draws import draws
+from regard.layers._inputs import vectors
+from regard.layers._linear import project
 from regard.layers._state import check_arrays, check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    from regard.layers._linear import FloatArray, Rng
+    from regard.layers._draws import Rng
+    from regard.layers._linear import FloatArray
 
     Init: TypeAlias = Literal["linear", "uniform", "normal"]
 
@@ -28,7 +31,7 @@ _SHORT = {"W_q": "W_query", "W_k": "W_key", "W_v": "W_value"}
 
 
 class SelfAttention:
-    """Scaled dot-product attention of a sequence with itself, in one head.
+    """Scaled dot-product attention of a sequence to itself, in one head.
 
     The layer projects ``x`` to queries, keys and values and attends::
 
@@ -38,19 +41,19 @@ class SelfAttention:
     Parameters
     ----------
     d_in : int
-        Size of the vectors that come in.
+        Size of the vectors that the layer takes.
     d_out : int
-        Size of the context vectors that come out.
+        Size of the context vectors that it returns.
     qkv_bias : bool, optional
         Whether the three projections add a bias. Needs ``init="linear"``.
     init : {"linear", "uniform", "normal"}, optional
         How the parameters are drawn. ``"linear"`` is ``torch.nn.Linear``: weights of shape
         ``(d_out, d_in)``, used as ``x @ weight.T``, uniform within ``1 / sqrt(d_in)`` of 0, and
-        biases alike. ``"uniform"`` is ``torch.rand``, uniform on [0, 1), and ``"normal"`` is
+        biases likewise. ``"uniform"`` is ``torch.rand``, uniform on [0, 1), and ``"normal"`` is
         ``torch.randn``: weights of shape ``(d_in, d_out)``, used as ``x @ weight``.
     rng : numpy.random.Generator, TorchGenerator, int or None, optional
-        Where the parameters are drawn from, query first, then key, then value, each weight
-        before its bias. An int or None makes ``numpy.random.default_rng(rng)``. A
+        What the parameters are drawn from: query, key and value in this order, each weight before
+        its bias. An int or None makes ``numpy.random.default_rng(rng)``. A
         `TorchGenerator` gives the parameters of the same layer in PyTorch.
     dtype : dtype, optional
         float32 or float64: the dtype of the parameters, to which ``x`` is converted.
@@ -68,7 +71,7 @@ class SelfAttention:
         If an argument has the wrong type or `dtype` is neither float32 nor float64.
     ValueError
         If `d_in` or `d_out` is less than 1, `init` is unknown, `rng` is a negative int, or
-        `qkv_bias` is combined with another `init` than ``"linear"``.
+        `qkv_bias` is combined with an `init` other than ``"linear"``.
 
     Examples
     --------
@@ -91,6 +94,7 @@ class SelfAttention:
     b_key: FloatArray | None
     b_value: FloatArray | None
 
+    @translates_keywords
     def __init__(
         self,
         d_in: SupportsIndex,
@@ -109,7 +113,7 @@ class SelfAttention:
         if qkv_bias and init != "linear":
             raise ValueError(f"qkv_bias needs init='linear', got init={init!r}")
         self._init = init
-        self._dtype = layer_dtype(dtype)
+        self._dtype = single_or_double("dtype", dtype)
         draw = self._drawing(rng)
         for name in _NAMES:
             weight, bias = draw()
@@ -142,6 +146,7 @@ class SelfAttention:
         return_weights: Literal[True],
         threads: int | None = ...,
     ) -> tuple[FloatArray, FloatArray]: ...
+    @translates_keywords
     def __call__(
         self,
         x: ArrayLike,
@@ -159,8 +164,8 @@ class SelfAttention:
             Shape ``(..., seq, d_in)``: axes before the last two are batch axes. Real numbers,
             converted to the layer's dtype.
         mask : array_like of bool or float, optional
-            True where a query may attend, or what is added to the scaled scores. It broadcasts to
-            ``(..., seq, seq)``, the shape of the weights: there is no axis for heads.
+            Bool: True where a query may attend. Float: added to the scaled scores. It broadcasts to
+            ``(..., seq, seq)``, the shape of the weights, which has no axis for heads.
         is_causal : bool, optional
             Whether a position attends only to itself and those before it.
         return_weights : bool, optional
@@ -171,9 +176,9 @@ class SelfAttention:
         Returns
         -------
         output : numpy.ndarray
-            The context vectors, shape ``(..., seq, d_out)``.
+            The context vectors, of shape ``(..., seq, d_out)``.
         weights : numpy.ndarray
-            Only with `return_weights`: shape ``(..., seq, seq)``.
+            Only with `return_weights`: of shape ``(..., seq, seq)``.
 
         Raises
         ------
@@ -233,9 +238,9 @@ class SelfAttention:
         Parameters
         ----------
         state : mapping of str to array_like
-            As `state_dict` returns it or as PyTorch saves it. The short names ``W_q``, ``W_k``
-            and ``W_v`` stand for ``W_query``, ``W_key`` and ``W_value``. Floating-point arrays,
-            converted to the layer's dtype.
+            Floating-point arrays, converted to the layer's dtype, as `state_dict` returns them or
+            as PyTorch saves them. The short names ``W_q``, ``W_k`` and ``W_v`` stand for
+            ``W_query``, ``W_key`` and ``W_value``.
 
         Raises
         ------
@@ -250,14 +255,12 @@ class SelfAttention:
         >>> layer = regard.SelfAttention(3, 2, rng=0)
         >>> layer.load_state_dict(regard.SelfAttention(3, 2, rng=1).state_dict())
         """
-        if not isinstance(state, Mapping):
-            raise TypeError(f"state must be a mapping, got {type(state).__name__}")
         attributes = self._keys()
         given: dict[str, ArrayLike] = {}
-        for name, value in state.items():
+        for name, value in mapping("state", state).items():
             key = _long_name(name)
             if key in attributes and key in given:
-                raise ValueError(f"state must have {key} once, got {name} beside it")
+                raise ValueError(f"state must have {key} once, got {name} as well")
             given[key if key in attributes else str(name)] = value
         check_names(attributes, given)
         shapes = {key: self._shape(attribute) for key, attribute in attributes.items()}
@@ -273,7 +276,7 @@ class SelfAttention:
         return lambda: (plain(d_in, d_out, dtype=dtype), None)
 
     def _keys(self) -> dict[str, str]:
-        """State keys in PyTorch's order, each with the attribute that it names."""
+        """Return the keys of a state in PyTorch's order, each with the attribute that it names."""
         if self._init != "linear":
             return {f"W_{name}": f"W_{name}" for name in _NAMES}
         parts = {"weight": "W", "bias": "b"} if self._qkv_bias else {"weight": "W"}
@@ -297,14 +300,10 @@ class SelfAttention:
 
 
 def _with_heads(mask: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
-    """Give a mask that broadcasts to `shape` an axis for the heads."""
+    """Add an axis for the heads to a mask that broadcasts to `shape`."""
     if mask is None:
         return None
-    try:
-        fits = np.broadcast_shapes(mask.shape, shape) == shape
-    except ValueError:
-        fits = False
-    if not fits:
+    if not broadcasts_to(mask.shape, shape):
         raise ValueError(f"mask must broadcast to {shape}, got shape {mask.shape}")
     return mask[..., None, :, :] if mask.ndim > 2 else mask
 

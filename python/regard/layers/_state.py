@@ -1,10 +1,13 @@
-"""States that are loaded: every name known, every array checked, before anything changes."""
+"""Check the names and arrays of a state before anything is loaded from it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from regard._arguments import listed
+from regard._arrays import is_floating
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -13,11 +16,9 @@ if TYPE_CHECKING:
 
     from regard.layers._linear import FloatArray
 
-_MOST_NAMES = 20
-
 
 def check_names(wanted: Iterable[str], given: Iterable[str]) -> None:
-    """Raise ValueError unless both hold the same names."""
+    """Raise ValueError, which lists the differences, unless both hold the same names."""
     wanted, given = list(wanted), list(given)
     missing = [name for name in wanted if name not in given]
     unexpected = [name for name in given if name not in wanted]
@@ -31,10 +32,13 @@ def check_names(wanted: Iterable[str], given: Iterable[str]) -> None:
 def check_arrays(
     shapes: Mapping[str, tuple[int, ...]], state: Mapping[str, ArrayLike], dtype: np.dtype[Any]
 ) -> dict[str, FloatArray]:
-    """Return copies of the arrays that `shapes` names, in `dtype`, or raise an error."""
+    """Return copies of the arrays that `shapes` names, in `dtype`.
+
+    Raises TypeError for an array that is not floating-point, ValueError for wrong shapes.
+    """
     arrays = {name: np.asarray(state[name]) for name in shapes}
     for name, array in arrays.items():
-        if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+        if not is_floating(array.dtype):
             raise TypeError(f"{name} must be floating-point, got {array.dtype}")
     wrong = [
         f"{name} must have shape {shape}, got {arrays[name].shape}"
@@ -44,11 +48,3 @@ def check_arrays(
     if wrong:
         raise ValueError("; ".join(wrong))
     return {name: array.astype(dtype) for name, array in arrays.items()}
-
-
-def listed(names: Iterable[str]) -> str:
-    """Write names one behind another; of very many, the first."""
-    all_names = list(names)
-    shown = ", ".join(all_names[:_MOST_NAMES]) or "none"
-    rest = len(all_names) - _MOST_NAMES
-    return f"{shown} and {rest} more" if rest > 0 else shown

@@ -1,4 +1,4 @@
-"""Masks that say which keys a query may attend to.
+"""Build masks, which say the keys that each query may attend to.
 
 A mask is a bool array, True where a query may attend, that broadcasts to
 ``(..., heads, q_len, kv_len)``. As with any bool arrays, ``a & b`` lets a query attend where both

@@ -1,4 +1,4 @@
-"""Masks that are added to the scores."""
+"""Convert bool masks to masks that are added to the scores."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arrays import as_array, floating
+from regard._translations import translates_keywords
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 
+@translates_keywords
 def as_additive(mask: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[np.floating[Any]]:
-    """Turn a bool mask into one that is added to the scaled scores.
+    """Convert a bool mask to one that is added to the scaled scores.
 
     Parameters
     ----------

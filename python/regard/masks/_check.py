@@ -1,4 +1,4 @@
-"""Masks that are most likely not what was meant."""
+"""Recognise masks that are most likely mistakes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from regard._arguments import flag
 from regard._arrays import as_mask, compute_type
+from regard._translations import translates_keywords
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -16,25 +17,25 @@ if TYPE_CHECKING:
 
 Mask = TypeVar("Mask", bound="ArrayLike")
 
-# What others write for "hidden" in place of -inf: -1e4, -1e9, the lowest number of the type.
+# Many programs write a large negative number in place of -inf: -1e4, -1e9, the type's lowest.
 _MEANT_AS_HIDDEN = -1e4
 
 
+@translates_keywords
 def check(mask: Mask, *, allow_empty_rows: bool = False) -> Mask:
-    """Return a mask as it is, or raise an error where it looks like a mistake.
+    """Return a mask unchanged, or raise an error if it looks like a mistake.
 
-    Attention takes any mask at its word. This function is for whoever wants to be told: use it in
-    the call, ``scaled_dot_product_attention(query, key, value, check(mask))``, and leave it out
-    where a mask is meant as it is. It refuses
+    Attention takes any mask at its word. To have a mask checked, pass it through this function:
+    ``scaled_dot_product_attention(query, key, value, check(mask))``. It refuses
 
-    1. an inverted causal mask: in every matrix of the last two axes, query ``i`` is shown the keys
-       ``j > i + c`` alone (the mask of `nn.MultiheadAttention`, whose True hides), or those
-       ``j >= i + c`` alone (``np.triu`` for ``np.tril``), where ``c`` is 0 or ``kv_len - q_len``;
-       other keys may be shown to all queries, as inverted padding is;
+    1. an inverted causal mask: in every matrix of the last two axes, query ``i`` is shown only the
+       keys ``j > i + c`` (the mask of `nn.MultiheadAttention`, whose True hides), or only those
+       ``j >= i + c`` (``np.triu`` in place of ``np.tril``), where ``c`` is 0 or ``kv_len - q_len``;
+       in addition, all queries may be shown some other keys, as by inverted padding;
     2. a float mask of zeros and ones, which would be added to the scores and hide nothing;
     3. a float mask with NaN, as ``0 * -inf`` gives, or with +inf;
-    4. a float mask with a row of nothing but -10000 and less, where not all is -inf: such numbers
-       hide a key only beside larger ones, and that row's output is a mean of values in place of 0;
+    4. a float mask with a row whose numbers are all -10000 or less, but not all -inf: such numbers
+       hide a key only beside larger ones, and the row's output is a mean of values instead of 0;
     5. a row that sees no key, unless `allow_empty_rows`: its output is 0.
 
     Parameters
@@ -42,7 +43,7 @@ def check(mask: Mask, *, allow_empty_rows: bool = False) -> Mask:
     mask : array_like of bool or float
         As for `regard.scaled_dot_product_attention`.
     allow_empty_rows : bool, default False
-        Rows that see no key are meant: queries that are padding, sequences of length 0.
+        Accept rows that see no key: queries that are padding, sequences of length 0.
 
     Returns
     -------
@@ -54,14 +55,14 @@ def check(mask: Mask, *, allow_empty_rows: bool = False) -> Mask:
     TypeError
         If `mask` is neither bool nor float: an integer mask could mean either.
     ValueError
-        If it looks like a mistake. The message says what was seen and how to mend it.
+        If it looks like a mistake. The message says what was found and how to correct it.
 
     Notes
     -----
-    Not recognised, since they may be meant: inverted padding by itself (it looks like padding on
-    the other side), masks of a single query, and numbers such as -1e9 beside larger ones. These
-    last are added like any other: what they push down has weight 0, but NaN there still shows, and
-    no block of keys is skipped.
+    Masks that may be intended are not recognised: inverted padding by itself, which looks like
+    padding on the other side; masks of a single query; and numbers such as -1e9 beside larger ones.
+    The last are added like any other number: the keys that they push down have weight 0, but a NaN
+    in such a key still shows, and no block of keys is skipped.
 
     Examples
     --------
@@ -102,7 +103,7 @@ means may attend here (nn.MultiheadAttention's True hides): pass ~mask
 
 
 def _distinct(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the matrices that differ: what is broadcast along a leading axis is read once."""
+    """Return the matrices that differ: those broadcast along a leading axis are read once."""
     leading = zip(array.shape[:-2], array.strides[:-2], strict=True)
     return array[
         tuple(slice(1) if size and not stride else slice(None) for size, stride in leading)
@@ -110,7 +111,7 @@ def _distinct(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _no(visible: Bools) -> Bools:
-    """Return the rows that are shown no key."""
+    """Tell which rows are shown no key."""
     return np.asarray(~visible.any(axis=-1))
 
 
@@ -143,21 +144,21 @@ def _refuse_inverted(visible: Bools, remedy: str) -> None:
             )
         if _hides_up_to(offset - 1, visible):
             raise ValueError(
-                f"mask looks turned round: it shows query i the keys j >= {diagonal} and hides "
-                "those before; a causal mask does the opposite: use np.tril for np.triu, or "
+                f"mask looks mirrored: it shows query i the keys j >= {diagonal} and hides those "
+                "before; a causal mask does the opposite: use np.tril in place of np.triu, or "
                 "masks.causal"
             )
 
 
 def _hides_up_to(last: int, visible: Bools) -> bool:
-    """Tell whether what is hidden is a causal mask: keys ``j <= i + last``, but for some columns.
+    """Tell whether the hidden keys are those ``j <= i + last``, except for some columns.
 
-    Columns that the last query is shown are left out of the comparison: no row may hide them.
+    The columns that the last query is shown are not compared; no row may hide them.
     """
     q_len, kv_len = visible.shape[-2:]
     before = np.arange(kv_len) <= np.arange(q_len)[:, None] + last
     hidden = ~visible[..., -1:, :]
-    # Without a second key, and one that only later queries are not shown, this is no triangle.
+    # A triangle needs a second hidden key, and a key that is hidden from later queries alone.
     is_triangle = (hidden.sum(axis=-1) >= 2) & (hidden & ~before[0]).any(axis=-1)
     if not is_triangle.any():
         return False
@@ -169,16 +170,16 @@ def _hides_up_to(last: int, visible: Bools) -> bool:
 def _refuse_pushed_down(rows: Bools) -> None:
     if rows.any():
         raise ValueError(
-            f"mask hides every key of {_told(rows)} by finite numbers, which gives a mean of "
-            "values and not 0: use -inf, as in np.where(mask <= -1e4, -np.inf, mask)"
+            f"mask hides every key of {_told(rows)} with finite numbers, which gives a mean of "
+            "values instead of 0: use -inf, as in np.where(mask <= -1e4, -np.inf, mask)"
         )
 
 
 def _refuse_empty(rows: Bools) -> None:
     if rows.any():
         raise ValueError(
-            f"mask lets {_told(rows)} see no key, whose output is 0: "
-            "pass allow_empty_rows=True if that is meant"
+            f"mask lets {_told(rows)} see no key, so that their output is 0: "
+            "pass allow_empty_rows=True if that is intended"
         )
 
 

@@ -1,12 +1,12 @@
-"""Arguments that are one number, or one for each batch entry."""
+"""Check arguments that are one number, or one for each batch entry."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regard._arguments import integers
+from regard._arguments import integers, offsets
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def lengths(name: str, value: ArrayLike, kv_len: int) -> Integers:
     """Return numbers of keys, each in ``0 .. kv_len``."""
-    numbers = _integers(name, value)
+    numbers = integers(name, value, any_size=True)
     outside = numbers[(numbers < 0) | (numbers > kv_len)]
     if outside.size:
         raise ValueError(f"{name} must be in 0 .. kv_len = {kv_len}, got {outside[0]}")
@@ -24,21 +24,14 @@ def lengths(name: str, value: ArrayLike, kv_len: int) -> Integers:
 
 
 def diagonals(query_offset: ArrayLike, shift: int, q_len: int, kv_len: int) -> Integers:
-    """Return ``query_offset + shift``: where a bound of the visible keys meets the first query.
+    """Return ``query_offset + shift``, the bound of the visible keys for the first query.
 
-    Beyond ``[-q_len, kv_len]`` it hides or shows everything, as the nearest end does; clipping
-    keeps ``i + diagonal`` inside int64, and Python's integers hold what comes before.
+    A bound beyond ``[-q_len, kv_len]`` hides or shows everything, as the nearest end does. It is
+    added as a Python integer and clipped, so that ``i + diagonal`` stays inside int64.
     """
-    offsets = _integers("query_offset", query_offset)
-    clipped = [max(-q_len, min(int(offset) + shift, kv_len)) for offset in offsets.flat]
-    return _beside_heads(np.array(clipped, np.int64).reshape(offsets.shape))
-
-
-def _integers(name: str, value: ArrayLike) -> NDArray[Any]:
-    # An int of any size; NumPy's are at most 64 bits wide.
-    if isinstance(value, int) and not isinstance(value, bool):
-        return np.array(value, object)
-    return integers(name, value)
+    numbers = offsets(query_offset, kv_len - q_len, any_size=True)
+    clipped = [max(-q_len, min(int(number) + shift, kv_len)) for number in numbers.flat]
+    return _beside_heads(np.array(clipped, np.int64).reshape(numbers.shape))
 
 
 def _beside_heads(numbers: Integers) -> Integers:

@@ -1,18 +1,20 @@
-"""Masks that follow from where queries and keys sit."""
+"""Build masks from the positions of queries and keys."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count
+from regard._arguments import count, window_sides
+from regard._translations import translates_keywords
 from regard.masks._per_batch import diagonals, lengths
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
+@translates_keywords
 def causal(
     q_len: SupportsIndex,
     kv_len: SupportsIndex | None = None,
@@ -30,11 +32,11 @@ def causal(
         Number of queries.
     kv_len : int, optional
         Number of keys; `q_len` when not given.
-    query_offset : int or integer array, optional
+    query_offset : int, integer array or "end", optional
         How many keys precede the first query: one number, or one per batch entry. 0 aligns the
-        first query with the first key (PyTorch, JAX); ``kv_len - q_len`` aligns the last query
-        with the last key (FlashAttention). It may be negative: queries before the first key
-        attend to none.
+        first query with the first key (PyTorch, JAX); ``"end"``, which is ``kv_len - q_len``,
+        aligns the last query with the last key (FlashAttention). It may be negative: queries
+        before the first key attend to no key.
 
     Returns
     -------
@@ -47,7 +49,7 @@ def causal(
     TypeError
         If a length or an offset is not an integer.
     ValueError
-        If a length is negative.
+        If a length is negative, or `query_offset` is another word than "end".
 
     See Also
     --------
@@ -61,7 +63,7 @@ def causal(
            [1, 1, 0],
            [1, 1, 1]])
 
-    One new query behind four cached keys, and behind two:
+    One new query after four cached keys, and after two:
 
     >>> regard.masks.causal(1, 5, query_offset=[4, 2]).astype(int)[:, 0]
     array([[[1, 1, 1, 1, 1]],
@@ -73,6 +75,7 @@ def causal(
     return np.arange(kv_len) <= last_visible
 
 
+@translates_keywords
 def window(
     q_len: SupportsIndex,
     kv_len: SupportsIndex | None = None,
@@ -80,7 +83,7 @@ def window(
     window: tuple[SupportsIndex | None, SupportsIndex | None],
     query_offset: ArrayLike = 0,
 ) -> NDArray[np.bool_]:
-    """Let each query attend to its neighbours: the keys near its own position.
+    """Let each query attend to the keys near its own position.
 
     Query ``i`` sits at position ``p = i + query_offset`` and may attend to key ``j`` iff
     ``p - left <= j <= p + right``. Neighbours are counted, as in FlashAttention and ONNX: a causal
@@ -93,10 +96,10 @@ def window(
     kv_len : int, optional
         Number of keys; `q_len` when not given.
     window : pair of int or None
-        ``(left, right)``: how many keys before and behind its position a query may attend to. None
-        is no bound on that side.
-    query_offset : int or integer array, optional
-        How many keys precede the first query: one number, or one per batch entry.
+        ``(left, right)``: how many keys before and after its position a query may attend to. None
+        means no bound on that side.
+    query_offset : int, integer array or "end", optional
+        How many keys precede the first query, as in `causal`.
 
     Returns
     -------
@@ -113,8 +116,8 @@ def window(
 
     See Also
     --------
-    regard.scaled_dot_product_attention : ``window=(left, right)`` does the same without a mask, at
-        the cost of the window alone.
+    regard.scaled_dot_product_attention : ``window=(left, right)`` does the same without a mask, and
+        computes only the keys inside the window.
 
     Examples
     --------
@@ -135,10 +138,7 @@ def window(
            [1, 0, 1, 1]])
     """
     q_len, kv_len = _sizes(q_len, kv_len)
-    _check_pair(window)
-    left, right = (
-        None if side is None else count(f"window[{i}]", side) for i, side in enumerate(window)
-    )
+    left, right = window_sides(window)
     rows, keys = np.arange(q_len)[:, None], np.arange(kv_len)
     shape = np.broadcast_shapes((q_len, kv_len), diagonals(query_offset, 0, q_len, kv_len).shape)
     visible = np.ones(shape, bool)
@@ -149,6 +149,7 @@ def window(
     return visible
 
 
+@translates_keywords
 def prefix(
     q_len: SupportsIndex,
     kv_len: SupportsIndex | None = None,
@@ -156,11 +157,11 @@ def prefix(
     prefix_lengths: ArrayLike,
     query_offset: ArrayLike = 0,
 ) -> NDArray[np.bool_]:
-    """Let each query attend to a prefix, and beyond it to its own position and those before it.
+    """Let each query attend to a prefix, its own position and those before it.
 
     Query ``i`` may attend to key ``j`` iff ``j < prefix_lengths`` or ``j <= i + query_offset``: the
-    mask of a prefix language model, whose input is read in both directions and whose continuation
-    is causal.
+    mask of a prefix language model, which reads its input in both directions and continues it
+    causally.
 
     Parameters
     ----------
@@ -171,8 +172,8 @@ def prefix(
     prefix_lengths : int or integer array
         How many keys, from the first, every query may attend to: one number, or one per batch
         entry, each in ``0 .. kv_len``.
-    query_offset : int or integer array, optional
-        How many keys precede the first query: one number, or one per batch entry.
+    query_offset : int, integer array or "end", optional
+        How many keys precede the first query, as in `causal`.
 
     Returns
     -------
@@ -212,16 +213,3 @@ def prefix(
 def _sizes(q_len: SupportsIndex, kv_len: SupportsIndex | None) -> tuple[int, int]:
     queries = count("q_len", q_len)
     return queries, queries if kv_len is None else count("kv_len", kv_len)
-
-
-def _check_pair(window: Any) -> None:
-    """Accept what the attention call accepts: any sequence of two, a list or an array too."""
-    is_sequence = hasattr(window, "__getitem__") and not isinstance(window, str | bytes | dict)
-    try:
-        sides = len(window) if is_sequence else None
-    except TypeError:  # an array without axes
-        sides = None
-    if sides is None:
-        raise TypeError(f"window must be a pair (left, right), got {type(window).__name__}")
-    if sides != 2:
-        raise ValueError(f"window must be a pair (left, right), got {sides} numbers")

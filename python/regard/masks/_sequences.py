@@ -1,4 +1,4 @@
-"""Masks that follow from which sequence a key belongs to."""
+"""Build masks from the sequences that keys belong to."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 
 from regard._arguments import count, integers
+from regard._translations import translates_keywords
 from regard.masks._per_batch import lengths
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
+@translates_keywords
 def padding(
     key_lengths: ArrayLike, kv_len: SupportsIndex, *, side: Literal["right", "left"] = "right"
 ) -> NDArray[np.bool_]:
@@ -25,7 +27,7 @@ def padding(
     kv_len : int
         Number of keys, padding included.
     side : {"right", "left"}, default "right"
-        Where the padding lies: behind the sequence, or before it, as tokenizers of Hugging Face
+        Where the padding lies: after the sequence, or before it, where Hugging Face's tokenizers
         put it for generation (``padding_side="left"``).
 
     Returns
@@ -39,18 +41,19 @@ def padding(
     TypeError
         If a length is not an integer.
     ValueError
-        If a length is not in ``0 .. kv_len``, or `side` is another word.
+        If a length is not in ``0 .. kv_len``, or `side` is neither "right" nor "left".
 
     See Also
     --------
-    regard.scaled_dot_product_attention : ``key_lengths`` hides padding on the right without a mask.
+    regard.scaled_dot_product_attention : ``key_lengths`` hides padding on the right, and
+        ``left_padding`` on the left, without a mask.
 
     Notes
     -----
-    A tokenizer's ``attention_mask`` ``(batch, kv_len)`` of ones and zeros says the same:
-    ``attention_mask.astype(bool)[:, None, None, :]``. Padding on the left moves tokens, not
-    positions within the array: ``padding(...) & causal(...)`` is right as it is, but encodings of
-    positions must count from each sequence's first token.
+    A tokenizer's ``attention_mask`` ``(batch, kv_len)`` of ones and zeros gives the same mask:
+    ``attention_mask.astype(bool)[:, None, None, :]``. Padding on the left does not change positions
+    within the array, so ``padding(...) & causal(...)`` is right as it stands; but encodings of
+    positions must count from the first token of each sequence.
 
     Examples
     --------
@@ -71,17 +74,18 @@ def padding(
     return visible if visible.ndim > 1 else visible[None]
 
 
+@translates_keywords
 def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -> NDArray[np.bool_]:
-    """Keep documents apart that are packed into one sequence.
+    """Keep documents that are packed into one sequence apart.
 
     A query may attend to a key iff both have the same number. ``segments(ids) & causal(length)``
-    is causal within each document, since documents lie one behind the other.
+    is causal within each document, since documents lie one after another.
 
     Parameters
     ----------
     query_segments : array_like of int, shape (q_len,) or (*batch, q_len)
-        The number of the document that each query belongs to. Any numbers, in any order; padding
-        is a document of its own, whose rows nobody reads.
+        The number of the document that each query belongs to. The numbers are arbitrary. Give
+        padding a number of its own, and ignore its rows of the output.
     key_segments : array_like of int, shape (kv_len,) or (*batch, kv_len), optional
         The same for keys; `query_segments` when not given. Batch axes broadcast.
 
@@ -99,8 +103,8 @@ def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -
 
     See Also
     --------
-    regard.scaled_dot_product_attention_ragged : packed sequences without a mask: what lies between
-        two documents is never computed.
+    regard.scaled_dot_product_attention_ragged : takes packed sequences without a mask, and computes
+        no score between two documents.
 
     Examples
     --------
@@ -138,5 +142,5 @@ def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -
 def _ids(name: str, value: ArrayLike) -> NDArray[Any]:
     ids = integers(name, value, "an integer array")
     if ids.ndim == 0:
-        raise ValueError(f"{name} must have one number for each row, got one number alone")
+        raise ValueError(f"{name} must have one number for each row, got a single number")
     return ids

@@ -1,8 +1,9 @@
-"""Encodings that tell attention where a token sits."""
+"""Encode the positions of tokens for attention."""
 
 from regard.positional._alibi import alibi_slopes
-from regard.positional._rotary import rotary, rotary_cache
-from regard.positional._scaling import rotary_frequencies
+from regard.positional._rotary import rotary
+from regard.positional._rotary_cache import rotary_cache
+from regard.positional._rotary_frequencies import rotary_frequencies
 from regard.positional._sinusoidal import sinusoidal
 from regard.positional._t5 import t5_buckets
 

@@ -1,4 +1,4 @@
-"""Slopes of the linear penalty on distance."""
+"""Slopes of attention with linear biases."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ import numpy as np
 
 from regard._arguments import count
 from regard._arrays import floating
+from regard._translations import translates_keywords
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 
+@translates_keywords
 def alibi_slopes(
     heads: SupportsIndex, *, dtype: DTypeLike = np.float64
 ) -> NDArray[np.floating[Any]]:
-    """Give each head its slope for attention with linear biases (ALiBi).
+    """Return the slope of each head for attention with linear biases (ALiBi).
 
     Attention subtracts ``slope * |p - j|`` from the score of a query at position ``p`` and key
-    ``j``. For a power of two, head ``h`` has ``2 ** (-8 (h + 1) / heads)``: a geometric sequence
-    that ends at ``2 ** -8`` [1]_. For any other number, the heads up to the largest power of two
-    below it have the slopes for that power, and the remaining heads take every second slope, from
-    the first on, of those for twice that power, as in the authors' implementation [2]_.
+    ``j``. If `heads` is a power of two, head ``h`` has the slope ``2 ** (-8 (h + 1) / heads)``: a
+    geometric sequence that ends at ``2 ** -8`` [1]_. Otherwise the first heads, as many as the
+    largest power of two below `heads`, have the slopes of that power; the others take every second
+    slope of twice that power, beginning with the first, as in the authors' implementation [2]_.
 
     Parameters
     ----------

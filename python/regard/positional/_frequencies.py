@@ -1,14 +1,13 @@
-"""How fast each pair of columns turns as the position grows."""
+"""The powers of a base that positions are multiplied by, and checks that encodings share."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, real_number
-from regard._arrays import as_array
+from regard._arguments import count, finite_number
+from regard._arrays import as_array, is_floating
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -18,33 +17,29 @@ DEFAULT_BASE = 10000.0
 
 def geometric(dim: int, base: SupportsFloat) -> NDArray[np.float64]:
     """Return ``base ** (-2 m / dim)`` for each pair ``m`` of `dim` columns."""
-    number = real_number("base", base)
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"base must be positive and finite, got {number}")
     exponent = 2 * np.arange((dim + 1) // 2) / dim
-    frequencies: NDArray[np.float64] = 1 / np.power(number, exponent)
+    frequencies: NDArray[np.float64] = 1 / np.power(finite_number("base", base), exponent)
     return frequencies
 
 
 def even(rotary_dim: SupportsIndex) -> int:
-    """Return a number of columns that form pairs, or raise TypeError or ValueError."""
+    """Return an even number of columns, or raise TypeError or ValueError."""
     dim = count("rotary_dim", rotary_dim, minimum=2)
     if dim % 2:
         raise ValueError(f"rotary_dim must be even, got {dim}")
     return dim
 
 
-def given(inverse_frequencies: ArrayLike) -> NDArray[np.float64]:
-    """Check frequencies that a caller brings: one finite real number for each pair of columns."""
-    array = as_array("inverse_frequencies", inverse_frequencies)
-    if array.dtype.kind not in "iuf" and array.dtype.name != "bfloat16":
-        raise TypeError(f"inverse_frequencies must be real numbers, got {array.dtype}")
+def numbers_of_pairs(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    """Return one finite real number for each pair of columns, or raise TypeError or ValueError."""
+    array = as_array(name, value)
+    if array.dtype.kind not in "iu" and not is_floating(array.dtype):
+        raise TypeError(f"{name} must be real numbers, got {array.dtype}")
     if array.ndim != 1 or array.size == 0:
         raise ValueError(
-            "inverse_frequencies must be 1-D with one number for each pair of columns, got shape "
-            f"{array.shape}"
+            f"{name} must be 1-D with one number for each pair of columns, got shape {array.shape}"
         )
-    frequencies: NDArray[Any] = array.astype(np.float64)
-    if not np.isfinite(frequencies).all():
-        raise ValueError("inverse_frequencies must be finite, got NaN or infinity")
-    return frequencies
+    numbers: NDArray[np.float64] = array.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{name} must be finite, got NaN or infinity")
+    return numbers

@@ -1,4 +1,4 @@
-"""Rotary position embedding: pairs of columns turned by an angle that grows with the position."""
+"""Rotate pairs of columns by angles that grow with the position (RoPE)."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, flag, integers, real_number
-from regard._arrays import compute_type, floating, stored
-from regard.positional._frequencies import DEFAULT_BASE, even, given
-from regard.positional._scaling import length_matters, rotary_frequencies
+from regard._arguments import flag, integers
+from regard._arrays import broadcasts_to, compute_type, stored
+from regard._translations import translates_keywords
+from regard.positional._frequencies import even
+from regard.positional._rotary_cache import check_rotary_dim, refuse_beside, rotary_cache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     Array = NDArray[Any]
 
 
+@translates_keywords
 def rotary(
     x: ArrayLike,
     positions: ArrayLike | None = None,
     *,
-    base: SupportsFloat = DEFAULT_BASE,
+    base: SupportsFloat | None = None,
     rotary_dim: SupportsIndex | None = None,
     interleaved: bool = False,
     inverse_frequencies: ArrayLike | None = None,
     scaling: Mapping[str, Any] | None = None,
+    length: SupportsIndex | None = None,
     cache: tuple[ArrayLike, ArrayLike] | None = None,
     out: Array | None = None,
 ) -> Array:
@@ -50,13 +53,14 @@ def rotary(
         head_dim)`` storage pass ``x.swapaxes(1, 2)``: any strides are read where they lie.
     positions : array_like of int, shape (length,) or (*batch, length), optional
         The position of each row, the same for all heads; `batch` broadcasts to the axes of `x`
-        before heads. Default ``0 .. length - 1``. Rows behind ``n`` cached keys sit at
-        ``n + np.arange(length)``. Positions may be negative.
+        before heads. Default ``0 .. length - 1``. Rows that follow ``n`` cached keys have the
+        positions ``n + np.arange(length)``. Positions may be negative.
     base : float, optional
-        Wavelengths grow from ``2 pi`` towards ``2 pi * base`` along the pairs.
+        Wavelengths grow from ``2 pi`` towards ``2 pi * base`` along the pairs: the ``rope_theta``
+        of `scaling`, or 10000, by default.
     rotary_dim : int, optional
-        How many columns, from the first, are rotated (partial rotation); the rest is copied as it
-        is. Even; by default all of them.
+        How many columns are rotated, beginning with the first (partial rotation); the others are
+        copied. Even; by default the ``partial_rotary_factor`` of `scaling`, or all of them.
     interleaved : bool, default False
         Which columns form a pair. False: ``m`` and ``m + rotary_dim / 2``, the halves (GPT-NeoX,
         Llama, ONNX's default). True: ``2 m`` and ``2 m + 1``, the neighbours (RoFormer, GPT-J).
@@ -64,19 +68,21 @@ def rotary(
         The angle by which each pair turns from one position to the next, in place of the powers of
         `base`.
     scaling : mapping, optional
-        How a model stretches its frequencies to longer sequences: ``linear``, ``dynamic``, ``yarn``
-        or ``llama3`` with their numbers, as in ``rope_scaling`` of its configuration; see
-        `rotary_frequencies`.
+        How a model stretches its frequencies to longer sequences: ``rope_scaling`` or
+        ``rope_parameters`` of its configuration; see `rotary_frequencies`.
+    length : int, optional
+        The length of the whole sequence, for the scalings ``dynamic`` and ``longrope``. By default
+        it ends at the largest position.
     cache : pair of array_like, optional
-        Cosines and sines, ``(cos, sin)``, that were worked out before: see `rotary_cache`. Two 2-D
-        arrays ``(max_position, rotary_dim / 2)`` are tables whose rows `positions` name, from 0 on;
-        arrays ``(*batch, length, rotary_dim / 2)`` with batch axes hold one row for each row of
-        `x`, and `positions` must be left out then. Caches that hold every angle twice, as Hugging
-        Face's do, are passed as ``cos[..., :rotary_dim//2]``. Their shape gives them away beside
-        `rotary_dim`, or where they have more than ``head_dim / 2`` columns; else each column is
-        taken for a pair.
+        Cosines and sines, ``(cos, sin)``, computed before: see `rotary_cache`. Two 2-D arrays
+        ``(max_position, rotary_dim / 2)`` are tables with a row for each position from 0 on, and
+        `positions` selects from them; arrays ``(*batch, length, rotary_dim / 2)`` with batch axes
+        hold one row for each row of `x`, and `positions` must then be left out. Pass caches that
+        hold every angle twice, as Hugging Face's do, as ``cos[..., :rotary_dim//2]``. They are
+        refused where their shape tells: beside `rotary_dim`, or if they have more than
+        ``head_dim / 2`` columns. Otherwise every column is taken for a pair.
     out : ndarray, optional
-        Where to write the result: of its type and shape, any strides. It may be `x` itself.
+        Where to write the result: an array of its type and shape, of any strides. It may be `x`.
 
     Returns
     -------
@@ -86,25 +92,25 @@ def rotary(
     Raises
     ------
     TypeError
-        If an argument has the wrong type: float positions, an `interleaved` that is no bool, a
-        cache that is no pair, an `out` of another type.
+        If an argument has the wrong type: positions that are floats, an `interleaved` that is not a
+        bool, a cache that is not a pair, an `out` of another type.
     ValueError
-        If shapes disagree, `rotary_dim` is odd or larger than head_dim, a position lies outside of
+        If shapes disagree, `rotary_dim` is odd or larger than head_dim, a position lies outside
         the cache, the cache holds every angle twice, `scaling` is wrong, or `base`, `scaling`,
         `inverse_frequencies` and `cache` contradict each other.
 
     See Also
     --------
     rotary_cache : cosines and sines for many calls.
-    rotary_frequencies : the angles themselves, with the formulae of the scalings.
+    rotary_frequencies : the angles themselves, with the formulas of the scalings.
 
     Notes
     -----
     Angles, cosines and sines are computed in float64, so that they are right at any position: a
     float32 angle near 100 000, as many frameworks compute it, is rounded by up to 0.004. The
     rotation itself is float64 for float64 and float32 for all narrower types. A row's bits depend
-    on its numbers and its position alone, but for the scaling ``dynamic``: its frequencies follow
-    the length of the sequence, which is taken to end at the largest position of the call.
+    on its numbers and its position alone, except for the scalings ``dynamic`` and ``longrope``,
+    whose frequencies follow the length of the sequence: pass `length` to hold them.
 
     References
     ----------
@@ -123,7 +129,7 @@ def rotary(
     array([[1.    , 0.    , 0.    , 0.    ],
            [0.5403, 0.8415, 0.    , 0.    ]])
 
-    One new query for each of two sequences, behind 5 and behind 3 cached keys:
+    One new query for each of two sequences, after 5 and after 3 cached keys:
 
     >>> query = np.ones((2, 8, 1, 64), np.float32)
     >>> cached = np.array([5, 3])
@@ -142,20 +148,26 @@ def rotary(
         else:
             rows = integers("positions", positions)
             _check_rows("positions", rows.shape, source.shape)
-        if rotary_dim is None and inverse_frequencies is None:
-            rotary_dim = source.shape[-1]
         cos, sin = rotary_cache(
             rows,
             rotary_dim,
+            head_dim=source.shape[-1] if inverse_frequencies is None else None,
             base=base,
             inverse_frequencies=inverse_frequencies,
             scaling=scaling,
+            length=length,
         )
     else:
-        _refuse_beside("cache", base, scaling, inverse_frequencies)
+        refuse_beside(
+            "cache",
+            base=base,
+            scaling=scaling,
+            length=length,
+            inverse_frequencies=inverse_frequencies,
+        )
         cos, sin = _looked_up(cache, positions, source.shape)
         _refuse_doubled(cos.shape[-1], rotary_dim, source.shape[-1])
-        _check_rotary_dim(rotary_dim, cos.shape[-1], "cache")
+        check_rotary_dim(rotary_dim, cos.shape[-1], "cache")
     if 2 * cos.shape[-1] > source.shape[-1]:
         raise ValueError(
             f"rotary_dim must be at most head_dim, got {2 * cos.shape[-1]} and {source.shape[-1]}"
@@ -163,83 +175,6 @@ def rotary(
     result = np.empty(source.shape, source.dtype) if out is None else _checked_out(out, source)
     _rotate(source, cos, sin, interleaved, result)
     return result
-
-
-def rotary_cache(
-    positions: ArrayLike,
-    rotary_dim: SupportsIndex | None = None,
-    *,
-    base: SupportsFloat = DEFAULT_BASE,
-    inverse_frequencies: ArrayLike | None = None,
-    scaling: Mapping[str, Any] | None = None,
-    dtype: DTypeLike = np.float64,
-) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]:
-    """Work out the cosines and sines of a rotary embedding once, for many calls of `rotary`.
-
-    Parameters
-    ----------
-    positions : int or array_like of int
-        A number ``n`` stands for the positions ``0 .. n - 1``; an array holds the positions
-        themselves.
-    rotary_dim : int, optional
-        How many columns are rotated: even. May be left out beside `inverse_frequencies`.
-    base : float, optional
-        Pair ``m`` turns by ``base ** (-2 m / rotary_dim)`` from one position to the next.
-    inverse_frequencies : array_like of float, shape (rotary_dim / 2,), optional
-        These angles themselves, in place of the powers of `base`.
-    scaling : mapping, optional
-        As in `rotary`; see `rotary_frequencies`. The attention factor of ``yarn`` is in the cosines
-        and sines.
-    dtype : dtype, optional
-        A floating-point dtype. The angles are computed in float64 whatever it is.
-
-    Returns
-    -------
-    cos, sin : numpy.ndarray
-        Shape ``(n, rotary_dim / 2)``, or ``(*positions.shape, rotary_dim / 2)``, in `dtype`.
-
-    Raises
-    ------
-    TypeError
-        If a position or `rotary_dim` is not an integer, or a number not real.
-    ValueError
-        If `rotary_dim` is odd or less than 2, or disagrees with `inverse_frequencies`; if `base` is
-        not positive and finite, or is given beside `inverse_frequencies`; if `scaling` is wrong.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import regard
-    >>> cos, sin = regard.positional.rotary_cache(4096, 64, dtype=np.float32)
-    >>> cos.shape
-    (4096, 32)
-    >>> key = np.ones((2, 8, 10, 64), np.float32)
-    >>> regard.positional.rotary(key, np.arange(90, 100), cache=(cos, sin)).shape
-    (2, 8, 10, 64)
-    """
-    rows = integers("positions", positions)
-    if rows.ndim == 0:
-        rows = np.arange(count("positions", rows.item()))
-    factor = 1.0
-    if inverse_frequencies is not None:
-        _refuse_beside("inverse_frequencies", base, scaling)
-        frequencies = given(inverse_frequencies)
-        _check_rotary_dim(rotary_dim, frequencies.size, "inverse_frequencies")
-    elif rotary_dim is None:
-        raise TypeError("rotary_dim must be an int, or inverse_frequencies must be given")
-    else:
-        length = _end(rows) if length_matters(scaling) else None
-        frequencies, factor = rotary_frequencies(
-            rotary_dim, base=base, scaling=scaling, length=length
-        )
-    angle = rows[..., None] * frequencies
-    to = floating("dtype", dtype)
-    return (np.cos(angle) * factor).astype(to), (np.sin(angle) * factor).astype(to)
-
-
-def _end(rows: Array) -> int:
-    """Return the length of a sequence that ends at the largest of these positions."""
-    return max(int(rows.max()) + 1, 0) if rows.size else 0
 
 
 def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Array) -> None:
@@ -252,7 +187,7 @@ def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Ar
     cos, sin = cos.astype(compute, copy=False), sin.astype(compute, copy=False)
     if cos.ndim > 2:
         cos, sin = cos[..., None, :, :], sin[..., None, :, :]
-    # NaN and infinity are what they are in the other calls: results, not warnings.
+    # NaN and infinity are results, not warnings, as in the other calls.
     with np.errstate(over="ignore", invalid="ignore"):
         a = source[..., first].astype(compute, copy=False)
         b = source[..., second].astype(compute, copy=False)
@@ -260,7 +195,7 @@ def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Ar
         turned_a -= b * sin
         turned_b = a * sin
         turned_b += b * cos
-        # `result` may share memory with `source`, which has been read but for the last columns.
+        # `result` may share memory with `source`, of which only the last columns are still unread.
         rest = source[..., 2 * pairs :]
         if np.may_share_memory(rest, result):
             rest = rest.copy()
@@ -272,7 +207,7 @@ def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Ar
 def _looked_up(
     cache: tuple[ArrayLike, ArrayLike], positions: ArrayLike | None, shape: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """Return the cosines and sines of the rows of `x`, whose shape is given."""
+    """Return the cosines and sines of the rows of `x`, whose shape is `shape`."""
     if not isinstance(cache, tuple | list):
         raise TypeError(f"cache must be a pair (cos, sin), got {type(cache).__name__}")
     if len(cache) != 2:
@@ -286,7 +221,7 @@ def _looked_up(
     if cos.ndim > 2:
         if positions is not None:
             raise ValueError(
-                f"positions name rows of a 2-D cache, got a cache of shape {cos.shape}: leave "
+                f"positions select rows of a 2-D cache, got a cache of shape {cos.shape}: leave "
                 "positions out"
             )
         _check_rows("cache", cos.shape[:-1], shape)
@@ -294,7 +229,9 @@ def _looked_up(
     stored_rows, length = cos.shape[0], shape[-2]
     if positions is None:
         if stored_rows < length:
-            raise ValueError(f"cache must have a row for each of {length}, got {stored_rows} rows")
+            raise ValueError(
+                f"cache must have a row for each of {length} positions, got {stored_rows} rows"
+            )
         return cos[:length], sin[:length]
     rows = integers("positions", positions)
     _check_rows("positions", rows.shape, shape)
@@ -307,28 +244,17 @@ def _looked_up(
 
 
 def _check_rows(name: str, rows: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    """Check that there is one entry for each row of `x`, in each of its batch entries."""
+    """Raise ValueError unless there is one entry for each row of `x` in each batch entry."""
     batch, length = shape[:-3], shape[-2]
-    try:
-        fits = rows[-1:] == (length,) and np.broadcast_shapes(rows[:-1], batch) == batch
-    except ValueError:
-        fits = False
-    if not fits:
+    if rows[-1:] != (length,) or not broadcasts_to(rows[:-1], batch):
         raise ValueError(
             f"{name} must have one entry for each row of x: ({length},) or (*batch, {length}) with "
             f"batch axes that broadcast to {batch}, got {rows}"
         )
 
 
-def _check_rotary_dim(rotary_dim: SupportsIndex | None, pairs: int, source: str) -> None:
-    if rotary_dim is not None and even(rotary_dim) != 2 * pairs:
-        raise ValueError(
-            f"rotary_dim must be twice the pairs of {source}, got {rotary_dim} and {pairs} pairs"
-        )
-
-
 def _refuse_doubled(columns: int, rotary_dim: SupportsIndex | None, head_dim: int) -> None:
-    """Refuse a cache that has a column for each column of `x`, not for each pair."""
+    """Raise ValueError for a cache with a column for each column of `x` in place of each pair."""
     if rotary_dim is None:
         is_doubled = head_dim < 2 * columns <= 2 * head_dim and columns % 2 == 0
         beside = f"head_dim {head_dim}"
@@ -341,22 +267,6 @@ def _refuse_doubled(columns: int, rotary_dim: SupportsIndex | None, head_dim: in
             "every angle twice, as Hugging Face's does, pass cos[..., :rotary_dim//2] and "
             "sin[..., :rotary_dim//2]"
         )
-
-
-def _refuse_beside(
-    name: str,
-    base: SupportsFloat,
-    scaling: Mapping[str, Any] | None,
-    inverse_frequencies: ArrayLike | None = None,
-) -> None:
-    others = {
-        "base": real_number("base", base) != DEFAULT_BASE,
-        "scaling": scaling is not None,
-        "inverse_frequencies": inverse_frequencies is not None,
-    }
-    for other, is_given in others.items():
-        if is_given:
-            raise ValueError(f"{name} already says how far each pair turns: leave {other} out")
 
 
 def _checked_out(out: Array, source: Array) -> Array:

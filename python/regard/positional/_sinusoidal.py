@@ -1,4 +1,4 @@
-"""Sines and cosines of the position, to be added to an embedding."""
+"""Encode positions as sines and cosines, to be added to an embedding."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import numpy as np
 
 from regard._arguments import count
 from regard._arrays import floating
+from regard._translations import translates_keywords
 from regard.positional._frequencies import DEFAULT_BASE, geometric
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 
+@translates_keywords
 def sinusoidal(
     length: SupportsIndex,
     dim: SupportsIndex,
@@ -25,7 +27,7 @@ def sinusoidal(
 
     Column ``2 m`` of row ``p`` is ``sin(p / base ** (2 m / dim))`` and column ``2 m + 1`` is the
     cosine of the same angle [1]_. An odd `dim` ends with a sine. The angles are computed in
-    float64 whatever `dtype` is.
+    float64 for every `dtype`.
 
     Parameters
     ----------

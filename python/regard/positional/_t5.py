@@ -1,4 +1,4 @@
-"""Buckets of distances, each with a bias that a model learns."""
+"""Sort distances into the buckets for which T5 learns biases."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, flag, integers
+from regard._arguments import count, flag, offsets
+from regard._translations import translates_keywords
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
+@translates_keywords
 def t5_buckets(
     q_len: SupportsIndex,
     kv_len: SupportsIndex | None = None,
@@ -23,11 +25,11 @@ def t5_buckets(
 ) -> NDArray[np.int64]:
     """Sort the distances between queries and keys into T5's buckets.
 
-    T5 adds to the score of a query at position ``p`` and a key ``j`` a number that it has learned
-    for each head and each bucket of ``j - p`` [1]_. With ``n`` buckets for a direction, distances
-    below ``n // 2`` have a bucket each; the others share the rest, bucket ``b`` beginning at
-    distance ``n // 2 * (max_distance / (n // 2)) ** ((b - n // 2) / (n - n // 2))``; the last one
-    has no end [2]_.
+    T5 adds a learned number to the score of a query at position ``p`` and a key ``j``: one for each
+    head and each bucket of ``j - p`` [1]_. With ``n`` buckets for a direction, each distance below
+    ``n // 2`` has a bucket of its own. Greater distances share the other buckets: bucket ``b``
+    begins at distance ``n // 2 * (max_distance / (n // 2)) ** ((b - n // 2) / (n - n // 2))``, and
+    the last bucket has no end [2]_.
 
     Parameters
     ----------
@@ -35,16 +37,18 @@ def t5_buckets(
         Number of queries.
     kv_len : int, optional
         Number of keys; `q_len` when not given.
-    query_offset : int or integer array, optional
-        How many keys precede the first query: one number, or one per batch entry.
+    query_offset : int, integer array or "end", optional
+        How many keys precede the first query: one number, or one per batch entry. ``"end"`` is
+        ``kv_len - q_len``.
     bidirectional : bool, default True
-        True, as in T5's encoder: half of the buckets are for keys at or before the query, the other
-        half, from ``num_buckets // 2`` on, for those behind it. False, as in its decoder: all
-        buckets are for keys at or before the query, and those behind it are in bucket 0.
+        True, as in T5's encoder: half of the buckets are for keys at or before the query, and the
+        other half, from ``num_buckets // 2`` on, for those after it. False, as in its decoder: all
+        buckets are for keys at or before the query, and keys after it are in bucket 0.
     num_buckets : int, optional
         Number of buckets: at least 2, and for `bidirectional` even and at least 4.
     max_distance : int, optional
-        Where the last bucket would end if it ended: more than half of the buckets of a direction.
+        The distance at which the last bucket would end if it had an end: more than half the number
+        of buckets of a direction.
 
     Returns
     -------
@@ -61,12 +65,12 @@ def t5_buckets(
 
     Notes
     -----
-    A table of shape ``(num_buckets, heads)``, which is how T5 keeps
-    ``relative_attention_bias.weight``, becomes a mask for attention by
-    ``np.moveaxis(table[buckets], -1, -3)``. T5 does not scale its scores: pass ``scale=1.0``.
+    ``np.moveaxis(table[buckets], -1, -3)`` is a mask for attention, where `table` has the shape
+    ``(num_buckets, heads)``, as T5's ``relative_attention_bias.weight``. T5 does not scale its
+    scores: pass ``scale=1.0``.
 
-    Bounds of buckets are compared in exact integers, where implementations with float32 logarithms
-    may be a bucket off at a bound.
+    The bounds of the buckets are computed in exact integers. Implementations with float32
+    logarithms may be one bucket off at a bound.
 
     References
     ----------
@@ -98,13 +102,13 @@ def t5_buckets(
         raise ValueError(f"num_buckets must be even where bidirectional, got {buckets}")
     one_way = buckets // 2 if bidirectional else buckets
     starts = _starts(one_way, count("max_distance", max_distance, minimum=one_way // 2 + 1))
-    offsets = integers("query_offset", query_offset)
-    positions = np.arange(q_len) + offsets.astype(np.int64)[..., None]
-    behind = np.arange(kv_len) - positions[..., None]
-    distance = np.abs(behind) if bidirectional else np.maximum(-behind, 0)
+    first: NDArray[np.int64] = offsets(query_offset, kv_len - q_len).astype(np.int64)
+    positions = np.arange(q_len) + first[..., None]
+    after = np.arange(kv_len) - positions[..., None]
+    distance = np.abs(after) if bidirectional else np.maximum(-after, 0)
     result = np.searchsorted(starts, distance, side="right")
     if bidirectional:
-        result += one_way * (behind > 0)
+        result += one_way * (after > 0)
     return result
 
 
@@ -114,7 +118,7 @@ def _starts(buckets: int, max_distance: int) -> NDArray[np.int64]:
     shared = buckets - exact
     starts = list(range(1, exact + 1))
     for step in range(1, shared):
-        # The least d with d / exact >= (max_distance / exact) ** (step / shared): a float is near.
+        # The least d with d / exact >= (max_distance / exact) ** (step / shared); floats are close.
         bound = exact ** (shared - step) * max_distance**step
         start = max(int(exact * (max_distance / exact) ** (step / shared)) - 1, 0)
         while start**shared < bound:

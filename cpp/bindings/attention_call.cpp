@@ -1,0 +1,188 @@
+#include "attention_call.hpp"
+
+#include <algorithm>
+
+#include "../dispatch/threads/count.hpp"
+#include "gil.hpp"
+
+namespace regard {
+namespace {
+
+// A mask of every batch entry's keys, or queries and keys, needs the axes that it has left out.
+const char* remedy_for(const Shape& mask, const Shape& weights) {
+  if (weights.size() != 4) return "";
+  const py::ssize_t batch = weights[0], q_len = weights[2], kv_len = weights[3];
+  if (mask == Shape{batch, kv_len})
+    return "; if it has a row for each batch entry, pass mask[:, None, None, :]";
+  if (mask == Shape{batch, q_len, kv_len})
+    return "; if it has a matrix for each batch entry, pass mask[:, None, :, :]";
+  return "";
+}
+
+const char* name_of(AttentionMethod method, bool is_decode) {
+  if (method == AttentionMethod::int8) return "int8";
+  return is_decode ? "decode" : "forward";
+}
+
+}  // namespace
+
+bool AttentionCall::take(py::handle query_object, py::handle key_object, py::handle value_object,
+                         py::handle mask_object, py::handle keywords, Accepts stored) {
+  if (!parse_options(keywords, options)) return false;
+  if (!take_view(query, "query", query_object, Accepts::storage) ||
+      !take_view(key, "key", key_object, stored) || !take_view(value, "value", value_object, stored))
+    return false;
+  if (!take_mask(mask_object)) return false;
+  type = key.element == Element::int8 ? result_type_of({&query})
+                                      : result_type_of({&query, &key, &value});
+  problem.scalar = scalar_of(type.element);
+  return true;
+}
+
+void AttentionCall::set_sizes(py::ssize_t heads, py::ssize_t kv_heads, py::ssize_t q_len,
+                              py::ssize_t kv_len) {
+  problem.heads = heads;
+  problem.kv_heads = kv_heads;
+  problem.q_len = q_len;
+  problem.kv_len = kv_len;
+  problem.head_dim = query.size(1);
+  problem.value_dim = value.size(1);
+}
+
+void AttentionCall::set_result_shapes(const Shape& rows) {
+  output_shape = weights_shape = rows_shape = rows;
+  output_shape.push_back(problem.value_dim);
+  weights_shape.push_back(problem.kv_len);
+}
+
+// An array's heads, rows and columns, and its batch axes before them. Axes that are missing or of length 1 are
+// broadcast; a row's stride is kept, since only masks have rows that are broadcast.
+Operand AttentionCall::operand_of(const ArrayView& view) {
+  const int heads_axis = layout.heads_axis, rows_axis = layout.rows_axis;
+  Operand operand;
+  operand.data = view.data;
+  operand.element = view.element;
+  operand.column_stride = view.stride(1);
+  operand.row_stride = view.axes() >= rows_axis ? view.stride(rows_axis) : 0;
+  operand.head_stride =
+      view.axes() >= heads_axis && view.size(heads_axis) != 1 ? view.stride(heads_axis) : 0;
+  operand.batch_strides = batch_strides_of(view, std::min(view.axes(), 3), problem.batch, memory);
+  return operand;
+}
+
+// None, a bool array, a float array, or a pair of both.
+bool AttentionCall::take_mask(py::handle object) {
+  if (object.is_none()) return true;
+  if (PyTuple_CheckExact(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == 2)
+    return take_view(mask, "mask", PyTuple_GET_ITEM(object.ptr(), 0), Accepts::bool_mask) &&
+           take_view(bias, "mask", PyTuple_GET_ITEM(object.ptr(), 1), Accepts::floats);
+  ArrayView view;
+  if (!take_view(view, "mask", object, Accepts::mask)) return false;
+  (view.element == Element::boolean ? mask : bias) = view;
+  return true;
+}
+
+// As that of any array, but with rows that may be broadcast, and an error of its own.
+Operand AttentionCall::mask_operand_of(const ArrayView& view) {
+  if (!view.array) return {};
+  if (!broadcasts_to(view.shape, weights_shape))
+    throw py::value_error(std::string("mask must broadcast to ") + layout.mask_meaning + " = " +
+                          to_text(weights_shape) + ", got shape " + to_text(view.shape) +
+                          remedy_for(view.shape, weights_shape));
+  const auto stride = [&](int from_end) -> py::ssize_t {
+    return view.axes() >= from_end && view.size(from_end) != 1 ? view.stride(from_end) : 0;
+  };
+  Operand operand;
+  operand.data = view.data;
+  operand.element = view.element;
+  operand.column_stride = stride(1);
+  operand.row_stride = stride(layout.rows_axis);
+  operand.head_stride = stride(layout.heads_axis);
+  operand.batch_strides = batch_strides_of(view, std::min(view.axes(), 3), problem.batch, memory);
+  return operand;
+}
+
+void AttentionCall::set_query(const Shape& batch) {
+  set_options(problem, options, batch, layout.entries, memory);
+  problem.mask = mask_operand_of(mask);
+  problem.bias = mask_operand_of(bias);
+  problem.query = operand_of(query);
+}
+
+void AttentionCall::set_keys_and_values() {
+  problem.key = operand_of(key);
+  problem.value = operand_of(value);
+}
+
+int AttentionCall::threads() const { return options.threads ? *options.threads : default_thread_count(); }
+
+py::object AttentionCall::run() {
+  const Result output(options.out, type, output_shape);
+  for (const ArrayView* input : {&query, &key, &value, &mask, &bias})
+    if (input->array) output.forbid_overlap(*input, false);
+  problem.output = operand_of(output.view);
+  ArrayView weights, lse;
+  if (options.return_weights) {
+    weights = new_array("weights", type, weights_shape);
+    problem.weights = operand_of(weights);
+  }
+  if (options.return_lse) {
+    lse = new_array("lse", result_type_of(problem.scalar), rows_shape);
+    ArrayView column = lse;  // (..., rows) as (..., rows, 1)
+    column.shape.push_back(1);
+    column.strides.push_back(0);
+    problem.lse = operand_of(column);
+  }
+  const AttentionPlan plan = plan_attention(problem, threads());
+  run_work(plan.work, [&](const StopSignal& signal) { run_attention(plan, signal); });
+
+  const py::object result = output.deliver();
+  if (options.return_weights && options.return_lse)
+    return py::make_tuple(result, weights.array, lse.array);
+  if (options.return_weights) return py::make_tuple(result, weights.array);
+  if (options.return_lse) return py::make_tuple(result, lse.array);
+  return result;
+}
+
+py::object AttentionCall::explain() {
+  // The kernel depends on whether weights are wanted; there is nothing to write them to.
+  char nowhere = 0;
+  if (options.return_weights) problem.weights.data = &nowhere;
+  const AttentionPlan plan = plan_attention(problem, threads());
+  TileCounts tiles{};
+  run_without_gil([&](const StopSignal& signal) { tiles = count_tiles(plan, signal); });
+
+  const Kernels& kernels = *plan.kernels;
+  const bool is_decode = plan.kernel == &kernels.decode.kernel, has_tasks = plan.tasks.has_value();
+  const bool shares_chunks = plan.method == AttentionMethod::decode_chunks && tiles.chunks > 0;
+  const std::int64_t group_rows =
+      problem.kv_heads ? problem.heads / problem.kv_heads * problem.q_len : 0;
+  const std::int64_t task_rows = has_tasks ? std::min(plan.tasks->most_rows(), group_rows) : 0;
+  const std::int64_t tasks = shares_chunks ? tiles.chunks : has_tasks ? plan.tasks->count() : 0;
+  py::dict facts;
+  facts["target"] = plan.target->name;
+  facts["kernel"] = name_of(plan.method, is_decode);
+  facts["int8_instruction"] =
+      plan.int8_instruction ? py::object(py::str(plan.int8_instruction)) : py::none();
+  facts["columns"] = plan.kernel->columns;
+  facts["threads"] = has_tasks ? std::min<std::int64_t>(plan.threads, tasks) : 0;
+  facts["tasks"] = tasks;
+  facts["task_rows"] = task_rows;
+  facts["chunk_keys"] = shares_chunks ? kernels.attention.chunk_keys : 0;
+  facts["strip_rows"] = is_decode && has_tasks ? task_rows : plan.kernel->tile_rows;
+  facts["tile_keys"] = plan.kernel->tile_keys;
+  facts["block_keys"] = kernels.attention.block_keys;
+  facts["workspace_bytes"] = plan.workspace_bytes();
+  facts["copies_keys"] = plan.kernel->copies_keys(problem);
+  facts["copies_values"] = plan.kernel->copies_values(problem);
+  facts["tiles"] = tiles.all;
+  facts["tiles_visible"] = tiles.visible;
+  facts["tiles_biased"] = tiles.biased;
+  facts["scores_computed"] = tiles.scores;
+  facts["shape"] = py::make_tuple(problem.batch.count, problem.heads, problem.kv_heads, problem.q_len,
+                                  problem.kv_len, problem.head_dim, problem.value_dim);
+  facts["result_type"] = py::str(type.dtype);
+  return facts;
+}
+
+}  // namespace regard

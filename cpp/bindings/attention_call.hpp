@@ -1,0 +1,62 @@
+// What the attention calls share, however their arrays are laid out: from arrays to a problem, and from a problem
+// to results.
+#pragma once
+
+#include "../dispatch/attention/plan.hpp"
+#include "arrays.hpp"
+#include "options.hpp"
+#include "result.hpp"
+
+namespace regard {
+
+// Where heads and rows stand in the arrays, counted from the end of weights, and what messages say of them.
+struct Layout {
+  int heads_axis;
+  int rows_axis;
+  const char* entries;       // the batch axes
+  const char* mask_meaning;  // the axes of a mask
+};
+
+// A problem whose arrays, options and results stay alive with it.
+struct AttentionCall {
+  explicit AttentionCall(const Layout& layout) : layout(layout) {}
+  AttentionCall(const AttentionCall&) = delete;
+  AttentionCall& operator=(const AttentionCall&) = delete;
+
+  // Takes options, then views of the arrays. `stored` is what keys and values may be. Returns false where the
+  // kernels cannot read an array as it is, or there is no such option: Python then converts, or explains.
+  bool take(py::handle query, py::handle key, py::handle value, py::handle mask, py::handle keywords,
+            Accepts stored = Accepts::storage);
+
+  // Sets the problem's heads and dims; the layout has checked them, and sets the rest.
+  void set_sizes(py::ssize_t heads, py::ssize_t kv_heads, py::ssize_t q_len, py::ssize_t kv_len);
+
+  // Shapes of the results: `rows` is that of lse.
+  void set_result_shapes(const Shape& rows);
+
+  // Hands options, mask and query to the problem; its sizes and batch are set.
+  void set_query(const Shape& batch);
+  void set_keys_and_values();
+
+  // Allocates the results, or takes `out`; computes; and returns output, or a tuple of it with the extra results.
+  py::object run();
+
+  // What `run` would do, as a dictionary: Python's _Plan.
+  py::object explain();
+
+  const Layout& layout;
+  Options options;
+  ArrayView query, key, value, mask, bias;
+  AttentionProblem problem{};
+  Integers memory;
+  ResultType type{};
+  Shape output_shape, weights_shape, rows_shape;
+
+ private:
+  Operand operand_of(const ArrayView& view);
+  bool take_mask(py::handle object);
+  Operand mask_operand_of(const ArrayView& view);
+  int threads() const;
+};
+
+}  // namespace regard

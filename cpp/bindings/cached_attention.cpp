@@ -1,0 +1,174 @@
+// Attention to keys and values in the pages of a cache. The caller is the cache, which knows its shapes;
+// what would read beyond an array is checked all the same.
+#include <algorithm>
+#include <string>
+
+#include "arguments.hpp"
+#include "attention_call.hpp"
+#include "bindings.hpp"
+
+namespace regard {
+namespace {
+
+constexpr Layout kCached{3, 2, "batch axes", "(..., heads, q_len, kv_len)"};
+
+// What a cache tells of its pages: (batch, columns) of them, how many each batch entry has lost between
+// sink tokens and window, how many sink tokens there are, and how long the longest batch entry is.
+struct CachedPages {
+  py::handle table;
+  py::handle evicted;
+  py::handle sink_tokens;
+  py::handle kv_len;
+};
+
+std::int64_t of_entry(const PerEntry& numbers, std::int64_t entry) {
+  return numbers.data[entry * numbers.batch_strides[0]];
+}
+
+// A call with everything checked and set but the results.
+class CachedCall : public AttentionCall {
+ public:
+  CachedCall() : AttentionCall(kCached) {}
+
+  // Returns false where Python must convert an argument first.
+  bool prepare(py::handle query_object, py::handle rows_object, const CachedPages& pages,
+               py::handle mask_object, py::handle keywords) {
+    const PageRows& rows = py::cast<const PageRows&>(rows_object);
+    if (!take(query_object, rows.key.array, rows.value.array, mask_object, keywords, Accepts::cache))
+      return false;
+    const PageTable table(pages.table);
+    problem.sink_tokens = integer_of("sink_tokens", pages.sink_tokens);
+    const std::int64_t most_evicted = set_evicted(pages.evicted, table);
+    set_query(set_shapes(rows, table, pages.kv_len, (table.columns + most_evicted) * rows.page_rows()));
+    problem.key = page_operand(rows.key, true);
+    problem.value = page_operand(rows.value, true);
+    if (rows.is_int8()) {
+      problem.key_scales = page_operand(rows.key_scales, false);
+      problem.value_scales = page_operand(rows.value_scales, false);
+    }
+    problem.pages = table.data;
+    problem.pages_stride = table.stride;
+    for (std::int64_t entry = 0; entry < table.entries; ++entry) check_entry(entry, rows, table);
+    return true;
+  }
+
+ private:
+  // An int, or an array of int64 with one for each batch entry. Returns the largest.
+  std::int64_t set_evicted(py::handle evicted, const PageTable& table) {
+    const bool is_single = PyLong_CheckExact(evicted.ptr());
+    std::int64_t* const stride = memory.take(1);
+    *stride = is_single ? 0 : 1;
+    std::int64_t most = 0;
+    if (is_single) {
+      most = integer_of("evicted_pages", evicted);
+      if (most == 0) return 0;
+      std::int64_t* const single = memory.take(1);
+      *single = most;
+      problem.evicted_pages = {single, stride};
+      return most;
+    }
+    const auto array = py::cast<py::array_t<std::int64_t>>(evicted);
+    if (array.ndim() != 1 || array.shape(0) != table.entries)
+      throw py::value_error("evicted_pages must be one for each batch entry");
+    const auto view = array.unchecked<1>();
+    std::int64_t* const numbers = memory.take(static_cast<std::size_t>(table.entries));
+    for (py::ssize_t entry = 0; entry < table.entries; ++entry)
+      most = std::max(most, numbers[entry] = view(entry));
+    problem.evicted_pages = {numbers, stride};
+    return most;
+  }
+
+  // Sizes, and the shapes of the results. A query without batch axis has results without one.
+  Shape set_shapes(const PageRows& rows, const PageTable& table, py::handle kv_len, std::int64_t room) {
+    const py::ssize_t axes = query.axes();
+    if ((axes != 4 && axes != 3) || (axes == 4 ? query.size(4) : 1) != table.entries ||
+        query.size(1) != rows.key.size(1) || query.size(3) % std::max<py::ssize_t>(rows.key.size(3), 1) != 0)
+      throw py::value_error("query must be (" + std::to_string(table.entries) + ", heads, q_len, " +
+                            std::to_string(rows.key.size(1)) + ") with heads a multiple of " +
+                            std::to_string(rows.key.size(3)) + ", got shape " + to_text(query.shape));
+    const std::int64_t keys = integer_of("kv_len", kv_len);
+    if (keys < 0 || keys > room)
+      throw py::value_error("kv_len must be from 0 to " + std::to_string(room) + ", got " +
+                            std::to_string(keys));
+    problem.page_rows = rows.page_rows();
+    set_sizes(query.size(3), rows.key.size(3), query.size(2), keys);
+    problem.batch = batch_of({table.entries}, memory);
+    set_result_shapes(Shape(query.shape.begin(), query.shape.end() - 1));
+    return {table.entries};
+  }
+
+  Operand page_operand(const ArrayView& view, bool has_columns) {
+    Operand operand;
+    operand.data = view.data;
+    operand.element = view.element;
+    operand.page_stride = view.strides[0];
+    operand.head_stride = view.strides[1];
+    operand.row_stride = view.strides[2];
+    if (has_columns) operand.column_stride = view.stride(1);
+    std::int64_t* const entry_stride = memory.take(1);
+    *entry_stride = 0;
+    operand.batch_strides = entry_stride;
+    return operand;
+  }
+
+  // Throws ValueError unless the pages that an entry's queries see are in the table, and in the pool.
+  void check_entry(std::int64_t entry, const PageRows& rows, const PageTable& table) const {
+    std::int64_t keys = problem.kv_len;
+    if (problem.key_lengths.data) keys = std::min(keys, of_entry(problem.key_lengths, entry));
+    const std::int64_t evicted = problem.evicted_pages.data ? of_entry(problem.evicted_pages, entry) : 0;
+    if (evicted > 0) check_sees_none_evicted(entry, keys, evicted);
+    const std::int64_t columns = (keys + problem.page_rows - 1) / problem.page_rows - evicted;
+    if (columns > table.columns)
+      throw py::value_error("pages must have " + std::to_string(columns) + " columns, got " +
+                            std::to_string(table.columns));
+    const std::int32_t* pages = table.data + entry * table.stride;
+    for (std::int64_t column = 0; column < columns; ++column)
+      if (pages[column] < 0 || pages[column] >= rows.pages())
+        throw py::value_error("pages must be from 0 to " + std::to_string(rows.pages() - 1) + ", got " +
+                              std::to_string(pages[column]));
+  }
+
+  void check_sees_none_evicted(std::int64_t entry, std::int64_t keys, std::int64_t evicted) const {
+    const std::int64_t page_rows = problem.page_rows;
+    const std::int64_t first = (problem.sink_tokens + page_rows - 1) / page_rows * page_rows;
+    const std::int64_t kept = first + evicted * page_rows;
+    const std::int64_t offset = of_entry(problem.query_offset, entry);
+    const std::int64_t last_query = offset + problem.q_len - 1;
+    // Positions and windows are far from the ends of 64 bits here, but for what a caller asked for.
+    std::int64_t lowest = 0, highest = keys - 1;
+    if (problem.window_left != kUnbounded && __builtin_sub_overflow(offset, problem.window_left, &lowest))
+      lowest = INT64_MIN;
+    std::int64_t reach = highest;
+    if (problem.window_right != kUnbounded &&
+        !__builtin_add_overflow(last_query, problem.window_right, &reach))
+      highest = std::min(highest, reach);
+    if (problem.q_len == 0 || lowest >= kept || highest < first) return;
+    throw py::value_error("query at position " + std::to_string(offset) + " of batch entry " +
+                          std::to_string(entry) + " would see positions from " +
+                          std::to_string(std::max<std::int64_t>(lowest, 0)) + " on, and those from " +
+                          std::to_string(first) + " to " + std::to_string(kept - 1) +
+                          " are evicted: attend to them before later tokens are appended");
+  }
+};
+
+}  // namespace
+
+py::object attention_cached(py::handle query, py::handle rows, py::handle pages,
+                            py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
+                            py::handle mask, py::handle keywords) {
+  CachedCall call;
+  return call.prepare(query, rows, {pages, evicted_pages, sink_tokens, kv_len}, mask, keywords)
+             ? call.run()
+             : not_implemented();
+}
+
+py::object attention_cached_plan(py::handle query, py::handle rows, py::handle pages,
+                                 py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
+                                 py::handle mask, py::handle keywords) {
+  CachedCall call;
+  return call.prepare(query, rows, {pages, evicted_pages, sink_tokens, kv_len}, mask, keywords)
+             ? call.explain()
+             : not_implemented();
+}
+
+}  // namespace regard

@@ -1,0 +1,57 @@
+// Functions of the module that are called for every small problem, in CPython's own calling convention:
+// pybind11's dispatch of overloads takes as long as attention to six words.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <new>
+#include <utility>
+
+namespace regard {
+
+namespace py = pybind11;
+
+template <auto kFunction>
+struct FastCall;
+
+// Functions of handles; arguments are positional, and all of them must be given.
+template <class... Handles, py::object (*kFunction)(Handles...)>
+struct FastCall<kFunction> {
+  static PyObject* call(PyObject*, PyObject* const* arguments, Py_ssize_t count) noexcept {
+    return call(arguments, count, std::index_sequence_for<Handles...>());
+  }
+
+  static PyMethodDef method(const char* name) {
+    return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(
+                      static_cast<PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t)>(call))),
+            METH_FASTCALL, nullptr};
+  }
+
+ private:
+  template <std::size_t... kIndex>
+  static PyObject* call(PyObject* const* arguments, Py_ssize_t count,
+                        std::index_sequence<kIndex...>) noexcept {
+    constexpr Py_ssize_t kCount = sizeof...(Handles);
+    try {
+      if (count != kCount)
+        throw py::type_error("expected " + std::to_string(kCount) + " arguments, got " +
+                             std::to_string(count));
+      return kFunction(py::handle(arguments[kIndex])...).release().ptr();
+    } catch (py::error_already_set& error) {
+      error.restore();
+    } catch (const py::builtin_exception& error) {
+      error.set_error();
+    } catch (const std::bad_alloc& error) {
+      PyErr_SetString(PyExc_MemoryError, error.what());
+    } catch (const std::invalid_argument& error) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+    } catch (const std::length_error& error) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+    } catch (const std::exception& error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+  }
+};
+
+}  // namespace regard

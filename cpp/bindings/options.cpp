@@ -1,0 +1,245 @@
+#include "options.hpp"
+
+#include <cmath>
+#include <iterator>
+#include <string>
+
+#include "arguments.hpp"
+
+namespace regard {
+namespace {
+
+EntryNumbers entry_numbers_of(const char* name, py::handle object) {
+  EntryNumbers numbers;
+  if (PyLong_CheckExact(object.ptr())) {
+    numbers.single = integer_of(name, object);
+    return numbers;
+  }
+  const py::array given = integers_of(name, object, "an integer or an array of integers");
+  if (given.dtype().kind() == 'u' && given.size() > 0) {
+    const py::object most = py::module_::import("numpy").attr("max")(given);
+    if (most > py::int_(INT64_MAX))
+      throw py::value_error(std::string(name) + " must fit in 64 bits, got " + std::string(py::str(most)));
+  }
+  numbers.each = given.attr("astype")("int64", py::arg("order") = "C");
+  return numbers;
+}
+
+// None for "end".
+std::optional<EntryNumbers> query_offset_of(py::handle object) {
+  if (!PyUnicode_Check(object.ptr())) return entry_numbers_of("query_offset", object);
+  if (object.cast<std::string>() != "end")
+    throw py::value_error("query_offset must be an integer, an array of integers or 'end', got " +
+                          std::string(py::repr(object)));
+  return std::nullopt;
+}
+
+std::int64_t reach_of(const char* side, py::handle object) {
+  if (object.is_none()) return kUnbounded;
+  const std::string name = std::string("window's ") + side;
+  const std::int64_t reach = integer_of(name.c_str(), object);
+  if (reach < 0)
+    throw py::value_error("window must have sides of None or at least 0, got " +
+                          std::to_string(reach) + " on the " + side);
+  return reach;
+}
+
+void parse_window(py::handle window, Options& options) {
+  const auto wrong_kind = [&] {
+    return py::type_error("window must be a pair (left, right) of integers or None, got " +
+                          kind_of(window));
+  };
+  if (!PySequence_Check(window.ptr()) || PyUnicode_Check(window.ptr()) || PyBytes_Check(window.ptr()))
+    throw wrong_kind();
+  const Py_ssize_t sides = PySequence_Size(window.ptr());
+  if (sides < 0) {  // an array without axes
+    PyErr_Clear();
+    throw wrong_kind();
+  }
+  if (sides != 2)
+    throw py::value_error("window must be a pair (left, right), got " + std::to_string(sides) +
+                          " numbers");
+  const py::sequence pair = py::reinterpret_borrow<py::sequence>(window);
+  options.window_left = reach_of("left", pair[0]);
+  options.window_right = reach_of("right", pair[1]);
+}
+
+// Finite real numbers, or -inf where `may_be_minus_infinity`.
+py::array_t<double> head_numbers_of(const char* name, py::handle object, bool may_be_minus_infinity) {
+  const py::array given = as_array(name, object);
+  const char kind = given.dtype().kind();
+  const bool is_bfloat16 = py::str(given.dtype()).cast<std::string>() == "bfloat16";
+  if (kind != 'f' && kind != 'i' && kind != 'u' && !is_bfloat16)
+    throw py::type_error(std::string(name) + " must be an array of real numbers, got " +
+                         (given.ndim() == 0 ? kind_of(object) : describe(given)));
+  const py::array_t<double> numbers(given.attr("astype")("float64", py::arg("order") = "C"));
+  for (const double* number = numbers.data(); number != numbers.data() + numbers.size(); ++number)
+    if (!std::isfinite(*number) && !(may_be_minus_infinity && *number < 0))
+      throw py::value_error(std::string(name) + " must be finite" +
+                            (may_be_minus_infinity ? " or -inf" : "") + ", got " +
+                            std::string(py::str(py::float_(*number))));
+  return numbers;
+}
+
+double softcap_of(py::handle object) {
+  const double softcap = finite_number_of("softcap", object);
+  if (softcap <= 0)
+    throw py::value_error("softcap must be greater than 0, or None for no cap, got " +
+                          std::string(py::str(object)));
+  return softcap;
+}
+
+Precision precision_of(py::handle object) {
+  if (!PyUnicode_Check(object.ptr()))
+    throw py::type_error("precision must be None or 'int8', got " + kind_of(object));
+  if (object.cast<std::string>() != "int8")
+    throw py::value_error("precision must be None or 'int8', got " + std::string(py::repr(object)));
+  return Precision::int8;
+}
+
+struct Keyword {
+  const char* name;
+  bool may_be_none;  // which leaves the default
+  void (*parse)(py::handle value, Options& options);
+};
+
+constexpr Keyword kKeywords[] = {
+    {"is_causal", false, [](py::handle v, Options& o) { o.is_causal = flag_of("is_causal", v); }},
+    {"query_offset", false,
+     [](py::handle v, Options& o) { o.query_offset = query_offset_of(v); }},
+    {"window", true, parse_window},
+    {"key_lengths", true,
+     [](py::handle v, Options& o) { o.key_lengths = entry_numbers_of("key_lengths", v); }},
+    {"left_padding", true,
+     [](py::handle v, Options& o) { o.left_padding = entry_numbers_of("left_padding", v); }},
+    {"scale", true, [](py::handle v, Options& o) { o.scale = finite_number_of("scale", v); }},
+    {"softcap", true, [](py::handle v, Options& o) { o.softcap = softcap_of(v); }},
+    {"alibi_slopes", true,
+     [](py::handle v, Options& o) { o.alibi_slopes = head_numbers_of("alibi_slopes", v, false); }},
+    {"sinks", true, [](py::handle v, Options& o) { o.sinks = head_numbers_of("sinks", v, true); }},
+    {"precision", true, [](py::handle v, Options& o) { o.precision = precision_of(v); }},
+    {"return_weights", false,
+     [](py::handle v, Options& o) { o.return_weights = flag_of("return_weights", v); }},
+    {"return_lse", false, [](py::handle v, Options& o) { o.return_lse = flag_of("return_lse", v); }},
+    {"out", true, [](py::handle v, Options& o) { o.out = py::reinterpret_borrow<py::object>(v); }},
+    {"threads", true, [](py::handle v, Options& o) { o.threads = thread_count_of(v); }},
+};
+
+// Python's own objects for the names: a keyword is nearly always the same object, and compared by address.
+PyObject* const* interned_names() {
+  static PyObject* const* const names = [] {
+    auto* made = new PyObject*[std::size(kKeywords)];
+    for (std::size_t i = 0; i < std::size(kKeywords); ++i)
+      made[i] = PyUnicode_InternFromString(kKeywords[i].name);
+    return made;
+  }();
+  return names;
+}
+
+const Keyword* find_keyword(PyObject* name) {
+  PyObject* const* const names = interned_names();
+  for (std::size_t i = 0; i < std::size(kKeywords); ++i)
+    if (names[i] == name) return &kKeywords[i];
+  for (const Keyword& keyword : kKeywords)
+    if (PyUnicode_CompareWithASCIIString(name, keyword.name) == 0) return &keyword;
+  return nullptr;
+}
+
+PerEntry per_entry(const char* name, const EntryNumbers& numbers, const AttentionProblem& problem,
+                   const Shape& batch, const char* entries, std::int64_t lowest, std::int64_t highest,
+                   Integers& memory) {
+  const auto check = [&](std::int64_t number) {
+    if (number < lowest || number > highest)
+      throw py::value_error(std::string(name) + " must be from " + std::to_string(lowest) + " to " +
+                            std::to_string(highest) + ", got " + std::to_string(number));
+  };
+  if (!numbers.each) {
+    check(numbers.single);
+    return {&numbers.single, nullptr};
+  }
+  const py::array& array = *numbers.each;
+  const ArrayView view = view_as(name, array, Element::float64);  // of as many bytes
+  if (!broadcasts_to(view.shape, batch))
+    throw py::value_error(std::string(name) + " must be an integer or broadcast to the " + entries +
+                          " " + to_text(batch) + ", got shape " + to_text(view.shape));
+  const auto* data = static_cast<const std::int64_t*>(array.data());
+  for (py::ssize_t i = 0; i < array.size(); ++i) check(data[i]);
+  return {data, batch_strides_of(view, 0, problem.batch, memory)};
+}
+
+// One number for every query head, or one for every head of every batch entry; a number alone where there is one
+// head.
+PerHead per_entry_and_head(const char* name, const py::array_t<double>& numbers,
+                           const AttentionProblem& problem, const Shape& batch, Integers& memory) {
+  const bool is_number = numbers.ndim() == 0 && problem.heads == 1;
+  if (is_number) return {numbers.data(), 0, nullptr};
+  const ArrayView view = view_as(name, numbers, Element::float64);
+  if (view.axes() == 0 || view.size(1) != problem.heads ||
+      !broadcasts_to(Shape(view.shape.begin(), view.shape.end() - 1), batch)) {
+    Shape full = batch;
+    full.push_back(problem.heads);
+    throw py::value_error(std::string(name) + " must have one number for every query head, shape (" +
+                          std::to_string(problem.heads) + ",)" +
+                          (batch.empty() ? "" : ", or for each batch entry, shape " + to_text(full)) +
+                          ", got shape " + to_text(view.shape));
+  }
+  return {numbers.data(), view.stride(1), batch_strides_of(view, 1, problem.batch, memory)};
+}
+
+// One number for every query head; a number alone where there is one head.
+const double* per_head(const char* name, const py::array_t<double>& numbers, std::int64_t heads) {
+  const bool is_number = numbers.ndim() == 0 && heads == 1;
+  if (!is_number && (numbers.ndim() != 1 || numbers.shape(0) != heads))
+    throw py::value_error(std::string(name) + " must have one number for every query head, shape (" +
+                          std::to_string(heads) + ",), got shape " + to_text(shape_of(numbers)));
+  return numbers.data();
+}
+
+void check_precision(const AttentionProblem& problem) {
+  if (problem.precision == Precision::full) return;
+  if (problem.scalar != Scalar::float32)
+    throw py::value_error(
+        "precision 'int8' needs query, key and value of float32, float16 or bfloat16, got a result "
+        "type of float64");
+  if (problem.head_dim > kMostInt8Dim)
+    throw py::value_error("precision 'int8' needs a head_dim of at most " +
+                          std::to_string(kMostInt8Dim) + ", got " + std::to_string(problem.head_dim));
+}
+
+}  // namespace
+
+bool parse_options(py::handle keywords, Options& options) {
+  PyObject *name = nullptr, *value = nullptr;
+  Py_ssize_t position = 0;
+  while (PyDict_Next(keywords.ptr(), &position, &name, &value)) {
+    const Keyword* const keyword = find_keyword(name);
+    if (!keyword) return false;
+    if (!keyword->may_be_none || value != Py_None) keyword->parse(value, options);
+  }
+  return true;
+}
+
+void set_options(AttentionProblem& problem, const Options& options, const Shape& batch,
+                 const char* entries, Integers& memory) {
+  problem.scale = options.scale ? *options.scale : 1.0 / std::sqrt(static_cast<double>(problem.head_dim));
+  problem.softcap = options.softcap;
+  problem.precision = options.precision;
+  check_precision(problem);
+  problem.window_left = options.window_left;
+  problem.window_right = options.is_causal ? 0 : options.window_right;
+  if (options.query_offset)
+    problem.query_offset = per_entry("query_offset", *options.query_offset, problem, batch, entries,
+                                     INT64_MIN, INT64_MAX, memory);
+  if (options.key_lengths)
+    problem.key_lengths = per_entry("key_lengths", *options.key_lengths, problem, batch, entries, 0,
+                                    problem.kv_len, memory);
+  if (options.left_padding)
+    problem.left_padding = per_entry("left_padding", *options.left_padding, problem, batch, entries, 0,
+                                     problem.kv_len, memory);
+  if (options.alibi_slopes)
+    problem.alibi_slopes =
+        per_entry_and_head("alibi_slopes", *options.alibi_slopes, problem, batch, memory);
+  if (options.sinks) problem.sinks = per_head("sinks", *options.sinks, problem.heads);
+}
+
+}  // namespace regard

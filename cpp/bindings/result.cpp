@@ -1,0 +1,139 @@
+#include "result.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+namespace regard {
+namespace {
+
+py::array array_of(const ArrayView& view) { return py::reinterpret_borrow<py::array>(view.array); }
+
+struct Extent {
+  const char* begin;
+  const char* end;
+};
+
+Extent extent_of(const ArrayView& view) {
+  const char* data = static_cast<const char*>(view.data);
+  Extent extent{data, data + array_of(view).itemsize()};
+  for (std::size_t axis = 0; axis < view.shape.size(); ++axis) {
+    if (view.shape[axis] == 0) return {data, data};
+    const py::ssize_t reach = (view.shape[axis] - 1) * array_of(view).strides(static_cast<py::ssize_t>(axis));
+    (reach < 0 ? extent.begin : extent.end) += reach;
+  }
+  return extent;
+}
+
+bool shares_memory(const ArrayView& a, const ArrayView& b) {
+  const Extent first = extent_of(a), second = extent_of(b);
+  if (first.begin == first.end || second.begin == second.end || first.end <= second.begin ||
+      second.end <= first.begin)
+    return false;
+  const py::module_ numpy = py::module_::import("numpy");
+  try {
+    return numpy.attr("shares_memory")(a.array, b.array, py::arg("max_work") = 100000)
+        .cast<bool>();
+  } catch (py::error_already_set& error) {
+    // The exact answer is a hard problem for some strides; then the careful answer is yes.
+    if (error.matches(numpy.attr("exceptions").attr("TooHardError"))) return true;
+    throw;
+  }
+}
+
+// Careful: also true for arrays whose axes are interleaved without meeting.
+bool repeats_an_element(const ArrayView& view) {
+  std::vector<std::pair<py::ssize_t, py::ssize_t>> axes;  // stride and size, in bytes and elements
+  for (std::size_t axis = 0; axis < view.shape.size(); ++axis) {
+    if (view.shape[axis] == 0) return false;
+    if (view.shape[axis] > 1)
+      axes.emplace_back(std::abs(array_of(view).strides(static_cast<py::ssize_t>(axis))), view.shape[axis]);
+  }
+  std::sort(axes.begin(), axes.end());
+  py::ssize_t reach = array_of(view).itemsize();
+  for (const auto& [stride, size] : axes) {
+    if (stride < reach) return true;
+    reach += stride * (size - 1);
+  }
+  return false;
+}
+
+// Asks types alone: a check that calls the object's own code could change the inputs, of which views have been
+// taken already.
+bool is_array_of(py::handle object, py::handle type) {
+  if (!py::isinstance<py::array>(object)) return false;
+  if (!is_plain_array(object)) {
+    const py::object masked = py::module_::import("numpy.ma").attr("MaskedArray");
+    if (PyType_IsSubtype(Py_TYPE(object.ptr()), reinterpret_cast<PyTypeObject*>(masked.ptr()))) return false;
+  }
+  return py::reinterpret_borrow<py::array>(object).dtype().equal(type);
+}
+
+}  // namespace
+
+ArrayView new_array(const char* name, const ResultType& type, const Shape& shape) {
+  const auto& numpy = py::detail::npy_api::get();
+  // NewFromDescr takes a reference to the type.
+  const py::object made = py::reinterpret_steal<py::object>(numpy.PyArray_NewFromDescr_(
+      numpy.PyArray_Type_, type.dtype.inc_ref().ptr(), static_cast<int>(shape.size()), shape.begin(), nullptr,
+      nullptr, 0, nullptr));
+  if (made) {
+    ArrayView view;
+    take_view(view, name, made, Accepts::storage);
+    return view;
+  }
+  // NumPy does not say what the memory was for; where 64 bits do not count the bytes, it has a ValueError.
+  py::error_already_set error;
+  py::ssize_t bytes = py::reinterpret_borrow<py::dtype>(type.dtype).itemsize();
+  bool is_beyond = false;
+  for (const py::ssize_t size : shape) is_beyond |= __builtin_mul_overflow(bytes, size, &bytes);
+  if (!is_beyond && !error.matches(PyExc_MemoryError)) throw std::move(error);
+  const std::string count =
+      is_beyond ? "more bytes than 64 bits count" : std::to_string(bytes) + " bytes";
+  const std::string text = "cannot allocate " + count + " of " + name + ", shape " + to_text(shape);
+  PyErr_SetString(PyExc_MemoryError, text.c_str());
+  throw py::error_already_set();
+}
+
+Result::Result(py::handle out, const ResultType& type, const Shape& shape)
+    : given_(py::reinterpret_borrow<py::object>(out)), is_direct_(true) {
+  if (out.is_none()) {
+    view = new_array("output", type, shape);
+    return;
+  }
+  if (!is_array_of(out, type.dtype))
+    throw py::type_error("out must be an array of " + std::string(py::str(type.dtype)) + ", got " +
+                         describe(out));
+  // A memmap or another subclass is written through a plain view of its memory.
+  out_ = view_as("out", is_plain_array(out) ? py::array(given_) : py::module_::import("numpy").attr("asarray")(out),
+                 type.element);
+  if (out_.shape != shape)
+    throw py::value_error("out must have shape " + to_text(shape) + ", got " +
+                          to_text(out_.shape));
+  if (!array_of(out_).writeable())
+    throw py::value_error("out must be writeable, got a read-only array");
+  if (repeats_an_element(out_))
+    throw py::value_error("out must have an element of its own for every result, got strides " +
+                          std::string(py::str(out_.array.attr("strides"))) + " for shape " +
+                          to_text(shape));
+  is_direct_ = is_native(out_.array, Accepts::storage);
+  view = is_direct_ ? out_ : new_array("out", type, shape);
+}
+
+void Result::forbid_overlap(const ArrayView& input, bool may_be_same) const {
+  if (given_.is_none()) return;
+  if (may_be_same && out_.data == input.data && out_.shape == input.shape &&
+      out_.strides == input.strides)
+    return;
+  if (shares_memory(out_, input))
+    throw py::value_error("out must not overlap " + std::string(input.name) +
+                          ": it would be overwritten before it is read; pass another array");
+}
+
+py::object Result::deliver() const {
+  if (given_.is_none()) return view.array;
+  if (!is_direct_) py::module_::import("numpy").attr("copyto")(out_.array, view.array);
+  return given_;
+}
+
+}  // namespace regard

@@ -1,0 +1,77 @@
+#include "chunks.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace regard {
+namespace {
+
+// From this many heads a thread on, heads are shared out whole: the last thread to finish then keeps the
+// others waiting for a short time only.
+constexpr std::int64_t kWholeHeadsPerThread = 4;
+// Chunks for each thread that are computed before they are merged; each needs a workspace until then.
+constexpr std::int64_t kChunksPerThread = 4;
+
+struct Chunk {
+  std::int64_t task;
+  KeyInterval keys;
+};
+
+}  // namespace
+
+bool shares_chunks(const AttentionProblem& problem, const Kernels& kernels,
+                   const AttentionTasks& tasks, int threads) {
+  return threads > 1 && tasks.count() % threads != 0 &&
+         tasks.count() < kWholeHeadsPerThread * threads && problem.kv_len > kernels.attention.chunk_keys;
+}
+
+std::int64_t chunk_workspaces(const AttentionTasks& tasks, int threads) {
+  return tasks.count() + kChunksPerThread * threads;
+}
+
+void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal) {
+  const AttentionProblem& problem = *plan.problem;
+  const Kernels& kernels = *plan.kernels;
+  const AttentionKernel& kernel = *plan.kernel;
+  const AttentionTasks& tasks = *plan.tasks;
+  const std::int64_t bytes = plan.bytes_of_workspace, interval = plan.interval;
+  const std::int64_t gathered = kChunksPerThread * plan.threads;
+  const Scratch totals(static_cast<int>(tasks.count()), bytes);
+  const Scratch parts(static_cast<int>(gathered), bytes);
+
+  std::vector<Chunk> chunks;
+  StopClock clock(signal);
+  const auto gather = [&] {
+    if (clock.wants_stop()) throw Stopped{};
+    parallel_for(plan.threads, static_cast<std::int64_t>(chunks.size()), signal,
+                 [&](std::int64_t index, Worker& worker) {
+                   const Chunk& chunk = chunks[static_cast<std::size_t>(index)];
+                   const AttentionTask task = tasks.at(chunk.task);
+                   kernel.begin(problem, task, parts.at(index));
+                   for (std::int64_t key = chunk.keys.begin;
+                        key < chunk.keys.end && !worker.should_stop(); key += interval)
+                     kernel.advance(problem, task, key, std::min(chunk.keys.end, key + interval),
+                                    parts.at(index));
+                 });
+    for (std::size_t i = 0; i < chunks.size(); ++i)
+      kernels.decode.merge(parts.at(static_cast<std::int64_t>(i)), totals.at(chunks[i].task));
+    chunks.clear();
+  };
+
+  for (std::int64_t index = 0; index < tasks.count(); ++index) {
+    const SeenKeys seen = kernel.begin(problem, tasks.at(index), totals.at(index));
+    for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
+      for (std::int64_t begin = keys.begin; begin < keys.end;) {
+        const std::int64_t end =
+            std::min(keys.end, (begin / kernels.attention.chunk_keys + 1) * kernels.attention.chunk_keys);
+        chunks.push_back({index, {begin, end}});
+        begin = end;
+        if (static_cast<std::int64_t>(chunks.size()) == gathered) gather();
+      }
+  }
+  gather();
+  for (std::int64_t index = 0; index < tasks.count(); ++index)
+    kernel.finish(problem, tasks.at(index), totals.at(index));
+}
+
+}  // namespace regard

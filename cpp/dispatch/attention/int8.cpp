@@ -1,0 +1,65 @@
+#include "int8.hpp"
+
+#include <atomic>
+
+#include "../cpu_features.hpp"
+#include "run_task.hpp"
+
+namespace regard {
+namespace {
+
+std::atomic<bool> instruction_is_forbidden{false};
+
+}  // namespace
+
+void forbid_int8_instruction(bool forbid) {
+  instruction_is_forbidden.store(forbid, std::memory_order_relaxed);
+}
+
+const Int8Attention& int8_attention_of(const Kernels& kernels) {
+  const Int8Attention& by_instruction = kernels.int8.by_instruction;
+  const bool has_instruction = by_instruction.instruction && cpu_has(by_instruction.instruction) &&
+                               !instruction_is_forbidden.load(std::memory_order_relaxed);
+  return has_instruction ? by_instruction : kernels.int8.by_floats;
+}
+
+void attention_in_int8(const AttentionPlan& plan, const StopSignal& signal) {
+  const AttentionProblem& problem = *plan.problem;
+  const Int8Quantiser& quantiser = plan.kernels->int8.quantiser;
+  const AttentionTasks& tasks = *plan.tasks;
+  const Int8Waves& waves = *plan.waves;
+  const std::int64_t interval = plan.interval;
+  const int threads = plan.threads;
+  const AttentionRun run{*plan.kernel, int8_attention_of(*plan.kernels).write_weights, interval};
+  const Scratch scratch(threads, plan.bytes_of_workspace);
+  const Scratch memory(1, waves.bytes());
+  const auto at = [&](const Int8Waves::Keys& keys) {
+    return static_cast<char*>(memory.at(0)) + keys.offset;
+  };
+
+  for (const Int8Waves::Wave& wave : waves.waves()) {
+    parallel_for(threads, static_cast<std::int64_t>(wave.end_keys - wave.first_keys), signal,
+                 [&](std::int64_t index, Worker& worker) {
+                   const Int8Waves::Keys& keys =
+                       waves.keys(wave.first_keys + static_cast<std::size_t>(index));
+                   const AttentionTask task = tasks.at(keys.task);
+                   const KeyInterval all{0, task.kv_len};
+                   quantiser.begin(problem, task.kv_len, at(keys));
+                   over_intervals(all, interval, worker, [&](std::int64_t begin, std::int64_t end) {
+                     quantiser.add_to_mean(problem, task, begin, end, at(keys));
+                   });
+                   over_intervals(all, interval, worker, [&](std::int64_t begin, std::int64_t end) {
+                     quantiser.quantise(problem, task, begin, end, at(keys));
+                   });
+                 });
+    parallel_for(threads, wave.end_task - wave.first_task, signal,
+                 [&](std::int64_t index, Worker& worker) {
+                   AttentionTask task = tasks.at(wave.first_task + index);
+                   task.int8_keys = reinterpret_cast<const Int8Keys*>(
+                       at(waves.keys_of_task(wave.first_task + index)));
+                   run_task(problem, task, run, worker, scratch.of(worker));
+                 });
+  }
+}
+
+}  // namespace regard

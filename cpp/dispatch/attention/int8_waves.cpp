@@ -1,0 +1,50 @@
+#include "int8_waves.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "../no_memory.hpp"
+
+namespace regard {
+namespace {
+
+// A wave takes this much for each thread, or one head's keys if they alone are more: enough heads that
+// threads seldom wait for each other at the end of a wave.
+constexpr std::int64_t kBytesPerThread = std::int64_t{32} << 20;
+// More keys than any memory holds: below it no size in bytes exceeds 64 bits.
+constexpr std::int64_t kMostKeys = std::int64_t{1} << 50;
+
+}  // namespace
+
+Int8Waves::Int8Waves(const AttentionProblem& problem, const Kernels& kernels,
+                     const AttentionTasks& tasks, int threads) {
+  if (problem.kv_len > kMostKeys) throw NoMemory(problem.kv_len, "keys in int8");
+  const std::int64_t most_bytes = kBytesPerThread * threads;
+  // Batch entries may share keys, and have the same number of them.
+  using Identity = std::tuple<const void*, const std::int32_t*, std::int64_t, std::int64_t>;
+  std::map<Identity, std::size_t> keys_of_wave;
+  std::int64_t used = 0;
+  for (std::int64_t index = 0; index < tasks.count(); ++index) {
+    const AttentionTask task = tasks.at(index);
+    const Identity identity{task.key, task.pages, task.key_begin, task.kv_len};
+    auto found = keys_of_wave.find(identity);
+    if (found == keys_of_wave.end()) {
+      const std::int64_t bytes = kernels.int8.quantiser.bytes(problem, task.kv_len);
+      if (waves_.empty() || used + bytes > most_bytes) {
+        waves_.push_back({index, index, keys_.size(), keys_.size()});
+        keys_of_wave.clear();
+        used = 0;
+      }
+      found = keys_of_wave.emplace(identity, keys_.size()).first;
+      keys_.push_back({index, used});
+      used += bytes;
+      bytes_ = std::max(bytes_, used);
+    }
+    keys_of_task_.push_back(found->second);
+    waves_.back().end_task = index + 1;
+    waves_.back().end_keys = keys_.size();
+  }
+}
+
+}  // namespace regard

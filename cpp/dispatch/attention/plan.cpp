@@ -1,0 +1,122 @@
+#include "plan.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include "../no_memory.hpp"
+#include "../split.hpp"
+#include "../targets.hpp"
+#include "chunks.hpp"
+#include "int8.hpp"
+
+namespace regard {
+namespace {
+
+// Beyond this a strip of queries alone is 64 TiB, and sizes in bytes need not be checked one by one.
+constexpr std::int64_t kLargestDim = std::int64_t{1} << 40;
+
+bool is_empty(const AttentionProblem& problem) {
+  return problem.batch.count == 0 || problem.heads == 0 || problem.q_len == 0;
+}
+
+void check_dims(const AttentionProblem& problem) {
+  const std::int64_t dim = std::max(problem.head_dim, problem.value_dim);
+  if (dim <= kLargestDim) return;
+  const std::int64_t element = problem.scalar == Scalar::float64 ? 8 : 4;
+  throw NoMemory(std::min(dim, INT64_MAX / element) * element, "workspace for each row of a strip");
+}
+
+// The keys that the row with the most of them sees by position.
+double most_keys_of_row(const AttentionProblem& problem) {
+  const double keys = static_cast<double>(problem.kv_len);
+  if (problem.window_left == kUnbounded || problem.window_right == kUnbounded) return keys;
+  return std::min(keys, static_cast<double>(problem.window_left) +
+                            static_cast<double>(problem.window_right) + 1 +
+                            static_cast<double>(problem.sink_tokens));
+}
+
+double work_of(const AttentionProblem& problem) {
+  const double rows = static_cast<double>(problem.batch.count) *
+                      static_cast<double>(problem.heads) * static_cast<double>(problem.q_len);
+  return rows * most_keys_of_row(problem) *
+         static_cast<double>(problem.head_dim + problem.value_dim);
+}
+
+// Few rows read keys and values faster with keys in lanes. Both kernels give the same bits.
+bool is_decode(const AttentionProblem& problem, const Kernels& kernels) {
+  return !is_empty(problem) && !problem.weights.data && problem.precision == Precision::full &&
+         problem.heads / problem.kv_heads * problem.q_len <= kernels.decode.most_rows;
+}
+
+void choose_kernel(AttentionPlan& plan) {
+  const AttentionProblem& problem = *plan.problem;
+  if (problem.precision == Precision::int8) {
+    const Int8Attention& int8 = int8_attention_of(*plan.kernels);
+    plan.method = AttentionMethod::int8;
+    plan.kernel = &int8.kernel;
+    plan.int8_instruction = int8.instruction;
+  } else if (is_decode(problem, *plan.kernels)) {
+    plan.method = AttentionMethod::decode;
+    plan.kernel = &plan.kernels->decode.kernel;
+  } else {
+    plan.method = AttentionMethod::forward;
+    plan.kernel = &plan.kernels->attention.forward;
+  }
+}
+
+}  // namespace
+
+AttentionPlan plan_attention(const AttentionProblem& problem, int threads) {
+  AttentionPlan plan{};
+  plan.problem = &problem;
+  plan.target = &active_target();
+  plan.kernels = &kernels_for(*plan.target, problem.scalar);
+  choose_kernel(plan);
+  if (is_empty(problem)) {
+    plan.method = AttentionMethod::none;
+    return plan;
+  }
+  check_dims(problem);
+
+  const Kernels& kernels = *plan.kernels;
+  plan.work = work_of(problem);
+  threads = threads_for(plan.work, threads);
+  const AttentionTasks& tasks = plan.tasks.emplace(problem, kernels, threads);
+  const double work_of_block = static_cast<double>(tasks.most_rows()) *
+                               static_cast<double>(problem.head_dim + problem.value_dim) *
+                               static_cast<double>(kernels.attention.block_keys);
+  plan.interval = interval_of(kernels.attention.block_keys, work_of_block);
+  plan.bytes_of_workspace = plan.kernel->workspace_bytes(problem, tasks.most_rows());
+  if (plan.method == AttentionMethod::decode && shares_chunks(problem, kernels, tasks, threads)) {
+    plan.method = AttentionMethod::decode_chunks;
+    plan.threads = threads;
+    plan.workspaces = chunk_workspaces(tasks, threads);
+    return plan;
+  }
+  plan.threads = static_cast<int>(std::min<std::int64_t>(threads, tasks.count()));
+  plan.workspaces = plan.threads;
+  if (plan.method == AttentionMethod::int8) plan.waves.emplace(problem, kernels, tasks, plan.threads);
+  return plan;
+}
+
+TileCounts count_tiles(const AttentionPlan& plan, const StopSignal& signal) {
+  if (!plan.tasks) return {};
+  // Counting reads no column of an array: its workspace need not have room for any.
+  AttentionProblem counted = *plan.problem;
+  counted.head_dim = counted.value_dim = 1;
+  const Scratch scratch(plan.threads,
+                        plan.kernel->workspace_bytes(counted, plan.tasks->most_rows()));
+  std::atomic<std::int64_t> all{0}, visible{0}, biased{0}, scores{0}, chunks{0};
+  parallel_for(plan.threads, plan.tasks->count(), signal, [&](std::int64_t index, Worker& worker) {
+    if (worker.should_stop()) return;
+    const TileCounts counts = plan.kernel->count(counted, plan.tasks->at(index), scratch.of(worker));
+    all += counts.all;
+    visible += counts.visible;
+    biased += counts.biased;
+    scores += counts.scores;
+    chunks += counts.chunks;
+  });
+  return {all, visible, biased, scores, chunks};
+}
+
+}  // namespace regard

@@ -1,0 +1,58 @@
+// How a problem of attention will be computed: decided once, then run, or reported to whoever asks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "../../kernels/kernel_table.hpp"
+#include "../../problem/attention.hpp"
+#include "../threads/parallel_for.hpp"
+#include "int8_waves.hpp"
+#include "tasks.hpp"
+
+namespace regard {
+
+enum class AttentionMethod {
+  none,           // nothing to compute: the result is empty
+  forward,        // queries in lanes
+  decode,         // few rows: keys and values are streamed once for all of them
+  decode_chunks,  // likewise, and threads share the keys of one head
+  int8,           // queries in lanes, keys rounded to int8 first
+};
+
+// It refers to the problem that it was made of.
+struct AttentionPlan {
+  const AttentionProblem* problem;
+  const Target* target;
+  const Kernels* kernels;  // of the target, for the problem's scalar type
+  AttentionMethod method;
+  const AttentionKernel* kernel;
+  const char* int8_instruction;  // null where int8 does without, and for other methods
+  // The rows that one thread takes at a time; none where there is nothing to compute.
+  std::optional<AttentionTasks> tasks;
+  std::optional<Int8Waves> waves;  // of int8 alone
+  int threads = 1;
+  std::int64_t interval = 0;            // keys between two looks at the stop signal: whole blocks
+  std::int64_t bytes_of_workspace = 0;  // each
+  std::int64_t workspaces = 0;
+  double work = 0;  // multiplications, at most
+
+  std::int64_t workspace_bytes() const {
+    return workspaces * bytes_of_workspace + (waves ? waves->bytes() : 0);
+  }
+};
+
+// `threads` is an upper bound. Throws NoMemory where sizes in bytes might not fit in 64 bits.
+AttentionPlan plan_attention(const AttentionProblem& problem, int threads);
+
+// What the plan's kernel would compute, tile by tile. Reads masks, but neither keys nor values.
+TileCounts count_tiles(const AttentionPlan& plan, const StopSignal& signal);
+
+// Fills the problem's output, weights and lse. Throws NoMemory before anything is written, or Stopped.
+void run_attention(const AttentionPlan& plan, const StopSignal& signal);
+
+inline void attention_forward(const AttentionProblem& problem, int threads, const StopSignal& signal) {
+  run_attention(plan_attention(problem, threads), signal);
+}
+
+}  // namespace regard

@@ -1,0 +1,32 @@
+#include "chunks.hpp"
+#include "int8.hpp"
+#include "run_task.hpp"
+
+namespace regard {
+namespace {
+
+void run_tasks(const AttentionPlan& plan, const StopSignal& signal) {
+  const AttentionRun run{*plan.kernel, plan.kernels->attention.write_weights, plan.interval};
+  const Scratch scratch(plan.threads, plan.bytes_of_workspace);
+  parallel_for(plan.threads, plan.tasks->count(), signal, [&](std::int64_t index, Worker& worker) {
+    run_task(*plan.problem, plan.tasks->at(index), run, worker, scratch.of(worker));
+  });
+}
+
+}  // namespace
+
+void run_attention(const AttentionPlan& plan, const StopSignal& signal) {
+  switch (plan.method) {
+    case AttentionMethod::none:
+      return;
+    case AttentionMethod::forward:
+    case AttentionMethod::decode:
+      return run_tasks(plan, signal);
+    case AttentionMethod::decode_chunks:
+      return decode_in_chunks(plan, signal);
+    case AttentionMethod::int8:
+      return attention_in_int8(plan, signal);
+  }
+}
+
+}  // namespace regard

@@ -1,0 +1,36 @@
+// How a problem is cut into tasks, each of which is some rows of one kv head that one thread computes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "../../kernels/kernel_table.hpp"
+#include "../../problem/attention.hpp"
+
+namespace regard {
+
+class AttentionTasks {
+ public:
+  AttentionTasks(const AttentionProblem& problem, const Kernels& kernels, int threads);
+
+  std::int64_t count() const { return count_; }
+  std::int64_t most_rows() const { return most_rows_; }  // in one task
+  AttentionTask at(std::int64_t index) const;
+
+ private:
+  // The parts of `rows` rows: as many as the limit asks for, of nearly equal numbers of strips.
+  std::int64_t parts_of(std::int64_t rows) const;
+  std::int64_t rows_of_part(std::int64_t rows, std::int64_t parts) const;
+  std::int64_t queries_of_entry(std::int64_t entry) const;
+  std::int64_t rows_of_entry(std::int64_t entry) const;
+
+  const AttentionProblem& problem_;
+  std::int64_t row_unit_;
+  std::int64_t rows_limit_;
+  std::int64_t most_rows_ = 0;
+  std::int64_t count_ = 0;
+  // Ragged: the first task of every batch entry. Empty where all entries have as many.
+  std::vector<std::int64_t> first_task_;
+};
+
+}  // namespace regard

@@ -1,0 +1,59 @@
+// Where a batch entry lies in an operand.
+#pragma once
+
+#include "../problem/operand.hpp"
+
+namespace regard {
+
+constexpr std::int64_t size_of(Element element) {
+  switch (element) {
+    case Element::boolean:
+    case Element::int8:
+      return 1;
+    case Element::float16:
+    case Element::bfloat16:
+      return 2;
+    case Element::float32:
+      return 4;
+    case Element::float64:
+      return 8;
+  }
+  return 0;
+}
+
+// `elements` of the operand's type on from `data`; null stays null.
+inline void* advance(void* data, const Operand& operand, std::int64_t elements) {
+  return data ? static_cast<char*>(data) + elements * size_of(operand.element) : nullptr;
+}
+
+// The entry's index along each batch axis, last axis fastest.
+class BatchIndex {
+ public:
+  BatchIndex(const BatchShape& shape, std::int64_t entry) : axes_(shape.axes) {
+    for (int axis = axes_ - 1; axis >= 0; --axis) {
+      index_[axis] = entry % shape.sizes[axis];
+      entry /= shape.sizes[axis];
+    }
+  }
+
+  void* in(const Operand& operand) const {
+    return advance(operand.data, operand, elements_to(operand.batch_strides));
+  }
+
+  // The entry's number, or its first head's; the array must be there.
+  std::int64_t in(const PerEntry& numbers) const { return numbers.data[elements_to(numbers.batch_strides)]; }
+  const double* in(const PerHead& numbers) const { return numbers.data + elements_to(numbers.batch_strides); }
+
+ private:
+  std::int64_t elements_to(const std::int64_t* strides) const {
+    if (!strides) return 0;
+    std::int64_t elements = 0;
+    for (int axis = 0; axis < axes_; ++axis) elements += index_[axis] * strides[axis];
+    return elements;
+  }
+
+  int axes_;
+  std::int64_t index_[kMaxBatchAxes];
+};
+
+}  // namespace regard

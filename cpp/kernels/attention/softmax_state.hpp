@@ -1,0 +1,144 @@
+// What an online softmax keeps of the keys that a row has seen, one row a lane (Milakov and Gimelshein
+// 2018; the rare rescaling is FlashAttention 4's).
+//
+// A lane keeps a reference m near the largest score s that it has seen (s in log2 units) and
+//
+//   sum    = sum over its keys of 2^(s - m)            output = sum of 2^(s - m) value
+//
+// Only when a score exceeds m by more than `kThreshold` does m move, and what was gathered so far is
+// rescaled: until then a weight is at most 2^kThreshold, which loses nothing in floating point. A
+// lane's first visible score always moves it. What moves a lane's reference is that lane's scores alone.
+//
+// Three states share one float, by IEEE's rules for signed zeros:
+//   sum = -0.0   the lane has seen no key: it started there, and a hidden key adds -0.0
+//   sum = +0.0   it has seen keys, all with score -inf
+//   sum > 0      otherwise; NaN where a score was NaN or +inf
+// So a hidden key's weight is -0.0 and a visible one's is never (but in a lane that is NaN), which also
+// tells the second product what to leave out. Whether a row saw a key thus follows from visibility and
+// not from its scores.
+//
+// A sink is a key without a value that every query of its head sees first: reference = sink, sum = 1.
+//
+// States over disjoint sets of keys merge:
+//
+//   m = max(m1, m2)    sum = sum1 2^(m1 - m) + sum2 2^(m2 - m)    output alike
+//
+// A row's keys are gathered in chunks that begin at multiples of kChunkKeys, each as if it stood alone;
+// the chunks are merged in order, after the sink where there is one. So different threads may compute
+// them, and the bits do not show it. Merging what has seen nothing changes no bit.
+#pragma once
+
+#include "../../problem/attention.hpp"
+#include "../../simd/exp2.hpp"
+#include "../mask_value.hpp"
+#include "../tile_shape.hpp"
+
+namespace regard {
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634074;
+constexpr double kLn2 = 0.69314718055994530942;
+constexpr int kThreshold = 8;
+
+template <class T>
+struct SoftmaxState {
+  T* reference;
+  T* limit;  // the score from which the reference moves; above -inf where there is a reference
+  T* sum;
+};
+
+template <class T>
+REGARD_INLINE void start_state(const SoftmaxState<T>& state, int lanes) {
+  for (int lane = 0; lane < lanes; lane += kLanes<T>) {
+    store(state.reference + lane, Vec<T>{});
+    store(state.limit + lane, broadcast(-kInfinity<T>));
+    store(state.sum + lane, broadcast(T(-0.0)));
+  }
+}
+
+// A lane's keys begin with its head's sink; one of -inf is none. Row r is of head r % group.
+template <class T>
+REGARD_NOINLINE void start_with_sinks(const AttentionProblem& problem, const AttentionTask& task,
+                                      std::int64_t first_row, const SoftmaxState<T>& state, int lanes) {
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  for (int lane = 0; lane < lanes; ++lane) {
+    const double sink = problem.sinks[task.first_head + (first_row + lane) % group];
+    if (sink == -kInfinity<double>) continue;
+    state.reference[lane] = nearest_finite<T>(sink * kLog2E);
+    state.limit[lane] = state.reference[lane] + T(kThreshold);
+    state.sum[lane] = T(1);
+  }
+}
+
+// A reference after a score above its limit, and the factor of what was gathered before.
+template <class T>
+struct MovedReference {
+  Vec<T> reference;
+  Vec<T> limit;
+  Vec<T> factor;
+  Mask<T> rescales;  // lanes that moved and had gathered something
+};
+
+// Lanes whose `top` score does not exceed their limit stay as they are.
+template <class T>
+REGARD_INLINE MovedReference<T> move_reference(Vec<T> top, Vec<T> reference, Vec<T> limit) {
+  const Mask<T> moves = top > limit;
+  const Mask<T> rescales = moves & (limit > broadcast(-kInfinity<T>));
+  const Vec<T> moved = select<T>(moves, top, reference);
+  return {moved, select<T>(moves, moved + broadcast(T(kThreshold)), limit),
+          select<T>(rescales, exp2(reference - moved), broadcast(T(1))), rescales};
+}
+
+// The sum of a tile's weights, by halves: (0 + 4) + (2 + 6) ... V is a number or a vector of them.
+template <int kRows, class V>
+REGARD_INLINE V sum_rows(V (&row)[kRows]) {
+#pragma GCC unroll 4
+  for (int half = kRows / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+    for (int r = 0; r < half; ++r) row[r] = row[r] + row[r + half];
+  return row[0];
+}
+
+// Factors of two outputs that merge.
+template <class T>
+struct Shares {
+  Vec<T> total;
+  Vec<T> part;
+};
+
+// Merges `part` into `total`, a vector of lanes from `lane` on.
+template <class T>
+REGARD_INLINE Shares<T> merge_lanes(const SoftmaxState<T>& total, const SoftmaxState<T>& part,
+                                    int lane) {
+  const Vec<T> nothing = broadcast(-kInfinity<T>), one = broadcast(T(1));
+  const Vec<T> reference = load(total.reference + lane), other = load(part.reference + lane);
+  const Vec<T> limit = load(total.limit + lane), other_limit = load(part.limit + lane);
+  const Mask<T> has_total = limit > nothing, has_part = other_limit > nothing;
+  const Mask<T> takes_part = has_part & (~has_total | (other > reference));
+  const Vec<T> merged = select<T>(takes_part, other, reference);
+  const Shares<T> shares{select<T>(has_total, exp2(reference - merged), one),
+                         select<T>(has_part, exp2(other - merged), one)};
+  store(total.reference + lane, merged);
+  store(total.limit + lane, select<T>(takes_part, other_limit, limit));
+  store(total.sum + lane,
+        load(total.sum + lane) * shares.total + load(part.sum + lane) * shares.part);
+  return shares;
+}
+
+// 1 / sum, and 0 for a lane that has seen no key.
+template <class T>
+REGARD_INLINE Vec<T> reciprocal_of_sum(Vec<T> sum) {
+  const Mask<T> saw_nothing = as_bits<T>(sum) == as_bits<T>(broadcast(T(-0.0)));
+  return select<T>(saw_nothing, Vec<T>{}, broadcast(T(1)) / sum);
+}
+
+// The natural logarithm of the sum of exp(score).
+template <class T>
+REGARD_INLINE T log_sum_exp(T reference, T sum) {
+  return static_cast<T>((static_cast<double>(reference) +
+                         __builtin_log2(static_cast<double>(sum))) *
+                        kLn2);
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,85 @@
+// The rows of a strip, a lane a row, and where they stand among the keys: what visibility, masks and scores
+// need to know of it, whatever is computed from these.
+#pragma once
+
+#include "../../problem/attention.hpp"
+#include "../tile_shape.hpp"
+
+namespace regard {
+namespace {
+
+template <class T>
+struct StripRows {
+  std::int64_t first_row;  // among the kv head's, as in AttentionTask
+  int rows;                // lanes in use
+  int vectors;             // lanes / kLanes<T>
+  // By position (window, causality, the array's end): keys outside `seen` are hidden from every
+  // lane, keys inside `shared` from none.
+  SeenKeys seen;
+  SeenKeys shared;
+  KeyInterval sink_tokens;  // each lane sees them up to its end_key
+  // Each lane's query among the keys: its position and the keys that it sees by position.
+  std::int64_t* positions;
+  std::int64_t* first_key;
+  std::int64_t* end_key;
+  T* slopes;  // of ALiBi, in log2 units; null where there is none
+};
+
+// Tasks begin at multiples of this many rows, and no strip crosses one.
+template <class Shape>
+REGARD_INLINE std::int64_t row_unit(const AttentionProblem& problem) {
+  const auto has_rows = [](const Operand& mask) { return mask.data && mask.row_stride != 0; };
+  return has_rows(problem.mask) || has_rows(problem.bias) ? Shape::kMaskRows : Shape::kStripLanes;
+}
+
+template <class Shape>
+REGARD_INLINE int strips_of_unit(const AttentionProblem& problem) {
+  return static_cast<int>(row_unit<Shape>(problem) + Shape::kStripLanes - 1) / Shape::kStripLanes;
+}
+
+// Calls body(first_row, rows, vectors) for each strip of a task: those of a unit are about equal.
+template <class Shape, class Body>
+REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task_rows, Body body) {
+  constexpr int kWidth = kLanes<typename Shape::Element>;
+  int strips_left = 0, vectors_left = 0;  // of the unit
+  for (std::int64_t row = 0; row < task_rows;) {
+    if (strips_left == 0) {
+      strips_left = strips_of_unit<Shape>(problem);
+      vectors_left = static_cast<int>(row_unit<Shape>(problem)) / kWidth;
+    }
+    const int most = (vectors_left + strips_left - 1) / strips_left;
+    const std::int64_t left = task_rows - row;
+    const int rows = left < most * kWidth ? static_cast<int>(left) : most * kWidth;
+    const int vectors = (rows + kWidth - 1) / kWidth;
+    body(row, rows, vectors);
+    row += vectors * kWidth;
+    vectors_left -= most;
+    --strips_left;
+  }
+}
+
+// Pointers to one column of the strip's rows.
+template <class E, class Data, class T>
+REGARD_INLINE void row_pointers(const AttentionProblem& problem, const Operand& operand,
+                                Data* data, const StripRows<T>& strip, std::int64_t column,
+                                E** rows) {
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  if (group == 1) {
+    E* first = static_cast<E*>(data) + strip.first_row * operand.row_stride +
+               column * operand.column_stride;
+    for (int lane = 0; lane < strip.rows; ++lane) rows[lane] = first + lane * operand.row_stride;
+    return;
+  }
+  std::int64_t query = strip.first_row / group, head = strip.first_row % group;
+  for (int lane = 0; lane < strip.rows; ++lane) {
+    rows[lane] = static_cast<E*>(data) + query * operand.row_stride +
+                 head * operand.head_stride + column * operand.column_stride;
+    if (++head == group) {
+      head = 0;
+      ++query;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,41 @@
+// The attention family as the dispatch calls it.
+#pragma once
+
+#include "../../problem/attention.hpp"
+
+namespace regard {
+
+// A way to compute a task: in a workspace of `workspace_bytes`, aligned to 64, `begin`, then `advance`
+// over consecutive intervals of the keys that it returns, sink tokens first, then `finish`. Both of these
+// begin at whole blocks, and no chunk of keys has a part in each.
+struct AttentionKernel {
+  std::int64_t (*workspace_bytes)(const AttentionProblem&, std::int64_t task_rows);
+  SeenKeys (*begin)(const AttentionProblem&, const AttentionTask&, void* workspace);
+  void (*advance)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
+                  std::int64_t key_end, void* workspace);
+  void (*finish)(const AttentionProblem&, const AttentionTask&, void* workspace);
+  // What of the arrays it cannot read where they lie, and how many columns it reads at a time.
+  bool (*copies_keys)(const AttentionProblem&);
+  bool (*copies_values)(const AttentionProblem&);
+  std::int64_t columns;
+  // What it would compute, tile by tile; reads no column of an array.
+  TileCounts (*count)(const AttentionProblem&, const AttentionTask&, void* workspace);
+  std::int64_t tile_rows;  // at most
+  std::int64_t tile_keys;
+};
+
+// Writes the weights of the keys of an interval, after `finish`.
+using WriteWeights = void (*)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
+                              std::int64_t key_end, void* workspace);
+
+struct AttentionKernels {
+  AttentionKernel forward;
+  WriteWeights write_weights;
+  std::int64_t (*task_rows)(const AttentionProblem&);  // the most rows of a task
+  std::int64_t (*row_unit)(const AttentionProblem&);   // tasks begin at multiples of this many rows
+  // Of every kernel: intervals of keys begin at multiples of a block, chunks at multiples of a chunk.
+  std::int64_t block_keys;
+  std::int64_t chunk_keys;
+};
+
+}  // namespace regard

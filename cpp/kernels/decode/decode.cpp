@@ -1,0 +1,36 @@
+#include REGARD_TARGET_HEADER
+
+#include "../targets/families.hpp"
+#include "decode.hpp"
+
+namespace regard {
+namespace {
+
+template <class Shape>
+constexpr DecodeKernels decode_of() {
+  using Decode = AttentionDecode<Shape>;
+  return {
+      .kernel =
+          {
+              .workspace_bytes = Decode::workspace_bytes,
+              .begin = Decode::begin,
+              .advance = Decode::advance,
+              .finish = Decode::finish,
+              .copies_keys = Decode::copies_keys,
+              .copies_values = Decode::copies_values,
+              .columns = kLanes<typename Shape::Element>,
+              .count = Decode::count_steps,
+              .tile_rows = kDecodeRows,
+              .tile_keys = kDecodeStep<Shape>,
+          },
+      .merge = Decode::merge,
+      .most_rows = kDecodeRows,
+  };
+}
+
+}  // namespace
+
+constexpr PerScalar<DecodeKernels> REGARD_TARGET_NAME::decode = {decode_of<Float32>(),
+                                                                 decode_of<Float64>()};
+
+}  // namespace regard

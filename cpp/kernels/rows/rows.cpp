@@ -1,0 +1,26 @@
+#include REGARD_TARGET_HEADER
+
+#include "../targets/families.hpp"
+#include "convert_rows.hpp"
+#include "merge_states.hpp"
+#include "quantise_rows.hpp"
+#include "stages.hpp"
+
+namespace regard {
+namespace {
+
+template <class T>
+constexpr RowKernels rows_of() {
+  return {
+      .stage = stage_row<T>,
+      .merge = merge_rows<T>,
+      .quantise = quantise_rows,
+      .convert = convert_row,
+  };
+}
+
+}  // namespace
+
+constexpr PerScalar<RowKernels> REGARD_TARGET_NAME::rows = {rows_of<float>(), rows_of<double>()};
+
+}  // namespace regard

@@ -1,0 +1,37 @@
+// Which instructions a source is compiled for. A target's header (kernels/targets) names its own before
+// it includes anything; the width of a vector follows.
+//
+//   REGARD_X86_V4   AVX-512 (F, BW, CD, DQ, VL) and what REGARD_X86_V3 has
+//   REGARD_X86_V3   AVX2, FMA and F16C
+//   REGARD_SSE2     the baseline of x86-64
+//   REGARD_NEON     AArch64 Advanced SIMD, its baseline
+//   none of them    vectors of 16 bytes as the compiler makes them
+#pragma once
+
+#if defined(REGARD_BASELINE) && defined(__x86_64__)
+#define REGARD_SSE2
+#elif defined(REGARD_BASELINE) && defined(__aarch64__)
+#define REGARD_NEON
+#endif
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace regard {
+namespace {
+
+#if defined(REGARD_X86_V4)
+constexpr int kVectorBytes = 64;
+#elif defined(REGARD_X86_V3)
+constexpr int kVectorBytes = 32;
+#elif defined(REGARD_SSE2) || defined(REGARD_NEON) || defined(REGARD_BASELINE)
+constexpr int kVectorBytes = 16;
+#else
+#error "include a header of kernels/targets first"
+#endif
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,237 @@
+"""Keywords of other libraries, translated to regard's own where a call does not know them."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+# The same thing under another name: the first of these that the call has.
+_RENAMED = {
+    "Q": ("query",),
+    "K": ("key",),
+    "V": ("value",),
+    "q": ("query",),
+    "k": ("key",),
+    "v": ("value",),
+    "hidden_states": ("x", "query"),
+    "inputs_q": ("query", "x"),
+    "inputs_k": ("key",),
+    "inputs_v": ("value",),
+    "input": ("x", "a"),
+    "other": ("b",),
+    "dim": ("axis", "d_model", "rotary_dim"),
+    "attn_mask": ("mask",),
+    "custom_mask": ("mask",),
+    "attn_bias": ("mask",),
+    "softmax_scale": ("scale",),
+    "sm_scale": ("scale",),
+    "scaling_factor": ("scale",),
+    "attn_logit_softcapping": ("softcap",),
+    "attn_logits_soft_cap": ("softcap",),
+    "logits_soft_cap": ("softcap",),
+    "learnable_sink": ("sinks",),
+    "head_sink": ("sinks",),
+    "s_aux": ("sinks",),
+    "cache_leftpad": ("left_padding",),
+    "cache_seqlens": ("key_lengths",),
+    "key_value_seq_lengths": ("key_lengths",),
+    "nonpad_kv_seqlen": ("key_lengths",),
+    "seqused_k": ("key_lengths",),
+    "past_key_value": ("cache",),
+    "past_key_values": ("cache",),
+    "generator": ("rng",),
+    "key": ("rng",),
+    "rngs": ("rng",),
+    "embed_dim": ("d_model", "d_in"),
+    "hidden_size": ("d_model", "d_in"),
+    "dims": ("d_model", "rotary_dim"),
+    "n_embd": ("d_model",),
+    "num_attention_heads": ("num_heads", "heads"),
+    "n_head": ("num_heads", "heads"),
+    "nhead": ("num_heads",),
+    "num_heads": ("heads",),
+    "heads": ("num_heads",),
+    "q_num_heads": ("num_heads",),
+    "kv_heads": ("num_kv_heads",),
+    "kv_num_heads": ("num_kv_heads",),
+    "num_key_value_heads": ("num_kv_heads",),
+    "dim_head": ("head_dim",),
+    "key_dim": ("head_dim",),
+    "kdim": ("d_key",),
+    "vdim": ("d_value",),
+    "in_features": ("d_in",),
+    "out_features": ("d_out",),
+    "rotary_embedding_dim": ("rotary_dim",),
+    "rotary_interleaved": ("interleaved",),
+    "traditional": ("interleaved",),
+    "position_ids": ("positions",),
+    "rope_theta": ("base",),
+    "theta": ("base",),
+    "rope_parameters": ("scaling",),
+    "rope_scaling": ("scaling",),
+    "relative_attention_num_buckets": ("num_buckets",),
+    "relative_attention_max_distance": ("max_distance",),
+    "alibi_slopes": ("alibi",),
+    "src_len": ("kv_len",),
+    "tgt_len": ("q_len",),
+    "seq_len": ("q_len", "length"),
+    "seqlen_q": ("q_len",),
+    "seqlen_k": ("kv_len",),
+    "diagonal": ("query_offset",),
+    "offset": ("query_offset",),
+    "past_length": ("query_offset",),
+    "n_heads": ("num_heads", "heads"),
+    "padding_side": ("side",),
+    "segment_ids": ("query_segments",),
+    "need_weights": ("return_weights",),
+    "output_attentions": ("return_weights",),
+    "return_attention_scores": ("return_weights",),
+    "return_attn_probs": ("return_weights",),
+    "return_residual": ("return_lse",),
+    "return_softmax_lse": ("return_lse",),
+}
+
+_INFERENCE_ONLY = "leave it out: regard computes inference only so far"
+_ITS_OWN_KERNELS = "leave it out: regard chooses its kernels itself, and regard.explain shows them"
+_NOT_TRAINED = {"": "leave it out: the layer has no such parameters"}
+_OF_THE_LAYER = {"cache": "pass it to the constructor, MultiHeadAttention()"}
+_RAGGED = "call scaled_dot_product_attention_ragged, which takes {}="
+
+# More than another name: what to do, by the keyword that the call has ("" is any call).
+_ADVICE = {
+    "attention_mask": {
+        "mask": "pass mask=, for a tokenizer's (batch, kv_len) of ones and zeros "
+        "mask=attention_mask.astype(bool)[:, None, None, :]"
+    },
+    "attn_mask": {
+        "cache": "pass mask=, whose True shows a key; nn.MultiheadAttention's True hides it"
+    },
+    "dim": {"mask": "leave it out: the softmax runs over the keys"},
+    "key_padding_mask": {"mask": "pass mask=~key_padding_mask[:, None, None, :]"},
+    "bias": {
+        "mask": "pass mask=bias, since a float mask is added to the scores, or mask=(mask, bias)",
+        "out_bias": "pass qkv_bias= and out_bias=",
+        "qkv_bias": "pass qkv_bias=",
+    },
+    "use_bias": {"out_bias": "pass qkv_bias= and out_bias=", "qkv_bias": "pass qkv_bias="},
+    "attention_bias": {"out_bias": "pass qkv_bias= and out_bias="},
+    "add_bias_kv": _NOT_TRAINED,
+    "add_zero_attn": {"": "leave it out, and pass sinks=np.zeros(num_heads) to the call"},
+    "batch_first": {"": "leave it out: arrays are (batch, length, d_model)"},
+    "device": {"": "leave it out: regard computes on the CPU"},
+    "is_causal": _OF_THE_LAYER,
+    "window": _OF_THE_LAYER,
+    "rotary": _OF_THE_LAYER,
+    "alibi": _OF_THE_LAYER,
+    "alibi_slopes": {"cache": "pass alibi=True to the constructor, MultiHeadAttention()"},
+    "causal": {
+        "cache": "pass is_causal=True to the constructor, MultiHeadAttention()",
+        "query_offset": 'pass is_causal=True, and query_offset="end" for the alignment of '
+        "FlashAttention (the last query with the last key)",
+        "is_causal": "pass is_causal=",
+    },
+    "use_causal_mask": {
+        "is_causal": "pass is_causal=",
+        "cache": "pass is_causal=True to the constructor, MultiHeadAttention()",
+    },
+    "local_window_size": {"window": "pass window=(left, right); one number n is (n, n) here"},
+    "sliding_window": {"window": "pass window=(n - 1, 0) to see n keys, the query's own included"},
+    "window_size": {"window": "pass window=(left, right), with None for FlashAttention's -1"},
+    "window_left": {"window": "pass window=(window_left, None), with None for FlashInfer's -1"},
+    "left_window_size": {"window": "pass window=(left, right), with None for ONNX's -1"},
+    "right_window_size": {"window": "pass window=(left, right), with None for ONNX's -1"},
+    "query_seq_lengths": {
+        "": "leave it out: queries beyond their length change no other row of the output"
+    },
+    "cu_seqlens_q": {"query_starts": "pass query_starts=", "mask": _RAGGED.format("query_starts")},
+    "cu_seqlens_k": {"key_starts": "pass key_starts=", "mask": _RAGGED.format("key_starts")},
+    "max_seqlen_q": {"": "leave it out: the starts of the sequences say it"},
+    "max_seqlen_k": {"": "leave it out: the starts of the sequences say it"},
+    "block_table": {"": "leave it out: a regard.KVCache with page_size= keeps its own"},
+    "enable_gqa": {"": "leave it out: query heads share key heads where there are fewer of these"},
+    "average_attn_weights": {"": "leave it out: average the weights, weights.mean(axis=-3)"},
+    "implementation": {"": _ITS_OWN_KERNELS},
+    "flash_attention": {"": _ITS_OWN_KERNELS},
+    "backend": {"": _ITS_OWN_KERNELS},
+    "deterministic": {"": "leave it out: the same arguments always give the same bits"},
+    "num_splits": {"": "leave it out: the same arguments always give the same bits"},
+    "attention_dropout": {"": _INFERENCE_ONLY},
+    "dropout": {"": _INFERENCE_ONLY},
+    "dropout_p": {"": _INFERENCE_ONLY},
+    "dropout_rate": {"": _INFERENCE_ONLY},
+    "is_training": {"": _INFERENCE_ONLY},
+    "requires_grad": {"": _INFERENCE_ONLY},
+    "training": {"": _INFERENCE_ONLY},
+    "partial_rotary_factor": {
+        "rotary_dim": "pass rotary_dim=int(head_dim * partial_rotary_factor)",
+        "rotary": 'pass rotary={"rotary_dim": int(head_dim * partial_rotary_factor)}',
+    },
+    "rope_theta": {"rotary": 'pass rotary={"base": rope_theta}'},
+    "rope_parameters": {"rotary": 'pass rotary={"scaling": rope_parameters}'},
+    "rope_scaling": {"rotary": 'pass rotary={"scaling": rope_scaling}'},
+    "cos": {"cache": "pass cache=(cos, sin)"},
+    "sin": {"cache": "pass cache=(cos, sin)"},
+    "cos_cache": {"cache": "pass cache=(cos_cache, sin_cache)"},
+    "sin_cache": {"cache": "pass cache=(cos_cache, sin_cache)"},
+    "unsqueeze_dim": {"": "leave it out: the heads axis is the third from the end"},
+}
+
+
+def translates_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorate a call so that keywords which it does not have get a TypeError with advice.
+
+    It adds a Python call to each call. A function for which that is too much takes ``**unknown``
+    and passes it to `refuse_keywords`.
+    """
+    code = function.__code__
+    count = code.co_argcount + code.co_kwonlyargcount
+    known = [name for name in code.co_varnames[:count] if name != "self"]
+    call = function.__qualname__.removesuffix(".__init__")
+    names = frozenset(known)
+
+    @functools.wraps(function)
+    def checked(*args: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+        if not names.issuperset(keywords):
+            refuse_keywords(call, keywords.keys() - names, known)
+        return function(*args, **keywords)
+
+    return checked
+
+
+def refuse_keywords(call: str, unknown: Iterable[str], known: Iterable[str]) -> NoReturn:
+    """Raise the TypeError for keywords that `call` does not have, with advice for each of them.
+
+    Parameters
+    ----------
+    call : str
+        The name of the call, without parentheses.
+    unknown : iterable of str
+        The keywords that it was given and does not have.
+    known : iterable of str
+        The keywords that it has, in the order of its signature.
+    """
+    names = list(known)
+    told = "; ".join(f"no argument {name}: {_advice(name, names)}" for name in sorted(unknown))
+    raise TypeError(f"{call}() has {told}")
+
+
+def _advice(name: str, known: list[str]) -> str:
+    """Say what to write in place of a keyword."""
+    for keyword, text in _ADVICE.get(name, {}).items():
+        if keyword in known or not keyword:
+            return text
+    for keyword in _RENAMED.get(name, ()):
+        if keyword in known:
+            return f"pass {keyword}="
+    import difflib  # Here, not above: only a call that fails needs it.
+
+    closest = difflib.get_close_matches(name, known, n=1)
+    if closest:
+        return f"did you mean {closest[0]}=?"
+    return f"its arguments are {', '.join(known)}"

@@ -1,0 +1,178 @@
+"""Compute how fast each pair of columns turns in a rotary embedding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+
+import numpy as np
+
+from regard._arguments import count, finite_number
+from regard._translations import translates_keywords
+from regard.positional._frequencies import DEFAULT_BASE, even
+from regard.positional._rope_parameters import RopeParameters, read_rope_parameters
+from regard.positional._scaling import scaled
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+
+@translates_keywords
+def rotary_frequencies(
+    rotary_dim: SupportsIndex | None = None,
+    *,
+    head_dim: SupportsIndex | None = None,
+    base: SupportsFloat | None = None,
+    scaling: Mapping[str, Any] | None = None,
+    length: SupportsIndex | None = None,
+) -> tuple[NDArray[np.float64], float]:
+    r"""Compute how fast each pair of columns turns in a rotary embedding.
+
+    Without `scaling`, pair ``m`` turns by ``f[m] = base ** (-2 m / rotary_dim)`` from one position
+    to the next. The scalings slow pairs down, so that positions beyond those of the training look
+    like positions of the training. With ``s`` for ``factor`` and ``L`` for
+    ``original_max_position_embeddings``:
+
+    ``linear`` [1]_
+        Every pair turns ``s`` times slower: ``f / s``.
+    ``dynamic`` [2]_
+        For a sequence of `length` beyond ``L`` the base grows to ``base * (s * length / L - (s -
+        1)) ** (rotary_dim / (rotary_dim - 2))``; up to ``L`` nothing changes.
+    ``yarn`` [3]_
+        Pairs that turn often within ``L`` positions keep their frequency, those that turn seldom
+        are slowed by ``s``, and a ramp joins them: ``f * (1 - ramp) + f / s * ramp``. The pair that
+        turns ``r`` times within ``L`` is ``rotary_dim * log(L / (2 pi r)) / (2 log(base))``; the
+        ramp rises from 0 at the pair of ``beta_fast`` turns (32), rounded down, to 1 at the pair of
+        ``beta_slow`` turns (1), rounded up (neither is rounded with ``truncate=False``). An
+        attention factor ``0.1 log(s) + 1`` sharpens the scores. With ``mscale`` and
+        ``mscale_all_dim`` (DeepSeek) it is ``(0.1 mscale log(s) + 1) / (0.1 mscale_all_dim log(s) +
+        1)``; ``attention_factor`` replaces it.
+    ``longrope`` [4]_
+        Each pair has its own factor: ``f / short_factor``, and ``f / long_factor`` for a sequence
+        of `length` beyond ``L``. The attention factor is ``sqrt(1 + log(s) / log(L))`` for both;
+        ``attention_factor`` replaces it.
+    ``llama3`` [5]_
+        Pairs with a wavelength ``2 pi / f`` above ``L / low_freq_factor`` are slowed by ``s``,
+        those below ``L / high_freq_factor`` keep their frequency, and between them ``f / s`` and
+        ``f`` are mixed linearly in ``L f / (2 pi)``.
+    ``proportional`` (Gemma 4)
+        The first ``partial_rotary_factor`` of the head's pairs turn by ``f / s`` (``s`` is 1 by
+        default). The others do not turn: their frequency is 0.
+
+    Parameters
+    ----------
+    rotary_dim : int, optional
+        How many columns are rotated: even.
+    head_dim : int, optional
+        How many columns a head has, in place of `rotary_dim`: ``int(head_dim *
+        partial_rotary_factor)`` of them are rotated, all where `scaling` has no such factor.
+    base : float, optional
+        The number whose powers the pairs turn by: the ``rope_theta`` of `scaling`, or 10000, by
+        default.
+    scaling : mapping, optional
+        ``rope_scaling`` or ``rope_parameters`` as it stands in the configuration of a model [6]_:
+        ``rope_type`` (or ``type``) is one of the names above or ``default``, and beside it stand
+        the numbers which that type needs, and ``rope_theta`` and ``partial_rotary_factor``. Keys
+        whose value is None count as left out. Some configurations keep
+        ``original_max_position_embeddings`` or ``max_position_embeddings`` beside this mapping: add
+        these keys to it. The second stands for the first where that is left out, and the ratio of
+        the two for the ``factor`` of ``yarn`` and ``longrope``.
+    length : int, optional
+        The length of the whole sequence, for ``dynamic`` and ``longrope``; at most ``L`` by
+        default.
+
+    Returns
+    -------
+    inverse_frequencies : numpy.ndarray
+        Shape ``(rotary_dim / 2,)``, float64.
+    attention_factor : float
+        What cosines and sines are multiplied by: scores change by its square. 1 except for
+        ``yarn`` and ``longrope``.
+
+    Raises
+    ------
+    TypeError
+        If an argument or a number of `scaling` has the wrong type, or neither `rotary_dim` nor
+        `head_dim` is given.
+    ValueError
+        If `rotary_dim` is odd or less than 2, or disagrees with ``partial_rotary_factor``; if the
+        type is unknown, keys are missing or unexpected, a number is out of range, or `base`
+        disagrees with ``rope_theta``; if `scaling` holds one mapping for each type of layer
+        (Gemma 3): pass that of the layer.
+
+    See Also
+    --------
+    rotary, rotary_cache : take the same `base` and `scaling`.
+
+    References
+    ----------
+    .. [1] Chen et al., "Extending Context Window of Large Language Models via Positional
+       Interpolation", 2023. https://arxiv.org/abs/2306.15595
+    .. [2] NTK-aware scaling with a base that follows the length; described in [3]_, section 3.3 and
+       appendix B.1.
+    .. [3] Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models", ICLR
+       2024, sections 3.2 and 3.4. https://arxiv.org/abs/2309.00071
+    .. [4] Ding et al., "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens", ICML 2024,
+       https://arxiv.org/abs/2402.13753, as implemented in https://github.com/microsoft/LongRoPE
+    .. [5] Meta, ``apply_scaling`` of Llama 3.1.
+       https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py
+    .. [6] https://huggingface.co/docs/transformers/internal/rope_utils
+
+    Examples
+    --------
+    >>> import regard
+    >>> frequencies, factor = regard.positional.rotary_frequencies(8)
+    >>> frequencies, factor
+    (array([1.   , 0.1  , 0.01 , 0.001]), 1.0)
+    >>> llama = {
+    ...     "rope_type": "llama3",
+    ...     "rope_theta": 500000.0,
+    ...     "factor": 8.0,
+    ...     "low_freq_factor": 1.0,
+    ...     "high_freq_factor": 4.0,
+    ...     "original_max_position_embeddings": 8192,
+    ... }
+    >>> regard.positional.rotary_frequencies(head_dim=8, scaling=llama)[0].round(8)
+    array([1.000000e+00, 3.760603e-02, 5.248500e-04, 6.650000e-06])
+    """
+    rope = read_rope_parameters(scaling)
+    columns = _columns(rotary_dim, head_dim, rope)
+    return scaled(
+        rope, columns, _base(base, rope), None if length is None else count("length", length)
+    )
+
+
+def _columns(
+    rotary_dim: SupportsIndex | None, head_dim: SupportsIndex | None, rope: RopeParameters
+) -> int:
+    """Return how many columns have a frequency."""
+    # Of a head that is rotated in proportion, all columns have one, which may be 0.
+    fraction = 1.0 if rope.rope_type == "proportional" else rope.rotary_fraction
+    if head_dim is None:
+        if rotary_dim is None:
+            raise TypeError("rotary_dim or head_dim must be an int, got neither")
+        if fraction != 1:
+            raise ValueError(
+                f"head_dim must be given in place of rotary_dim {rotary_dim} where scaling has a "
+                f"partial_rotary_factor, got {fraction}"
+            )
+        return even(rotary_dim)
+    of_head = int(count("head_dim", head_dim) * fraction)
+    if rotary_dim is None:
+        return even(of_head)
+    if fraction != 1 and even(rotary_dim) != of_head:
+        raise ValueError(
+            f"rotary_dim must be {of_head}, which is scaling's partial_rotary_factor {fraction} of "
+            f"head_dim {head_dim}, got {rotary_dim}"
+        )
+    return even(rotary_dim)
+
+
+def _base(base: SupportsFloat | None, rope: RopeParameters) -> float:
+    if base is None:
+        return DEFAULT_BASE if rope.base is None else rope.base
+    number = finite_number("base", base)
+    if rope.base is not None and rope.base != number:
+        raise ValueError(f"base must be scaling's rope_theta {rope.base} or left out, got {number}")
+    return number

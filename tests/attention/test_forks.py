@@ -1,0 +1,132 @@
+"""A forked child computes, whatever its parent did when it was forked."""
+
+import json
+import os
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_forked_children_compute(threads, target, output_of):
+    """After the parent has; from a second thread; while another thread computes; a grandchild."""
+    script = f"""
+    import multiprocessing, threading, warnings
+    import numpy as np, regard
+    warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
+    x = np.random.default_rng(0).standard_normal((4, 200, 16))
+    def compute():
+        return regard.scaled_dot_product_attention(x, x, x, threads={threads}).tobytes()
+    wanted = compute()
+    context = multiprocessing.get_context("fork")
+    def child(queue, deeper):
+        queue.put(compute() == wanted and regard.softmax(x, threads={threads}).any())
+        if deeper:
+            fork(False)
+    def fork(deeper=True):
+        queue = context.SimpleQueue()
+        process = context.Process(target=child, args=(queue, deeper))
+        process.start()
+        process.join(20)
+        alive = process.is_alive()
+        if alive:
+            process.kill()
+        assert not alive and process.exitcode == 0, "the child hangs or died"
+        assert queue.get()
+    fork()
+    assert compute() == wanted
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join()
+    stop = threading.Event()
+    def keep_computing():
+        while not stop.is_set():
+            assert compute() == wanted
+    busy = threading.Thread(target=keep_computing)
+    busy.start()
+    try:
+        for _ in range(5):
+            fork(False)
+    finally:
+        stop.set()
+        busy.join()
+    assert compute() == wanted
+    print("done")
+    """
+    assert output_of(script, timeout=100, REGARD_TARGET=target) == "done"
+
+
+def test_forked_pool(target, output_of):
+    script = """
+    import concurrent.futures, multiprocessing, warnings
+    import numpy as np, regard
+    warnings.simplefilter("ignore", DeprecationWarning)
+    def compute(seed):
+        x = np.random.default_rng(seed).standard_normal((4, 100, 16))
+        return regard.scaled_dot_product_attention(x, x, x, threads=2).tobytes()
+    wanted = [compute(i) for i in range(8)]
+    context = multiprocessing.get_context("fork")
+    with concurrent.futures.ProcessPoolExecutor(3, context) as pool:
+        assert list(pool.map(compute, range(8), timeout=30)) == wanted
+    print("done")
+    """
+    assert output_of(script, REGARD_TARGET=target) == "done"
+
+
+FORKED_IN_A_HANDLER = """
+import json, os, signal, time
+import numpy as np, regard
+
+def attend(q_len, threads):
+    few = np.broadcast_to(x[:, :1], (1, q_len, 64))
+    return regard.scaled_dot_product_attention(few, x, x, threads=threads)
+
+x = np.random.default_rng(0).standard_normal((1, 8192, 64)).astype("f4")
+row = attend(1, 1).tobytes()
+q_len, seconds = 256, 0
+while seconds < 0.25:  # long enough for the timer to come in the midst of it
+    q_len *= 2
+    start = time.perf_counter()
+    attend(q_len, THREADS)
+    seconds = time.perf_counter() - start
+
+read, write = os.pipe()
+children = []
+def fork(*_):
+    child = os.fork()
+    if child:
+        children.append(child)
+    NESTED
+signal.signal(signal.SIGALRM, fork)
+signal.setitimer(signal.ITIMER_REAL, seconds / 5)
+try:
+    outcome = "right" if attend(q_len, THREADS)[0, 0].tobytes() == row else "wrong"
+except RuntimeError as error:
+    outcome = str(error)
+told = {"outcome": outcome, "again": attend(50, 3)[0, 7].tobytes() == row}
+if not children:
+    os.write(write, json.dumps(told).encode())
+    os._exit(0)
+deadline = time.monotonic() + 20
+while os.waitpid(children[0], os.WNOHANG)[0] == 0:
+    assert time.monotonic() < deadline or os.kill(children[0], signal.SIGKILL), "the child hangs"
+    time.sleep(0.01)
+print(json.dumps({"parent": told, "child": json.loads(os.read(read, 10_000))}))
+"""
+
+
+@pytest.mark.parametrize(("threads", "nested"), [(1, False), (2, False), (2, True), (3, False)])
+def test_a_signal_handler_forks(threads, nested, output_of):
+    """The parent goes on, and so does a child whose parent's call ran on one thread. Otherwise the
+    other threads' part is lost, and the child's call raises. Both compute afterwards."""
+    handler = "assert attend(50, 2)[0, 3].tobytes() == row" if nested else "pass"
+    script = FORKED_IN_A_HANDLER.replace("THREADS", str(threads)).replace("NESTED", handler)
+    told = json.loads(output_of(script))
+    right = {"outcome": "right", "again": True}
+    assert told["parent"] == right
+    if threads == 1:
+        assert told["child"] == right
+    else:
+        assert told["child"]["again"]
+        assert "forked by a signal handler" in told["child"]["outcome"]

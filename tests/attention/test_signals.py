@@ -1,0 +1,185 @@
+"""Signals during a call, and the end of the interpreter: a call gives way, and ends well."""
+
+import json
+import signal
+
+import pytest
+
+LONG_CALL = """
+import json, os, signal, sys, threading, time
+import numpy as np, regard
+signal.signal(signal.SIGINT, signal.default_int_handler)
+x = np.random.default_rng(0).standard_normal((1, 8192, 64)).astype("f4")
+tall = np.random.default_rng(1).standard_normal((16384, 128)).astype("f4")
+
+def attention(n):
+    query = np.broadcast_to(x[:, :1], (1, n, 64))
+    regard.scaled_dot_product_attention(query, x, x, threads=THREADS)
+
+def one_row(n):
+    keys = np.broadcast_to(x[:, :1], (1, 1024 * n, 64))
+    regard.scaled_dot_product_attention(x[:, :1], keys, keys, threads=THREADS)
+
+def uneven(n):
+    query = np.broadcast_to(x[:, :1], (2, 1, 1, 64))
+    keys = np.broadcast_to(x[:, :1], (2, 1, 1024 * n, 64))
+    regard.scaled_dot_product_attention(
+        query, keys, keys, is_causal=True, query_offset=[10 * n, 1024 * n], threads=THREADS
+    )
+
+def matmul(n):
+    regard.matmul(np.broadcast_to(tall[:, 0], (8 * n, 16384)), tall, threads=THREADS)
+
+def long_sums(n):
+    long = np.broadcast_to(x[0, :16, :1], (16, 1024 * n))
+    regard.matmul(long, long.T, threads=THREADS)
+
+call, n = OPERATION, 1
+while True:
+    start = time.perf_counter()
+    call(n)
+    seconds = time.perf_counter() - start
+    if seconds > 0.05:
+        break
+    n *= 2
+n = int(n * 10 / seconds)
+"""
+
+INTERRUPTED = (
+    LONG_CALL
+    + """
+sent = []
+def interrupt():
+    time.sleep(0.3)
+    sent.append(time.perf_counter())
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt).start()
+start = time.perf_counter()
+try:
+    call(n)
+    outcome, end = "finished", time.perf_counter()
+except KeyboardInterrupt:
+    outcome, end = "interrupted", time.perf_counter()
+small = x[:, :50]
+output = regard.scaled_dot_product_attention(small, small, small, threads=THREADS)
+weights = np.exp(small @ small.swapaxes(1, 2) / 8)
+wanted = weights / weights.sum(-1, keepdims=True) @ small
+print(json.dumps({
+    "outcome": outcome,
+    "delay": end - sent[0],
+    "works": bool(np.abs(output - wanted).max() < 1e-3),
+    "beyond": call(1) is None,
+}))
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("operation", "threads"),
+    [
+        ("attention", 1),
+        ("attention", 2),
+        ("one_row", 2),
+        ("uneven", 2),
+        ("matmul", 2),
+        ("long_sums", 2),
+    ],
+)
+def test_interrupt_of_a_long_call(operation, threads, target, output_of):
+    """A call sized to take about 10 s gives way within 0.3 s, and the next one is right."""
+    script = INTERRUPTED.replace("OPERATION", operation).replace("THREADS", str(threads))
+    told = json.loads(output_of(script, REGARD_TARGET=target, timeout=120))
+    assert told["outcome"] == "interrupted"
+    assert told["delay"] < 0.3
+    assert told["works"]
+    assert told["beyond"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
+def test_signal_handlers_run_meanwhile(target, output_of):
+    """One that returns, and computes itself, lets the call go on; one that raises ends it."""
+    script = (
+        LONG_CALL.replace("OPERATION", "attention").replace("THREADS", "2")
+        + """
+class Enough(Exception):
+    pass
+
+def enough(*_):
+    raise Enough
+
+def compute(*arrays):
+    return regard.scaled_dot_product_attention(*arrays, threads=2).tobytes()
+
+query = np.random.default_rng(2).standard_normal((1, n // 20, 64)).astype("f4")
+small = np.random.default_rng(3).standard_normal((3, 70, 200)).astype("f4")
+wanted, wanted_small, handled = compute(query, x, x), compute(small, small, small), []
+signal.signal(signal.SIGALRM, lambda *_: handled.append(compute(small, small, small)))
+signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)
+output = regard.scaled_dot_product_attention(query, x, x, threads=2)
+during = list(handled)
+signal.setitimer(signal.ITIMER_REAL, 0)
+signal.signal(signal.SIGALRM, enough)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+begin = time.perf_counter()
+try:
+    call(n)
+    outcome = "finished"
+except Enough:
+    outcome = "ended"
+print(json.dumps({
+    "handled": len(during) - 1,  # the last one may have run after the call
+    "right": output.tobytes() == wanted and set(during) == {wanted_small},
+    "outcome": outcome,
+    "delay": time.perf_counter() - begin - 0.2,
+}))
+"""
+    )
+    told = json.loads(output_of(script, REGARD_TARGET=target))
+    assert told["handled"] >= 2
+    assert told["right"]
+    assert told["outcome"] == "ended"
+    assert told["delay"] < 0.3
+
+
+@pytest.mark.parametrize("size", [5, 5000])
+def test_exit_while_daemon_threads_compute(size, target, output_of):
+    """Threads that come back from a kernel, or look for signals, while the interpreter goes away.
+    What is torn down late keeps it going long enough for them to meet that."""
+    script = f"""
+    import threading, time
+    import numpy as np, regard
+    class Late:
+        def __del__(self, sleep=time.sleep):
+            sleep(0.5)
+    late = Late()
+    x = np.random.default_rng(0).standard_normal((4, {size}, 64)).astype("f4")
+    def work():
+        while True:
+            regard.scaled_dot_product_attention(x, x, x, threads=2)
+            regard.softmax(x)
+    for _ in range(2):
+        threading.Thread(target=work, daemon=True).start()
+    time.sleep(0.1)
+    print("left")
+    """
+    assert output_of(script, REGARD_TARGET=target) == "left"
+
+
+def test_a_finalizer_computes_at_exit(target, output_of):
+    """The thread that finalizes the interpreter may still compute; the others sleep."""
+    script = """
+    import threading, time
+    import numpy as np, regard
+    x = np.random.default_rng(0).standard_normal((4, 2000, 64)).astype("f4")
+    class Late:
+        def __del__(self, compute=regard.scaled_dot_product_attention, x=x, write=print):
+            two, one = (compute(x, x, x, threads=threads).tobytes() for threads in (2, 1))
+            write("same" if two == one else "different")
+    regard.late = Late()
+    def work():
+        while True:
+            regard.scaled_dot_product_attention(x, x, x, threads=2)
+    threading.Thread(target=work, daemon=True).start()
+    time.sleep(0.1)
+    """
+    assert output_of(script, REGARD_TARGET=target) == "same"

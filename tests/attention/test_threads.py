@@ -1,0 +1,189 @@
+"""How many threads a call uses, what happens when there are fewer, and several callers at once."""
+
+import os
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import regard
+from reference import assert_same_bits
+
+sdpa = regard.scaled_dot_product_attention
+
+
+def normal(*shape, seed=0, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+# Number of threads
+
+
+@pytest.fixture
+def restore_threads():
+    yield
+    regard.set_num_threads(None)
+
+
+def test_set_and_get(restore_threads):
+    for n in (1, 3, 2):
+        regard.set_num_threads(n)
+        assert regard.get_num_threads() == n
+    regard.set_num_threads(np.int64(2))
+    assert regard.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("n", [0, -1, -(2**31)])
+def test_set_refuses_less_than_one(n, restore_threads):
+    regard.set_num_threads(2)
+    with pytest.raises(ValueError, match=rf"(?<!\d){n}\b"):
+        regard.set_num_threads(n)
+    assert regard.get_num_threads() == 2
+
+
+def test_argument_is_for_one_call(restore_threads, target):
+    regard.set_num_threads(2)
+    sdpa(*[normal(2, 40, 8)] * 3, threads=3)
+    regard.softmax(normal(50, 50), threads=1)
+    assert regard.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({"REGARD_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "3,2"}, 3),
+        ({"REGARD_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
+        ({"REGARD_NUM_THREADS": "5", "OMP_NUM_THREADS": "3"}, 5),
+    ],
+    ids=str,
+)
+def test_environment(environment, wanted, output_of):
+    script = "import regard; print(regard.get_num_threads())"
+    assert output_of(script, **environment) == str(wanted)
+    script = "import regard; regard.set_num_threads(2); print(regard.get_num_threads())"
+    assert output_of(script, **environment) == "2"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
+def test_default_is_what_the_process_may_use(output_of):
+    cpus = os.sched_getaffinity(0)
+    script = "import regard; print(regard.get_num_threads())"
+    assert 1 <= int(output_of(script)) <= len(cpus)
+    pinned = f"import os; os.sched_setaffinity(0, {{{min(cpus)}}}); {script}"
+    assert output_of(pinned) == "1"
+
+
+def test_absurd_number_of_threads(target, run_python):
+    """More than the system can start: the right answer or a ValueError."""
+    script = """
+    import numpy as np, regard
+    x = np.random.default_rng(0).standard_normal((64, 300, 8))
+    wanted = regard.scaled_dot_product_attention(x, x, x, threads=1)
+    for threads in (10**6, 2**31 - 1, 2**31, 2**40):
+        try:
+            output = regard.scaled_dot_product_attention(x, x, x, threads=threads)
+            assert output.tobytes() == wanted.tobytes()
+        except ValueError as refusal:
+            assert "threads" in str(refusal)
+    print("done")
+    """
+    done = run_python(script, REGARD_TARGET=target)
+    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space as Linux counts it")
+def test_memory_for_some_of_the_threads(target, output_of):
+    """The system gives room for a part of the threads and of what they need: a call computes with
+    those that it gets, or raises MemoryError."""
+    script = """
+    import os, resource
+    import numpy as np, regard
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    x = np.random.default_rng(0).standard_normal((64, 100, 8))
+    out = np.empty_like(x)
+    regard.softmax(x, out=out, threads=1)
+    wanted = out.tobytes()
+    endings = set()
+    for room in range(0, 40 << 20, 640 << 10):
+        child = os.fork()
+        if child == 0:
+            pages = int(open("/proc/self/statm").read().split()[0])
+            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, -1))
+            try:
+                regard.softmax(x, out=out, threads=8)
+            except MemoryError:
+                os._exit(1)
+            resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+            os._exit(0 if out.tobytes() == wanted else 2)
+        endings.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    assert endings <= {0, 1}, endings
+    print("done")
+    """
+    assert output_of(script, REGARD_TARGET=target) == "done"
+
+
+# Several callers at once
+
+
+def test_python_threads_compute_at_once(target):
+    """Each with its own problem and number of threads, with the bits of a lone call."""
+    problems = [
+        [normal(2, 60 + 20 * i, 8 + 7 * i, seed=i, dtype=("f4", "f8")[i % 2])] * 3 for i in range(4)
+    ]
+    wanted = [(sdpa(*p, is_causal=True), regard.softmax(p[0])) for p in problems]
+    failures, start = [], threading.Barrier(len(problems))
+
+    def work(i):
+        try:
+            start.wait(timeout=30)
+            for repeat in range(25):
+                output = sdpa(*problems[i], is_causal=True, threads=1 + (repeat + i) % 3)
+                assert_same_bits((output, regard.softmax(problems[i][0])), wanted[i])
+        except BaseException as failure:
+            failures.append(failure)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(len(problems))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(timeout=60)
+        assert not worker.is_alive()
+    assert not failures, failures
+
+
+def test_other_python_threads_run_meanwhile(target, output_of):
+    """The GIL is free while a kernel runs."""
+    script = """
+    import threading, time
+    import numpy as np, regard
+    x = np.ones((1, 256, 64), "f4")
+    def seconds(n):
+        query = np.broadcast_to(x[:, :1], (1, n, 64))
+        start = time.perf_counter()
+        regard.scaled_dot_product_attention(query, x, x, threads=1)
+        return time.perf_counter() - start
+    n = 1000
+    while seconds(n) < 0.05:
+        n *= 2
+    worker = threading.Thread(target=seconds, args=(10 * n,))
+    worker.start()
+    ticks = 0
+    while worker.is_alive():
+        time.sleep(0.005)
+        ticks += 1
+    print(ticks)
+    """
+    assert int(output_of(script, REGARD_TARGET=target)) >= 10
+
+
+def test_exception_in_a_parallel_region_reaches_python(target, capfd):
+    x = normal(2, 40, 8)
+    wanted = sdpa(x, x, x)
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            regard._core.testing.raise_in_parallel_region()
+        assert_same_bits(sdpa(x, x, x, threads=2), wanted)
+    assert capfd.readouterr() == ("", "")

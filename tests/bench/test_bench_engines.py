@@ -1,0 +1,116 @@
+"""The engines compute the same, and the limits of the machine are rates."""
+
+import numpy as np
+import pytest
+
+from regard import _core
+from regard.bench import engines
+from regard.bench.cases import CASES
+from regard.bench.engines import NotInstalledError, NumPy, OnnxRuntime, TooLargeError
+from regard.bench.problems import Attention, Matmul, Softmax
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_limits_are_rates(target, threads):
+    assert 1e8 < _core.fma_peak(False, threads) < 1e14
+    assert 1e7 < _core.read_bandwidth(1 << 20, threads) < 1e14
+
+
+def test_read_bandwidth_reads_every_share_whole():
+    for size in (512, 513, 1024 * 3, (1 << 16) + 5):  # shares of odd sizes, one of a single step
+        assert _core.read_bandwidth(size, 1) > 0
+    assert _core.read_bandwidth(512 * 7, 7) > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((511, 1), ValueError, "bytes must be at least 512 for each of the 1 threads, got 511"),
+        ((1024, 3), ValueError, "for each of the 3 threads, got 1024"),
+        ((-1, 1), ValueError, "got -1"),
+        ((1 << 20, 0), ValueError, "threads must be at least 1, got 0"),
+        ((1e6, 1), TypeError, "bytes must be an integer, got float"),
+        (
+            (1 << 62, 1),
+            MemoryError,
+            r"cannot allocate 4611686018427387904 bytes of memory to be read",
+        ),
+    ],
+)
+def test_read_bandwidth_refuses(arguments, error, message):
+    with pytest.raises(error, match=message):
+        _core.read_bandwidth(*arguments)
+
+
+@pytest.fixture
+def torch_threads():
+    """Leave PyTorch with the threads that it had."""
+    try:
+        import torch
+    except ImportError:
+        yield
+    else:
+        threads = torch.get_num_threads()
+        yield
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("load", engines.ENGINES)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Attention(2, 4, 2, 7, 7, 5),
+        Attention(1, 3, 3, 8, 8, 4, is_causal=True),
+        Attention(1, 4, 2, 6, 6, 4, is_causal=True),
+        Attention(1, 4, 2, 1, 9, 3),
+        Attention(1, 4, 2, 5, 9, 3, value_dim=7),
+        Matmul(3, 5, 7),
+        Matmul(3, 5, 7, batch=4),
+        Softmax(3, 5),
+    ],
+)
+def test_engines_compute_the_same(load, problem, torch_threads):
+    try:
+        engine = load(1)
+    except NotInstalledError as error:
+        pytest.skip(f"{error} is not installed")
+    inputs = problem.make_inputs()
+    index, expected = problem.sample(inputs)
+    with engine.context():
+        output = engine.as_array(problem.on(engine, inputs)())
+    assert output.dtype == np.float32
+    np.testing.assert_allclose(output[index], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("load", "length", "size"), [(NumPy, 8192, r"2\.1 GB"), (OnnxRuntime, 16384, r"8\.6 GB")]
+)
+def test_an_engine_that_stores_scores_is_not_asked_for_too_many(load, length, size):
+    query = np.broadcast_to(np.float32(0), (1, 8, length, 64))
+    with pytest.raises(TooLargeError, match=f"its scores take {size}"):
+        load.attention(load.__new__(load), query, query, query)
+
+
+def test_scores_take_at_most_a_quarter_of_the_free_memory(monkeypatch):
+    query = np.zeros((1, 1, 16, 4), dtype=np.float32)
+    monkeypatch.setattr(engines, "available_memory", lambda: 4 * 16 * 16 * 4)
+    NumPy(1).attention(query, query, query)
+    monkeypatch.setattr(engines, "available_memory", lambda: 4 * 16 * 16 * 4 - 1)
+    with pytest.raises(TooLargeError):
+        NumPy(1).attention(query, query, query)
+
+
+def test_numpy_computes_every_case_whose_scores_it_may_store():
+    largest = next(case.problem for case in CASES if case.name == "2x8x4096x40")
+    assert 4 * largest.batch * largest.heads * largest.visible == NumPy.MAX_SCORE_BYTES
+
+
+def test_an_engine_without_what_it_needs_names_it(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(engines.importlib, "import_module", missing)
+    with pytest.raises(NotInstalledError, match="torch"):
+        engines.PyTorch(1)
+    with pytest.raises(NotInstalledError, match="onnxruntime"):
+        engines.OnnxRuntime(1)

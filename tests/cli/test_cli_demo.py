@@ -1,0 +1,155 @@
+"""The example: its stages, its checks, its JSON, and its timing."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import regard
+from regard.bench.engines import NumPy
+from regard.cli import demo
+from regard.cli.words import EXAMPLE, UnusableSentenceError, embed, tokenize
+from stand_ins import engine_named, engine_that_raises
+
+
+def document_of(shown, *arguments):
+    return json.loads(shown("demo", "--json", "--no-timing", *arguments))
+
+
+def test_every_stage_and_its_check_are_shown(shown):
+    text = shown("--no-timing")
+    assert re.findall(r"^(\d) (\w+) ", text, re.MULTILINE) == [
+        ("1", "embedding"),
+        ("2", "position"),
+        ("3", "projection"),
+        ("4", "scores"),
+        ("5", "scaling"),
+        ("6", "mask"),
+        ("7", "softmax"),
+        ("8", "context"),
+    ]
+    assert "big gives 0.2413 0.2311, as its notebook prints" in text
+    assert "One fused call equals the stages" in text
+    assert len(text.splitlines()) <= 60
+
+
+def test_default_is_the_example_with_timing(process):
+    done = process("--threads", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"1 thread, target {regard.cpu_targets()[0]}" in done.stdout
+    assert re.search(r"^  regard .* ms .* GFLOP/s +1\.0×  ━", done.stdout, re.MULTILINE)
+    assert re.search(r"^  NumPy .* ms .* GFLOP/s +\d+\.\d×  ━", done.stdout, re.MULTILINE)
+    assert "PyTorch" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_json_of_the_example(shown, measured_here):
+    measured_here(NumPy)
+    result = json.loads(shown("--json", "--threads", "1"))
+    tokens = EXAMPLE.split()
+    stages = {name: as_array(values) for name, values in result["stages"].items()}
+    x = embed(tokens) + regard.positional.sinusoidal(6, 3).astype(np.float32)
+    generator = regard.TorchGenerator(123)
+    query, key, value = (regard.matmul(x, generator.randn(3, 2)) for _ in range(3))
+    output, weights = regard.scaled_dot_product_attention(
+        query, key, value, is_causal=True, return_weights=True
+    )
+    assert (result["tokens"], result["threads"]) == (tokens, 1)
+    assert result["version"] == regard.__version__
+    assert stages["embedding"][1].tolist() == embed(["big"])[0].tolist()
+    np.testing.assert_array_equal(stages["query"], query)
+    np.testing.assert_array_equal(stages["scores"], regard.matmul(query, key.T))
+    np.testing.assert_array_equal(np.isnan(stages["masked_scores"]), ~regard.masks.causal(6))
+    np.testing.assert_allclose(stages["weights"], weights, atol=1e-6)
+    np.testing.assert_allclose(stages["output"], output, atol=1e-6)
+    assert result["check"]["passed"]
+    assert result["check"]["output_difference"] <= 1e-6
+    assert [round(number, 4) for number in result["notebook"]["output"]] == [0.2413, 0.2311]
+    assert result["notebook"]["passed"]
+    timing = result["timing"]
+    batch, heads, length, dim = timing["shape"]
+    assert timing["flops"] == 4 * batch * heads * length * length * dim
+    assert [row["engine"] for row in timing["rows"]] == ["regard", "NumPy"]
+    assert timing["rows"][0]["ratio"] == 1.0
+    for row in timing["rows"]:
+        assert row["gflops"] == pytest.approx(timing["flops"] / row["milliseconds"] / 1e6)
+        assert row["error"] < 1e-5
+
+
+def as_array(values):
+    return np.array(values, dtype=np.float32)  # None becomes NaN
+
+
+def test_json_keys_do_not_depend_on_the_sentence(shown):
+    example, other = document_of(shown), document_of(shown, "any words")
+    assert list(example) == list(other)
+    assert list(example["stages"]) == list(other["stages"])
+    assert (other["notebook"], other["timing"]) == (None, None)
+
+
+def test_a_word_has_one_embedding_everywhere():
+    one, other = embed(["big", "regard"]), embed(["so", "regard", "it", "big"])
+    assert one[1].tolist() == other[1].tolist()
+    assert one[0].tolist() == other[3].tolist() == [np.float32(x) for x in (0.75, 0.20, 0.55)]
+    # These digits are a promise: they change on no machine and with no version.
+    np.testing.assert_array_equal(embed(["attention"])[0], np.float32([0.87, 0.16, 0.29]))
+
+
+def test_composed_and_decomposed_spelling_is_one_word():
+    assert tokenize("e\u0301migre\u0301") == tokenize("\u00e9migr\u00e9")
+
+
+def test_tokenize_refuses_what_it_cannot_use():
+    with pytest.raises(UnusableSentenceError, match="got 1025"):
+        tokenize("x " * 1025)
+
+
+@pytest.mark.parametrize("words", [["alone"], ["a"] * 300])
+def test_stages_equal_the_fused_call_for_any_length(shown, words):
+    result = document_of(shown, *words)
+    assert result["check"]["passed"]
+    assert len(result["stages"]["output"]) == len(words)
+
+
+def test_a_long_sentence_is_shown_in_part_and_says_so(shown):
+    text = shown("--no-timing", *[f"w{i}" for i in range(60)])
+    assert "60 × 60" in text
+    assert "the first 6 tokens in numbers, and the first 24 of 60 in shades." in text
+    assert re.findall(r"^  (w\d+) ", text, re.MULTILINE)[-24:] == [f"w{i}" for i in range(24)]
+
+
+def test_a_failed_check_is_exit_status_1(run, monkeypatch):
+    wrong = demo.Check(output_difference=float("nan"), weights_difference=0.0)
+    monkeypatch.setattr(demo, "check_fused", lambda _stages: wrong)
+    status, text, _ = run("--no-timing")
+    assert status == 1
+    assert "DIFFERS" in text
+
+
+def test_engines_that_fail_leave_the_others(shown, measured_here):
+    measured_here(
+        engine_named("NumPy"),
+        engine_that_raises("PyTorch", ImportError("a library\n is missing")),
+        engine_named("ONNX Runtime", spoil=lambda output: -output),
+    )
+    text = shown()
+    assert "PyTorch failed: ImportError: a library is missing" in text
+    assert "ONNX Runtime failed: WrongResultError: off by" in text
+    assert re.search(r"^  NumPy .* ms ", text, re.MULTILINE)
+    timing = json.loads(shown("--json"))["timing"]
+    assert [row["engine"] for row in timing["rows"]] == ["regard", "NumPy"]
+    assert list(timing["failed"]) == ["PyTorch", "ONNX Runtime"]
+
+
+def test_a_crash_of_the_timing_is_exit_status_1(process, without_peers):
+    (without_peers / "torch.py").write_text("import os; os.kill(os.getpid(), 9)")
+    done = process()
+    assert done.returncode == 1
+    assert done.stderr == "regard: error: RuntimeError: the timing was killed by SIGKILL\n"
+    assert "One fused call equals" in done.stdout
+
+
+def test_no_other_engine_is_imported_without_the_timing(process, without_peers):
+    (without_peers / "torch.py").write_text("raise SystemExit('imported')")
+    assert process("--no-timing").returncode == 0

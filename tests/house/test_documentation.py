@@ -1,0 +1,82 @@
+"""Every example in a docstring, in the README or in docs/ runs, and prints what it says, whichever
+target computes it and with any number of threads."""
+
+import doctest
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import regard
+
+ROOT = Path(__file__).parent.parent.parent
+OPTIONAL = {"regard.checkpoints._gguf": "gguf", "regard.checkpoints._safetensors": "safetensors"}
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def doctests():
+    """The examples of every module that has some, by its name."""
+    found = [regard.__name__]
+    found += [module.name for module in pkgutil.walk_packages(regard.__path__, "regard.")]
+    for name in found:
+        package = OPTIONAL.get(name)
+        if name.endswith((".__main__", "._core")):
+            continue
+        if package and importlib.util.find_spec(package) is None:
+            continue
+        tests = doctest.DocTestFinder().find(importlib.import_module(name))
+        if shown := [test for test in tests if test.examples]:
+            yield name, shown
+
+
+def pages():
+    """What shows Python code, and that code."""
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        if blocks := PYTHON_BLOCK.findall(path.read_text(encoding="utf-8")):
+            yield path.relative_to(ROOT).as_posix(), blocks
+
+
+DOCTESTS = dict(doctests())
+PAGES = dict(pages())
+
+
+@pytest.fixture(params=[1, 3])
+def default_threads(request):
+    regard.set_num_threads(request.param)
+    yield
+    regard.set_num_threads(None)
+
+
+@pytest.mark.usefixtures("target", "default_threads")
+@pytest.mark.parametrize("module", DOCTESTS)
+def test_docstrings(module):
+    for test in DOCTESTS[module]:
+        assert doctest.DocTestRunner().run(test, clear_globs=False).failed == 0, test.name
+
+
+def test_every_public_function_is_called_in_an_example():
+    examples = (
+        example for tests in DOCTESTS.values() for test in tests for example in test.examples
+    )
+    shown = {
+        name for example in examples for name in re.findall(r"\bregard\.(\w+)", example.source)
+    }
+    functions = {name for name in regard.__all__ if inspect.isfunction(getattr(regard, name))}
+    assert functions <= shown
+
+
+@pytest.mark.usefixtures("target", "default_threads")
+@pytest.mark.parametrize("page", PAGES)
+def test_pages(page):
+    namespace = {}
+    for block in PAGES[page]:
+        exec(compile(block, page, "exec"), namespace)
+    if page == "README.md":
+        assert namespace["output"].shape == (1, 8, 100, 64)
+        assert namespace["weights"].shape == (8, 100, 100)
+        assert namespace["lse"].shape == (1, 8, 100)
+        assert namespace["context"].shape == (6, 2)

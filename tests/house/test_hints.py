@@ -1,0 +1,80 @@
+"""Hints about slips: float masks of zeros and ones, arrays in another layout."""
+
+import numpy as np
+import pytest
+
+from regard._hints import holds_zero_one, layout_hint
+
+CAUSAL = np.tril(np.ones((200, 200), np.float32))
+LAST = CAUSAL.copy()
+LAST[-1, -1] = 0.5
+MASKS = [
+    (CAUSAL, True),
+    (CAUSAL.astype(np.float64)[::-1, ::2], True),
+    (np.broadcast_to(CAUSAL, (3, 200, 200)), True),
+    (np.array([0.0, 1.0]), True),
+    (np.eye(70, dtype=np.float32), True),
+    (LAST, False),
+    (np.zeros((200, 200), np.float32), False),
+    (np.ones((200, 200), np.float32), False),
+    (np.array(1.0), False),
+    (np.zeros(0), False),
+    (np.where(CAUSAL > 0, 0, -np.inf), False),
+    (np.array([0.0, 1.0, np.nan]), False),
+    (np.array([0.0, 1.0, -1.0]), False),
+]
+
+
+@pytest.mark.parametrize(("mask", "is_zero_one"), MASKS)
+def test_masks_of_zeros_and_ones(mask, is_zero_one):
+    assert holds_zero_one(mask) is is_zero_one
+
+
+def test_the_warning_comes_once_and_from_the_call(run_python):
+    script = """
+    import warnings
+    import numpy as np
+    from regard._hints import warn_if_zero_one
+
+    def attend(mask):
+        warn_if_zero_one(mask)
+
+    warnings.simplefilter("always")
+    for mask in (np.zeros(3), np.array([0.0, 1.0]), np.array([1.0, 0.0])):
+        attend(mask)  # this line
+    """
+    done = run_python(script)
+    assert done.returncode == 0
+    assert done.stderr.count("UserWarning") == 1
+    assert "<string>:11: UserWarning: mask holds zeros and ones in float64" in done.stderr
+    assert "pass mask.astype(bool) if 1 means may attend" in done.stderr
+
+
+SHAPES = [
+    # (batch, length, heads, dim): lengths do not go together as heads, or there are too many
+    ((2, 100, 8, 64), (2, 120, 8, 64), True),
+    ((2, 100, 8, 64), (2, 120, 2, 64), True),
+    ((1, 512, 32, 128), (1, 512, 8, 128), True),
+    ((1, 5, 3, 256, 4, 32), (1, 5, 1, 256, 4, 32), True),
+    ((1, 1, 32, 128), (1, 512, 8, 128), True),
+    # (batch, heads, length, dim), refused for other reasons
+    ((2, 8, 100, 64), (2, 8, 120, 48), False),
+    ((2, 8, 100, 64), (2, 3, 120, 64), False),
+    ((1, 32, 1, 128), (1, 8, 4096, 128), False),
+    ((1, 32, 1, 128), (1, 32, 1, 64), False),
+    ((1, 30, 1, 128), (1, 8, 1, 128), False),
+    ((1, 32, 2, 128), (1, 32, 2, 64), False),
+    ((1, 128, 16, 128), (1, 128, 16, 64), False),
+    ((1, 8, 0, 64), (1, 3, 2, 64), False),
+    ((1, 8, 4, 64), (1, 0, 2, 64), False),
+    ((100, 8, 64), (120, 8, 64), False),
+    ((64,), (), False),
+]
+
+
+@pytest.mark.parametrize(("query", "key", "is_given"), SHAPES)
+def test_hint_about_the_layout(query, key, is_given):
+    hint = layout_hint(query, key)
+    assert (
+        hint.startswith("; arrays are (batch, heads, length, dim) here") if is_given else not hint
+    )

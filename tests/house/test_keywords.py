@@ -1,0 +1,162 @@
+"""Keywords of other libraries: the TypeError that names regard's own."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import regard
+from regard._translations import refuse_keywords, translates_keywords
+
+ATTENTION = [*inspect.signature(regard.scaled_dot_product_attention).parameters, "left_padding"]
+RAGGED = [*ATTENTION, "query_starts", "key_starts"]
+ADVICE = [
+    # PyTorch
+    ("attn_mask", ATTENTION, "pass mask="),
+    ("attn_mask", ["query", "mask", "cache"], "True hides"),
+    ("dropout_p", ATTENTION, "inference only"),
+    ("enable_gqa", ATTENTION, "leave it out: query heads share"),
+    ("need_weights", ATTENTION, "pass return_weights="),
+    ("key_padding_mask", ATTENTION, "pass mask=~key_padding_mask[:, None, None, :]"),
+    ("dim", ["x", "axis", "out", "threads"], "pass axis="),
+    ("dim", ATTENTION, "the softmax runs over the keys"),
+    ("input", ["x", "axis", "out", "threads"], "pass x="),
+    ("other", ["a", "b", "out", "threads"], "pass b="),
+    # FlashAttention and FlashInfer
+    ("q", ATTENTION, "pass query="),
+    ("k", ATTENTION, "pass key="),
+    ("v", ATTENTION, "pass value="),
+    ("causal", ATTENTION, 'pass is_causal=True, and query_offset="end"'),
+    ("softmax_scale", ATTENTION, "pass scale="),
+    ("sm_scale", ATTENTION, "pass scale="),
+    ("window_size", ATTENTION, "pass window=(left, right), with None for FlashAttention's -1"),
+    ("cu_seqlens_q", ATTENTION, "call scaled_dot_product_attention_ragged"),
+    ("cu_seqlens_q", RAGGED, "pass query_starts="),
+    ("cu_seqlens_k", RAGGED, "pass key_starts="),
+    ("cache_leftpad", ATTENTION, "pass left_padding="),
+    ("logits_soft_cap", ATTENTION, "pass softcap="),
+    # JAX
+    ("bias", ATTENTION, "pass mask=bias, since a float mask is added"),
+    ("is_training", ATTENTION, "inference only"),
+    ("key_value_seq_lengths", ATTENTION, "pass key_lengths="),
+    ("query_seq_lengths", ATTENTION, "leave it out"),
+    ("local_window_size", ATTENTION, "pass window=(left, right)"),
+    ("implementation", ATTENTION, "regard.explain"),
+    ("return_residual", ATTENTION, "pass return_lse="),
+    # Hugging Face and Keras
+    ("attention_mask", ATTENTION, "attention_mask.astype(bool)[:, None, None, :]"),
+    ("output_attentions", ATTENTION, "pass return_weights="),
+    ("s_aux", ATTENTION, "pass sinks="),
+    ("sliding_window", ATTENTION, "pass window=(n - 1, 0)"),
+    ("return_attention_scores", ATTENTION, "pass return_weights="),
+    # slips
+    ("is_casual", ATTENTION, "did you mean is_causal=?"),
+    ("windows", ATTENTION, "did you mean window=?"),
+    ("zzz", ["a", "b"], "its arguments are a, b"),
+]
+
+
+@pytest.mark.parametrize(("name", "known", "advice"), ADVICE)
+def test_advice(name, known, advice):
+    with pytest.raises(TypeError) as raised:
+        refuse_keywords("call", [name], known)
+    message = str(raised.value)
+    assert message.startswith(f"call() has no argument {name}: ")
+    assert advice in message
+
+
+def test_every_unknown_keyword_is_named():
+    with pytest.raises(TypeError) as raised:
+        refuse_keywords("call", ["causal", "attn_mask"], ATTENTION)
+    assert "no argument attn_mask: pass mask=; no argument causal: pass is_causal" in str(
+        raised.value
+    )
+
+
+def test_a_decorated_call_keeps_its_signature_and_its_own_errors():
+    def call(mask, *, scale=None):
+        """Return both."""
+        return mask, scale
+
+    checked = translates_keywords(call)
+    assert checked(1, scale=2) == (1, 2)
+    assert inspect.signature(checked) == inspect.signature(call)
+    assert checked.__doc__ == call.__doc__
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'mask'"):
+        checked()
+    with pytest.raises(TypeError, match="no argument attn_mask: pass mask="):
+        checked(attn_mask=1)
+
+
+LAYER = regard.MultiHeadAttention(8, 2, rng=0)
+ALONE = regard.SelfAttention(4, 2, rng=0)
+X = np.zeros((3, 8))
+ATTEND = regard.scaled_dot_product_attention
+STARTS = ([0, 3], [0, 3])
+CALLS = [
+    (ATTEND, (X, X, X), "attn_mask", "pass mask="),
+    (ATTEND, (X, X, X), "dropout_p", "inference only"),
+    (ATTEND, (X, X, X), "enable_gqa", "leave it out"),
+    (ATTEND, (X, X, X), "causal", "pass is_causal=True"),
+    (ATTEND, (X, X, X), "softmax_scale", "pass scale="),
+    (ATTEND, (X, X, X), "bias", "pass mask=bias"),
+    (ATTEND, (X, X, X), "dim", "the softmax runs over the keys"),
+    (ATTEND, (X, X, X), "is_casual", "did you mean is_causal=?"),
+    (regard.scaled_dot_product_attention_ragged, (X, X, X, *STARTS), "attn_mask", "pass mask="),
+    (regard.explain, (X, X, X), "window_size", "pass window=(left, right)"),
+    (regard.softmax, (X,), "dim", "pass axis="),
+    (regard.matmul, (X, X.T), "dtype", "its arguments are a, b, out, threads"),
+    (regard.MultiHeadAttention, (), "embed_dim", "pass d_model="),
+    (regard.MultiHeadAttention, (8,), "num_attention_heads", "pass num_heads="),
+    (regard.MultiHeadAttention, (8, 2), "num_key_value_heads", "pass num_kv_heads="),
+    (regard.MultiHeadAttention, (8, 2), "bias", "pass qkv_bias= and out_bias="),
+    (regard.MultiHeadAttention, (8, 2), "dropout", "inference only"),
+    (regard.MultiHeadAttention, (8, 2), "batch_first", "leave it out"),
+    (regard.MultiHeadAttention, (8, 2), "kdim", "pass d_key="),
+    (regard.MultiHeadAttention, (8, 2), "causal", "pass is_causal="),
+    (LAYER, (X,), "alibi_slopes", "pass alibi=True to the constructor"),
+    (regard.MultiHeadAttention, (8, 2), "rope_theta", 'pass rotary={"base": rope_theta}'),
+    (regard.MultiHeadAttention, (8, 2), "rope_scaling", 'pass rotary={"scaling": rope_scaling}'),
+    (regard.MultiHeadAttention, (8, 2), "alibi_slopes", "pass alibi="),
+    (regard.MultiHeadAttention, (8, 2), "add_zero_attn", "sinks=np.zeros(num_heads)"),
+    (LAYER, (X,), "attn_mask", "True hides it"),
+    (LAYER, (X,), "key_padding_mask", "mask=~key_padding_mask[:, None, None, :]"),
+    (LAYER, (X,), "need_weights", "pass return_weights="),
+    (LAYER, (X,), "average_attn_weights", "weights.mean(axis=-3)"),
+    (LAYER, (X,), "is_causal", "constructor, MultiHeadAttention()"),
+    (LAYER, (X,), "causal", "constructor, MultiHeadAttention()"),
+    (LAYER, (X,), "window", "constructor, MultiHeadAttention()"),
+    (LAYER, (X,), "past_key_values", "pass cache="),
+    (LAYER, (), "hidden_states", "pass query="),
+    (regard.SelfAttention, (4, 2), "bias", "pass qkv_bias="),
+    (regard.SelfAttention, (2,), "in_features", "pass d_in="),
+    (ALONE, (), "hidden_states", "pass x="),
+    (ALONE, (X,), "attn_mask", "pass mask="),
+    (ALONE, (X,), "causal", "pass is_causal="),
+    (regard.masks.causal, (), "seq_len", "pass q_len="),
+    (regard.masks.causal, (3,), "diagonal", "pass query_offset="),
+    (regard.masks.window, (3,), "window_size", "pass window=(left, right)"),
+    (regard.masks.prefix, (3,), "prefix_length", "did you mean prefix_lengths=?"),
+    (regard.masks.padding, ([3], 4), "padding_side", "pass side="),
+    (regard.masks.segments, (), "segment_ids", "pass query_segments="),
+    (regard.masks.segments, ([3],), "zzz", "its arguments are query_segments, key_segments"),
+    (regard.masks.as_additive, (), "attn_mask", "pass mask="),
+    (regard.masks.check, (), "attn_mask", "pass mask="),
+    (regard.positional.rotary, (X,), "position_ids", "pass positions="),
+    (regard.positional.rotary, (X,), "rope_theta", "pass base="),
+    (regard.positional.rotary, (X,), "traditional", "pass interleaved="),
+    (regard.positional.rotary, (X,), "cos", "pass cache=(cos, sin)"),
+    (regard.positional.rotary_cache, (3,), "dim", "pass rotary_dim="),
+    (regard.positional.rotary_frequencies, (), "theta", "pass base="),
+    (regard.positional.sinusoidal, (3, 4), "theta", "pass base="),
+    (regard.positional.alibi_slopes, (), "num_heads", "pass heads="),
+    (regard.positional.t5_buckets, (3,), "relative_attention_num_buckets", "pass num_buckets="),
+]
+
+
+@pytest.mark.parametrize(("call", "arguments", "name", "advice"), CALLS)
+def test_calls_give_advice(call, arguments, name, advice):
+    with pytest.raises(TypeError) as raised:
+        call(*arguments, **{name: None})
+    assert f"() has no argument {name}: " in str(raised.value)
+    assert advice in str(raised.value)
