@@ -22,7 +22,7 @@ struct CachedPages {
 };
 
 std::int64_t of_entry(const PerEntry& numbers, std::int64_t entry) {
-  return numbers.data[entry * numbers.batch_strides[0]];
+  return numbers.data[numbers.batch_strides ? entry * numbers.batch_strides[0] : 0];
 }
 
 // A call with everything checked and set but the results.

@@ -105,9 +105,10 @@ def _grown_alike(state: State, counts: PerEntry, geometry: Geometry, pool: Pool)
     fresh = -(-after // size) - evicted - have
     pages = state.pages
     if fresh:
+        taken = pool.take(state.batch * fresh)
         pages = np.empty((state.batch, have + fresh), np.int32)
         pages[:, :have] = state.pages[:, :have]
-        pages[:, have:] = np.array(pool.take(state.batch * fresh)).reshape(state.batch, fresh)
+        pages[:, have:] = np.array(taken).reshape(state.batch, fresh)
     limits = [-after % size, geometry.most_at_once(after)]
     if geometry.window is not None:
         limits.append(geometry.window + kept - after)
