@@ -59,7 +59,7 @@ def as_stored(array: Array, dtype: np.dtype[Any]) -> Array:
     strides = array.strides
     fits = array.flags.aligned and all(stride % size == 0 for stride in strides)
     is_dense = strides[-1] == size or array.shape[-1] == 1
-    return array if fits and is_dense else np.ascontiguousarray(array)
+    return array if fits and is_dense else array.copy(order="C")
 
 
 def new_lengths(batch: int, lengths: ArrayLike | None, new: int) -> int | Array:
