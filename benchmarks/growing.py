@@ -1,4 +1,4 @@
-"""What growing costs: 16384 tokens appended 512 at a time, in memory or in a file, in pages or not.
+"""What growing costs: 16384 tokens appended 512 at a time, in memory or in a file, by page size.
 
 python benchmarks/growing.py [folder for the files]
 
@@ -33,7 +33,7 @@ def main():
     print("where   pages      all  longest  attending    again")
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as folder:
         for where in ("memory", "file"):
-            for page_size in (None, 256):
+            for page_size in (16, 192, 1024):
                 path = Path(folder) / f"{page_size}" if where == "file" else None
                 with regard.KVCache(1, HEADS, DIM, page_size=page_size, path=path) as cache:
                     appends = [seconds(cache.append, new, new) for _ in range(TOKENS // STEP)]
@@ -42,7 +42,7 @@ def main():
                     again = sum(seconds(cache.append, new, new) for _ in range(TOKENS // STEP))
                 speed = 2 * 4 * HEADS * TOKENS * DIM / attend / 1e9
                 print(
-                    f"{where:6} {page_size or 'none':>6} {sum(appends):6.2f} s "
+                    f"{where:6} {page_size:>6} {sum(appends):6.2f} s "
                     f"{1e3 * max(appends):5.0f} ms {speed:5.1f} GB/s {again:6.2f} s",
                     flush=True,
                 )

@@ -2,7 +2,10 @@
 // NotImplemented, and Python converts the argument or says what is wrong with it.
 #pragma once
 
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+
+#include "page_rows.hpp"
 
 namespace regard {
 
@@ -24,13 +27,13 @@ py::object attention_ragged_plan(py::handle query, py::handle key, py::handle va
                                  py::handle query_starts, py::handle key_starts, py::handle mask,
                                  py::handle keywords);
 
-// Keys and values as a cache stores them.
-py::object attention_cached(py::handle query, py::handle key, py::handle value,
-                            py::handle key_scales, py::handle value_scales, py::handle pages,
-                            py::handle kv_len, py::handle mask, py::handle keywords);
-py::object attention_cached_plan(py::handle query, py::handle key, py::handle value,
-                                 py::handle key_scales, py::handle value_scales, py::handle pages,
-                                 py::handle kv_len, py::handle mask, py::handle keywords);
+// Keys and values in the pages of a cache: `rows` is a PageRows.
+py::object attention_cached(py::handle query, py::handle rows, py::handle pages,
+                            py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
+                            py::handle mask, py::handle keywords);
+py::object attention_cached_plan(py::handle query, py::handle rows, py::handle pages,
+                                 py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
+                                 py::handle mask, py::handle keywords);
 
 // The four stages.
 py::object matmul(py::handle a, py::handle b, py::handle out, py::handle threads);
@@ -47,9 +50,9 @@ py::object merge_attention_states(const py::list& outputs, const py::list& lses)
 // Integers, scales, and whether all scales are finite.
 py::tuple quantise_rows(py::handle rows, bool rotates);
 
-// target[...] = source, of other memory. False where that is left to NumPy: other types, other strides, or a
-// finite number that became infinite, of which NumPy warns.
-bool convert_rows(py::handle source, py::handle target);
+// Memory of `bytes` bytes that begins with the first `file_bytes` of a file: what is written there stays in
+// memory and never reaches the file.
+py::array map_copy(int descriptor, std::int64_t file_bytes, std::int64_t bytes);
 
 // What tests and benchmarks may change of a running module, and nothing else does.
 void add_test_hooks(py::module_& module);

@@ -86,7 +86,11 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.def("are_native", &are_native);
   module.def("merge_attention_states", &merge_attention_states);
   module.def("quantise_rows", &quantise_rows);
-  module.def("convert_rows", &convert_rows);
+  py::class_<PageRows>(module, "PageRows")
+      .def(py::init<py::handle, py::handle, py::handle, py::handle>())
+      .def("store_plain", &PageRows::store_plain)
+      .def("store", &PageRows::store);
+  module.def("map_copy", &map_copy);
 
   module.def("target_rows", &target_rows);
   module.def("active_target", [] { return std::string(active_target().name); });

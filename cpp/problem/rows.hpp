@@ -59,13 +59,30 @@ struct QuantiseProblem {
   bool rotates;
 };
 
-// Rows that a cache keeps: `to` = `from`, each element rounded to the type of `to`, both of at most 32 bits
-// or of one type. Rows are addressed through batch_strides; elements lie side by side.
-struct ConvertProblem {
-  BatchShape rows;
+// An array of rows, (batch entry or page, head, row, column), whose columns lie side by side.
+struct RowArray {
+  void* data;
+  Element element;
+  std::int64_t outer_stride;  // from one batch entry, or page, to the next
+  std::int64_t head_stride;
+  std::int64_t row_stride;
+};
+
+// New rows for the pages of a cache. Row r of a batch entry becomes row starts[entry] + r of the pages
+// that its line of the table names, for every head. Each element is rounded to the type of `to`: both
+// types have at most 32 bits, or they are the same.
+struct StoreProblem {
+  std::int64_t entries;
+  std::int64_t heads;
   std::int64_t columns;
-  Operand from;
-  Operand to;
+  std::int64_t most_rows;      // of any batch entry
+  const std::int64_t* starts;  // one a batch entry
+  const std::int64_t* counts;  // how many rows are new, one a batch entry
+  const std::int32_t* pages;
+  std::int64_t pages_stride;  // from one batch entry's line to the next
+  std::int64_t page_rows;
+  RowArray from;
+  RowArray to;
 };
 
 }  // namespace regard

@@ -10,7 +10,7 @@
 #include "../dispatch/merge_states.hpp"
 #include "../dispatch/quantise_rows.hpp"
 #include "../dispatch/stages.hpp"
-#include "../dispatch/convert_rows.hpp"
+#include "../dispatch/store_rows.hpp"
 #include "test_attention.hpp"
 #include "test_kv_rows.hpp"
 #include "test_visibility.hpp"
@@ -255,35 +255,52 @@ void test_quantise(std::int64_t rows, std::int64_t columns, bool rotates) {
   check(agrees, "quantise " + std::to_string(rows) + " x " + std::to_string(columns));
 }
 
-// Every other row to float16 and back: within half of the last place, and no byte beyond the rows. One
-// number is too large, and found.
-void test_convert(std::int64_t rows, std::int64_t columns) {
-  Guarded<float> from(rows * columns), back(rows * columns);
-  Guarded<std::uint16_t> to((2 * rows - 1) * columns);
+// Rows of two entries to float16 pages in any order: within half of the last place, no byte beyond the
+// rows, and one number too large, which is found.
+void test_storing(std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kEntries = 2, kHeads = 3, kPageRows = 16;
+  const std::int64_t starts[] = {5, 0}, counts[] = {rows, rows / 2};
+  const std::int64_t table_columns = (5 + rows + kPageRows - 1) / kPageRows, pages = kEntries * table_columns;
+  const Kernels& kernels = kernels_for(active_target(), Scalar::float32);
+  Guarded<float> from(kEntries * kHeads * rows * columns), back(columns);
+  Guarded<std::uint16_t> to(pages * kHeads * kPageRows * columns);
+  Guarded<std::int32_t> table(pages);
   from.fill_normal(1);
   for (std::int64_t i = 0; i < to.count(); ++i) to[i] = 0x7e01;
-  ConvertProblem problem{};
-  problem.rows = batch_of(rows);
+  for (std::int64_t i = 0; i < pages; ++i) table[i] = static_cast<std::int32_t>(pages - 1 - i);
+  StoreProblem problem{};
+  problem.entries = kEntries;
+  problem.heads = kHeads;
   problem.columns = columns;
-  problem.from = operand(from.data(), 1, rows, columns);
-  problem.from.batch_strides = one_axis(columns);
-  problem.to.data = to.data();
-  problem.to.element = Element::float16;
-  problem.to.batch_strides = one_axis(2 * columns);
-  bool agrees = !convert_rows(problem, 2);
-  ConvertProblem reverse = problem;
-  reverse.from = problem.to;
-  reverse.to = operand(back.data(), 1, rows, columns);
-  reverse.to.batch_strides = one_axis(columns);
-  agrees &= !convert_rows(reverse, 1);
-  for (std::int64_t i = 0; i < from.count(); ++i)
-    agrees &= std::fabs(back[i] - from[i]) <= std::fabs(from[i]) * 0x1p-11f + 0x1p-25f;
-  for (std::int64_t row = 0; row + 1 < rows; ++row)
-    for (std::int64_t i = 0; i < columns; ++i)
-      agrees &= to[(2 * row + 1) * columns + i] == 0x7e01;
+  problem.most_rows = rows;
+  problem.starts = starts;
+  problem.counts = counts;
+  problem.pages = table.data();
+  problem.pages_stride = table_columns;
+  problem.page_rows = kPageRows;
+  problem.from = {from.data(), Element::float32, kHeads * rows * columns, rows * columns, columns};
+  problem.to = {to.data(), Element::float16, kHeads * kPageRows * columns, kPageRows * columns, columns};
+  bool agrees = !store_rows(problem, 2);
+  std::int64_t written = 0;
+  for (std::int64_t entry = 0; entry < kEntries; ++entry)
+    for (std::int64_t head = 0; head < kHeads; ++head)
+      for (std::int64_t row = 0; row < counts[entry]; ++row) {
+        const std::int64_t at = starts[entry] + row;
+        const std::int64_t page = table[entry * table_columns + at / kPageRows];
+        const std::int64_t to_row = (page * kHeads + head) * kPageRows + at % kPageRows;
+        kernels.rows.convert(Element::float16, Element::float32, to.data() + to_row * columns, back.data(),
+                            columns);
+        for (std::int64_t i = 0; i < columns; ++i) {
+          const float wanted = from[((entry * kHeads + head) * rows + row) * columns + i];
+          agrees &= std::fabs(back[i] - wanted) <= std::fabs(wanted) * 0x1p-11f + 0x1p-25f;
+        }
+        written += columns;
+      }
+  for (std::int64_t i = 0; i < to.count(); ++i) written += to[i] == 0x7e01;
+  agrees &= written == to.count();
   from[rows * columns - 1] = -65520;
-  agrees &= convert_rows(problem, 2);
-  check(agrees, "convert " + std::to_string(rows) + " x " + std::to_string(columns));
+  agrees &= store_rows(problem, 2);
+  check(agrees, "storing " + std::to_string(rows) + " x " + std::to_string(columns));
 }
 
 template <class T>
@@ -315,7 +332,7 @@ int main() {
       for (const std::int64_t columns : {1, 2, 4, 7, 8, 16, 24, 32, 40, 64, 96, 128, 256, 1024})
         test_quantise(5, columns, rotates);
     test_quantise(2000, 96, true);
-    for (const std::int64_t columns : {1, 15, 16, 40, 70'000}) test_convert(7, columns);
+    for (const std::int64_t columns : {1, 15, 16, 40, 70'000}) test_storing(7, columns);
     test_kv_rows();
   }
   std::printf("%d passed, %d failed\n", passed, failed);

@@ -56,26 +56,44 @@ def attention_ragged_plan(
     options: Any,
     /,
 ) -> _Plan: ...
+
+class PageRows:
+    """Keys, values and scales in pages; see cpp/bindings/page_rows.hpp."""
+
+    def __init__(self, key: Any, value: Any, key_scales: Any, value_scales: Any, /) -> None: ...
+    def store_plain(
+        self, pages: NDArray[Any], starts: Any, most: int, key: Any, value: Any, /
+    ) -> int: ...
+    def store(
+        self,
+        pages: NDArray[Any],
+        starts: Any,
+        counts: Any,
+        key: Any,
+        value: Any,
+        key_scales: Any,
+        value_scales: Any,
+        /,
+    ) -> bool: ...
+
 def attention_cached(
     query: Any,
-    key: Any,
-    value: Any,
-    key_scales: Any,
-    value_scales: Any,
-    pages: Any,
-    kv_len: Any,
+    rows: PageRows,
+    pages: NDArray[Any],
+    evicted_pages: Any,
+    sink_tokens: int,
+    kv_len: int,
     mask: Any,
     options: Any,
     /,
 ) -> Any: ...
 def attention_cached_plan(
     query: Any,
-    key: Any,
-    value: Any,
-    key_scales: Any,
-    value_scales: Any,
-    pages: Any,
-    kv_len: Any,
+    rows: PageRows,
+    pages: NDArray[Any],
+    evicted_pages: Any,
+    sink_tokens: int,
+    kv_len: int,
     mask: Any,
     options: Any,
     /,
@@ -88,7 +106,7 @@ def merge_attention_states(outputs: list[Any], lses: list[Any], /) -> Any: ...
 def quantise_rows(
     rows: NDArray[Any], rotates: bool, /
 ) -> tuple[NDArray[Any], NDArray[Any], bool]: ...
-def convert_rows(source: NDArray[Any], target: NDArray[Any], /) -> bool: ...
+def map_copy(descriptor: int, file_bytes: int, size: int, /) -> NDArray[Any]: ...
 def target_rows() -> list[_TargetRow]: ...
 def active_target() -> str: ...
 def active_target_reason() -> str: ...

@@ -1,11 +1,10 @@
-"""A cache in a file: it survives, it says what is wrong with it, and it loses nothing."""
+"""A cache in a file: it survives, grows where it lies, and touches no other file."""
 
+import gc
 import os
 import shutil
-import struct
 import subprocess
 import sys
-import zlib
 
 import numpy as np
 import pytest
@@ -13,11 +12,12 @@ import pytest
 import cache_model
 import regard
 from cache_model import Model, assert_answers, normal, tokens, told
+from file_caches import FIRST_PAGE, append, assert_right
+from file_caches import make as make_both
+from inside_cache import arrays_of, assert_owners_are_right, ledger_of, page_bytes, table_of, taken
 from messages import says
 
-HEADER = 4096
 PAGES = {"page_size": 16}
-DESCRIPTION = struct.Struct("<8sII16s9q")
 
 
 def make(path, **options):
@@ -70,45 +70,6 @@ os.kill(os.getpid(), signal.SIGKILL)
         assert_answers(cache, model, normal(0, 2, 4, 1, 8, dtype=np.float32))
 
 
-@pytest.mark.parametrize("sizes", [{}, {"capacity": 30}, {"window": 4, "sink_tokens": 1}, PAGES])
-def test_what_dies_between_data_and_lengths_loses_nothing(sizes, path, monkeypatch):
-    cache = make(path, **sizes)
-    for step in range(8):
-        before = told(cache)
-        with monkeypatch.context() as patch:
-            patch.setattr("regard._cache.file_slots.FileSlots.commit", lambda *_: 1 / 0)
-            patch.setattr("regard._cache.file_table.FileTable.commit", lambda *_: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                cache.append(*tokens(90 + step, 2, 3))
-        assert told(cache) == before
-        copied = path.with_name("copy")
-        shutil.copy(path, copied)
-        with regard.KVCache.open(copied) as same:
-            assert told(same) == before
-        cache.append(*tokens(step, 2, 2))
-    cache.close()
-
-
-def test_a_torn_record_gives_the_lengths_before_it(path):
-    cache = make(path)
-    cache.append(*tokens(1, 2, 1))
-    cache.append(*tokens(2, 2, 1))
-    cache.close()
-    content = bytearray(path.read_bytes())
-    records = [content.index(struct.pack("<2q", *pair), 512) for pair in ((8, 5), (9, 6))]
-    for at, lengths in zip(reversed(records), ([8, 5], [9, 6]), strict=True):
-        torn = bytearray(content)
-        torn[at] ^= 1
-        path.write_bytes(torn)
-        with regard.KVCache.open(path, "r") as cache:
-            assert cache.lengths.tolist() == lengths
-    for at in records:
-        content[at] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="damaged: neither of its records"):
-        regard.KVCache.open(path)
-
-
 def test_there_must_be_no_file(path):
     path.write_bytes(b"mine")
     with pytest.raises(FileExistsError, match="cache"):
@@ -125,90 +86,6 @@ def test_modes(mode, path):
     make(path).close()
     with pytest.raises(ValueError, match=says("mode", "r+")):
         regard.KVCache.open(path, mode)
-
-
-@pytest.mark.parametrize("sizes", [{}, PAGES])
-def test_a_truncated_file_says_so(sizes, path):
-    make(path, **sizes).close()
-    content = path.read_bytes()
-    for size in [*range(0, 700, 7), 1000, HEADER - 1, HEADER, HEADER + 1, len(content) - 1]:
-        path.write_bytes(content[:size])
-        for mode in ("r", "r+"):
-            with pytest.raises(ValueError, match=r"no cache of regard|truncated"):
-                regard.KVCache.open(path, mode)
-        assert path.read_bytes() == content[:size]
-    path.write_bytes(content)
-    regard.KVCache.open(path).close()
-
-
-def test_bytes_behind_the_end(path):
-    make(path).close()
-    path.write_bytes(path.read_bytes() + b"x")
-    with pytest.raises(ValueError, match="bytes behind its end"):
-        regard.KVCache.open(path)
-
-
-KINDS = [{}, {"dtype": "int8"}, PAGES, PAGES | {"dtype": "int8"}]
-NAMES = ["float32", "int8", "float32 pages", "int8 pages"]
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=NAMES)
-def test_a_flipped_byte_of_the_description_is_noticed(kind, path):
-    make(path, **kind).close()
-    content = path.read_bytes()
-    for at in range(DESCRIPTION.size):
-        for flip in (1, 0x80, 0xFF):
-            wrong = bytearray(content)
-            wrong[at] ^= flip
-            path.write_bytes(wrong)
-            with pytest.raises(ValueError, match=r"no cache of regard|has version|damaged"):
-                regard.KVCache.open(path)
-            assert path.read_bytes() == wrong
-
-
-NUMBERS = ["batch", "kv_heads", "head_dim", "value_dim"]
-NUMBERS += ["slots", "window", "sink_tokens", "capacity", "page_size"]
-WRONG = [("version", 1), ("version", 3), ("type", b"object"), ("type", b"\xff\xfe")]
-WRONG += [(name, number) for name in NUMBERS for number in (-2, 0, 24, 2**62, -(2**63))]
-# Not wrong: what the file has, a window that is wider than all, a limit beyond what there is.
-FINE = {
-    "float32": [("window", 24), ("window", 2**62), ("sink_tokens", 0)],
-    "float32 pages": [("batch", 0), ("slots", 0), ("sink_tokens", 0)],
-}
-FINE["float32 pages"] += [("capacity", 24), ("capacity", 2**62)]
-WRONG = [(kind, *each) for kind in FINE for each in WRONG if each not in FINE[kind]]
-WRONG += [("int8", *each) for kind, *each in WRONG if kind == "float32"]
-WRONG += [("float32", "type", b"int8"), ("int8", "type", b"float16")]
-
-
-@pytest.mark.parametrize(("kind", "name", "number"), WRONG)
-def test_a_foreign_description_with_the_right_checksum(kind, name, number, path):
-    make(path, **KINDS[NAMES.index(kind)]).close()
-    content = bytearray(path.read_bytes())
-    fields = list(DESCRIPTION.unpack_from(content))
-    at = {"version": 1, "type": 3} | {n: 4 + i for i, n in enumerate(NUMBERS)}
-    fields[at[name]], fields[2] = number, 0
-    fields[2] = zlib.crc32(DESCRIPTION.pack(*fields))
-    DESCRIPTION.pack_into(content, 0, *fields)
-    path.write_bytes(content)
-    for mode in ("r", "r+"):
-        with pytest.raises(ValueError, match=r"version|damaged|truncated|behind its end"):
-            regard.KVCache.open(path, mode)
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("name", ["kv_heads", "head_dim", "value_dim"])
-def test_a_description_that_no_array_can_have(name, path):
-    """Of no tokens, so that the file is as long as it should be."""
-    regard.KVCache(2, 2, 8, 5, path=path).close()
-    content = bytearray(path.read_bytes())
-    fields = list(DESCRIPTION.unpack_from(content))
-    fields[4 + NUMBERS.index(name)], fields[2] = 2**62, 0
-    fields[2] = zlib.crc32(DESCRIPTION.pack(*fields))
-    DESCRIPTION.pack_into(content, 0, *fields)
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=says(str(path), "damaged", str(2**62))):
-        regard.KVCache.open(path)
 
 
 @pytest.mark.parametrize("what", ["folder", "pipe", "text", "device"])
@@ -241,7 +118,7 @@ def test_one_writes_or_many_read(path, output_of):
         assert "one writer or many readers" in output_of(script.format(mode=mode))
         with pytest.raises(BlockingIOError, match="one writer or many readers"):
             regard.KVCache.open(path, mode)
-    cache.append(*tokens(1, 2, 40))  # which makes a larger file
+    cache.append(*tokens(1, 2, 40))
     assert "one writer or many readers" in output_of(script.format(mode="r+"))
     fork = cache.fork()
     cache.close()
@@ -301,47 +178,62 @@ def test_what_is_open_for_reading_stays_as_it_is(path):
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("window", [None, 30])
-def test_a_disk_that_fills_leaves_what_was_there(window, path, output_of):
-    """A limit on the size of files stands for it: posix_fallocate fails as on a full disk."""
-    make(path, window=window).close()
-    with regard.KVCache.open(path, "r") as cache:
-        before = told(cache)
-    script = f"""
-    import resource, sys
-    sys.path.insert(0, {str(os.path.dirname(cache_model.__file__))!r})
-    import regard
-    from cache_model import tokens, told
-    cache = regard.KVCache.open({str(path)!r})
-    before = told(cache)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
-    for make in (
-        lambda: cache.append(*tokens(1, 2, 2000)),
-        lambda: regard.KVCache(2, 2, 8, path={str(path)!r} + "-other", capacity=5000),
-    ):
-        try:
-            make()
-        except OSError as error:
-            print(error.errno, error.filename)
-    assert told(cache) == before
-    cache.append(*tokens(2, 2, 1))
-    print(len(cache))
-    cache.truncate([7, 4])
-    """
-    lines = output_of(script).splitlines()
-    assert lines == [f"27 {path}.growing", f"27 {path}-other", "8"]
-    assert [each.name for each in path.parent.iterdir()] == ["cache"]
-    with regard.KVCache.open(path, "r") as cache:
-        assert told(cache) == before
+NEIGHBOURS = ["cache.growing", "cache.tmp", "cache~", "cache-2"]
 
 
-def test_what_is_left_of_one_that_died_growing_is_in_nobodys_way(path):
-    make(path).close()
-    path.with_name("cache.growing").write_bytes(b"x" * 100_000)
-    with regard.KVCache.open(path) as cache:
-        cache.append(*tokens(1, 2, 50))
-    assert [each.name for each in path.parent.iterdir()] == ["cache"]
-    regard.KVCache.open(path, "r").close()
+def test_a_neighbours_file_is_never_touched(path):
+    """Whatever its name: a cache grows in its own file."""
+    for name in NEIGHBOURS:
+        path.with_name(name).write_bytes(b"mine")
+    other = regard.KVCache(1, 1, 4, path=path.with_name("cache.other"))
+    cache = make(path)
+    inode = path.stat().st_ino
+    for step in range(30):
+        cache.append(*tokens(step, 2, 50))
+        cache.reorder([1, 0])
+        other.append(*np.ones((2, 1, 1, 90, 4)))
+    assert path.stat().st_ino == inode
+    cache.close()
+    assert (other.attend(np.ones((1, 1, 4))) == 1).all()
+    for name in NEIGHBOURS:
+        assert path.with_name(name).read_bytes() == b"mine"
+    assert len(list(path.parent.iterdir())) == len(NEIGHBOURS) + 2
+
+
+def test_a_live_cache_that_takes_the_path_is_not_touched(path):
+    """The first one's file is renamed away, and goes on under its new name."""
+    cache, moved = make(path), path.with_name("moved")
+    path.rename(moved)
+    other = make(path)
+    for step in range(10):
+        cache.append(*tokens(step, 2, 200))
+        cache.reorder([0, 1, 1])
+        cache.reorder([0, 1])
+    wanted, others = told(cache), told(other)
+    cache.close()
+    with pytest.raises(BlockingIOError):
+        regard.KVCache.open(path)
+    assert told(other) == others
+    other.close()
+    for place, content in ((moved, wanted), (path, others)):
+        with regard.KVCache.open(place, "r") as opened:
+            assert told(opened) == content
+
+
+def test_a_cache_that_cannot_be_made_removes_no_other_file(path, monkeypatch):
+    """Its own is gone already, and another lies there."""
+    real = regard._cache.file.Ledger.created
+
+    def fails(*arguments):
+        path.unlink()
+        path.write_bytes(b"mine")
+        raise MemoryError
+
+    monkeypatch.setattr("regard._cache.file.Ledger.created", fails)
+    with pytest.raises(MemoryError):
+        regard.KVCache(1, 1, 4, path=path)
+    assert path.read_bytes() == b"mine"
+    monkeypatch.setattr("regard._cache.file.Ledger.created", real)
 
 
 def test_links_and_permissions_stay(path):
@@ -358,18 +250,206 @@ def test_links_and_permissions_stay(path):
         assert len(cache) == 57
 
 
+def test_growth_moves_nothing(path):
+    both = make_both(path)
+    append(0, 20, both)
+    inode, size = path.stat().st_ino, path.stat().st_size
+    full = table_of(both[0])[:, 0].copy()
+    pages = arrays_of(both[0])[0][full].copy()
+    for step in range(60):
+        append(step, 7, both)
+    assert path.stat().st_ino == inode
+    assert np.array_equal(arrays_of(both[0])[0][full], pages)
+    room = path.stat().st_size - FIRST_PAGE
+    assert room / page_bytes(both[0]) <= 1.25 * taken(both[0]) + 1
+    assert path.stat().st_size - FIRST_PAGE > 5 * (size - FIRST_PAGE)
+    assert [each.name for each in path.parent.iterdir()] == ["cache"]
+    assert_right(both)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int8"])
+def test_the_bits_of_a_cache_in_memory(dtype, path, target):
+    asking = np.float32 if dtype == "int8" else dtype
+    here = regard.KVCache(3, 2, 8, 5, dtype=dtype, page_size=16)
+    there = regard.KVCache(3, 2, 8, 5, dtype=dtype, page_size=16, path=path)
+    for step, lengths in enumerate([[70, 3, 0], [20, 90, 16], [0, 33, 1], [50, 0, 130]]):
+        for cache in (here, there):
+            cache.append(*tokens(step, 3, max(lengths)), lengths=lengths)
+            cache.reorder([1, 2, 0])
+            cache.truncate(np.maximum(cache.lengths - 5, 0))
+        query = normal(step, 3, 4, 3, 8).astype(asking)
+        for threads in (1, 2):
+            results = [c.attend(query, threads=threads).tobytes() for c in (here, there)]
+            assert results[0] == results[1]
+
+
+def test_a_wide_table_moves_to_pages(path):
+    """A ledger that is too large for the areas after the header."""
+    batch = 500
+    cache = regard.KVCache(batch, 1, 1, page_size=16, path=path)
+    model = Model(batch, 1, 1, 1, np.dtype("f4"))
+    copied, places = path.with_name("copy"), set()
+    for step in range(12):
+        new = tokens(step, batch, 30, kv_heads=1, head_dim=1, value_dim=1)
+        for each in (cache, model):
+            each.append(*new, [30 - b % 3 for b in range(batch)])
+        places.add(ledger_of(cache)._lines.place)
+        if step % 4 == 3:
+            indices = [(b * 7 + step) % batch for b in range(batch)]
+            for each in (cache, model):
+                each.reorder(indices)
+            shutil.copy(path, copied)
+            with regard.KVCache.open(copied, "r") as opened:
+                assert_answers(opened, model, normal(0, batch, 2, 1, 1, dtype=np.float32))
+            with regard.KVCache.open(copied) as opened:
+                opened.append(*new)
+                assert_owners_are_right([opened])
+    assert min(places) < 2 < max(places)
+    assert_owners_are_right([cache])
+
+
+def test_beams_share_pages_and_still_do_when_opened_again(path):
+    both = make_both(path, batch=1)
+    append(0, 100, both)
+    for each in both:
+        each.reorder([0] * 5)
+    assert taken(both[0]) == 7
+    append(1, 1, both)
+    assert taken(both[0]) == 11
+    both[0].close()
+    both = regard.KVCache.open(path), both[1]
+    assert taken(both[0]) == 11
+    assert_right(both)
+    for each in both:
+        each.reorder([3, 3, 1])
+    append(2, 1, both)
+    assert taken(both[0]) == 9
+    assert_right(both)
+
+
+def test_reordering_for_ever_takes_no_more_room(path):
+    both = make_both(path, batch=4)
+    append(0, 40, both)
+    sizes = set()
+    for step in range(200):
+        for each in both:
+            each.reorder([step % 4, 1, 2, 1])
+        append(step, 1, both)
+        for each in both:
+            each.truncate([40] * 4)
+        sizes.add(path.stat().st_size)
+    assert_right(both)
+    assert len(sizes) <= 4
+
+
+@pytest.mark.parametrize("who", ["cache", "fork"])
+def test_a_disk_that_fills_leaves_what_was_there(who, path, output_of):
+    """A limit on the size of files stands for it: posix_fallocate fails as on a full disk."""
+    cache, _ = make_both(path)
+    cache.append(*tokens(0, 2, 7), lengths=[7, 4])
+    cache.close()
+    script = f"""
+    import os, resource, sys
+    sys.path.insert(0, {os.path.dirname(cache_model.__file__)!r})
+    import regard
+    from cache_model import tokens, told
+    path = {str(path)!r}
+    cache = regard.KVCache.open(path)
+    fork = cache.fork()
+    before, size = told(cache), os.path.getsize(path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (90000, 90000))
+    for make in (
+        lambda: {who}.append(*tokens(1, 2, 2000)),
+        lambda: cache.reorder([0] * 9000),
+        lambda: regard.KVCache(2, 2, 800, path=path + "-other", capacity=64),
+    ):
+        try:
+            make()
+        except OSError as error:
+            print(error.errno, error.filename)
+    assert told(cache) == before
+    assert os.path.getsize(path) == size
+    # Where the disk has no quarter more, what is needed.
+    for step in range(4):
+        {who}.append(*tokens(2, 2, 1))
+    print({who}.lengths[0])
+    """
+    lines = output_of(script).splitlines()
+    assert lines == [f"27 {path}", f"27 {path}", f"27 {path}-other", "11"]
+    assert [each.name for each in path.parent.iterdir()] == ["cache"]
+    with regard.KVCache.open(path, "r") as cache:
+        assert cache.lengths.tolist() == ([11, 8] if who == "cache" else [7, 4])
+
+
+def test_what_died_while_the_file_grew_is_in_nobodys_way(path):
+    both = make_both(path)
+    append(0, 20, both)
+    both[0].close()
+    with path.open("ab") as file:
+        file.write(b"\xff" * 1000)
+    both = regard.KVCache.open(path), both[1]
+    append(1, 50, both)
+    assert_right(both)
+
+
+def test_a_copy_with_holes_takes_its_room(path):
+    cache, _ = make_both(path, batch=1)
+    cache.append(*tokens(0, 1, 16 * 40))
+    cache.truncate(0)
+    size = path.stat().st_size
+    cache.close()
+    with path.open("r+b") as file:
+        file.truncate(FIRST_PAGE + 4096)
+        file.truncate(size)
+    assert path.stat().st_blocks * 512 < size
+    regard.KVCache.open(path).close()
+    assert path.stat().st_blocks * 512 >= size
+
+
+def test_pages_that_were_free_are_used_again_when_opened(path):
+    both = make_both(path, batch=1)
+    append(0, 16 * 30, both)
+    for each in both:
+        each.truncate([16 * 3])
+    size = path.stat().st_size
+    both[0].close()
+    both = regard.KVCache.open(path), both[1]
+    assert taken(both[0]) == 3
+    append(1, 16 * 27, both)
+    assert path.stat().st_size == size
+    assert table_of(both[0]).tolist() == [list(range(30))]
+    assert_right(both)
+
+
 def test_nothing_stays_open(path):
     def opened():
         return len(os.listdir("/proc/self/fd"))
 
+    gc.collect()
     before = opened()
-    cache = make(path)
+    cache, _ = make_both(path)
     for step in range(20):
-        cache.append(*tokens(step, 2, 9))
+        cache.append(*tokens(step, 2, 90))
         cache.fork().append(*tokens(step, 2, 9))
     cache.flush()
+    assert opened() <= before + 4  # the file, its mapping, and that of the table
     cache.close()
-    path.write_bytes(b"x")
-    with pytest.raises(ValueError, match=r"no cache"):
-        regard.KVCache.open(path)
+    del cache
+    gc.collect()
     assert opened() == before
+
+
+def test_what_is_dropped_is_closed_at_once(path):
+    """By its last reference, not by a garbage collection that may come later."""
+    gc.collect()
+    gc.disable()
+    try:
+        for mode in ("r+", "r"):
+            cache = make_both(path)[0] if not path.exists() else regard.KVCache.open(path, mode)
+            cache.append(*tokens(0, 2, 20)) if mode == "r+" else cache.attend(normal(0, 2, 2, 1, 8))
+            fork = cache.fork()
+            fork.append(*tokens(1, 2, 20))
+            del cache, fork
+            regard.KVCache.open(path).close()
+    finally:
+        gc.enable()

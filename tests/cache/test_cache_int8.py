@@ -8,6 +8,7 @@ from test_cache import OPTIONS
 
 import regard
 from cache_model import Model, assert_answers, in_8_bits, meeting, normal, tokens
+from inside_cache import page_bytes, stored_rows
 from int8_model import rotated
 from reference import assert_matches, assert_same_bits, expected
 
@@ -15,11 +16,18 @@ INT8 = np.dtype(np.int8)
 
 
 def held(cache):
-    """What a cache's first len(cache) slots stand for, exact: keys as they are rotated, values."""
-    with np.errstate(all="ignore"):  # slots that nobody has written to
-        rows = cache._content.slots.rows.part(np.s_[:, :, : len(cache)])
-        key, value, key_scales, value_scales = (array.astype(np.float64) for array in rows.arrays)
-        return key * key_scales[..., None], value * value_scales[..., None]
+    """What the tokens of all entries stand for, exact: keys as they are rotated, values."""
+    with np.errstate(all="ignore"):  # beyond an entry's length
+        found = [stored_rows(cache, entry) for entry in range(len(cache.lengths))]
+    key, value, key_scales, value_scales = (
+        np.stack([_padded(rows[n].astype(np.float64), len(cache)) for rows in found])
+        for n in range(4)
+    )
+    return key * key_scales[..., None], value * value_scales[..., None]
+
+
+def _padded(rows, length):
+    return np.pad(rows, [(0, 0), (0, length - rows.shape[1]), *[(0, 0)] * (rows.ndim - 2)])
 
 
 def keys_with_offset(seed, *shape):
@@ -120,12 +128,7 @@ def test_rounding(given, page_size, target):
     cache.append(key[:, :, :20], value[:, :, :20])
     cache.append(key[:, :, 20:], value[:, :, 20:])
     key, value = key.astype(np.float32), value.astype(np.float32)
-    content = cache._content
-    if page_size:
-        parts = content.state.rows.part(content.state.pages[0]).arrays
-        parts = [np.moveaxis(part, 1, 0).reshape(2, -1, *part.shape[3:])[:, :30] for part in parts]
-    else:
-        parts = content.slots.rows.part(np.s_[0, :, :30]).arrays
+    parts = stored_rows(cache)
     for rows, stored, scales in zip((rotated(key[0]), value[0]), parts[:2], parts[2:], strict=True):
         assert stored.dtype == INT8
         assert abs(stored.astype(int)).max() == 127
@@ -167,17 +170,9 @@ def test_a_text_is_stored_alike_however_it_comes(room, dims, tmp_path, target):
             cache.truncate(0)
         for stop, new in zip(np.cumsum(parts), parts, strict=True):
             cache.append(key[:, :, stop - new : stop], value[:, :, stop - new : stop])
-        content = cache._content
-        if "page_size" in room:
-            stored = content.state.rows.part(content.state.pages[0])
-        else:
-            # Where in a ring a token lies depends on how large the ring has been.
-            runs = content.geometry.runs(content.room, 70 - 9 if "window" in room else 0, 70)
-            slots = [at for _, slot, n in runs for at in range(slot, slot + n)]
-            stored = content.slots.rows.part(np.s_[:, :, slots])
-        found.append(stored.arrays)
+        found.append((cache.keys[:, :, -9:], cache.values[:, :, -9:], cache.attend(query)))
         if "window" not in room:
-            found[-1] += (cache.attend(query),)
+            found[-1] += tuple(np.ascontiguousarray(rows) for rows in stored_rows(cache))
     for other in found[1:]:
         assert_same_bits(other, found[0])
 
@@ -186,10 +181,10 @@ def test_a_row_does_not_depend_on_others(target):
     """The bits of an entry alone, whatever its neighbours, however it lies in memory."""
     key, value = keys_with_offset(0, 3, 2, 30, 8), normal(1, 3, 2, 30, 5)
     both = regard.KVCache(3, 2, 8, 5, dtype="int8")
-    both.append(np.asfortranarray(key), np.asfortranarray(value), lengths=[30, 11, 0])
+    both.append(np.asfortranarray(key), np.asfortranarray(value), lengths=[30, 11, 1])
     query = normal(2, 3, 4, 1, 8)
     got = both.attend(query, return_lse=True)
-    for b, length in enumerate([30, 11, 0]):
+    for b, length in enumerate([30, 11, 1]):
         alone = regard.KVCache(1, 2, 8, 5, dtype="int8")
         alone.append(key[b, :, :length], value[b, :, :length])
         want = alone.attend(query[b], return_lse=True)
@@ -199,7 +194,7 @@ def test_a_row_does_not_depend_on_others(target):
 def test_size():
     """A quarter of float32, and what a scale a row costs: 8 of 256 bytes at head_dim 128."""
     cache = regard.KVCache(2, 4, 128, dtype="int8", capacity=100)
-    assert cache.nbytes == 2 * 4 * 100 * (128 + 128 + 4 + 4)
+    assert page_bytes(cache) == 4 * 112 * (128 + 128 + 4 + 4)
     assert "dtype=int8" in repr(cache)
 
 
@@ -211,7 +206,7 @@ def test_files_say_what_they_hold(tmp_path):
             query = normal(2, 2, 2, 1, 7)
             want = cache.attend(query)
         magic, version, _, name = struct.unpack_from("<8sII16s", path.read_bytes())
-        assert (magic, version, name.rstrip(b"\0")) == (b"regardKV", 2, dtype.encode())
+        assert (magic, version, name.rstrip(b"\0")) == (b"regardKV", 3, dtype.encode())
         with regard.KVCache.open(path, "r") as cache:
             assert_same_bits(cache.attend(query), want)
             fork = cache.fork()

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import regard
 from cache_model import Model, assert_answers, normal, tokens
-from regard._cache.file_table import FileTable
+from inside_cache import assert_owners_are_right
 
 
 class Caches(RuleBasedStateMachine):
@@ -18,22 +18,23 @@ class Caches(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "cache"
-        self.pairs, self.in_pages = [], False
+        self.pairs = []
         self.steps = 0
 
     @initialize(
         batch=st.integers(1, 3),
-        window=st.none() | st.integers(1, 6),
-        sink_tokens=st.integers(0, 3),
-        where=st.sampled_from(["memory", "file", "pages", "pages of a file"]),
+        window=st.none() | st.integers(1, 40),
+        sink_tokens=st.sampled_from([0, 0, 1, 3, 17]),
+        page_size=st.sampled_from([None, 16, 32]),
+        capacity=st.none() | st.just(2000),
+        in_file=st.booleans(),
         dtype=st.sampled_from(["float64", "int8"]),
     )
-    def make(self, batch, window, sink_tokens, where, dtype):
-        self.in_file, self.in_pages = "file" in where, "pages" in where
-        window = None if self.in_pages else window
+    def make(self, batch, window, sink_tokens, page_size, capacity, in_file, dtype):
+        self.in_file = in_file
         sizes = {"window": window, "sink_tokens": sink_tokens if window else 0}
-        room = {"path": self.path} if self.in_file else {}
-        room |= {"page_size": 16} if self.in_pages else {}
+        room = {"page_size": page_size, "capacity": capacity}
+        room |= {"path": self.path} if in_file else {}
         cache = regard.KVCache(batch, 2, 8, 5, dtype=dtype, **room, **sizes)
         self.pairs.append((cache, Model(batch, 2, 8, 5, np.dtype(dtype), **sizes)))
 
@@ -71,7 +72,7 @@ class Caches(RuleBasedStateMachine):
     @rule(data=st.data())
     def reorder(self, data):
         cache, model = self.pick(data)
-        entry = st.integers(0, len(model.keys) - 1)
+        entry = st.integers(-1, len(model.keys) - 1)
         indices = data.draw(st.lists(entry, min_size=1, max_size=4))
         cache.reorder(indices)
         model.reorder(indices)
@@ -105,16 +106,19 @@ class Caches(RuleBasedStateMachine):
             assert_answers(cache, model, normal(7, len(model.keys), 4, 1, 8))
 
     @invariant()
+    def stored_tokens_can_be_read(self):
+        for cache, model in self.pairs:
+            for got, own in zip((cache.keys, cache.values), model.held(), strict=True):
+                assert got.shape == own.shape
+                for b, length in enumerate(model.lengths):
+                    shown = slice(max(0, length - (model.window or length)), length)
+                    for seen in (slice(0, min(model.sink_tokens, length)), shown):
+                        np.testing.assert_allclose(got[b][:, seen], own[b][:, seen], 1e-5, 1e-5)
+                    assert not got[b][:, length:].any()
+
+    @invariant()
     def pages_have_as_many_owners_as_tables_say(self):
-        states = [cache._content.state for cache, _ in self.pairs] if self.in_pages else []
-        for pool in {state.pool for state in states}:
-            pool._collect()
-            users = [state for state in states if state.pool is pool]
-            tables = [state.all_pages() for state in users]
-            tables += [s.table.own_pages for s in users if isinstance(s.table, FileTable)]
-            owners = np.bincount(np.concatenate(tables), minlength=pool._used)
-            assert np.array_equal(owners, pool._owners[: pool._used])
-            assert sorted(pool._free) == np.flatnonzero(owners == 0).tolist()
+        assert_owners_are_right([cache for cache, _ in self.pairs])
 
     def teardown(self):
         for cache, _ in self.pairs:

@@ -1,4 +1,4 @@
-"""A cache in pages has the bits of a plain one, shares what it can, and copies nothing to grow."""
+"""Pages of any size have the same bits, are shared where they can be, and do not move."""
 
 import gc
 import re
@@ -10,14 +10,15 @@ import pytest
 from test_cache import CHUNKS, OPTIONS
 
 import regard
-from cache_model import Model, assert_answers, normal, taken, tokens
+from cache_model import Model, assert_answers, normal, tokens
+from inside_cache import arrays_of, page_bytes, table_of, taken
 from reference import assert_same_bits
-from regard._cache.memory_pool import huge_page
+from regard._cache.memory_room import huge_page
 
 
 def pair(batch=2, dtype=np.float32, page_size=16, **options):
     return (
-        regard.KVCache(batch, 2, 8, 5, dtype=dtype, **options),
+        regard.KVCache(batch, 2, 8, 5, dtype=dtype, capacity=5000, **options),
         regard.KVCache(batch, 2, 8, 5, dtype=dtype, page_size=page_size, **options),
     )
 
@@ -76,23 +77,22 @@ def test_growth_moves_nothing():
     cache = regard.KVCache(1, 1, 4, page_size=16)
     one = np.ones((1, 1, 4))
     cache.append(one, one)
-    rows, page = cache._content.state.pool.rows, cache._content.state.pool.page_bytes
+    arrays = arrays_of(cache)
     for length in range(2, 2000):
         cache.append(one, one)
-        table = cache._content.state.table.nbytes
-        assert cache.nbytes == -(-length // 16) * page + table
-    assert cache._content.state.pool.rows is rows
-    assert table <= 4 * 2 * 2000 / 16
+        pages = -(-length // 16)
+        assert cache.nbytes == pages * (page_bytes(cache) + 4)  # and what the table takes
+    assert arrays_of(cache) is arrays
 
 
 def test_where_address_space_is_not_free_pools_double(monkeypatch):
-    monkeypatch.setattr("regard._cache.memory_pool.free_address_space", lambda: 0)
+    monkeypatch.setattr("regard._cache.memory_room.free_address_space", lambda: 0)
     cache, model = regard.KVCache(2, 2, 8, 5, page_size=16), Model(2, 2, 8, 5, np.dtype("f4"))
     seen = []
     for step in range(120):
         cache.append(*tokens(step, 2, 3))
         model.append(*tokens(step, 2, 3))
-        seen.append(len(cache._content.state.pool.rows.key))
+        seen.append(len(arrays_of(cache)[0]))
         if step == 60:
             fork, same = cache.fork(), model.fork()
     assert len(set(seen)) <= 6
@@ -104,7 +104,7 @@ def test_where_address_space_is_not_free_pools_double(monkeypatch):
 
 def test_where_others_have_taken_the_address_space_pools_double(monkeypatch):
     """Each reserves 64 TiB of the 128 that a process has on x86-64 and of the 256 on AArch64."""
-    monkeypatch.setattr("regard._cache.memory_pool.free_address_space", lambda: 2**46)
+    monkeypatch.setattr("regard._cache.memory_room.free_address_space", lambda: 2**46)
     caches = [regard.KVCache(1, 2, 64, page_size=1024) for _ in range(5)]
     models = [Model(1, 2, 64, 64, np.dtype("f4")) for _ in caches]
     for step in range(6):
@@ -113,7 +113,7 @@ def test_where_others_have_taken_the_address_space_pools_double(monkeypatch):
             each.append(*new)
     for cache, model in zip(caches, models, strict=True):
         assert_answers(cache, model, normal(0, 1, 4, 1, 64, dtype=np.float32))
-    assert len(caches[-1]._content.state.pool.rows.key) <= 2 * 3
+    assert len(arrays_of(caches[-1])[0]) <= 2 * 3
 
 
 def test_a_limit_on_address_space(output_of):
@@ -126,7 +126,7 @@ def test_a_limit_on_address_space(output_of):
     for cache in caches:
         cache.append(*np.ones((2, 2, 100, 64), np.float32))
     try:
-        one = np.broadcast_to(np.float32(1), (2, 10**8, 64))
+        one = np.broadcast_to(np.ones(64, np.float32), (2, 10**8, 64))
         caches[0].append(one, one)
     except MemoryError as error:
         print(error)
@@ -167,66 +167,50 @@ def test_a_prompt_is_shared_by_its_forks():
     """Full pages for good; the last one until somebody writes to it."""
     prompt = regard.KVCache(1, 2, 8, 5, page_size=16)
     prompt.append(*tokens(0, 1, 100))  # six pages and four tokens
-    pool = prompt._content.state.pool
     forks = [prompt.fork() for _ in range(8)]
-    assert taken(pool) == 7
+    assert taken(prompt) == 7
     for number, fork in enumerate(forks):
         fork.append(*tokens(number, 1, 1))
-        assert taken(pool) == 8 + number
+        assert taken(prompt) == 8 + number
     prompt.append(*tokens(9, 1, 1))  # nobody else has its last page any more
-    assert taken(pool) == 15
-    first = prompt._content.state.pages[0, :6]
-    assert all(np.array_equal(fork._content.state.pages[0, :6], first) for fork in forks)
+    assert taken(prompt) == 15
+    first = table_of(prompt)[0, :6]
+    assert all(np.array_equal(table_of(fork)[0, :6], first) for fork in forks)
     del forks, fork
     gc.collect()
-    assert taken(pool) == 7
+    assert taken(prompt) == 7
 
 
 def test_beams_share_pages():
     cache = regard.KVCache(1, 2, 8, 5, page_size=16)
     cache.append(*tokens(0, 1, 64))
-    pool = cache._content.state.pool
     cache.reorder([0] * 5)
-    assert (cache.lengths.tolist(), taken(pool)) == ([64] * 5, 4)
+    assert (cache.lengths.tolist(), taken(cache)) == ([64] * 5, 4)
     cache.append(*tokens(1, 5, 1))
-    assert taken(pool) == 9
+    assert taken(cache) == 9
     cache.reorder([3, 3, 3, 3, 1])
-    assert taken(pool) == 6
+    assert taken(cache) == 6
     cache.append(*tokens(2, 5, 1))  # the last of the four keeps the page
-    assert taken(pool) == 9
+    assert taken(cache) == 9
 
 
 def test_pages_are_given_back_and_used_again():
     cache = regard.KVCache(2, 2, 8, 5, page_size=16)
     cache.append(*tokens(0, 2, 100))
-    pool, most = cache._content.state.pool, cache.nbytes
+    most = cache.nbytes
     for step in range(20):
         cache.truncate([step, 3 * step])
-        assert taken(pool) == -(-step // 16) + -(-3 * step // 16)
+        assert taken(cache) == -(-step // 16) + -(-3 * step // 16)
         cache.append(*tokens(step, 2, 40))
     assert cache.nbytes == most
     cache.truncate(0)
-    assert taken(pool) == 0
+    assert taken(cache) == 0
     fork = cache.fork()
     fork.append(*tokens(0, 2, 17))
     cache.close()
-    assert taken(pool) == 4
+    assert taken(fork) == 4
     fork.close()
-    assert taken(pool) == 0
-
-
-def test_an_append_that_is_interrupted_takes_no_page(monkeypatch):
-    cache, model = regard.KVCache(2, 2, 8, 5, page_size=16), Model(2, 2, 8, 5, np.dtype("f4"))
-    cache.append(*tokens(0, 2, 20))
-    model.append(*tokens(0, 2, 20))
-    fork, before = cache.fork(), taken(cache._content.state.pool)
-    with monkeypatch.context() as patch:
-        patch.setattr("regard._cache.paged.write", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            cache.append(*tokens(1, 2, 50))
-    assert taken(cache._content.state.pool) == before + 2  # its own copies of the last pages
-    for each in (cache, fork):
-        assert_answers(each, model, normal(0, 2, 4, 1, 8, dtype=np.float32))
+    assert taken(fork) == 0
 
 
 def test_forks_in_several_threads():
@@ -255,12 +239,13 @@ def test_forks_in_several_threads():
 
 def test_what_a_cache_says_of_itself():
     cache = regard.KVCache(1, 2, 8, 5, page_size=32, capacity=40)
-    assert "page_size=32, lengths=[0]" in repr(cache)
+    assert "capacity=40, page_size=32, lengths=[0]" in repr(cache)
     assert cache.nbytes == 0
     with pytest.raises(ValueError, match="capacity 40"):
         cache.append(*tokens(0, 1, 41))
     cache.append(*tokens(0, 1, 40))
-    assert cache.nbytes == 2 * 32 * 2 * 13 * 4 + 2 * 4
+    assert cache.nbytes == 2 * (page_bytes(cache) + 4)
+    assert "capacity=40, page_size=48" in repr(regard.KVCache(1, 2, 8, 5, capacity=40))
 
 
 def test_a_large_pool_lies_in_huge_pages():
@@ -270,14 +255,14 @@ def test_a_large_pool_lies_in_huge_pages():
     cache = regard.KVCache(1, 2, 64, page_size=256)
     cache.append(*tokens(0, 1, 256, head_dim=64, value_dim=64))
     assert not has_huge_pages(cache)
-    for step in range(4 * huge_page() // cache._content.state.pool.rows.key[0].nbytes):
+    for step in range(huge_page() // page_bytes(cache)):
         cache.append(*tokens(step, 1, 256, head_dim=64, value_dim=64))
     assert has_huge_pages(cache)
 
 
 def has_huge_pages(cache):
     """Whether the system was asked for them, by the flags of the mappings of a cache's pool."""
-    wanted = [array.ctypes.data for array in cache._content.state.pool.rows.arrays]
+    wanted = [array.ctypes.data for array in arrays_of(cache)]
     asked, inside = [], False
     for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
         if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
@@ -294,4 +279,4 @@ def test_pages_are_used_again_in_order():
     cache.append(*tokens(0, 1, 160))
     cache.truncate(16)
     cache.append(*tokens(1, 1, 160))
-    assert cache._content.state.pages.tolist() == [list(range(11))]
+    assert table_of(cache).tolist() == [list(range(11))]

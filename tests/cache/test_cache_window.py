@@ -1,10 +1,12 @@
-"""A cache with a window answers as one call with all keys and a mask, in memory that stays."""
+"""A cache with a window answers as one call with all keys and a mask, in bounded memory."""
 
 import numpy as np
 import pytest
 
 import regard
 from cache_model import Model, assert_answers, normal, tokens
+from inside_cache import page_bytes
+from reference import assert_same_bits
 
 CASES = [
     # window, sink tokens, appends
@@ -28,9 +30,18 @@ OPTIONS = {
 }
 
 
+def assert_bounded(cache, window, sink_tokens, appends, dtype, batch=2):
+    """Sink tokens, the window, the longest two appends and two pages, or three with sink tokens."""
+    size = page_bytes(cache) // (2 * 13 * dtype.itemsize)
+    most = sum(sorted(appends)[-2:])
+    pages = 3 if sink_tokens else 2
+    tokens_held = min(sum(appends), sink_tokens + window + most) + pages * size
+    assert cache.nbytes <= batch * (tokens_held * 2 * 13 * dtype.itemsize + 400)
+
+
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize(("window", "sink_tokens", "appends"), CASES)
-def test_answers_are_those_of_a_mask(window, sink_tokens, appends, options, dtype, target):
+def test_answers_are_those_of_a_mask(window, sink_tokens, appends, options, dtype):
     sizes = {"window": window, "sink_tokens": sink_tokens}
     cache = regard.KVCache(2, 2, 8, 5, dtype=dtype, **sizes)
     model = Model(2, 2, 8, 5, dtype, **sizes)
@@ -39,12 +50,10 @@ def test_answers_are_those_of_a_mask(window, sink_tokens, appends, options, dtyp
         cache.append(key, value)
         model.append(key, value)
         assert_answers(cache, model, normal(step, 2, 4, new, 8, dtype=dtype), **options)
-        assert cache.nbytes <= 2 * 2 * 13 * dtype.itemsize * max(
-            16, sink_tokens + 2 * (window + new)
-        )
+        assert_bounded(cache, window, sink_tokens, appends[: step + 1], dtype)
 
 
-@pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 9])
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 9])
 def test_queries_anywhere_with_a_mask(length, target):
     """Before the sink tokens are there too, and beyond all keys."""
     sizes = {"window": 3, "sink_tokens": 4}
@@ -60,8 +69,8 @@ def test_queries_anywhere_with_a_mask(length, target):
 
 
 @pytest.mark.parametrize(("window", "sink_tokens", "appends"), CASES)
-def test_types(window, sink_tokens, appends, half, target):
-    """What is stored in 16 bits is rounded once, and not again by the join."""
+def test_types(window, sink_tokens, appends, half):
+    """What is stored in 16 bits is rounded once."""
     sizes = {"window": window, "sink_tokens": sink_tokens}
     cache = regard.KVCache(1, 2, 8, 5, dtype=half, **sizes)
     model = Model(1, 2, 8, 5, half, **sizes)
@@ -75,12 +84,12 @@ def test_types(window, sink_tokens, appends, half, target):
 
 @pytest.mark.parametrize("sink_tokens", [0, 1, 6])
 @pytest.mark.parametrize("window", [1, 4, 9])
-def test_ragged(window, sink_tokens, dtype, target):
+def test_ragged(window, sink_tokens, dtype):
     sizes = {"window": window, "sink_tokens": sink_tokens}
     cache = regard.KVCache(3, 2, 8, 5, dtype=dtype, **sizes)
     model = Model(3, 2, 8, 5, dtype, **sizes)
     random = np.random.default_rng(window * 10 + sink_tokens)
-    for step in range(25):
+    for step in range(15):
         new = int(random.integers(1, 6))
         lengths = random.integers(0, new + 1, 3)
         key, value = tokens(step, 3, new)
@@ -96,17 +105,68 @@ def test_ragged(window, sink_tokens, dtype, target):
             assert_answers(cache, model, query, offsets=offsets, mask=mask)
 
 
+@pytest.mark.parametrize("page_size", [None, 16, 48])
+@pytest.mark.parametrize("storage_of", ["float32", "int8", "float16"])
+@pytest.mark.parametrize("window", [1, 20, 100])
+def test_the_bits_of_the_option_window(window, storage_of, page_size, target):
+    plain = regard.KVCache(2, 2, 8, 5, dtype=storage_of)
+    cache = regard.KVCache(2, 2, 8, 5, dtype=storage_of, window=window, page_size=page_size)
+    for step, new in enumerate((30, 1, 1, 90, 1, 1, 40, 7)):
+        for each in (plain, cache):
+            each.append(*tokens(step, 2, new), lengths=[new, (new + 1) // 2])
+        for q_len in (1, (new + 1) // 2):
+            query = normal(step, 2, 6, q_len, 8, dtype=np.float32)
+            for options in ({}, {"window": (window + 5, 0)}, {"softcap": 2.0, "return_lse": True}):
+                want = plain.attend(query, **options | {"window": (window - 1, 0)})
+                assert_same_bits(cache.attend(query, **options), want)
+        want = plain.attend(query, window=(window - 1, 0), return_weights=True)
+        assert_same_bits(cache.attend(query, return_weights=True), want)
+
+
+@pytest.mark.parametrize("sink_tokens", [1, 4, 16, 20])
+@pytest.mark.parametrize("page_size", [16, 32])
+@pytest.mark.parametrize("storage_of", ["float32", "int8"])
+def test_sink_tokens_have_the_bits_of_a_mask(storage_of, page_size, sink_tokens, target):
+    """Also under a narrower window, which hides those that it does not reach."""
+    plain = regard.KVCache(1, 2, 8, 5, dtype=storage_of)
+    sizes = {"window": 20, "sink_tokens": sink_tokens, "page_size": page_size}
+    cache = regard.KVCache(1, 2, 8, 5, dtype=storage_of, **sizes)
+    for step, new in enumerate((5, 1, 30, 1, 90, 1, 1, 40)):
+        for each in (plain, cache):
+            each.append(*tokens(step, 1, new))
+        query = normal(step, 1, 6, new, 8, dtype=np.float32)
+        positions, keys = np.arange(len(cache) - new, len(cache))[:, None], np.arange(len(cache))
+        for left in (None, 3, 25, 90, 10**6):
+            shown = (keys > positions - 20) | (keys < sink_tokens)
+            if left is not None:
+                shown &= keys >= positions - left
+            for given in (True, normal(step, new, len(cache)) > -1):
+                want = plain.attend(query, shown & given, return_lse=True)
+                options = {} if left is None else {"window": (left, None)}
+                mask = None if given is True else given
+                got = cache.attend(query, mask, return_lse=True, **options)
+                np.testing.assert_allclose(got[0], want[0], 0, 2e-6)
+                if left is None:
+                    assert_same_bits(got, want)
+
+
 def test_what_is_evicted_is_refused_and_can_be_asked_for_in_time():
-    cache = regard.KVCache(1, 1, 4, window=4, sink_tokens=1)
+    cache = regard.KVCache(1, 1, 4, window=4, sink_tokens=1, page_size=16)
     one = np.ones((1, 1, 4))
-    for _ in range(20):
+    for _ in range(60):
         cache.append(one, one)
-    cache.attend(np.ones((1, 2, 4)))  # the last append can be undone, and so the token before it
-    with pytest.raises(ValueError, match=r"position 17 of .* 14 on, .* 15 are evicted"):
-        cache.attend(np.ones((1, 3, 4)))
-    cache.attend(np.ones((1, 3, 4)), window=(1, 0))
-    cache.append(np.ones((1, 3, 4)), np.ones((1, 3, 4)))
-    cache.attend(np.ones((1, 3, 4)))
+    cache.attend(np.ones((1, 9, 4)))  # positions from 48 on are kept, 12 before the end
+    message = (
+        r"query at position 50 of batch entry 0 would see positions from 47 on, .* 16 to 47 are"
+    )
+    for call in (cache.attend, cache.explain):
+        with pytest.raises(ValueError, match=message):
+            call(np.ones((1, 10, 4)))
+    cache.attend(np.ones((1, 10, 4)), window=(2, 0))
+    cache.attend(np.ones((1, 3, 4)), query_offset=5)  # in the page of the sink token
+    cache.attend(np.ones((1, 3, 4)), query_offset=200)
+    cache.append(np.ones((1, 40, 4)), np.ones((1, 40, 4)))
+    cache.attend(np.ones((1, 40, 4)))
 
 
 @pytest.mark.parametrize("sink_tokens", [0, 2])
@@ -114,15 +174,15 @@ def test_the_last_append_can_be_undone(sink_tokens, dtype):
     sizes = {"window": 5, "sink_tokens": sink_tokens}
     cache = regard.KVCache(2, 2, 8, 5, dtype=dtype, **sizes)
     model = Model(2, 2, 8, 5, dtype, **sizes)
-    for step, new in enumerate((9, 1, 1, 8, 3, 1, 1, 1, 1, 1, 1)):
+    for step, new in enumerate((9, 1, 1, 8, 3, 1, 1, 1, 1, 1, 1, 30, 1)):
         for wrong in (1, 0):
             cache.append(*tokens(2 * step + wrong, 2, new))
             if wrong:
                 cache.truncate(len(cache) - new)
         model.append(*tokens(2 * step, 2, new))
         assert_answers(cache, model, normal(step, 2, 4, 1, 8, dtype=dtype))
-    with pytest.raises(ValueError, match="length must be at least"):
-        cache.truncate(len(cache) - (cache._content.room - sink_tokens - 5) - 1)
+    with pytest.raises(ValueError, match="length must be at least 53 for batch entry 0, whose pos"):
+        cache.truncate(52)
     assert_answers(cache, model, normal(0, 2, 4, 1, 8, dtype=dtype))
     cache.truncate(sink_tokens)
     model.truncate([sink_tokens] * 2)
@@ -131,19 +191,37 @@ def test_the_last_append_can_be_undone(sink_tokens, dtype):
     assert_answers(cache, model, normal(0, 2, 4, 8, 8, dtype=dtype))
 
 
-def test_capacity_holds_the_ring(dtype):
+def test_capacity_limits_an_append(dtype):
     cache = regard.KVCache(2, 2, 8, 5, dtype=dtype, window=5, sink_tokens=2, capacity=10)
     model = Model(2, 2, 8, 5, dtype, window=5, sink_tokens=2)
-    room = cache.nbytes
     for step, new in enumerate((10, 3, 1, 2, 3, 3, 3)):
-        key, value = tokens(step, 2, new)
-        cache.append(key, value)
-        model.append(key, value)
+        for each in (cache, model):
+            each.append(*tokens(step, 2, new))
         assert_answers(cache, model, normal(step, 2, 4, new, 8, dtype=dtype))
-        assert cache.nbytes == room
     with pytest.raises(ValueError, match="at most 3 new tokens at once, got 4"):
         cache.append(*tokens(0, 2, 4))
     assert_answers(cache, model, normal(0, 2, 4, 1, 8, dtype=dtype))
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.parametrize("sizes", [{"window": 30}, {"window": 400, "sink_tokens": 4}])
+def test_memory_is_bounded(sizes, in_file, tmp_path):
+    path = {"path": tmp_path / "cache"} if in_file else {}
+    cache = regard.KVCache(2, 2, 8, 5, **sizes, **path)
+    seen = set()
+    for step in range(700):
+        cache.append(*tokens(step, 2, 1))
+        seen.add(cache.nbytes)
+    assert len(cache) == 700
+    sinks = sizes.get("sink_tokens", 0)
+    assert_bounded(cache, sizes["window"], sinks, [1] * 700, np.dtype("f4"))
+    cache.append(*tokens(0, 2, 700))
+    for step in range(500):
+        cache.append(*tokens(step, 2, 1))
+    most = cache.nbytes
+    for step in range(500):
+        cache.append(*tokens(step, 2, 1))
+    assert cache.nbytes <= most  # what a prompt took is used again
 
 
 @pytest.mark.parametrize("sink_tokens", [0, 2])

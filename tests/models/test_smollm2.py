@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import oracle
-from cache_model import taken
+from inside_cache import taken
 
 PROMPT = "Once upon a time"
 WRITTEN = (
@@ -111,9 +111,7 @@ def test_texts_that_begin_alike_share_pages(model, text):
         alone = model.caches()
         model(prompt[None], alone)
         assert np.array_equal(logits, model.logits(model(end[None], alone)[0]))
-        assert (
-            taken(forks[0]._content.state.pool) == 5
-        )  # 40 tokens, and 8 of them again with 2 more
+        assert taken(forks[0]) == 5  # 40 tokens, and 8 of them again with 2 more
 
 
 def test_a_prompt_read_in_parts_gives_the_same_text(model, text):

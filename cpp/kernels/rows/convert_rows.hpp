@@ -42,23 +42,20 @@ REGARD_NOINLINE bool store_columns(const From* from, To* to, std::int64_t column
   return any<float>(reinterpret_cast<Mask<float>>(found));
 }
 
-// The columns from `begin` to `end` of a row.
-REGARD_NOINLINE bool convert_row(const ConvertProblem& problem, const void* from, void* to,
-                               std::int64_t begin, std::int64_t end) {
-  const std::int64_t bytes = bytes_of(problem.from.element);
-  if (problem.from.element == problem.to.element) {
-    __builtin_memcpy(static_cast<char*>(to) + begin * bytes,
-                     static_cast<const char*>(from) + begin * bytes,
-                     static_cast<std::size_t>((end - begin) * bytes));
+// Writes `columns` elements, each rounded to the type of `to`. Returns whether a finite number became
+// infinite.
+REGARD_NOINLINE bool convert_row(Element from_element, Element to_element, const void* from, void* to,
+                                 std::int64_t columns) {
+  if (from_element == to_element) {
+    __builtin_memcpy(to, from, static_cast<std::size_t>(columns * bytes_of(from_element)));
     return false;
   }
   bool overflows = false;
-  with_input_element<float>(problem.from.element, [&](auto given) {
+  with_input_element<float>(from_element, [&](auto given) {
     using From = typename decltype(given)::Type;
-    with_result_element<float>(problem.to.element, [&](auto kept) {
+    with_result_element<float>(to_element, [&](auto kept) {
       using To = typename decltype(kept)::Type;
-      overflows = store_columns(static_cast<const From*>(from) + begin, static_cast<To*>(to) + begin,
-                                end - begin);
+      overflows = store_columns(static_cast<const From*>(from), static_cast<To*>(to), columns);
     });
   });
   return overflows;

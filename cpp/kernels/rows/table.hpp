@@ -14,10 +14,9 @@ struct RowKernels {
   // The rows from `begin` to `end`, of float32 whatever the scalar type. `row` has room for one.
   void (*quantise)(const QuantiseProblem&, std::int64_t begin, std::int64_t end, float* row);
 
-  // Columns from `begin` to `end` of the row at `from`, of any type; true if a finite number became
-  // infinite.
-  bool (*convert)(const ConvertProblem&, const void* from, void* to, std::int64_t begin,
-                  std::int64_t end);
+  // Writes `columns` elements that lie side by side; true if a finite number became infinite.
+  bool (*convert)(Element from_element, Element to_element, const void* from, void* to,
+                  std::int64_t columns);
 };
 
 }  // namespace regard

@@ -1,17 +1,16 @@
 """Keys and values that stay while a text grows.
 
-``cache.KVCache`` is what callers see, on ``readable``, ``arguments``, ``attend`` and
-``explain``, with ``window`` and ``stretches`` for a ring of slots. It has one of two contents,
-whose ``rows`` are stored as ``geometry`` says, ``quantise`` if in 8 bits::
+Callers see `cache.KVCache`, which is a `view.CacheView` that can be changed. What it holds is a
+`content.Content`: a `state` (the pages of each batch entry, its length, what has been evicted) that
+changes in one assignment, and a `pool` of pages that forks share::
 
-    _content    one stretch of slots for each entry     _slots        in memory
-                                                        _file_slots   in a file
-    _paged      pages from a _pool                      _memory_pool  in memory
-                                                        _file_pool    in a file
-                by a _page_table, as _page_state says   _file_table   in the same file
-                and _page_writing fills them
+    cache, view     what callers call; arguments checks what they pass
+    content         appends, truncates, reorders, forks; growth plans which pages that takes
+    attend, explain attention to a state, with window choosing what a query sees
+    pool            which page is free; its room is in memory_room or in file_room
+    ledger          the state in a file, behind a header, in a locked_file that file makes or opens
 
-``file`` makes and opens files, which are each a ``locked_file`` that begins with a ``header``.
+`geometry` has what never changes, `rows` the layout of a page, `quantise` the numbers in 8 bits.
 """
 
 from regard._cache.cache import KVCache

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard import _core
 from regard._arguments import count, integers
 from regard._arrays import as_array, stored
+from regard._cache.geometry import default_page_size
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -28,42 +28,47 @@ def size(name: str, number: int, minimum: int = 0, maximum: int = _MOST) -> int:
     return checked
 
 
-def new_tokens(geometry: Geometry, key: ArrayLike, value: ArrayLike) -> tuple[Array, Array]:
-    """Return key and value with all four axes."""
-    if _core.are_native(key, value, value, None):
-        keys, values = np.asarray(key), np.asarray(value)
-    else:
-        keys, values = stored("key", key), stored("value", value)
-    fitting_keys = _with_batch(geometry, keys, geometry.head_dim)
-    if fitting_keys is None:
+def new_tokens(
+    geometry: Geometry, batch: int, key: ArrayLike, value: ArrayLike
+) -> tuple[Array, Array]:
+    """Return key and value as arrays with all four axes, of types that can be stored."""
+    keys = _with_batch(stored("key", key), batch)
+    sizes = (batch, geometry.kv_heads)
+    if keys.ndim != 4 or keys.shape[:2] != sizes or keys.shape[3] != geometry.head_dim:
         raise ValueError(
-            f"key must be ({geometry.batch}, {geometry.kv_heads}, new, {geometry.head_dim}), got "
-            f"shape {keys.shape}"
+            f"key must be ({batch}, {geometry.kv_heads}, new, {geometry.head_dim}), got shape "
+            f"{np.shape(key)}"
         )
-    fitting_values = _with_batch(geometry, values, geometry.value_dim)
-    if fitting_values is None or fitting_values.shape[2] != fitting_keys.shape[2]:
-        raise ValueError(
-            f"value must be ({geometry.batch}, {geometry.kv_heads}, {fitting_keys.shape[2]}, "
-            f"{geometry.value_dim}), got shape {values.shape}"
-        )
-    return fitting_keys, fitting_values
+    values = _with_batch(stored("value", value), batch)
+    wanted = (*keys.shape[:3], geometry.value_dim)
+    if values.shape != wanted:
+        raise ValueError(f"value must be {wanted}, got shape {np.shape(value)}")
+    return keys, values
 
 
-def _with_batch(geometry: Geometry, array: Array, dim: int) -> Array | None:
-    if array.ndim == 3 and geometry.batch == 1:
-        array = array[None]
-    if array.ndim != 4 or array.shape[:2] != (geometry.batch, geometry.kv_heads):
-        return None
-    return array if array.shape[3] == dim else None
+def _with_batch(array: Array, batch: int) -> Array:
+    return array[None] if array.ndim == 3 and batch == 1 else array
 
 
-def new_lengths(geometry: Geometry, lengths: ArrayLike | None, new: int) -> Array:
-    """Return how many of the new tokens are real, for each entry: all where nothing is said."""
+def as_stored(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Return new tokens such that the cache's pages can take them: converted here or there."""
+    is_narrow = array.dtype.itemsize <= 4 and dtype.itemsize <= 4
+    if array.dtype != dtype and not is_narrow:
+        array = array.astype(dtype)
+    size = array.dtype.itemsize
+    strides = array.strides
+    fits = array.flags.aligned and all(stride % size == 0 for stride in strides)
+    is_dense = strides[-1] == size or array.shape[-1] == 1
+    return array if fits and is_dense else array.copy(order="C")
+
+
+def new_lengths(batch: int, lengths: ArrayLike | None, new: int) -> int | Array:
+    """Return how many of the new tokens are real: of all entries, or of each."""
     if lengths is None:
-        return np.full(geometry.batch, new, np.int64)
-    wanted = f"an integer array of shape ({geometry.batch},)"
+        return new
+    wanted = f"an integer array of shape ({batch},)"
     numbers = integers("lengths", lengths, wanted)
-    if numbers.shape != (geometry.batch,):
+    if numbers.shape != (batch,):
         raise ValueError(f"lengths must be {wanted}, got shape {numbers.shape}")
     for number in numbers:
         if not 0 <= number <= new:
@@ -90,32 +95,32 @@ def shorter_lengths(length: ArrayLike, lengths: Array) -> Array:
     return numbers.astype(np.int64)
 
 
-def entries(batch_indices: ArrayLike, batch: int) -> list[int]:
-    """Return the entries that a reordered cache is made of."""
+def entries(batch_indices: ArrayLike, batch: int) -> Array:
+    """Return the entries that a reordered cache is made of, -1 for an empty one."""
     numbers = integers("batch_indices", batch_indices, "a sequence of integers")
     if numbers.ndim != 1 or numbers.size == 0:
         raise ValueError(f"batch_indices must be one axis of 1 or more, got shape {numbers.shape}")
     for number in numbers:
-        if not 0 <= number < batch:
-            raise ValueError(f"batch_indices must be from 0 to {batch - 1}, got {number}")
-    return [int(number) for number in numbers]
+        if not -1 <= number < batch:
+            raise ValueError(
+                f"batch_indices must be from 0 to {batch - 1}, or -1 for an empty entry, got "
+                f"{number}"
+            )
+    return numbers.astype(np.int64)
 
 
-def fitting_query(geometry: Geometry, query: ArrayLike) -> Array:
+def fitting_query(geometry: Geometry, batch: int, query: ArrayLike) -> Array:
     """Return the query as an array of four axes, or of three where the batch is 1.
 
     Its type is looked at by the call that it is for.
     """
     array = query if type(query) is np.ndarray else as_array("query", query)
     shape = array.shape
-    if len(shape) == 4:
-        fits = shape[0] == geometry.batch and shape[3] == geometry.head_dim
-    else:
-        fits = len(shape) == 3 and geometry.batch == 1 and shape[2] == geometry.head_dim
-    if not fits:
+    axes = len(shape)
+    is_known = (axes == 4 and shape[0] == batch) or (axes == 3 and batch == 1)
+    if not is_known or shape[-1] != geometry.head_dim:
         raise ValueError(
-            f"query must be ({geometry.batch}, heads, q_len, {geometry.head_dim}), got shape "
-            f"{shape}"
+            f"query must be ({batch}, heads, q_len, {geometry.head_dim}), got shape {shape}"
         )
     if shape[-3] % geometry.kv_heads:
         raise ValueError(
@@ -125,17 +130,13 @@ def fitting_query(geometry: Geometry, query: ArrayLike) -> Array:
     return array
 
 
-def size_of_pages(page_size: int | None, window: int | None) -> int | None:
-    """Return how many tokens a page holds, where there are pages."""
+def size_of_pages(page_size: int | None, capacity: int | None, window: int | None) -> int:
+    """Return how many tokens a page holds."""
     if page_size is None:
-        return None
+        return default_page_size(capacity, window)
     tokens = size("page_size", page_size, minimum=16)
     if tokens % 16:
         raise ValueError(f"page_size must be a multiple of 16, got {tokens}")
-    if window is not None:
-        raise ValueError(
-            f"page_size must be None with a window, got {tokens}: a ring of slots does not grow"
-        )
     return tokens
 
 

@@ -1,88 +1,90 @@
-"""Attention over what a cache holds: rows side by side, in a ring, or in pages."""
+"""Attention to the state of a cache: the one place that calls the kernels."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from regard._cache import call
-from regard._cache import window as ring_window
-from regard._cache.paged import PagedContent
+from regard import _core
+from regard._arrays import as_masks, as_stored_arrays
+from regard._cache import arguments
+from regard._cache.window import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
 
     from regard._cache.content import Content
+    from regard._cache.rows import Rows
+    from regard._cache.state import PerEntry
 
     Array = NDArray[Any]
 
 
-def attend(
-    content: Content | PagedContent,
-    query: Array,
-    mask: ArrayLike | None,
-    *,
-    query_offset: ArrayLike | None,
-    window: Any,
-    **options: Any,
-) -> Any:
+class Call(NamedTuple):
+    """What the kernels are given beside options."""
+
+    query: Array
+    rows: Rows
+    pages: Array
+    evicted: PerEntry
+    sink_tokens: int
+    kv_len: int
+    mask: Any
+
+
+def attend(content: Content, query: ArrayLike, mask: Any, options: dict[str, Any]) -> Any:
     """Attend with the queries of the last positions, or of those that an offset says."""
-    if not isinstance(content, PagedContent) and content.geometry.window is not None:
-        return ring_window.attend(
-            content, query, mask, query_offset=query_offset, window=window, **options
+    return _called(_core.attention_cached, _call(content, query, mask, options), options)
+
+
+def plan(
+    content: Content, query: ArrayLike, mask: Any, options: dict[str, Any]
+) -> tuple[Call, _core._Plan]:
+    """Return what `attend` would be given, and what it would do."""
+    call = _call(content, query, mask, options)
+    found: _core._Plan = _called(_core.attention_cached_plan, call, options)
+    return call, found
+
+
+def _called(function: Callable[..., Any], call: Call, options: dict[str, Any]) -> Any:
+    query, rows, *pages, mask = call
+    result = function(query, rows.core, *pages, mask, options)
+    if result is NotImplemented:  # the kernels cannot read these as they are
+        (query,) = as_stored_arrays(query=query)
+        result = function(query, rows.core, *pages, as_masks(mask), options)
+    return result
+
+
+def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> Call:
+    """Complete the options with what the cache knows."""
+    state, geometry = content.state, content.geometry
+    assert state is not None
+    query = arguments.fitting_query(geometry, state.batch, query)
+    q_len = query.shape[-2]
+    if state.longest == 0 and q_len:
+        raise ValueError(
+            "the cache is empty: append keys and values, those of the queries' own tokens among "
+            "them, before attending"
         )
-    return call.attention(query, _whole(content, query, mask, query_offset, window), options)
-
-
-def plans(
-    content: Content | PagedContent,
-    query: Array,
-    mask: ArrayLike | None,
-    *,
-    query_offset: ArrayLike | None,
-    window: Any,
-    is_causal: bool,
-    sinks: Any,
-    **options: Any,
-) -> list[tuple[call.Part, Any]]:
-    """Return what is attended to, and how: several parts where they are joined."""
-    if not isinstance(content, PagedContent) and content.geometry.window is not None:
-        parts = ring_window.parts(content, query, mask, query_offset, window, is_causal=is_causal)
-    else:
-        parts = [_whole(content, query, mask, query_offset, window)]
-    return [
-        (
-            part,
-            call.plan(
-                query,
-                part,
-                options | {"is_causal": is_causal, "sinks": sinks if number == 0 else None},
-            ),
-        )
-        for number, part in enumerate(parts)
-    ]
-
-
-def _whole(
-    content: Content | PagedContent,
-    query: Array,
-    mask: ArrayLike | None,
-    query_offset: ArrayLike | None,
-    window: Any,
-) -> call.Part:
-    if isinstance(content, PagedContent):
-        state = content.state
-        longest, is_uniform, each = state.longest, state.is_uniform, state.lengths
-        rows, pages = state.rows, state.pages
-    else:
-        longest, is_uniform, each = content.longest, content.is_uniform, content.lengths
-        rows, pages = content.slots.rows, None
-    lengths = longest if is_uniform else each
-    return call.Part(
-        rows,
-        longest,
-        mask,
-        lengths - query.shape[-2] if query_offset is None else query_offset,
-        window,
-        None if is_uniform else each,
-        pages,
+    if options["query_offset"] is None:
+        options["query_offset"] = _default_offset(state.lengths, state.recent, q_len)
+    options["key_lengths"] = None if isinstance(state.lengths, int) else state.lengths
+    if geometry.window is None:
+        return Call(query, content.rows, state.pages, 0, 0, state.longest, mask)
+    seen = visible(state, geometry, options["window"], mask, options["query_offset"], q_len)
+    options["window"] = seen.window
+    return Call(
+        query, content.rows, seen.pages, seen.evicted, seen.sink_tokens, state.longest, seen.mask
     )
+
+
+def _default_offset(lengths: PerEntry, recent: Array | None, q_len: int) -> PerEntry:
+    """Return the position of the first query where the queries are those of the last tokens."""
+    if recent is not None and q_len > 1 and int(recent.min()) < q_len:
+        raise ValueError(
+            f"query_offset must be given: the last append gave the batch entries {recent.tolist()} "
+            f"tokens, so {q_len} queries are not those of the last tokens of each; pass the "
+            "lengths that the cache had before it, as query_offset=cache.lengths taken then"
+        )
+    return lengths - q_len

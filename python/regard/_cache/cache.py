@@ -10,9 +10,12 @@ import numpy as np
 from regard._cache import arguments
 from regard._cache.content import Content
 from regard._cache.geometry import Geometry, stored_type
-from regard._cache.paged import PagedContent
-from regard._cache.readable import Readable
-from regard._cache.slots import MemorySlots
+from regard._cache.memory_room import MemoryRoom
+from regard._cache.pool import Pool
+from regard._cache.quantise import quantised
+from regard._cache.rows import Layout
+from regard._cache.state import State
+from regard._cache.view import CacheView, opened_content
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     Path = str | os.PathLike[str]
 
 
-class KVCache(Readable):
+class KVCache(CacheView):
     """Keys and values of the tokens so far, to which new queries attend.
 
     A layer that generates text appends the keys and values of its new tokens and attends with their
@@ -41,74 +44,75 @@ class KVCache(Readable):
     value_dim : int, optional
         Size of the values; `head_dim` when not given.
     capacity : int, optional
-        How many tokens there is room for, from the beginning; appending beyond is an error. With a
-        window, ``capacity - sink_tokens - window`` (at least 1) new tokens can be appended at once.
-        Without, room grows by doubling: a token is copied about once on the average, up to half of
-        the room is unused, and while it grows the old room stays beside the new one.
+        The most tokens that an entry may have; appending more is an error. Without `page_size`,
+        each entry has one page of this size, so that its tokens lie side by side. With a window,
+        ``capacity - sink_tokens - window`` (at least 1) new tokens can be appended at once.
     dtype : dtype, default float32
         What keys and values are stored as: float16, bfloat16 (of the package ml_dtypes, or its
         name), float32, float64, or int8, which is a quarter of float32: see the notes. Results
         have the result type of the query and of this, and of the query alone with int8.
     window : int, optional
         Every query sees this many of the last tokens, its own among them, as with the option
-        ``window=(window - 1, 0)`` of `scaled_dot_product_attention`; what no coming query sees is
-        overwritten. Memory stays at ``sink_tokens + window`` tokens and the longest append of late.
+        ``window=(window - 1, 0)`` of `scaled_dot_product_attention`. Pages of tokens that no coming
+        query sees are evicted and used again.
     sink_tokens : int, default 0
         With a window, this many of the first tokens are kept and seen too (Xiao et al. 2024,
         "Efficient Streaming Language Models with Attention Sinks").
     page_size : int, optional
-        A multiple of 16: memory is taken in pages of so many tokens, of which each entry has a
-        table. Growing copies nothing, `reorder` and `fork` share pages, and `truncate` gives them
-        back: of a prompt that many texts begin with, there is one copy. Without a window only. A
-        capacity is a limit then, and takes nothing beforehand.
+        How many tokens a page holds, a multiple of 16. Memory is taken page by page, and each entry
+        has a table of its pages: growing copies nothing, `reorder` and `fork` share pages, so that
+        there is one copy of a prompt that many texts begin with. 192 when not given, or fewer with
+        a small window, or all of `capacity`.
     path : path-like, optional
         A file to make and to keep everything in: it is mapped into memory, may be larger than
-        memory, and can be opened again with `KVCache.open`. With `page_size` it grows at its end;
-        without, a larger file takes its place.
+        memory, and can be opened again with `KVCache.open`.
 
     Raises
     ------
     TypeError
-        If an argument has the wrong type, or `dtype` is none that can be stored.
+        If an argument has the wrong type, or `dtype` cannot be stored.
     ValueError
-        If a size is out of range, or `page_size` is given with a window.
+        If a size is out of range.
     FileExistsError
-        If there is a file at `path`.
+        If there is a file at `path` already.
     OSError
         If the file cannot be made, or the disk is full.
     MemoryError
-        If there is no memory for `capacity`, or sizes that no array can have.
+        If there is no memory for `capacity`, or no array can have such sizes.
 
     See Also
     --------
     scaled_dot_product_attention : what `attend` calls, with every option.
-    merge_attention_states : joins a cache of a shared prompt with those of its continuations.
+    merge_attention_states : joins results over a shared prompt with those over its continuations.
 
     Notes
     -----
-    Without a window, results have the bits of `scaled_dot_product_attention` with the same keys,
-    stored as `dtype`. With one, the ring of slots is attended to in up to three parts, which are
-    joined as by `merge_attention_states`: results are equal up to rounding, and how they round
-    depends on where the ring stands.
+    Results have the bits of `scaled_dot_product_attention` with the same keys, stored as `dtype`,
+    for any page size, in memory or in a file. With a window, they are those of the option
+    ``window=(window - 1, 0)``, and with sink tokens those of a bool mask that shows the same keys.
 
-    In pages or not, results have the same bits. With int8, each key and value is a row of integers
-    from -127 to 127 and a scale, the largest of its numbers through 127, but never below 2**-126:
-    rows of less than about 1.5e-36 lose digits. Keys are rotated before, and queries with them: no
-    product changes, and single large channels are spread over all. Integers are multiplied by
-    scales behind the products: results are those for the numbers that this stands for, up to
-    rounding in the query's precision. What is not finite cannot be stored.
+    A window's memory is bounded: each entry has pages for the sink tokens, the window and the last
+    two appends, and at most two pages more (three with sink tokens that do not fill a page). The
+    last append can always be undone with `truncate`.
 
-    A call that raises leaves the cache as it was. Calls that change a cache must not run beside
-    others on it.
+    With int8, each key and value is a row of integers from -127 to 127 and a scale, which is the
+    largest of its numbers divided by 127, but never below 2**-126: rows of less than about 1.5e-36
+    lose digits. Keys are rotated first, and queries with them: no product changes, and single large
+    channels are spread over all. Integers are multiplied by scales after the products: results are
+    those for the numbers that are meant, up to rounding in the query's precision. Numbers that are
+    not finite cannot be stored.
 
-    In a file, lengths are written after the data that they speak of, and what cannot change at
-    once is written beside what it replaces: a process that dies leaves the content before or after
-    the call (and if it dies while it makes the file, one that cannot be opened). Against a power
-    failure, `flush`: what has not been changed since is safe. One process at a time may write to a
-    file, or many read it. A file without pages is copied when it grows or is reordered, and the
-    disk must hold both then. One with pages grows by a quarter, and never gets smaller: pages that
-    are given back are used again, forks of its cache take theirs there too while it is open, and
-    what has no owner when it is closed is free.
+    A call that raises, also because of a signal, leaves the cache as it was or, where the change
+    was complete already, as it was to be. Calls that change a cache must not run beside other calls
+    on it. Forks of it may be used in other threads.
+
+    A file gets the data first and then the lengths, and what cannot change at once is written
+    beside what it replaces: a process that dies leaves the content before or after the call (and if
+    it dies while it makes the file, one that cannot be opened). Against a power failure, `flush`:
+    what has not been changed since is safe. One process at a time may write to a file, or many may
+    read it. A file grows by a quarter, and never gets smaller: pages that are given back are used
+    again, forks of its cache take theirs there too while it is open, and what has no owner when it
+    is closed is free.
 
     Examples
     --------
@@ -120,8 +124,8 @@ class KVCache(Readable):
     ...     key, value = rng.standard_normal((2, 1, 2, new, 64), dtype=np.float32)
     ...     cache.append(key, value)
     ...     output = cache.attend(rng.standard_normal((1, 8, new, 64), dtype=np.float32))
-    >>> cache
-    KVCache(batch=1, kv_heads=2, head_dim=64, value_dim=64, dtype=float32, lengths=[7])
+    >>> cache.lengths
+    array([7])
     >>> output.shape
     (1, 8, 1, 64)
 
@@ -130,8 +134,8 @@ class KVCache(Readable):
     >>> cache = regard.KVCache(1, 2, 64, window=4, sink_tokens=1)
     >>> for _ in range(1000):
     ...     cache.append(*rng.standard_normal((2, 2, 1, 64)))
-    >>> len(cache), cache.nbytes
-    (1000, 6144)
+    >>> len(cache), cache.nbytes < 64 * 2 * 2 * 64 * 4
+    (1000, True)
 
     A prompt that is held once, and two texts that begin with it:
 
@@ -158,35 +162,37 @@ class KVCache(Readable):
         page_size: int | None = None,
         path: Path | None = None,
     ) -> None:
-        size, sinks = arguments.window_size(window, sink_tokens)
+        entries = arguments.size("batch", batch, minimum=1, maximum=2**31 - 1)
+        shown, sinks = arguments.window_size(window, sink_tokens)
         room = None if capacity is None else arguments.size("capacity", capacity)
-        if room is not None and size is not None and room <= sinks + size:
+        if room is not None and shown is not None and room <= sinks + shown:
             raise ValueError(
-                f"capacity must be at least {sinks + size + 1}, sink_tokens + window + 1, got "
+                f"capacity must be at least {sinks + shown + 1}, sink_tokens + window + 1, got "
                 f"{room}"
             )
+        heads = arguments.size("kv_heads", kv_heads, minimum=1)
         dim = arguments.size("head_dim", head_dim, minimum=1)
         geometry = Geometry(
-            # Their lengths are an array of 64-bit integers.
-            arguments.size("batch", batch, minimum=1, maximum=2**60 - 1),
-            arguments.size("kv_heads", kv_heads, minimum=1),
+            heads,
             dim,
             dim if value_dim is None else arguments.size("value_dim", value_dim, minimum=1),
             stored_type(dtype),
-            size,
+            shown,
             sinks,
             room,
-            arguments.size_of_pages(page_size, size),
+            arguments.size_of_pages(page_size, room, shown),
         )
-        self._content: Content | PagedContent | None
+        # A page an entry of a fixed capacity, so that a lack of memory shows now.
+        has_fixed_room = room is not None and page_size is None and shown is None
+        reserved = entries if has_fixed_room else 0
         if path is not None:
             from regard._cache import file
 
-            self._content = file.create(os.fsdecode(path), geometry)
-        elif geometry.page_size is not None:
-            self._content = PagedContent.in_memory(geometry)
+            self._content = file.create(os.fsdecode(path), geometry, entries, reserved)
         else:
-            self._content = Content.empty(geometry, MemorySlots(geometry, room or 0))
+            pool = Pool(geometry, MemoryRoom(Layout.of(geometry), 0))
+            pool.reserve(reserved)
+            self._content = Content(pool, State.empty(entries))
 
     @classmethod
     def open(cls, path: Path, mode: Literal["r", "r+"] = "r+") -> Self:
@@ -197,18 +203,18 @@ class KVCache(Readable):
         path : path-like
             The file.
         mode : {"r+", "r"}
-            To read and append, or to read alone.
+            To read and change it, or only to read it.
 
         Returns
         -------
         KVCache
-            With everything as it was.
+            With everything that the file holds.
 
         Raises
         ------
         ValueError
-            If the file is none of a cache, of another version, truncated or damaged; the message
-            says which. If `mode` is unknown.
+            If the file is not that of a cache, has another version, is truncated or damaged; the
+            message says which. If `mode` is unknown.
         BlockingIOError
             If the file is open elsewhere: one may write, or many read.
         OSError
@@ -221,7 +227,7 @@ class KVCache(Readable):
         return cls._of(file.opened(os.fsdecode(path), is_writable=mode == "r+"))
 
     @classmethod
-    def _of(cls, content: Content | PagedContent) -> Self:
+    def _of(cls, content: Content) -> Self:
         cache = cls.__new__(cls)
         cache._content = content
         return cache
@@ -236,7 +242,7 @@ class KVCache(Readable):
         value : array_like, shape (batch, kv_heads, new, value_dim)
             As `key`.
         lengths : array_like of int, shape (batch,), optional
-            How many of the new tokens are real in each entry: those behind them are padding and
+            How many of the new tokens are real in each entry: those after them are padding and
             not stored. All when not given.
 
         Raises
@@ -244,16 +250,15 @@ class KVCache(Readable):
         TypeError
             If an argument has the wrong type.
         ValueError
-            If shapes disagree, `lengths` are beyond what was given, the capacity is exceeded, a
-            number is not finite that is to be stored as int8, or the cache is closed or was opened
-            for reading.
+            If shapes disagree, `lengths` are out of range, the capacity is exceeded, a number that
+            is to be stored as int8 is not finite, or the cache is closed or was opened for reading.
         MemoryError, OSError
             If there is no room to grow in memory or on the disk.
 
         Examples
         --------
         Two prompts of 3 and 2 tokens, padded on the right: their queries begin where the cache
-        ended before, which `attend` must be told, as it cannot see the padding.
+        ended before, which `attend` must be told.
 
         >>> import numpy as np
         >>> import regard
@@ -266,14 +271,26 @@ class KVCache(Readable):
         >>> cache.lengths
         array([3, 2])
         """
-        content = self._writable()
-        keys, values = arguments.new_tokens(content.geometry, key, value)
-        counts = arguments.new_lengths(content.geometry, lengths, keys.shape[2])
-        if counts.any():
-            content.append(keys, values, counts)
+        content = writable_content(self, "append")
+        if lengths is None and content.append_plain(key, value):
+            return
+        geometry, state = content.geometry, content.state
+        assert state is not None
+        keys, values = arguments.new_tokens(geometry, state.batch, key, value)
+        counts = arguments.new_lengths(state.batch, lengths, keys.shape[2])
+        if not np.any(counts):
+            return
+        if geometry.capacity is not None:
+            each = np.broadcast_to(counts, state.batch)
+            geometry.check_append(each, state.lengths + each)
+        if geometry.is_quantised:
+            rows = quantised(keys, values, counts)
+        else:
+            rows = [arguments.as_stored(array, geometry.dtype) for array in (keys, values)]
+        content.append(rows, counts)
 
     def truncate(self, length: ArrayLike) -> None:
-        """Forget the last tokens; the room stays.
+        """Forget the last tokens.
 
         Parameters
         ----------
@@ -289,18 +306,18 @@ class KVCache(Readable):
             would stay has been evicted (the last append can always be undone); if the cache is
             closed or was opened for reading.
         """
-        content = self._writable()
-        content.truncate(arguments.shorter_lengths(length, content.lengths))
+        content = writable_content(self, "truncate")
+        content.truncate(arguments.shorter_lengths(length, self.lengths))
 
     def reorder(self, batch_indices: ArrayLike) -> None:
-        """Make each entry a copy of another, as beams are chosen.
+        """Choose the entries anew, as beams are chosen or texts join and leave a batch.
 
         Parameters
         ----------
         batch_indices : array_like of int
-            Entry ``i`` becomes what entry ``batch_indices[i]`` was. Indices may repeat, and the
-            cache's batch becomes as many as there are. What is kept is copied to new room, unless
-            nothing changes; pages are shared instead.
+            Entry ``i`` becomes what entry ``batch_indices[i]`` was, or an empty one for -1. Indices
+            may repeat or be missing, and the cache's batch becomes as many as there are. Entries
+            share pages, and nothing is copied.
 
         Raises
         ------
@@ -320,18 +337,22 @@ class KVCache(Readable):
         >>> cache.reorder([1, 0, 0])
         >>> cache.lengths
         array([1, 3, 3])
+
+        The first text leaves the batch, and another one joins it:
+
+        >>> cache.reorder([1, 2, -1])
+        >>> cache.lengths
+        array([3, 3, 0])
         """
-        content = self._writable()
-        content.reorder(arguments.entries(batch_indices, content.geometry.batch))
+        content = writable_content(self, "reorder")
+        content.reorder(arguments.entries(batch_indices, len(self.lengths)))
 
     def fork(self) -> Self:
         """Return a second cache with the same content, to continue it in another way.
 
-        Nothing is copied until one of the two is appended to or reordered; the one that is copies
-        then. The fork of a cache in a file is in memory as soon as one of the two is written to.
-        Of a cache in pages, only the last page is copied, where it is not full; forks of one in a
-        file share its pages until it is closed, or until one of them is appended to if the file was
-        opened for reading.
+        Both share pages. Only the last one is copied, where it is not full, when one of the two is
+        appended to. Forks of a cache in a file share its pages until it is closed: what they append
+        goes to the file too, or to memory if the file was opened for reading.
 
         Examples
         --------
@@ -344,25 +365,24 @@ class KVCache(Readable):
         >>> len(cache), len(other)
         (3, 4)
         """
-        return self._of(self._opened().fork())
+        content = opened_content(self, "fork").fork()
+        return self._of(content)
 
     def flush(self) -> None:
         """Wait until a file's content is on the disk."""
-        self._opened().flush()
+        opened_content(self, "flush").flush()
 
     def close(self) -> None:
         """Unlock the file, if there is one, and free the memory. A closed cache cannot be used.
 
-        Forks of a cache in a file stay as they are, in memory.
+        Forks of a cache in a file get a copy of what they hold, in memory.
 
         Raises
         ------
         MemoryError
             If there is no memory for the forks of a file; the cache is open still.
         """
-        if self._content is not None:
-            self._content.close()
-            self._content = None
+        self._content.close()
 
     def __enter__(self) -> Self:
         return self
@@ -376,14 +396,16 @@ class KVCache(Readable):
         self.close()
 
     def __reduce__(self) -> Any:
-        """Refuse copies that would share keys and values unawares."""
+        """Refuse to copy, which would share keys and values without saying so."""
         raise TypeError("a KVCache is copied with fork(), and kept with path=")
 
-    def _writable(self) -> Content | PagedContent:
-        content = self._opened()
-        if not content.is_writable:
-            raise ValueError(
-                "the cache may only be read: it was opened with mode='r', or in the process that "
-                "this one was forked from"
-            )
-        return content
+
+def writable_content(cache: KVCache, method: str) -> Content:
+    """Return what a cache holds, or raise an error where it may not be changed."""
+    content = opened_content(cache, method)
+    if not content.is_writable:
+        raise ValueError(
+            "the cache may only be read: it was opened with mode='r', or in the process that this "
+            "one was forked from"
+        )
+    return content

@@ -1,181 +1,257 @@
-"""What a cache holds at the moment: slots, how far they are filled, and who else reads them."""
+"""The tokens of a cache, which are appended, forgotten, reordered and shared."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import numpy as np
 
-from regard._cache.quantise import quantised
-from regard._cache.rows import Rows
-from regard._cache.slots import MemorySlots, copy_tokens
+from regard._cache.growth import Growth, grown
+from regard._cache.state import State, pages_between, per_entry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from regard._cache.geometry import Geometry
-    from regard._cache.slots import Slots
+    from regard._cache.ledger import Ledger
+    from regard._cache.pool import Pool
+    from regard._cache.rows import Rows
+    from regard._cache.state import PerEntry
 
     Array = NDArray[Any]
 
-_ALL_HEADS = slice(None)
+_NO_PAGES = np.zeros(0, np.int32)
+_NOT_SHORT = np.iinfo(np.int64).max
 
 
 class Content:
-    """Tokens in slots, which forks share until one of them writes."""
+    """A state, and the pool that has its pages.
 
-    def __init__(
-        self,
-        geometry: Geometry,
-        slots: Slots,
-        lengths: Array,
-        first: Array,
-        users: WeakSet[Content] | None = None,
-    ) -> None:
-        self.geometry = geometry
-        # A file is its maker's; forks read it until either writes.
-        self._owns_file = slots.path is not None and users is None
-        self._use(slots, lengths, first, users)
+    Forks and entries share pages, full ones for good. The last page of an entry, where it is not
+    full, is copied when the entry is appended to and others have the page too.
+
+    A change writes to pages that the state does not have, becomes effective by assigning another
+    state, and lets a file follow. Whatever stops it, a signal included, leaves the content as it
+    was or as it was to be.
+    """
+
+    def __init__(self, pool: Pool, state: State, ledger: Ledger | None = None) -> None:
+        self.pool = pool
+        self.state: State | None = state  # None once it is closed
+        self._ledger = ledger
+        pool.members.add(self)
 
     @classmethod
-    def empty(cls, geometry: Geometry, slots: Slots) -> Content:
-        """Return a content without tokens."""
-        lengths = np.zeros(geometry.batch, np.int64)
-        first = np.full(geometry.batch, geometry.sink_tokens, np.int64)
-        slots.commit(lengths, first)
-        return cls(geometry, slots, lengths, first)
-
-    def _use(
-        self, slots: Slots, lengths: Array, first: Array, users: WeakSet[Content] | None = None
-    ) -> None:
-        self.slots = slots
-        self._users = WeakSet[Content]() if users is None else users
-        self._users.add(self)
-        self._set_lengths(lengths, first)
-
-    def _set_lengths(self, lengths: Array, first: Array) -> None:
-        # `first` is the first position behind the sinks that has not been overwritten.
-        longest = int(lengths.max())
-        is_uniform = int(lengths.min()) == longest
-        self.lengths, self.first = lengths, first
-        self.longest, self.is_uniform = longest, is_uniform
+    def of_file(cls, pool: Pool, ledger: Ledger) -> Content:
+        """Return the content of a file."""
+        content = cls(pool, ledger.committed, ledger)
+        ledger.belongs_to(content)
+        return content
 
     @property
-    def room(self) -> int:
-        """How many slots there are."""
-        return int(self.slots.rows.key.shape[2])
+    def geometry(self) -> Geometry:
+        """What does not change."""
+        return self.pool.geometry
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all slots."""
-        return self.slots.rows.nbytes
+    def rows(self) -> Rows:
+        """The pages, as long as they do not move."""
+        return self.pool.room.rows
 
     @property
     def is_writable(self) -> bool:
-        """Whether it may be changed: forks of what may not be are their own once they change."""
-        return self.slots.is_writable or not self._owns_file
+        """Whether it may be changed: not if it belongs to a file that may only be read."""
+        return self._ledger is None or self._ledger.file.is_writable
 
-    def append(self, keys: Array, values: Array, counts: Array) -> None:
-        """Store the first `counts` of the new tokens."""
-        after = self.lengths + counts
-        room = self.geometry.slots_for(self.room, after, counts)
-        rows = Rows(keys, values)
-        if self.geometry.is_quantised:
-            rows = quantised(keys, values, counts)
-        self._make_own(room)
-        self._write(rows, after)
-        first = self.first
-        if self.geometry.window is not None:
-            first = np.maximum(first, after - self.geometry.ring(room))
-        self.slots.commit(after, first)
-        self._set_lengths(after, first)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pool's pages that have been used, and of the table."""
+        assert self.state is not None
+        pool = self.pool
+        return pool.used * pool.room.layout.stride + self.state.pages.nbytes
 
-    def _write(self, rows: Rows, after: Array) -> None:
-        if self.is_uniform and (after == after[0]).all():
-            entries: list[tuple[Any, int, int]] = [(slice(None), self.longest, int(after[0]))]
-        else:
-            entries = [
-                (entry, int(start), int(stop))
-                for entry, (start, stop) in enumerate(zip(self.lengths, after, strict=True))
-            ]
-        for entry, start, stop in entries:
-            for position, slot, n in self.geometry.runs(self.room, start, stop):
-                at = position - start
-                given = rows.part((entry, _ALL_HEADS, slice(at, at + n)))
-                self.slots.rows.put((entry, _ALL_HEADS, slice(slot, slot + n)), given)
+    def shared_state(self) -> State | None:
+        """Return what counts among the owners of pages; of a file, its ledger does."""
+        return self.state if self._ledger is None else None
+
+    def append_plain(self, key: Any, value: Any) -> bool:
+        """Append to all entries what fits into their last pages, or return False.
+
+        This is the way of a token: plain arrays of the right shapes, nothing taken or evicted.
+        """
+        pool, ledger = self.pool, self._ledger
+        with pool.lock:
+            state = self.state
+            assert state is not None
+            if not state.spare or (ledger is not None and ledger.committed is not state):
+                return False
+            new = pool.room.rows.core.store_plain(
+                state.pages, state.row_after(pool.geometry.page_size), state.spare, key, value
+            )
+            if new < 0:
+                return False
+            if new:
+                self.state = after = state.longer(new)
+                if ledger is not None:
+                    ledger.commit(after, extends=True)
+        return True
+
+    def append(self, rows: list[Array], counts: PerEntry) -> None:
+        """Store the first `counts` of the new tokens: keys, values and, with int8, their scales."""
+        pool, geometry = self.pool, self.geometry
+        with pool.lock:
+            state = self._begin()
+            if isinstance(counts, int) and counts <= state.spare:
+                growth = Growth(state.longer(counts), [], _NO_PAGES, extends=True)
+            else:
+                growth = grown(state, counts, geometry, pool)
+            after = growth.state
+            held = pool.room.rows
+            for copy in growth.copies:
+                held.copy_page(copy.page, copy.to, copy.tokens)
+            start = state.lengths - after.evicted * geometry.page_size
+            if not held.core.store(after.pages, start, counts, *_four(rows)):
+                # NumPy warns of it, or raises, as the caller has set it.
+                rows = [array.astype(geometry.dtype) for array in rows]
+                held.core.store(after.pages, start, counts, *_four(rows))
+            self._become(after, extends=growth.extends)
+            pool.give_back(growth.freed)
+            pool.end()
 
     def truncate(self, shorter: Array) -> None:
-        """Forget the last tokens, unless what the last of the rest sees is gone."""
-        first, window, sinks = self.first, self.geometry.window, self.geometry.sink_tokens
-        if window is not None:
-            needed = np.maximum(shorter - window, sinks)
-            lost = (shorter < self.lengths) & (shorter > sinks) & (needed < first)
-            if lost.any():
-                entry = int(np.argmax(lost))
-                raise ValueError(
-                    f"length must be at least {first[entry] + window} for batch entry {entry}, "
-                    f"whose positions before {first[entry]} are evicted, or at most {sinks}, got "
-                    f"{shorter[entry]}"
-                )
-            first = np.where(shorter <= sinks, sinks, first)
-        if self._owns_file:
-            self.slots.commit(shorter, first)
-        self._set_lengths(shorter, first)
+        """Forget the last tokens, and give their pages back."""
+        pool, size = self.pool, self.geometry.page_size
+        with pool.lock:
+            state = self._begin()
+            self._check_kept(state, shorter)
+            sinks, evicted = self.geometry.sink_pages, state.all_evicted()
+            # What has only sink pages left has lost nothing that it had.
+            evicted[shorter <= sinks * size] = 0
+            keep = -(-shorter // size) - evicted
+            freed = pages_between(state.pages, keep, state.columns(self.geometry))
+            after = State(
+                state.pages,
+                per_entry(shorter),
+                int(shorter.max()),
+                per_entry(evicted),
+                0,
+                None,
+            )
+            self._become(after, extends=True)
+            pool.give_back(freed)
+            pool.end()
 
-    def reorder(self, chosen: list[int]) -> None:
-        """Become a copy of the chosen entries."""
-        if chosen != list(range(self.geometry.batch)):
-            self._move(self.room, chosen)
+    def _check_kept(self, state: State, shorter: Array) -> None:
+        """Refuse to forget so much that the last token left would see what has been evicted."""
+        geometry, evicted = self.geometry, state.all_evicted()
+        if geometry.window is None or not evicted.any():
+            return
+        sinks = geometry.sink_pages * geometry.page_size
+        first = sinks + evicted * geometry.page_size
+        lost = (shorter > sinks) & (shorter - geometry.window < first) & (evicted > 0)
+        lost &= shorter < state.all_lengths()
+        if lost.any():
+            entry = int(np.argmax(lost))
+            raise ValueError(
+                f"length must be at least {first[entry] + geometry.window} for batch entry "
+                f"{entry}, whose positions before {first[entry]} are evicted, or at most {sinks}, "
+                f"got {shorter[entry]}"
+            )
+
+    def reorder(self, chosen: Array) -> None:
+        """Become the chosen entries, or empty ones for -1: pages are shared, nothing is copied."""
+        pool, geometry = self.pool, self.geometry
+        with pool.lock:
+            state = self._begin()
+            lengths, evicted = state.all_lengths()[chosen], state.all_evicted()[chosen]
+            lengths[chosen < 0] = evicted[chosen < 0] = 0
+            recent = state.recent
+            if recent is not None:
+                recent = np.where(chosen < 0, _NOT_SHORT, recent[chosen])
+            after = State(
+                state.pages[chosen],
+                per_entry(lengths),
+                int(lengths.max()),
+                per_entry(evicted),
+                0,
+                recent,
+            )
+            pool.share(after.held_pages(geometry))
+            self._become(after, extends=False)
+            pool.give_back(state.held_pages(geometry))
+            pool.end()
 
     def fork(self) -> Content:
-        """Return another content of the same slots."""
-        return Content(self.geometry, self.slots, self.lengths, self.first, self._users)
+        """Return another content of the same pages."""
+        pool = self.pool
+        with pool.lock:
+            state = self._begin()
+            # The last pages are nobody's own any more.
+            shared = state._replace(spare=0)
+            pool.share(shared.held_pages(self.geometry))
+            self.state = shared
+            fork = Content(pool, shared)
+            pool.end()
+        return fork
 
     def flush(self) -> None:
-        """Wait until all is safe."""
-        self.slots.flush()
+        """Wait until all is on the disk."""
+        if self._ledger is not None:
+            with self.pool.lock:
+                self._begin()
+                self.pool.end()
+                if self._ledger.file.is_writable:
+                    self.pool.room.flush()
 
     def close(self) -> None:
-        """Let go of the slots."""
-        if self._owns_file:
-            self._leave_copies()
-            self.slots.close()
-        self._users.discard(self)
+        """Give all pages back, or let go of the file: its forks get a copy of what they have."""
+        pool = self.pool
+        with pool.lock:
+            if self._ledger is not None:
+                self._close_file(self._ledger)
+                return
+            if self.state is not None:
+                pool.begin()
+                pages, self.state = self.state.held_pages(self.geometry), None
+                pool.give_back(pages)
+                pool.end()
 
-    def _make_own(self, room: int) -> None:
-        """See to it that there are so many slots and that nobody else reads them."""
-        is_shared = len(self._users) > 1
-        must_move = not self._owns_file and (is_shared or self.slots.path is not None)
-        if must_move or room != self.room:
-            self._move(room, list(range(self.geometry.batch)))
-        elif is_shared:
-            self._leave_copies()
+    def _close_file(self, ledger: Ledger) -> None:
+        pool = self.pool
+        if pool.ledger is not None:
+            if self.state is not None:
+                self._begin()
+            states = [state for member in list(pool.members) if (state := member.shared_state())]
+            pages = [_NO_PAGES, *(state.held_pages(pool.geometry) for state in states)]
+            room = pool.room.copied(np.unique(np.concatenate(pages)))
+            self.state = None
+            pool.room = room
+            pool.ledger = None
+        self.state = None
+        pool.has_lost_a_member = True  # so that the pages of its forks are counted again
+        ledger.file.close()
 
-    def _leave_copies(self) -> None:
-        """Give the forks of a file one copy in memory, which they share."""
-        forks = [user for user in self._users if user is not self]
-        if forks:
-            copy, users = MemorySlots.copy_of(self.slots, self.geometry), WeakSet[Content]()
-            for fork in forks:
-                fork._use(copy, fork.lengths, fork.first, users)
-            self._users = WeakSet([self])
+    def _begin(self) -> State:
+        """Begin a change of what is there."""
+        self.pool.begin()
+        if self._ledger is not None:
+            self._ledger.settle()
+        assert self.state is not None
+        return self.state
 
-    def _move(self, room: int, chosen: list[int]) -> None:
-        """Copy the chosen entries to slots of our own, and use these."""
-        old, geometry = self.slots, replace(self.geometry, batch=len(chosen))
-        new = old.successor(geometry, room) if self._owns_file else MemorySlots(geometry, room)
-        try:
-            entries = [(i, int(self.lengths[i]), int(self.first[i])) for i in chosen]
-            first, lengths = copy_tokens(geometry, old, new, entries), self.lengths[chosen]
-            new.commit(lengths, first)
-            new.publish()
-        except BaseException:
-            new.discard()
-            raise
-        if self._owns_file:
-            old.close()
-        self._users.discard(self)
-        self.geometry = geometry
-        self._use(new, lengths, first)
+    def _become(self, after: State, *, extends: bool) -> None:
+        if self._ledger is None:
+            self.state = after
+        else:
+            self._ledger.make_room(after, extends=extends)
+            self.state = after
+            self._ledger.commit(after, extends=extends)
+
+    def __del__(self) -> None:
+        # No lock: this may run while somebody has it. The pages of a file are those of its ledger.
+        if hasattr(self, "pool"):
+            self.pool.has_lost_a_member = True
+
+
+def _four(rows: list[Array]) -> list[Array | None]:
+    return [*rows, *[None] * (4 - len(rows))]

@@ -1,51 +1,54 @@
-"""Caches in files, with pages or without."""
+"""Caches in files."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from regard._cache import header
 from regard._cache.content import Content
-from regard._cache.file_pool import FilePool
-from regard._cache.file_slots import FileSlots
-from regard._cache.file_table import FileTable
+from regard._cache.file_room import FileCopyRoom, FileRoom, end_of
+from regard._cache.ledger import Ledger
 from regard._cache.locked_file import LockedFile
-from regard._cache.paged import PagedContent
+from regard._cache.pool import Pool
+from regard._cache.rows import Layout
+from regard._cache.state import State
 
 if TYPE_CHECKING:
     from regard._cache.geometry import Geometry
 
 
-def create(path: str, geometry: Geometry) -> Content | PagedContent:
+def create(path: str, geometry: Geometry, batch: int, reserved_pages: int) -> Content:
     """Make a file that does not exist yet, of a cache without tokens."""
-    path = os.path.realpath(path)
-    if geometry.page_size is None:
-        return Content.empty(geometry, FileSlots.create(path, geometry, geometry.capacity or 0))
-    pool = FilePool.create(path, geometry)
+    layout = Layout.of(geometry)  # an error before there is anything
+    file = LockedFile.create(os.path.realpath(path), end_of(reserved_pages, layout))
     try:
-        table = FileTable.create(pool, geometry.batch)
+        file.write(header.describe(geometry))
+        pool = Pool(geometry, FileRoom(file, layout))
+        pool.ledger = Ledger.created(pool, file, State.empty(batch))
+        return Content.of_file(pool, pool.ledger)
     except BaseException:
-        pool.file.remove()
+        file.remove()
         raise
-    return PagedContent.in_file(geometry, pool, table, np.zeros(geometry.batch, np.int64))
 
 
-def opened(path: str, *, is_writable: bool) -> Content | PagedContent:
+def opened(path: str, *, is_writable: bool) -> Content:
     """Return what a file holds, or raise ValueError with what is wrong with it."""
     file = LockedFile.open(path, is_writable=is_writable)
     try:
-        geometry, slots = header.read_description(file.read(header.RECORDS), file.path)
-        if geometry.page_size is None:
-            rows, lengths, first = FileSlots.opened(file, geometry, slots)
-            return Content(geometry, rows, lengths, first)
-        pool = FilePool.opened(file, geometry)
-        table, lengths = FileTable.opened(pool, geometry)
-        geometry = replace(geometry, batch=len(lengths))
-        return PagedContent.in_file(geometry, pool, table, lengths)
+        geometry, layout = header.read_description(file.read(header.RECORDS), file.path)
+        if file.size < header.FIRST_PAGE:
+            raise ValueError(
+                f"{file.path} is truncated: its pages begin after {header.FIRST_PAGE} bytes, and "
+                f"it has {file.size}"
+            )
+        room = FileRoom(file, layout) if is_writable else FileCopyRoom(file, layout)
+        pool = Pool(geometry, room)
+        pool.ledger = Ledger.opened(pool, file, room)
+        if is_writable:
+            file.allocate(file.size)  # a copy may have been made with holes
+        pool.claim(room.pages_of_file)
+        return Content.of_file(pool, pool.ledger)
     except BaseException:
         file.close()
         raise

@@ -1,31 +1,26 @@
-"""What does not change in the life of a cache, and where a position lies in it."""
+"""What does not change in the life of a cache."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import DTypeLike, NDArray
 
     Array = NDArray[Any]
 
 STORED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
 
+# Tokens in a page where the caller does not say: a multiple of the 96 keys that a kernel takes at
+# once, so that none of its blocks crosses a page and is copied.
+_PAGE_TOKENS = 192
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """Sizes, type and window of a cache, or the size of its pages.
 
-    Without a window, position p lies in slot p. With one, the first `sink_tokens` positions do, and
-    all others go around the ring of slots behind them.
-    """
+class Geometry(NamedTuple):
+    """Sizes, type, limits and window of a cache, for every batch entry."""
 
-    batch: int
     kv_heads: int
     head_dim: int
     value_dim: int
@@ -33,78 +28,63 @@ class Geometry:
     window: int | None
     sink_tokens: int
     capacity: int | None
-    page_size: int | None = None
+    page_size: int
 
     @property
     def is_quantised(self) -> bool:
-        """Whether rows have scales, and keys are rotated."""
+        """Whether rows are stored with scales, and keys rotated."""
         return self.dtype == np.int8
 
-    def ring(self, slots: int) -> int:
-        """Return how many of the slots are the ring."""
-        return max(1, slots - self.sink_tokens)
+    @property
+    def sink_pages(self) -> int:
+        """Pages that hold sink tokens, which are never evicted."""
+        return -(-self.sink_tokens // self.page_size)
 
-    def runs(self, slots: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield position, slot and count of the stretches in which positions lie side by side."""
-        while start < stop:
-            slot, count = start, stop - start
-            if self.window is not None:
-                if start < self.sink_tokens:
-                    count = min(count, self.sink_tokens - start)
-                else:
-                    turn = (start - self.sink_tokens) % self.ring(slots)
-                    slot = self.sink_tokens + turn
-                    count = min(count, self.ring(slots) - turn)
-            yield start, slot, count
-            start += count
-
-    def spans(self, slots: int, length: int, first: int) -> list[tuple[int, int]]:
-        """Return the positions that `slots` slots can hold of `length` tokens, as (start, stop).
-
-        `first` is the first position behind the sinks that has not been overwritten yet.
-        """
+    def most_at_once(self, longest: int) -> int | None:
+        """Return how many tokens the capacity lets an entry of this length take, or None."""
+        if self.capacity is None:
+            return None
         if self.window is None:
-            return [(0, length)]
-        kept = max(first, length - self.ring(slots))
-        return [(0, min(length, self.sink_tokens)), (max(kept, self.sink_tokens), length)]
+            return self.capacity - longest
+        return max(self.capacity - longest, self.capacity - self.sink_tokens - self.window)
 
-    def check_capacity(self, after: Array, counts: Array) -> None:
-        """Refuse an append that leads to more than there is room for, without a window."""
+    def check_append(self, counts: Array, after: Array) -> None:
+        """Refuse `counts` new tokens that lead to more in an entry than the capacity."""
         if self.capacity is None:
             return
-        entry = int(after.argmax())
-        if after[entry] > self.capacity:
-            raise ValueError(
-                f"the cache has capacity {self.capacity}, and appending {counts[entry]} would make "
-                f"it {after[entry]} tokens long"
-            )
-
-    def slots_for(self, slots: int, after: Array, counts: Array) -> int:
-        """Return how many slots there must be before `counts` tokens make lengths `after`.
-
-        Of a window's ring, the append overwrites only what no query at or behind the last
-        position before it can see: it can be undone, and what dies on the way loses nothing.
-        """
-        length, new = int(after.max()), int(counts.max())
-        needed, most = length, None
+        is_over = after > self.capacity
         if self.window is not None:
-            most = self.sink_tokens + self.window + new
-            needed = min(length, most)
-        if self.capacity is not None:
-            if self.window is None:
-                self.check_capacity(after, counts)
-            elif needed > self.capacity:
-                raise ValueError(
-                    f"key must have at most {self.capacity - self.sink_tokens - self.window} new "
-                    f"tokens at once, got {new}: they lie beside sink_tokens={self.sink_tokens} "
-                    f"and window={self.window} within capacity {self.capacity}"
-                )
-            return self.capacity
-        if needed > slots:
-            grown = max(needed, 2 * slots, 16)
-            return grown if most is None else min(grown, most)
-        # A long prompt's slots are given back, but not at every change of an append's length.
-        return most if most is not None and slots > 2 * most else slots
+            most = self.capacity - self.sink_tokens - self.window
+            is_over &= counts > most
+        if not is_over.any():
+            return
+        entry = int(np.argmax(np.where(is_over, after, 0)))
+        new = int(counts[entry])
+        if self.window is None:
+            raise ValueError(
+                f"the cache has capacity {self.capacity}, and appending {new} would make it "
+                f"{after[entry]} tokens long"
+            )
+        raise ValueError(
+            f"key must have at most {most} new tokens at once, got {new}: they lie beside "
+            f"sink_tokens={self.sink_tokens} and window={self.window} within capacity "
+            f"{self.capacity}"
+        )
+
+
+def default_page_size(capacity: int | None, window: int | None) -> int:
+    """Return how many tokens a page holds where the caller has not said.
+
+    A fixed capacity is one page an entry. A page is no longer than a window, which would otherwise
+    keep more tokens that it does not show than tokens that it shows.
+    """
+    if window is not None:
+        return min(_PAGE_TOKENS, _next_multiple(window))
+    return _PAGE_TOKENS if capacity is None else _next_multiple(capacity)
+
+
+def _next_multiple(tokens: int) -> int:
+    return max(16, -(-tokens // 16) * 16)
 
 
 def stored_type(dtype: DTypeLike) -> np.dtype[Any]:

@@ -2,85 +2,132 @@
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from collections import deque
+import os
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
-
-from regard._cache.rows import Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from regard._cache.content import Content
     from regard._cache.geometry import Geometry
+    from regard._cache.ledger import Ledger
+    from regard._cache.memory_room import MemoryRoom
+    from regard._cache.rows import Layout, Rows
 
     Array = NDArray[Any]
 
-MOST_PAGES = 2**31 - 1  # tables are of 32 bits
+MOST_PAGES = 2**31 - 1  # tables have 32 bits
 
 
-class Pool(ABC):
-    """Pages of one geometry, each with the number of table entries that refer to it.
+class Room(Protocol):
+    """Memory for pages."""
 
-    Several caches use one, and they may be in different threads: whoever changes something, a page
-    that is theirs alone included, holds `lock`, because a pool that grows may move.
+    layout: Layout
+    rows: Rows
+    pages: int
+
+    def longer(self, needed: int, used: int) -> Room:
+        """Return room for this many pages or more that holds what the first `used` pages hold."""
+
+    def have_used(self, pages: int) -> None:
+        """Take note of how many pages have been used."""
+
+    def copied(self, pages: Array) -> MemoryRoom:
+        """Return room in memory that holds these pages, which are sorted, at the same places."""
+
+    def is_foreign(self) -> bool:
+        """Tell whether another process writes here, from which this one was forked."""
+
+    def flush(self) -> None:
+        """Wait until the disk has all that was written, where there is one."""
+
+
+class Pool:
+    """Pages, each with the number of table entries that refer to it.
+
+    Several caches use one, and they may be in different threads: a change is made with `lock` held,
+    because a pool that grows may move. A change begins with `begin` and ends with `end`. Where it
+    is interrupted, the next one counts owners again from the states of all caches: nothing is lost,
+    and nothing is given back twice.
     """
 
-    def __init__(self, geometry: Geometry, rows: Rows, lock: Lock | None = None) -> None:
-        assert geometry.page_size is not None
-        self.rows = rows
-        self.lock = Lock() if lock is None else lock
-        # What garbage collection gives back, which may come at any moment, also while we are at it.
-        self.dropped: deque[Array] = deque()
+    def __init__(self, geometry: Geometry, room: Room) -> None:
         self.geometry = geometry
+        self.room = room
+        self.lock = Lock()
+        self.members: WeakSet[Content] = WeakSet()
+        self.ledger: Ledger | None = None  # of a file that has not been closed
+        self.has_lost_a_member = False  # to garbage collection, which may come at any moment
         self._owners = np.zeros(0, np.int32)
         self._free: list[int] = []
         self._used = 0
-        forms = Rows.forms(geometry, 1, geometry.page_size)
-        self.page_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
+        self._is_counted = True
+        _pools.add(self)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the pages that have been used so far, which later ones use again."""
-        return self._used * self.page_bytes
+    def used(self) -> int:
+        """How many pages have been used so far, which later ones use again."""
+        return self._used
+
+    def begin(self) -> None:
+        """Prepare for a change."""
+        if self.room.is_foreign():
+            self._leave_room()
+        if not self._is_counted or self.has_lost_a_member:
+            self.has_lost_a_member = False
+            self._is_counted = False
+            self._count()
+        self._is_counted = False
+
+    def end(self) -> None:
+        """Say that the change is complete."""
+        self._is_counted = True
+
+    def reserve(self, pages: int) -> None:
+        """Have room for this many pages, which are not taken yet."""
+        if pages > self.room.pages:
+            self.room = self.room.longer(pages, self._used)
+
+    def claim(self, used: int) -> None:
+        """Count the owners of pages in a file that has been opened."""
+        self._used = used
+        self._is_counted = False
 
     def take(self, count: int) -> list[int]:
-        """Return so many pages, each with one owner."""
-        self._collect()
-        fresh = self._take_new(max(0, count - len(self._free)))
-        # In order: what is written to pages that follow one another is written at once.
-        again = sorted(self._free.pop() for _ in range(count - len(fresh)))
-        pages = again + list(fresh)
+        """Return this many pages, each with one owner."""
+        again = min(count, len(self._free))
+        fresh = self._take_new(count - again)
+        # In order: what follows one another is written and read at once.
+        pages = sorted(self._free[len(self._free) - again :]) + list(fresh)
+        del self._free[len(self._free) - again :]
         self._owners[pages] = 1
         return pages
 
     def take_side_by_side(self, count: int) -> range:
-        """Return so many pages that follow one another, each with one owner."""
-        if count == 1:
-            page = self.take(1)[0]
-            return range(page, page + 1)
+        """Return this many pages that follow one another, each with one owner."""
         pages = self._take_new(count)
-        self._owners[pages] = 1
+        self._owners[pages.start : pages.stop] = 1
         return pages
 
     def _take_new(self, count: int) -> range:
-        """Return pages that nobody has used, without an owner."""
+        """Return pages that have never been used, without an owner."""
         end = self._used + count
-        if end > len(self.rows.key):
+        if end > self.room.pages:
             if end > MOST_PAGES:
                 raise MemoryError(
-                    f"a pool has at most {MOST_PAGES} pages, and this one would need {end}"
+                    f"no memory for {end} pages: a cache and its forks have at most {MOST_PAGES}"
                 )
-            self._extend(end)
+            self.room = self.room.longer(end, self._used)
         if end > len(self._owners):
             more = np.zeros(max(count, len(self._owners), 64), np.int32)
             self._owners = np.concatenate([self._owners, more])
         pages = range(self._used, end)
         self._used = end
-        self._have_used_more()
+        self.room.have_used(end)
         return pages
 
     def share(self, pages: Array) -> None:
@@ -89,25 +136,49 @@ class Pool(ABC):
 
     def give_back(self, pages: Array) -> None:
         """Take an owner from each page, as often as it occurs. What has none left is free."""
-        np.subtract.at(self._owners, pages, 1)
-        self._free += np.unique(pages[self._owners[pages] == 0]).tolist()
+        if pages.size:
+            np.subtract.at(self._owners, pages, 1)
+            self._free += np.unique(pages[self._owners[pages] == 0]).tolist()
 
-    def owners(self, page: int) -> int:
-        """Return how many refer to a page."""
-        return int(self._owners[page])
+    def owners(self, pages: Any) -> Any:
+        """Return how many table entries refer to each of these pages."""
+        return self._owners[pages]
 
-    def _collect(self) -> None:
-        while self.dropped:
-            self.give_back(self.dropped.popleft())
+    def _count(self) -> None:
+        """Count owners from what all caches hold."""
+        if self.ledger is not None:
+            self.ledger.settle()
+        pages = self._held_pages()
+        owners = np.bincount(pages, minlength=self._used).astype(np.int32)
+        # From the last to the first, so that the first is taken first.
+        self._free = np.flatnonzero(owners == 0)[::-1].tolist()
+        self._owners = owners
 
-    @abstractmethod
-    def _extend(self, needed: int) -> None:
-        """Let `rows` have so many pages or more, with what the first ones hold."""
+    def _held_pages(self) -> Array:
+        """Return the pages of all caches and of the ledger, as often as they occur."""
+        states = [state for member in list(self.members) if (state := member.shared_state())]
+        found = [np.zeros(0, np.int32), *(state.held_pages(self.geometry) for state in states)]
+        if self.ledger is not None:
+            found += [self.ledger.committed.held_pages(self.geometry), self.ledger.own_pages]
+        return np.concatenate(found)
 
-    @abstractmethod
-    def _have_used_more(self) -> None:
-        """Look at how many pages have been used."""
+    def _leave_room(self) -> None:
+        """Copy to memory what all caches hold, in a child of the process that writes to a file."""
+        states = [state for member in list(self.members) if (state := member.state)]
+        found = [np.zeros(0, np.int32), *(state.held_pages(self.geometry) for state in states)]
+        self.room = self.room.copied(np.unique(np.concatenate(found)))
+        self.ledger = None
+        self._is_counted = False
 
-    @abstractmethod
-    def let_forks_write(self) -> None:
-        """Make ready for appends of forks, which may have another pool afterwards."""
+
+_pools: WeakSet[Pool] = WeakSet()
+
+
+def _unlock_all() -> None:
+    """Forget, in a forked child, which locks threads of the parent were holding."""
+    for pool in list(_pools):
+        pool.lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_all)

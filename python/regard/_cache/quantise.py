@@ -1,14 +1,14 @@
 """Numbers in 8 bits: a scale for each row, and keys rotated.
 
 A row r of values is stored as integers ``round(r / s)``, half to even, with ``s = max|r| / 127``:
-none is off by more than ``s / 2``. But s is never below 2**-126, float32's smallest normal number:
-rows whose largest number is below 127 times that, 1.5e-36, have fewer steps. Of a key k,
-``H k / n`` is stored likewise, and the kernels multiply it with ``H q``. H is a Hadamard matrix for
-each group of n dimensions, n the largest power of two that divides head_dim: ``H H = n``, so that
-no product of a query and a key changes. Keys of real models have a few channels far larger than the
-others, which would make scales coarse, and which H spreads over all (Ashkboos et al. 2024,
-"QuaRot"; `docs/numerics.md` has what it does here). What is stored of a token depends on that token
-alone.
+none is off by more than ``s / 2``. But s is never below 2**-126, the smallest normal number of
+float32: rows whose largest number is below 127 times that, 1.5e-36, have fewer steps. Of a key k,
+``H k / n`` is stored in the same way, and the kernels multiply it by ``H q``. H is a Hadamard
+matrix for each group of n dimensions, where n is the largest power of two that divides head_dim:
+since ``H H = n``, no product of a query and a key changes. Keys of real models have a few channels
+far larger than the others, which would make scales coarse, and which H spreads over all (Ashkboos
+et al. 2024, "QuaRot"; `docs/numerics.md` has what it does here). What is stored of a token depends
+on that token alone.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard import _core
-from regard._cache.rows import SCALE_TYPE, Rows
+from regard._cache.rows import SCALE_TYPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from regard._cache.state import PerEntry
+
     Array = NDArray[Any]
 
 
-def quantised(keys: Array, values: Array, counts: Array) -> Rows:
-    """Return new tokens as they are stored.
+def quantised(keys: Array, values: Array, counts: PerEntry) -> list[Array]:
+    """Return new tokens as they are stored: keys, values, and the scales of both.
 
-    `counts` says how many of them are real in each entry. What is not may be anything.
+    `counts` says how many of them are real in each entry. The others may be anything.
     """
     with np.errstate(over="ignore"):  # `_rounded` finds it
         keys, values = (np.ascontiguousarray(rows, SCALE_TYPE) for rows in (keys, values))
     new = keys.shape[2]
-    if int(counts.min()) < new:
+    if not isinstance(counts, int) and int(counts.min()) < new:
         is_real = (np.arange(new) < counts[:, None])[:, None, :, None]
         keys, values = (np.where(is_real, rows, SCALE_TYPE.type(0)) for rows in (keys, values))
     key_rows, key_scales = _rounded("key", keys, rotates=True)
     value_rows, value_scales = _rounded("value", values, rotates=False)
-    return Rows(key_rows, value_rows, key_scales, value_scales)
+    return [key_rows, value_rows, key_scales, value_scales]
 
 
 def _rounded(name: str, rows: Array, *, rotates: bool) -> tuple[Array, Array]:
@@ -49,3 +51,21 @@ def _rounded(name: str, rows: Array, *, rotates: bool) -> tuple[Array, Array]:
         bad = rows[~np.isfinite(rows)][0]
         raise ValueError(f"{name} must be finite in float32 to be stored as int8, got {bad}")
     return integers, scales
+
+
+def restored(rows: Array, scales: Array, *, is_rotated: bool) -> Array:
+    """Return in float32 what integers and scales stand for."""
+    numbers = rows * scales[..., None]
+    return _rotated_back(numbers) if is_rotated else numbers
+
+
+def _rotated_back(rows: Array) -> Array:
+    """Multiply by H, in one pass over all rows for each factor of two."""
+    dim = rows.shape[-1]
+    half = 1
+    while dim % (2 * half) == 0:
+        pairs = rows.reshape(*rows.shape[:-1], dim // (2 * half), 2, half)
+        first, second = pairs[..., 0, :], pairs[..., 1, :]
+        rows = np.stack([first + second, first - second], axis=-2).reshape(rows.shape)
+        half *= 2
+    return rows

@@ -1,16 +1,16 @@
-"""Keys and values as the kernels read them."""
+"""Pages of keys and values: how one is laid out, and arrays over many."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from regard import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -18,85 +18,85 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
     DType = np.dtype[Any]
-    Make = Callable[[tuple[int, ...], DType], Array]
 
 SCALE_TYPE = np.dtype(np.float32)
 _MOST_BYTES = 2**63 - 1
+_LINE = 64  # bytes of a cache line, where arrays begin
 
 
-class Rows:
-    """A row of numbers for each head and slot of each batch entry, or of each page.
+def aligned(offset: int) -> int:
+    """Return the next multiple of a cache line."""
+    return -(-offset // _LINE) * _LINE
 
-    Where numbers are stored in 8 bits, each row has a scale that they are multiplied by, and keys
-    are rotated: see `quantise.py`.
-    """
 
-    __slots__ = ("arrays",)
+class Region(NamedTuple):
+    """One array of a page: (kv_heads, page_size, dim), without dim where it is of scales."""
 
-    def __init__(self, *arrays: Array) -> None:
-        # (entries or pages, kv_heads, slots, dim) each, and without dim where it is a scale.
-        self.arrays = arrays
+    offset: int  # in bytes, from the page's beginning
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+class Layout(NamedTuple):
+    """A page: the keys of its tokens, their values and, with int8, the scales of both."""
+
+    regions: tuple[Region, ...]
+    stride: int  # bytes of a page
 
     @classmethod
-    def made(cls, geometry: Geometry, outer: int, slots: int, make: Make) -> Self:
-        """Return rows for so many slots of `outer` entries or pages, whose arrays are made so."""
-        return cls(*(make(shape, dtype) for shape, dtype in cls.forms(geometry, outer, slots)))
-
-    @staticmethod
-    def forms(geometry: Geometry, outer: int, slots: int) -> list[tuple[tuple[int, ...], DType]]:
-        """Return shape and type of every array, or raise MemoryError where none can be so large."""
-        axes = (outer, geometry.kv_heads, slots)
-        dims = (geometry.head_dim, geometry.value_dim)
-        forms: list[tuple[tuple[int, ...], DType]]
-        forms = [((*axes, dim), geometry.dtype) for dim in dims]
-        forms += [(axes, SCALE_TYPE)] * 2 if geometry.is_quantised else []
-        for shape, dtype in forms:
-            # NumPy does not count an axis of 0, and nor do we.
-            size = math.prod(length for length in shape if length) * dtype.itemsize
-            if size > _MOST_BYTES:
+    def of(cls, geometry: Geometry) -> Layout:
+        """Return the layout of a cache's pages, or raise MemoryError where none can be so large."""
+        regions, end = [], 0
+        for shape, dtype in _forms(geometry):
+            size = math.prod(shape) * dtype.itemsize
+            if aligned(end + size) > _MOST_BYTES:
                 raise MemoryError(
                     f"no memory for {size} bytes, {dtype.name} of shape {shape}: an array has at "
                     f"most {_MOST_BYTES}"
                 )
-        return forms
+            regions.append(Region(end, shape, dtype))
+            end = aligned(end + size)
+        return cls(tuple(regions), end)
 
-    @property
-    def key(self) -> Array:
-        """The keys."""
-        return self.arrays[0]
 
-    @property
-    def value(self) -> Array:
-        """The values."""
-        return self.arrays[1]
+def _forms(geometry: Geometry) -> Iterator[tuple[tuple[int, ...], DType]]:
+    axes = (geometry.kv_heads, geometry.page_size)
+    yield (*axes, geometry.head_dim), geometry.dtype
+    yield (*axes, geometry.value_dim), geometry.dtype
+    if geometry.is_quantised:
+        yield from [(axes, SCALE_TYPE)] * 2
 
-    @property
-    def key_scales(self) -> Array | None:
-        """What the keys are multiplied by."""
-        return self.arrays[2] if len(self.arrays) > 2 else None
 
-    @property
-    def value_scales(self) -> Array | None:
-        """What the values are multiplied by."""
-        return self.arrays[3] if len(self.arrays) > 2 else None
+class Rows:
+    """Keys, values and, with int8, scales in pages that follow one another in memory.
 
-    @property
-    def nbytes(self) -> int:
-        """How large they are together."""
-        return sum(array.nbytes for array in self.arrays)
+    Each array has the shape (pages, kv_heads, page_size, dim), without dim where it is of scales.
+    """
 
-    def part(self, where: Any) -> Rows:
-        """Return the same part of every array."""
-        return Rows(*(array[where] for array in self.arrays))
+    __slots__ = ("arrays", "core")
 
-    def put(self, where: Any, rows: Rows) -> None:
-        """Write the part of every array that slices and integers name."""
-        for array, new in zip(self.arrays, rows.arrays, strict=True):
-            part = array[where]
-            if not _core.convert_rows(new, part):
-                part[...] = new
+    def __init__(self, layout: Layout, memory: Any, offset: int, pages: int) -> None:
+        self.arrays = [_view(layout, region, memory, offset, pages) for region in layout.regions]
+        self.core = _core.PageRows(*self.arrays, *[None] * (4 - len(self.arrays)))
 
-    def put_at(self, where: Any, rows: Rows) -> None:
-        """Write the elements of every array that integer arrays name."""
-        for array, new in zip(self.arrays, rows.arrays, strict=True):
-            array[where] = new
+    def copy_page(self, page: int, to: int, tokens: int) -> None:
+        """Copy the first tokens of a page to another."""
+        for array in self.arrays:
+            array[to, :, :tokens] = array[page, :, :tokens]
+
+    def copy_pages(self, other: Rows, pages: Array) -> None:
+        """Copy these pages from the same places in `other`; `pages` are sorted."""
+        for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1):
+            if run.size:
+                where = slice(run[0], run[-1] + 1)
+                for array, source in zip(self.arrays, other.arrays, strict=True):
+                    array[where] = source[where]
+
+
+def _view(layout: Layout, region: Region, memory: Any, offset: int, pages: int) -> Array:
+    shape, dtype = region.shape, region.dtype
+    if pages == 0:
+        return np.empty((0, *shape), dtype)
+    sizes = (*shape[1:], dtype.itemsize)
+    strides = (layout.stride, *(math.prod(sizes[axis:]) for axis in range(len(shape))))
+    return np.ndarray((pages, *shape), dtype, memory, offset + region.offset, strides)

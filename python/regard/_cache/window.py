@@ -1,165 +1,87 @@
-"""Attention over the stretches that a window's ring consists of."""
+"""What queries see of a cache that has a window: the sink tokens and their own window's tokens."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard import masks
-from regard._arguments import flag, integers
-from regard._arrays import as_mask, compute_type, result_type, stored
-from regard._cache import call
-from regard._cache.stretches import Entry, stretches
-from regard._merge import merge_attention_states
+from regard._arguments import count
+from regard._arrays import as_masks
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
-    from regard._cache.content import Content
-    from regard._cache.stretches import Sides, Stretch
+    from regard._cache.geometry import Geometry
+    from regard._cache.state import PerEntry, State
 
     Array = NDArray[Any]
+    Sides = tuple[int | None, int | None]
 
 
-def attend(
-    content: Content,
-    query: Array,
-    mask: ArrayLike | None,
-    *,
-    is_causal: bool,
-    query_offset: ArrayLike | None,
-    window: Sides | None,
-    sinks: ArrayLike | None,
-    return_weights: bool,
-    return_lse: bool,
-    out: Array | None,
-    **options: Any,
-) -> Any:
-    """Attend to the parts of the ring, and join what comes of it."""
-    if flag("return_weights", return_weights):
-        raise ValueError("return_weights must be False for a cache with a window")
-    query = stored("query", query)
-    wants_lse = flag("return_lse", return_lse)
-    found = parts(content, query, mask, query_offset, window, is_causal=is_causal)
+class Visible(NamedTuple):
+    """Pages, and what the kernels are told of them."""
 
-    def one(number: int, query: Array, **more: Any) -> Any:
-        logits = sinks if number == 0 else None
-        return call.attention(
-            query, found[number], options | more | {"is_causal": is_causal, "sinks": logits}
-        )
-
-    if len(found) == 1:
-        return one(0, query, return_lse=return_lse, out=out)
-    dtypes = [query.dtype] + ([] if content.geometry.is_quantised else [content.geometry.dtype])
-    wanted, inner = result_type(dtypes), compute_type(*dtypes)
-    _check_out(out, (*query.shape[:-1], content.geometry.value_dim), wanted)
-    # 16 bits are rounded to once, behind the join.
-    wide = query.astype(inner) if inner.itemsize > wanted.itemsize else query
-    states = [one(number, wide, return_lse=True) for number in range(len(found))]
-    output, lse = merge_attention_states(*zip(*states, strict=True))
-    output = output.astype(wanted, copy=False)
-    if out is not None:
-        out[...] = output
-        output = out
-    return (output, lse) if wants_lse else output
+    pages: Array
+    evicted: PerEntry
+    sink_tokens: int
+    window: Any
+    mask: Any
 
 
-def parts(
-    content: Content,
-    query: Array,
-    mask: ArrayLike | None,
-    query_offset: ArrayLike | None,
-    window: Sides | None,
-    *,
-    is_causal: bool,
-) -> list[call.Part]:
-    """Return the sink tokens, the older and the newer part of the ring, those that there are.
-
-    A sink, which is a logit, counts in the first alone.
-    """
-    causal = flag("is_causal", is_causal)
-    entries = _entries(content, query_offset, query.shape[-2])
-    found = stretches(
-        content.geometry, content.room, entries, query.shape[-2], _sides(window), causal=causal
-    )
-    seen = _check_mask(mask, content.longest)
-    return [
-        call.Part(
-            content.slots.rows.part(np.s_[:, :, stretch.slots]),
-            stretch.slots.stop - stretch.slots.start,
-            _columns(seen, stretch),
-            _one_or_each(stretch.offsets),
-            stretch.window,
-            _one_or_each(stretch.filled),
-        )
-        for stretch in found
-    ]
-
-
-def _entries(content: Content, query_offset: ArrayLike | None, q_len: int) -> list[Entry]:
-    """Return every batch entry, or one where all are alike."""
-    lengths = content.lengths.tolist()
-    if query_offset is None:
-        offsets = [length - q_len for length in lengths]
-    else:
-        numbers = integers("query_offset", query_offset, "an int or an array of int")
-        try:
-            offsets = np.broadcast_to(numbers, content.lengths.shape).tolist()
-        except ValueError:
-            raise ValueError(
-                "query_offset must be an int or broadcast to the batch axes "
-                f"{content.lengths.shape}, got shape {numbers.shape}"
-            ) from None
-    entries = [Entry(*each) for each in zip(lengths, content.first.tolist(), offsets, strict=True)]
-    return entries[:1] if all(entry == entries[0] for entry in entries) else entries
-
-
-def _sides(window: Sides | None) -> Sides:
+def visible(
+    state: State, geometry: Geometry, window: Sides | None, mask: Any, offset: Any, q_len: int
+) -> Visible:
+    """Combine a cache's window with the option `window`, which narrows it."""
+    if geometry.window is None:
+        return Visible(state.pages, state.evicted, 0, window, mask)
+    reach, sinks = geometry.window - 1, geometry.sink_tokens
     if window is None:
-        return None, None
-    masks.window(0, window=window)  # raises what is to be said of a wrong one
-    left, right = (None if side is None else int(side) for side in window)
+        return Visible(state.pages, state.evicted, sinks, (reach, None), mask)
+    left, right = _sides(window)
+    sides = (reach if left is None else min(left, reach), right)
+    if not sinks or left is None:
+        return Visible(state.pages, state.evicted, sinks, sides, mask)
+    # A query does not see the sink tokens that lie more than `left` before it.
+    first = state.lengths - q_len if isinstance(offset, str) else offset
+    first = np.broadcast_to(np.asarray(first), (state.batch,))
+    if int(first.max()) + q_len - 1 <= left:
+        return Visible(state.pages, state.evicted, sinks, sides, mask)
+    kept = (geometry.sink_pages + state.all_evicted()) * geometry.page_size
+    if left <= reach and (first - left >= kept).all():
+        hidden = geometry.sink_pages
+        return Visible(state.pages[:, hidden:], state.evicted + hidden, 0, sides, mask)
+    seen = _seen_sinks(first, q_len, left, sinks, state.longest)
+    return Visible(state.pages, state.evicted, sinks, sides, _with_mask(seen, mask))
+
+
+def _sides(window: Any) -> Sides:
+    """Return both sides of the option, or raise the error that the call itself raises."""
+    if not isinstance(window, tuple | list):
+        raise TypeError(f"window must be a pair (left, right), got {type(window).__name__}")
+    if len(window) != 2:
+        raise ValueError(f"window must be a pair (left, right), got {len(window)} sides")
+    left, right = (
+        None if side is None else count(f"window's {name}", side, minimum=0)
+        for name, side in zip(("left", "right"), window, strict=True)
+    )
     return left, right
 
 
-def _check_mask(mask: ArrayLike | None, length: int) -> Array | None:
-    array = as_mask(mask)
-    if array is not None and array.ndim and array.shape[-1] not in (1, length):
-        raise ValueError(
-            f"mask must have a column for each of the {length} positions, those that are evicted "
-            f"among them, got shape {array.shape}"
-        )
-    return array
+def _seen_sinks(first: Array, q_len: int, left: int, sinks: int, kv_len: int) -> Array:
+    """Return a mask that hides the sink tokens that the option's window does not reach."""
+    positions = first[:, None, None, None] + np.arange(q_len)[:, None]
+    keys = np.arange(kv_len)
+    seen: Array = (keys >= sinks) | (keys >= positions - left)
+    return seen
 
 
-def _columns(mask: Array | None, stretch: Stretch) -> Array | None:
-    """Return the part of a mask that speaks of a stretch."""
-    if mask is None or mask.ndim == 0 or mask.shape[-1] == 1:
-        return mask
-    count = stretch.slots.stop - stretch.slots.start
-    start = stretch.starts[0]
-    if all(each == start for each in stretch.starts):
-        return mask[..., start : start + count]
-    if mask.ndim > 4:
-        return mask[..., :count]  # the call says what is wrong with it
-    mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
-    columns = np.array(stretch.starts)[:, None, None, None] + np.arange(count)
-    # Beyond the end are slots that do not count.
-    return np.take_along_axis(mask, np.minimum(columns, mask.shape[-1] - 1), axis=-1)
-
-
-def _one_or_each(numbers: list[int]) -> int | list[int]:
-    return numbers[0] if len(numbers) == 1 else numbers
-
-
-def _check_out(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if out is None:
-        return
-    if not isinstance(out, np.ndarray) or out.dtype != dtype:
-        got = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
-        raise TypeError(f"out must be an array of {dtype}, got {got}")
-    if out.shape != shape:
-        raise ValueError(f"out must have shape {shape}, got {out.shape}")
-    if not out.flags.writeable:
-        raise ValueError("out must be writeable, got a read-only array")
+def _with_mask(seen: Array, mask: Any) -> Any:
+    """Return a mask that hides also what `seen` does not show."""
+    given = as_masks(mask)
+    if given is None:
+        return seen
+    if isinstance(given, tuple):
+        shown, bias = given
+        return seen & shown, bias
+    return seen & given if given.dtype == bool else (seen, given)

@@ -1,4 +1,4 @@
-"""Forks of a cache in pages of a file: they share them, leave together, and harm nobody."""
+"""Forks of a cache in a file: they share its pages, and write where nothing is lost."""
 
 import gc
 import os
@@ -10,39 +10,39 @@ import pytest
 
 import cache_model
 import regard
-from cache_model import normal, taken, tokens
-from paged_files import append, assert_right, make
+from cache_model import normal, tokens
+from file_caches import append, assert_right, make
+from inside_cache import arrays_of, assert_owners_are_right, pool_of, taken
 
 
 def test_forks_share_the_files_pages_and_leave_nothing_there(path):
     prompt = make(path, batch=1)
     append(0, 100, prompt)  # six pages and four tokens
-    pool = prompt[0]._content.state.pool
     forks = [(prompt[0].fork(), prompt[1].fork()) for _ in range(3)]
-    assert taken(pool) == 7 + 1
+    assert taken(prompt[0]) == 7
     append(1, 30, *forks)
-    assert taken(pool) == 7 + 1 + 3 * 3
+    assert taken(prompt[0]) == 7 + 3 * 3
     append(2, 5, prompt)
     shutil.copy(path, path.with_name("copy"))
     with regard.KVCache.open(path.with_name("copy")) as opened:
         assert_right((opened, prompt[1]))
-        assert taken(opened._content.state.pool) == 7 + 1
+        assert taken(opened) == 7
     forks[0][0].close()
-    assert taken(pool) == 7 + 1 + 2 * 3
+    assert taken(prompt[0]) == 7 + 2 * 3
     prompt[0].close()
     assert_right(*forks[1:])
-    there = forks[1][0]._content.state.pool
-    assert there is forks[2][0]._content.state.pool is not pool
-    assert taken(there) == 6 + 2 * 3
+    assert pool_of(forks[1][0]) is pool_of(forks[2][0])
+    assert taken(forks[1][0]) == 6 + 2 * 3
     append(3, 40, *forks[1:])
     assert_right(*forks[1:])
     with regard.KVCache.open(path) as opened:
         assert_right((opened, prompt[1]))
 
 
-def test_forks_of_what_is_read_alone_share_one_copy(path):
-    made, model = make(path, batch=1)
-    append(0, 100, (made, model))
+@pytest.mark.parametrize("options", [{}, {"dtype": "int8"}])
+def test_forks_of_a_file_for_reading_copy_only_what_changes(options, path):
+    made, model = make(path, batch=1, **options)
+    append(0, 1000, (made, model))
     made.close()
     content = path.read_bytes()
     with regard.KVCache.open(path, "r") as prompt:
@@ -50,16 +50,32 @@ def test_forks_of_what_is_read_alone_share_one_copy(path):
         for each in forks[2]:
             each.truncate([50])
             each.reorder([0, 0])
-        assert all(fork._content.state.pool is prompt._content.state.pool for fork, _ in forks)
-        append(1, 3, *forks[:2])
-        pool = forks[0][0]._content.state.pool
-        assert pool is forks[2][0]._content.state.pool is not prompt._content.state.pool
-        assert taken(pool) == 7 + 1
-        append(2, 3, forks[2])
+        append(1, 3, *forks)
+        mapped = arrays_of(prompt)[0]
+        assert all(arrays_of(fork)[0] is mapped for fork, _ in forks)  # where the file is mapped
+        assert taken(prompt) == 63 + 4
+        append(2, 300, *forks)
         assert_right((prompt, model), *forks)
         late = prompt.fork(), model.fork()
+        assert_owners_are_right([prompt, late[0], *(fork for fork, _ in forks)])
+    assert_right(late, *forks)
+    append(3, 30, late, *forks)
     assert_right(late, *forks)
     assert path.read_bytes() == content
+
+
+def test_forks_of_a_file_for_reading_without_address_space(path, monkeypatch):
+    monkeypatch.setattr("regard._cache.file_room.free_address_space", lambda: 0)
+    monkeypatch.setattr("regard._cache.memory_room.free_address_space", lambda: 0)
+    made, model = make(path)
+    append(0, 100, (made, model))
+    made.close()
+    with regard.KVCache.open(path, "r") as prompt:
+        fork = prompt.fork(), model.fork()
+        for step in range(5):
+            append(step, 100, fork)
+            assert_right((prompt, model), fork)
+    assert_right(fork)
 
 
 def test_forks_of_a_cache_that_nobody_closed(path):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from regard._cache import arguments, attend, explain
+from regard._cache import attend, explain
+from regard._cache.stored import stored_tokens
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
     from regard._cache.content import Content
-    from regard._cache.paged import PagedContent
+    from regard._cache.state import State
     from regard._explanation import Explanation
     from regard._options import CacheOptions
 
@@ -24,40 +25,57 @@ _NO_ARGUMENTS = {
 }
 
 
-class Readable:
+class CacheView:
     """A cache as queries see it."""
 
-    _content: Content | PagedContent | None
+    _content: Content
 
     def __len__(self) -> int:
         """Return how many tokens the longest entry has seen."""
-        return self._opened().longest
+        return opened_state(self).longest
 
     def __repr__(self) -> str:
-        if self._content is None:
-            return f"{type(self).__name__}(closed)"
-        g = self._content.geometry
-        sizes = "" if g.page_size is None else f", page_size={g.page_size}"
-        sizes += "" if g.window is None else f", window={g.window}, sink_tokens={g.sink_tokens}"
+        content, name = self._content, type(self).__name__
+        if content.state is None:
+            return f"{name}(closed)"
+        geometry, state = content.geometry, content.state
+        limits = "" if geometry.capacity is None else f", capacity={geometry.capacity}"
+        if geometry.window is not None:
+            limits += f", window={geometry.window}, sink_tokens={geometry.sink_tokens}"
         return (
-            f"{type(self).__name__}(batch={g.batch}, kv_heads={g.kv_heads}, "
-            f"head_dim={g.head_dim}, value_dim={g.value_dim}, dtype={g.dtype.name}{sizes}, "
-            f"lengths={self._content.lengths.tolist()})"
+            f"{name}(batch={state.batch}, kv_heads={geometry.kv_heads}, "
+            f"head_dim={geometry.head_dim}, value_dim={geometry.value_dim}, "
+            f"dtype={geometry.dtype.name}{limits}, page_size={geometry.page_size}, "
+            f"lengths={state.all_lengths().tolist()})"
         )
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """How many tokens each entry has seen, the position of its next one: a copy."""
-        return self._opened().lengths.copy()
+        return opened_state(self).all_lengths()
+
+    @property
+    def keys(self) -> Array:
+        """The keys, shape (batch, kv_heads, len(cache), head_dim): a copy.
+
+        They have the type that they are stored as, or float32 where that is int8. What lies beyond
+        an entry's length is 0, and so is what a window has evicted.
+        """
+        return stored_tokens(opened_content(self, "keys"), "key")
+
+    @property
+    def values(self) -> Array:
+        """The values, shape (batch, kv_heads, len(cache), value_dim): a copy, as `keys`."""
+        return stored_tokens(opened_content(self, "values"), "value")
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the room for keys and values, used or not; forks count what they share.
+        """Bytes of the pages that have been used, scales included, and of the table of pages.
 
-        Scales and tables are counted too. Pages count from their first use on, also when
-        they have been given back and wait to be used again.
+        A page counts from its first use on, also when it has been given back and waits to be used
+        again. Caches that share pages each count all of them.
         """
-        return self._opened().nbytes
+        return opened_content(self, "nbytes").nbytes
 
     @overload
     def attend(
@@ -117,7 +135,7 @@ class Readable:
         threads: int | None = None,
         **others: Any,
     ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
-        """Attend to what has been appended, without a copy of it.
+        """Attend to what has been appended, without copying it.
 
         Parameters
         ----------
@@ -125,23 +143,25 @@ class Readable:
             ``heads`` is a multiple of ``kv_heads``. A batch of 1 needs no axis, and then the
             results have none.
         mask : array_like of bool or float, optional
-            As that of `scaled_dot_product_attention`, with a column for every position from 0 to
+            As for `scaled_dot_product_attention`, with a column for every position from 0 to
             ``len(cache)``, evicted ones included.
         is_causal : bool, default True
-            Whether a query sees nothing behind its own position.
+            Whether a query sees nothing after its own position.
         query_offset : int or array_like of int, optional
-            Position of the first query, one or one for each entry. ``cache.lengths - q_len`` when
-            not given: the queries are those of the last tokens.
+            Position of the first query: one for all entries, or one each. ``cache.lengths - q_len``
+            when not given: the queries are those of the last tokens. After an append with unequal
+            `lengths`, which gave an entry fewer tokens than there are queries, it must be given:
+            the lengths before that append.
         window : (left, right), optional
             Narrows what is seen, sink tokens included.
         scale, softcap, alibi_slopes, sinks, return_weights, return_lse, out, threads
-            As for `scaled_dot_product_attention`. Weights have a column for every position, and
-            cannot be had from a cache with a window.
+            As for `scaled_dot_product_attention`. Weights have a column for every position, 0 for
+            evicted ones.
 
         Returns
         -------
         output : ndarray, shape (batch, heads, q_len, value_dim)
-            0 where a query sees nothing, as in an empty cache.
+            0 where a query sees nothing, as in an entry without tokens.
         weights : ndarray, shape (batch, heads, q_len, len(cache))
             If `return_weights`.
         lse : ndarray, shape (batch, heads, q_len)
@@ -152,28 +172,28 @@ class Readable:
         TypeError
             If an argument has the wrong type, or there is no such argument.
         ValueError
-            If shapes disagree, a number is out of range, a query should see tokens that have been
-            evicted since it was appended, or the cache is closed.
+            If shapes disagree or a number is out of range; if nothing has been appended yet; if
+            `query_offset` is needed and not given; if a query would see tokens that have been
+            evicted since it was appended; if the cache is closed.
         """
         for name in others:
             reason = _NO_ARGUMENTS.get(name, "see its documentation for those it has")
             raise TypeError(f"attend() has no argument {name}: {reason}")
-        content = self._opened()
+        options = {
+            "is_causal": is_causal,
+            "query_offset": query_offset,
+            "window": window,
+            "scale": scale,
+            "softcap": softcap,
+            "alibi_slopes": alibi_slopes,
+            "sinks": sinks,
+            "return_weights": return_weights,
+            "return_lse": return_lse,
+            "out": out,
+            "threads": threads,
+        }
         result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = attend.attend(
-            content,
-            arguments.fitting_query(content.geometry, query),
-            mask,
-            is_causal=is_causal,
-            query_offset=query_offset,
-            window=window,
-            scale=scale,
-            softcap=softcap,
-            alibi_slopes=alibi_slopes,
-            sinks=sinks,
-            return_weights=return_weights,
-            return_lse=return_lse,
-            out=out,
-            threads=threads,
+            opened_content(self, "attend"), query, mask, options
         )
         return result
 
@@ -201,8 +221,7 @@ class Readable:
         Returns
         -------
         Explanation
-            As `regard.explain` gives. Where a cache with a window is attended to in parts, sums of
-            all, and sizes of the longest one.
+            As `regard.explain` gives.
 
         Raises
         ------
@@ -218,22 +237,32 @@ class Readable:
         >>> cache.explain(np.zeros((8, 1, 64), np.float32)).kernel
         'decode'
         """
-        content = self._opened()
-        return explain.explain(
-            content,
-            arguments.fitting_query(content.geometry, query),
-            mask,
-            is_causal=is_causal,
-            query_offset=query_offset,
-            window=window,
-            scale=scale,
-            softcap=softcap,
-            alibi_slopes=alibi_slopes,
-            sinks=sinks,
-            threads=threads,
-        )
+        options = {
+            "is_causal": is_causal,
+            "query_offset": query_offset,
+            "window": window,
+            "scale": scale,
+            "softcap": softcap,
+            "alibi_slopes": alibi_slopes,
+            "sinks": sinks,
+            "threads": threads,
+        }
+        return explain.explain(opened_content(self, "explain"), query, mask, options)
 
-    def _opened(self) -> Content | PagedContent:
-        if self._content is None:
-            raise ValueError("the cache is closed")
-        return self._content
+
+def opened_content(cache: CacheView, method: str) -> Content:
+    """Return what a cache holds, or raise an error where it is closed or is not one."""
+    if not isinstance(cache, CacheView):
+        raise TypeError(f"{method} must be called on a KVCache, got {type(cache).__name__}")
+    content = cache._content
+    if content.state is None:
+        raise ValueError("the cache is closed")
+    return content
+
+
+def opened_state(cache: CacheView) -> State:
+    """Return the state of a cache, or raise ValueError where it is closed."""
+    state = cache._content.state
+    if state is None:
+        raise ValueError("the cache is closed")
+    return state

@@ -1,0 +1,11 @@
+// New rows for the pages of a cache, on the active target.
+#pragma once
+
+#include "../problem/rows.hpp"
+
+namespace regard {
+
+// Writes all rows; no signal stops it. Returns whether a finite number became infinite.
+bool store_rows(const StoreProblem& problem, int threads);
+
+}  // namespace regard

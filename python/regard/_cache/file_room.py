@@ -1,0 +1,119 @@
+"""Pages in a memory-mapped file.
+
+After the header and the two areas of the ledger, page follows page: the file grows at its end, and
+what it holds never moves. `ledger.py` says which page is whose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard import _core
+from regard._cache.header import FIRST_PAGE
+from regard._cache.memory_room import copy_of, free_address_space
+from regard._cache.pool import MOST_PAGES
+from regard._cache.rows import Rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from regard._cache.locked_file import LockedFile
+    from regard._cache.memory_room import MemoryRoom
+    from regard._cache.rows import Layout
+
+    Array = NDArray[Any]
+
+
+class FileRoom:
+    """Pages of a file that is open for writing."""
+
+    def __init__(self, file: LockedFile, layout: Layout) -> None:
+        self.file = file
+        self.layout = layout
+        self.memory: Any = file.mapped()
+        self.pages = self.pages_of_file = _whole_pages(len(self.memory), layout)
+        self.rows = Rows(layout, self.memory, FIRST_PAGE, self.pages)
+
+    def longer(self, needed: int, used: int) -> FileRoom:
+        """Let the file be longer by a quarter, or by what is needed if the disk has no more."""
+        generous = min(max(needed, used + used // 4), MOST_PAGES)
+        try:
+            self.file.allocate(end_of(generous, self.layout))
+        except OSError:
+            self.file.allocate(end_of(needed, self.layout))
+        # Whoever reads the shorter mapping may go on: both show the same bytes.
+        return FileRoom(self.file, self.layout)
+
+    def have_used(self, pages: int) -> None:
+        """Do nothing: files do not lie in huge pages."""
+
+    def copied(self, pages: Array) -> MemoryRoom:
+        """Return room in memory that holds these pages at the same places."""
+        return copy_of(self.layout, self.rows, pages)
+
+    def is_foreign(self) -> bool:
+        """Tell whether another process writes here, from which this one was forked."""
+        return self.file.is_foreign
+
+    def flush(self) -> None:
+        """Wait until the disk has all that was written, and how long the file is."""
+        self.memory.flush()
+        self.file.sync()
+
+
+class FileCopyRoom:
+    """Pages of a file that is open for reading, and room after them.
+
+    Forks write here: what they write stays in memory, a page of the system's at a time, and the
+    rest is read from the file.
+    """
+
+    def __init__(self, file: LockedFile, layout: Layout) -> None:
+        self.file = file
+        self.layout = layout
+        size, reserve = file.size, free_address_space()
+        self.memory = _mapped(file, size, reserve)
+        self.pages = min(_whole_pages(len(self.memory), layout), MOST_PAGES)
+        self.pages_of_file = _whole_pages(size, layout)
+        self.rows = Rows(layout, self.memory, FIRST_PAGE, self.pages)
+
+    def longer(self, needed: int, used: int) -> MemoryRoom:
+        """Return room in memory that holds what the first `used` pages hold."""
+        room = copy_of(self.layout, self.rows, np.arange(used))
+        return room if room.pages >= needed else room.longer(needed, used)
+
+    def have_used(self, pages: int) -> None:
+        """Do nothing: files do not lie in huge pages."""
+
+    def copied(self, pages: Array) -> MemoryRoom:
+        """Return room in memory that holds these pages at the same places."""
+        return copy_of(self.layout, self.rows, pages)
+
+    def is_foreign(self) -> bool:
+        """Tell that no other process writes here: a forked child has a copy of its own."""
+        return False
+
+    def flush(self) -> None:
+        """Do nothing: nothing that is written here reaches the file."""
+
+
+def end_of(pages: int, layout: Layout) -> int:
+    """Return how long a file with this many pages is."""
+    return FIRST_PAGE + pages * layout.stride
+
+
+def _whole_pages(size: int, layout: Layout) -> int:
+    # A process that died while the file grew may have left a part of a page.
+    return min(max(size - FIRST_PAGE, 0) // layout.stride, MOST_PAGES)
+
+
+def _mapped(file: LockedFile, size: int, reserve: int) -> Array:
+    try:
+        return _core.map_copy(file.descriptor, size, size + reserve)
+    except OSError:  # others have taken the address space
+        try:
+            return _core.map_copy(file.descriptor, size, size)
+        except OSError as error:
+            raise file.cannot_map(error, size) from None

@@ -1,0 +1,288 @@
+"""The state of a cache in its file, such that a process that dies leaves it before or after a call.
+
+A ledger has two records of how long each entry is and how many pages it has lost to a window, and
+at the next multiple of 64 bytes the table of pages: 32-bit integers, a line for each entry. It lies
+in one of the two areas after the header or, where that is too small, in pages that follow one
+another.
+
+Appending writes to the table beyond the lengths, and then the lengths over the older record. What
+cannot be changed piece by piece, such as the order of entries, goes to a new ledger; then both
+records of the header are written, one after the other, to point there. Pages that no entry has are
+free.
+
+The state in memory changes first, and the file follows. Where that is interrupted, the next change
+begins with `settle`, which writes the same bytes again: until then, nothing that the older state
+has is written to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import numpy as np
+
+from regard._cache import header
+from regard._cache.file_room import FileRoom
+from regard._cache.rows import aligned
+from regard._cache.state import State, pages_between, per_entry
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from regard._cache.content import Content
+    from regard._cache.file_room import FileCopyRoom
+    from regard._cache.geometry import Geometry
+    from regard._cache.locked_file import LockedFile
+    from regard._cache.pool import Pool
+
+    Array = NDArray[Any]
+
+_HEADER_NUMBERS = 3  # batch, columns, place
+
+
+class Lines:
+    """Records and a table, as they lie in a file."""
+
+    def __init__(self, room: FileRoom | FileCopyRoom, place: int, batch: int, columns: int) -> None:
+        self.place = place
+        self.number = 0  # of the newest record
+        start, size = start_of(place, room.layout.stride), header.record_size(2 * batch)
+        self.records = np.ndarray((2, size), np.uint8, room.memory, start)
+        table = start + table_offset(batch)
+        self.table = np.ndarray((batch, columns), np.int32, room.memory, table)
+        pages = bytes_for(batch, columns) if place > 1 else 0
+        self.run = range(place - 2, place - 2 + -(-pages // room.layout.stride))
+
+    def write_record(self, state: State) -> None:
+        """Write lengths and evicted pages over the older record."""
+        number = self.number + 1
+        numbers = np.concatenate([state.all_lengths(), state.all_evicted()])
+        self.records[number % 2] = np.frombuffer(header.record(number, numbers), np.uint8)
+        self.number = number
+
+
+class Ledger:
+    """What a file says of its cache."""
+
+    def __init__(self, pool: Pool, file: LockedFile, committed: State) -> None:
+        self.file = file
+        self.committed = committed
+        self._pool = ref(pool)  # which has this
+        self._owner: ref[Content] | None = None
+        self._lines: Lines | None = None
+        self._spare = range(0)  # pages where a ledger lay before, and a new one may lie
+        self._moves = 0  # the number of the newest record of the header
+
+    @classmethod
+    def created(cls, pool: Pool, file: LockedFile, state: State) -> Ledger:
+        """Write a ledger to a new file."""
+        ledger = cls(pool, file, state)
+        ledger._write_anew(state)
+        return ledger
+
+    @classmethod
+    def opened(cls, pool: Pool, file: LockedFile, room: FileRoom | FileCopyRoom) -> Ledger:
+        """Read the ledger of a file, or raise ValueError with what is wrong with it."""
+        lines, moves, is_whole = _found_lines(file, room)
+        ledger = cls(pool, file, read_state(lines, pool.geometry, room, file.path))
+        ledger._lines, ledger._moves = lines, moves
+        if file.is_writable and not is_whole:
+            ledger._point_to(lines)
+        return ledger
+
+    @property
+    def own_pages(self) -> Array:
+        """The pages that are not an entry's."""
+        run = range(0) if self._lines is None else self._lines.run
+        return np.array([*run, *(self._spare if self._spare != run else ())], np.int32)
+
+    def belongs_to(self, owner: Content) -> None:
+        """Follow the state of this content."""
+        self._owner = ref(owner)
+
+    def settle(self) -> None:
+        """Write what the owner's state is, if an interruption has kept that from the file."""
+        owner = None if self._owner is None else self._owner()
+        state = None if owner is None else owner.state
+        is_behind = state is not None and not state.holds_the_same(self.committed)
+        if state is not None and is_behind and self.file.is_writable:
+            self.commit(state, extends=False)
+
+    def make_room(self, state: State, *, extends: bool) -> None:
+        """Take the pages that `commit` will need, so that it does not fail on a full disk."""
+        if not self._is_in_place(state, extends):
+            self._next_place(bytes_for(*state.pages.shape))
+
+    def commit(self, state: State, *, extends: bool) -> None:
+        """Let the file say this.
+
+        `extends` tells that of the table, only what lies beyond the lengths of the committed state
+        differs, or has been replaced by pages with the same content.
+        """
+        lines = self._lines
+        if lines is None or not self._is_in_place(state, extends):
+            self._write_anew(state)
+        else:
+            if state.pages is not self.committed.pages:
+                lines.table[:, : state.pages.shape[1]] = state.pages
+            lines.write_record(state)
+        self.committed = state
+
+    def _is_in_place(self, state: State, extends: bool) -> bool:
+        if self._lines is None:
+            return False
+        fits = extends and self._lines.table.shape[1] >= state.pages.shape[1]
+        return fits or state.pages is self.committed.pages
+
+    def _write_anew(self, state: State) -> None:
+        """Write another ledger, and let the header point there."""
+        batch, columns = state.pages.shape
+        place = self._next_place(bytes_for(batch, columns))
+        room = self._room()
+        lines = Lines(room, place, batch, _columns_at(place, batch, columns, room.layout.stride))
+        lines.table[:, :columns] = state.pages
+        lines.records[...] = 0
+        lines.write_record(state)
+        if self._lines is not None and columns > self._lines.table.shape[1]:
+            room.flush()  # this is rare, and a power failure now would cost all
+        self._point_to(lines)
+        before, self._lines = self._lines, lines
+        self._keep_spare(before)
+
+    def _point_to(self, lines: Lines) -> None:
+        """Write both records of the header, one after the other: one of them is always whole."""
+        room = self._room()
+        numbers = np.array([*lines.table.shape, lines.place], np.int64)
+        content = header.record(self._moves + 1, numbers)
+        for which in range(2):
+            at = header.RECORDS + which * len(content)
+            room.memory[at : at + len(content)] = content
+        self._moves += 1
+
+    def _next_place(self, size: int) -> int:
+        """Return where a ledger of this size goes: never where the present one lies."""
+        if size <= header.AREA_BYTES:
+            return 1 if self._lines is not None and self._lines.place == 0 else 0
+        needed = -(-size // self._room().layout.stride)
+        is_free = self._lines is None or self._spare != self._lines.run
+        if len(self._spare) < needed or not is_free:
+            pool, small = self._its_pool(), self._spare
+            self._spare = pool.take_side_by_side(needed)
+            if is_free:
+                pool.give_back(np.array(small, np.int32))
+        return 2 + self._spare.start
+
+    def _keep_spare(self, before: Lines | None) -> None:
+        """Keep the pages of the ledger before this one for the next, and give back any others."""
+        assert self._lines is not None
+        left = range(0) if self._spare == self._lines.run else self._spare
+        if before is not None and before.run:
+            self._spare = before.run
+            self._its_pool().give_back(np.array(left, np.int32))
+        else:
+            self._spare = left
+
+    def _its_pool(self) -> Pool:
+        pool = self._pool()
+        assert pool is not None
+        return pool
+
+    def _room(self) -> FileRoom:
+        """Return the file's pages, as many as there are now."""
+        room = self._its_pool().room
+        assert isinstance(room, FileRoom)
+        return room
+
+
+def _found_lines(file: LockedFile, room: FileRoom | FileCopyRoom) -> tuple[Lines, int, bool]:
+    """Return what the header points to, the header's number, and whether both its records agree."""
+    size = header.record_size(_HEADER_NUMBERS)
+    both = file.read(2 * size, header.RECORDS)
+    moves, numbers = header.newest((both[:size], both[size:]))
+    if not numbers.size or numbers.min() < 0 or numbers[0] == 0:
+        raise ValueError(
+            f"{file.path} is damaged: neither of its two records of where the ledger lies is "
+            "whole, and of 1 entry or more"
+        )
+    batch, columns, place = numbers.tolist()
+    size = bytes_for(batch, columns)
+    if place < 2 and size > header.AREA_BYTES:
+        raise ValueError(
+            f"{file.path} is damaged: a ledger of {batch} entries and {columns} columns takes "
+            f"{size} bytes, and its area has {header.AREA_BYTES}"
+        )
+    if place >= 2:
+        check_pages(file, room, place - 2 + -(-size // room.layout.stride))
+    lines = Lines(room, place, batch, columns)
+    return lines, moves, both[: len(both) // 2] == both[len(both) // 2 :]
+
+
+def read_state(lines: Lines, geometry: Geometry, room: FileRoom | FileCopyRoom, path: str) -> State:
+    """Return the state that a ledger holds, or raise ValueError."""
+    batch, columns = lines.table.shape
+    lines.number, numbers = header.newest(record.tobytes() for record in lines.records)
+    if not numbers.size:
+        raise ValueError(f"{path} is damaged: neither of its records of lengths is whole")
+    lengths, evicted = numbers.reshape(2, batch)
+    for length, gone in zip(lengths.tolist(), evicted.tolist(), strict=True):
+        _check_entry(length, gone, columns, geometry, path)
+    held = -(-lengths // geometry.page_size) - evicted
+    named = pages_between(lines.table, 0, held).astype(np.int64)
+    check_pages(room.file, room, int(named.max(initial=-1)) + 1)
+    wrong = named[(named < 0) | np.isin(named, lines.run)]
+    if wrong.size:
+        raise ValueError(
+            f"{path} is damaged: pages of tokens must be from 0 to {room.pages_of_file - 1} and "
+            f"not {list(lines.run)}, where the ledger lies, got {wrong[0]}"
+        )
+    pages = lines.table[:, : held.max()].copy()
+    return State(pages, per_entry(lengths), int(lengths.max()), per_entry(evicted), 0, None)
+
+
+def _check_entry(length: int, evicted: int, columns: int, geometry: Geometry, path: str) -> None:
+    """Refuse what cannot be the length of an entry and the number of pages that it has lost."""
+    size, sinks = geometry.page_size, geometry.sink_pages
+    most = (columns + evicted) * size
+    if geometry.capacity is not None and geometry.window is None:
+        most = min(most, geometry.capacity)
+    if not 0 <= length <= most:
+        raise ValueError(f"{path} is damaged: its lengths must be from 0 to {most}, got {length}")
+    most_evicted = 0 if geometry.window is None else max(0, length // size - sinks)
+    if not 0 <= evicted <= most_evicted:
+        raise ValueError(
+            f"{path} is damaged: an entry of {length} tokens can have lost from 0 to "
+            f"{most_evicted} pages, got {evicted}"
+        )
+
+
+def check_pages(file: LockedFile, room: FileRoom | FileCopyRoom, needed: int) -> None:
+    """Refuse a file that has fewer pages than it refers to."""
+    if needed > room.pages_of_file:
+        raise ValueError(
+            f"{file.path} is truncated: it should have "
+            f"{header.FIRST_PAGE + needed * room.layout.stride} bytes or more and has {file.size}"
+        )
+
+
+def start_of(place: int, stride: int) -> int:
+    """Return where a ledger begins: 0 and 1 are areas, 2 is page 0."""
+    if place < 2:
+        return header.FIRST_AREA + place * header.AREA_BYTES
+    return header.FIRST_PAGE + (place - 2) * stride
+
+
+def table_offset(batch: int) -> int:
+    """Return how many bytes of a ledger precede its table."""
+    return aligned(2 * header.record_size(2 * batch))
+
+
+def bytes_for(batch: int, columns: int) -> int:
+    """Return how many bytes a ledger takes."""
+    return table_offset(batch) + 4 * batch * columns
+
+
+def _columns_at(place: int, batch: int, columns: int, stride: int) -> int:
+    """Return for how many columns there is room where `columns` are needed."""
+    size = header.AREA_BYTES if place < 2 else -(-bytes_for(batch, columns) // stride) * stride
+    return (size - table_offset(batch)) // (4 * batch)

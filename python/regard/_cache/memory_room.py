@@ -1,0 +1,124 @@
+"""Pages in memory.
+
+The kernels find a page by its number from one beginning, so that a pool is one piece of memory, and
+it must grow without a copy. So it is a piece as large as the machine's memory: address space costs
+nothing, and the system brings memory to what is touched, so that the next page that was never used
+is always at hand and nothing ever moves. A pool in slabs would need a second table, and one that
+doubles a copy of everything and, meanwhile, room for both. Where address space is not free, because
+the system counts it as memory (``vm.overcommit_memory=2``) or limits it (``ulimit -v``), or where
+other pools have taken it, pools do double.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from regard._cache.pool import MOST_PAGES
+from regard._cache.rows import Rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from regard._cache.rows import Layout
+
+    Array = NDArray[Any]
+
+# Without it, what is mapped counts as memory that a forked child may need, and fork fails.
+# Python names it from 3.13 on; this is Linux's number on x86-64 and AArch64.
+_WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+
+class MemoryRoom:
+    """Pages that no other process sees."""
+
+    def __init__(self, layout: Layout, pages: int) -> None:
+        self.pages = pages
+        self.layout = layout
+        self._memory: Any = _mapped(pages * layout.stride) if pages else None
+        self._is_huge = False
+        self.rows = Rows(layout, self._memory, 0, pages)
+
+    @classmethod
+    def reserved(cls, layout: Layout, needed: int, generous: int) -> MemoryRoom:
+        """Return room for what memory can hold, or else for a generous number of pages."""
+        room = min(max(needed, generous), MOST_PAGES)
+        reserve = min(free_address_space() // layout.stride, MOST_PAGES)
+        if reserve > room:
+            with suppress(MemoryError):
+                return cls(layout, reserve)
+        return cls(layout, room)
+
+    def longer(self, needed: int, used: int) -> MemoryRoom:
+        """Return room for this many pages or more that holds what the first `used` pages hold."""
+        room = MemoryRoom.reserved(self.layout, needed, 2 * self.pages)
+        room.have_used(used)
+        there = min(used, self.pages)  # the others held nothing that was worth copying
+        for array, old in zip(room.rows.arrays, self.rows.arrays, strict=True):
+            array[:there] = old[:there]
+        return room
+
+    def have_used(self, pages: int) -> None:
+        """Ask for huge pages of the system where they are worth it: reading them takes less time.
+
+        The last one may be nearly empty, so they are asked for once one can be filled.
+        """
+        if not self._is_huge and pages * self.layout.stride >= huge_page():
+            self._is_huge = True
+            with suppress(AttributeError, OSError):  # a system without them
+                self._memory.madvise(mmap.MADV_HUGEPAGE)
+
+    def copied(self, pages: Array) -> MemoryRoom:
+        """Return room that holds these pages at the same places."""
+        return copy_of(self.layout, self.rows, pages)
+
+    def is_foreign(self) -> bool:
+        """Tell that no other process writes here: a forked child has a copy of its own."""
+        return False
+
+    def flush(self) -> None:
+        """Do nothing: there is no disk to wait for."""
+
+
+def copy_of(layout: Layout, rows: Rows, pages: Array) -> MemoryRoom:
+    """Return room in memory that holds these pages, which are sorted, at the same places."""
+    if not pages.size:
+        return MemoryRoom(layout, 0)
+    room = MemoryRoom.reserved(layout, int(pages[-1]) + 1, 0)
+    room.rows.copy_pages(rows, pages)
+    return room
+
+
+def free_address_space() -> int:
+    """Return how many bytes may be mapped and not used: as memory has, or 0 where they count."""
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        return 0
+    try:
+        with open("/proc/sys/vm/overcommit_memory", "rb") as setting:
+            if setting.read().strip() == b"2":
+                return 0
+    except OSError:
+        return 0
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@cache
+def huge_page() -> int:
+    """Return the bytes of a huge page."""
+    try:
+        with open("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "rb") as size:
+            return int(size.read())
+    except (OSError, ValueError):
+        return 2 << 20
+
+
+def _mapped(size: int) -> Any:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _WITHOUT_RESERVE
+    try:
+        return mmap.mmap(-1, size, flags=flags)
+    except (OSError, OverflowError):
+        raise MemoryError(f"no memory for {size} bytes of keys and values") from None

@@ -1,0 +1,41 @@
+"""The keys and values that a cache holds, as arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from regard._cache.quantise import restored
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from regard._cache.content import Content
+
+    Array = NDArray[Any]
+
+
+def stored_tokens(content: Content, which: Literal["key", "value"]) -> Array:
+    """Return keys or values, (batch, kv_heads, longest, dim), with 0 where there are none."""
+    state, geometry = content.state, content.geometry
+    assert state is not None
+    number = 0 if which == "key" else 1
+    arrays = content.rows.arrays
+    dtype = np.dtype(np.float32) if geometry.is_quantised else geometry.dtype
+    dim = arrays[number].shape[3]
+    found = np.zeros((state.batch, geometry.kv_heads, state.longest, dim), dtype)
+    size, sinks = geometry.page_size, geometry.sink_pages
+    entries = zip(state.all_lengths().tolist(), state.all_evicted().tolist(), strict=True)
+    for entry, (length, evicted) in enumerate(entries):
+        for page in range(-(-length // size)):
+            if sinks <= page < sinks + evicted:
+                continue
+            at = state.pages[entry, page - evicted if page >= sinks else page]
+            tokens = min(size, length - page * size)
+            rows = arrays[number][at, :, :tokens]
+            if geometry.is_quantised:
+                scales = arrays[2 + number][at, :, :tokens]
+                rows = restored(rows, scales, is_rotated=which == "key")
+            found[entry, :, page * size : page * size + tokens] = rows
+    return found

@@ -1,0 +1,180 @@
+"""Attack caches by real timer signals and by SIGKILL at random moments.
+
+python tests/cache/attack_caches.py --signals 5000 --kills 2000 [--seed 0]
+
+Every kind of cache in turn. After a signal, the cache is as before or after the call, and later
+calls are right, its forks' and its file's too. After a death, the file is as before or after the
+call that was under way. Beside each file lie a neighbour's, which has the name that files once had
+while they grew, and a cache that is open elsewhere: neither is touched. The first fault ends it.
+"""
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+import regard
+from cache_kinds import CHANGES, KINDS, lengths_of, make
+from cache_model import assert_answers, normal, tokens, told
+
+LONGEST = 600e-6  # seconds until a signal; most changes take less
+CHANGES_OF_ONE = 12
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def changes(seed):
+    """Yield changes for ever. An undo takes back the last append, if nothing else came after it."""
+    chance, last = random.Random(seed), None
+    while True:
+        name = chance.choice(list(CHANGES))
+        if name == "undo":
+            if last is None:
+                continue
+            before, last = last, None
+            yield name, lambda each, before=before: each.truncate(before[0])
+        else:
+            before, step = [], chance.randrange(10**6)
+
+            def change(each, name=name, before=before, step=step):
+                before[:] = [lengths_of(each)]
+                CHANGES[name](each, step)
+
+            last = before if name in ("token", "prompt") else None
+            yield name, change
+
+
+def assert_right(cache, model):
+    assert_answers(cache, model, normal(1, len(model.keys), 4, 1, 8).astype("f4"))
+
+
+def stops(change, cache, seconds):
+    """Make a change that a signal may stop; return whether one did."""
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        change(cache)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Interrupt:
+        return True
+    return False
+
+
+def attack_by_signals(kind, rounds, path, seed):
+    """Return how many calls were stopped."""
+    chance, stopped = random.Random(seed), 0
+    while rounds > 0:
+        pairs = [make(kind, path)]
+        sequences = [changes(chance.random())]
+        for _ in range(min(CHANGES_OF_ONE, rounds)):
+            rounds -= 1
+            which = chance.randrange(len(pairs))
+            cache, model = pairs[which]
+            _, change = next(sequences[which])
+            before = told(cache)
+            was_stopped = stops(change, cache, 1e-6 + chance.random() * LONGEST)
+            stopped += was_stopped
+            if not was_stopped or told(cache) != before:
+                change(model)
+            else:
+                sequences[which] = changes(chance.random())
+            for pair in pairs:
+                assert_right(*pair)
+            if len(pairs) < 3 and chance.random() < 0.3:
+                pairs.append((cache.fork(), model.fork()))
+                sequences.append(changes(chance.random()))
+        if stops(lambda cache: cache.close(), pairs[0][0], chance.random() * LONGEST):
+            pairs[0][0].close()
+        for pair in pairs[1:]:
+            assert_right(*pair)
+        if path.exists():
+            with regard.KVCache.open(path) as opened:
+                assert_right(opened, pairs[0][1])
+            path.unlink()
+    return stopped
+
+
+def attack_by_kills(kind, rounds, path, seed):
+    """Return how many processes were killed while they changed a cache."""
+    chance, killed = random.Random(seed), 0
+    for _ in range(rounds):
+        number = chance.random()
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            cache, _ = make(kind, path)
+            os.write(writer, b"+")
+            for _, change in changes(number):
+                change(cache)
+                os.write(writer, b"+")
+        os.close(writer)
+        os.read(reader, 1)
+        time.sleep(chance.random() * 20 * LONGEST)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        done = 0
+        while block := os.read(reader, 4096):
+            done += len(block)
+        os.close(reader)
+        killed += 1
+        assert_is_one_of(path, kind, number, done)
+        path.unlink()
+    return killed
+
+
+def assert_is_one_of(path, kind, number, done):
+    """The file holds what this many changes lead to, or one more, and can be used on."""
+    KINDS["in memory"] = {name: size for name, size in KINDS[kind].items() if name != "path"}
+    after, _ = make("in memory", None)
+    del KINDS["in memory"]
+    sequence = changes(number)
+    for _ in range(done):
+        next(sequence)[1](after)
+    before = after.fork()
+    next(sequence)[1](after)
+    with regard.KVCache.open(path) as opened:
+        found = told(opened)
+        assert found in (told(before), told(after)), f"{kind}: {done} changes, then {opened}"
+        for each in (opened, expected := before if found == told(before) else after):
+            each.append(*tokens(3, 2, 20))
+        assert told(opened) == told(expected)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--signals", type=int, default=5000)
+    parser.add_argument("--kills", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+
+    def interrupt(*_):
+        raise Interrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    stopped = killed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cache"
+        neighbour = Path(folder) / "cache.growing"
+        neighbour.write_bytes(b"mine")
+        other, model = make("pages file", Path(folder) / "other")
+        files = [kind for kind in KINDS if "file" in kind]
+        for kind in list(KINDS):
+            stopped += attack_by_signals(kind, options.signals // len(KINDS), path, options.seed)
+        for kind in files:
+            killed += attack_by_kills(kind, options.kills // len(files), path, options.seed)
+        assert neighbour.read_bytes() == b"mine"
+        assert_right(other, model)
+        names = sorted(each.name for each in Path(folder).iterdir())
+        assert names == ["cache.growing", "other"], names
+    print(f"{stopped} calls stopped by signals, {killed} processes killed: no fault")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""What stops a call, wherever it does, leaves the cache before or after it, and fit for use."""
+
+import dis
+import functools
+import itertools
+import shutil
+import sys
+
+import pytest
+
+import regard
+from cache_kinds import CHANGES, KINDS, make
+from cache_model import assert_answers, normal, tokens, told
+from inside_cache import assert_owners_are_right
+
+# A quick run looks at one moment of this many, a slow one at all.
+STEPS = [pytest.param(31, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+# Python runs signal handlers after these instructions, and after no others.
+AFTER = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD"}
+
+
+class Stop(BaseException):
+    pass
+
+
+class Moments:
+    """Does something wherever a cache's Python code can be interrupted, or at each of its lines."""
+
+    def __init__(self, act, *, each="opcode"):
+        self.act, self.each, self.count = act, each, 0
+
+    def _of_call(self, frame, event, argument):
+        if "/_cache/" not in frame.f_code.co_filename or frame.f_code.co_name == "__del__":
+            return None  # what is raised in a finalizer is not raised in a call
+        frame.f_trace_opcodes = self.each == "opcode"
+        return self._of_frame
+
+    def _of_frame(self, frame, event, argument):
+        if event == "line" == self.each or (
+            event == "opcode" and frame.f_lasti in interruptible(frame.f_code)
+        ):
+            self.count += 1
+            self.act(self.count - 1)
+        return self._of_frame
+
+    def __enter__(self):
+        sys.settrace(self._of_call)
+        return self
+
+    def __exit__(self, *error):
+        sys.settrace(None)
+
+
+@functools.cache
+def interruptible(code):
+    """Where the instructions lie before which a handler may run."""
+    instructions = list(dis.get_instructions(code))
+    return {
+        after.offset for before, after in itertools.pairwise(instructions) if before.opname in AFTER
+    }
+
+
+def stop_at(moment):
+    def act(count):
+        if count == moment:
+            raise Stop
+
+    return Moments(act)
+
+
+def moments_of(change, kind, path):
+    cache, _ = make(kind, path)
+    with Moments(lambda count: None) as moments:
+        change(cache)
+    cache.close()
+    return moments.count
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_change_that_is_interrupted(kind, change, step, tmp_path):
+    """Then the cache, a fork that was made before and its file are used on."""
+    numbers = itertools.count()
+    last = moments_of(change, kind, tmp_path / "first")
+    for moment in range(0, last, step):
+        path = tmp_path / str(next(numbers))
+        cache, model = make(kind, path)
+        fork, same = cache.fork(), model.fork()
+        before = told(cache)
+        with pytest.raises(Stop), stop_at(moment):
+            change(cache)
+        if told(cache) != before:
+            change(model)
+        assert_usable(cache, model, fork, same, path)
+
+
+def assert_usable(cache, model, fork, same, path):
+    assert_answers(cache, model, normal(1, len(model.keys), 4, 1, 8).astype("f4"))
+    for each in (cache, model):
+        each.append(*tokens(8, len(model.keys), 20))
+    for each in (fork, same):
+        each.append(*tokens(9, len(same.keys), 20))
+    for each, own in ((cache, model), (fork, same)):
+        assert_answers(each, own, normal(1, len(own.keys), 4, 1, 8).astype("f4"))
+    assert_owners_are_right([cache, fork])
+    cache.close()
+    assert_answers(fork, same, normal(1, len(same.keys), 4, 1, 8).astype("f4"))
+    if path.exists():
+        with regard.KVCache.open(path) as opened:
+            assert_answers(opened, model, normal(1, len(model.keys), 4, 1, 8).astype("f4"))
+        path.unlink()
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("kind", ["window", "window file", "int8 file"])
+def test_an_undo_after_an_interrupted_append_sees_nothing_of_it(kind, step, tmp_path):
+    """A window evicts nothing that a legal truncate needs, before the append is complete."""
+    for change in (CHANGES["token"], CHANGES["prompt"]):
+        last = moments_of(change, kind, tmp_path / "first")
+        (tmp_path / "first").unlink(missing_ok=True)
+        for moment in range(0, last, step):
+            path = tmp_path / "cache"
+            cache, model = make(kind, path)
+            before = told(cache)
+            with pytest.raises(Stop), stop_at(moment):
+                change(cache)
+            if told(cache) == before:
+                for each in (cache, model):
+                    CHANGES["undo"](each)
+                assert_answers(cache, model, normal(1, 2, 4, 1, 8).astype("f4"))
+            cache.close()
+            path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_forking_and_closing_that_are_interrupted(kind, step, tmp_path):
+    numbers = itertools.count()
+    for change in (lambda cache: cache.fork(), lambda cache: cache.close()):
+        last = moments_of(change, kind, tmp_path / "first")
+        (tmp_path / "first").unlink(missing_ok=True)
+        for moment in range(0, last, step):
+            path = tmp_path / str(next(numbers))
+            cache, model = make(kind, path)
+            fork, same = cache.fork(), model.fork()
+            with pytest.raises(Stop), stop_at(moment):
+                change(cache)
+            if repr(cache) == "KVCache(closed)":
+                cache.close()  # what was begun is finished
+                for each in (fork, same):
+                    each.append(*tokens(9, 2, 20))
+                assert_answers(fork, same, normal(1, 2, 4, 1, 8).astype("f4"))
+                if path.exists():
+                    with regard.KVCache.open(path) as opened:
+                        assert_answers(opened, model, normal(1, 2, 4, 1, 8).astype("f4"))
+            else:
+                assert_usable(cache, model, fork, same, path)
+
+
+@pytest.mark.parametrize("step", [pytest.param(3, id="some"), *STEPS[1:]])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "file" in kind])
+def test_wherever_a_process_dies_its_file_has_what_was_before_or_after(
+    kind, change, step, tmp_path
+):
+    """A death leaves what the file has at a moment: at every line, it is copied and opened."""
+    path, copied, found = tmp_path / "cache", tmp_path / "copy", []
+    cache, _ = make(kind, path)
+    before = told(cache)
+
+    def look(count):
+        if count % step == 0:
+            sys.settrace(None)
+            shutil.copy(path, copied)
+            with regard.KVCache.open(copied, "r") as opened:
+                found.append(told(opened))
+            moments.__enter__()
+
+    moments = Moments(look, each="line")
+    with moments:
+        change(cache)
+    after = told(cache)
+    assert len(found) > 5
+    shutil.copy(path, copied)
+    with regard.KVCache.open(copied, "r") as opened:
+        assert told(opened) == after
+    turned = [state == after for state in found]
+    assert all(state in (before, after) for state in found)
+    assert turned == sorted(turned)  # never back
+
+
+def test_an_error_that_leaves_no_memory_leaves_all_as_it_was(tmp_path, monkeypatch):
+    for kind in ("pages", "pages file"):
+        cache, model = make(kind, tmp_path / "cache")
+        fork, same, before = cache.fork(), model.fork(), told(cache)
+
+        def fails(*arguments, **options):
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr("numpy.zeros", fails)
+            with pytest.raises(MemoryError):
+                cache.append(*tokens(2, 2, 90))
+        assert told(cache) == before
+        assert_usable(cache, model, fork, same, tmp_path / "cache")

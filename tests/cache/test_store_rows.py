@@ -1,0 +1,126 @@
+"""What a cache keeps of new tokens has the bits that NumPy's conversion gives."""
+
+import numpy as np
+import pytest
+
+import regard
+from reference import assert_same_bits
+
+TYPES = ("float32", "float16", "bfloat16")
+
+
+def dtype_of(name):
+    return np.dtype(getattr(pytest.importorskip("ml_dtypes"), name) if name[0] == "b" else name)
+
+
+def numbers(source, target, shape):
+    """Every finite number of 16 bits, or of 32 any bits, that `target` can hold; and the others."""
+    if source.itemsize == 2:
+        every = np.arange(2**16, dtype=np.uint16).view(source)
+    else:
+        bits = np.random.default_rng(0).integers(0, 2**32, 2**16, np.uint32)
+        every = bits.view(np.float32)
+        # Halfway between two neighbours, and one step to each side.
+        halves = np.arange(2**16, dtype=np.uint16).view(target).astype(np.float32)
+        place = 2 ** (12 if target.name == "float16" else 15)
+        nearby = halves.view(np.uint32) + np.uint32(place)
+        steps = np.arange(-1, 2, dtype=np.int32).astype(np.uint32)
+        more = (nearby[:, None] + steps).ravel().view(np.float32)
+        every = np.concatenate([every, more])
+    with np.errstate(over="ignore", invalid="ignore"):
+        fits = np.isinf(every.astype(target)) == np.isinf(every)
+    return np.resize(every[fits], shape)
+
+
+LAYOUTS = {
+    "contiguous": lambda array: array,
+    "heads last": lambda array: array.transpose(0, 2, 1, 3),
+    "every other row": lambda array: array[:, :, ::2],
+    "backwards": lambda array: array[:, ::-1, ::-1],
+    "one number a row": lambda array: array[..., :1],
+    "odd": lambda array: array[:, :, 3:10, 1:],
+    "columns apart": lambda array: array[..., ::3],
+    "columns backwards": lambda array: array[..., ::-1],
+    "read-only": lambda array: np.broadcast_to(array[:1, :, :1], array.shape),
+}
+
+
+def kept_of(source, kept, page_size, parts):
+    batch, heads, count, dim = source.shape
+    cache = regard.KVCache(batch, heads, dim, dtype=kept, page_size=page_size)
+    for start, stop in zip((0, *parts), (*parts, count), strict=True):
+        new = source[:, :, start:stop]
+        cache.append(new, new)
+    assert cache.keys.tobytes() == cache.values.tobytes()
+    return cache.keys
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("kept", TYPES)
+@pytest.mark.parametrize("given", TYPES)
+def test_bits_are_those_of_numpy(given, kept, layout, target):
+    source_type, target_type = dtype_of(given), dtype_of(kept)
+    every = numbers(source_type, target_type, (2, 2, 60, 700))
+    with np.errstate(invalid="ignore"):
+        every = np.where(np.isnan(every), every.dtype.type(0), every)
+    source = layout(every)
+    want = np.ascontiguousarray(source.astype(target_type))
+    for page_size, parts in ((None, ()), (16, (1, 2, 4))):
+        assert_same_bits(kept_of(source, target_type, page_size, parts), want)
+
+
+@pytest.mark.parametrize("given", ["float64", ">f4", ">f8", "int32", "bool"])
+@pytest.mark.parametrize("kept", ["float32", "float64", "float16"])
+def test_any_type_is_converted_as_numpy_does(given, kept):
+    source = (np.random.default_rng(0).standard_normal((2, 3, 40, 8)) * 10).astype(given)
+    for layout in (LAYOUTS["contiguous"], LAYOUTS["columns apart"]):
+        new = layout(source)
+        assert_same_bits(kept_of(new, kept, 16, (1,)), np.ascontiguousarray(new.astype(kept)))
+
+
+def test_arrays_that_are_not_aligned():
+    room = np.zeros(2 * 3 * 4 * 8 * 4 + 1, np.uint8)
+    source = room[1:].view(np.float32).reshape(2, 3, 4, 8)
+    source[...] = np.arange(source.size).reshape(source.shape)
+    assert not source.flags.aligned
+    assert_same_bits(kept_of(source, "float32", None, ()), source.copy())
+
+
+LARGEST = {"float16": 65519.996, "bfloat16": 3.3961773e38}
+
+
+@pytest.mark.parametrize("position", [0, 17, 6999])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("kept", LARGEST)
+def test_what_becomes_infinite_is_found(kept, sign, position, target):
+    """NumPy says so, in the way that the caller has chosen; infinities that are given are none."""
+    source = np.zeros((1, 1, 10, 7000), np.float32)
+    source[0, 0, 4, 5] = np.inf
+    source[0, 0, 9, position] = sign * np.float32(LARGEST[kept])
+    cache = regard.KVCache(1, 1, 7000, dtype=dtype_of(kept))
+    cache.append(source, source)
+    source[0, 0, 9, position] = np.nextafter(source[0, 0, 9, position], np.float32(sign * np.inf))
+    for first in (0, 9):
+        given = source[:, :, first:]
+        with np.errstate(over="raise"):
+            if kept == "bfloat16":  # of which the package ml_dtypes says nothing
+                given.astype(dtype_of(kept))
+                continue
+            with pytest.raises(FloatingPointError, match="overflow"):
+                cache.append(given, given)
+        assert len(cache) == 10
+    with np.errstate(over="ignore"):
+        cache.append(source, source)
+    assert cache.keys[0, 0, 19, position] == sign * np.inf
+
+
+@pytest.mark.parametrize("tokens", [1, 3000])
+@pytest.mark.parametrize("page_size", [None, 16])
+def test_a_cache_warns_of_what_becomes_infinite(tokens, page_size):
+    cache = regard.KVCache(1, 2, 16, dtype=np.float16, page_size=page_size)
+    new = np.ones((1, 2, tokens, 16), np.float32)
+    cache.append(new, new)
+    new[0, 1, -1, 3] = 1e6
+    with pytest.warns(RuntimeWarning, match="overflow"):
+        cache.append(new, new)
+    assert len(cache) == 2 * tokens

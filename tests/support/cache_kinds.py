@@ -1,0 +1,67 @@
+"""Every kind of cache, and calls that change one, for what stops them."""
+
+import numpy as np
+
+import regard
+from cache_model import Model, tokens
+
+KINDS = {
+    "growing": {},
+    "capacity": {"capacity": 900},
+    "pages": {"page_size": 16},
+    "window": {"window": 20, "sink_tokens": 3, "page_size": 16},
+    "int8": {"dtype": "int8", "page_size": 32},
+    "growing file": {"path": True},
+    "capacity file": {"path": True, "capacity": 900},
+    "pages file": {"path": True, "page_size": 16},
+    "window file": {"path": True, "window": 20, "sink_tokens": 3, "page_size": 16},
+    "int8 file": {"path": True, "dtype": "int8", "page_size": 16, "window": 33},
+}
+
+
+def make(kind, path, batch=2):
+    """A cache of some tokens and what it should be."""
+    options = dict(KINDS[kind])
+    if options.pop("path", False):
+        options["path"] = path
+    cache = regard.KVCache(batch, 2, 8, 5, **options)
+    window = {name: options.get(name, 0) for name in ("window", "sink_tokens")}
+    window["window"] = window["window"] or None
+    model = Model(batch, 2, 8, 5, np.dtype(options.get("dtype", "float32")), **window)
+    for each in (cache, model):
+        each.append(*tokens(0, batch, 25), [25, *[7] * (batch - 1)])
+        each.append(*tokens(1, batch, 30))
+    return cache, model
+
+
+def token(each, seed=5):
+    each.append(*tokens(seed, batch_of(each), 1, dtype=np.float32))
+
+
+def prompt(each, seed=6):
+    each.append(*tokens(seed, batch_of(each), 40), [40 - 9 * b for b in range(batch_of(each))])
+
+
+def undo(each, seed=None):
+    """What the last append of `make` can be followed by, whatever the window."""
+    each.truncate([length - 30 for length in lengths_of(each)])
+
+
+def beams(each, seed=None):
+    each.reorder([0, *range(batch_of(each) - 1)])
+
+
+def join(each, seed=None):
+    each.reorder([*range(1, batch_of(each)), -1])
+
+
+CHANGES = {"token": token, "prompt": prompt, "undo": undo, "beams": beams, "join": join}
+
+
+def batch_of(each):
+    return len(lengths_of(each))
+
+
+def lengths_of(each):
+    lengths = each.lengths
+    return lengths if isinstance(lengths, list) else lengths.tolist()
