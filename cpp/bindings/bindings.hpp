@@ -41,9 +41,6 @@ py::object scale(py::handle scores, py::handle factor, py::handle out, py::handl
 py::object apply_mask(py::handle scores, py::handle mask, py::handle out, py::handle threads);
 py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle threads);
 
-// Whether the kernels can read these as they are; `mask` may be None.
-bool are_native(py::handle query, py::handle key, py::handle value, py::handle mask);
-
 // Lists of arrays, one for each part.
 py::object merge_attention_states(const py::list& outputs, const py::list& lses);
 

@@ -73,10 +73,4 @@ py::object attention_plan(py::handle query, py::handle key, py::handle value, py
   return prepare(call, query, key, value, mask, keywords) ? call.explain() : not_implemented();
 }
 
-bool are_native(py::handle query, py::handle key, py::handle value, py::handle mask) {
-  for (const py::handle array : {query, key, value})
-    if (!is_native(array, Accepts::storage)) return false;
-  return mask.is_none() || is_native(mask, Accepts::mask);
-}
-
 }  // namespace regard

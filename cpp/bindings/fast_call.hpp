@@ -4,7 +4,10 @@
 
 #include <pybind11/pybind11.h>
 
+#include <exception>
 #include <new>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace regard {

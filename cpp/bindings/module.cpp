@@ -83,7 +83,6 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
       {},
   };
   if (PyModule_AddFunctions(module.ptr(), functions) != 0) throw py::error_already_set();
-  module.def("are_native", &are_native);
   module.def("merge_attention_states", &merge_attention_states);
   module.def("quantise_rows", &quantise_rows);
   py::class_<PageRows>(module, "PageRows")

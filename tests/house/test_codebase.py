@@ -27,7 +27,7 @@ PACKAGES = {
     "masks": set(),
     "positional": set(),
     "checkpoints": set(),
-    "_cache": {"masks"},
+    "_cache": set(),
     "layers": {"positional"},
     "bench": {"regard"},
     "cli": {"bench", "regard"},
