@@ -30,11 +30,10 @@ def pytest_collection_modifyitems(items):
 
 
 def targets():
-    """Name those that run here. Between the best and the baseline, which have the same source, they
-    are for the slow tests."""
+    """Name those that run here. All have the same source: beside the best one, they are for the
+    slow tests."""
     best, *others = regard.cpu_targets()
-    between = [pytest.param(name, marks=pytest.mark.slow) for name in others[:-1]]
-    return [best, *between, *others[-1:]]
+    return [best, *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
 
 
 @pytest.fixture(params=targets())

@@ -17,6 +17,7 @@ FloatArray = np.ndarray[Any, np.dtype[np.float32]] | np.ndarray[Any, np.dtype[np
 
 _COMPUTE_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _STORED_TYPES = ("float16", "bfloat16", "float32", "float64")
+_PLAIN_STORED_TYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16))
 
 
 def as_array(name: str, value: ArrayLike) -> NDArray[Any]:
@@ -118,6 +119,8 @@ def stored(name: str, value: ArrayLike) -> NDArray[Any]:
     lists of them become float64, as in NumPy; other byte orders become native.
     """
     array = as_array(name, value)
+    if array.dtype in _PLAIN_STORED_TYPES:  # to ask for a dtype's name takes longer
+        return array
     if array.dtype.kind in "biu":
         return array.astype(np.float64)
     if array.dtype.name not in _STORED_TYPES:

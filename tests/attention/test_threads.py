@@ -154,6 +154,7 @@ def test_python_threads_compute_at_once(target):
     assert not failures, failures
 
 
+@pytest.mark.slow
 def test_other_python_threads_run_meanwhile(target, output_of):
     """The GIL is free while a kernel runs."""
     script = """

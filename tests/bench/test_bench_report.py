@@ -179,6 +179,7 @@ def plot():
     return plot
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file_format", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
 )

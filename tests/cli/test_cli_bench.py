@@ -198,6 +198,7 @@ def test_the_list(shown):
     assert all(f"  {row.name}" in text for row in (*CASES, *COMPARISONS))
 
 
+@pytest.mark.slow
 def test_a_small_run_as_a_user_runs_it(process, without_peers):
     done = process("bench", "--quick", *SMALL, "--json", "out.json")
     assert done.returncode == 0, done.stderr

@@ -34,6 +34,7 @@ def test_every_stage_and_its_check_are_shown(shown):
     assert len(text.splitlines()) <= 60
 
 
+@pytest.mark.slow
 def test_default_is_the_example_with_timing(process):
     done = process("--threads", "1")
     assert (done.returncode, done.stderr) == (0, "")

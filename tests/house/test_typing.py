@@ -105,11 +105,13 @@ def errors(tmp_path, statements):
     return {statements[int(line) - len(HEAD.splitlines()) - 1]: why for line, why in found}
 
 
+@pytest.mark.slow
 def test_types_of_results(tmp_path):
     assert (
         errors(tmp_path, [f"assert_type({call}, {type_})" for call, type_ in TYPES.items()]) == {}
     )
 
 
+@pytest.mark.slow
 def test_types_of_arguments(tmp_path):
     assert errors(tmp_path, REFUSED).keys() == set(REFUSED)

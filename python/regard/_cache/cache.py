@@ -278,7 +278,7 @@ class KVCache(CacheView):
         assert state is not None
         keys, values = arguments.new_tokens(geometry, state.batch, key, value)
         counts = arguments.new_lengths(state.batch, lengths, keys.shape[2])
-        if not np.any(counts):
+        if not (counts if isinstance(counts, int) else counts.any()):
             return
         if geometry.capacity is not None:
             each = np.broadcast_to(counts, state.batch)
@@ -307,7 +307,8 @@ class KVCache(CacheView):
             closed or was opened for reading.
         """
         content = writable_content(self, "truncate")
-        content.truncate(arguments.shorter_lengths(length, self.lengths))
+        if not content.truncate_alike(length):
+            content.truncate(arguments.shorter_lengths(length, self.lengths))
 
     def reorder(self, batch_indices: ArrayLike) -> None:
         """Choose the entries anew, as beams are chosen or texts join and leave a batch.

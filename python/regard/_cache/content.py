@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._cache.growth import Growth, grown
+from regard._cache.growth import Growth, grown, spare_alike
 from regard._cache.state import State, pages_between, per_entry
 
 if TYPE_CHECKING:
@@ -117,6 +117,28 @@ class Content:
             self._become(after, extends=growth.extends)
             pool.give_back(growth.freed)
             pool.end()
+
+    def truncate_alike(self, length: Any) -> bool:
+        """Truncate entries that are all of one length to a shorter one, or return False.
+
+        This is the way of guesses that are taken back, token by token, in a fifth of the time.
+        """
+        pool, size = self.pool, self.geometry.page_size
+        with pool.lock:
+            state = self.state
+            assert state is not None
+            if self.geometry.window is not None or type(length) is not int:
+                return False
+            if type(state.lengths) is not int or not 0 <= length <= state.lengths:
+                return False
+            state = self._begin()
+            keep, have = -(-length // size), -(-state.longest // size)
+            is_own = keep > 0 and (pool.owners(state.pages[:, keep - 1]) == 1).all()
+            spare = spare_alike(length, 0, self.geometry) if is_own else 0
+            self._become(State(state.pages, length, length, 0, spare, None), extends=True)
+            pool.give_back(state.pages[:, keep:have])
+            pool.end()
+        return True
 
     def truncate(self, shorter: Array) -> None:
         """Forget the last tokens, and give their pages back."""

@@ -109,12 +109,18 @@ def _grown_alike(state: State, counts: PerEntry, geometry: Geometry, pool: Pool)
         pages = np.empty((state.batch, have + fresh), np.int32)
         pages[:, :have] = state.pages[:, :have]
         pages[:, have:] = np.array(taken).reshape(state.batch, fresh)
-    limits = [-after % size, geometry.most_at_once(after)]
-    if geometry.window is not None:
-        limits.append(geometry.window + kept - after)
-    spare = max(0, min(limit for limit in limits if limit is not None))
+    spare = spare_alike(after, evicted, geometry)
     longer = State(pages, after, after, evicted, spare, None)
     return Growth(longer, [], _NO_PAGES, extends=True)
+
+
+def spare_alike(length: int, evicted: int, geometry: Geometry) -> int:
+    """Return how many tokens fit into last pages that belong to their entries alone."""
+    limits = [-length % geometry.page_size, geometry.most_at_once(length)]
+    if geometry.window is not None:
+        kept = (geometry.sink_pages + evicted + 1) * geometry.page_size
+        limits.append(geometry.window + kept - length)
+    return max(0, min(limit for limit in limits if limit is not None))
 
 
 def _newly_evicted(before: Array, evicted: Array, geometry: Geometry) -> Array:

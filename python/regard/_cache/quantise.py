@@ -33,8 +33,7 @@ def quantised(keys: Array, values: Array, counts: PerEntry) -> list[Array]:
 
     `counts` says how many of them are real in each entry. The others may be anything.
     """
-    with np.errstate(over="ignore"):  # `_rounded` finds it
-        keys, values = (np.ascontiguousarray(rows, SCALE_TYPE) for rows in (keys, values))
+    keys, values = _as_floats(keys), _as_floats(values)
     new = keys.shape[2]
     if not isinstance(counts, int) and int(counts.min()) < new:
         is_real = (np.arange(new) < counts[:, None])[:, None, :, None]
@@ -42,6 +41,13 @@ def quantised(keys: Array, values: Array, counts: PerEntry) -> list[Array]:
     key_rows, key_scales = _rounded("key", keys, rotates=True)
     value_rows, value_scales = _rounded("value", values, rotates=False)
     return [key_rows, value_rows, key_scales, value_scales]
+
+
+def _as_floats(rows: Array) -> Array:
+    if rows.dtype == SCALE_TYPE:
+        return np.ascontiguousarray(rows)
+    with np.errstate(over="ignore"):  # `_rounded` finds it
+        return np.ascontiguousarray(rows, SCALE_TYPE)
 
 
 def _rounded(name: str, rows: Array, *, rotates: bool) -> tuple[Array, Array]:
