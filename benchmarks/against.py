@@ -43,11 +43,12 @@ def serve():
     """Answer requests: "?" is answered with the names of the cases, a name prepares that case,
     and an empty line times it."""
     problems = load_cases()
-    import regard
     from bench.engines import Regard
     from bench.machine import streamed_bytes
     from bench.measuring import make_sets, runner_of
     from bench.rounds import in_turns
+
+    import regard
 
     engine = Regard(regard.get_num_threads())
     runner = None

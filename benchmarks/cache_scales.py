@@ -23,7 +23,7 @@ from models.packages import file_in
 from models.vocabulary import gguf_tokenizer
 
 # A README as it was once: what is measured must not change with ours.
-TEXT = pathlib.Path(__file__).parent / "text.md"
+TEXT = pathlib.Path(__file__).parent / "cache_scales.txt"
 TOKENS, QUERIES = 1024, 64
 FIRST = (1, 4, 32, TOKENS)
 CENTERS = {

@@ -48,22 +48,6 @@ bool element_of(const py::dtype& type, Element& element) {
   }
 }
 
-py::ssize_t size_of(Element element) {
-  switch (element) {
-    case Element::boolean:
-    case Element::int8:
-      return 1;
-    case Element::float16:
-    case Element::bfloat16:
-      return 2;
-    case Element::float32:
-      return 4;
-    case Element::float64:
-      return 8;
-  }
-  return 0;
-}
-
 bool accepts_element(Accepts accepts, Element element) {
   switch (element) {
     case Element::boolean:
@@ -93,7 +77,7 @@ bool is_native(py::handle object, Accepts accepts, Element& element) {
   return true;
 }
 
-// NumPy has no type for Python's integers beyond 64 bits, and leaves them the objects that they are.
+// NumPy has no type for integers beyond 64 bits, and makes an array of objects of them.
 void refuse_beyond_64_bits(const char* name, const py::array& objects) {
   py::object beyond;
   for (const py::handle each : objects.attr("flat")) {
@@ -142,7 +126,7 @@ py::array integers_of(const char* name, py::handle object, const char* wanted) {
   const py::array array = as_array(name, object);
   const char kind = array.dtype().kind();
   if (kind == 'i' || kind == 'u') return array;
-  // NumPy's type for no numbers is float64.
+  // NumPy gives an empty list the type float64.
   if (array.size() == 0 && (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())))
     return array.attr("astype")("int64");
   if (kind == 'O') refuse_beyond_64_bits(name, array);

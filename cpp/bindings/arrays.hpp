@@ -117,7 +117,7 @@ class Integers {
   std::vector<std::unique_ptr<std::int64_t[]>> more_;
 };
 
-// Throws ValueError where 64 bits do not count the entries.
+// Throws ValueError if there are more entries than 64 bits can count.
 BatchShape batch_of(const Shape& shape, Integers& memory);
 
 // Strides of a view's leading axes (all but the last `inner`) along `batch`, 0 where broadcast.

@@ -116,28 +116,29 @@ bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object
   return true;
 }
 
-}  // namespace
-
-py::object attention_ragged(py::handle query, py::handle key, py::handle value,
-                            py::handle query_starts_object, py::handle key_starts_object,
-                            py::handle mask, py::handle keywords) {
+// `finish` is run or explain.
+py::object prepared(py::object (AttentionCall::*finish)(), py::handle query, py::handle key,
+                    py::handle value, py::handle query_starts_object, py::handle key_starts_object,
+                    py::handle mask, py::handle keywords) {
   const Starts query_starts = starts_of("query_starts", query_starts_object);
   const Starts key_starts = starts_of("key_starts", key_starts_object);
   AttentionCall call(kRagged);
   return prepare(call, query, key, value, query_starts, key_starts, mask, keywords)
-             ? call.run()
+             ? (call.*finish)()
              : not_implemented();
 }
 
+}  // namespace
+
+py::object attention_ragged(py::handle query, py::handle key, py::handle value, py::handle query_starts,
+                            py::handle key_starts, py::handle mask, py::handle keywords) {
+  return prepared(&AttentionCall::run, query, key, value, query_starts, key_starts, mask, keywords);
+}
+
 py::object attention_ragged_plan(py::handle query, py::handle key, py::handle value,
-                                 py::handle query_starts_object, py::handle key_starts_object,
-                                 py::handle mask, py::handle keywords) {
-  const Starts query_starts = starts_of("query_starts", query_starts_object);
-  const Starts key_starts = starts_of("key_starts", key_starts_object);
-  AttentionCall call(kRagged);
-  return prepare(call, query, key, value, query_starts, key_starts, mask, keywords)
-             ? call.explain()
-             : not_implemented();
+                                 py::handle query_starts, py::handle key_starts, py::handle mask,
+                                 py::handle keywords) {
+  return prepared(&AttentionCall::explain, query, key, value, query_starts, key_starts, mask, keywords);
 }
 
 }  // namespace regard

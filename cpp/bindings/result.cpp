@@ -58,7 +58,7 @@ bool repeats_an_element(const ArrayView& view) {
   return false;
 }
 
-// Asks types alone: a check that calls the object's own code could change the inputs, of which views have been
+// Looks at types only: a check that calls the object's own code could change the inputs, of which views have been
 // taken already.
 bool is_array_of(py::handle object, py::handle type) {
   if (!py::isinstance<py::array>(object)) return false;
@@ -82,7 +82,7 @@ ArrayView new_array(const char* name, const ResultType& type, const Shape& shape
     take_view(view, name, made, Accepts::storage);
     return view;
   }
-  // NumPy does not say what the memory was for; where 64 bits do not count the bytes, it has a ValueError.
+  // NumPy does not say what the memory was for; if the bytes are more than 64 bits can count, it raises ValueError.
   py::error_already_set error;
   py::ssize_t bytes = py::reinterpret_borrow<py::dtype>(type.dtype).itemsize();
   bool is_beyond = false;

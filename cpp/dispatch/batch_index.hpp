@@ -5,22 +5,6 @@
 
 namespace regard {
 
-constexpr std::int64_t size_of(Element element) {
-  switch (element) {
-    case Element::boolean:
-    case Element::int8:
-      return 1;
-    case Element::float16:
-    case Element::bfloat16:
-      return 2;
-    case Element::float32:
-      return 4;
-    case Element::float64:
-      return 8;
-  }
-  return 0;
-}
-
 // `elements` of the operand's type on from `data`; null stays null.
 inline void* advance(void* data, const Operand& operand, std::int64_t elements) {
   return data ? static_cast<char*>(data) + elements * size_of(operand.element) : nullptr;

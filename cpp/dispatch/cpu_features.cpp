@@ -11,13 +11,13 @@ namespace regard {
 namespace {
 
 #if defined(__x86_64__)
-// Clang 14's builtin does not know f16c. Whether the system keeps its registers is AVX2's question.
+// Clang 14's builtin does not know f16c. The check for AVX2 also covers whether the system saves the registers.
 bool cpu_has_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 
-// GCC's and Clang's builtin know it from later versions on.
+// Later versions of GCC's and Clang's builtin know it.
 bool cpu_has_avxvnni() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 4) != 0;

@@ -1,4 +1,4 @@
-// Memory that could not be had: how much of it, and what for.
+// Thrown where memory cannot be allocated; it says how much, and what for.
 #pragma once
 
 #include <cstdint>

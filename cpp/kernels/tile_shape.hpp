@@ -16,7 +16,7 @@ struct TileShape {
   static constexpr int kRegisterCount = kRegisters;
   static constexpr int kStripLanes = kVectors * kLanes<T>;
   // Keys whose weights are kept between the two products. A row's sum over keys is formed block by
-  // block, so this size is part of what decides its bits; 64 to 128 measure alike (docs/performance.md).
+  // block, so this size is part of what decides its bits; 64 to 128 measure alike (docs/lab-notes.md).
   static constexpr int kBlockKeys = 96;
   // Keys whose softmax stands alone until it is merged with that of the keys before (softmax_state.hpp).
   static constexpr int kChunkKeys = 16 * kBlockKeys;

@@ -12,6 +12,23 @@ namespace regard {
 enum class Scalar { float32, float64 };  // what is computed in
 enum class Element { boolean, int8, float16, bfloat16, float32, float64 };  // how it is stored
 
+// In bytes.
+constexpr std::int64_t size_of(Element element) {
+  switch (element) {
+    case Element::boolean:
+    case Element::int8:
+      return 1;
+    case Element::float16:
+    case Element::bfloat16:
+      return 2;
+    case Element::float32:
+      return 4;
+    case Element::float64:
+      return 8;
+  }
+  return 0;
+}
+
 constexpr int kMaxBatchAxes = 64;  // NumPy allows no more axes in all
 
 struct BatchShape {

@@ -276,6 +276,22 @@ def test_equal_scores_average_the_values(dtype, target):
         assert error(output, wanted) <= 4 * np.finfo(dtype).eps * largest(wanted)
 
 
+@pytest.mark.parametrize("q_len", [1, 40])
+@pytest.mark.parametrize("rise", [0.0, 5.5, -5.5, 400.0])
+def test_the_largest_values(rise, q_len, dtype, target):
+    """Means are finite while values times visible keys times 256 are (docs/numerics.md), wherever
+    the larger scores stand: the first key, or blocks and chunks later."""
+    kv_len = 2000
+    value = np.full((kv_len, 3), np.finfo(dtype).max / (256 * kv_len), dtype)
+    query, key = np.ones((q_len, 1), dtype), np.zeros((kv_len, 1), dtype)
+    key[200:] = rise  # beyond 8 in units of log2 the reference follows
+    key[1700:] = 2 * rise
+    output = sdpa(query, key, value, scale=1.0)
+    # All values are equal, and so is their mean, but for the rounding of two sums.
+    limit = 2 * kv_len * np.finfo(dtype).eps
+    assert np.allclose(output / value[0, 0], 1, rtol=limit, atol=0)
+
+
 def test_subnormal_inputs(dtype, target):
     least = np.finfo(dtype).smallest_subnormal
     query, key, value = arrays(dtype)

@@ -309,3 +309,28 @@ def test_complex_numbers_of_small_types_are_refused(name):
         sdpa(x, x, x, scale=number)
     with pytest.raises(TypeError, match=r"^base must be a real number"):
         regard.positional.rotary(x, base=number)
+
+
+@pytest.mark.parametrize("resized", ["query", "key", "value"])
+@pytest.mark.parametrize(
+    "option", ["query_offset", "key_lengths", "left_padding", "threads", "window"]
+)
+def test_a_number_that_resizes_an_array_while_it_is_read(option, resized):
+    """Python code runs while options are read: whatever it does to the arrays, the call computes
+    with what there is afterwards, or refuses it."""
+    arrays = {name: normal(300, 64) for name in ("query", "key", "value")}
+
+    class Number:
+        def __index__(self):
+            arrays[resized].resize((0, 64), refcheck=False)
+            return 1
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array(self.__index__())
+
+    number = (Number(), None) if option == "window" else Number()
+    if resized == "query":
+        assert sdpa(**arrays, **{option: number}).shape == (0, 64)
+    else:
+        with pytest.raises(ValueError, match=resized):
+            sdpa(**arrays, **{option: number})

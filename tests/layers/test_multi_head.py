@@ -112,6 +112,8 @@ def test_cross_attention_is_its_formula(name, sizes, dtype):
         {"mask": np.arange(9) != np.arange(4)[:, None, None]},
         {"key_lengths": 7},
         {"key_lengths": [9, 0, 4]},
+        {"left_padding": 2},
+        {"left_padding": [3, 0, 9], "key_lengths": [9, 8, 9]},
         {"query_offset": 3},
         {"query_offset": [4, 0, 2], "key_lengths": [9, 5, 7]},
         {"scale": 1.0},
@@ -267,6 +269,11 @@ def test_a_memory_is_projected_once(dtype):
             {"query_offset": 2},
             ValueError,
             "query_offset must be left out beside a cache, which knows it",
+        ),
+        (
+            {"left_padding": [1, 0]},
+            ValueError,
+            "left_padding must be left out beside a cache: pad on the right, and pass key_lengths",
         ),
         (
             {"query": normal((3, 1, 32))},

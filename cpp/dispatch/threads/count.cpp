@@ -52,7 +52,7 @@ Choice choose_from_environment() {
           "'");
     return {static_cast<int>(threads), "REGARD_NUM_THREADS"};
   }
-  // OpenMP's variable may be a list, one number for each level of nesting. It is not ours to reject.
+  // OpenMP's variable may be a list, one number for each level of nesting. It is not for us to reject.
   if (const char* text = std::getenv("OMP_NUM_THREADS"); text && *text) {
     const long threads = std::strtol(text, nullptr, 10);
     if (threads >= 1 && threads <= 1 << 16) return {static_cast<int>(threads), "OMP_NUM_THREADS"};

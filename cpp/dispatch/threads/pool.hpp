@@ -4,7 +4,7 @@
 // that the system has not woken yet, and the threads then spin for milliseconds on cores that NumPy's
 // BLAS needs next. Here a call ends when the tasks that were begun are done, and a worker spins for
 // some tens of microseconds, longer only while a call is under way and each worker has a core to
-// itself (docs/performance.md compares the two).
+// itself (docs/lab-notes.md compares the two).
 #pragma once
 
 #include <functional>

@@ -22,7 +22,7 @@ namespace {
 
 // Weights under 2^kNegligible count as 0: beside a sum of about 1 they are nothing, and their products
 // with values would be subnormal, which costs a microcode assist of a hundred cycles each (ALiBi over
-// 4096 keys took 6.8 times its time; docs/performance.md).
+// 4096 keys took 6.8 times its time; docs/lab-notes.md).
 template <class T>
 constexpr T kNegligible = sizeof(T) == 4 ? T(-100) : T(-960);
 

@@ -3,7 +3,7 @@
 // A decode waits for memory, and the processor looks only a few hundred instructions ahead: left alone, it
 // reads and computes by turns. If lines are asked for evenly and in order, they arrive all the time. A core
 // can have only a few of them under way, and a request beyond these holds up the loads that compute: hence
-// the numbers below. docs/performance.md says what was tried.
+// the numbers below. docs/lab-notes.md says what was tried.
 #pragma once
 
 #include "../kv_rows.hpp"

@@ -205,6 +205,12 @@ COMPARISONS: Sequence[Comparison] = (
         is_speed=True,
     ),
     Comparison(
+        "pages decode 8x32/8x4096x128",
+        CachedAttention(8, 32, 8, 1, 4096, 128, page_size=192),
+        Attention(8, 32, 8, 1, 4096, 128),
+        "time of attending to a cache in pages relative to arrays",
+    ),
+    Comparison(
         "append beside 1x32/8x4096x128",
         Append(8, 4096, 128),
         Attention(1, 32, 8, 1, 4096, 128),

@@ -37,8 +37,12 @@ if TYPE_CHECKING:
             """Remove the tokens from `length` on."""
 
 
-def refuse_offset(query_offset: ArrayLike) -> None:
-    """Raise ValueError if an offset is given beside a cache."""
+def refuse_beside_cache(query_offset: ArrayLike, left_padding: ArrayLike | None = None) -> None:
+    """Raise ValueError for options that a cache leaves no room for."""
+    if left_padding is not None:
+        raise ValueError(
+            "left_padding must be left out beside a cache: pad on the right, and pass key_lengths"
+        )
     if type(query_offset) is int and query_offset == 0:
         return
     if isinstance(query_offset, str) or np.any(as_array("query_offset", query_offset) != 0):

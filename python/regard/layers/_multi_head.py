@@ -10,7 +10,7 @@ from regard._arguments import flag, window_sides
 from regard._arrays import single_or_double
 from regard._attention import scaled_dot_product_attention
 from regard._translations import translates_keywords
-from regard.layers._cached import attend_cached, refuse_offset
+from regard.layers._cached import attend_cached, refuse_beside_cache
 from regard.layers._draws import draws
 from regard.layers._inputs import inputs_of, numeric_offset
 from regard.layers._names import read_state, write_state
@@ -182,6 +182,7 @@ class MultiHeadAttention:
         cache: Cache | None = ...,
         query_offset: ArrayLike = ...,
         key_lengths: ArrayLike | None = ...,
+        left_padding: ArrayLike | None = ...,
         scale: float | None = ...,
         softcap: float | None = ...,
         sinks: ArrayLike | None = ...,
@@ -199,6 +200,7 @@ class MultiHeadAttention:
         cache: Cache | None = ...,
         query_offset: ArrayLike = ...,
         key_lengths: ArrayLike | None = ...,
+        left_padding: ArrayLike | None = ...,
         scale: float | None = ...,
         softcap: float | None = ...,
         sinks: ArrayLike | None = ...,
@@ -216,6 +218,7 @@ class MultiHeadAttention:
         cache: Cache | None = None,
         query_offset: ArrayLike = 0,
         key_lengths: ArrayLike | None = None,
+        left_padding: ArrayLike | None = None,
         scale: float | None = None,
         softcap: float | None = None,
         sinks: ArrayLike | None = None,
@@ -248,6 +251,9 @@ class MultiHeadAttention:
             it.
         key_lengths : int or array_like of int, optional
             How many keys exist, for all or per batch entry. With a cache, how many of the new keys.
+        left_padding : int or array_like of int, optional
+            How many keys at the start are padding, for all or per batch entry. It must be left out
+            beside a cache, whose entries begin with their first token: pad on the right there.
         scale, softcap, sinks : optional
             As in `regard.scaled_dot_product_attention`.
         return_weights : bool, optional
@@ -268,8 +274,8 @@ class MultiHeadAttention:
             If an argument has the wrong type.
         ValueError
             If shapes disagree or a number is out of range; if `value` is given without `key`,
-            `query_offset` beside a cache, or `key` beside a cache in a layer that depends on
-            positions (causal, window, rotary, alibi).
+            `query_offset` or `left_padding` beside a cache, or `key` beside a cache in a layer that
+            depends on positions (causal, window, rotary, alibi).
 
         Examples
         --------
@@ -310,10 +316,16 @@ class MultiHeadAttention:
                 self._rotation.turn((q, places), (k, np.arange(k.shape[-2])), cached=False)
             return joined(
                 scaled_dot_product_attention(
-                    q, k, v, query_offset=query_offset, key_lengths=key_lengths, **options
+                    q,
+                    k,
+                    v,
+                    query_offset=query_offset,
+                    key_lengths=key_lengths,
+                    left_padding=left_padding,
+                    **options,
                 )
             )
-        refuse_offset(query_offset)
+        refuse_beside_cache(query_offset, left_padding)
         if key is not None:
             self._refuse_cross_attention()
         return attend_cached(
