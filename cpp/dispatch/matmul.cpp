@@ -12,58 +12,174 @@ namespace {
 constexpr std::int64_t kTasksPerThread = 4;
 // Fewer rows a task would copy b for too little.
 constexpr std::int64_t kFewRows = 96;
+// The most of a wave: 2 MB of a and of b each (float), which the cache that all cores share holds.
+constexpr std::int64_t kWaveRows = 2048;
+constexpr std::int64_t kWaveColumns = 2048;
+constexpr std::int64_t kWaveDepth = 256;
+// Threads wait for each other twice a wave: a product of fewer multiplications, in a batch of them, is better
+// shared out without waves.
+constexpr double kWorkOfWaves = 1e8;
 
-}  // namespace
+// How rows and columns are cut into tasks. Large tasks copy less, small ones share out better.
+struct TaskSize {
+  std::int64_t rows;
+  std::int64_t columns;
+};
 
-void matmul(const MatmulProblem& problem, int threads, const StopSignal& signal) {
-  if (problem.batch.count == 0 || problem.rows == 0 || problem.columns == 0) return;
-  const MatmulKernels& kernels = kernels_for(active_target(), problem.scalar).matmul;
-  const double work = static_cast<double>(problem.batch.count) *
-                      static_cast<double>(problem.rows) * static_cast<double>(problem.columns) *
-                      static_cast<double>(std::max<std::int64_t>(problem.depth, 1));
-  threads = threads_for(work, threads);
-
-  // Large tasks copy less, small ones share out better.
-  std::int64_t rows_per_task = std::min(kernels.task_rows, problem.rows);
-  std::int64_t columns_per_task = kernels.task_columns;
-  const auto tasks_of = [&](std::int64_t rows, std::int64_t columns) {
-    return problem.batch.count * ceil_div(problem.rows, rows) * ceil_div(problem.columns, columns);
-  };
-  while (threads > 1 && tasks_of(rows_per_task, columns_per_task) < kTasksPerThread * threads) {
-    if (rows_per_task > kFewRows)
-      rows_per_task = ceil_div(rows_per_task, 2);
-    else if (columns_per_task > kernels.panel_columns)
-      columns_per_task = ceil_div(columns_per_task / kernels.panel_columns, 2) * kernels.panel_columns;
+TaskSize task_size(const MatmulKernels& kernels, std::int64_t rows, std::int64_t columns, std::int64_t copies,
+                   int threads) {
+  TaskSize size{std::min(kernels.task_rows, rows), kernels.task_columns};
+  const auto tasks = [&] { return copies * ceil_div(rows, size.rows) * ceil_div(columns, size.columns); };
+  while (threads > 1 && tasks() < kTasksPerThread * threads) {
+    if (size.rows > kFewRows)
+      size.rows = ceil_div(size.rows, 2);
+    else if (size.columns > kernels.panel_columns)
+      size.columns = ceil_div(size.columns / kernels.panel_columns, 2) * kernels.panel_columns;
     else
       break;
   }
-  const double work_of_block = static_cast<double>(columns_per_task * kernels.depth) *
-                               static_cast<double>(std::min(rows_per_task, problem.rows));
+  return size;
+}
+
+double work_of(const MatmulProblem& problem) {
+  return static_cast<double>(problem.batch.count) * static_cast<double>(problem.rows) *
+         static_cast<double>(problem.columns) * static_cast<double>(std::max<std::int64_t>(problem.depth, 1));
+}
+
+MatmulTask task_of(const MatmulProblem& problem, const BatchIndex& batch) {
+  MatmulTask task{};
+  task.a = batch.in(problem.a);
+  task.b = batch.in(problem.b);
+  task.c = batch.in(problem.c);
+  return task;
+}
+
+// Each task packs what it reads.
+void multiply_apart(const MatmulProblem& problem, const MatmulKernels& kernels, int threads,
+                    const StopSignal& signal) {
+  const TaskSize size = task_size(kernels, problem.rows, problem.columns, problem.batch.count, threads);
+  const double work_of_block = static_cast<double>(size.columns * kernels.depth) *
+                               static_cast<double>(std::min(size.rows, problem.rows));
   const std::int64_t interval = interval_of(kernels.depth, work_of_block);
-  const std::int64_t column_parts = ceil_div(problem.columns, columns_per_task);
-  const std::int64_t row_parts = ceil_div(problem.rows, rows_per_task);
-  const std::int64_t tasks = tasks_of(rows_per_task, columns_per_task);
+  const std::int64_t column_parts = ceil_div(problem.columns, size.columns);
+  const std::int64_t row_parts = ceil_div(problem.rows, size.rows);
+  const std::int64_t tasks = problem.batch.count * row_parts * column_parts;
   threads = static_cast<int>(std::min<std::int64_t>(threads, tasks));
 
   const Scratch scratch(threads, kernels.workspace_bytes(problem));
   parallel_for(threads, tasks, signal, [&](std::int64_t index, Worker& worker) {
     const std::int64_t column_part = index % column_parts;
     const std::int64_t row_part = index / column_parts % row_parts;
-    const BatchIndex batch(problem.batch, index / column_parts / row_parts);
-    MatmulTask task{};
-    task.a = batch.in(problem.a);
-    task.b = batch.in(problem.b);
-    task.c = batch.in(problem.c);
-    task.row_begin = row_part * rows_per_task;
-    task.row_end = std::min(problem.rows, task.row_begin + rows_per_task);
-    task.column_begin = column_part * columns_per_task;
-    task.column_end = std::min(problem.columns, task.column_begin + columns_per_task);
+    MatmulTask task = task_of(problem, BatchIndex(problem.batch, index / column_parts / row_parts));
+    task.row_begin = row_part * size.rows;
+    task.row_end = std::min(problem.rows, task.row_begin + size.rows);
+    task.column_begin = column_part * size.columns;
+    task.column_end = std::min(problem.columns, task.column_begin + size.columns);
     do {
       task.depth_end = std::min(problem.depth, task.depth_begin + interval);
       kernels.run(problem, task, scratch.of(worker));
       task.depth_begin = task.depth_end;
     } while (task.depth_begin < problem.depth && !worker.should_stop());
   });
+}
+
+// One wave: all threads pack, then all multiply.
+class WaveRunner {
+ public:
+  WaveRunner(const MatmulProblem& problem, const MatmulKernels& kernels, int threads, const StopSignal& signal)
+      : problem_(problem), kernels_(kernels), threads_(threads), signal_(signal),
+        scratch_(threads, kernels.workspace_bytes(problem)) {}
+
+  void run(const MatmulTask& entry, const MatmulWave& wave) {
+    pack(entry, wave);
+    multiply(entry, wave);
+  }
+
+ private:
+  void pack(const MatmulTask& entry, const MatmulWave& wave) {
+    const std::int64_t rows = kernels_.task_rows, columns = kernels_.panel_columns;
+    const std::int64_t blocks = ceil_div(wave.depth_end - wave.depth_begin, kernels_.depth);
+    const std::int64_t row_parts = ceil_div(wave.row_end - wave.row_begin, rows);
+    const std::int64_t column_parts = ceil_div(wave.column_end - wave.column_begin, columns);
+    parallel_for(threads_, blocks * (row_parts + column_parts), signal_, [&](std::int64_t index, Worker&) {
+      MatmulTask task = entry;
+      task.depth_begin = wave.depth_begin + index % blocks * kernels_.depth;
+      task.depth_end = std::min(wave.depth_end, task.depth_begin + kernels_.depth);
+      const std::int64_t part = index / blocks;
+      if (part < row_parts) {
+        task.row_begin = wave.row_begin + part * rows;
+        task.row_end = std::min(wave.row_end, task.row_begin + rows);
+        kernels_.pack_rows(problem_, task, wave);
+      } else {
+        task.column_begin = wave.column_begin + (part - row_parts) * columns;
+        task.column_end = std::min(wave.column_end, task.column_begin + columns);
+        kernels_.pack_panels(problem_, task, wave);
+      }
+    });
+  }
+
+  void multiply(const MatmulTask& entry, const MatmulWave& wave) {
+    const std::int64_t wave_rows = wave.row_end - wave.row_begin;
+    const std::int64_t wave_columns = wave.column_end - wave.column_begin;
+    TaskSize size = task_size(kernels_, wave_rows, wave_columns, 1, threads_);
+    size.rows = ceil_div(size.rows, kernels_.tile_rows) * kernels_.tile_rows;
+    const std::int64_t column_parts = ceil_div(wave_columns, size.columns);
+    const std::int64_t tasks = column_parts * ceil_div(wave_rows, size.rows);
+    parallel_for(threads_, tasks, signal_, [&](std::int64_t index, Worker& worker) {
+      MatmulTask task = entry;
+      task.row_begin = wave.row_begin + index / column_parts * size.rows;
+      task.row_end = std::min(wave.row_end, task.row_begin + size.rows);
+      task.column_begin = wave.column_begin + index % column_parts * size.columns;
+      task.column_end = std::min(wave.column_end, task.column_begin + size.columns);
+      kernels_.run_wave(problem_, task, wave, scratch_.of(worker));
+    });
+  }
+
+  const MatmulProblem& problem_;
+  const MatmulKernels& kernels_;
+  int threads_;
+  const StopSignal& signal_;
+  Scratch scratch_;
+};
+
+void multiply_in_waves(const MatmulProblem& problem, const MatmulKernels& kernels, int threads,
+                       const StopSignal& signal) {
+  const MatmulWave largest{.row_begin = 0, .row_end = std::min(kWaveRows, problem.rows),
+                           .column_begin = 0, .column_end = std::min(kWaveColumns, problem.columns),
+                           .depth_begin = 0, .depth_end = std::min(kWaveDepth, problem.depth),
+                           .rows = nullptr, .panels = nullptr};
+  const Scratch rows(1, kernels.wave_rows_bytes(largest)), panels(1, kernels.wave_panels_bytes(largest));
+  WaveRunner runner(problem, kernels, threads, signal);
+  MatmulWave wave = largest;
+  wave.rows = rows.at(0);
+  wave.panels = panels.at(0);
+  for (std::int64_t entry = 0; entry < problem.batch.count; ++entry) {
+    const MatmulTask task = task_of(problem, BatchIndex(problem.batch, entry));
+    for (wave.row_begin = 0; wave.row_begin < problem.rows; wave.row_begin = wave.row_end) {
+      wave.row_end = std::min(problem.rows, wave.row_begin + kWaveRows);
+      for (wave.column_begin = 0; wave.column_begin < problem.columns; wave.column_begin = wave.column_end) {
+        wave.column_end = std::min(problem.columns, wave.column_begin + kWaveColumns);
+        for (wave.depth_begin = 0; wave.depth_begin < problem.depth; wave.depth_begin = wave.depth_end) {
+          wave.depth_end = std::min(problem.depth, wave.depth_begin + kWaveDepth);
+          runner.run(task, wave);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void matmul(const MatmulProblem& problem, int threads, const StopSignal& signal) {
+  if (problem.batch.count == 0 || problem.rows == 0 || problem.columns == 0) return;
+  const MatmulKernels& kernels = kernels_for(active_target(), problem.scalar).matmul;
+  threads = threads_for(work_of(problem), threads);
+  const bool shares = problem.rows > kernels.task_rows && problem.columns > kernels.task_columns &&
+                      work_of(problem) / static_cast<double>(problem.batch.count) >= kWorkOfWaves;
+  if (shares && !kernels.takes_few_rows(problem))
+    multiply_in_waves(problem, kernels, threads, signal);
+  else
+    multiply_apart(problem, kernels, threads, signal);
 }
 
 }  // namespace regard

@@ -29,4 +29,17 @@ struct MatmulTask {
   std::int64_t depth_end;
 };
 
+// A part of a product whose rows of a and columns of b are packed once, for all of its tasks. It begins at
+// multiples of the kernels' tile rows, panel columns and depth.
+struct MatmulWave {
+  std::int64_t row_begin;
+  std::int64_t row_end;
+  std::int64_t column_begin;
+  std::int64_t column_end;
+  std::int64_t depth_begin;
+  std::int64_t depth_end;
+  void* rows;    // of a
+  void* panels;  // of b
+};
+
 }  // namespace regard

@@ -357,3 +357,28 @@ def test_few_rows_of_a_product_have_its_bits(depth, columns, layout, dtype, targ
     out = np.zeros((columns, 3), dtype).T
     regard.matmul(a[5:8], b, out=out)
     assert_same_bits(out, whole[5:8])
+
+
+@pytest.mark.parametrize("layout", ["plain", "transposed", "strided", "broadcast"])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(530, 470, 1000), (2065, 40, 2081), (2 * 2048, 30, 2048)]
+)
+def test_a_large_product_has_the_bits_of_its_rows(m, k, n, layout, dtype, target):
+    """Rows and columns are packed once for all tasks, in waves; those of small products are not."""
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n)))
+    out = np.empty((m, n), dtype)
+    if layout == "transposed":
+        a, b = np.asfortranarray(a), np.asfortranarray(b)
+    elif layout == "strided":
+        a, b = np.repeat(a, 2, axis=1)[:, ::2], np.repeat(b, 2, axis=0)[::2]
+        out = np.empty((m, 2 * n), dtype)[:, ::2]
+    elif layout == "broadcast":
+        a, out = np.stack([a, a[::-1]]), np.empty((2, m, n), dtype)
+    whole = regard.matmul(a, b, out=out, threads=1)
+    assert_same_bits(regard.matmul(a, b, threads=3), whole)
+    for first in (0, 255, 256, m - 100):
+        rows = slice(first, first + 9 + first % 7)
+        assert_same_bits(regard.matmul(a[..., rows, :], b), whole[..., rows, :])
+    near = np.matmul(a[..., -5:, :].astype(np.float64), b.astype(np.float64))
+    assert np.allclose(whole[..., -5:, :], near, rtol=0, atol=1e3 * np.finfo(dtype).eps)

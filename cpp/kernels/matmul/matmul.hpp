@@ -2,16 +2,15 @@
 // kDepth and come in order.
 //
 //   for a block of depth                              summed in order, added to c block by block
-//     pack b's columns into panels of lanes           in L2; a panel fits in L1
-//     for a panel
-//       for a tile of rows                            c's tile in registers
+//     pack b's columns into panels of lanes           unless they are near; in L2, and a panel fits in L1
+//     for a panel, for a tile of rows                 block.hpp
 //
-// a is read where it lies if its rows are contiguous and near each other, and copied a block at a time
-// if not.
+// Rows of a and b are read where they lie if they are contiguous and near each other, and copied a block at a
+// time if not. Where several tasks read the same rows or columns, these are packed once for all of them (a wave).
 #pragma once
 
+#include "block.hpp"
 #include "few_rows.hpp"
-#include "../micro_kernel.hpp"
 #include "../pack.hpp"
 #include "../../problem/matmul.hpp"
 #include "../tile_shape.hpp"
@@ -22,10 +21,12 @@ namespace {
 template <class Shape>
 struct Matmul {
   using T = typename Shape::Element;
+  using TaskBlock = MatmulBlock<Shape>;
+  using FewRows = MatmulFewRows<Shape>;
   static constexpr int kRows = Shape::kRows;
   static constexpr int kPanel = Shape::kStripLanes;
-  // The most of a task: blocks of a and b of 128 and 192 KB (float, AVX-512) share L2, and each element
-  // that is copied is used 384 or 256 times.
+  // The most of a task: blocks of a and b of 128 and 192 KB (float, AVX-512) share L2 with 384 KB of c, and each
+  // element that is copied is used 384 or 256 times.
   static constexpr std::int64_t kTaskRows = 256;
   static constexpr std::int64_t kPanels = 8;
   static constexpr std::int64_t kTaskColumns = kPanels * kPanel;
@@ -33,10 +34,10 @@ struct Matmul {
   // is no faster, and sums 256 products in one chain, which costs half a bit.
   static constexpr std::int64_t kDepth = 128;
 
-  static_assert(Shape::kVectors == 3, "multiply_block names the widths of a panel one by one");
+  // A copy of a's rows pays from more panels on.
+  static constexpr std::int64_t kFewPanels = 2;
 
-  using FewRows = MatmulFewRows<Shape>;
-  static_assert(FewRows::kTileElements <= kRows * kPanel, "few rows share the tile");
+  static_assert(FewRows::kTileElements <= TaskBlock::kTileElements, "few rows share the tile");
 
   struct Workspace {
     T* panels;  // [panel][depth][lanes]
@@ -44,7 +45,68 @@ struct Matmul {
     T* tile;    // [tile rows][lanes]
   };
 
-  static std::int64_t depth_of(const MatmulProblem& problem) {
+  static bool takes_few_rows(const MatmulProblem& problem) { return FewRows::takes(problem); }
+
+  static std::int64_t workspace_bytes(const MatmulProblem& problem) {
+    const std::int64_t depth = block_depth(problem);
+    return static_cast<std::int64_t>(sizeof(T)) *
+           (depth * kTaskColumns + depth * task_rows(problem) + TaskBlock::kTileElements);
+  }
+
+  static void run(const MatmulProblem& problem, const MatmulTask& task, void* memory) {
+    Workspace work;
+    const std::int64_t block = block_depth(problem);
+    work.panels = static_cast<T*>(memory);
+    work.tile = work.panels + block * kTaskColumns;
+    work.rows = work.tile + TaskBlock::kTileElements;
+    if (problem.depth == 0) return clear_product(problem, task);
+    if (FewRows::takes(problem)) return FewRows::template run<kDepth>(problem, task, work.tile, work.panels);
+    for (std::int64_t k = task.depth_begin; k < task.depth_end; k += block) {
+      const std::int64_t depth = task.depth_end - k < block ? task.depth_end - k : block;
+      const Block<T> part{rows_of(problem, task, k, depth, work.rows),
+                          columns_of(problem, task, k, depth, work.panels), depth, k > 0};
+      multiply_and_prefetch(problem, task, k, part, work.tile);
+    }
+  }
+
+  // A wave's memory, in bytes: [block of depth][rows, to whole tiles][depth] and [block][panel][depth][lanes].
+  static std::int64_t wave_rows_bytes(const MatmulWave& wave) {
+    return static_cast<std::int64_t>(sizeof(T)) * wave_rows(wave) *
+           round_up(wave.depth_end - wave.depth_begin, kDepth);
+  }
+  static std::int64_t wave_panels_bytes(const MatmulWave& wave) {
+    return static_cast<std::int64_t>(sizeof(T)) * wave_columns(wave) *
+           round_up(wave.depth_end - wave.depth_begin, kDepth);
+  }
+
+  // Copy a task's rows or columns, for one block of depth, to where the wave has them.
+  static void pack_rows(const MatmulProblem& problem, const MatmulTask& task, const MatmulWave& wave) {
+    const Operand& a = problem.a;
+    const std::int64_t depth = task.depth_end - task.depth_begin;
+    const T* from = static_cast<const T*>(task.a) + task.row_begin * a.row_stride + task.depth_begin * a.column_stride;
+    T* to = block_of_rows(wave, task.depth_begin) + (task.row_begin - wave.row_begin) * depth;
+    const std::int64_t rows = task.row_end - task.row_begin;
+    copy_padded(from, a.row_stride, a.column_stride, rows, depth, to, round_up(rows, kRows), depth);
+  }
+  static void pack_panels(const MatmulProblem& problem, const MatmulTask& task, const MatmulWave& wave) {
+    const std::int64_t depth = task.depth_end - task.depth_begin;
+    T* to = block_of_panels(wave, task.depth_begin) + (task.column_begin - wave.column_begin) * depth;
+    pack_panels_at(problem, task, task.depth_begin, depth, to);
+  }
+
+  // A task within a wave; `memory` is as for `run`.
+  static void run_wave(const MatmulProblem& problem, const MatmulTask& task, const MatmulWave& wave, void* memory) {
+    for (std::int64_t k = wave.depth_begin; k < wave.depth_end; k += kDepth) {
+      const std::int64_t depth = wave.depth_end - k < kDepth ? wave.depth_end - k : kDepth;
+      const T* rows = block_of_rows(wave, k) + (task.row_begin - wave.row_begin) * depth;
+      const T* panels = block_of_panels(wave, k) + (task.column_begin - wave.column_begin) * depth;
+      const Block<T> block{{nullptr, 0, 0, rows}, {nullptr, 0, 0, panels}, depth, k > 0};
+      TaskBlock::run(problem, task, block, static_cast<T*>(memory), [](std::int64_t) {});
+    }
+  }
+
+ private:
+  static std::int64_t block_depth(const MatmulProblem& problem) {
     return problem.depth < kDepth ? problem.depth : kDepth;
   }
 
@@ -52,30 +114,17 @@ struct Matmul {
     return round_up(problem.rows < kTaskRows ? problem.rows : kTaskRows, kRows);
   }
 
-  static std::int64_t workspace_bytes(const MatmulProblem& problem) {
-    const std::int64_t depth = depth_of(problem);
-    return static_cast<std::int64_t>(sizeof(T)) *
-           (depth * kTaskColumns + depth * task_rows(problem) + kRows * kPanel);
+  static std::int64_t wave_rows(const MatmulWave& wave) { return round_up(wave.row_end - wave.row_begin, kRows); }
+  static std::int64_t wave_columns(const MatmulWave& wave) {
+    return round_up(wave.column_end - wave.column_begin, kPanel);
+  }
+  static T* block_of_rows(const MatmulWave& wave, std::int64_t k) {
+    return static_cast<T*>(wave.rows) + (k - wave.depth_begin) * wave_rows(wave);
+  }
+  static T* block_of_panels(const MatmulWave& wave, std::int64_t k) {
+    return static_cast<T*>(wave.panels) + (k - wave.depth_begin) * wave_columns(wave);
   }
 
-  static void run(const MatmulProblem& problem, const MatmulTask& task, void* memory) {
-    Workspace work;
-    const std::int64_t block = depth_of(problem);
-    work.panels = static_cast<T*>(memory);
-    work.tile = work.panels + block * kTaskColumns;
-    work.rows = work.tile + kRows * kPanel;
-    if (problem.depth == 0) return clear_product(problem, task);
-    if (FewRows::takes(problem)) return FewRows::template run<kDepth>(problem, task, work.tile, work.panels);
-    for (std::int64_t k = task.depth_begin; k < task.depth_end; k += block) {
-      const std::int64_t depth = task.depth_end - k < block ? task.depth_end - k : block;
-      for (std::int64_t column = task.column_begin; column < task.column_end; column += kPanel)
-        pack_panel(problem, task, k, depth, column,
-                   work.panels + (column - task.column_begin) * depth);
-      multiply_block(problem, task, k, depth, work);
-    }
-  }
-
- private:
   static void clear_product(const MatmulProblem& problem, const MatmulTask& task) {
     for (std::int64_t row = task.row_begin; row < task.row_end; ++row)
       for (std::int64_t column = task.column_begin; column < task.column_end; ++column)
@@ -83,9 +132,10 @@ struct Matmul {
             T(0);
   }
 
-  static int columns_from(const MatmulTask& task, std::int64_t column) {
-    const std::int64_t left = task.column_end - column;
-    return static_cast<int>(left < kPanel ? left : kPanel);
+  static void pack_panels_at(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
+                             std::int64_t depth, T* panels) {
+    for (std::int64_t column = task.column_begin; column < task.column_end; column += kPanel)
+      pack_panel(problem, task, k, depth, column, panels + (column - task.column_begin) * depth);
   }
 
   // panel[k][lane], zeros in lanes beyond the last column.
@@ -93,7 +143,7 @@ struct Matmul {
                                   std::int64_t k, std::int64_t depth, std::int64_t column,
                                   T* panel) {
     const Operand& b = problem.b;
-    const int columns = columns_from(task, column);
+    const int columns = TaskBlock::columns_from(task, column);
     const T* from =
         static_cast<const T*>(task.b) + k * b.row_stride + column * b.column_stride;
     if (b.column_stride == 1) {
@@ -105,55 +155,53 @@ struct Matmul {
     rows_to_lanes<T>(lanes, columns, b.row_stride, depth, panel, kPanel, Identity{});
   }
 
-  REGARD_NOINLINE void multiply_block(const MatmulProblem& problem, const MatmulTask& task,
-                                      std::int64_t k, std::int64_t depth, const Workspace& work) {
+  static BlockRows<T> rows_of(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
+                              std::int64_t depth, T* copied) {
     const Operand& a = problem.a;
     const T* rows =
         static_cast<const T*>(task.a) + task.row_begin * a.row_stride + k * a.column_stride;
-    std::int64_t row_stride = a.row_stride;
     const std::int64_t count = task.row_end - task.row_begin;
-    const std::int64_t row_bytes = row_stride * static_cast<std::int64_t>(sizeof(T));
-    const bool is_near = a.column_stride == 1 && row_bytes < kFarRowBytes && -row_bytes < kFarRowBytes;
-    const std::int64_t whole = is_near ? count / kRows * kRows : 0;
+    const std::int64_t row_bytes = a.row_stride * static_cast<std::int64_t>(sizeof(T));
+    const bool is_near = row_bytes < kFarRowBytes && -row_bytes < kFarRowBytes;
+    const bool is_read_little = task.column_end - task.column_begin <= kFewPanels * kPanel;
+    const bool is_in_place = a.column_stride == 1 && (is_near || is_read_little);
+    const std::int64_t whole = is_in_place ? count / kRows * kRows : 0;
     copy_padded(rows + whole * a.row_stride, a.row_stride, a.column_stride, count - whole, depth,
-                work.rows, round_up(count - whole, kRows), depth);
-    const std::int64_t tiles = (count + kRows - 1) / kRows;
-    const std::int64_t next_depth = k + depth < problem.depth ? depth : 0;
-    for (std::int64_t column = task.column_begin; column < task.column_end; column += kPanel) {
-      const int vectors = (columns_from(task, column) + kLanes<T> - 1) / kLanes<T>;
-      const T* panel = work.panels + (column - task.column_begin) * depth;
-      for (std::int64_t row = 0; row < count; row += kRows) {
-        const bool in_place = row < whole;
-        const T* tile_rows =
-            in_place ? rows + row * row_stride : work.rows + (row - whole) * depth;
-        const std::int64_t stride = in_place ? row_stride : depth;
-        if (next_depth != 0 && column == task.column_begin)
-          prefetch_next(problem, task, k + depth, next_depth, row, tiles);
-        switch (vectors) {
-          case 1:
-            multiply_tile<1>(problem, task, tile_rows, stride, panel, depth, row, column, k > 0,
-                             work.tile);
-            break;
-          case 2:
-            multiply_tile<2>(problem, task, tile_rows, stride, panel, depth, row, column, k > 0,
-                             work.tile);
-            break;
-          default:
-            multiply_tile<Shape::kVectors>(problem, task, tile_rows, stride, panel, depth, row,
-                                           column, k > 0, work.tile);
-        }
-      }
-    }
+                copied, round_up(count - whole, kRows), depth);
+    return {rows, a.row_stride, whole, copied};
+  }
+
+  static BlockColumns<T> columns_of(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
+                                    std::int64_t depth, T* copied) {
+    const Operand& b = problem.b;
+    const T* columns = static_cast<const T*>(task.b) + k * b.row_stride + task.column_begin * b.column_stride;
+    const std::int64_t row_bytes = b.row_stride * static_cast<std::int64_t>(sizeof(T));
+    const bool is_near = b.column_stride == 1 && row_bytes < kFarRowBytes && -row_bytes < kFarRowBytes;
+    const std::int64_t whole = is_near ? (task.column_end - task.column_begin) / kPanel * kPanel : 0;
+    MatmulTask rest = task;
+    rest.column_begin += whole;
+    pack_panels_at(problem, rest, k, depth, copied);
+    return {columns, b.row_stride, whole, copied};
+  }
+
+  REGARD_NOINLINE void multiply_and_prefetch(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
+                                             const Block<T>& block, T* tile) {
+    const std::int64_t tiles = (task.row_end - task.row_begin + kRows - 1) / kRows;
+    const std::int64_t next_depth = k + block.depth < problem.depth ? block.depth : 0;
+    TaskBlock::run(problem, task, block, tile, [&](std::int64_t number) {
+      if (next_depth != 0) prefetch_next(problem, task, k + block.depth, next_depth, number, tiles);
+    });
   }
 
   // Asks for what the next block of depth will copy, a share at every tile of rows: both matrices are
   // read in pieces too short for the processor to foresee.
   REGARD_INLINE void prefetch_next(const MatmulProblem& problem, const MatmulTask& task,
-                                   std::int64_t k, std::int64_t depth, std::int64_t row,
+                                   std::int64_t k, std::int64_t depth, std::int64_t tile,
                                    std::int64_t tiles) {
     constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
     const Operand &a = problem.a, &b = problem.b;
     if (a.column_stride == 1) {
+      const std::int64_t row = tile * kRows;
       const T* from = static_cast<const T*>(task.a) + (task.row_begin + row) * a.row_stride + k;
       const std::int64_t left = task.row_end - task.row_begin - row;
       for (std::int64_t r = 0; r < kRows && r < left; ++r)
@@ -161,44 +209,10 @@ struct Matmul {
           __builtin_prefetch(from + r * a.row_stride + i, 0, 2);
     }
     if (b.column_stride == 1) {
-      const std::int64_t tile = row / kRows;
       for (std::int64_t i = depth * tile / tiles; i < depth * (tile + 1) / tiles; ++i)
         for (std::int64_t j = task.column_begin; j < task.column_end; j += kLine)
           __builtin_prefetch(static_cast<const T*>(task.b) + (k + i) * b.row_stride + j, 0, 2);
     }
-  }
-
-  template <int kVectors>
-  REGARD_INLINE void multiply_tile(const MatmulProblem& problem, const MatmulTask& task,
-                                   const T* rows, std::int64_t row_stride, const T* panel,
-                                   std::int64_t depth, std::int64_t row, std::int64_t column,
-                                   bool adds, T* tile) {
-    Accumulators<T, kRows, kVectors> acc;
-    clear<T, kRows, kVectors>(acc);
-    multiply_rows<T, kRows, kVectors>(acc, rows, row_stride, panel, kPanel, depth);
-    const std::int64_t left = task.row_end - task.row_begin - row;
-    const int present = static_cast<int>(left < kRows ? left : kRows);
-    const int columns = columns_from(task, column);
-    const Operand& c = problem.c;
-    T* to = static_cast<T*>(task.c) + (task.row_begin + row) * c.row_stride +
-            column * c.column_stride;
-    if (c.column_stride == 1 && present == kRows && columns == kVectors * kLanes<T>) {
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
-          T* at = to + r * c.row_stride + v * kLanes<T>;
-          store(at, adds ? load<T>(at) + acc[r][v] : acc[r][v]);
-        }
-      return;
-    }
-    store_tile<T, kRows, kVectors>(acc, tile);
-    for (int r = 0; r < present; ++r)
-      for (int i = 0; i < columns; ++i) {
-        T& at = to[r * c.row_stride + i * c.column_stride];
-        const T product = tile[r * kVectors * kLanes<T> + i];
-        at = adds ? at + product : product;
-      }
   }
 };
 
