@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 namespace regard {
 namespace {
@@ -69,6 +71,26 @@ bool is_array_of(py::handle object, py::handle type) {
   return py::reinterpret_borrow<py::array>(object).dtype().equal(type);
 }
 
+// A new array whose axes lie in memory in the order of another's, as those of NumPy's functions do.
+ArrayView new_array_like(const char* name, const ResultType& type, const ArrayView& like) {
+  std::vector<std::size_t> order(like.shape.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return std::abs(like.strides[a]) > std::abs(like.strides[b]);
+  });
+  if (std::is_sorted(order.begin(), order.end())) return new_array(name, type, like.shape);
+  Shape shape = like.shape;
+  py::tuple axes(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    shape[i] = like.shape[order[i]];
+    axes[order[i]] = i;
+  }
+  const ArrayView made = new_array(name, type, shape);
+  ArrayView view;
+  take_view(view, name, made.array.attr("transpose")(axes), Accepts::storage);
+  return view;
+}
+
 }  // namespace
 
 ArrayView new_array(const char* name, const ResultType& type, const Shape& shape) {
@@ -95,10 +117,10 @@ ArrayView new_array(const char* name, const ResultType& type, const Shape& shape
   throw py::error_already_set();
 }
 
-Result::Result(py::handle out, const ResultType& type, const Shape& shape)
+Result::Result(py::handle out, const ResultType& type, const Shape& shape, const ArrayView* like)
     : given_(py::reinterpret_borrow<py::object>(out)), is_direct_(true) {
   if (out.is_none()) {
-    view = new_array("output", type, shape);
+    view = like ? new_array_like("output", type, *like) : new_array("output", type, shape);
     return;
   }
   if (!is_array_of(out, type.dtype))

@@ -12,8 +12,9 @@ ArrayView new_array(const char* name, const ResultType& type, const Shape& shape
 class Result {
  public:
   // Checks `out` (None: a new array is made): an ndarray of this type and shape, writeable, with an element
-  // of its own for every result. Throws TypeError or ValueError.
-  Result(py::handle out, const ResultType& type, const Shape& shape);
+  // of its own for every result. Throws TypeError or ValueError. The axes of a new array lie in memory in the
+  // order of those of `like`, which has its shape, or else in their own order.
+  Result(py::handle out, const ResultType& type, const Shape& shape, const ArrayView* like = nullptr);
 
   // Throws ValueError where the memory of `out` and of `input` overlaps; an input that is `out`
   // itself, element for element, is let through if `may_be_same`.

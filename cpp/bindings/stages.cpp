@@ -2,6 +2,9 @@
 #include "../dispatch/stages.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <vector>
 
 #include "arguments.hpp"
 #include "bindings.hpp"
@@ -14,24 +17,47 @@ namespace {
 // An exponential costs about this many multiplications.
 constexpr double kWorkOfElement = 10;
 
-// A 0-d array as one row of one element.
-void make_1d(ArrayView& view) {
-  if (view.axes() != 0) return;
-  view.shape = {1};
-  view.strides = {0};
+// An axis of the scores: its size, and the strides of all three arrays.
+struct Axis {
+  std::int64_t size;
+  std::int64_t input;
+  std::int64_t mask;
+  std::int64_t output;
+};
+
+// Puts what lies closest together last, and makes one axis of two that lie one within the other: rows are then
+// few and long, in whatever order the caller has them.
+void arrange(std::vector<Axis>& axes) {
+  axes.erase(std::remove_if(axes.begin(), axes.end(), [](const Axis& axis) { return axis.size == 1; }),
+             axes.end());
+  std::stable_sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) {
+    return std::abs(a.output) > std::abs(b.output);
+  });
+  for (std::size_t i = axes.size(); i-- > 1;) {
+    const Axis &outer = axes[i - 1], &inner = axes[i];
+    const auto continues = [&](std::int64_t Axis::*stride) {
+      return outer.*stride == inner.*stride * inner.size;
+    };
+    if (!continues(&Axis::input) || !continues(&Axis::mask) || !continues(&Axis::output)) continue;
+    axes[i - 1] = {outer.size * inner.size, inner.input, inner.mask, inner.output};
+    axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(i));
+  }
 }
 
-// A row's elements lie along `axis`; all other axes count rows.
-Operand rows_along(const ArrayView& view, std::size_t axis, Integers& memory) {
-  std::int64_t* const strides = memory.take(view.strides.size() - 1);
-  Operand operand;
-  operand.data = view.data;
-  operand.element = view.element;
-  operand.column_stride = view.strides[axis];
-  operand.batch_strides = strides;
-  for (std::size_t i = 0, row_axis = 0; i < view.shape.size(); ++i)
-    if (i != axis) strides[row_axis++] = view.strides[i];
-  return operand;
+void set_rows(StageProblem& problem, const std::vector<Axis>& axes, Integers& memory) {
+  std::int64_t* const numbers = memory.take(4 * axes.size());
+  const std::size_t count = axes.size();
+  problem.rows = {static_cast<int>(count), 1, numbers};
+  problem.input.batch_strides = numbers + count;
+  problem.mask.batch_strides = numbers + 2 * count;
+  problem.output.batch_strides = numbers + 3 * count;
+  for (std::size_t i = 0; i < count; ++i) {
+    problem.rows.count *= axes[i].size;
+    numbers[i] = axes[i].size;
+    numbers[count + i] = axes[i].input;
+    numbers[2 * count + i] = axes[i].mask;
+    numbers[3 * count + i] = axes[i].output;
+  }
 }
 
 // Gives a mask the axes of `scores`, which it broadcasts to.
@@ -47,7 +73,7 @@ void broadcast_mask(ArrayView& mask, const ArrayView& scores) {
 struct StageArguments {
   Stage stage;
   double factor = 1;
-  std::size_t axis = 0;  // of rows
+  std::optional<std::size_t> axis{};  // of softmax's rows; the others have no rows
   ArrayView mask{};
 };
 
@@ -58,35 +84,42 @@ py::object run(StageArguments arguments, ArrayView input, py::handle out, int th
   problem.stage = arguments.stage;
   problem.scalar = scalar_of(input.element);
   problem.factor = arguments.factor;
-  const Result result(out, result_type_of(problem.scalar), shape);
+  const Result result(out, result_type_of(problem.scalar), shape, &input);
   result.forbid_overlap(input, true);
   if (mask.data) result.forbid_overlap(mask, false);
 
-  ArrayView output = result.view;
-  make_1d(input);
-  make_1d(output);
-  Integers memory;
-  Shape rows = input.shape;
-  problem.columns = rows[arguments.axis];
-  rows.erase(rows.begin() + arguments.axis);
-  problem.rows = batch_of(rows, memory);
-  problem.input = rows_along(input, arguments.axis, memory);
-  problem.output = rows_along(output, arguments.axis, memory);
+  const ArrayView& output = result.view;
   if (mask.data) {
-    if (!broadcasts_to(mask.shape, input.shape))
+    if (!broadcasts_to(mask.shape, shape))
       throw py::value_error("mask must broadcast to the shape of scores " + to_text(shape) +
                             ", got shape " + to_text(mask.shape));
     broadcast_mask(mask, input);
-    problem.mask = rows_along(mask, arguments.axis, memory);
   }
+  const auto axis_at = [&](std::size_t i) {
+    return Axis{shape[i], input.strides[i], mask.data ? mask.strides[i] : 0, output.strides[i]};
+  };
+  std::vector<Axis> axes;
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    if (i != arguments.axis) axes.push_back(axis_at(i));
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return result.deliver();
+  arrange(axes);
+  Axis columns{1, 0, 0, 0};
+  if (arguments.axis && !shape.empty()) {
+    columns = axis_at(*arguments.axis);
+  } else if (!axes.empty()) {
+    columns = axes.back();
+    axes.pop_back();
+  }
+  problem.columns = columns.size;
+  problem.input = {.data = input.data, .element = input.element, .column_stride = columns.input};
+  problem.mask = {.data = mask.data, .element = mask.element, .column_stride = columns.mask};
+  problem.output = {.data = output.data, .element = output.element, .column_stride = columns.output};
+  Integers memory;
+  set_rows(problem, axes, memory);
   const double work = kWorkOfElement * static_cast<double>(problem.rows.count) *
                       static_cast<double>(problem.columns);
   run_work(work, [&](const StopSignal& signal) { run_stage(problem, threads, signal); });
   return result.deliver();
-}
-
-std::size_t last_axis(const ArrayView& view) {
-  return static_cast<std::size_t>(std::max(view.axes(), 1) - 1);
 }
 
 }  // namespace
@@ -96,7 +129,7 @@ py::object scale(py::handle scores, py::handle factor, py::handle out, py::handl
   const double number = number_of("factor", factor);
   ArrayView view;
   if (!take_view(view, "scores", scores, Accepts::floats)) return not_implemented();
-  return run({Stage::scale, number, last_axis(view)}, view, out, thread_count);
+  return run({.stage = Stage::scale, .factor = number}, view, out, thread_count);
 }
 
 py::object apply_mask(py::handle scores, py::handle mask, py::handle out, py::handle threads) {
@@ -105,7 +138,7 @@ py::object apply_mask(py::handle scores, py::handle mask, py::handle out, py::ha
   if (!take_view(view, "scores", scores, Accepts::floats) ||
       !take_view(mask_view, "mask", mask, Accepts::mask))
     return not_implemented();
-  return run({Stage::apply_mask, 1, last_axis(view), mask_view}, view, out, thread_count);
+  return run({.stage = Stage::apply_mask, .mask = mask_view}, view, out, thread_count);
 }
 
 py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle threads) {
@@ -118,8 +151,8 @@ py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle thr
     throw py::value_error("axis must be from " + std::to_string(-axes) + " to " +
                           std::to_string(axes - 1) + " for x of " + std::to_string(axes) +
                           " dimensions, got " + std::to_string(number));
-  return run({Stage::softmax, 1, static_cast<std::size_t>(number < 0 ? number + axes : number)}, view,
-             out, thread_count);
+  const std::size_t along = static_cast<std::size_t>(number < 0 ? number + axes : number);
+  return run({.stage = Stage::softmax, .axis = along}, view, out, thread_count);
 }
 
 }  // namespace regard

@@ -3,37 +3,58 @@
 #include <algorithm>
 
 #include "batch_index.hpp"
+#include "split.hpp"
 #include "targets.hpp"
 
 namespace regard {
 namespace {
 
 constexpr std::int64_t kElementsPerThread = 32 * 1024;
-// A task's rows: enough to pay for handing it out, few enough to share well.
+// A task's elements: enough to pay for handing it out, few enough to share well.
 constexpr std::int64_t kElementsPerTask = 16 * 1024;
+// Rows and columns are cut where no vector of any target is.
+constexpr std::int64_t kWholeVectors = 64;
+
+std::int64_t stride_of_rows(const Operand& operand, const BatchShape& rows) {
+  return rows.axes > 0 && operand.batch_strides ? operand.batch_strides[rows.axes - 1] : 0;
+}
 
 }  // namespace
 
 void run_stage(const StageProblem& problem, int threads, const StopSignal& signal) {
-  const std::int64_t rows = problem.rows.count;
+  const BatchShape& rows = problem.rows;
   const std::int64_t columns = problem.columns;
-  if (rows == 0 || columns == 0) return;
+  if (rows.count == 0 || columns == 0) return;
   const Kernels& kernels = kernels_for(active_target(), problem.scalar);
-  const double elements = static_cast<double>(rows) * static_cast<double>(columns);
+  const double elements = static_cast<double>(rows.count) * static_cast<double>(columns);
   threads = static_cast<int>(
       std::clamp(elements / kElementsPerThread, 1.0, static_cast<double>(std::max(threads, 1))));
-  const std::int64_t rows_per_task = std::max<std::int64_t>(1, kElementsPerTask / columns);
-  const std::int64_t tasks = (rows + rows_per_task - 1) / rows_per_task;
+
+  StageRows part{};
+  part.input_stride = stride_of_rows(problem.input, rows);
+  part.mask_stride = stride_of_rows(problem.mask, rows);
+  part.output_stride = stride_of_rows(problem.output, rows);
+  // Rows that follow one another are those of the last axis.
+  const std::int64_t run = rows.axes > 0 ? rows.sizes[rows.axes - 1] : 1;
+  const bool are_side_by_side = part.input_stride == 1 && part.output_stride == 1;
+  std::int64_t rows_per_task = std::max<std::int64_t>(1, kElementsPerTask / columns);
+  if (are_side_by_side) rows_per_task = ceil_div(rows_per_task, kWholeVectors) * kWholeVectors;
+  const bool may_cut_columns = problem.stage != Stage::softmax;
+  const std::int64_t columns_per_task = may_cut_columns ? std::min(columns, kElementsPerTask) : columns;
+  const std::int64_t row_parts = ceil_div(run, rows_per_task), column_parts = ceil_div(columns, columns_per_task);
+  const std::int64_t tasks = rows.count / run * row_parts * column_parts;
   parallel_for(threads, tasks, signal, [&](std::int64_t index, Worker&) {
-    const std::int64_t end = std::min(rows, (index + 1) * rows_per_task);
-    for (std::int64_t row = index * rows_per_task; row < end; ++row) {
-      const BatchIndex at(problem.rows, row);
-      StageRow stage_row{};
-      stage_row.input = at.in(problem.input);
-      stage_row.mask = at.in(problem.mask);
-      stage_row.output = at.in(problem.output);
-      kernels.rows.stage(problem, stage_row);
-    }
+    const std::int64_t column_part = index % column_parts, row_part = index / column_parts % row_parts;
+    const std::int64_t first = row_part * rows_per_task;
+    const BatchIndex at(rows, index / column_parts / row_parts * run + first);
+    StageRows task = part;
+    task.input = at.in(problem.input);
+    task.mask = at.in(problem.mask);
+    task.output = at.in(problem.output);
+    task.count = std::min(run - first, rows_per_task);
+    task.column_begin = column_part * columns_per_task;
+    task.column_end = std::min(columns, task.column_begin + columns_per_task);
+    kernels.rows.stage(problem, task);
   });
 }
 

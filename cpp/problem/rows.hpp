@@ -20,10 +20,18 @@ struct StageProblem {
   Operand output;
 };
 
-struct StageRow {
+// Rows that follow one another along the last axis of the batch. Softmax takes whole rows, the others the columns
+// from column_begin to column_end.
+struct StageRows {
   const void* input;
   const void* mask;
   void* output;
+  std::int64_t count;
+  std::int64_t input_stride;  // from one row to the next
+  std::int64_t mask_stride;
+  std::int64_t output_stride;
+  std::int64_t column_begin;
+  std::int64_t column_end;
 };
 
 constexpr int kMergeRows = 16;  // that are merged side by side

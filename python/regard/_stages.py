@@ -90,7 +90,8 @@ def scale(
     Returns
     -------
     ndarray
-        ``scores * factor``, of the shape of `scores`.
+        ``scores * factor``, of the shape of `scores`. The axes of a new array lie in memory in the
+        order of those of `scores`, as with NumPy's functions.
 
     Raises
     ------
@@ -140,7 +141,7 @@ def apply_mask(
     Returns
     -------
     ndarray
-        The masked scores, of the shape and type of `scores`.
+        The masked scores, of the shape, type and order in memory of `scores`.
 
     Raises
     ------
@@ -195,7 +196,7 @@ def softmax(
     Returns
     -------
     ndarray
-        Of the shape and type of `x`. Where everything along the axis is -inf the result is 0, as in
+        Of the shape, type and order in memory of `x`. Where everything along the axis is -inf the result is 0, as in
         the fused call for a query that sees no key.
 
     Raises

@@ -261,3 +261,43 @@ def test_stages_one_by_one_give_the_fused_call(kind, dtype, target):
         query, key, value, mask, return_weights=True
     )
     assert_matches(want, output=output, weights=fused)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 70, 600), (2, 150, 33), (130, 2, 5)], ids=str)
+def test_the_order_of_axes_in_memory_changes_no_bit(shape, order, dtype, target):
+    """Rows that lie side by side are computed in lanes, and results lie as NumPy's do."""
+    x = normal(shape, dtype) * 3
+    x[0, 1, :2] = -np.inf
+    bits = np.random.default_rng(1).random(shape) < 0.5
+    bias = np.where(bits, x, -np.inf).astype(dtype)
+    there = np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order))
+    for call in (
+        lambda x, **o: regard.scale(x, 0.5, **o),
+        lambda x, **o: regard.apply_mask(x, bits, **o),
+        lambda x, **o: regard.apply_mask(x, bits[0], **o),
+        lambda x, **o: regard.apply_mask(x, bits[..., :1], **o),
+        lambda x, **o: regard.apply_mask(x, bias, **o),
+        lambda x, **o: regard.softmax(x, axis=0, **o),
+        lambda x, **o: regard.softmax(x, axis=1, **o),
+        lambda x, **o: regard.softmax(x, axis=2, **o),
+    ):
+        wanted = call(x, threads=1)
+        for threads in (1, 3):
+            actual = call(there, threads=threads)
+            assert actual.strides == np.exp(there).strides
+            assert_same_bits(actual, wanted)
+            assert_same_bits(call(there, out=np.empty_like(x), threads=threads), wanted)
+
+    for axis in range(3):
+        part = there[:, ::-1, 1:]
+        assert_same_bits(regard.softmax(part, axis, threads=2), regard.softmax(part.copy(), axis))
+
+
+def test_one_long_row_is_shared_out(dtype, target):
+    x = normal(100_003, dtype)
+    assert_same_bits(regard.scale(x, 3.0, threads=3), x * dtype.type(3))
+    bits = np.arange(len(x)) % 3 == 0
+    wanted = np.where(bits, x, dtype.type(-np.inf))
+    assert_same_bits(regard.apply_mask(x, bits, threads=3), wanted)
+    assert_softmax(x, -1, dtype, threads=3)

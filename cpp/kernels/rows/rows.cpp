@@ -12,7 +12,7 @@ namespace {
 template <class T>
 constexpr RowKernels rows_of() {
   return {
-      .stage = stage_row<T>,
+      .stage = stage_rows<T>,
       .merge = merge_rows<T>,
       .quantise = quantise_rows,
       .convert = convert_row,

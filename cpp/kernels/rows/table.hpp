@@ -6,7 +6,7 @@
 namespace regard {
 
 struct RowKernels {
-  void (*stage)(const StageProblem&, const StageRow&);
+  void (*stage)(const StageProblem&, const StageRows&);
 
   // `shares` has room for [parts][kMergeRows].
   void (*merge)(const MergeProblem&, const MergeRows&, double* shares);

@@ -1,0 +1,74 @@
+// The stages that take each score on its own: scale and apply_mask. They run at the speed of memory.
+#pragma once
+
+#include "../mask_value.hpp"
+#include "../../problem/rows.hpp"
+#include "elements.hpp"
+
+namespace regard {
+namespace {
+
+template <class T>
+REGARD_NOINLINE void scale_row(const StageProblem& problem, const T* input, T* output, std::int64_t begin,
+                               std::int64_t end) {
+  const Vec<T> factor = broadcast(static_cast<T>(problem.factor));
+  map_aligned<T>(input, problem.input.column_stride, begin, end, output, problem.output.column_stride,
+                 [=](Vec<T> value, std::int64_t) { return value * factor; });
+}
+
+// What a mask adds to scores: -inf, which hides, for false; 0 for true; and the number itself.
+template <class T, class M>
+REGARD_INLINE Vec<T> added_by_mask(const M* mask, std::int64_t stride, std::int64_t count) {
+  T lanes[kLanes<T>];
+  for (int i = 0; i < kLanes<T>; ++i) {
+    if (i >= count) {
+      lanes[i] = T(0);
+    } else if constexpr (sizeof(M) == 1) {
+      lanes[i] = mask[i * stride] ? T(0) : -kInfinity<T>;
+    } else {
+      lanes[i] = mask_value<T>(mask[i * stride]);
+    }
+  }
+  return load(lanes);
+}
+
+template <class T, class M>
+REGARD_INLINE Vec<T> added_by_dense_mask(const M* mask) {
+  if constexpr (sizeof(M) == sizeof(T)) {
+    return load(mask);
+  } else if constexpr (sizeof(M) == 1) {
+    typedef M Bytes __attribute__((vector_size(kLanes<T>), aligned(1), may_alias));
+    const auto shown = __builtin_convertvector(*reinterpret_cast<const Bytes*>(mask), Mask<T>);
+    return select<T>(shown != Mask<T>{}, Vec<T>{}, broadcast(-kInfinity<T>));
+  } else {
+    return added_by_mask<T, M>(mask, 1, kLanes<T>);
+  }
+}
+
+// A hidden score is -inf, whatever it was.
+template <class T, class M>
+REGARD_INLINE Vec<T> masked(Vec<T> score, Vec<T> added) {
+  const Vec<T> hidden = broadcast(-kInfinity<T>);
+  return select<T>(added == hidden, hidden, sizeof(M) == 1 ? score : score + added);
+}
+
+template <class T, class M>
+REGARD_NOINLINE void mask_row(const StageProblem& problem, const T* input, const M* mask, T* output,
+                              std::int64_t begin, std::int64_t end) {
+  const std::int64_t stride = problem.mask.column_stride;
+  const auto map = [&](auto added_at) {
+    map_aligned<T>(input, problem.input.column_stride, begin, end, output, problem.output.column_stride,
+                   [&](Vec<T> score, std::int64_t at) { return masked<T, M>(score, added_at(at)); });
+  };
+  if (stride == 0) {
+    const Vec<T> added = broadcast(added_by_mask<T, M>(mask, 0, 1)[0]);
+    return map([=](std::int64_t) { return added; });
+  }
+  map([=](std::int64_t at) {
+    if (stride == 1 && at + kLanes<T> <= end) return added_by_dense_mask<T, M>(mask + at);
+    return added_by_mask<T, M>(mask + at * stride, stride, end - at);
+  });
+}
+
+}  // namespace
+}  // namespace regard
