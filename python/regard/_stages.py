@@ -177,7 +177,7 @@ def softmax(
     threads: int | None = None,
     **unknown: Never,
 ) -> Array:
-    r"""Normalise exponentials along an axis.
+    r"""Compute the softmax along an axis.
 
     .. math:: y_i = \frac{\exp(x_i - \max x)}{\sum_j \exp(x_j - \max x)}
 

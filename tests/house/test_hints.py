@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import regard
 from regard._hints import holds_zero_one, layout_hint
 
 CAUSAL = np.tril(np.ones((200, 200), np.float32))
@@ -78,3 +79,10 @@ def test_hint_about_the_layout(query, key, is_given):
     assert (
         hint.startswith("; arrays are (batch, heads, length, dim) here") if is_given else not hint
     )
+
+
+@pytest.mark.parametrize("call", [regard.scaled_dot_product_attention, regard.explain])
+def test_calls_give_the_hint_about_the_layout(call):
+    lengths_first = np.zeros((2, 10, 8, 16)), np.zeros((2, 20, 2, 16))
+    with pytest.raises(ValueError, match=r"pass query\.swapaxes\(-3, -2\)"):
+        call(lengths_first[0], lengths_first[1], lengths_first[1])

@@ -44,7 +44,11 @@ from rope_cases import yarn
             ValueError,
             "rotary_dim must be at most head_dim, got 6 and 4",
         ),
-        ({"rotary": True, "head_dim": 5}, ValueError, "rotary_dim must be even, got 5"),
+        (
+            {"rotary": True, "head_dim": 5},
+            ValueError,
+            "rotary_dim must be even, got 5, the head_dim: rotate fewer columns with rotary_dim=",
+        ),
         (
             {"rotary": {"inverse_frequencies": [1.0], "base": 5}},
             ValueError,
