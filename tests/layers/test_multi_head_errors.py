@@ -141,6 +141,12 @@ def test_repr_shows_the_options(options, shown):
     assert repr(layer) == f"{START}{shown}, dtype=float32)"
 
 
+def test_what_is_not_a_cache():
+    layer = MultiHeadAttention(16, 2, rng=0)
+    with pytest.raises(TypeError, match=r"^cache must be a KVCache, got dict$"):
+        layer(np.zeros((1, 3, 16)), cache={})
+
+
 def test_errors_of_the_offset_end():
     layer = MultiHeadAttention(16, 2, is_causal=True, rotary=True, rng=0)
     with pytest.raises(ValueError, match=r"^query_offset must be an int, .* got 'start'$"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,14 +26,6 @@ def size(name: str, number: int, minimum: int = 0, maximum: int = _MOST) -> int:
     if checked > maximum:
         raise ValueError(f"{name} must be at most {maximum}, got {checked}")
     return checked
-
-
-def file_path(path: str | os.PathLike[str]) -> str:
-    """Return a path as a str, or raise TypeError."""
-    try:
-        return os.fsdecode(path)
-    except TypeError:
-        raise TypeError(f"path must be a str or a path, got {type(path).__name__}") from None
 
 
 def new_tokens(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
+from regard._arguments import file_path
 from regard._cache import arguments
 from regard._cache.content import Content
 from regard._cache.geometry import Geometry, stored_type
@@ -193,7 +194,7 @@ class KVCache(CacheView):
         if path is not None:
             from regard._cache import file
 
-            self._content = file.create(arguments.file_path(path), geometry, entries, reserved)
+            self._content = file.create(file_path(path), geometry, entries, reserved)
         else:
             pool = Pool(geometry, MemoryRoom(Layout.of(geometry), 0))
             pool.reserve(reserved)
@@ -229,7 +230,7 @@ class KVCache(CacheView):
             raise ValueError(f"mode must be 'r' or 'r+', got {mode!r}")
         from regard._cache import file
 
-        return cls._of(file.opened(arguments.file_path(path), is_writable=mode == "r+"))
+        return cls._of(file.opened(file_path(path), is_writable=mode == "r+"))
 
     @classmethod
     def _of(cls, content: Content) -> Self:
