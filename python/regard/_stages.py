@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from regard import _core
 from regard._arrays import as_float_arrays, as_mask
+from regard._hints import warn_if_zero_one
 from regard._translations import refuse_keywords, takes_unknown
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ def apply_mask(
     """
     if unknown:
         refuse_keywords("apply_mask", unknown, ("scores", "mask", "out", "threads"))
+    warn_if_zero_one(mask)
     masked: Array = _core.apply_mask(scores, mask, out, threads)
     if masked is NotImplemented:
         (scores,) = as_float_arrays(scores=scores)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard._cache import attend, explain
 from regard._cache.stored import stored_tokens
+from regard._hints import warn_if_zero_one
 from regard._translations import refuse_keywords
 
 if TYPE_CHECKING:
@@ -198,6 +199,8 @@ class CacheView:
         }
         if others:
             refuse_keywords("KVCache.attend", others, ("query", "mask", *options), _OF_THE_CACHE)
+        if mask is not None:
+            warn_if_zero_one(mask)
         result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = attend.attend(
             opened_content(self, "attend"), query, mask, options
         )
