@@ -157,9 +157,10 @@ class CacheView:
             Whether a query sees nothing after its own position.
         query_offset : int or array_like of int, optional
             Position of the first query: one for all entries, or one each. ``cache.lengths - q_len``
-            when not given: the queries are those of the last tokens. After an append with unequal
-            `lengths`, which gave an entry fewer tokens than there are queries, it must be given:
-            the lengths before that append.
+            when not given: the queries are those of the last tokens. It must be given for more
+            queries than the cache has tokens, if attention is causal, and after an append with
+            unequal `lengths` that gave an entry fewer tokens than there are queries: the lengths
+            before that append.
         window : (left, right), optional
             Narrows what is seen, sink tokens included.
         scale, softcap, alibi_slopes, sinks, return_weights, return_lse, out, threads
