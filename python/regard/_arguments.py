@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
@@ -148,6 +149,14 @@ def window_sides(window: Any) -> tuple[int | None, int | None]:
         None if side is None else count(f"window[{i}]", side) for i, side in enumerate(window)
     )
     return left, right
+
+
+def file_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as a str, or raise TypeError."""
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise TypeError(f"path must be a str or a path, got {type(path).__name__}") from None
 
 
 def listed(names: Iterable[str]) -> str:

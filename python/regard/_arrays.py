@@ -105,11 +105,12 @@ def as_masks(mask: Any) -> Any:
 
 
 def _is_pair(mask: Any) -> bool:
-    """Tell a pair of masks from an array of two rows, both of which are bool or both float."""
+    """Tell a pair of masks from an array of two rows, which have one kind and one shape."""
     if not isinstance(mask, tuple) or len(mask) != 2:
         return False
-    is_bool = [np.asarray(part).dtype.kind == "b" for part in mask]
-    return is_bool[0] != is_bool[1]
+    parts = [np.asarray(part) for part in mask]
+    is_bool = [part.dtype.kind == "b" for part in parts]
+    return is_bool[0] != is_bool[1] or parts[0].shape != parts[1].shape
 
 
 def stored(name: str, value: ArrayLike) -> NDArray[Any]:

@@ -74,7 +74,7 @@ def scaled_dot_product_attention(
 
     (Vaswani et al. 2017, "Attention Is All You Need", equation 1), without ever storing the scores:
     extra memory is a fixed amount per thread, whatever the lengths. All options compose: a key is
-    visible to a query if every one of them allows it, and what nobody sees is not computed.
+    visible to a query if every one of them allows it, and what no query sees is not computed.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def scaled_dot_product_attention(
         axes before heads broadcast). See `regard.positional.alibi_slopes`.
     sinks : array_like of float, shape (heads,), optional
         One logit per head that joins the softmax's denominator and carries no value; it is neither
-        scaled nor capped. -inf is no sink.
+        scaled nor capped. -inf means no sink.
     precision : "int8", optional
         Compute the products of queries and keys in 8-bit integers: faster for long inputs, and no
         longer exact. See the notes. Default: all in the precision of the arrays.
@@ -152,7 +152,7 @@ def scaled_dot_product_attention(
     ------
     TypeError
         If an argument has the wrong type: an integer mask, an `out` of another type, a window that
-        is no pair.
+        is not a pair.
     ValueError
         If shapes disagree, a number is out of range, `out` overlaps an input, or `precision` is
         ``"int8"`` for float64 arrays or a head_dim above 1024.
@@ -180,14 +180,14 @@ def scaled_dot_product_attention(
               \hat{q} = \mathrm{round}(H q / a_q), \quad \hat{k} = \mathrm{round}(H (k - m) / a_k),
 
     with m the mean of all keys that the kv head has in this batch entry, H a fixed rotation (a
-    Hadamard matrix for each group of dimensions, whose number is the largest power of two that
+    Hadamard matrix for each group of dimensions, whose size is the largest power of two that
     divides head_dim; Ashkboos et al. 2024, "QuaRot"), and a the largest magnitude of what is
-    rounded divided by 127. The sum of 8-bit products is
-    exact, the rest is float32, values included: what is lost is the rounding to 255 steps. Through
-    m a row's bits depend on every finite element of those keys, also where causality, a window or
-    a mask hides it; keys at and beyond `key_lengths` take no part, and NaN or inf stays in the
-    scores of its own row. The integers are the same on every target, by instructions for them or
-    without: `explain` says which. Few queries gain nothing, since all keys are rounded first.
+    rounded divided by 127. The sum of 8-bit products is exact, and everything else, values
+    included, is float32: what is lost is the rounding to 255 steps. Through m, a row's bits depend
+    on every finite element of those keys, also where causality, a window or a mask hides it; keys
+    at and beyond `key_lengths` take no part, and NaN or inf stays in the scores of its own row. The
+    integers are the same on every target, with or without an instruction for them: `explain` says
+    which one is used. Few queries gain nothing, since all keys are rounded first.
 
     Examples
     --------

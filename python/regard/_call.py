@@ -1,4 +1,4 @@
-"""The way from what callers pass to the compiled module, where it is not the shortest one."""
+"""Handle the calls that the compiled module does not take as they are."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_options(
 
 
 def raise_with_hint(error: ValueError, query: ArrayLike, key: ArrayLike) -> NoReturn:
-    """Raise the error of a call again, with a hint if heads and lengths look swapped."""
+    """Raise the error of a call again, with a hint if heads and lengths look exchanged."""
     hint = layout_hint(np.shape(query), np.shape(key)) if "heads" in str(error) else ""
     raise (ValueError(f"{error}{hint}") if hint else error) from None
 
@@ -44,7 +44,7 @@ def converted(
 ) -> Any:
     """Call the module again, with arrays that the kernels can read.
 
-    It returned NotImplemented before: an array must be converted, or there is no such option.
+    The module has returned NotImplemented: an array must be converted, or an option is unknown.
     """
     check_options(name, options)
     query, key, value = arrays

@@ -28,10 +28,10 @@ def cpu_targets() -> tuple[str, ...]:
 
 
 def active_target() -> str:
-    """Return the name of the target that computes.
+    """Return the name of the target that is used.
 
-    The best one that this CPU runs, unless the environment variable ``REGARD_TARGET`` named another
-    when regard was imported.
+    This is the best one that this CPU runs, unless the environment variable ``REGARD_TARGET`` named
+    another one when regard was imported.
 
     Examples
     --------
@@ -43,18 +43,18 @@ def active_target() -> str:
 
 
 def set_num_threads(threads: int | None) -> None:
-    """Set how many threads a call uses that does not say so itself.
+    """Set how many threads a call uses if it is not given `threads`.
 
     Parameters
     ----------
     threads : int or None
-        At least 1. None returns to the choice at import: ``REGARD_NUM_THREADS``, else
+        At least 1. None goes back to the choice at import: ``REGARD_NUM_THREADS``, else
         ``OMP_NUM_THREADS``, else the CPUs that the process may use, within the quota of its cgroup.
 
     Raises
     ------
     TypeError
-        If `threads` is no integer.
+        If `threads` is not an integer.
     ValueError
         If `threads` is below 1.
 
@@ -70,7 +70,7 @@ def set_num_threads(threads: int | None) -> None:
 
 
 def get_num_threads() -> int:
-    """Return how many threads a call uses that does not say so itself.
+    """Return how many threads a call uses if it is not given `threads`.
 
     See Also
     --------
@@ -84,7 +84,7 @@ def show_config(mode: Literal["stdout"] = "stdout") -> None: ...
 @overload
 def show_config(mode: Literal["dicts"]) -> dict[str, Any]: ...
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
-    """Show how regard was built and what it uses here.
+    """Show how regard was built and what it uses on this machine.
 
     Parameters
     ----------

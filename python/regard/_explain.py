@@ -8,7 +8,7 @@ import numpy as np
 
 from regard import _core
 from regard._arrays import as_masks, as_stored_arrays
-from regard._call import check_options
+from regard._call import check_options, raise_with_hint
 from regard._explanation import FLOAT_MASK, Explanation, distinct_bytes
 from regard._options import ExplainOptions, takes_options
 
@@ -80,7 +80,10 @@ def explain(
     native_mask = as_masks(mask)
     masks = native_mask if isinstance(native_mask, tuple) else (native_mask,)
     if query_starts is None:
-        plan = _core.attention_plan(arrays[0], arrays[1], arrays[2], native_mask, options)
+        try:
+            plan = _core.attention_plan(arrays[0], arrays[1], arrays[2], native_mask, options)
+        except ValueError as error:
+            raise_with_hint(error, query, key)
     else:
         plan = _core.attention_ragged_plan(
             arrays[0], arrays[1], arrays[2], query_starts, key_starts, native_mask, options

@@ -31,7 +31,7 @@ class Explanation:
     kernel : str
         ``"forward"``, or ``"decode"`` where a key head serves at most 8 query rows (the heads of
         its group times `q_len`) and no weights are asked for: it streams keys and values once for
-        all of them. Both give the same bits. ``"int8"`` where `precision` is.
+        all of them. Both give the same bits. ``"int8"`` with ``precision="int8"``.
     int8_instruction : str or None
         What multiplies 8-bit integers, as CPUs list it (``"avx512_vnni"``, ``"avx_vnni"``); None
         where float32 does, which gives the same integers, or where `precision` is not ``"int8"``.
@@ -40,29 +40,30 @@ class Explanation:
     batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim : int
         The sizes as the call reads them, batch axes multiplied.
     threads, tasks : int
-        How many threads work, on how many separate tasks.
+        How many threads work, and on how many separate tasks.
     task_rows : int
-        Query rows of a task at most: they share one pass over keys and values.
+        The most query rows that a task has: they share one pass over keys and values.
     chunk_keys : int
-        Keys of a task at most, where a decode has few key heads and no multiple of its threads,
-        which then share the keys of one; 0 where a task has all keys.
+        The most keys that a task has, where a decode has too few key heads to occupy its threads
+        evenly, so that threads share the keys of one head; 0 where every task has all keys.
     strip_rows, tile_keys, block_keys : int
-        A tile is `strip_rows` query rows at most (in SIMD lanes, but in a decode) by `tile_keys`
+        A tile is at most `strip_rows` query rows (in SIMD lanes, except in a decode) by `tile_keys`
         keys; the weights of `block_keys` keys are kept between the two matrix products.
     tiles, tiles_computed, tiles_biased : int
-        Tiles of the whole square of queries and keys; those that some query sees and that are
-        therefore computed; those of them at an edge, under a mask or with a bias, which cost more.
+        How many tiles the whole square of queries and keys has; how many of them are computed,
+        because some query sees a key in them; how many of these are at an edge, under a mask or
+        have a bias, which costs more.
     scores_computed : int
         Pairs of query and key in the computed tiles.
     flops : float
         Floating-point operations of the two matrix products over these pairs.
     bytes : int
-        Of query, key, value, mask and output, each once; what is broadcast is one piece of memory.
-        Of a cache, those of the tokens that it holds.
+        Of query, key, value, mask and output, each once; what is broadcast counts as it lies in
+        memory. Of a cache, those of the tokens that it holds.
     workspace_bytes : int
-        Extra memory of all threads, and of the keys that are in 8-bit integers at one time.
+        Extra memory of all threads, and of the keys that are held in 8-bit integers at one time.
     notes : tuple of str
-        Where the general way is taken instead of the shortest, and why.
+        What takes extra work, such as converting or copying an array, and why.
     """
 
     target: str
@@ -252,6 +253,6 @@ def _layout(array: Array, plan: _core._Plan) -> str:
     if abs(array.strides[-2]) >= 2048:
         return f"rows are {array.strides[-2]} bytes apart, which crowds into a part of the cache"
     return (
-        f"value_dim {array.shape[-1]} is no multiple of the {plan['columns']} columns that are "
+        f"value_dim {array.shape[-1]} is not a multiple of the {plan['columns']} columns that are "
         "computed at a time"
     )

@@ -54,7 +54,7 @@ def holds_zero_one(mask: NDArray[Any]) -> bool:
 
 
 def layout_hint(query_shape: tuple[int, ...], key_shape: tuple[int, ...]) -> str:
-    """Return a hint to append to an error if heads and lengths look swapped, else "".
+    """Return a hint to append to an error if heads and lengths look exchanged, else "".
 
     There is a hint if both arrays have four axes or more and
 

@@ -23,17 +23,17 @@ def merge_attention_states(
     .. math:: \mathrm{lse} = \log \sum_i e^{\mathrm{lse}_i}, \quad
               \mathrm{output} = \sum_i e^{\mathrm{lse}_i - \mathrm{lse}}\, \mathrm{output}_i
 
-    because a softmax over the concatenation of two vectors is the softmax over each, weighed by
+    because a softmax over the concatenation of two vectors is the softmax over each, weighted by
     its share in the common denominator [1]_ [2]_. Merging is associative and commutative up to
-    rounding [3]_: keys may be split by blocks, files or machines, and a shared prefix attended to
-    once.
+    rounding [3]_: keys may be split into blocks, files or machines, and a shared prefix needs to be
+    attended to only once.
 
     Parameters
     ----------
     outputs : sequence of array_like, each of shape (..., q_len, value_dim)
         The parts' outputs, one or more; or one array with the parts along its first axis. Float16,
-        bfloat16, float32 or float64; integers and lists become float64. Parts broadcast among each
-        other, but for value_dim.
+        bfloat16, float32 or float64; integers and lists become float64. Parts broadcast against
+        each other, except in value_dim.
     lses : sequence of array_like, each of shape (..., q_len)
         The natural log-sum-exp of each part's visible scores, as ``return_lse`` gives it, in the
         same order. Where another library gives it to base 2, multiply by ``log(2)``.
@@ -50,7 +50,8 @@ def merge_attention_states(
     TypeError
         If an array has the wrong type.
     ValueError
-        If there is no part, `outputs` and `lses` do not have as many, or shapes disagree.
+        If there is no part, `outputs` and `lses` have different numbers of parts, or shapes
+        disagree.
 
     See Also
     --------
@@ -58,14 +59,14 @@ def merge_attention_states(
 
     Notes
     -----
-    A part that saw no key in a row (lse -inf) changes no bit of that row; a row in which no part
-    saw one has lse -inf and the sum of the outputs, 0 as attention gives them, or NaN where it saw
-    scores of -inf alone. NaN in a part shows, as does infinity. A part whose lse is
-    +inf outweighs all that are finite; two such parts in a row are undetermined, hence NaN. One
-    part alone comes back as it is.
+    A part that saw no key in a row (lse -inf) changes no bit of that row. A row in which no part
+    saw a key has lse -inf and the sum of the parts' outputs: 0, which is what attention gives for
+    such a row, or NaN if a part saw only scores of -inf. NaN and infinity in a part show in the
+    result. A part whose lse is +inf outweighs all finite ones; two such parts in a row give NaN. If
+    there is only one part, it is returned as it is.
 
-    Weights of the parts are computed in float64; products and sums in float64 for float64 outputs,
-    and in float32 for all narrower types, always in the order of the parts.
+    The weights of the parts are computed in float64; products and sums in float64 for float64
+    outputs, and in float32 for all narrower types, always in the order of the parts.
 
     Each part must see keys that no other part sees, and `sinks` must be given to one of the calls
     only: each lse includes them.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from regard import _core
 from regard._arrays import as_float_arrays, as_mask
+from regard._hints import warn_if_zero_one
 from regard._translations import refuse_keywords, takes_unknown
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ def apply_mask(
     """
     if unknown:
         refuse_keywords("apply_mask", unknown, ("scores", "mask", "out", "threads"))
+    warn_if_zero_one(mask)
     masked: Array = _core.apply_mask(scores, mask, out, threads)
     if masked is NotImplemented:
         (scores,) = as_float_arrays(scores=scores)
@@ -178,7 +180,7 @@ def softmax(
     threads: int | None = None,
     **unknown: Never,
 ) -> Array:
-    r"""Normalise exponentials along an axis.
+    r"""Compute the softmax along an axis.
 
     .. math:: y_i = \frac{\exp(x_i - \max x)}{\sum_j \exp(x_j - \max x)}
 
@@ -196,8 +198,8 @@ def softmax(
     Returns
     -------
     ndarray
-        Of the shape, type and order in memory of `x`. Where everything along the axis is -inf the result is 0, as in
-        the fused call for a query that sees no key.
+        Of the shape, type and order in memory of `x`. Where everything along the axis is -inf the
+        result is 0, as in the fused call for a query that sees no key.
 
     Raises
     ------

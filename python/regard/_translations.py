@@ -7,7 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -56,12 +56,19 @@ _RENAMED = {
     "num_attention_heads": ("num_heads", "heads"),
     "n_head": ("num_heads", "heads"),
     "nhead": ("num_heads",),
-    "num_heads": ("heads",),
+    "num_heads": ("heads", "kv_heads"),
     "heads": ("num_heads",),
     "q_num_heads": ("num_heads",),
     "kv_heads": ("num_kv_heads",),
-    "kv_num_heads": ("num_kv_heads",),
-    "num_key_value_heads": ("num_kv_heads",),
+    "kv_num_heads": ("num_kv_heads", "kv_heads"),
+    "num_key_value_heads": ("num_kv_heads", "kv_heads"),
+    "num_kv_heads": ("kv_heads",),
+    "batch_size": ("batch",),
+    "max_batch_size": ("batch",),
+    "max_cache_len": ("capacity",),
+    "max_length": ("capacity",),
+    "max_seq_len": ("capacity",),
+    "block_size": ("page_size",),
     "dim_head": ("head_dim",),
     "key_dim": ("head_dim",),
     "kdim": ("d_key",),
@@ -92,6 +99,7 @@ _RENAMED = {
     "segment_ids": ("query_segments",),
     "need_weights": ("return_weights",),
     "output_attentions": ("return_weights",),
+    "return_attention": ("return_weights",),
     "return_attention_scores": ("return_weights",),
     "return_attn_probs": ("return_weights",),
     "return_residual": ("return_lse",),
@@ -100,8 +108,15 @@ _RENAMED = {
 
 _INFERENCE_ONLY = "leave it out: regard computes inference only so far"
 _ITS_OWN_KERNELS = "leave it out: regard chooses its kernels itself, and regard.explain shows them"
+_NOT_NEEDED = {"": "leave it out: queries beyond their length change no other row of the output"}
 _NOT_TRAINED = {"": "leave it out: the layer has no such parameters"}
 _OF_THE_LAYER = {"cache": "pass it to the constructor, MultiHeadAttention()"}
+_NO_REASONS: dict[str, str] = {}
+_HEADS_AXIS = {"return_lse": "leave it out: arrays have an axis of heads, the third from the end"}
+_FIRST_TOKENS = (
+    "leave it out: show the first tokens by a mask, or in a regard.KVCache by its sink_tokens="
+)
+_PER_LAYER = {"page_size": "leave it out: make one cache for each layer"}
 _RAGGED = "call scaled_dot_product_attention_ragged, which takes {}="
 
 # More than another name: what to do, by the keyword that the call has ("" is any call).
@@ -142,19 +157,28 @@ _ADVICE = {
         "cache": "pass is_causal=True to the constructor, MultiHeadAttention()",
     },
     "local_window_size": {"window": "pass window=(left, right); one number n is (n, n) here"},
-    "sliding_window": {"window": "pass window=(n - 1, 0) to see n keys, the query's own included"},
+    "sink_tokens": {"sinks": _FIRST_TOKENS},
+    "sliding_window": {
+        "sink_tokens": "pass window=n, which counts the query's own token too",
+        "window": "pass window=(n - 1, 0) to see n keys, the query's own included",
+    },
     "window_size": {"window": "pass window=(left, right), with None for FlashAttention's -1"},
     "window_left": {"window": "pass window=(window_left, None), with None for FlashInfer's -1"},
     "left_window_size": {"window": "pass window=(left, right), with None for ONNX's -1"},
     "right_window_size": {"window": "pass window=(left, right), with None for ONNX's -1"},
-    "query_seq_lengths": {
-        "": "leave it out: queries beyond their length change no other row of the output"
-    },
+    "query_lengths": _NOT_NEEDED,
+    "query_seq_lengths": _NOT_NEEDED,
     "cu_seqlens_q": {"query_starts": "pass query_starts=", "mask": _RAGGED.format("query_starts")},
     "cu_seqlens_k": {"key_starts": "pass key_starts=", "mask": _RAGGED.format("key_starts")},
     "max_seqlen_q": {"": "leave it out: the starts of the sequences say it"},
     "max_seqlen_k": {"": "leave it out: the starts of the sequences say it"},
     "block_table": {"": "leave it out: a regard.KVCache with page_size= keeps its own"},
+    "num_heads": _HEADS_AXIS,
+    "num_kv_heads": _HEADS_AXIS,
+    "q_num_heads": _HEADS_AXIS,
+    "kv_num_heads": _HEADS_AXIS,
+    "num_layers": _PER_LAYER,
+    "num_hidden_layers": _PER_LAYER,
     "enable_gqa": {"": "leave it out: query heads share key heads where there are fewer of these"},
     "average_attn_weights": {"": "leave it out: average the weights, weights.mean(axis=-3)"},
     "implementation": {"": _ITS_OWN_KERNELS},
@@ -213,7 +237,12 @@ def translates_keywords(function: Callable[Parameters, Result]) -> Callable[Para
     return checked
 
 
-def refuse_keywords(call: str, unknown: Iterable[str], known: Iterable[str]) -> NoReturn:
+def refuse_keywords(
+    call: str,
+    unknown: Iterable[str],
+    known: Iterable[str],
+    reasons: Mapping[str, str] = _NO_REASONS,
+) -> NoReturn:
     """Raise the TypeError for keywords that `call` does not have, with advice for each of them.
 
     Parameters
@@ -224,9 +253,14 @@ def refuse_keywords(call: str, unknown: Iterable[str], known: Iterable[str]) -> 
         The keywords that it was given and does not have.
     known : iterable of str
         The keywords that it has, in the order of its signature.
+    reasons : mapping of str to str, optional
+        Advice of its own, which comes before the general one.
     """
     names = list(known)
-    told = "; ".join(f"no argument {name}: {_advice(name, names)}" for name in sorted(unknown))
+    told = "; ".join(
+        f"no argument {name}: {reasons.get(name) or _advice(name, names)}"
+        for name in sorted(unknown)
+    )
     raise TypeError(f"{call}() has {told}")
 
 

@@ -150,6 +150,11 @@ KINDS = {
     ),
     "offset-none": ({"is_causal": True, "query_offset": None}, ["query_offset"]),
     "mask-int": ({"mask": np.ones((5, 11), int)}, ["mask"]),
+    "mask-pair-none": ({"mask": (None, normal(5, 11))}, ["mask", "pair", "None", "float32"]),
+    "mask-pair-bools": (
+        {"mask": (np.ones((5, 11), bool), np.ones((1, 11), bool))},
+        ["mask", "pair (bool, float)", "pair (bool, bool)"],
+    ),
 }
 REFUSED = [
     pytest.param(error, *entry, id=name)

@@ -216,10 +216,9 @@ def test_the_workspace_is_told_without_being_taken(target):
 
 def test_why_values_are_copied(target):
     explanation = regard.explain(*normal(np.float32, (2, 30, 16), (2, 70, 16), (2, 70, 13)))
-    note = (
-        f"blocks of values are copied: value_dim 13 is no multiple of the {explanation.tile_keys} "
-    )
-    assert explanation.notes == (note + "columns that are computed at a time",)
+    note = "blocks of values are copied: value_dim 13 is not a multiple of the"
+    columns = f"{explanation.tile_keys} columns that are computed at a time"
+    assert explanation.notes == (f"{note} {columns}",)
 
 
 def test_keys_and_values_are_not_read(target):

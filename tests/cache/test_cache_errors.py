@@ -185,8 +185,9 @@ ATTEND = [
     ({"query": None}, TypeError, ["query", "None"]),
     ({"query": normal(0, 2, 3, 1, 8) * 1j}, TypeError, ["query", "complex128"]),
     ({"key_lengths": [3, 3]}, TypeError, ["key_lengths", "knows its lengths"]),
-    ({"precision": "int8"}, TypeError, ["attend()", "precision"]),
-    ({"pages": np.zeros((2, 1), np.int32)}, TypeError, ["attend()", "pages"]),
+    ({"precision": "int8"}, TypeError, ["KVCache.attend()", "precision"]),
+    ({"pages": np.zeros((2, 1), np.int32)}, TypeError, ["KVCache.attend()", "pages"]),
+    ({"query": normal(0, 2, 3, 8, 8)}, ValueError, ["query_offset", "8 queries", "of 7"]),
     ({"dropout": 0.5}, TypeError, ["dropout"]),
     ({"mask": np.ones((1, 6), bool)}, ValueError, ["mask", "7", "6"]),
     ({"mask": np.ones((1, 7), int)}, TypeError, ["mask", "int64"]),
@@ -199,6 +200,7 @@ ATTEND = [
     ({"query_offset": 1.0}, TypeError, ["query_offset"]),
     ({"window": 3}, TypeError, ["window"]),
     ({"window": (1, 2, 3)}, ValueError, ["window", "3"]),
+    ({"window": np.array([1.0, 2.0])}, TypeError, ["window"]),
     ({"window": (-1, 2)}, ValueError, ["window", "-1"]),
     ({"scale": "big"}, TypeError, ["scale"]),
     ({"softcap": 0.0}, ValueError, ["softcap"]),
@@ -270,7 +272,7 @@ MAKE = [
     ({"dtype": None}, TypeError, ["dtype", "None"]),
     ({"dtype": "floaty"}, TypeError, ["dtype", "floaty"]),
     ({"dtype": 3}, TypeError, ["dtype", "3"]),
-    ({"path": 3}, TypeError, ["int"]),
+    ({"path": 3}, TypeError, ["path", "int"]),
     ({"batch": 2**31}, ValueError, ["batch", str(2**31 - 1), str(2**31)]),
     ({"kv_heads": 2**63}, ValueError, ["kv_heads", MOST, str(2**63)]),
     ({"head_dim": 10**30}, ValueError, ["head_dim", MOST, str(10**30)]),
@@ -289,6 +291,11 @@ def test_make(changes, error, words, in_file, tmp_path):
     with pytest.raises(error, match=says(*words)):
         regard.KVCache(**{"batch": 1, "kv_heads": 1, "head_dim": 4} | path | changes)
     assert not list(tmp_path.iterdir())
+
+
+def test_open_without_a_path():
+    with pytest.raises(TypeError, match=says("path", "int")):
+        regard.KVCache.open(3)
 
 
 NO_ARRAY = [

@@ -162,7 +162,8 @@ def test_what_is_evicted_is_refused_and_can_be_asked_for_in_time():
     for call in (cache.attend, cache.explain):
         with pytest.raises(ValueError, match=message):
             call(np.ones((1, 10, 4)))
-    cache.attend(np.ones((1, 10, 4)), window=(2, 0))
+    for sides in ((2, 0), [2, 0], np.array([2, 0])):
+        cache.attend(np.ones((1, 10, 4)), window=sides)
     cache.attend(np.ones((1, 3, 4)), query_offset=5)  # in the page of the sink token
     cache.attend(np.ones((1, 3, 4)), query_offset=200)
     cache.append(np.ones((1, 40, 4)), np.ones((1, 40, 4)))

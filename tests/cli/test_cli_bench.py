@@ -157,6 +157,7 @@ def test_wrong_arguments_end_before_anything_is_measured(run, monkeypatch, argum
     status, output, errors = run("bench", *arguments)
     assert (status, output) == (2, "")
     assert message in errors
+    assert errors.splitlines()[0] == "usage: python -m regard bench [options]"
     assert len(errors.splitlines()) == 2
     assert "\x1b" not in errors
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import regard
 from regard._hints import holds_zero_one, layout_hint
 
 CAUSAL = np.tril(np.ones((200, 200), np.float32))
@@ -50,6 +51,28 @@ def test_the_warning_comes_once_and_from_the_call(run_python):
     assert "pass mask.astype(bool) if 1 means may attend" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "regard.scaled_dot_product_attention(x, x, x, mask)",
+        "regard.scaled_dot_product_attention_ragged(x, x, x, [0, 3], [0, 3], mask[:, None])",
+        "cache.attend(x.swapaxes(0, 1), mask)",
+        "regard.apply_mask(np.zeros((3, 3)), mask)",
+    ],
+)
+def test_calls_warn(call, run_python):
+    script = f"""
+    import numpy as np, regard
+    x, mask = np.ones((3, 3, 4)), np.tril(np.ones((3, 3)))
+    cache = regard.KVCache(1, 3, 4)
+    cache.append(x, x)
+    {call}
+    """
+    done = run_python(script)
+    assert done.returncode == 0
+    assert "<string>:6: UserWarning: mask holds zeros and ones in float64" in done.stderr
+
+
 SHAPES = [
     # (batch, length, heads, dim): lengths do not go together as heads, or there are too many
     ((2, 100, 8, 64), (2, 120, 8, 64), True),
@@ -78,3 +101,10 @@ def test_hint_about_the_layout(query, key, is_given):
     assert (
         hint.startswith("; arrays are (batch, heads, length, dim) here") if is_given else not hint
     )
+
+
+@pytest.mark.parametrize("call", [regard.scaled_dot_product_attention, regard.explain])
+def test_calls_give_the_hint_about_the_layout(call):
+    lengths_first = np.zeros((2, 10, 8, 16)), np.zeros((2, 20, 2, 16))
+    with pytest.raises(ValueError, match=r"pass query\.swapaxes\(-3, -2\)"):
+        call(lengths_first[0], lengths_first[1], lengths_first[1])

@@ -90,6 +90,7 @@ def test_a_decorated_call_keeps_its_signature_and_its_own_errors():
 
 LAYER = regard.MultiHeadAttention(8, 2, rng=0)
 ALONE = regard.SelfAttention(4, 2, rng=0)
+CACHE = regard.KVCache(1, 1, 8)
 X = np.zeros((3, 8))
 ATTEND = regard.scaled_dot_product_attention
 STARTS = ([0, 3], [0, 3])
@@ -104,6 +105,20 @@ CALLS = [
     (ATTEND, (X, X, X), "is_casual", "did you mean is_causal=?"),
     (regard.scaled_dot_product_attention_ragged, (X, X, X, *STARTS), "attn_mask", "pass mask="),
     (regard.explain, (X, X, X), "window_size", "pass window=(left, right)"),
+    (ATTEND, (X, X, X), "num_heads", "arrays have an axis of heads"),
+    (ATTEND, (X, X, X), "sink_tokens", "regard.KVCache by its sink_tokens="),
+    (ATTEND, (X, X, X), "query_lengths", "change no other row"),
+    (regard.KVCache, (1,), "num_key_value_heads", "pass kv_heads="),
+    (regard.KVCache, (1, 2, 4), "max_cache_len", "pass capacity="),
+    (regard.KVCache, (1, 2, 4), "sliding_window", "pass window=n"),
+    (regard.KVCache, (1, 2, 4), "num_layers", "one cache for each layer"),
+    (CACHE.attend, (X,), "causal", "causal unless is_causal=False"),
+    (CACHE.attend, (X,), "left_padding", "append with lengths="),
+    (CACHE.attend, (X,), "k", "cache.append(key, value)"),
+    (CACHE.attend, (X,), "zzz", "its arguments are query, mask, is_causal"),
+    (CACHE.attend, (X,), "softmax_scale", "pass scale="),
+    (CACHE.explain, (X,), "key_lengths", "the cache knows its lengths"),
+    (CACHE.explain, (X,), "attn_mask", "pass mask="),
     (regard.softmax, (X,), "dim", "pass axis="),
     (regard.matmul, (X, X.T), "dtype", "its arguments are a, b, out, threads"),
     (regard.MultiHeadAttention, (), "embed_dim", "pass d_model="),

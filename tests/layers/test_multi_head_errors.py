@@ -44,7 +44,11 @@ from rope_cases import yarn
             ValueError,
             "rotary_dim must be at most head_dim, got 6 and 4",
         ),
-        ({"rotary": True, "head_dim": 5}, ValueError, "rotary_dim must be even, got 5"),
+        (
+            {"rotary": True, "head_dim": 5},
+            ValueError,
+            "rotary_dim must be even, got 5, the head_dim: rotate fewer columns with rotary_dim=",
+        ),
         (
             {"rotary": {"inverse_frequencies": [1.0], "base": 5}},
             ValueError,
@@ -135,6 +139,12 @@ START = "MultiHeadAttention(d_model=12, num_heads=3, num_kv_heads=3, head_dim=4,
 def test_repr_shows_the_options(options, shown):
     layer = MultiHeadAttention(12, 3, rng=0, **options)
     assert repr(layer) == f"{START}{shown}, dtype=float32)"
+
+
+def test_what_is_not_a_cache():
+    layer = MultiHeadAttention(16, 2, rng=0)
+    with pytest.raises(TypeError, match=r"^cache must be a KVCache, got dict$"):
+        layer(np.zeros((1, 3, 16)), cache={})
 
 
 def test_errors_of_the_offset_end():

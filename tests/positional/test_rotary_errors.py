@@ -57,7 +57,11 @@ def twice(cache):
         (lambda: rotary(X, np.zeros((1, 2, 5), int)), ValueError, None),
         (lambda: rotary(X[0], np.zeros((3, 5), int)), ValueError, None),
         (lambda: rotary(X[0, 0], np.zeros((2, 5), int)), ValueError, None),
-        (lambda: rotary(X[..., :7]), ValueError, "rotary_dim must be even, got 7"),
+        (
+            lambda: rotary(X[..., :7]),
+            ValueError,
+            "rotary_dim must be even, got 7, the head_dim: rotate fewer columns with rotary_dim=",
+        ),
         (lambda: rotary(X[..., :0]), ValueError, "rotary_dim must be at least 2, got 0"),
         (lambda: rotary(X, rotary_dim=3), ValueError, "rotary_dim must be even, got 3"),
         (lambda: rotary(X, rotary_dim=0), ValueError, "rotary_dim must be at least 2, got 0"),

@@ -168,7 +168,7 @@ def test_errors_of_scaling(scaling, error, message):
         (
             lambda: rotary_frequencies(head_dim=6, scaling=HALF),
             ValueError,
-            "rotary_dim must be even, got 3",
+            "rotary_dim must be even, got 3, 0.5 of head_dim 6",
         ),
         (
             lambda: rotary_frequencies(8, base=500.0, scaling=linear(rope_theta=77.0)),

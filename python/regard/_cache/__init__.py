@@ -8,7 +8,7 @@ changes in one assignment, and a `pool` of pages that forks share::
     content         appends, truncates, reorders, forks; growth plans which pages that takes
     attend, explain attention to a state, with window choosing what a query sees
     pool            which page is free; its room is in memory_room or in file_room
-    ledger          the state in a file, behind a header, in a locked_file that file makes or opens
+    ledger          the state in a file, after a header, in a locked_file that file makes or opens
 
 `geometry` has what never changes, `rows` the layout of a page, `quantise` the numbers in 8 bits.
 """

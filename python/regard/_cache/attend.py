@@ -68,6 +68,11 @@ def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> C
             "them, before attending"
         )
     if options["query_offset"] is None:
+        if q_len > state.longest and options["is_causal"]:
+            raise ValueError(
+                f"query_offset must be given: {q_len} queries are not those of the last tokens of "
+                f"a cache of {state.longest}; append their keys and values before attending"
+            )
         options["query_offset"] = _default_offset(state.lengths, state.recent, q_len)
     options["key_lengths"] = None if isinstance(state.lengths, int) else state.lengths
     if geometry.window is None:

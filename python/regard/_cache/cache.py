@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
+from regard._arguments import file_path
 from regard._cache import arguments
 from regard._cache.content import Content
 from regard._cache.geometry import Geometry, stored_type
@@ -16,6 +17,7 @@ from regard._cache.quantise import quantised
 from regard._cache.rows import Layout
 from regard._cache.state import State
 from regard._cache.view import CacheView, opened_content
+from regard._translations import translates_keywords
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -45,14 +47,15 @@ class KVCache(CacheView):
         Size of the values; `head_dim` when not given.
     capacity : int, optional
         The most tokens that an entry may have; appending more is an error. Without `page_size`,
-        each entry has one page of this size, so that its tokens lie side by side. With a window,
-        ``capacity - sink_tokens - window`` (at least 1) new tokens can be appended at once.
+        each entry has one page of this size from the beginning, so that its tokens lie side by
+        side. With a window, texts of any length fit, and the limit is on one append: as many tokens
+        as there is room for, or ``capacity - sink_tokens - window`` (at least 1) at any time.
     dtype : dtype, default float32
         What keys and values are stored as: float16, bfloat16 (of the package ml_dtypes, or its
         name), float32, float64, or int8, which is a quarter of float32: see the notes. Results
         have the result type of the query and of this, and of the query alone with int8.
     window : int, optional
-        Every query sees this many of the last tokens, its own among them, as with the option
+        Every query sees this many of the last tokens, its own included, as with the option
         ``window=(window - 1, 0)`` of `scaled_dot_product_attention`. Pages of tokens that no coming
         query sees are evicted and used again.
     sink_tokens : int, default 0
@@ -91,28 +94,30 @@ class KVCache(CacheView):
     for any page size, in memory or in a file. With a window, they are those of the option
     ``window=(window - 1, 0)``, and with sink tokens those of a bool mask that shows the same keys.
 
-    A window's memory is bounded: each entry has pages for the sink tokens, the window and the last
-    two appends, and at most two pages more (three with sink tokens that do not fill a page). The
+    A window's memory is bounded: each entry has pages for the sink tokens, the window and two
+    appends, one after the other, and at most two pages more (three with sink tokens that do not
+    fill a page). Pages are used again and not given back, so the largest two appends count. The
     last append can always be undone with `truncate`.
 
     With int8, each key and value is a row of integers from -127 to 127 and a scale, which is the
     largest of its numbers divided by 127, but never below 2**-126: rows of less than about 1.5e-36
     lose digits. Keys are rotated first, and queries with them: no product changes, and single large
     channels are spread over all. Integers are multiplied by scales after the products: results are
-    those for the numbers that are meant, up to rounding in the query's precision. Numbers that are
-    not finite cannot be stored.
+    exact for the rounded numbers that are stored, up to rounding in the query's precision. Numbers
+    that are not finite cannot be stored.
 
-    A call that raises, also because of a signal, leaves the cache as it was or, where the change
-    was complete already, as it was to be. Calls that change a cache must not run beside other calls
-    on it. Forks of it may be used in other threads.
+    A call that raises an error or is interrupted by a signal leaves the cache as it was before the
+    call or, if the change was already complete, as it is after it. Calls that change a cache must
+    not run at the same time as other calls on it. Forks of it may be used in other threads. In the
+    child of ``os.fork()``, a cache in a file may only be read, and its forks grow in memory.
 
-    A file gets the data first and then the lengths, and what cannot change at once is written
-    beside what it replaces: a process that dies leaves the content before or after the call (and if
-    it dies while it makes the file, one that cannot be opened). Against a power failure, `flush`:
-    what has not been changed since is safe. One process at a time may write to a file, or many may
-    read it. A file grows by a quarter, and never gets smaller: pages that are given back are used
-    again, forks of its cache take theirs there too while it is open, and what has no owner when it
-    is closed is free.
+    The data is written to a file before the lengths, and nothing that the file still needs is
+    overwritten: if the process dies, the file has the content from before or after the call (and
+    if it dies while it makes the file, the file cannot be opened). `flush` protects against a power
+    failure what is not changed after it. One process at a time may write to a file, or many may
+    read it. A file grows by a quarter and never shrinks: pages that are given back are used again,
+    forks of its cache take theirs from it too while it is open, and pages without an owner are free
+    once it is closed.
 
     Examples
     --------
@@ -148,6 +153,7 @@ class KVCache(CacheView):
     (array([100]), array([101]))
     """
 
+    @translates_keywords
     def __init__(
         self,
         batch: int,
@@ -188,7 +194,7 @@ class KVCache(CacheView):
         if path is not None:
             from regard._cache import file
 
-            self._content = file.create(os.fsdecode(path), geometry, entries, reserved)
+            self._content = file.create(file_path(path), geometry, entries, reserved)
         else:
             pool = Pool(geometry, MemoryRoom(Layout.of(geometry), 0))
             pool.reserve(reserved)
@@ -224,7 +230,7 @@ class KVCache(CacheView):
             raise ValueError(f"mode must be 'r' or 'r+', got {mode!r}")
         from regard._cache import file
 
-        return cls._of(file.opened(os.fsdecode(path), is_writable=mode == "r+"))
+        return cls._of(file.opened(file_path(path), is_writable=mode == "r+"))
 
     @classmethod
     def _of(cls, content: Content) -> Self:
@@ -311,14 +317,14 @@ class KVCache(CacheView):
             content.truncate(arguments.shorter_lengths(length, self.lengths))
 
     def reorder(self, batch_indices: ArrayLike) -> None:
-        """Choose the entries anew, as beams are chosen or texts join and leave a batch.
+        """Replace the entries, as when beams are chosen or texts join and leave a batch.
 
         Parameters
         ----------
         batch_indices : array_like of int
             Entry ``i`` becomes what entry ``batch_indices[i]`` was, or an empty one for -1. Indices
-            may repeat or be missing, and the cache's batch becomes as many as there are. Entries
-            share pages, and nothing is copied.
+            may repeat or be missing, and their number is the new size of the batch. Entries share
+            pages, and nothing is copied.
 
         Raises
         ------
@@ -381,7 +387,7 @@ class KVCache(CacheView):
         Raises
         ------
         MemoryError
-            If there is no memory for the forks of a file; the cache is open still.
+            If there is no memory for the forks of a file; the cache is still open then.
         """
         self._content.close()
 
@@ -402,7 +408,7 @@ class KVCache(CacheView):
 
 
 def writable_content(cache: KVCache, method: str) -> Content:
-    """Return what a cache holds, or raise an error where it may not be changed."""
+    """Return what a cache holds, or raise an error if it may not be changed."""
     content = opened_content(cache, method)
     if not content.is_writable:
         raise ValueError(

@@ -75,7 +75,7 @@ class Geometry(NamedTuple):
 def default_page_size(capacity: int | None, window: int | None) -> int:
     """Return how many tokens a page holds where the caller has not said.
 
-    A fixed capacity is one page an entry. A page is no longer than a window, which would otherwise
+    A fixed capacity is one page per entry. A page is no longer than a window, which would otherwise
     keep more tokens that it does not show than tokens that it shows.
     """
     if window is not None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard._cache import attend, explain
 from regard._cache.stored import stored_tokens
+from regard._hints import warn_if_zero_one
+from regard._translations import refuse_keywords
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,10 +20,16 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# Arguments of `scaled_dot_product_attention` that `attend` does not have.
-_NO_ARGUMENTS = {
-    "key_lengths": "the cache knows its lengths",
-    "precision": "scores are computed in the precision of queries and keys",
+# What to say of keywords that `attend` does not have, because a cache knows them.
+_APPENDED = "leave it out, and append it first: cache.append(key, value)"
+_LENGTHS = "leave it out: the cache knows its lengths"
+_PADDING = "leave it out: pad on the right, and append with lengths="
+_OF_THE_CACHE = {
+    **dict.fromkeys(("key", "value", "k", "v"), _APPENDED),
+    **dict.fromkeys(("key_lengths", "cache_seqlens"), _LENGTHS),
+    **dict.fromkeys(("left_padding", "cache_leftpad"), _PADDING),
+    "causal": "leave it out: attention to a cache is causal unless is_causal=False",
+    "precision": "leave it out: scores are computed in the precision of queries and keys",
 }
 
 
@@ -149,9 +157,10 @@ class CacheView:
             Whether a query sees nothing after its own position.
         query_offset : int or array_like of int, optional
             Position of the first query: one for all entries, or one each. ``cache.lengths - q_len``
-            when not given: the queries are those of the last tokens. After an append with unequal
-            `lengths`, which gave an entry fewer tokens than there are queries, it must be given:
-            the lengths before that append.
+            when not given: the queries are those of the last tokens. It must be given for more
+            queries than the cache has tokens, if attention is causal, and after an append with
+            unequal `lengths` that gave an entry fewer tokens than there are queries: the lengths
+            before that append.
         window : (left, right), optional
             Narrows what is seen, sink tokens included.
         scale, softcap, alibi_slopes, sinks, return_weights, return_lse, out, threads
@@ -176,9 +185,6 @@ class CacheView:
             `query_offset` is needed and not given; if a query would see tokens that have been
             evicted since it was appended; if the cache is closed.
         """
-        for name in others:
-            reason = _NO_ARGUMENTS.get(name, "see its documentation for those it has")
-            raise TypeError(f"attend() has no argument {name}: {reason}")
         options = {
             "is_causal": is_causal,
             "query_offset": query_offset,
@@ -192,6 +198,10 @@ class CacheView:
             "out": out,
             "threads": threads,
         }
+        if others:
+            refuse_keywords("KVCache.attend", others, ("query", "mask", *options), _OF_THE_CACHE)
+        if mask is not None:
+            warn_if_zero_one(mask)
         result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = attend.attend(
             opened_content(self, "attend"), query, mask, options
         )
@@ -210,6 +220,7 @@ class CacheView:
         alibi_slopes: ArrayLike | None = None,
         sinks: ArrayLike | None = None,
         threads: int | None = None,
+        **others: Any,
     ) -> Explanation:
         """Say what `attend` would compute with these arguments, and how.
 
@@ -247,6 +258,8 @@ class CacheView:
             "sinks": sinks,
             "threads": threads,
         }
+        if others:
+            refuse_keywords("KVCache.explain", others, ("query", "mask", *options), _OF_THE_CACHE)
         return explain.explain(opened_content(self, "explain"), query, mask, options)
 
 

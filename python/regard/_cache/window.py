@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments import count
+from regard._arguments import window_sides
 from regard._arrays import as_masks
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def visible(
     reach, sinks = geometry.window - 1, geometry.sink_tokens
     if window is None:
         return Visible(state.pages, state.evicted, sinks, (reach, None), mask)
-    left, right = _sides(window)
+    left, right = window_sides(window)
     sides = (reach if left is None else min(left, reach), right)
     if not sinks or left is None:
         return Visible(state.pages, state.evicted, sinks, sides, mask)
@@ -53,19 +53,6 @@ def visible(
         return Visible(state.pages[:, hidden:], state.evicted + hidden, 0, sides, mask)
     seen = _seen_sinks(first, q_len, left, sinks, state.longest)
     return Visible(state.pages, state.evicted, sinks, sides, _with_mask(seen, mask))
-
-
-def _sides(window: Any) -> Sides:
-    """Return both sides of the option, or raise the error that the call itself raises."""
-    if not isinstance(window, tuple | list):
-        raise TypeError(f"window must be a pair (left, right), got {type(window).__name__}")
-    if len(window) != 2:
-        raise ValueError(f"window must be a pair (left, right), got {len(window)} sides")
-    left, right = (
-        None if side is None else count(f"window's {name}", side, minimum=0)
-        for name, side in zip(("left", "right"), window, strict=True)
-    )
-    return left, right
 
 
 def _seen_sinks(first: Array, q_len: int, left: int, sinks: int, kv_len: int) -> Array:

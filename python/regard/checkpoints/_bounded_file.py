@@ -12,14 +12,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def checked_path(path: str | os.PathLike[str]) -> str:
-    """Return a path as a str, or raise TypeError."""
-    try:
-        return os.fsdecode(path)
-    except TypeError:
-        raise TypeError(f"path must be a str or a path, got {type(path).__name__}") from None
-
-
 class BoundedFile:
     """Little-endian values of a file, each checked against the file's size before it is read.
 

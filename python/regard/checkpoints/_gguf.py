@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments import text
-from regard.checkpoints._bounded_file import BoundedFile, checked_path
+from regard._arguments import file_path, text
+from regard.checkpoints._bounded_file import BoundedFile
 from regard.checkpoints._gguf_header import Header, TensorInfo, read_header
 from regard.checkpoints._packages import needed
 from regard.checkpoints._tensors import UnreadableTensorError, read_tensors
@@ -100,7 +100,7 @@ def load_gguf(
     {'general.architecture': 'llama', 'llama.block_count': 2}
     >>> folder.cleanup()
     """
-    name, prefix = checked_path(path), text("prefix", prefix)
+    name, prefix = file_path(path), text("prefix", prefix)
     gguf = needed("gguf", "load_gguf")
     with open(name, "rb") as opened:
         file = BoundedFile(opened, name)

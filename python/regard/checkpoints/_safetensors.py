@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments import text
-from regard.checkpoints._bounded_file import BoundedFile, checked_path
+from regard._arguments import file_path, text
+from regard.checkpoints._bounded_file import BoundedFile
 from regard.checkpoints._packages import needed
 from regard.checkpoints._tensors import UnreadableTensorError, read_tensors
 
@@ -106,7 +106,7 @@ def load_safetensors(
     >>> layer.load_state_dict(state, "layers.3.self_attn")
     >>> folder.cleanup()
     """
-    name = checked_path(path)
+    name = file_path(path)
     prefix = text("prefix", prefix)
     import json  # Here, not above: it would take a tenth of the time of `import regard`.
 

@@ -61,6 +61,8 @@ def attend_cached(
     finish: Callable[[Any], Result],
 ) -> Result:
     """Append keys and values, attend and `finish`; restore the cache if any of this fails."""
+    if not hasattr(cache, "lengths"):
+        raise TypeError(f"cache must be a KVCache, got {type(cache).__name__}")
     before = np.array(cache.lengths)
     batch = query.shape[:-3]
     if batch != before.shape and not (batch == () and before.size == 1):

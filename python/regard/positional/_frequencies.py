@@ -22,11 +22,14 @@ def geometric(dim: int, base: SupportsFloat) -> NDArray[np.float64]:
     return frequencies
 
 
-def even(rotary_dim: SupportsIndex) -> int:
-    """Return an even number of columns, or raise TypeError or ValueError."""
+def even(rotary_dim: SupportsIndex, source: str = "") -> int:
+    """Return an even number of columns, or raise TypeError or ValueError.
+
+    `source` says where the number comes from, if it was not given as `rotary_dim`.
+    """
     dim = count("rotary_dim", rotary_dim, minimum=2)
     if dim % 2:
-        raise ValueError(f"rotary_dim must be even, got {dim}")
+        raise ValueError(f"rotary_dim must be even, got {dim}{source}")
     return dim
 
 

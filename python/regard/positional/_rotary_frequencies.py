@@ -160,7 +160,8 @@ def _columns(
         return even(rotary_dim)
     of_head = int(count("head_dim", head_dim) * fraction)
     if rotary_dim is None:
-        return even(of_head)
+        whole = ", the head_dim: rotate fewer columns with rotary_dim="
+        return even(of_head, whole if fraction == 1 else f", {fraction} of head_dim {head_dim}")
     if fraction != 1 and even(rotary_dim) != of_head:
         raise ValueError(
             f"rotary_dim must be {of_head}, which is scaling's partial_rotary_factor {fraction} of "
