@@ -280,3 +280,20 @@ def test_pages_are_used_again_in_order():
     cache.truncate(16)
     cache.append(*tokens(1, 1, 160))
     assert table_of(cache).tolist() == [list(range(11))]
+
+
+def test_a_cache_tells_its_sizes():
+    cache = regard.KVCache(3, 2, 8, 5, capacity=90, window=40, sink_tokens=4, page_size=32)
+    assert (cache.batch, cache.kv_heads, cache.head_dim, cache.value_dim) == (3, 2, 8, 5)
+    assert (cache.capacity, cache.window, cache.sink_tokens, cache.page_size) == (90, 40, 4, 32)
+    assert cache.dtype == np.float32
+    cache.reorder([0])
+    assert cache.batch == 1
+    told = dict(part.split("=") for part in repr(cache)[8:-1].split(", "))
+    for name in told.keys() - {"lengths"}:
+        assert told[name] == str(getattr(cache, name)), name
+    open_ended = regard.KVCache(1, 2, 8, dtype="int8")
+    assert (open_ended.capacity, open_ended.window, open_ended.dtype) == (None, None, np.int8)
+    open_ended.close()
+    with pytest.raises(ValueError, match="the cache is closed"):
+        _ = open_ended.batch

@@ -63,6 +63,51 @@ class CacheView:
         return opened_state(self).all_lengths()
 
     @property
+    def batch(self) -> int:
+        """How many batch entries there are."""
+        return opened_state(self).batch
+
+    @property
+    def kv_heads(self) -> int:
+        """How many heads keys and values have."""
+        return self._content.geometry.kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Size of the keys."""
+        return self._content.geometry.head_dim
+
+    @property
+    def value_dim(self) -> int:
+        """Size of the values."""
+        return self._content.geometry.value_dim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What keys and values are stored as."""
+        return self._content.geometry.dtype
+
+    @property
+    def capacity(self) -> int | None:
+        """The most tokens that an entry may have, or None."""
+        return self._content.geometry.capacity
+
+    @property
+    def window(self) -> int | None:
+        """How many of the last tokens a query sees, or None for all."""
+        return self._content.geometry.window
+
+    @property
+    def sink_tokens(self) -> int:
+        """With a window, how many of the first tokens are seen too."""
+        return self._content.geometry.sink_tokens
+
+    @property
+    def page_size(self) -> int:
+        """How many tokens a page holds."""
+        return self._content.geometry.page_size
+
+    @property
     def keys(self) -> Array:
         """The keys, shape (batch, kv_heads, len(cache), head_dim): a copy.
 

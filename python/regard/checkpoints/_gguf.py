@@ -120,7 +120,7 @@ def _sizes(file: BoundedFile, header: Header, gguf: Any) -> dict[str, int]:
     """Return the bytes of each tensor, after checking that the file holds each of them once."""
     sizes = {tensor.name: _bytes(file, tensor, gguf) for tensor in header.tensors}
     if len(sizes) != len(header.tensors):
-        file.refuse("has two tensors of one name")
+        file.refuse("the file has two tensors of one name")
     end, before = 0, ""
     for tensor in sorted(header.tensors, key=lambda tensor: tensor.offset):
         if tensor.offset % header.alignment:

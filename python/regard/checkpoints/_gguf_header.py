@@ -41,12 +41,12 @@ class Header(NamedTuple):
 def read_header(file: BoundedFile) -> Header:
     """Read a GGUF header, or raise ValueError that names the reason."""
     if file.size < 4 or file.take(4, "the magic number") != b"GGUF":
-        file.refuse("is not a GGUF file, which begins with the letters GGUF")
+        file.refuse("the file is not a GGUF file, which begins with the letters GGUF")
     version = file.number("I", "the version")
     if version & 0xFFFF == 0:
-        file.refuse("is a big-endian GGUF file; only little-endian files can be read")
+        file.refuse("the file is a big-endian GGUF file; only little-endian files can be read")
     if version not in VERSIONS:
-        file.refuse(f"has GGUF version {version}; only versions 2 and 3 can be read")
+        file.refuse(f"the file has GGUF version {version}; only versions 2 and 3 can be read")
     tensor_count = file.number("Q", "the number of tensors")
     entry_count = file.number("Q", "the number of metadata entries")
     metadata: dict[str, Any] = {}
@@ -54,7 +54,7 @@ def read_header(file: BoundedFile) -> Header:
     for _ in range(entry_count):
         name = file.text("a metadata key")
         if name in metadata:
-            file.refuse(f"has the metadata key {name!r} twice")
+            file.refuse(f"the file has the metadata key {name!r} twice")
         metadata[name] = _value(file, file.number("I", f"the type of {name!r}"), name)
     file.require(tensor_count * 24, f"a list of {tensor_count} tensors")
     tensors = [_tensor_info(file) for _ in range(tensor_count)]

@@ -30,7 +30,7 @@ def read_tensors(
     """
     wanted = [name for name in names if name.startswith(prefix)]
     if prefix and not wanted:
-        file.refuse(f"has no parameter whose name begins with {prefix!r}")
+        file.refuse(f"the file has no parameter whose name begins with {prefix!r}")
     parameters, reasons = {}, []
     for name in wanted:
         try:
