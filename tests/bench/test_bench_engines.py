@@ -7,7 +7,7 @@ from regard import _core
 from regard.bench import engines
 from regard.bench.cases import CASES
 from regard.bench.engines import NotInstalledError, NumPy, OnnxRuntime, TooLargeError
-from regard.bench.problems import Attention, Matmul, Softmax
+from regard.bench.problems import ApplyMask, Attention, Matmul, Scale, Softmax
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -67,6 +67,9 @@ def torch_threads():
         Matmul(3, 5, 7),
         Matmul(3, 5, 7, batch=4),
         Softmax(3, 5),
+        Softmax(3, 5, axis=0),
+        Scale(3, 5),
+        ApplyMask(3, 5),
     ],
 )
 def test_engines_compute_the_same(load, problem, torch_threads):

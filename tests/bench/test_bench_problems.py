@@ -8,7 +8,7 @@ import pytest
 import reference
 from regard.bench import engines
 from regard.bench.cached_problems import Append, CachedAttention, NoRoomError
-from regard.bench.problems import Attention, Matmul, Softmax
+from regard.bench.problems import ApplyMask, Attention, Matmul, Scale, Softmax
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,8 @@ from regard.bench.problems import Attention, Matmul, Softmax
         (Matmul(3, 5, 7), 2 * 3 * 5 * 7, 4 * (15 + 35 + 21)),
         (Matmul(3, 5, 7, batch=4), 8 * 3 * 5 * 7, 16 * (15 + 35 + 21)),
         (Softmax(3, 5), 0, 2 * 60),
+        (Scale(3, 5), 0, 2 * 60),
+        (ApplyMask(3, 5), 0, 2 * 60 + 15),
         (Attention(1, 2, 1, 4, 6, 8, dtype="float16"), 4 * 2 * 24 * 8, 2 * 6 * 8 * 2),
         (Attention(1, 2, 1, 4, 6, 8, 3), 2 * 2 * 24 * (8 + 3), 6 * (8 + 3) * 4),
         (CachedAttention(1, 2, 1, 4, 6, 8), 4 * 2 * 24 * 8, 2 * 6 * 8 * 4),
@@ -117,6 +119,6 @@ def test_a_mapped_cache_needs_room(tmp_path, monkeypatch):
 
 
 def test_inputs_are_the_same_every_time():
-    for problem in (SMALL[4], Matmul(3, 4, 5), Softmax(2, 3)):
+    for problem in (SMALL[4], Matmul(3, 4, 5), Softmax(2, 3), ApplyMask(2, 3)):
         for one, other in zip(problem.make_inputs(), problem.make_inputs(), strict=True):
             np.testing.assert_array_equal(one, other)

@@ -25,8 +25,14 @@ class FakeEngine(Engine):
     def matmul(self, a, b):
         return self.numpy.matmul(a, b)
 
-    def softmax(self, x):
-        return self.numpy.softmax(x)
+    def softmax(self, x, axis):
+        return self.numpy.softmax(x, axis)
+
+    def scale(self, scores, factor):
+        return self.numpy.scale(scores, factor)
+
+    def apply_mask(self, scores, mask):
+        return self.numpy.apply_mask(scores, mask)
 
 
 def engine_named(label, **options):

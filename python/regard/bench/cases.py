@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .cached_problems import Append, CachedAttention
-from .problems import Attention, Matmul, Problem, Softmax
+from .problems import ApplyMask, Attention, Matmul, Problem, Scale, Softmax
 
 Limit = Literal["fma peak", "read bandwidth"]
 
@@ -29,6 +29,7 @@ FORWARD = Group("attention", "GFLOP/s", "fma peak")
 DECODE = Group("decode", "GB/s", "read bandwidth")
 PRODUCT = Group("matmul", "GFLOP/s", "fma peak")
 SOFTMAX = Group("softmax", "GB/s")
+ELEMENTWISE = Group("scale and mask", "GB/s")
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,14 @@ CASES: Sequence[Case] = (
         "the matrix read once and written once",
         True,
     ),
+    Case(
+        "softmax 4096x1024 axis 0",
+        SOFTMAX,
+        Softmax(4096, 1024, axis=0),
+        "along the axis that is not contiguous",
+    ),
+    Case("scale 4096x1024", ELEMENTWISE, Scale(4096, 1024), "read once and written once"),
+    Case("mask 4096x1024", ELEMENTWISE, ApplyMask(4096, 1024), "scores and a bool mask"),
 )
 
 COMPARISONS: Sequence[Comparison] = (

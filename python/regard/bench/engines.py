@@ -52,8 +52,16 @@ class Engine(ABC):
         """Return the call that multiplies."""
 
     @abstractmethod
-    def softmax(self, x: Array) -> Call:
-        """Return the call that normalises along the last axis."""
+    def softmax(self, x: Array, axis: int) -> Call:
+        """Return the call that normalises along an axis."""
+
+    @abstractmethod
+    def scale(self, scores: Array, factor: float) -> Call:
+        """Return the call that multiplies by a number."""
+
+    @abstractmethod
+    def apply_mask(self, scores: Array, mask: Array) -> Call:
+        """Return the call that gives -inf where a bool mask is False."""
 
     def as_array(self, result: Any) -> Array:
         """Convert the result of a call to an array."""
@@ -94,9 +102,17 @@ class Regard(Engine):
         """Return the stage."""
         return partial(regard.matmul, a, b, **self._thread_options())
 
-    def softmax(self, x: Array) -> Call:
+    def softmax(self, x: Array, axis: int) -> Call:
         """Return the stage."""
-        return partial(regard.softmax, x, **self._thread_options())
+        return partial(regard.softmax, x, axis, **self._thread_options())
+
+    def scale(self, scores: Array, factor: float) -> Call:
+        """Return the stage."""
+        return partial(regard.scale, scores, factor, **self._thread_options())
+
+    def apply_mask(self, scores: Array, mask: Array) -> Call:
+        """Return the stage."""
+        return partial(regard.apply_mask, scores, mask, **self._thread_options())
 
     def _thread_options(self) -> dict[str, Any]:
         return {} if self.threads == regard.get_num_threads() else {"threads": self.threads}
@@ -141,16 +157,24 @@ class NumPy(Engine):
         """Return the product."""
         return partial(np.matmul, a, b)
 
-    def softmax(self, x: Array) -> Call:
+    def softmax(self, x: Array, axis: int) -> Call:
         """Return the formula."""
 
         def normalise() -> Array:
-            weights: Array = x - x.max(axis=-1, keepdims=True)
+            weights: Array = x - x.max(axis=axis, keepdims=True)
             np.exp(weights, out=weights)
-            weights /= weights.sum(axis=-1, keepdims=True)
+            weights /= weights.sum(axis=axis, keepdims=True)
             return weights
 
         return normalise
+
+    def scale(self, scores: Array, factor: float) -> Call:
+        """Return the product."""
+        return partial(np.multiply, scores, scores.dtype.type(factor))
+
+    def apply_mask(self, scores: Array, mask: Array) -> Call:
+        """Return the choice."""
+        return partial(np.where, mask, scores, scores.dtype.type(-np.inf))
 
 
 class PyTorch(Engine):
@@ -180,9 +204,18 @@ class PyTorch(Engine):
         """Return the product."""
         return partial(self._torch.matmul, *map(self._torch.from_numpy, (a, b)))
 
-    def softmax(self, x: Array) -> Call:
+    def softmax(self, x: Array, axis: int) -> Call:
         """Return the function."""
-        return partial(self._torch.softmax, self._torch.from_numpy(x), dim=-1)
+        return partial(self._torch.softmax, self._torch.from_numpy(x), dim=axis)
+
+    def scale(self, scores: Array, factor: float) -> Call:
+        """Return the product."""
+        return partial(self._torch.mul, self._torch.from_numpy(scores), factor)
+
+    def apply_mask(self, scores: Array, mask: Array) -> Call:
+        """Return the choice."""
+        shown, array = self._torch.from_numpy(mask), self._torch.from_numpy(scores)
+        return partial(self._torch.where, shown, array, -math.inf)
 
     def as_array(self, result: Any) -> Array:
         """Return the array of a tensor."""
@@ -222,9 +255,18 @@ class OnnxRuntime(Engine):
         """Return a session of the MatMul operator."""
         return self._session("MatMul", {"A": a, "B": b})
 
-    def softmax(self, x: Array) -> Call:
+    def softmax(self, x: Array, axis: int) -> Call:
         """Return a session of the Softmax operator."""
-        return self._session("Softmax", {"input": x}, axis=-1)
+        return self._session("Softmax", {"input": x}, axis=axis)
+
+    def scale(self, scores: Array, factor: float) -> Call:
+        """Return a session of the Mul operator."""
+        return self._session("Mul", {"A": scores, "B": np.full(1, factor, scores.dtype)})
+
+    def apply_mask(self, scores: Array, mask: Array) -> Call:
+        """Return a session of the Where operator."""
+        hidden = np.full(1, -np.inf, scores.dtype)
+        return self._session("Where", {"condition": mask, "X": scores, "Y0": hidden})
 
     def _session(self, operator: str, arrays: dict[str, Array], **attributes: int) -> Call:
         # Sessions have threads of their own: one serves all arrays of the same shapes.
@@ -238,8 +280,10 @@ class OnnxRuntime(Engine):
         self, operator: str, shapes: dict[str, tuple[int, ...]], attributes: dict[str, int]
     ) -> Any:
         helper, float32 = self._onnx.helper, self._onnx.TensorProto.FLOAT
+        types = {"condition": self._onnx.TensorProto.BOOL}
         inputs = [
-            helper.make_tensor_value_info(name, float32, shape) for name, shape in shapes.items()
+            helper.make_tensor_value_info(name, types.get(name, float32), shape)
+            for name, shape in shapes.items()
         ]
         outputs = [helper.make_tensor_value_info("Y", float32, None)]
         node = helper.make_node(operator, list(shapes), ["Y"], **attributes)

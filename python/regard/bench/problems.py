@@ -196,15 +196,15 @@ class Matmul:
 
 
 @dataclass(frozen=True)
-class Softmax:
-    """Softmax along the rows of a matrix."""
+class Stage:
+    """What is done to a matrix of scores: every element is read once and written once."""
 
     rows: int
     columns: int
 
     @property
     def flops(self) -> int:
-        """Zero: an exponential is not a fixed number of operations."""
+        """Zero: the time goes to memory."""
         return 0
 
     @property
@@ -217,12 +217,59 @@ class Softmax:
         rng = np.random.default_rng(0)
         return (rng.standard_normal((self.rows, self.columns), dtype=np.float32),)
 
+
+@dataclass(frozen=True)
+class Softmax(Stage):
+    """Softmax along an axis of a matrix."""
+
+    axis: int = -1
+
     def sample(self, inputs: Inputs) -> tuple[Any, Array]:
-        """Compute two rows in float64."""
-        index = np.s_[[0, self.rows - 1]]
+        """Compute two rows, or columns, in float64."""
+        ends = [0, (self.rows, self.columns)[1 - self.axis % 2] - 1]
+        index = np.s_[ends] if self.axis % 2 else np.s_[:, ends]
         exponentials = np.exp(inputs[0][index].astype(np.float64))
-        return index, exponentials / exponentials.sum(axis=1, keepdims=True)
+        return index, exponentials / exponentials.sum(axis=self.axis, keepdims=True)
 
     def on(self, engine: Engine, inputs: Inputs) -> Call:
         """Return the engine's call."""
-        return engine.softmax(*inputs)
+        return engine.softmax(inputs[0], self.axis)
+
+
+@dataclass(frozen=True)
+class Scale(Stage):
+    """A product with a number."""
+
+    def sample(self, inputs: Inputs) -> tuple[Any, Array]:
+        """Compute two rows."""
+        index = np.s_[[0, self.rows - 1]]
+        return index, inputs[0][index].astype(np.float64) * 0.125
+
+    def on(self, engine: Engine, inputs: Inputs) -> Call:
+        """Return the engine's call."""
+        return engine.scale(inputs[0], 0.125)
+
+
+@dataclass(frozen=True)
+class ApplyMask(Stage):
+    """A bool mask over the scores, in which every other element is hidden, at random places."""
+
+    @property
+    def bytes(self) -> int:
+        """The scores read and written, and the mask read."""
+        return super().bytes + self.rows * self.columns
+
+    def make_inputs(self) -> Inputs:
+        """Make the scores and the mask."""
+        mask = np.random.default_rng(1).random((self.rows, self.columns)) < 0.5
+        return (*super().make_inputs(), mask)
+
+    def sample(self, inputs: Inputs) -> tuple[Any, Array]:
+        """Choose among two rows' visible elements, which are finite."""
+        scores, mask = inputs
+        index = np.nonzero(mask[:2])
+        return index, scores[index].astype(np.float64)
+
+    def on(self, engine: Engine, inputs: Inputs) -> Call:
+        """Return the engine's call."""
+        return engine.apply_mask(*inputs)
