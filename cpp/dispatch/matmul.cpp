@@ -5,6 +5,7 @@
 #include "batch_index.hpp"
 #include "split.hpp"
 #include "targets.hpp"
+#include "threads/scratch.hpp"
 
 namespace regard {
 namespace {

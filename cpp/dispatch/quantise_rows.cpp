@@ -4,6 +4,7 @@
 
 #include "split.hpp"
 #include "targets.hpp"
+#include "threads/scratch.hpp"
 
 namespace regard {
 namespace {

@@ -1,5 +1,7 @@
 #include "chunks.hpp"
 
+#include "../threads/scratch.hpp"
+
 #include <algorithm>
 #include <vector>
 

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "../cpu_features.hpp"
+#include "../threads/scratch.hpp"
 #include "run_task.hpp"
 
 namespace regard {

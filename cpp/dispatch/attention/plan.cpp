@@ -6,6 +6,7 @@
 #include "../no_memory.hpp"
 #include "../split.hpp"
 #include "../targets.hpp"
+#include "../threads/scratch.hpp"
 #include "chunks.hpp"
 #include "int8.hpp"
 

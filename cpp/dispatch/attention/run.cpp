@@ -1,4 +1,5 @@
 #include "chunks.hpp"
+#include "../threads/scratch.hpp"
 #include "int8.hpp"
 #include "run_task.hpp"
 

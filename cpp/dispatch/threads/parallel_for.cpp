@@ -5,7 +5,6 @@
 #include <exception>
 #include <mutex>
 
-#include "../no_memory.hpp"
 #include "pool.hpp"
 
 namespace regard {
@@ -100,15 +99,5 @@ void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, Tas
   if (loop.is_orphaned()) throw Forked();
   if (loop.error) std::rethrow_exception(loop.error);
 }
-
-Scratch::Scratch(int threads, std::int64_t bytes) : stride_((bytes + 63) / 64 * 64) {
-  std::size_t size = 0;
-  const bool is_beyond = __builtin_mul_overflow(stride_, threads > 0 ? threads : 1, &size);
-  if (!is_beyond)
-    memory_.reset(static_cast<char*>(std::aligned_alloc(64, size > 0 ? size : 64)));
-  if (!memory_) throw NoMemory(stride_, "workspace for each thread");
-}
-
-void Scratch::Free::operator()(char* memory) const { std::free(memory); }
 
 }  // namespace regard

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <stdexcept>
 #include <type_traits>
 
@@ -66,20 +65,5 @@ void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, Bod
       },
       &body);
 }
-
-// Memory for `threads` workspaces of `bytes` each, aligned to 64. Throws NoMemory.
-class Scratch {
- public:
-  Scratch(int threads, std::int64_t bytes);
-  void* of(const Worker& worker) const { return at(worker.thread()); }
-  void* at(std::int64_t index) const { return memory_.get() + index * stride_; }
-
- private:
-  struct Free {
-    void operator()(char* memory) const;
-  };
-  std::int64_t stride_;
-  std::unique_ptr<char, Free> memory_;
-};
 
 }  // namespace regard
