@@ -91,10 +91,11 @@ INTERRUPTED_CALLS += [
 
 
 @pytest.mark.parametrize(("operation", "threads", "target"), INTERRUPTED_CALLS)
-def test_interrupt_of_a_long_call(operation, threads, target, output_of):
+def test_interrupt_of_a_long_call(operation, threads, target, layer, output_of):
     """A call sized to take about 10 s gives way within 0.3 s, and the next one is right."""
     script = INTERRUPTED.replace("OPERATION", operation).replace("THREADS", str(threads))
-    told = json.loads(output_of(script, REGARD_TARGET=target, timeout=120))
+    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
+    told = json.loads(output_of(script, timeout=120, **environment))
     assert told["outcome"] == "interrupted"
     assert told["delay"] < 0.3
     assert told["works"]
@@ -103,7 +104,7 @@ def test_interrupt_of_a_long_call(operation, threads, target, output_of):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
-def test_signal_handlers_run_meanwhile(target, output_of):
+def test_signal_handlers_run_meanwhile(target, layer, output_of):
     """One that returns, and computes itself, lets the call go on; one that raises ends it."""
     script = (
         LONG_CALL.replace("OPERATION", "attention").replace("THREADS", "2")
@@ -141,7 +142,8 @@ print(json.dumps({
 }))
 """
     )
-    told = json.loads(output_of(script, REGARD_TARGET=target))
+    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
+    told = json.loads(output_of(script, **environment))
     assert told["handled"] >= 2
     assert told["right"]
     assert told["outcome"] == "ended"
@@ -149,7 +151,7 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize("size", [5, 5000])
-def test_exit_while_daemon_threads_compute(size, target, output_of):
+def test_exit_while_daemon_threads_compute(size, target, layer, output_of):
     """Threads that come back from a kernel, or look for signals, while the interpreter goes away.
     What is torn down late keeps it going long enough for them to meet that."""
     script = f"""
@@ -169,10 +171,11 @@ def test_exit_while_daemon_threads_compute(size, target, output_of):
     time.sleep(0.1)
     print("left")
     """
-    assert output_of(script, REGARD_TARGET=target) == "left"
+    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
+    assert output_of(script, **environment) == "left"
 
 
-def test_a_finalizer_computes_at_exit(target, output_of):
+def test_a_finalizer_computes_at_exit(target, layer, output_of):
     """The thread that finalizes the interpreter may still compute; the others sleep."""
     script = """
     import threading, time
@@ -189,4 +192,5 @@ def test_a_finalizer_computes_at_exit(target, output_of):
     threading.Thread(target=work, daemon=True).start()
     time.sleep(0.1)
     """
-    assert output_of(script, REGARD_TARGET=target) == "same"
+    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
+    assert output_of(script, **environment) == "same"

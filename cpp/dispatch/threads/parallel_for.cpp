@@ -6,7 +6,8 @@
 #include <mutex>
 
 #include "../no_memory.hpp"
-#include "pool.hpp"
+#include "forks.hpp"
+#include "layer.hpp"
 
 namespace regard {
 namespace {
@@ -90,6 +91,7 @@ bool Worker::should_stop() {
 void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, TaskBody body,
                   void* context) {
   if (threads > tasks) threads = static_cast<int>(tasks);
+  threads = available_threads(threads);
   Loop loop{threads, tasks, signal, body, context};
   run_together(
       threads, [&](int thread) { loop.work(thread); },
