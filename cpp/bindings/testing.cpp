@@ -3,7 +3,6 @@
 
 #include "../dispatch/attention/int8.hpp"
 #include "../dispatch/targets.hpp"
-#include "../dispatch/threads/team.hpp"
 #include "bindings.hpp"
 #include "gil.hpp"
 #include "threading.hpp"
@@ -29,7 +28,6 @@ void raise_in_parallel_region() {
 void add_test_hooks(py::module_& module) {
   module.def("set_target", &set_target_or_default);
   module.def("set_threading_layer", &exchange_threading_layer);
-  module.def("pretend_forks_break_regions", &pretend_forks_break_regions);
   module.def("forbid_int8_instruction", &forbid_int8_instruction);
   module.def("raise_in_parallel_region", &raise_in_parallel_region);
 }

@@ -17,7 +17,6 @@ namespace regard {
 namespace {
 
 std::atomic<const ParallelRegion*> library{nullptr};
-std::atomic<bool> forks_break_regions{false};
 
 // Of this process alone: a child has none of the threads.
 std::atomic<int> started_threads{1};  // how many the system has been able to start at once
@@ -25,7 +24,7 @@ std::atomic<bool> ran_region{false};
 std::atomic<bool> left_alone{false};
 
 void forget_threads() {
-  if (ran_region && (forks_break_regions || !library.load()->survives_forks())) left_alone = true;
+  if (ran_region && !library.load()->survives_forks()) left_alone = true;
   started_threads = 1;
   ran_region = false;
 }
@@ -128,7 +127,5 @@ void run_in_team(int threads, const std::function<void(int thread)>& member,
       threads,
       [](void* context, int thread) { return static_cast<Team*>(context)->run(thread); }, &team);
 }
-
-void pretend_forks_break_regions(bool pretend) { forks_break_regions = pretend; }
 
 }  // namespace regard

@@ -25,7 +25,4 @@ bool is_left_alone();
 void run_in_team(int threads, const std::function<void(int thread)>& member,
                  const std::function<void()>& while_waiting);
 
-// For tests: as a runtime that does not survive forks.
-void pretend_forks_break_regions(bool pretend);
-
 }  // namespace regard
