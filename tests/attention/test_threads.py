@@ -102,7 +102,7 @@ def test_memory_for_some_of_the_threads(target, layer, output_of):
     import os, resource
     import numpy as np, regard
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    x = np.random.default_rng(0).standard_normal((64, 100, 8))
+    x = np.random.default_rng(0).standard_normal((64, 1000, 8))  # enough for 8 threads
     out = np.empty_like(x)
     regard.softmax(x, out=out, threads=1)
     wanted = out.tobytes()
