@@ -2,6 +2,7 @@
 
 import json
 import signal
+import textwrap
 
 import pytest
 
@@ -100,6 +101,44 @@ def test_interrupt_of_a_long_call(operation, threads, target, layer, output_of):
     assert told["delay"] < 0.3
     assert told["works"]
     assert told["beyond"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
+@pytest.mark.parametrize("handler", ["raises", "forks"])
+def test_while_the_caller_waits_for_a_worker(handler, layer, output_of):
+    """A handler runs that raises, or forks: its child has no worker to wait for."""
+    if layer == "serial":
+        pytest.skip("there is no worker")
+    script = """
+    import os, signal, time
+    import regard
+    regard.softmax([[1.0, 2.0]])  # the layer of the environment is chosen
+    def handle(*_):
+        if HANDLER == "raises":
+            raise KeyboardInterrupt
+        children.append(os.fork())
+    children, parent = [], os.getpid()
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    start = time.perf_counter()
+    try:
+        regard._core.testing.wait_for_a_worker(2.0 if HANDLER == "forks" else 20.0)
+        ending = "returned"
+    except (KeyboardInterrupt, RuntimeError) as error:
+        ending = type(error).__name__
+    delay = time.perf_counter() - start - 0.2
+    if HANDLER == "raises":
+        assert (ending, delay < 0.3) == ("KeyboardInterrupt", True), (ending, delay)
+    elif os.getpid() != parent:
+        right = ending == "RuntimeError" and delay < 0.3
+        os._exit(0 if right and regard.softmax([[1.0, 2.0]]).shape == (1, 2) else 1)
+    else:
+        assert (ending, delay > 1.7) == ("returned", True), (ending, delay)
+        assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
+    print("done")
+    """
+    script = f"HANDLER = {handler!r}\n" + textwrap.dedent(script)
+    assert output_of(script, REGARD_THREADING_LAYER=layer) == "done"
 
 
 @pytest.mark.slow
