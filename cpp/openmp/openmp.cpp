@@ -19,7 +19,6 @@ void* runtime = nullptr;  // the library, as dlopen returns it
 
 // Resolved in the runtime that is loaded, which may be older or newer than that of the build.
 int (*pause_all)(omp_pause_resource_t) = nullptr;
-bool forks_well = false;
 
 // A forked child has the forking thread alone. libgomp would wait for the others of its team, so its teams
 // are dissolved before a fork; inside a region that is refused, and does nothing.
@@ -54,9 +53,7 @@ void run(int threads, bool (*body)(void* context, int thread), void* context) {
 
 bool is_inside() { return omp_in_parallel() != 0; }
 
-bool survives_forks() { return forks_well; }
-
-ParallelRegion region = {run, is_inside, survives_forks, "", "", ""};
+ParallelRegion region = {run, is_inside, false, "", "", ""};
 
 // Finds the runtime that the loader chose, its name and version, and what it does about forks.
 bool examine_runtime() {
@@ -68,11 +65,11 @@ bool examine_runtime() {
   const char* slash = std::strrchr(found.dli_fname, '/');
   region.runtime = slash ? slash + 1 : found.dli_fname;
   region.version = specification();
-  if (dlsym(runtime, "__kmpc_fork_call")) {  // LLVM's and Intel's renew their threads in a child
-    forks_well = true;
-  } else if (void* function = dlsym(runtime, "omp_pause_resource_all")) {
+  // LLVM's and Intel's renew their threads in a child, but may leave a lock there that another thread held.
+  if (dlsym(runtime, "__kmpc_fork_call")) return true;
+  if (void* function = dlsym(runtime, "omp_pause_resource_all")) {
     pause_all = reinterpret_cast<decltype(pause_all)>(function);
-    forks_well = pthread_atfork(dissolve_team, nullptr, nullptr) == 0;
+    region.survives_forks = pthread_atfork(dissolve_team, nullptr, nullptr) == 0;
   }
   return true;
 }

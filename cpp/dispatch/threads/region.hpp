@@ -16,8 +16,8 @@ struct ParallelRegion {
   // Whether the calling thread computes in a region already, of whichever program.
   bool (*is_inside)();
 
-  // Whether a forked child may run regions in which its parent ran some.
-  bool (*survives_forks)();
+  // Whether a forked child may run regions in which its parent has used the runtime, on whichever thread.
+  bool survives_forks;
 
   const char* runtime;  // the name of its file
   const char* path;

@@ -20,13 +20,13 @@ std::atomic<const ParallelRegion*> library{nullptr};
 
 // Of this process alone: a child has none of the threads.
 std::atomic<int> started_threads{1};  // how many the system has been able to start at once
-std::atomic<bool> ran_region{false};
+std::atomic<bool> used_runtime{false};
 std::atomic<bool> left_alone{false};
 
 void forget_threads() {
-  if (ran_region && !library.load()->survives_forks()) left_alone = true;
+  if (used_runtime && !library.load()->survives_forks) left_alone = true;
   started_threads = 1;
-  ran_region = false;
+  used_runtime = false;
 }
 
 // Starts and ends this many threads, which exist at the same time.
@@ -111,7 +111,9 @@ const ParallelRegion* loaded_region() { return library; }
 bool is_left_alone() { return left_alone; }
 
 int available_team(int threads) {
-  if (left_alone || library.load()->is_inside()) return 1;
+  if (left_alone) return 1;
+  used_runtime = true;
+  if (library.load()->is_inside()) return 1;
   if (threads > started_threads) {
     if (!can_start(threads - 1)) return 1;
     started_threads = threads;
@@ -121,7 +123,6 @@ int available_team(int threads) {
 
 void run_in_team(int threads, const std::function<void(int thread)>& member,
                  const std::function<void()>& while_waiting) {
-  ran_region = true;
   Team team(member, while_waiting);
   library.load()->run(
       threads,

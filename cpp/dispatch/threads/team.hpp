@@ -18,7 +18,7 @@ const ParallelRegion* loaded_region();
 // forks, and where the system cannot start the threads, for want of which a runtime ends the process.
 int available_team(int threads);
 
-// In a child whose parent ran a region, with a runtime that does not survive forks.
+// In a child whose parent used a runtime that does not survive forks.
 bool is_left_alone();
 
 // As run_together (layer.hpp).
