@@ -18,9 +18,12 @@ struct LayerInUse : std::runtime_error {
 // The layer of the process is chosen once, before it first runs more than one thread.
 bool is_layer_chosen();
 ThreadingLayer threading_layer();
-void check_layer(ThreadingLayer layer);   // throws LayerInUse where it may not be chosen
-void choose_layer(ThreadingLayer layer);  // throws LayerInUse
-bool choose_first_layer(ThreadingLayer layer);  // unless one has been chosen; whether it was
+// Both throw LayerInUse where another one may not be chosen any more; the first only looks. Before
+// ThreadingLayer::openmp is chosen, its library must have been loaded (team.hpp).
+void check_layer(ThreadingLayer layer);
+void choose_layer(ThreadingLayer layer);
+// Chooses it unless one has been chosen before, and returns whether it did.
+bool choose_first_layer(ThreadingLayer layer);
 // For tests, which run all of them in one process: also when another is in use.
 void exchange_layer(ThreadingLayer layer);
 
