@@ -18,8 +18,13 @@ if path.stat().st_size > LIMIT:
 problems += [
     f"{name} does not belong in the wheel"
     for name in names
-    if not name.startswith(("regard/", "regard-")) or name.endswith((".cpp", ".hpp", ".o"))
+    if not name.startswith(("regard/", "regard-"))
+    or name.endswith((".cpp", ".hpp", ".o"))
+    or "libgomp" in name
+    or "libomp" in name
 ]
+if not any(name.startswith("regard/_openmp.") and name.endswith(".so") for name in names):
+    problems.append("the OpenMP layer is missing")
 problems += [
     f"{name} is missing"
     for name in ("regard/py.typed", "regard/_core.pyi", "regard/__main__.py")

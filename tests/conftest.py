@@ -1,3 +1,4 @@
+import importlib.util
 import os
 import subprocess
 import sys
@@ -43,6 +44,25 @@ def target(request):
     assert regard.active_target() == request.param
     yield request.param
     regard._core.testing.set_target(None)
+
+
+has_openmp = importlib.util.find_spec("regard._openmp") is not None
+needs_openmp = pytest.mark.skipif(not has_openmp, reason="this build has no OpenMP")
+
+
+@pytest.fixture(
+    params=[
+        "pool",
+        pytest.param("openmp", marks=[pytest.mark.slow, needs_openmp]),
+        pytest.param("serial", marks=pytest.mark.slow),
+    ]
+)
+def layer(request):
+    """Every threading layer. A fresh interpreter takes it from REGARD_THREADING_LAYER."""
+    before = regard.threading_layer().name
+    regard._core.testing.set_threading_layer(request.param)
+    yield request.param
+    regard._core.testing.set_threading_layer(before)
 
 
 @pytest.fixture(params=TYPES["dtype"])

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <string>
 
-#include "../dispatch/threads/count.hpp"
 #include "arrays.hpp"
 
 namespace regard {
@@ -52,14 +51,6 @@ std::int64_t integer_of(const char* name, py::handle value) {
     throw py::value_error(std::string(name) + " must fit in 64 bits, got " +
                           std::string(py::str(index)));
   return number;
-}
-
-int thread_count_of(py::handle threads) {
-  if (threads.is_none()) return default_thread_count();
-  const std::int64_t count = integer_of("threads", threads);
-  if (count < 1)
-    throw py::value_error("threads must be at least 1, got " + std::to_string(count));
-  return static_cast<int>(count < 65536 ? count : 65536);
 }
 
 bool flag_of(const char* name, py::handle value) {

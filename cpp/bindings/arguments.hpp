@@ -14,9 +14,6 @@ namespace py = pybind11;
 // The name of an object's type.
 std::string kind_of(py::handle value);
 
-// `threads`: None means the default.
-int thread_count_of(py::handle threads);
-
 bool flag_of(const char* name, py::handle value);
 
 double number_of(const char* name, py::handle value);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "../dispatch/threads/count.hpp"
 #include "gil.hpp"
+#include "threading.hpp"
 
 namespace regard {
 namespace {
@@ -114,7 +114,7 @@ void AttentionCall::set_keys_and_values() {
   problem.value = operand_of(value);
 }
 
-int AttentionCall::threads() const { return options.threads ? *options.threads : default_thread_count(); }
+int AttentionCall::threads() const { return options.threads ? *options.threads : thread_count_of(py::none()); }
 
 py::object AttentionCall::run() {
   const Result output(options.out, type, output_shape);

@@ -2,10 +2,10 @@
 #include <vector>
 
 #include "../dispatch/merge_states.hpp"
-#include "../dispatch/threads/count.hpp"
 #include "bindings.hpp"
 #include "gil.hpp"
 #include "result.hpp"
+#include "threading.hpp"
 
 namespace regard {
 namespace {
@@ -134,7 +134,7 @@ py::object merge_attention_states(const py::list& output_parts, const py::list& 
   problem.output = rows_of(output, 1, problem.rows, memory);
   problem.lse = rows_of(lse, 0, problem.rows, memory);
   collapse_axes(problem.rows, operands, memory);
-  const int threads = default_thread_count();
+  const int threads = thread_count_of(py::none());
   run_without_gil([&](const StopSignal& signal) { merge_states(problem, threads, signal); });
   return py::make_tuple(output.array, lse.array);
 }

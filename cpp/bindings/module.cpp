@@ -2,11 +2,11 @@
 
 #include "../dispatch/roofline.hpp"
 #include "../dispatch/targets.hpp"
-#include "../dispatch/threads/count.hpp"
 #include "arguments.hpp"
 #include "bindings.hpp"
 #include "fast_call.hpp"
 #include "gil.hpp"
+#include "threading.hpp"
 
 namespace regard {
 namespace {
@@ -30,13 +30,6 @@ py::dict build_info() {
   info["compiler"] = REGARD_COMPILER;
   info["build_type"] = REGARD_BUILD_TYPE;
   return info;
-}
-
-void set_num_threads(py::handle threads) {
-  if (threads.is_none())
-    set_thread_count(0);
-  else
-    set_thread_count(thread_count_of(threads));
 }
 
 double measure_fma_peak(bool is_double, py::handle threads) {
@@ -94,9 +87,11 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.def("target_rows", &target_rows);
   module.def("active_target", [] { return std::string(active_target().name); });
   module.def("active_target_reason", &active_target_reason);
-  module.def("num_threads", &default_thread_count);
-  module.def("num_threads_reason", &default_thread_count_reason);
+  module.def("num_threads", [] { return thread_count_of(py::none()); });
+  module.def("num_threads_reason", &num_threads_reason);
   module.def("set_num_threads", &set_num_threads);
+  module.def("set_threading_layer", &set_threading_layer);
+  module.def("threading_layer", &threading_layer_info);
   module.def("build_info", &build_info);
   module.def("fma_peak", &measure_fma_peak);
   module.def("read_bandwidth", &measure_read_bandwidth);

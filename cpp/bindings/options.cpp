@@ -5,6 +5,7 @@
 #include <string>
 
 #include "arguments.hpp"
+#include "threading.hpp"
 
 namespace regard {
 namespace {

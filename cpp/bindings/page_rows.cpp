@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "../dispatch/store_rows.hpp"
-#include "../dispatch/threads/count.hpp"
 #include "arguments.hpp"
 #include "gil.hpp"
+#include "threading.hpp"
 
 namespace regard {
 namespace {
@@ -112,7 +112,7 @@ bool store_array(StoreProblem problem, const ArrayView& from, const ArrayView& t
   problem.columns = has_columns ? to.size(1) : 1;
   problem.from = row_array(from, has_columns ? 3 : 2);
   problem.to = row_array(to, has_columns ? 3 : 2);
-  const int threads = default_thread_count();
+  const int threads = thread_count_of(py::none());
   const double elements = static_cast<double>(problem.entries * problem.heads * problem.most_rows) *
                           static_cast<double>(problem.columns);
   bool overflows = false;

@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include "../dispatch/quantise_rows.hpp"
-#include "../dispatch/threads/count.hpp"
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "gil.hpp"
+#include "threading.hpp"
 
 namespace regard {
 
@@ -26,7 +26,7 @@ py::tuple quantise_rows(py::handle object, bool rotates) {
   problem.from = static_cast<const float*>(rows.data);
   problem.to = to.mutable_data();
   problem.scales = scales.mutable_data();
-  const int threads = default_thread_count();
+  const int threads = thread_count_of(py::none());
   run_without_gil([&](const StopSignal& signal) { quantise_rows(problem, threads, signal); });
   const bool are_finite = std::all_of(problem.scales, problem.scales + problem.rows,
                                       [](float scale) { return std::isfinite(scale); });

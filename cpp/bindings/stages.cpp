@@ -10,6 +10,7 @@
 #include "bindings.hpp"
 #include "gil.hpp"
 #include "result.hpp"
+#include "threading.hpp"
 
 namespace regard {
 namespace {

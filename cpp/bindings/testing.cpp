@@ -1,10 +1,14 @@
+#include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "../dispatch/attention/int8.hpp"
 #include "../dispatch/targets.hpp"
 #include "bindings.hpp"
 #include "gil.hpp"
+#include "threading.hpp"
 
 namespace regard {
 namespace {
@@ -22,11 +26,30 @@ void raise_in_parallel_region() {
   });
 }
 
+// The calling thread is done at once, and waits for a worker that goes on for so many seconds, or until it is
+// told to stop.
+void wait_for_a_worker(double seconds) {
+  using std::chrono::steady_clock;
+  run_without_gil([&](const StopSignal& signal) {
+    std::atomic<bool> begun{false};
+    const auto now = steady_clock::now();
+    const auto end = now + std::chrono::duration_cast<steady_clock::duration>(
+                               std::chrono::duration<double>(seconds));
+    parallel_for(2, 2, signal, [&](std::int64_t, Worker& worker) {
+      if (worker.thread() != 0) begun = true;
+      while (steady_clock::now() < end && !(worker.thread() == 0 ? begun.load() : worker.should_stop()))
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+  });
+}
+
 }  // namespace
 
 void add_test_hooks(py::module_& module) {
   module.def("set_target", &set_target_or_default);
+  module.def("set_threading_layer", &exchange_threading_layer);
   module.def("forbid_int8_instruction", &forbid_int8_instruction);
+  module.def("wait_for_a_worker", &wait_for_a_worker);
   module.def("raise_in_parallel_region", &raise_in_parallel_region);
 }
 

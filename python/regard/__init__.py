@@ -3,19 +3,21 @@
 from regard import checkpoints, masks, positional
 from regard._attention import scaled_dot_product_attention
 from regard._cache import KVCache
-from regard._config import (
-    active_target,
-    cpu_targets,
-    get_num_threads,
-    set_num_threads,
-    show_config,
-)
+from regard._config import active_target, cpu_targets, show_config
 from regard._core import __version__
 from regard._explain import explain
 from regard._explanation import Explanation
 from regard._merge import merge_attention_states
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._stages import apply_mask, matmul, scale, softmax
+from regard._threadpoolctl import register_when_imported
+from regard._threads import (
+    ThreadingLayer,
+    get_num_threads,
+    set_num_threads,
+    set_threading_layer,
+    threading_layer,
+)
 from regard._torch_generator import TorchGenerator
 from regard.layers import MultiHeadAttention, SelfAttention
 
@@ -24,6 +26,7 @@ __all__ = [
     "KVCache",
     "MultiHeadAttention",
     "SelfAttention",
+    "ThreadingLayer",
     "TorchGenerator",
     "__version__",
     "active_target",
@@ -40,6 +43,11 @@ __all__ = [
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_ragged",
     "set_num_threads",
+    "set_threading_layer",
     "show_config",
     "softmax",
+    "threading_layer",
 ]
+
+register_when_imported()
+del register_when_imported

@@ -1,4 +1,4 @@
-"""What is compiled, what runs and why, and with how many threads."""
+"""What is compiled, what runs and why."""
 
 from __future__ import annotations
 
@@ -42,43 +42,6 @@ def active_target() -> str:
     return _core.active_target()
 
 
-def set_num_threads(threads: int | None) -> None:
-    """Set how many threads a call uses if it is not given `threads`.
-
-    Parameters
-    ----------
-    threads : int or None
-        At least 1. None goes back to the choice at import: ``REGARD_NUM_THREADS``, else
-        ``OMP_NUM_THREADS``, else the CPUs that the process may use, within the quota of its cgroup.
-
-    Raises
-    ------
-    TypeError
-        If `threads` is not an integer.
-    ValueError
-        If `threads` is below 1.
-
-    Examples
-    --------
-    >>> import regard
-    >>> regard.set_num_threads(2)
-    >>> regard.get_num_threads()
-    2
-    >>> regard.set_num_threads(None)
-    """
-    _core.set_num_threads(threads)
-
-
-def get_num_threads() -> int:
-    """Return how many threads a call uses if it is not given `threads`.
-
-    See Also
-    --------
-    set_num_threads : sets it.
-    """
-    return _core.num_threads()
-
-
 @overload
 def show_config(mode: Literal["stdout"] = "stdout") -> None: ...
 @overload
@@ -95,7 +58,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     -------
     dict or None
         With ``mode="dicts"``: version, compiler, build_type, python, numpy, targets,
-        active_target, active_reason, threads, threads_reason.
+        active_target, active_reason, threads, threads_reason, threading_layer.
 
     Raises
     ------
@@ -119,6 +82,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "active_reason": _core.active_target_reason(),
         "threads": _core.num_threads(),
         "threads_reason": _core.num_threads_reason(),
+        "threading_layer": _core.threading_layer(),
     }
     if mode == "dicts":
         return config
@@ -129,4 +93,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     print(f"targets   {compiled} compiled; {runnable} run here")
     print(f"active    {config['active_target']} ({config['active_reason']})")
     print(f"threads   {config['threads']} ({config['threads_reason']})")
+    layer = config["threading_layer"]
+    print(f"layer     {layer['name']} ({layer['reason']})")
+    if layer["runtime"]:
+        print(f"          {layer['runtime']}, OpenMP {layer['version']}, {layer['path']}")
     return None

@@ -50,7 +50,7 @@ def mask_for(q_len, kv_len, kind, dtype):
     ],
     ids=["full", "causal", "bool", "causal-float", "decode", "few-rows", "one-head", "small"],
 )
-def test_threads(sizes, options, kind, dtype, target):
+def test_threads(sizes, options, kind, dtype, target, layer):
     inputs = arrays(dtype, **sizes)
     mask = mask_for(inputs[0].shape[-2], inputs[1].shape[-2], kind, dtype)
     for extra in ({"return_lse": True}, {"return_lse": True, "return_weights": True}):
@@ -60,7 +60,7 @@ def test_threads(sizes, options, kind, dtype, target):
 
 
 @each_in_one_type(OPTIONS[::3], "storage")
-def test_threads_and_extra_results_under_every_option(case, storage, target):
+def test_threads_and_extra_results_under_every_option(case, storage, target, layer):
     problem = case.build(storage)
     output, weights, lse = attend(problem, return_lse=True, return_weights=True, threads=1)
     again = attend(problem, return_lse=True, return_weights=True, threads=3)
@@ -156,7 +156,7 @@ def test_slopes_and_sinks_of_other_heads(storage, target):
         assert_same_bits(tuple(x[:, 1] for x in actual), tuple(x[:, 1] for x in wanted))
 
 
-def test_threads_of_the_stages(dtype, target):
+def test_threads_of_the_stages(dtype, target, layer):
     a, b = normal((3, 130, 300), dtype), normal((300, 210), dtype, 1)
     wide, mask = normal((40, 5003), dtype, 2), normal((40, 1), dtype) > 0
     for call in (
@@ -174,7 +174,7 @@ def test_threads_of_the_stages(dtype, target):
             assert_same_bits(other, one)
 
 
-def test_set_num_threads_changes_speed_only(dtype, target):
+def test_set_num_threads_changes_speed_only(dtype, target, layer):
     inputs = arrays(dtype)
     wanted = sdpa(*inputs)
     try:

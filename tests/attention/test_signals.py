@@ -2,6 +2,7 @@
 
 import json
 import signal
+import textwrap
 
 import pytest
 
@@ -91,19 +92,58 @@ INTERRUPTED_CALLS += [
 
 
 @pytest.mark.parametrize(("operation", "threads", "target"), INTERRUPTED_CALLS)
-def test_interrupt_of_a_long_call(operation, threads, target, output_of):
+def test_interrupt_of_a_long_call(operation, threads, target, layer, output_of):
     """A call sized to take about 10 s gives way within 0.3 s, and the next one is right."""
     script = INTERRUPTED.replace("OPERATION", operation).replace("THREADS", str(threads))
-    told = json.loads(output_of(script, REGARD_TARGET=target, timeout=120))
+    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
+    told = json.loads(output_of(script, timeout=120, **environment))
     assert told["outcome"] == "interrupted"
     assert told["delay"] < 0.3
     assert told["works"]
     assert told["beyond"]
 
 
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
+@pytest.mark.parametrize("handler", ["raises", "forks"])
+def test_while_the_caller_waits_for_a_worker(handler, layer, output_of):
+    """A handler runs that raises, or forks: its child has no worker to wait for."""
+    if layer == "serial":
+        pytest.skip("there is no worker")
+    script = """
+    import os, signal, time
+    import regard
+    regard.softmax([[1.0, 2.0]])  # the layer of the environment is chosen
+    def handle(*_):
+        if HANDLER == "raises":
+            raise KeyboardInterrupt
+        children.append(os.fork())
+    children, parent = [], os.getpid()
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    start = time.perf_counter()
+    try:
+        regard._core.testing.wait_for_a_worker(2.0 if HANDLER == "forks" else 20.0)
+        ending = "returned"
+    except (KeyboardInterrupt, RuntimeError) as error:
+        ending = type(error).__name__
+    delay = time.perf_counter() - start - 0.2
+    if HANDLER == "raises":
+        assert (ending, delay < 0.3) == ("KeyboardInterrupt", True), (ending, delay)
+    elif os.getpid() != parent:
+        right = ending == "RuntimeError" and delay < 0.3
+        os._exit(0 if right and regard.softmax([[1.0, 2.0]]).shape == (1, 2) else 1)
+    else:
+        assert (ending, delay > 1.7) == ("returned", True), (ending, delay)
+        assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
+    print("done")
+    """
+    script = f"HANDLER = {handler!r}\n" + textwrap.dedent(script)
+    assert output_of(script, REGARD_THREADING_LAYER=layer) == "done"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
-def test_signal_handlers_run_meanwhile(target, output_of):
+def test_signal_handlers_run_meanwhile(target, layer, output_of):
     """One that returns, and computes itself, lets the call go on; one that raises ends it."""
     script = (
         LONG_CALL.replace("OPERATION", "attention").replace("THREADS", "2")
@@ -141,7 +181,8 @@ print(json.dumps({
 }))
 """
     )
-    told = json.loads(output_of(script, REGARD_TARGET=target))
+    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
+    told = json.loads(output_of(script, **environment))
     assert told["handled"] >= 2
     assert told["right"]
     assert told["outcome"] == "ended"
@@ -149,7 +190,7 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize("size", [5, 5000])
-def test_exit_while_daemon_threads_compute(size, target, output_of):
+def test_exit_while_daemon_threads_compute(size, target, layer, output_of):
     """Threads that come back from a kernel, or look for signals, while the interpreter goes away.
     What is torn down late keeps it going long enough for them to meet that."""
     script = f"""
@@ -169,10 +210,11 @@ def test_exit_while_daemon_threads_compute(size, target, output_of):
     time.sleep(0.1)
     print("left")
     """
-    assert output_of(script, REGARD_TARGET=target) == "left"
+    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
+    assert output_of(script, **environment) == "left"
 
 
-def test_a_finalizer_computes_at_exit(target, output_of):
+def test_a_finalizer_computes_at_exit(target, layer, output_of):
     """The thread that finalizes the interpreter may still compute; the others sleep."""
     script = """
     import threading, time
@@ -189,4 +231,5 @@ def test_a_finalizer_computes_at_exit(target, output_of):
     threading.Thread(target=work, daemon=True).start()
     time.sleep(0.1)
     """
-    assert output_of(script, REGARD_TARGET=target) == "same"
+    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
+    assert output_of(script, **environment) == "same"

@@ -20,6 +20,7 @@ ROOMS = {
     "kernels": {"kernels", "simd"},
     "dispatch": {"dispatch", "kernels"},
     "bindings": {"bindings", "dispatch"},
+    "openmp": {"openmp", "dispatch"},
 }
 # Likewise in Python, where every package may know the modules beside it (regard/_*.py), and these
 # know no package. "regard" is what users import, with everything in it.
@@ -58,7 +59,7 @@ def test_rooms_include_only_what_they_may_know(room):
 
 
 def test_pybind11_stays_in_the_bindings():
-    for room in ("simd", "kernels", "dispatch"):
+    for room in ("simd", "kernels", "dispatch", "openmp"):
         for path in sources(room):
             assert "pybind11" not in path.read_text(encoding="utf-8"), path
 
@@ -71,6 +72,13 @@ def test_kernels_use_no_library(room):
         code = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
         for word in (r"\bnew ", "malloc", r"\bthrow ", "omp", "std::vector", "std::thread"):
             assert not re.search(word, code), (path, word)
+
+
+def test_openmp_stays_in_its_module():
+    for room in ("problem", *ROOMS):
+        for path in sources(room):
+            uses = re.search(r"<omp\.h>|#pragma omp", path.read_text(encoding="utf-8"))
+            assert bool(uses) == (room == "openmp"), path
 
 
 def test_no_variable_belongs_to_a_thread():

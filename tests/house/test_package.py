@@ -74,6 +74,8 @@ BESIDE = {
         "page_size": None,
         "path": None,
     },
+    "set_threading_layer": {"name": NEEDED},
+    "threading_layer": {},
     "merge_attention_states": {"outputs": NEEDED, "lses": NEEDED},
     "MultiHeadAttention": {
         "d_model": NEEDED,

@@ -80,4 +80,14 @@ std::string default_thread_count_reason() {
 
 void set_thread_count(int threads) { set_by_caller.store(threads, std::memory_order_relaxed); }
 
+void limit_thread_count(int threads) noexcept {
+  int by_environment = 0;
+  try {
+    by_environment = choice_of_environment().threads;
+  } catch (...) {
+    // The environment's number is wrong, which the next call that needs it says.
+  }
+  set_thread_count(threads == by_environment ? 0 : threads);
+}
+
 }  // namespace regard

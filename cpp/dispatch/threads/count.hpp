@@ -12,6 +12,10 @@ std::string default_thread_count_reason();
 // For calls without an argument; 0 restores the environment's choice.
 void set_thread_count(int threads);
 
+// The same for who sets a number that was read before, to limit calls for a while: where it is the
+// environment's choice, that is restored.
+void limit_thread_count(int threads) noexcept;
+
 // How many CPUs the process's affinity and quota allow.
 int usable_cpus();
 

@@ -5,7 +5,8 @@
 #include <exception>
 #include <mutex>
 
-#include "pool.hpp"
+#include "forks.hpp"
+#include "layer.hpp"
 
 namespace regard {
 namespace {
@@ -89,6 +90,7 @@ bool Worker::should_stop() {
 void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, TaskBody body,
                   void* context) {
   if (threads > tasks) threads = static_cast<int>(tasks);
+  threads = available_threads(threads);
   Loop loop{threads, tasks, signal, body, context};
   run_together(
       threads, [&](int thread) { loop.work(thread); },

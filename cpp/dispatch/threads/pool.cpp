@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <list>
@@ -13,44 +12,11 @@
 #include <thread>
 
 #include "count.hpp"
+#include "forks.hpp"
+#include "wait.hpp"
 
 namespace regard {
 namespace {
-
-// Waking a sleeping thread takes 10 to 50 us, so a thread that waits spins for about as long before it
-// goes to sleep; spinning longer would take the core from other programs.
-constexpr std::chrono::microseconds kSpin{40};
-// While one call is under way, another is likely to follow at once. Where each worker has a core to
-// itself, it spins for up to this long.
-constexpr std::chrono::microseconds kSpinBesideWork{1000};
-
-void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-// Spins until `done`, for kSpin after the last moment at which `others_work` was true, and for
-// kSpinBesideWork at most. True if it is done.
-template <class Done, class OthersWork>
-bool spin_until(Done done, OthersWork others_work) {
-  auto now = std::chrono::steady_clock::now();
-  const auto latest = now + kSpinBesideWork;
-  auto end = now + kSpin;
-  do {
-    for (int i = 0; i < 32; ++i) {
-      if (done()) return true;
-      pause_briefly();
-    }
-    now = std::chrono::steady_clock::now();
-    if (others_work()) end = std::min(now + kSpin, latest);
-  } while (now < end);
-  return false;
-}
-
-constexpr std::chrono::milliseconds kWaitingStep{50};
 
 // Threads that are started meanwhile receive no signals: those belong to the threads of the program.
 // Faults, which a thread causes itself, are not blocked.
@@ -113,8 +79,11 @@ class Pool {
     std::unique_lock<std::mutex> lock(mutex_);
     jobs_.remove(&job);
     if (all_left()) return;
+    const bool has_core = has_cores_;
     lock.unlock();
-    const bool done = spin_until(all_left, [] { return false; });
+    // A thread that sleeps wakes late, and where its processor sleeps too, much later: a call of several loops
+    // would do so after each of them.
+    const bool done = spin_until(all_left, [=] { return has_core; });
     // A worker leaves with the mutex held: after this, none of them reads the job any more.
     lock.lock();
     if (done) return;
@@ -193,16 +162,12 @@ class Pool {
 // Never destroyed: its threads may outlive static destruction. A forked child has none of the threads
 // and gets a pool of its own.
 std::atomic<Pool*> pool{nullptr};
-std::atomic<int> forks{0};
 
 Pool& the_pool() {
   static const int installed = [] {
     pool = new Pool;
     return pthread_atfork([] { pool.load()->lock(); }, [] { pool.load()->unlock(); },
-                          [] {
-                            pool = new Pool;
-                            ++forks;
-                          });
+                          [] { pool = new Pool; });
   }();
   (void)installed;
   return *pool;
@@ -210,14 +175,9 @@ Pool& the_pool() {
 
 }  // namespace
 
-int fork_count() { return forks.load(std::memory_order_relaxed); }
-
-void run_together(int threads, const std::function<void(int thread)>& member,
-                  const std::function<void()>& while_waiting) {
-  if (threads <= 1)
-    member(0);
-  else
-    the_pool().run(threads, member, while_waiting);
+void run_in_pool(int threads, const std::function<void(int thread)>& member,
+                 const std::function<void()>& while_waiting) {
+  the_pool().run(threads, member, while_waiting);
 }
 
 }  // namespace regard

@@ -27,9 +27,10 @@ examples:
   python -m regard bench --shape 1,8,512,64
 
 environment:
-  REGARD_TARGET         the instruction set to use, by default the best one
-  REGARD_NUM_THREADS    the number of threads
-  NO_COLOR              no bold or dim text
+  REGARD_TARGET           the instruction set to use, by default the best one
+  REGARD_NUM_THREADS      the number of threads
+  REGARD_THREADING_LAYER  whose threads: pool (the default), openmp or serial
+  NO_COLOR                no bold or dim text
 
 exit status: 0 all went well, 1 a failure, a wrong result or Ctrl-C, 2 wrong arguments
 """

@@ -16,7 +16,8 @@ USAGE = "python -m regard info [--json]"
 
 DESCRIPTION = """\
 Show the version, the compiler, Python and NumPy, the instruction sets that are
-compiled, the one that runs, and the number of threads, each with its reason.
+compiled, the one that runs, the number of threads, and the threading layer, each
+with its reason.
 """
 EPILOG = ""
 
@@ -52,3 +53,7 @@ def _lines(config: dict[str, Any]) -> Iterator[str]:
         yield row("" if number else "targets", f"{target['name']:<{width}}  {runs}", why)
     yield row("active", bold(config["active_target"]), config["active_reason"])
     yield row("threads", bold(str(config["threads"])), config["threads_reason"])
+    layer = config["threading_layer"]
+    yield row("layer", bold(layer["name"]), layer["reason"])
+    if layer["runtime"]:
+        yield row("", f"{layer['runtime']}, OpenMP {layer['version']}", layer["path"])

@@ -1,0 +1,95 @@
+#include "layer.hpp"
+
+#include <atomic>
+
+#include "forks.hpp"
+#include "pool.hpp"
+#include "team.hpp"
+
+namespace regard {
+namespace {
+
+// A layer, and kInUse once it has run more than one thread.
+constexpr int kInUse = 8;
+constexpr int kNotChosen = -1;
+std::atomic<int> state{kNotChosen};
+
+bool is_in_use(int value) { return value != kNotChosen && (value & kInUse) != 0; }
+
+ThreadingLayer layer_in(int value) {
+  return value == kNotChosen ? ThreadingLayer::pool : static_cast<ThreadingLayer>(value & ~kInUse);
+}
+
+bool is_other_in_use(int value, ThreadingLayer layer) {
+  return is_in_use(value) && layer_in(value) != layer;
+}
+
+ThreadingLayer used_layer() {
+  int seen = state.load(std::memory_order_acquire);
+  while (!is_in_use(seen)) {
+    const ThreadingLayer layer = layer_in(seen);
+    // Of this one, no threads remain that would hinder another.
+    if (layer == ThreadingLayer::serial) return layer;
+    const int used = static_cast<int>(layer) | kInUse;
+    if (state.compare_exchange_weak(seen, used, std::memory_order_acq_rel)) return layer;
+  }
+  return layer_in(seen);
+}
+
+}  // namespace
+
+LayerInUse::LayerInUse(ThreadingLayer used)
+    : std::runtime_error("another threading layer is in use"), layer(used) {}
+
+bool is_layer_chosen() { return state.load(std::memory_order_acquire) != kNotChosen; }
+
+ThreadingLayer threading_layer() { return layer_in(state.load(std::memory_order_acquire)); }
+
+void check_layer(ThreadingLayer layer) {
+  const int seen = state.load(std::memory_order_acquire);
+  if (is_other_in_use(seen, layer)) throw LayerInUse(layer_in(seen));
+}
+
+void choose_layer(ThreadingLayer layer) {
+  int seen = state.load(std::memory_order_acquire);
+  int chosen = 0;
+  do {
+    if (is_other_in_use(seen, layer)) throw LayerInUse(layer_in(seen));
+    chosen = is_in_use(seen) ? seen : static_cast<int>(layer);
+  } while (!state.compare_exchange_weak(seen, chosen, std::memory_order_acq_rel));
+}
+
+bool choose_first_layer(ThreadingLayer layer) {
+  int none = kNotChosen;
+  return state.compare_exchange_strong(none, static_cast<int>(layer), std::memory_order_acq_rel);
+}
+
+void exchange_layer(ThreadingLayer layer) {
+  state.store(static_cast<int>(layer), std::memory_order_release);
+}
+
+int available_threads(int threads) {
+  if (threads <= 1) return threads;
+  watch_forks();
+  switch (used_layer()) {
+    case ThreadingLayer::pool:
+      return threads;
+    case ThreadingLayer::openmp:
+      return available_team(threads);
+    case ThreadingLayer::serial:
+      break;
+  }
+  return 1;
+}
+
+void run_together(int threads, const std::function<void(int thread)>& member,
+                  const std::function<void()>& while_waiting) {
+  if (threads <= 1)
+    member(0);
+  else if (threading_layer() == ThreadingLayer::openmp)
+    run_in_team(threads, member, while_waiting);
+  else
+    run_in_pool(threads, member, while_waiting);
+}
+
+}  // namespace regard

@@ -1,0 +1,1 @@
+region: object  # a PyCapsule; see cpp/dispatch/threads/region.hpp

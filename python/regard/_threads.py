@@ -1,0 +1,139 @@
+"""How many threads a call uses, and whose they are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from regard import _core
+
+
+class ThreadingLayer(NamedTuple):
+    """What runs the threads of a call: see `threading_layer`.
+
+    Attributes
+    ----------
+    name : str
+        ``"pool"``, ``"openmp"`` or ``"serial"``.
+    reason : str
+        ``"default"``, or what chose it: ``"set_threading_layer"`` or ``"REGARD_THREADING_LAYER"``.
+    runtime : str or None
+        With OpenMP, the file name of its runtime, such as ``"libgomp.so.1"``.
+    path : str or None
+        Where that file was loaded from.
+    version : str or None
+        The version of the OpenMP specification that it follows, judged by its functions.
+    """
+
+    name: str
+    reason: str
+    runtime: str | None
+    path: str | None
+    version: str | None
+
+
+def threading_layer() -> ThreadingLayer:
+    """Return which threading layer calls use.
+
+    Returns
+    -------
+    ThreadingLayer
+        A named tuple of `name`, `reason`, and, with OpenMP, `runtime`, `path` and `version`.
+
+    Raises
+    ------
+    ValueError
+        If the environment variable ``REGARD_THREADING_LAYER`` names no layer.
+    ImportError
+        If it names ``openmp``, which is not in this build or finds no runtime.
+
+    See Also
+    --------
+    set_threading_layer : chooses one.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.threading_layer().name in ("pool", "openmp", "serial")
+    True
+    """
+    return ThreadingLayer(**_core.threading_layer())
+
+
+def set_threading_layer(name: str) -> None:
+    """Choose what runs the threads of all calls in this process.
+
+    The choice is final once a call has used more than one thread. Every layer gives the same bits.
+
+    Parameters
+    ----------
+    name : {"pool", "openmp", "serial"}
+        ``"pool"``, the default, is regard's own pool of threads. ``"openmp"`` uses the threads of
+        an OpenMP runtime, which is loaded now: the one that the process has loaded already under
+        the same name, or that of the system. ``"serial"`` computes in the calling thread alone.
+
+    Raises
+    ------
+    TypeError
+        If `name` is not a string.
+    ValueError
+        If it names no layer.
+    ImportError
+        If this build has no OpenMP, or its runtime cannot be loaded.
+    RuntimeError
+        If another layer has run several threads already.
+
+    See Also
+    --------
+    threading_layer : returns the layer.
+    set_num_threads : sets the number of threads.
+
+    Notes
+    -----
+    The environment variable ``REGARD_THREADING_LAYER`` chooses a layer too, where this function is
+    not called. It is read at the first call that computes.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.set_threading_layer(regard.threading_layer().name)
+    """
+    _core.set_threading_layer(name)
+
+
+def set_num_threads(threads: int | None) -> None:
+    """Set how many threads a call uses that does not say so itself.
+
+    Parameters
+    ----------
+    threads : int or None
+        At least 1. None returns to the choice at import: ``REGARD_NUM_THREADS``, else
+        ``OMP_NUM_THREADS``, else the CPUs that the process may use, within the quota of its cgroup.
+
+    Raises
+    ------
+    TypeError
+        If `threads` is no integer.
+    ValueError
+        If `threads` is below 1.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.set_num_threads(2)
+    >>> regard.get_num_threads()
+    2
+    >>> regard.set_num_threads(None)
+    """
+    _core.set_num_threads(threads)
+
+
+def get_num_threads() -> int:
+    """Return how many threads a call uses that does not say so itself.
+
+    It is 1 where the threading layer is ``"serial"``.
+
+    See Also
+    --------
+    set_num_threads : sets it.
+    """
+    return _core.num_threads()

@@ -1,0 +1,124 @@
+"""threadpoolctl finds regard and limits its threads, whichever was imported first."""
+
+import pytest
+
+pytest.importorskip("threadpoolctl")
+
+ORDERS = {
+    "threadpoolctl first": "import threadpoolctl, regard",
+    "regard first": "import regard, threadpoolctl",
+    "looked for between": """
+import importlib.util, regard
+for repeat in range(3):
+    assert importlib.util.find_spec("threadpoolctl") is not None
+import threadpoolctl
+""",
+}
+
+
+@pytest.fixture(params=ORDERS)
+def imports(request):
+    return ORDERS[request.param] + "\nimport numpy as np\n"
+
+
+def test_limits(imports, output_of):
+    script = """
+from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
+def of_regard():
+    return regard.get_num_threads()
+def of_blas():
+    return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+assert of_regard() == 3
+blas = of_blas()
+with threadpool_limits(1):
+    assert of_regard() == 1 and of_blas() <= {1}
+    with threadpool_limits(2, user_api="regard"):
+        assert of_regard() == 2 and of_blas() <= {1}
+    assert of_regard() == 1
+assert of_regard() == 3 and of_blas() == blas
+with threadpool_limits(1, user_api="blas"):
+    assert of_regard() == 3 and of_blas() <= {1}
+with ThreadpoolController().limit(limits={"regard": 1}):
+    assert of_regard() == 1 and of_blas() == blas
+    x = np.random.default_rng(0).standard_normal((4, 300, 64))
+    limited = regard.explain(x, x, x)
+    assert limited.threads == 1
+    alone = regard.scaled_dot_product_attention(x, x, x).tobytes()
+assert regard.explain(x, x, x).threads == 3
+assert regard.scaled_dot_product_attention(x, x, x).tobytes() == alone
+# What the environment chose is its choice again; what the caller chose is the caller's.
+assert regard.show_config(mode="dicts")["threads_reason"] == "REGARD_NUM_THREADS"
+regard.set_num_threads(2)
+with threadpool_limits(1):
+    pass
+assert (of_regard(), regard.show_config(mode="dicts")["threads_reason"]) == (2, "set_num_threads")
+print("done")
+"""
+    assert output_of(imports + script, REGARD_NUM_THREADS="3") == "done"
+
+
+def test_info(imports, output_of):
+    script = """
+found = [each for each in threadpoolctl.threadpool_info() if each["user_api"] == "regard"]
+(told,) = found
+assert told["filepath"] == regard._core.__file__, told
+assert told["num_threads"] == regard.get_num_threads()
+assert (told["internal_api"], told["version"]) == ("regard", regard.__version__)
+print("done")
+"""
+    assert output_of(imports + script) == "done"
+
+
+def test_no_trace_is_left(imports, output_of):
+    """Once threadpoolctl has been imported, its module and the finders are as without regard."""
+    script = """
+import inspect, sys
+assert not [each for each in sys.meta_path if type(each).__module__.startswith("regard")]
+assert threadpoolctl.__loader__ is threadpoolctl.__spec__.loader
+assert type(threadpoolctl.__loader__).__module__.startswith(("importlib", "_frozen_importlib"))
+assert "def threadpool_info" in inspect.getsource(threadpoolctl)
+print("done")
+"""
+    assert output_of(imports + script) == "done"
+
+
+def test_regard_does_not_import_it(output_of):
+    script = "import sys, regard; regard.show_config(); print('threadpoolctl' in sys.modules)"
+    assert output_of(script).splitlines()[-1] == "False"
+
+
+def test_without_threadpoolctl(tmp_path, output_of):
+    """Its absence is reported as ever, also after regard has looked out for it; one that appears
+    later, and one that is too old for controllers, is imported as it is."""
+    script = f"""
+    import importlib, sys
+    import regard
+    before = list(sys.path)
+    sys.path = []
+    for repeat in range(2):
+        try:
+            import threadpoolctl
+        except ModuleNotFoundError as error:
+            print(error)
+    sys.path = [{str(tmp_path)!r}, *before]
+    open({str(tmp_path / "threadpoolctl.py")!r}, "w").write("LibController = object")
+    importlib.invalidate_caches()
+    import threadpoolctl
+    print(threadpoolctl.LibController is object)
+    """
+    missing = "No module named 'threadpoolctl'"
+    assert output_of(script).splitlines() == [missing, missing, "True"]
+
+
+def test_a_wrong_number_in_the_environment_stays_wrong(imports, output_of):
+    script = """
+with threadpoolctl.threadpool_limits(1):
+    print(regard.get_num_threads())
+try:
+    regard.get_num_threads()
+except ValueError as error:
+    print(error)
+"""
+    limited, told = output_of(imports + script, REGARD_NUM_THREADS="many").splitlines()
+    assert limited == "1"
+    assert told == "REGARD_NUM_THREADS must be a whole number from 1 to 65536, got 'many'"
