@@ -138,6 +138,11 @@ def scaled_dot_product_attention(
     threads : int, optional
         At most this many threads. Default: see `set_num_threads`. The result has the same bits for
         any number.
+    device : {"cpu", "cuda"}, optional
+        Where to compute. ``"cuda"`` copies arrays of the host to a GPU and the results back; see
+        `regard.cuda`. Default: where the arrays are. If they are on a GPU, the results are too, and
+        what is said here of types, options and errors is said by
+        `regard.cuda.scaled_dot_product_attention`.
 
     Returns
     -------
