@@ -83,11 +83,19 @@ py::list kernel_rows() {
 }
 
 // Any contiguous memory of the host.
-void upload(const Buffer& buffer, std::size_t at, const py::buffer& host, std::uintptr_t stream) {
+void upload(Buffer& buffer, const py::buffer& host, std::uintptr_t stream) {
   const py::buffer_info info = host.request();
   const auto bytes = static_cast<std::size_t>(info.size * info.itemsize);
-  if (at + bytes > buffer.bytes()) throw py::value_error("the copy ends beyond the buffer");
-  copy_to_device(buffer.address() + at, info.ptr, bytes, buffer.device(), stream);
+  if (bytes != buffer.bytes())
+    throw py::value_error("the buffer has " + std::to_string(buffer.bytes()) + " bytes, and the array " +
+                          std::to_string(bytes));
+  try {
+    copy_to_device(buffer.address(), info.ptr, bytes, buffer.device(), stream);
+  } catch (...) {  // a part may have been started before a signal's handler raised
+    buffer.used_by(stream);
+    throw;
+  }
+  buffer.used_by(stream);
 }
 
 void download(std::uintptr_t address, int device, const py::buffer& host, std::uintptr_t stream) {

@@ -184,8 +184,7 @@ def to_device(array: ArrayLike, *, device: SupportsIndex = 0, stream: Any = None
     dense = np.ascontiguousarray(host, host.dtype.newbyteorder("=")).reshape(host.shape)
     buffer = module().Buffer(dense.nbytes, number, handle)
     if dense.size:
-        buffer.upload(0, _bytes(dense), handle)
-        buffer.used_by(handle)
+        buffer.upload(_bytes(dense), handle)
     return DeviceArray(buffer, host.dtype.name, host.shape)
 
 

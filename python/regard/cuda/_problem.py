@@ -208,7 +208,8 @@ class Call:
             inner = tuple(full[axis] if len(full) >= -axis else 0 for axis in (heads, rows, -1))
             name = "mask" if part.element == "bool" else "bias"
             self.masks[name] = part, (inner[0], inner[1], inner[2])
-            self.batch_strides[name] = full[:-3]
+            if self.starts is None:
+                self.batch_strides[name] = full[:-3]
             self.views.append(part)
         if "bias" in self.masks:
             self.problem.bias_element = self.masks["bias"][0].element
@@ -230,8 +231,11 @@ class Call:
             lse = new_array("lse", self.query, "float32", sizes.rows, self.stream)
             self.views.append(lse)
             tensors["lse"] = lse, (*_rows_of(lse, heads + 1, rows + 1), 0)
-        self._launch(sizes, tensors)
-        release(self.views, self.stream)
+        try:
+            self._launch(sizes, tensors)
+        finally:  # a part may have been launched
+            self.uploads.release(self.stream)
+            release(self.views, self.stream)
         return output.array if lse is None else (output.array, lse.array)
 
     def _launch(self, sizes: Sizes, tensors: dict[str, tuple[View, tuple[int, int, int]]]) -> None:
@@ -246,10 +250,11 @@ class Call:
             if name not in self.batch_strides:
                 view = tensors[name][0]
                 inner = 2 if name == "lse" else 3
+                # Sequences that are ragged lie in one entry.
                 self.batch_strides[name] = (
-                    (0,) * len(sizes.batch)
-                    if self.starts is not None
-                    else broadcast_strides(view.shape[:-inner], view.strides[:-inner], sizes.batch)
+                    broadcast_strides(view.shape[:-inner], view.strides[:-inner], sizes.batch)
+                    if self.starts is None
+                    else (0,)
                 )
         size, steps, begins = launches(sizes.batch, self.batch_strides)
         problem.batch = size
@@ -263,7 +268,6 @@ class Call:
                 setattr(problem, name, (address, 0) if per_entry else address)
             problem.alibi_batch_stride = steps.get("alibi_slopes", 0)
             problem.launch(self.device, self.stream)
-        self.uploads.release(self.stream)
 
 
 _FLOAT64 = ", which GPUs compute slowly: convert it to float32, or compute it on the CPU"

@@ -38,7 +38,7 @@ class Uploads:
         if not self._bytes:
             return 0
         self._buffer = module().Buffer(self._bytes, device, stream)
-        self._buffer.upload(0, np.concatenate(self._parts), stream)
+        self._buffer.upload(np.concatenate(self._parts), stream)
         return self._buffer.address
 
     def release(self, stream: int) -> None:
