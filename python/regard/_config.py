@@ -95,7 +95,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     -------
     dict or None
         With ``mode="dicts"``: version, compiler, build_type, python, numpy, targets,
-        active_target, active_reason, threads, threads_reason.
+        active_target, active_reason, threads, threads_reason, cuda. The last is a dictionary too:
+        available, status, toolkit, driver, devices, kernels.
 
     Raises
     ------
@@ -110,6 +111,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     """
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"mode must be 'stdout' or 'dicts', got {mode!r}")
+    from regard.cuda._status import describe  # Here, not above: few programs ask for it.
+
     config: dict[str, Any] = {
         **_core.build_info(),
         "python": platform.python_version(),
@@ -119,6 +122,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "active_reason": _core.active_target_reason(),
         "threads": _core.num_threads(),
         "threads_reason": _core.num_threads_reason(),
+        "cuda": describe(),
     }
     if mode == "dicts":
         return config
@@ -129,4 +133,5 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     print(f"targets   {compiled} compiled; {runnable} run here")
     print(f"active    {config['active_target']} ({config['active_reason']})")
     print(f"threads   {config['threads']} ({config['threads_reason']})")
+    print(f"cuda      {config['cuda']['status']}")
     return None

@@ -74,7 +74,7 @@ def kernels() -> tuple[dict[str, str], ...]:
     Examples
     --------
     >>> import regard.cuda
-    >>> {"name", "proof"}.issuperset(*regard.cuda.kernels())
+    >>> all(set(kernel) == {"name", "proof"} for kernel in regard.cuda.kernels())
     True
     """
     return () if _module is None else tuple(_module.kernels())
@@ -84,7 +84,8 @@ def devices() -> list[dict[str, Any]]:
     """Return what CUDA says about each device."""
     if _module is None:
         return []
-    return [_module.device(number) for number in range(_module.device_count()["count"])]
+    found = [_module.device(number) for number in range(_module.device_count()["count"])]
+    return [each | {"compute_capability": list(each["compute_capability"])} for each in found]
 
 
 def describe() -> dict[str, Any]:
@@ -152,7 +153,7 @@ def _missing() -> str | None:
         return "the NVIDIA driver is loaded, and it has no CUDA device for this process"
     if found["error"]:
         return f"CUDA cannot be used: cudaGetDeviceCount: {found['text']} ({found['error']})"
-    if all(each["compute_capability"] < _LEAST_CAPABILITY for each in devices()):
+    if all(each["compute_capability"] < list(_LEAST_CAPABILITY) for each in devices()):
         names = ", ".join(f"{each['name']} ({_capability(each)})" for each in devices())
         return f"no CUDA device has compute capability 8.0 or newer: there is {names}"
     return None
