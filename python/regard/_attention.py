@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
 from regard._call import converted, raise_with_hint
+from regard._device import is_on_cuda
 from regard._hints import warn_if_zero_one
 from regard._options import AttentionOptions, ResultOptions, takes_options
 
@@ -228,6 +229,10 @@ def scaled_dot_product_attention(
         result = _core.attention(query, key, value, mask, options)
     except ValueError as error:
         raise_with_hint(error, query, key)
+    except TypeError:
+        if not any(map(is_on_cuda, (query, key, value))):
+            raise
+        result = NotImplemented  # an option is an array on a GPU too
     if result is NotImplemented:
         name, arrays = "scaled_dot_product_attention", (query, key, value)
         result = converted(name, _core.attention, arrays, (), mask, options)

@@ -64,7 +64,8 @@ class _Broadcast(DeviceArray):
     @classmethod
     def of(cls, array: NDArray[Any]) -> _Broadcast:
         """Copy the memory that an array has to the device."""
-        repeats = [n > 1 and step == 0 for n, step in zip(array.shape, array.strides, strict=True)]
+        axes = zip(array.shape, array.strides, strict=True)
+        repeats = [array.size > 0 and n > 1 and step == 0 for n, step in axes]
         once = array[tuple(slice(1) if each else slice(None) for each in repeats)]
         copied = to_device(once, stream=PER_THREAD)
         result = cls(copied.buffer, copied.element, array.shape)

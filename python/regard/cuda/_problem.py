@@ -60,7 +60,7 @@ class Call:
                     f"{self.query.element} and {view.element} of {view.name}: convert one of them"
                 )
             self._check_device(view)
-            if view.shape and view.shape[-1] > 1 and view.strides[-1] != 1:
+            if view.shape and view.shape[-1] > 1 and view.strides[-1] != 1 and 0 not in view.shape:
                 raise ValueError(
                     f"{view.name} must have its last axis side by side on a GPU, got a stride of "
                     f"{view.strides[-1]} elements: pass a contiguous copy"
