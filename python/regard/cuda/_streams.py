@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from regard._arguments import count
 
@@ -65,4 +66,4 @@ def library_of(array: Any) -> str:
     return _libraries[kind]
 
 
-_libraries: dict[type, str] = {}
+_libraries: WeakKeyDictionary[type, str] = WeakKeyDictionary()
