@@ -1,95 +1,20 @@
-"""The module for CUDA as it runs without a GPU: its kernels emulated, and CUDA's runtime too.
+"""One process for each program, for all tests of a worker."""
 
-These tests need that module: see CONTRIBUTING.md.
-"""
+import zlib
 
-import ctypes
-import gc
-import importlib.util
-import os
-import sys
-import types
-
+import numpy as np
 import pytest
 
-VARIABLE = "REGARD_EMULATED_CUDA"
-
-
-def _modules():
-    return [
-        name for name in sys.modules if f"{name}.".startswith(("regard.cuda.", "regard._cuda."))
-    ]
+import cuda_emulation
 
 
 @pytest.fixture(scope="session")
-def _emulated():
-    """Put the emulated module in the place of the real one, and import regard.cuda with it."""
-    path = os.environ.get(VARIABLE)
-    if not path:
-        pytest.skip(f"{VARIABLE} does not name a module that is built with the emulation")
-    import regard
-
-    before = {name: sys.modules.pop(name) for name in _modules()}
-    attributes = {
-        name: vars(regard).pop(name) for name in ("cuda", "_cuda") if name in vars(regard)
-    }
-    spec = importlib.util.spec_from_file_location("regard._cuda", path)
-    module = sys.modules["regard._cuda"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    library = ctypes.CDLL(path)
-    library.emulated_cuda_device_bytes.restype = ctypes.c_size_t
-    import regard.cuda
-
-    yield types.SimpleNamespace(cuda=regard.cuda, module=module, library=library)
-    for name in _modules():
-        del sys.modules[name]
-    for name in ("cuda", "_cuda"):
-        vars(regard).pop(name, None)
-    sys.modules.update(before)
-    vars(regard).update(attributes)
-
-
-class Machine:
-    """The emulated runtime, as a test may change it."""
-
-    def __init__(self, emulated):
-        self._library = emulated.library
-        self.module = emulated.module
-
-    def set(self, *, devices=1, capability=(8, 0), driver=13000):
-        self._library.emulated_cuda_machine(devices, *capability, driver)
-
-    def fail(self, name, error, after=0):
-        """Let the call of this name fail once, after some that do not."""
-        self._library.emulated_cuda_fail(name.encode(), after, error)
-
-    @property
-    def device_bytes(self):
-        return self._library.emulated_cuda_device_bytes()
-
-    @property
-    def events(self):
-        return self._library.emulated_cuda_events()
-
-    @property
-    def launches(self):
-        return self._library.emulated_cuda_launches()
+def emulation():
+    runner = cuda_emulation.Runner(cuda_emulation.build(cuda_emulation.shared_folder()))
+    yield runner
+    runner.close()
 
 
 @pytest.fixture
-def machine(_emulated):
-    """The emulated machine: one device of compute capability 8.0, and no memory left at the end."""
-    machine = Machine(_emulated)
-    machine.set()
-    gc.collect()
-    before = machine.device_bytes
-    yield machine
-    machine.set()
-    gc.collect()
-    assert machine.device_bytes == before
-
-
-@pytest.fixture
-def cuda(machine, _emulated):
-    """`regard.cuda` on the emulated machine."""
-    return _emulated.cuda
+def random(request):
+    return np.random.default_rng(zlib.crc32(request.node.name.encode()))

@@ -10,6 +10,9 @@ namespace regard::cuda::emulated {
 // Puts work in the order of a stream: it is done when somebody waits for it, and not before.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
+// The same for a kernel. A test may let it fail, as "launch".
+cudaError_t enqueue_launch(cudaStream_t stream, std::function<cudaError_t()> kernel);
+
 }  // namespace regard::cuda::emulated
 
 #define REGARD_FOR_TESTS extern "C" __attribute__((visibility("default")))

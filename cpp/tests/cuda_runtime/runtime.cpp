@@ -124,6 +124,16 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
   machine().streams[number_of(stream)].work.push_back(std::move(work));
 }
 
+cudaError_t enqueue_launch(cudaStream_t stream, std::function<cudaError_t()> kernel) {
+  const std::lock_guard lock(machine().mutex);
+  if (const cudaError_t error = result("launch"); error != cudaSuccess) return error;
+  ++machine().launches;
+  enqueue(stream, [kernel = std::move(kernel)] {
+    if (kernel() != cudaSuccess) fail("a kernel cannot be launched");
+  });
+  return cudaSuccess;
+}
+
 }  // namespace regard::cuda::emulated
 
 using namespace regard::cuda::emulated;

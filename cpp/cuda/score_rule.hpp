@@ -1,0 +1,126 @@
+// How a score is formed and which keys a row sees: the rule of cpp/kernels/attention/score_rule.hpp, for the rows
+// of one thread.
+//
+//   product = query . key
+//   score   = product_scale product              in log2 units
+//             softcap tanh(product_scale product)  where there is a cap
+//   added   = bias - slope |position - key|      a finite number, or -inf where the bias hides the key
+//   score   = score + added
+#pragma once
+
+#include "panel_stream.hpp"
+
+namespace regard::cuda {
+
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+
+REGARD_BOTH float nearest_finite(float value) {
+  return value > kLargest ? kLargest : value < -kLargest ? -kLargest : value;
+}
+
+// A bias in log2 units; a finite one whose product overflows stays the farthest finite number.
+REGARD_DEVICE float in_log2_units(float value) {
+  const float scaled = value * kLog2E;
+  return value >= -kLargest && value <= kLargest ? nearest_finite(scaled) : scaled;
+}
+
+REGARD_DEVICE float bias_at(const AttentionProblem& problem, std::int64_t index) {
+  if (problem.bias_element == Element::float32) return static_cast<const float*>(problem.bias.data)[index];
+  const std::uint16_t bits = static_cast<const std::uint16_t*>(problem.bias.data)[index];
+  return problem.bias_element == Element::float16 ? float_of(Float16(), bits) : float_of(BFloat16(), bits);
+}
+
+template <class Tile, bool kOptions>
+class ScoreRule {
+  static constexpr int kRows = Tile::kRowsOfThread, kScores = Tile::kScores;
+  static constexpr int kWords = MaskTiles<Tile::kKeys>::kWords;
+  static_assert(kRows * kScores <= 32, "one bit a score");
+
+ public:
+  REGARD_DEVICE ScoreRule(const Arguments& arguments, const Place& place) : arguments_(arguments) {
+    const AttentionProblem& problem = arguments.problem;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int row = Tile::row(r);
+      seen_[r] = {0, 0};
+      if constexpr (kOptions) {
+        position_[r] = bias_[r] = 0;
+        slope_[r] = 0;
+      }
+      if (row >= place.rows) continue;
+      const std::int32_t query = place.query(row), head = place.head(row);
+      seen_[r] = keys_seen_from(problem, place.entry, query);
+      if constexpr (kOptions) {
+        position_[r] = query + place.entry.query_offset;
+        bias_[r] = offset_of(problem, problem.bias, place.entry, place.entry.first_query, head) +
+                   query * problem.bias.row_stride;
+        if (problem.alibi_slopes)
+          slope_[r] = nearest_finite(
+              problem.alibi_slopes[place.entry.number * problem.alibi_batch_stride + head] * kLog2E);
+      }
+    }
+  }
+
+  // Makes scores of products, -inf where a key is hidden. Returns a bit for each score, r kScores + s, that says
+  // whether its key is seen. Unless kTested, all are.
+  template <bool kTested>
+  REGARD_DEVICE std::uint32_t form(float (&scores)[kRows][kScores], const KeyTile& tile) const {
+    std::uint32_t all_seen = 0;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      std::uint32_t bits[kWords] = {};
+      if (kTested && kOptions && tile.mask_hides) load_bits(bits, tile, r);
+      // All counted from the key of the thread's first score. In 32 bits: what is seen ends before 2^31.
+      const std::int32_t first_key = tile.first_key + Tile::first_key();
+      const std::int32_t begin = seen_[r].begin - first_key, end = seen_[r].end - first_key;
+      const float distance = kOptions ? static_cast<float>(position_[r] - first_key) : 0.0f;
+#pragma unroll
+      for (int s = 0; s < kScores; ++s) {
+        const int step = Tile::key_step(s);
+        float score = scores[r][s] * arguments_.product_scale;
+        if (kOptions && arguments_.softcap != 0) score = arguments_.softcap * tanhf(score);
+        bool is_seen = true;
+        if (kTested) {
+          is_seen = step >= begin && step < end;
+          if (kOptions && tile.mask_hides)
+            is_seen = is_seen && (bits[s / (kScores / kWords)] >> step % 32 & 1) != 0;
+        }
+        if (kOptions) {
+          float added = 0;
+          if (kTested && is_seen && arguments_.problem.bias.data) {
+            const std::int64_t key = static_cast<std::int64_t>(first_key) + step;
+            added = in_log2_units(
+                bias_at(arguments_.problem, bias_[r] + key * arguments_.problem.bias.column_stride));
+            is_seen = added != -kInfinity;
+          }
+          if (arguments_.problem.alibi_slopes) {
+            added -= slope_[r] * fabsf(distance - static_cast<float>(step));
+            added = added < -kLargest ? -kLargest : added;  // NaN stays NaN
+          }
+          score += added;
+        }
+        scores[r][s] = is_seen ? score : -kInfinity;
+        all_seen |= static_cast<std::uint32_t>(is_seen) << (r * kScores + s);
+      }
+    }
+    return all_seen;
+  }
+
+ private:
+  // The keys of a thread's scores are in order, so the first ones are in the first word. Bit 0 is moved to the
+  // thread's first key.
+  REGARD_DEVICE void load_bits(std::uint32_t (&bits)[kWords], const KeyTile& tile, int r) const {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w)
+      bits[w] = load_shared<std::uint32_t>(tile.bits + (Tile::row(r) * kWords + w) * 4) >> Tile::first_key();
+  }
+
+  const Arguments& arguments_;
+  Keys seen_[kRows];
+  std::int64_t position_[kOptions ? kRows : 1];
+  std::int64_t bias_[kOptions ? kRows : 1];
+  float slope_[kOptions ? kRows : 1];
+};
+
+}  // namespace regard::cuda
