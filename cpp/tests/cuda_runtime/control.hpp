@@ -21,6 +21,8 @@ cudaError_t enqueue_launch(cudaStream_t stream, std::function<cudaError_t()> ker
 REGARD_FOR_TESTS void emulated_cuda_machine(int devices, int major, int minor, int driver);
 // The call of this name fails with an error, after `calls` that do not.
 REGARD_FOR_TESTS void emulated_cuda_fail(const char* name, int calls, int error);
+// While it is stalled, no event is ready.
+REGARD_FOR_TESTS void emulated_cuda_stall(bool is_stalled);
 // What has been allocated or created and not been freed, all streams having done their work.
 REGARD_FOR_TESTS std::size_t emulated_cuda_device_bytes();
 REGARD_FOR_TESTS int emulated_cuda_events();

@@ -53,6 +53,7 @@ struct Machine {
   std::map<std::uintptr_t, Block> blocks;
   std::map<std::string, Failure> failures;
   int events = 0, launches = 0;
+  bool is_stalled = false;
 };
 
 // Never destroyed: arrays may be freed at the process's end.
@@ -301,7 +302,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   REGARD_CALL();
   if (machine().streams[event->stream].done >= event->ticket) return cudaSuccess;
-  if (event->queries++ < 2) return cudaErrorNotReady;
+  if (machine().is_stalled || event->queries++ < 2) return cudaErrorNotReady;
   run(event->stream, event->ticket);
   return cudaSuccess;
 }
@@ -321,6 +322,11 @@ void emulated_cuda_machine(int devices, int major, int minor, int driver) {
 void emulated_cuda_fail(const char* name, int calls, int error) {
   const std::lock_guard lock(machine().mutex);
   machine().failures[name] = {calls, static_cast<cudaError_t>(error)};
+}
+
+void emulated_cuda_stall(bool is_stalled) {
+  const std::lock_guard lock(machine().mutex);
+  machine().is_stalled = is_stalled;
 }
 
 std::size_t emulated_cuda_device_bytes() {

@@ -11,6 +11,7 @@ from regard._options import DEFAULTS, CudaOptions
 from regard.cuda._device_array import DeviceArray, to_device
 from regard.cuda._elements import dense_strides
 from regard.cuda._problem import Call
+from regard.cuda._results import shares_memory
 from regard.cuda._status import check_available
 from regard.cuda._streams import PER_THREAD
 
@@ -42,6 +43,8 @@ def attend_from_host(
                 'device="cuda", got float64: convert it to float32, or compute it on the CPU'
             )
     masks = as_masks(mask)
+    if out is not None:
+        _check_output(out, native, masks)
     check_available()
     query, key, value = (_Broadcast.of(array) for array in native)
     if isinstance(masks, tuple):
@@ -49,6 +52,8 @@ def attend_from_host(
     elif masks is not None:
         masks = _Broadcast.of(_single(masks))
     call = Call(name, (query, key, value), asked, PER_THREAD)
+    if out is not None:
+        call.wanted_shape = out.shape
     results = call.ragged(masks, *starts) if starts else call.dense(masks)
     if not isinstance(results, tuple):
         return _delivered(results, out)
@@ -93,6 +98,27 @@ def _without_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
         if name != "device"
         and (name in CudaOptions.__annotations__ or name not in DEFAULTS or value != DEFAULTS[name])
     }
+
+
+def _check_output(out: Any, arrays: tuple[NDArray[Any], ...], masks: Any) -> None:
+    """Raise TypeError or ValueError if results cannot be written to an array of the host."""
+    query = arrays[0]
+    if not isinstance(out, np.ndarray) or out.dtype != query.dtype:
+        found = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
+        raise TypeError(f"out must be an array of {query.dtype}, got {found}")
+    if not out.flags.writeable:
+        raise ValueError("out must be writeable, got a read-only array")
+    parts = masks if isinstance(masks, tuple) else (masks,)
+    named = [
+        *zip(("query", "key", "value"), arrays, strict=True),
+        *(("mask", part) for part in parts),
+    ]
+    for name, array in named:
+        if array is not None and shares_memory(out, array):
+            raise ValueError(
+                f"out must not overlap {name}: it would be overwritten before it is read; "
+                "pass another array"
+            )
 
 
 def _delivered(result: DeviceArray, out: Any) -> NDArray[Any]:

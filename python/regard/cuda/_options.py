@@ -164,7 +164,8 @@ def head_numbers(
     array = as_array(name, value)
     if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
         raise TypeError(f"{name} must be an array of real numbers, got {array.dtype}")
-    numbers = array.astype(np.float32)
+    with np.errstate(over="ignore"):  # what becomes infinite is refused
+        numbers = array.astype(np.float32)
     refused = ~np.isfinite(numbers) if may_vary else np.isnan(numbers) | (numbers == np.inf)
     if refused.any():
         also = "" if may_vary else " or -inf"

@@ -69,6 +69,7 @@ class Call:
         self.uploads = Uploads()
         self.problem = module().Problem()
         self.starts: tuple[int, int] | None = None
+        self.wanted_shape: tuple[int, ...] | None = None  # of an output that others write
         # Strides along the batch of all that has them.
         self.batch_strides: dict[str, tuple[int, ...]] = {}
 
@@ -216,6 +217,8 @@ class Call:
 
     def _run(self, sizes: Sizes, heads: int, rows: int) -> Any:
         shape = (*sizes.rows, sizes.value_dim)
+        if self.wanted_shape not in (None, shape):
+            raise ValueError(f"out must have shape {shape}, got {self.wanted_shape}")
         if self.options.out is None:
             output = new_array("output", self.query, self.query.element, shape, self.stream)
         else:

@@ -18,6 +18,8 @@ from regard.cuda._views import View, view_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import NDArray
+
 
 def new_array(name: str, query: View, element: str, shape: tuple[int, ...], stream: int) -> View:
     """Return a view of a new array, in the order of a stream."""
@@ -112,6 +114,14 @@ def _repeats_an_element(view: View) -> bool:
     return False
 
 
+def shares_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Tell, carefully where the answer is a hard problem, whether two arrays share an element."""
+    try:
+        return np.shares_memory(a, b, max_work=100000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
 class _Addresses:
     """An array of the device as NumPy sees it, for a question about addresses alone."""
 
@@ -130,8 +140,4 @@ def _shares_memory(a: View, b: View) -> bool:
     (a_low, a_high), (b_low, b_high) = a.extent(), b.extent()
     if a_low == a_high or b_low == b_high or a_high <= b_low or b_high <= a_low:
         return False
-    first, second = np.asarray(_Addresses(a)), np.asarray(_Addresses(b))
-    try:
-        return np.shares_memory(first, second, max_work=100000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
+    return shares_memory(np.asarray(_Addresses(a)), np.asarray(_Addresses(b)))

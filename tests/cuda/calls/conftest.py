@@ -63,6 +63,10 @@ class Machine:
         """Let the call of this name fail once, after some that do not."""
         self._library.emulated_cuda_fail(name.encode(), after, error)
 
+    def stall(self, is_stalled):
+        """Let the device do nothing, however often it is asked whether it has done its work."""
+        self._library.emulated_cuda_stall(is_stalled)
+
     @property
     def device_bytes(self):
         return self._library.emulated_cuda_device_bytes()

@@ -270,7 +270,8 @@ def test_bfloat16_has_no_interface(cuda):
 def torch(cuda, monkeypatch):
     torch = fake_torch(cuda)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    return torch
+    yield torch
+    torch.recorded.clear()  # it keeps tensors for as long as pytest keeps the module
 
 
 def test_tensors_of_pytorch_give_tensors(torch, cuda):
