@@ -119,7 +119,7 @@ PYBIND11_MODULE(_cuda, module, pybind11::mod_gil_not_used()) {
 
   add_problem(module);
 
-  py::class_<Buffer>(module, "Buffer")
+  py::class_<Buffer>(module, "Buffer", py::module_local())
       .def(py::init<std::size_t, int, std::uintptr_t>(), py::arg("bytes"), py::arg("device"), py::arg("stream"))
       .def_property_readonly("address", &Buffer::address)
       .def_property_readonly("bytes", &Buffer::bytes)
@@ -132,7 +132,7 @@ PYBIND11_MODULE(_cuda, module, pybind11::mod_gil_not_used()) {
   module.def("order_streams", &order_streams);
   module.def("synchronize", &synchronize);
 
-  py::class_<ImportedTensor>(module, "ImportedTensor")
+  py::class_<ImportedTensor>(module, "ImportedTensor", py::module_local())
       .def(py::init<py::capsule>())
       .def_property_readonly("address", &ImportedTensor::address)
       .def_property_readonly("device", &ImportedTensor::device)

@@ -93,7 +93,7 @@ void launch(const AttentionProblem& problem, int device, std::uintptr_t stream) 
 }  // namespace
 
 void add_problem(py::module_& module) {
-  Class type(module, "Problem");
+  Class type(module, "Problem", py::module_local());
   type.def(py::init<>());
   type.def_readwrite("batch", &AttentionProblem::batch)
       .def_readwrite("heads", &AttentionProblem::heads)

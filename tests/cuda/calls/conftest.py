@@ -33,7 +33,8 @@ def _emulated():
     attributes = {
         name: vars(regard).pop(name) for name in ("cuda", "_cuda") if name in vars(regard)
     }
-    spec = importlib.util.spec_from_file_location("regard._cuda", path)
+    # Under a name of its own: pybind11 gives the module that it has where one is loaded again.
+    spec = importlib.util.spec_from_file_location("emulated._cuda", path)
     module = sys.modules["regard._cuda"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     library = ctypes.CDLL(path)
