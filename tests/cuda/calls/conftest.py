@@ -1,7 +1,7 @@
-"""The module for CUDA as it runs without a GPU: its kernels emulated, and CUDA's runtime too.
+"""The module for CUDA as it runs without a GPU, its kernels and CUDA's runtime emulated, where the
+environment names one (see CONTRIBUTING.md); else the real one, where there is a GPU.
 
-These tests need that module: see CONTRIBUTING.md.
-"""
+Tests that ask for `machine` are for the emulation alone."""
 
 import ctypes
 import gc
@@ -26,7 +26,7 @@ def _emulated():
     """Put the emulated module in the place of the real one, and import regard.cuda with it."""
     path = os.environ.get(VARIABLE)
     if not path:
-        pytest.skip(f"{VARIABLE} does not name a module that is built with the emulation")
+        pytest.skip(f"{VARIABLE} does not name an emulated module")
     import regard
 
     before = {name: sys.modules.pop(name) for name in _modules()}
@@ -95,6 +95,13 @@ def machine(_emulated):
 
 
 @pytest.fixture
-def cuda(machine, _emulated):
-    """`regard.cuda` on the emulated machine."""
-    return _emulated.cuda
+def cuda(request):
+    """`regard.cuda`, on the emulated machine or on a GPU."""
+    if os.environ.get(VARIABLE):
+        request.getfixturevalue("machine")
+        return request.getfixturevalue("_emulated").cuda
+    import regard.cuda
+
+    if not regard.cuda.is_available():
+        pytest.skip(f"{VARIABLE} names no module, and {regard.cuda.status()}")
+    return regard.cuda

@@ -56,7 +56,7 @@ STREAMS = [(None, 1), (0, 1), (1, 1), (2, 2), (64, 64)]
 
 
 @pytest.mark.parametrize(("given", "asked"), STREAMS)
-def test_dlpack_is_told_the_stream(given, asked, cuda):
+def test_dlpack_is_told_the_stream(given, asked, cuda, machine):
     array = DLPackArray(cuda.to_device(X))
     same(cuda.scaled_dot_product_attention(array, array, array, stream=given))
     assert array.asked == [asked] * 3
@@ -80,7 +80,7 @@ class CudaCore:
 
 
 @pytest.mark.parametrize("stream", [Torch(), CuPy(), Numba(), CudaCore(), np.int64(64)])
-def test_streams_of_libraries(stream, cuda):
+def test_streams_of_libraries(stream, cuda, machine):
     array = DLPackArray(cuda.to_device(X))
     same(cuda.scaled_dot_product_attention(array, array, array, stream=stream))
     assert array.asked == [64] * 3
@@ -99,7 +99,7 @@ def test_a_negative_stream(cuda):
         cuda.scaled_dot_product_attention(x, x, x, stream=-3)
 
 
-def test_the_interface_names_the_stream_that_is_worked_on(cuda):
+def test_the_interface_names_the_stream_that_is_worked_on(cuda, machine):
     """The query's is worked on, and waits for those of the others: the emulation does nothing that
     nobody waits for."""
     query = InterfaceArray(cuda.to_device(X, stream=64), stream=64)
@@ -267,7 +267,7 @@ def test_bfloat16_has_no_interface(cuda):
 
 
 @pytest.fixture
-def torch(cuda, monkeypatch):
+def torch(machine, cuda, monkeypatch):
     torch = fake_torch(cuda)
     monkeypatch.setitem(sys.modules, "torch", torch)
     yield torch

@@ -116,7 +116,7 @@ def test_a_machine_with_two_devices(machine, cuda):
     assert [device["compute_capability"] for device in config["devices"]] == [[9, 0]] * 2
 
 
-def test_info_shows_devices_and_the_proof_of_every_kernel(cuda, capsys):
+def test_info_shows_devices_and_the_proof_of_every_kernel(machine, cuda, capsys):
     from regard.cli import main
 
     assert main(["info"]) == 0
