@@ -51,7 +51,7 @@ struct Float32Tile {
   }
 
   // The weights of a tile in shared memory: piece p of a row holds those of the keys p, p + 8, p + 16 and p + 24.
-  // Only threads of one warp share rows.
+  // They are read after the barrier that the next panel brings.
   using Weights = const unsigned char*;
 
   REGARD_DEVICE static Weights pack_weights(const float (&weights)[kRowsOfThread][kScores],
@@ -63,7 +63,6 @@ struct Float32Tile {
       for (int s = 0; s < kScores; ++s) piece.word[s] = bits_of_float(weights[r][s]);
       store_shared(scratch + row(r) * kPanelBytes + place() * kPieceBytes, piece);
     }
-    warp_barrier();
     return scratch;
   }
 

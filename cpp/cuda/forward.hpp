@@ -96,7 +96,7 @@ REGARD_DEVICE void store_chunk(const Arguments& arguments, const Place& place,
 }
 
 template <class Tile, int kPanels, bool kOptions>
-__global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Arguments arguments) {
+__global__ void __launch_bounds__(kThreads, 2) forward(const __grid_constant__ Arguments arguments) {
   const AttentionProblem& problem = arguments.problem;
   const Place place = locate_block(arguments);
   if (place.rows <= 0) return;

@@ -124,8 +124,7 @@ __device__ __forceinline__ T shuffle_xor(T value, int lanes) {
   return __shfl_xor_sync(0xFFFFFFFFu, value, lanes);
 }
 
-// What a thread wrote to memory before a barrier, every thread of the warp or block may read after it.
-__device__ __forceinline__ void warp_barrier() { __syncwarp(); }
+// What a thread wrote to memory before a barrier, every thread of the block may read after it.
 __device__ __forceinline__ void block_barrier() { __syncthreads(); }
 
 // A block_barrier that says whether the condition holds in any thread of the block.

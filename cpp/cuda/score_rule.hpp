@@ -38,27 +38,15 @@ class ScoreRule {
   static_assert(kRows * kScores <= 32, "one bit a score");
 
  public:
-  REGARD_DEVICE ScoreRule(const Arguments& arguments, const Place& place) : arguments_(arguments) {
-    const AttentionProblem& problem = arguments.problem;
+  REGARD_DEVICE ScoreRule(const Arguments& arguments, const Place& place)
+      : arguments_(arguments), entry_(place.entry) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int row = Tile::row(r);
-      seen_[r] = {0, 0};
-      if constexpr (kOptions) {
-        position_[r] = bias_[r] = 0;
-        slope_[r] = 0;
-      }
-      if (row >= place.rows) continue;
-      const std::int32_t query = place.query(row), head = place.head(row);
-      seen_[r] = keys_seen_from(problem, place.entry, query);
-      if constexpr (kOptions) {
-        position_[r] = query + place.entry.query_offset;
-        bias_[r] = offset_of(problem, problem.bias, place.entry, place.entry.first_query, head) +
-                   query * problem.bias.row_stride;
-        if (problem.alibi_slopes)
-          slope_[r] = nearest_finite(
-              problem.alibi_slopes[place.entry.number * problem.alibi_batch_stride + head] * kLog2E);
-      }
+      const bool exists = row < place.rows;
+      query_[r] = exists ? place.query(row) : 0;
+      head_[r] = exists ? place.head(row) : 0;
+      seen_[r] = exists ? keys_seen_from(arguments.problem, place.entry, query_[r]) : Keys{0, 0};
     }
   }
 
@@ -66,6 +54,7 @@ class ScoreRule {
   // whether its key is seen. Unless kTested, all are.
   template <bool kTested>
   REGARD_DEVICE std::uint32_t form(float (&scores)[kRows][kScores], const KeyTile& tile) const {
+    const AttentionProblem& problem = arguments_.problem;
     std::uint32_t all_seen = 0;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -74,7 +63,16 @@ class ScoreRule {
       // All counted from the key of the thread's first score. In 32 bits: what is seen ends before 2^31.
       const std::int32_t first_key = tile.first_key + Tile::first_key();
       const std::int32_t begin = seen_[r].begin - first_key, end = seen_[r].end - first_key;
-      const float distance = kOptions ? static_cast<float>(position_[r] - first_key) : 0.0f;
+      float distance = 0, slope = 0;
+      std::int64_t bias = 0;
+      if (kOptions && problem.alibi_slopes) {
+        distance = static_cast<float>(query_[r] + entry_.query_offset - first_key);
+        slope = nearest_finite(
+            problem.alibi_slopes[entry_.number * problem.alibi_batch_stride + head_[r]] * kLog2E);
+      }
+      if (kTested && kOptions && problem.bias.data)
+        bias = offset_of(problem, problem.bias, entry_, entry_.first_query, head_[r]) +
+               query_[r] * problem.bias.row_stride + first_key * problem.bias.column_stride;
 #pragma unroll
       for (int s = 0; s < kScores; ++s) {
         const int step = Tile::key_step(s);
@@ -88,14 +86,12 @@ class ScoreRule {
         }
         if (kOptions) {
           float added = 0;
-          if (kTested && is_seen && arguments_.problem.bias.data) {
-            const std::int64_t key = static_cast<std::int64_t>(first_key) + step;
-            added = in_log2_units(
-                bias_at(arguments_.problem, bias_[r] + key * arguments_.problem.bias.column_stride));
+          if (kTested && is_seen && problem.bias.data) {
+            added = in_log2_units(bias_at(problem, bias + step * problem.bias.column_stride));
             is_seen = added != -kInfinity;
           }
-          if (arguments_.problem.alibi_slopes) {
-            added -= slope_[r] * fabsf(distance - static_cast<float>(step));
+          if (problem.alibi_slopes) {
+            added -= slope * fabsf(distance - static_cast<float>(step));
             added = added < -kLargest ? -kLargest : added;  // NaN stays NaN
           }
           score += added;
@@ -117,10 +113,9 @@ class ScoreRule {
   }
 
   const Arguments& arguments_;
+  const Entry& entry_;
   Keys seen_[kRows];
-  std::int64_t position_[kOptions ? kRows : 1];
-  std::int64_t bias_[kOptions ? kRows : 1];
-  float slope_[kOptions ? kRows : 1];
+  std::int32_t query_[kRows], head_[kRows];
 };
 
 }  // namespace regard::cuda

@@ -10,7 +10,7 @@ import cuda_emulation
 
 @pytest.fixture(scope="session")
 def emulation():
-    runner = cuda_emulation.Runner(cuda_emulation.build(cuda_emulation.shared_folder()))
+    runner = cuda_emulation.Runner(cuda_emulation.build())
     yield runner
     runner.close()
 

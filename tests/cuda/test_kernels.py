@@ -241,7 +241,7 @@ def test_broadcast_strides(single_or_half, emulation, random):
 
 @pytest.mark.parametrize("lengths", [(4, 3000), (130, 200)], ids=["chunks", "tiles"])
 def test_bits_depend_on_shapes_alone(lengths, single_or_half, emulation, random):
-    """Neither on the order in which threads, blocks and copies come, nor on the rest of the batch."""
+    """Not on the order in which threads, blocks and copies come, nor on other entries."""
     query, key, value = arrays(random, single_or_half, 2, (4, 2), lengths, (32, 16))
     options = {"is_causal": True, "query_offset": lengths[1] - lengths[0]}
     want = emulation.solve(query, key, value, **options)

@@ -20,12 +20,13 @@ import numpy as np
 
 import reference
 
-CPP = Path(__file__).parent.parent.parent / "cpp"
+CUDA = Path(__file__).parent.parent.parent / "cpp/cuda"
+TESTS = CUDA.parent / "tests/cuda"
 ELEMENTS = {"float16": 0, "bfloat16": 1, "float32": 2}
-KERNELS = ("attention.cu", "float16.cu", "bfloat16.cu", "float32.cu")
-FLAGS = ("-std=c++20", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
+FLAGS = ("-std=c++20", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
 SANITIZERS = {
     "none": ("-O2",),
+    "quick": ("-O0",),
     "address": ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "thread": ("-O1", "-fsanitize=thread"),
 }
@@ -97,29 +98,29 @@ class Solved(NamedTuple):
     workspace_bytes: int
 
 
-def build(folder, sanitizer="none", *, sources=CPP / "cuda", kernels=KERNELS, main="runner.cpp"):
+def build(sanitizer="none", *, sources=CUDA, kernels=True, main="runner.cpp"):
     """Compile a program once for all processes of the tests, and return its path.
 
     It is kept in the folder for temporary files, under the hash of everything that it is made of.
     """
-    tests = CPP / "tests/cuda"
-    files = [*sorted(sources.glob("*.[ch]*")), *sorted(tests.glob("emulation/*")), tests / main]
-    recipe = hashlib.sha256(repr((sanitizer, kernels, FLAGS, SANITIZERS)).encode())
+    files = [*sorted(sources.glob("*.[ch]*")), *sorted(TESTS.glob("emulation/*")), TESTS / main]
+    recipe = hashlib.sha256(repr((sanitizer, FLAGS, SANITIZERS)).encode())
     for file in files:
-        recipe.update(file.read_bytes())
-    place = Path(folder) / recipe.hexdigest()[:16]
+        recipe.update(file.name.encode() + file.read_bytes())
+    place = _shared_folder() / recipe.hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)
     program = place / Path(main).stem
     with open(place / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
-            _compile(place, program, sanitizer, [sources / name for name in kernels], tests / main)
+            parts = [*(sorted(sources.glob("*.cu")) if kernels else ()), TESTS / main]
+            _compile(place, program, sanitizer, parts, sources)
     return program
 
 
-def _compile(place, program, sanitizer, kernels, main):
+def _compile(place, program, sanitizer, parts, sources):
     compiler = [shutil.which("g++"), *FLAGS, *SANITIZERS[sanitizer], "-ffp-contract=off"]
-    compiler += ["-I", CPP / "tests/cuda/emulation", "-I", main.parent.parent.parent]
+    compiler += ["-I", TESTS / "emulation", "-I", sources]
 
     def to_object(source):
         made = place / f"{source.name}.o"
@@ -127,13 +128,37 @@ def _compile(place, program, sanitizer, kernels, main):
         return made
 
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(to_object, [*kernels, main]))
+        objects = list(pool.map(to_object, parts))
     linked = place / "linked"
     subprocess.run([*compiler, *objects, "-o", linked], check=True)
     os.replace(linked, program)
 
 
-def shared_folder():
+def patched(folder, element, changes=()):
+    """Copy the kernels' sources with changes: (file, text that occurs once, other text).
+
+    Of the kernels, those of one type of elements for values of up to 64 columns remain, so that
+    they compile in seconds.
+    """
+    shutil.copytree(CUDA, folder, ignore=shutil.ignore_patterns("bindings", "CMakeLists.txt"))
+    names = [name for name in ELEMENTS if name != element]
+    for name in names:
+        stub = f"Kernels {name}_kernels() {{ return {element}_kernels(); }}"
+        text = f'#include "kernel_table.hpp"\nnamespace regard::cuda {{\n{stub}\n}}\n'
+        (folder / f"{name}.cu").write_text(text, encoding="utf-8")
+    kernels = folder / f"{element}.cu"
+    rows = kernels.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [row for row in rows if not row.rstrip().endswith((", 128),", ", 256),"))]
+    assert len(kept) == len(rows) - 2
+    kernels.write_text("".join(kept), encoding="utf-8")
+    for name, before, after in changes:
+        text = (folder / name).read_text(encoding="utf-8")
+        assert text.count(before) == 1, f"{name} has this {text.count(before)} times: {before}"
+        (folder / name).write_text(text.replace(before, after), encoding="utf-8")
+    return folder
+
+
+def _shared_folder():
     """Where programs are kept from one run of the tests to the next."""
     return Path(tempfile.gettempdir()) / f"regard-cuda-emulation-{os.getuid()}"
 
@@ -143,7 +168,7 @@ class Runner:
 
     def __init__(self, program):
         options = {"TSAN_OPTIONS": "halt_on_error=1 exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}
-        self.errors = tempfile.TemporaryFile("w+")
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [program],
             stdin=subprocess.PIPE,
@@ -163,8 +188,8 @@ class Runner:
     ):
         """Solve a problem whose arrays have four axes each; `mask` may be a pair.
 
-        With `query_starts` and `key_starts`, the first axis has length 1 and the third one holds all
-        sequences. Rows begin `misaligned` bytes after a multiple of 16 at least. `rows_first`: in the
+        With `query_starts` and `key_starts`, the first axis has length 1 and the third one holds
+        all sequences. Arrays begin `misaligned` bytes after a multiple of 16. `rows_first`: in the
         memory of the output, the axis of rows comes before that of heads.
         """
         shape = (*query.shape[:3], value.shape[3])

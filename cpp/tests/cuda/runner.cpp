@@ -6,12 +6,12 @@
 //   out   an error code; the bytes of output and of lse; how many bank conflicts, accesses and products there were
 //
 // Every array has memory of its own that ends where the array ends, so that AddressSanitizer sees what lies beyond.
+#include <attention.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <vector>
 
-#include "../../cuda/attention.hpp"
 #include "emulation/emulated_launch.hpp"
 
 namespace {

@@ -69,14 +69,13 @@ struct Block {
   std::vector<bool> is_written;  // for each 2 bytes
 
   char begin = 0, end = 0, barriers[2] = {}, turn = 0;  // points that order threads
-  std::vector<char> warp_barriers, warp_turns;
 };
 
 inline Block* block = nullptr;
 inline Thread* running = nullptr;
 
-__attribute__((no_sanitize("thread"))) inline Thread& self() { return *running; }
-__attribute__((no_sanitize("thread"))) inline Block& this_block() { return *block; }
+EMULATION_UNWATCHED inline Thread& self() { return *running; }
+EMULATION_UNWATCHED inline Block& this_block() { return *block; }
 
 [[noreturn]] inline void fail(const char* message, const char* what, const char* file, int line) {
   std::fprintf(stderr, "emulation: %s: %s at %s:%d (block %u, thread %d)\n", message, what, file, line,
@@ -196,22 +195,6 @@ inline bool of_block(const char* what, const char* file, int line, bool conditio
   return result;
 }
 
-inline void barrier_of_warp(const char* file, int line) {
-  Block& b = this_block();
-  void* point;
-  {
-    const Unwatched engine;
-    const auto warp = static_cast<std::size_t>(self().number / kLanes);
-    point = &b.warp_barriers[2 * warp + static_cast<std::size_t>(b.warp_turns[warp])];
-  }
-  release(point);
-  of_warp<int, int>("barrier of a warp", file, line, 0, [&](const int**, int**) {
-    char& turn = b.warp_turns[static_cast<std::size_t>(self().number / kLanes)];
-    turn = static_cast<char>(1 - turn);
-  });
-  acquire(point);
-}
-
 // Checks an access to shared memory, and notes what is written.
 inline std::size_t offset_in_shared(const void* address, std::size_t bytes, const char* what, const char* file,
                                     int line) {
@@ -256,8 +239,6 @@ inline void run(const std::function<void()>& kernel, unsigned blocks, int thread
   b.kernel = kernel;
   b.threads.resize(static_cast<std::size_t>(threads));
   b.at_warp.assign(static_cast<std::size_t>(threads / kLanes), 0);
-  b.warp_barriers.assign(static_cast<std::size_t>(threads / kLanes * 2), 0);
-  b.warp_turns.assign(static_cast<std::size_t>(threads / kLanes), 0);
   b.shared_bytes = shared_bytes;
   Block* const outer = block;
   block = &b;

@@ -8,7 +8,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "../../../cuda/elements.hpp"
+#include <elements.hpp>
+
 #include "block.hpp"
 
 #define __device__
@@ -214,7 +215,6 @@ T shuffle_xor(T value, int lanes, REGARD_SITE) {
   });
 }
 
-inline void warp_barrier(REGARD_SITE) { emulation::barrier_of_warp(file, line); }
 inline void block_barrier(REGARD_SITE) { emulation::of_block("barrier", file, line, false); }
 inline bool any_thread(bool condition, REGARD_SITE) {
   return emulation::of_block("vote", file, line, condition);

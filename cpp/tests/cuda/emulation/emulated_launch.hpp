@@ -3,7 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "../../../cuda/arguments.hpp"
+#include <arguments.hpp>
+
 #include "block.hpp"
 
 namespace regard::cuda {

@@ -28,6 +28,9 @@ void AnnotateIgnoreWritesEnd(const char*, int);
 #include <ucontext.h>
 #endif
 
+// The race detector must not see what belongs to the emulation.
+#define EMULATION_UNWATCHED __attribute__((no_sanitize("thread"), noinline))
+
 namespace emulation {
 
 #if defined(__x86_64__)
@@ -47,12 +50,13 @@ struct Context {
   void* stack_pointer = nullptr;
 
   void prepare(char* stack, std::size_t bytes, void (*entry)()) {
-    auto* top = reinterpret_cast<std::uintptr_t*>(reinterpret_cast<std::uintptr_t>(stack + bytes) & ~std::uintptr_t{15}) - 2;
+    const auto end = reinterpret_cast<std::uintptr_t>(stack + bytes) & ~std::uintptr_t{15};
+    auto* top = reinterpret_cast<std::uintptr_t*>(end) - 2;
     *top = reinterpret_cast<std::uintptr_t>(entry);  // `ret` takes it, and leaves the stack as after a call
     for (int i = 0; i < 6; ++i) *--top = 0;
     stack_pointer = top;
   }
-  void switch_to(Context& other) { emulation_switch(&stack_pointer, other.stack_pointer); }
+  EMULATION_UNWATCHED void switch_to(Context& other) { emulation_switch(&stack_pointer, other.stack_pointer); }
 };
 #else
 struct Context {
@@ -65,7 +69,7 @@ struct Context {
     context.uc_link = nullptr;
     makecontext(&context, entry, 0);
   }
-  void switch_to(Context& other) { swapcontext(&context, &other.context); }
+  EMULATION_UNWATCHED void switch_to(Context& other) { swapcontext(&context, &other.context); }
 };
 #endif
 
@@ -104,7 +108,7 @@ struct Fiber {
 };
 
 // A fiber that ends never comes back.
-__attribute__((no_sanitize("thread"), noinline)) inline void switch_fibers(Fiber& from, Fiber& to, bool ends) {
+EMULATION_UNWATCHED inline void switch_fibers(Fiber& from, Fiber& to, bool ends) {
   static_cast<void>(ends);
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(ends ? nullptr : &from.fake_stack, to.bottom, to.bytes);
