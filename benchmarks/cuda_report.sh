@@ -7,7 +7,7 @@
 # It needs the CUDA toolkit, a driver and a device. PyTorch is taken from the Python that runs: PYTHON=/path/to/python.
 # Nothing is written to the tree but the report. The status is 0 if every step has passed.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 root=$PWD
 report=$(realpath -m "${1:-cuda_report.md}")
 python=${PYTHON:-python3}
@@ -37,9 +37,10 @@ step() { # title, command...
   return "$status"
 }
 
+# shellcheck disable=SC2329  # the functions are called by `step`
 build() {
   "$python" -m venv --system-site-packages "$work/venv" &&
-    "$work/venv/bin/pip" install -v -Ccmake.define.REGARD_CUDA=ON "$root[test]"
+    "$work/venv/bin/pip" install -v -Ccmake.define.REGARD_CUDA=ON "${root}[test]"
 }
 
 run_pytest() { (cd "$root" && "$work/venv/bin/python" -m pytest -q -n0 -p no:cacheprovider "$@"); }
