@@ -32,7 +32,8 @@ struct Float32Tile {
   REGARD_DEVICE static void add_products(float (&products)[kRowsOfThread][kScores],
                                          const unsigned char* queries, const unsigned char* keys) {
     float sums[kRowsOfThread][kScores] = {};
-#pragma unroll
+    // Unrolled, addresses and loads take the registers that the output needs.
+#pragma unroll 1
     for (int piece = 0; piece < kPieces; ++piece) {
       Words4 query[kRowsOfThread], key_piece[kScores];
 #pragma unroll
@@ -69,7 +70,7 @@ struct Float32Tile {
   REGARD_DEVICE static void add_values(float (&output)[kRowsOfThread][kPanelColumns], Weights weights,
                                        const unsigned char* values) {
     float sums[kRowsOfThread][kPanelColumns] = {};
-#pragma unroll
+#pragma unroll 1
     for (int piece = 0; piece < kPieces; ++piece) {
       Words4 weight[kRowsOfThread], value[4];
 #pragma unroll

@@ -14,10 +14,10 @@
 
 namespace regard::cuda {
 
-// Shared memory: panels of queries, the ring of panels, the tile's scratch, bits of a mask.
+// Shared memory: the table of rows, panels of queries, the ring of panels, the tile's scratch, bits of a mask.
 template <class Tile, bool kOptions>
 constexpr int forward_shared_bytes(int head_dim) {
-  return panels_of(head_dim * Tile::Type::kBytes) * kTileRows * kPanelBytes +
+  return RowTable::kBytes + panels_of(head_dim * Tile::Type::kBytes) * kTileRows * kPanelBytes +
          PanelStream<Tile, kOptions>::kRingBytes + Tile::kScratchBytes + PanelStream<Tile, kOptions>::kBitsBytes;
 }
 
@@ -25,45 +25,31 @@ constexpr int forward_shared_bytes(int head_dim) {
 template <class Tile, int kPanels>
 using Output = float[kPanels][Tile::kRowsOfThread][Tile::kPanelColumns];
 
-// Adds one tile's keys. A warp without rows waits with the others.
+// Makes weights of a tile's products, and rescales what was gathered before. Returns which keys are seen.
 template <class Tile, int kPanels, bool kOptions, bool kTested>
-REGARD_DEVICE void add_tile(Output<Tile, kPanels>& output,
-                            SoftmaxState (&states)[Tile::kRowsOfThread],
-                            float (&scores)[Tile::kRowsOfThread][Tile::kScores], const KeyTile& tile,
-                            const ScoreRule<Tile, kOptions>& rule, PanelStream<Tile, kOptions>& stream,
-                            unsigned char* scratch, int panels, bool has_rows) {
-  typename Tile::Weights weights{};
-  std::uint32_t seen = 0;
-  if (has_rows) {
-    seen = rule.template form<kTested>(scores, tile);
+REGARD_DEVICE std::uint32_t weigh_tile(float (&scores)[Tile::kRowsOfThread][Tile::kScores],
+                                       const KeyTile& tile, const ScoreRule<Tile, kOptions>& rule,
+                                       SoftmaxState (&states)[Tile::kRowsOfThread],
+                                       Output<Tile, kPanels>& output) {
+  const std::uint32_t seen = rule.template form<kTested>(scores, tile);
 #pragma unroll
-    for (int r = 0; r < Tile::kRowsOfThread; ++r) {
-      const float factor = weigh<Tile, kTested>(scores[r], seen >> (r * Tile::kScores), states[r]);
+  for (int r = 0; r < Tile::kRowsOfThread; ++r) {
+    const float factor = weigh<Tile, kTested>(scores[r], seen >> (r * Tile::kScores), states[r]);
 #pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel)
+    for (int panel = 0; panel < kPanels; ++panel)
 #pragma unroll
-        for (int c = 0; c < Tile::kPanelColumns; ++c) output[panel][r][c] *= factor;
-    }
-    weights = Tile::pack_weights(scores, scratch);
+      for (int c = 0; c < Tile::kPanelColumns; ++c) output[panel][r][c] *= factor;
   }
-#pragma unroll
-  for (int panel = 0; panel < kPanels; ++panel) {
-    if (panel >= panels) continue;
-    unsigned char* values = stream.next_panel();
-    if constexpr (kTested)
-      if (has_specials<Tile>(values)) take_specials<Tile>(output[panel], seen, values, has_rows);
-    if (has_rows) Tile::add_values(output[panel], weights, values);
-  }
+  return seen;
 }
 
 template <class Tile, int kPanels>
 REGARD_DEVICE void store_results(const Arguments& arguments, const Place& place,
-                                 const Output<Tile, kPanels>& output,
-                                 const SoftmaxState& state, int r) {
+                                 const Output<Tile, kPanels>& output, int r,
+                                 const SoftmaxState& state, const TileRow& row) {
   const AttentionProblem& problem = arguments.problem;
-  const int row = Tile::row(r), head = place.head(row), query = place.query(row);
-  const FinishedRow finished = finish_row(state, problem.sinks, head);
-  const std::int64_t to = output_row(problem, place.entry, head, query);
+  const FinishedRow finished = finish_row(state, problem.sinks, row.head);
+  const std::int64_t to = offset_of_row(problem, problem.output, place.entry, row.head, row.query);
 #pragma unroll
   for (int panel = 0; panel < kPanels; ++panel)
 #pragma unroll
@@ -72,7 +58,7 @@ REGARD_DEVICE void store_results(const Arguments& arguments, const Place& place,
           arguments, to, panel * (kPanelBytes / Tile::Type::kBytes) + Tile::first_column() + Tile::column_step(c),
           finished.saw_nothing ? 0.0f : output[panel][r][c] * finished.factor,
           finished.saw_nothing ? 0.0f : output[panel][r][c + 1] * finished.factor);
-  if (Tile::first_column() == 0) store_lse(problem, place.entry, head, query, finished.lse);
+  if (Tile::first_column() == 0) store_lse(problem, place.entry, row.head, row.query, finished.lse);
 }
 
 // What a chunk's keys gave, for merge_chunks.
@@ -112,17 +98,21 @@ __global__ void __launch_bounds__(kThreads, 2) forward(const __grid_constant__ A
     seen = {clamp(seen.begin, chunk), clamp(seen.end, chunk)};
   }
 
+  const RowTable rows(dynamic_shared());
+  rows.fill(problem, place);
+  block_barrier();
+
   Output<Tile, kPanels> output = {};
   SoftmaxState states[Tile::kRowsOfThread];
   if (seen.begin < seen.end) {
-    unsigned char* queries = dynamic_shared();
+    unsigned char* queries = dynamic_shared() + RowTable::kBytes;
     const int query_panels = panels_of(problem.head_dim * Tile::Type::kBytes);
     const int value_panels = panels_of(problem.value_dim * Tile::Type::kBytes);
     unsigned char* ring = queries + query_panels * kTileRows * kPanelBytes;
     unsigned char* scratch = ring + PanelStream<Tile, kOptions>::kRingBytes;
     load_queries<typename Tile::Type>(queries, arguments, place);
-    PanelStream<Tile, kOptions> stream(arguments, place, seen, ring, scratch + Tile::kScratchBytes);
-    const ScoreRule<Tile, kOptions> rule(arguments, place);
+    PanelStream<Tile, kOptions> stream(arguments, place, seen, rows, ring, scratch + Tile::kScratchBytes);
+    const ScoreRule<Tile, kOptions> rule(arguments, place.entry, rows);
     const bool has_rows = Tile::first_row() < place.rows;
     const bool has_bias = kOptions && problem.bias.data;
     for (KeyTile tile = stream.tile(); tile.first_key < seen.end; tile = stream.tile()) {
@@ -133,23 +123,33 @@ __global__ void __launch_bounds__(kThreads, 2) forward(const __grid_constant__ A
       }
       const bool is_tested = has_bias || tile.mask_hides || tile.first_key < shared.begin ||
                              tile.first_key > shared.end - Tile::kKeys;
-      if (is_tested)
-        add_tile<Tile, kPanels, kOptions, true>(output, states, scores, tile, rule, stream, scratch,
-                                                value_panels, has_rows);
-      else
-        add_tile<Tile, kPanels, kOptions, false>(output, states, scores, tile, rule, stream, scratch,
-                                                 value_panels, has_rows);
+      std::uint32_t tile_seen = 0;
+      typename Tile::Weights weights{};
+      if (has_rows) {
+        tile_seen = is_tested ? weigh_tile<Tile, kPanels, kOptions, true>(scores, tile, rule, states, output)
+                              : weigh_tile<Tile, kPanels, kOptions, false>(scores, tile, rule, states, output);
+        weights = Tile::pack_weights(scores, scratch);
+      }
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel) {
+        if (panel >= value_panels) continue;
+        unsigned char* values = stream.next_panel();
+        if (is_tested && has_specials<Tile>(values))
+          take_specials<Tile>(output[panel], tile_seen, values, has_rows);
+        if (has_rows) Tile::add_values(output[panel], weights, values);
+      }
     }
     wait_for_copies<0>();
   }
 #pragma unroll
   for (int r = 0; r < Tile::kRowsOfThread; ++r) {
     sum_lanes<Tile>(states[r]);
+    const TileRow row = rows.row(Tile::row(r));
     if (Tile::row(r) >= place.rows) continue;
     if (arguments.chunk_states)
       store_chunk<Tile, kPanels>(arguments, place, output, states[r], r);
     else
-      store_results<Tile, kPanels>(arguments, place, output, states[r], r);
+      store_results<Tile, kPanels>(arguments, place, output, r, states[r], row);
   }
 }
 

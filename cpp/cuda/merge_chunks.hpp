@@ -15,7 +15,8 @@ __global__ void __launch_bounds__(kThreads) merge_chunks(const __grid_constant__
   const int row = static_cast<int>(blockIdx.x % rows);
   const int kv_head = static_cast<int>(blockIdx.x / rows % problem.kv_heads);
   const Entry entry = locate_entry(problem, static_cast<std::int32_t>(blockIdx.x / rows / problem.kv_heads));
-  const int query = row / static_cast<int>(group), head = kv_head * static_cast<int>(group) + row % static_cast<int>(group);
+  const int query = row / static_cast<int>(group);
+  const int head = kv_head * static_cast<int>(group) + row % static_cast<int>(group);
   if (query >= entry.q_len) return;
 
   const std::int64_t first = first_state(arguments, entry.number, kv_head, row);
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) merge_chunks(const __grid_constant__
         output[c] = output[c] * before + arguments.chunk_outputs[number * columns + column + c] * of_chunk;
   }
   const FinishedRow finished = finish_row(state, problem.sinks, head);
-  store_pair<T>(arguments, output_row(problem, entry, head, query), column,
+  store_pair<T>(arguments, offset_of_row(problem, problem.output, entry, head, query), column,
                 finished.saw_nothing ? 0.0f : output[0] * finished.factor,
                 finished.saw_nothing ? 0.0f : output[1] * finished.factor);
   if (threadIdx.x == 0) store_lse(problem, entry, head, query, finished.lse);

@@ -32,11 +32,11 @@ class PanelStream {
 
   // Starts to load the first panels of the tiles that hold `keys`.
   REGARD_DEVICE PanelStream(const Arguments& arguments, const Place& place, const Keys& keys,
-                            unsigned char* ring, unsigned char* bits)
-      : arguments_(arguments), mask_(arguments.problem, place),
+                            const RowTable& rows, unsigned char* ring, unsigned char* bits)
+      : arguments_(arguments), place_(place), rows_(rows),
         keys_(first_key_row<T>(arguments.problem, arguments.problem.key, place)),
         values_(first_key_row<T>(arguments.problem, arguments.problem.value, place)),
-        last_key_(place.entry.keys.end), end_(keys.end), ring_(ring), bits_(bits) {
+        end_(keys.end), ring_(ring), bits_(bits) {
     find_tile(keys.begin / Tile::kKeys * Tile::kKeys);
     for (int i = 0; i < kStages - 1; ++i) load_panel();
   }
@@ -56,12 +56,14 @@ class PanelStream {
  private:
   REGARD_DEVICE void find_tile(std::int64_t first_key) {
     bits_turn_ = !bits_turn_;
-    tile_.bits = bits_ + bits_turn_ * MaskTiles<Tile::kKeys>::kBytes;
+    unsigned char* bits = bits_ + bits_turn_ * MaskTiles<Tile::kKeys>::kBytes;
+    tile_.bits = bits;
     tile_.mask_hides = false;
     for (; first_key < end_; first_key += Tile::kKeys) {
       tile_.first_key = static_cast<std::int32_t>(first_key);
       if (!kOptions || !arguments_.problem.mask.data) return;
-      const MaskedTile kind = mask_.classify(const_cast<unsigned char*>(tile_.bits), tile_.first_key);
+      const MaskedTile kind = MaskTiles<Tile::kKeys>::classify(
+          arguments_.problem, place_.entry, rows_, place_.rows, bits, tile_.first_key);
       tile_.mask_hides = kind == MaskedTile::mixed;
       if (kind != MaskedTile::hidden) return;
     }
@@ -82,7 +84,8 @@ class PanelStream {
           ring_ + loaded_ * kBytes, is_key ? keys_ : values_,
           is_key ? problem.key.row_stride : problem.value.row_stride,
           is_key ? problem.head_dim : problem.value_dim,
-          is_key ? arguments_.key_is_aligned : arguments_.value_is_aligned, tile_.first_key, last_key_,
+          is_key ? arguments_.key_is_aligned : arguments_.value_is_aligned, tile_.first_key,
+          place_.entry.keys.end,
           is_key ? panel_ : panel_ - key_panels);
       loaded_ = loaded_ + 1 == kStages ? 0 : loaded_ + 1;
       ++panel_;
@@ -91,10 +94,11 @@ class PanelStream {
   }
 
   const Arguments& arguments_;
-  MaskTiles<Tile::kKeys> mask_;
+  const Place& place_;
+  const RowTable& rows_;
   const unsigned char* keys_;
   const unsigned char* values_;
-  std::int32_t last_key_, end_;
+  std::int32_t end_;
   unsigned char* ring_;
   unsigned char* bits_;
 

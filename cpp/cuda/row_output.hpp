@@ -27,17 +27,10 @@ REGARD_DEVICE void store_pair(const Arguments& arguments, std::int64_t row_offse
   }
 }
 
-REGARD_DEVICE std::int64_t output_row(const AttentionProblem& problem, const Entry& entry, int head,
-                                      int query) {
-  return offset_of(problem, problem.output, entry, entry.first_query, head) +
-         query * problem.output.row_stride;
-}
-
 REGARD_DEVICE void store_lse(const AttentionProblem& problem, const Entry& entry, int head, int query,
                              float lse) {
   if (!problem.lse.data) return;
-  static_cast<float*>(problem.lse.data)[offset_of(problem, problem.lse, entry, entry.first_query, head) +
-                                        query * problem.lse.row_stride] = lse;
+  static_cast<float*>(problem.lse.data)[offset_of_row(problem, problem.lse, entry, head, query)] = lse;
 }
 
 // The number of a row's state of the first chunk.

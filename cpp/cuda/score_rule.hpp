@@ -38,17 +38,8 @@ class ScoreRule {
   static_assert(kRows * kScores <= 32, "one bit a score");
 
  public:
-  REGARD_DEVICE ScoreRule(const Arguments& arguments, const Place& place)
-      : arguments_(arguments), entry_(place.entry) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int row = Tile::row(r);
-      const bool exists = row < place.rows;
-      query_[r] = exists ? place.query(row) : 0;
-      head_[r] = exists ? place.head(row) : 0;
-      seen_[r] = exists ? keys_seen_from(arguments.problem, place.entry, query_[r]) : Keys{0, 0};
-    }
-  }
+  REGARD_DEVICE ScoreRule(const Arguments& arguments, const Entry& entry, const RowTable& rows)
+      : arguments_(arguments), entry_(entry), rows_(rows) {}
 
   // Makes scores of products, -inf where a key is hidden. Returns a bit for each score, r kScores + s, that says
   // whether its key is seen. Unless kTested, all are.
@@ -58,21 +49,22 @@ class ScoreRule {
     std::uint32_t all_seen = 0;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
+      const TileRow row = kTested || kOptions ? rows_.row(Tile::row(r)) : TileRow{};
       std::uint32_t bits[kWords] = {};
       if (kTested && kOptions && tile.mask_hides) load_bits(bits, tile, r);
       // All counted from the key of the thread's first score. In 32 bits: what is seen ends before 2^31.
       const std::int32_t first_key = tile.first_key + Tile::first_key();
-      const std::int32_t begin = seen_[r].begin - first_key, end = seen_[r].end - first_key;
+      const std::int32_t begin = row.seen.begin - first_key, end = row.seen.end - first_key;
       float distance = 0, slope = 0;
       std::int64_t bias = 0;
       if (kOptions && problem.alibi_slopes) {
-        distance = static_cast<float>(query_[r] + entry_.query_offset - first_key);
+        distance = static_cast<float>(row.query + entry_.query_offset - first_key);
         slope = nearest_finite(
-            problem.alibi_slopes[entry_.number * problem.alibi_batch_stride + head_[r]] * kLog2E);
+            problem.alibi_slopes[entry_.number * problem.alibi_batch_stride + row.head] * kLog2E);
       }
       if (kTested && kOptions && problem.bias.data)
-        bias = offset_of(problem, problem.bias, entry_, entry_.first_query, head_[r]) +
-               query_[r] * problem.bias.row_stride + first_key * problem.bias.column_stride;
+        bias = offset_of_row(problem, problem.bias, entry_, row.head, row.query) +
+               first_key * problem.bias.column_stride;
 #pragma unroll
       for (int s = 0; s < kScores; ++s) {
         const int step = Tile::key_step(s);
@@ -114,8 +106,7 @@ class ScoreRule {
 
   const Arguments& arguments_;
   const Entry& entry_;
-  Keys seen_[kRows];
-  std::int32_t query_[kRows], head_[kRows];
+  const RowTable& rows_;
 };
 
 }  // namespace regard::cuda

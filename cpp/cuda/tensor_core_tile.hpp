@@ -32,7 +32,8 @@ struct TensorCoreTile {
   REGARD_DEVICE static void add_products(float (&products)[kRowsOfThread][kScores],
                                          const unsigned char* queries, const unsigned char* keys) {
     const int matrix = lane() / 8, row = lane() % 8;
-#pragma unroll
+    // Further unrolled, addresses take the registers that the output needs.
+#pragma unroll 2
     for (int i = 0; i < kPieces / 2; ++i) {
       const Words4 query = load_matrices<false>(
           queries + piece_at(first_row() + matrix % 2 * 8 + row, 2 * i + matrix / 2));

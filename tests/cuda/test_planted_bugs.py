@@ -67,8 +67,8 @@ BUGS = [
     Bug(
         "a mask is read beyond the last key",
         "mask_tiles.hpp",
-        "if (key < keys_.begin || key >= keys_.end) continue;",
-        "if (key < keys_.begin) continue;",
+        "i < entry.keys.begin - begin || i >= last",
+        "i < entry.keys.begin - begin || row_number >= row_count",
         OVERFLOW,
         "address",
     ),

@@ -92,8 +92,10 @@ def main():
     if not shutil.which("nvcc"):
         print("skipped: there is no nvcc")
         return 0
-    rows = [line.rsplit(maxsplit=1) for line in TABLE.read_text(encoding="utf-8").splitlines()]
-    allowed = {} if update else {name: int(registers) for name, registers in rows}
+    lines = [] if update else TABLE.read_text(encoding="utf-8").splitlines()
+    allowed = {
+        name: int(registers) for name, registers in (row.rsplit(maxsplit=1) for row in lines)
+    }
     problems, table = [], []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         jobs = list(product(SOURCES, ARCHITECTURES))
