@@ -40,7 +40,7 @@ step() { # title, command...
 # shellcheck disable=SC2329  # the functions are called by `step`
 build() {
   "$python" -m venv --system-site-packages "$work/venv" &&
-    "$work/venv/bin/pip" install -v -Ccmake.define.REGARD_CUDA=ON "${root}[test]"
+    "$work/venv/bin/pip" install -v -Ccmake.define.REGARD_CUDA=ON -Cbuild-dir="$work/build" "${root}[test]"
 }
 
 run_pytest() { (cd "$root" && "$work/venv/bin/python" -m pytest -q -n0 -p no:cacheprovider "$@"); }
