@@ -26,8 +26,13 @@ problems += [
 if not any(name.startswith("regard/_openmp.") and name.endswith(".so") for name in names):
     problems.append("the OpenMP layer is missing")
 problems += [
+    f"{name} is built for GPUs, which wheels leave out: pass -Ccmake.define.REGARD_CUDA=OFF"
+    for name in names
+    if name.startswith("regard/_cuda") and name.endswith(".so")
+]
+problems += [
     f"{name} is missing"
-    for name in ("regard/py.typed", "regard/_core.pyi", "regard/__main__.py")
+    for name in ("regard/py.typed", "regard/_core.pyi", "regard/_cuda.pyi", "regard/__main__.py")
     if name not in names
 ]
 if [need.split()[1].split(">")[0] for need in needs] != ["numpy"]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
 from regard._call import converted, raise_with_hint
+from regard._device import is_on_cuda
 from regard._hints import warn_if_zero_one
 from regard._options import AttentionOptions, ResultOptions, takes_options
 
@@ -138,6 +139,11 @@ def scaled_dot_product_attention(
     threads : int, optional
         At most this many threads. Default: see `set_num_threads`. The result has the same bits for
         any number.
+    device : {"cpu", "cuda"}, optional
+        Where to compute. ``"cuda"`` copies arrays of the host to a GPU and the results back; see
+        `regard.cuda`. Default: where the arrays are. If they are on a GPU, the results are too, and
+        what is said here of types, options and errors is said by
+        `regard.cuda.scaled_dot_product_attention`.
 
     Returns
     -------
@@ -223,6 +229,10 @@ def scaled_dot_product_attention(
         result = _core.attention(query, key, value, mask, options)
     except ValueError as error:
         raise_with_hint(error, query, key)
+    except TypeError:
+        if not any(map(is_on_cuda, (query, key, value))):
+            raise
+        result = NotImplemented  # an option is an array on a GPU too
     if result is NotImplemented:
         name, arrays = "scaled_dot_product_attention", (query, key, value)
         result = converted(name, _core.attention, arrays, (), mask, options)

@@ -58,7 +58,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     -------
     dict or None
         With ``mode="dicts"``: version, compiler, build_type, python, numpy, targets,
-        active_target, active_reason, threads, threads_reason, threading_layer.
+        active_target, active_reason, threads, threads_reason, threading_layer, cuda. The last is a
+        dictionary too: available, status, toolkit, driver, devices, kernels.
 
     Raises
     ------
@@ -73,6 +74,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     """
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"mode must be 'stdout' or 'dicts', got {mode!r}")
+    from regard.cuda._status import describe  # Here, not above: few programs ask for it.
+
     config: dict[str, Any] = {
         **_core.build_info(),
         "python": platform.python_version(),
@@ -83,6 +86,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "threads": _core.num_threads(),
         "threads_reason": _core.num_threads_reason(),
         "threading_layer": _core.threading_layer(),
+        "cuda": describe(),
     }
     if mode == "dicts":
         return config
@@ -97,4 +101,5 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     print(f"layer     {layer['name']} ({layer['reason']})")
     if layer["runtime"]:
         print(f"          {layer['runtime']}, OpenMP {layer['version']}, {layer['path']}")
+    print(f"cuda      {config['cuda']['status']}")
     return None

@@ -34,6 +34,7 @@ class AttentionOptions(CacheOptions, total=False):
     key_lengths: ArrayLike | None
     left_padding: ArrayLike | None
     precision: Literal["int8"] | None
+    device: Literal["cpu", "cuda"] | None
 
 
 class ResultOptions(TypedDict, total=False):
@@ -61,6 +62,22 @@ class ExplainOptions(TypedDict, total=False):
     threads: int | None
 
 
+class CudaOptions(TypedDict, total=False):
+    """What the attention calls of `regard.cuda` take. Arrays are on the device."""
+
+    is_causal: bool
+    query_offset: Any
+    window: tuple[int | None, int | None] | None
+    key_lengths: Any
+    left_padding: Any
+    scale: float | None
+    softcap: float | None
+    alibi_slopes: Any
+    sinks: Any
+    return_lse: bool
+    out: Any
+
+
 # In the order of the signatures, with their defaults.
 DEFAULTS: dict[str, Any] = {
     "is_causal": False,
@@ -77,6 +94,7 @@ DEFAULTS: dict[str, Any] = {
     "return_lse": False,
     "out": None,
     "threads": None,
+    "device": None,
 }
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
 from regard._call import converted
+from regard._device import is_on_cuda
 from regard._hints import warn_if_zero_one
 from regard._options import AttentionOptions, ResultOptions, takes_options
 
@@ -100,7 +101,7 @@ def scaled_dot_product_attention_ragged(
         query, a column for every key of its sequence. What lies beyond those is not read.
     query_offset, key_lengths, left_padding : int or array_like of int
         One number, or one per sequence; `query_offset` may be ``"end"``.
-    is_causal, window, scale, softcap, alibi_slopes, sinks, precision, threads
+    is_causal, window, scale, softcap, alibi_slopes, sinks, precision, threads, device
         As in `scaled_dot_product_attention`; positions count from each sequence's first key.
     return_weights, return_lse, out
         As in `scaled_dot_product_attention`, with the shapes below.
@@ -141,7 +142,12 @@ def scaled_dot_product_attention_ragged(
     starts = query_starts, key_starts
     if mask is not None:
         warn_if_zero_one(mask)
-    result = _core.attention_ragged(query, key, value, *starts, mask, options)
+    try:
+        result = _core.attention_ragged(query, key, value, *starts, mask, options)
+    except TypeError:
+        if not any(map(is_on_cuda, (query, key, value))):
+            raise
+        result = NotImplemented  # an option is an array on a GPU too
     if result is NotImplemented:
         name, arrays = "scaled_dot_product_attention_ragged", (query, key, value)
         result = converted(name, _core.attention_ragged, arrays, starts, mask, options)

@@ -140,7 +140,16 @@ _ADVICE = {
     "add_bias_kv": _NOT_TRAINED,
     "add_zero_attn": {"": "leave it out, and pass sinks=np.zeros(num_heads) to the call"},
     "batch_first": {"": "leave it out: arrays are (batch, length, d_model)"},
-    "device": {"": "leave it out: regard computes on the CPU"},
+    "device": {
+        "stream": "leave it out: it is that of the arrays",
+        "": "leave it out: regard computes on the CPU",
+    },
+    "return_weights": {
+        "stream": "leave it out: the kernels for GPUs do not keep weights; copy the arrays to the "
+        "host and call regard.scaled_dot_product_attention, which returns them"
+    },
+    "precision": {"stream": "leave it out: 8-bit integers are for the CPU alone"},
+    "threads": {"stream": "leave it out: threads are the CPU's"},
     "is_causal": _OF_THE_LAYER,
     "window": _OF_THE_LAYER,
     "rotary": _OF_THE_LAYER,

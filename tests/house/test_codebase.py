@@ -21,6 +21,7 @@ ROOMS = {
     "dispatch": {"dispatch", "kernels"},
     "bindings": {"bindings", "dispatch"},
     "openmp": {"openmp", "dispatch"},
+    "cuda": {"cuda"},
 }
 # Likewise in Python, where every package may know the modules beside it (regard/_*.py), and these
 # know no package. "regard" is what users import, with everything in it.
@@ -30,14 +31,16 @@ PACKAGES = {
     "checkpoints": set(),
     "_cache": set(),
     "layers": {"positional"},
+    "cuda": set(),
     "bench": {"regard"},
     "cli": {"bench", "regard"},
 }
+SOURCES = {".hpp", ".cpp", ".cu", ".inc"}
 KERNEL_HEADERS = {"cstddef", "cstdint", "utility", "immintrin.h", "arm_neon.h"}
 
 
 def sources(room):
-    files = [path for path in (CPP / room).rglob("*") if path.suffix in (".hpp", ".cpp", ".inc")]
+    files = [path for path in (CPP / room).rglob("*") if path.suffix in SOURCES]
     assert files
     return files
 
@@ -59,9 +62,16 @@ def test_rooms_include_only_what_they_may_know(room):
 
 
 def test_pybind11_stays_in_the_bindings():
-    for room in ("simd", "kernels", "dispatch", "openmp"):
+    for room in ("simd", "kernels", "dispatch", "openmp", "cuda"):
         for path in sources(room):
-            assert "pybind11" not in path.read_text(encoding="utf-8"), path
+            if path.parent != CPP / "cuda" / "bindings":
+                assert "pybind11" not in path.read_text(encoding="utf-8"), path
+
+
+def test_kernels_for_gpus_know_nothing_of_their_bindings():
+    for path in sources("cuda"):
+        if path.parent != CPP / "cuda" / "bindings":
+            assert not any("bindings" in name for _, name in includes(path)), path
 
 
 @pytest.mark.parametrize("room", ["simd", "kernels"])

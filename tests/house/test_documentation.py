@@ -24,7 +24,7 @@ def doctests():
     found += [module.name for module in pkgutil.walk_packages(regard.__path__, "regard.")]
     for name in found:
         package = OPTIONAL.get(name)
-        if name.endswith((".__main__", "._core", "._openmp")):
+        if name.endswith((".__main__", "._core", "._openmp", "._cuda")):
             continue
         if package and importlib.util.find_spec(package) is None:
             continue

@@ -28,6 +28,7 @@ OPTIONS = [
     ", scale=None, softcap=None, window=None, key_lengths=None, alibi_slopes=None, sinks=None",
     ", precision=None",
     ", precision='int8'",
+    ", device='cuda'",
 ]
 TYPES = (
     {

@@ -11,13 +11,15 @@ import regard
 
 from .terminal import bold, dim
 
-SUMMARY = "version, compiler, instruction sets and threads"
+SUMMARY = "version, compiler, instruction sets, threads and GPUs"
 USAGE = "python -m regard info [--json]"
 
 DESCRIPTION = """\
 Show the version, the compiler, Python and NumPy, the instruction sets that are
 compiled, the one that runs, the number of threads, and the threading layer, each
-with its reason.
+with its reason; then the module for CUDA, its driver and devices, and each of its
+kernels with how far it has been proven: compiled, emulated on the CPU, or run on a
+GPU.
 """
 EPILOG = ""
 
@@ -57,3 +59,23 @@ def _lines(config: dict[str, Any]) -> Iterator[str]:
     yield row("layer", bold(layer["name"]), layer["reason"])
     if layer["runtime"]:
         yield row("", f"{layer['runtime']}, OpenMP {layer['version']}", layer["path"])
+    yield from _cuda_lines(config["cuda"])
+
+
+def _cuda_lines(cuda: dict[str, Any]) -> Iterator[str]:
+    def row(name: str, what: str) -> str:
+        return f"  {name:<8}  {what}"
+
+    yield row("cuda", bold("available") if cuda["available"] else cuda["status"])
+    if cuda["toolkit"] is None:
+        return
+    driver = cuda["driver"] or "none"
+    yield row("", f"built with the toolkit {cuda['toolkit']}; the driver is for CUDA: {driver}")
+    for number, device in enumerate(cuda["devices"]):
+        major, minor = device["compute_capability"]
+        memory = f"{device['memory_bytes'] / 2**30:.0f} GiB"
+        yield row("", f"device {number}: {device['name']}, sm_{major}{minor}, {memory}")
+    width = max((len(kernel["name"]) for kernel in cuda["kernels"]), default=0)
+    for number, kernel in enumerate(cuda["kernels"]):
+        name = "" if number else "kernels"
+        yield row(name, f"{kernel['name']:<{width}}  {dim(kernel['proof'])}")

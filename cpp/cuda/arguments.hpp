@@ -1,0 +1,37 @@
+// What the kernels take, by value: the problem, and what the host has worked out from it.
+#pragma once
+
+#include "problem.hpp"
+
+namespace regard::cuda {
+
+constexpr int kThreads = 128;    // of every block
+constexpr int kTileRows = 64;    // query rows that a block computes
+constexpr int kChunkKeys = 512;  // keys that a block computes where they are split among blocks
+
+// The rows of a key head are ordered by query, and then by the head within its group, so that one pass over
+// keys and values serves all heads of the group.
+struct Arguments {
+  AttentionProblem problem;
+
+  // score = (query . key) product_scale in log2 units, or, where softcap (in log2 units too) is not 0,
+  // softcap tanh((query . key) product_scale).
+  float product_scale;
+  float softcap;
+
+  // Whether rows may be read 16 bytes at a time, and results written in pairs.
+  bool query_is_aligned;
+  bool key_is_aligned;
+  bool value_is_aligned;
+  bool output_is_paired;
+
+  std::int32_t row_tiles;  // of a key head of the longest sequence
+  std::int32_t chunks;     // of keys: 1 where they are not split
+
+  // Where keys are split, the state of row r of chunk c of key head h of entry b is number
+  // ((b kv_heads + h) rows + r) chunks + c of these; null where they are not.
+  float* chunk_outputs;  // [state][value_dim], to be divided by the sum
+  float* chunk_states;   // [state][2]: the reference, in log2 units, and the sum
+};
+
+}  // namespace regard::cuda

@@ -1,0 +1,52 @@
+// Memory of a device, and copies between it and arrays of the host.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace regard::cuda {
+
+// Allocates in the order of a stream, on the current device. Throws OutOfMemory.
+void* allocate(std::size_t bytes, int device, cudaStream_t stream);
+
+// An allocation in the order of a stream. It is freed after the work that `used_by` or `exported` told of.
+class Buffer {
+ public:
+  Buffer(std::size_t bytes, int device, std::uintptr_t stream);
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
+
+  std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(data_); }
+  std::size_t bytes() const { return bytes_; }
+  int device() const { return device_; }
+
+  // What a stream has been given so far reads or writes the memory.
+  void used_by(std::uintptr_t stream);
+  // Lets a stream wait for all that has been told so far.
+  void order(std::uintptr_t stream);
+  // Others use the memory too, on streams that nobody tells of.
+  void exported() { is_exported_ = true; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_;
+  int device_;
+  bool is_exported_ = false;
+  cudaEvent_t used_ = nullptr;
+};
+
+// Lets `after` wait for what `before` has been given so far.
+void order_streams(int device, std::uintptr_t before, std::uintptr_t after);
+
+// Copies through pinned memory. The first returns as soon as the host's memory has been read, the second when
+// it has been written. Signal handlers run while they wait; the GIL is not held otherwise.
+void copy_to_device(std::uintptr_t to, const void* from, std::size_t bytes, int device, std::uintptr_t stream);
+void copy_to_host(void* to, std::uintptr_t from, std::size_t bytes, int device, std::uintptr_t stream);
+
+// Waits until a stream has done what it has been given.
+void synchronize(int device, std::uintptr_t stream);
+
+}  // namespace regard::cuda

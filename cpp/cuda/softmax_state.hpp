@@ -1,0 +1,72 @@
+// What an online softmax keeps of the keys that a row has seen: the largest score, its reference, and
+//
+//   sum = sum over its keys of 2^(score - reference)
+//
+// of which each of the lanes that share a row has a part until the end. The sum is -0.0 while the row has seen no
+// key: a hidden key's weight is -0.0, a visible one's never. So whether a row has seen a key follows from
+// visibility, and not from its scores. A sink joins at the end.
+#pragma once
+
+#include "score_rule.hpp"
+
+namespace regard::cuda {
+
+struct SoftmaxState {
+  float reference = -kInfinity;
+  float sum = kNothing;
+};
+
+// The factor that takes weights from one reference to a later one, 0 from none.
+REGARD_DEVICE float factor_between(float reference, float later) {
+  return exp2_approximate(reference - (later == -kInfinity ? 0.0f : later));
+}
+
+// Makes weights of a tile's scores. Returns the factor of what was gathered before.
+template <class Tile, bool kTested>
+REGARD_DEVICE float weigh(float (&scores)[Tile::kScores], std::uint32_t seen, SoftmaxState& state) {
+  float top = state.reference;
+#pragma unroll
+  for (int s = 0; s < Tile::kScores; ++s) top = fmaxf(top, scores[s]);
+#pragma unroll
+  for (int lanes = 1; lanes < Tile::kLanesOfRow; lanes *= 2) top = fmaxf(top, shuffle_xor(top, lanes));
+  const float factor = factor_between(state.reference, top);
+  const float base = top == -kInfinity ? 0.0f : top;
+  float sum = kTested ? kNothing : 0.0f;
+#pragma unroll
+  for (int s = 0; s < Tile::kScores; ++s) {
+    const float weight = exp2_approximate(scores[s] - base);
+    scores[s] = kTested && (seen >> s & 1) == 0 ? kNothing : weight;
+    sum += scores[s];
+  }
+  state.sum = state.sum * factor + sum;
+  state.reference = top;
+  return factor;
+}
+
+template <class Tile>
+REGARD_DEVICE void sum_lanes(SoftmaxState& state) {
+#pragma unroll
+  for (int lanes = 1; lanes < Tile::kLanesOfRow; lanes *= 2) state.sum += shuffle_xor(state.sum, lanes);
+}
+
+// What is left to do for a row: its output is multiplied by `factor`, or is 0 where it saw nothing.
+struct FinishedRow {
+  float factor;
+  float lse;
+  bool saw_nothing;
+};
+
+REGARD_DEVICE FinishedRow finish_row(const SoftmaxState& state, const float* sinks, int head) {
+  const float sink = sinks ? sinks[head] : -kInfinity;
+  if (is_nothing(state.sum)) return {0, sink, true};
+  float reference = state.reference, sum = state.sum, factor = 1;
+  if (sink != -kInfinity) {
+    const float logit = nearest_finite(sink * kLog2E);
+    reference = fmaxf(reference, logit);
+    factor = factor_between(state.reference, reference);
+    sum = sum * factor + exp2_approximate(logit - reference);
+  }
+  return {factor / sum, (reference + log2f(sum)) * kLn2, false};
+}
+
+}  // namespace regard::cuda

@@ -1,0 +1,193 @@
+"""Arrays on a device for callers without PyTorch or CuPy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from regard._arguments import count
+from regard._arrays import as_array
+from regard._device import CUDA
+from regard.cuda._elements import DLPACK, ITEM_BYTES, dense_strides, numpy_type
+from regard.cuda._status import check_available, module
+from regard.cuda._streams import LEGACY, normal, stream_of
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from regard import _cuda
+
+
+class DeviceArray:
+    """An array in the memory of a CUDA device, with its elements side by side.
+
+    `to_device` makes one of a NumPy array, and `to_numpy` copies it back. PyTorch, CuPy, JAX and
+    Numba read it without a copy by ``__dlpack__`` or ``__cuda_array_interface__``.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        The sizes of the axes.
+    dtype : dtype
+        NumPy's type of the elements.
+    device : int
+        The number of the device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard.cuda
+    >>> if regard.cuda.is_available():
+    ...     array = regard.cuda.to_device(np.ones((2, 3), np.float32))
+    ...     assert array.to_numpy().sum() == 6
+    """
+
+    __slots__ = ("__weakref__", "buffer", "element", "shape")
+
+    def __init__(self, buffer: _cuda.Buffer, element: str, shape: tuple[int, ...]) -> None:
+        self.buffer = buffer
+        self.element = element
+        self.shape = shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy's type of the elements."""
+        return numpy_type(self.element)
+
+    @property
+    def device(self) -> int:
+        """The number of the device."""
+        return self.buffer.device
+
+    def strides_in_elements(self) -> tuple[int, ...]:
+        """Return how many elements lie between neighbours along each axis."""
+        return dense_strides(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("an array without axes has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"DeviceArray(shape={self.shape}, dtype={self.element}, device={self.device})"
+
+    def to_numpy(self) -> NDArray[Any]:
+        """Return a copy in the memory of the host, after all work on the array is done.
+
+        Returns
+        -------
+        ndarray
+            Of the same shape and type.
+
+        Raises
+        ------
+        RuntimeError
+            If CUDA reports an error, or the array is of bfloat16 and ml_dtypes is not installed.
+        """
+        host = np.empty(self.shape, self.dtype)
+        if host.size:
+            self.buffer.order(LEGACY)
+            module().download(self.buffer.address, self.device, _bytes(host), LEGACY)
+        return host
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.element == "bfloat16":
+            raise AttributeError("__cuda_array_interface__ has no bfloat16: use __dlpack__")
+        self.buffer.order(LEGACY)
+        self.buffer.exported()
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.buffer.address, False),
+            "strides": None,
+            "stream": LEGACY,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, self.device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"the array is on device {self.__dlpack_device__()}, not {dl_device}")
+        if copy:
+            raise BufferError("the array is not copied for DLPack: pass copy=None or copy=False")
+        if stream != -1:  # which asks for no order
+            self.buffer.order(normal(stream or LEGACY))
+        self.buffer.exported()
+        is_versioned = max_version is not None and max_version[0] >= 1
+        return module().export_tensor(
+            self.buffer,
+            self.buffer.address,
+            self.device,
+            *DLPACK[self.element],
+            self.shape,
+            self.strides_in_elements(),
+            is_versioned,
+        )
+
+
+def to_device(array: ArrayLike, *, device: SupportsIndex = 0, stream: Any = None) -> DeviceArray:
+    """Copy an array of the host to a CUDA device, through pinned memory.
+
+    Parameters
+    ----------
+    array : array_like
+        Of bool, int32, int64, float16, bfloat16 (of the package ml_dtypes), float32 or float64.
+    device : int, default 0
+        The number of the device.
+    stream : int or stream, optional
+        Where the copy is put in order: an integer, or a stream of PyTorch, CuPy, Numba or
+        cuda.core. Default: the legacy default stream.
+
+    Returns
+    -------
+    DeviceArray
+        Of the same shape and type. `array` may be changed at once.
+
+    Raises
+    ------
+    TypeError
+        If `array` is of another type.
+    MemoryError
+        If the device has no memory for it.
+    RuntimeError
+        If CUDA is not available, or reports an error.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard.cuda
+    >>> if regard.cuda.is_available():
+    ...     assert regard.cuda.to_device(np.zeros((2, 3), np.float16)).shape == (2, 3)
+    """
+    host = as_array("array", array)
+    if host.dtype.name not in ITEM_BYTES:
+        raise TypeError(f"array must be of {', '.join(ITEM_BYTES)}, got {host.dtype}")
+    number = count("device", device)
+    check_available()
+    handle = LEGACY if stream is None else stream_of(stream, None)
+    dense = np.ascontiguousarray(host, host.dtype.newbyteorder("=")).reshape(host.shape)
+    buffer = module().Buffer(dense.nbytes, number, handle)
+    if dense.size:
+        buffer.upload(_bytes(dense), handle)
+    return DeviceArray(buffer, host.dtype.name, host.shape)
+
+
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return the memory of an array: not every type of element has a buffer."""
+    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,130 @@
+"""Calls of the top level: for arrays on a device, and for NumPy arrays that a GPU computes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._arrays import as_masks, as_stored_arrays
+from regard._options import DEFAULTS, CudaOptions
+from regard.cuda._device_array import DeviceArray, to_device
+from regard.cuda._elements import dense_strides
+from regard.cuda._problem import Call
+from regard.cuda._results import shares_memory
+from regard.cuda._status import check_available
+from regard.cuda._streams import PER_THREAD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+
+def attend_on_device(
+    name: str, arrays: tuple[Any, Any, Any], starts: tuple[Any, ...], mask: Any, options: Any
+) -> Any:
+    """Compute a top-level call whose arrays lie on a device."""
+    call = Call(name, arrays, _without_defaults(options), None)
+    return call.ragged(mask, *starts) if starts else call.dense(mask)
+
+
+def attend_from_host(
+    name: str, arrays: tuple[Any, Any, Any], starts: tuple[Any, ...], mask: Any, options: Any
+) -> Any:
+    """Compute a top-level call with NumPy arrays on a device, and return NumPy arrays."""
+    asked = _without_defaults(options)
+    out = asked.pop("out", None)
+    native = as_stored_arrays(query=arrays[0], key=arrays[1], value=arrays[2])
+    for array_name, array in zip(("query", "key", "value"), native, strict=True):
+        if array.dtype == np.float64:
+            raise TypeError(
+                f"{array_name} must be an array of float16, bfloat16 or float32 for "
+                'device="cuda", got float64: convert it to float32, or compute it on the CPU'
+            )
+    masks = as_masks(mask)
+    if out is not None:
+        _check_output(out, native, masks)
+    check_available()
+    query, key, value = (_Broadcast.of(array) for array in native)
+    if isinstance(masks, tuple):
+        masks = tuple(_Broadcast.of(_single(each)) for each in masks)
+    elif masks is not None:
+        masks = _Broadcast.of(_single(masks))
+    call = Call(name, (query, key, value), asked, PER_THREAD)
+    if out is not None:
+        call.wanted_shape = out.shape
+    results = call.ragged(masks, *starts) if starts else call.dense(masks)
+    if not isinstance(results, tuple):
+        return _delivered(results, out)
+    return _delivered(results[0], out), results[1].to_numpy()
+
+
+class _Broadcast(DeviceArray):
+    """An array of the host on the device, where broadcast axes are still one piece of memory."""
+
+    __slots__ = ("steps",)
+    steps: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> _Broadcast:
+        """Copy the memory that an array has to the device."""
+        axes = zip(array.shape, array.strides, strict=True)
+        repeats = [array.size > 0 and n > 1 and step == 0 for n, step in axes]
+        once = array[tuple(slice(1) if each else slice(None) for each in repeats)]
+        copied = to_device(once, stream=PER_THREAD)
+        result = cls(copied.buffer, copied.element, array.shape)
+        steps = zip(repeats, dense_strides(once.shape), strict=True)
+        result.steps = tuple(0 if repeated else step for repeated, step in steps)
+        return result
+
+    def strides_in_elements(self) -> tuple[int, ...]:
+        return self.steps
+
+
+def _single(mask: NDArray[Any]) -> NDArray[Any]:
+    """Return a mask in a type that the kernels add."""
+    if mask.dtype != np.float64:
+        return mask
+    with np.errstate(over="ignore"):
+        return mask.astype(np.float32)
+
+
+def _without_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out options that only the CPU has, where they say what is so anyway."""
+    return {
+        name: value
+        for name, value in options.items()
+        if name != "device"
+        and (name in CudaOptions.__annotations__ or name not in DEFAULTS or value != DEFAULTS[name])
+    }
+
+
+def _check_output(out: Any, arrays: tuple[NDArray[Any], ...], masks: Any) -> None:
+    """Raise TypeError or ValueError if results cannot be written to an array of the host."""
+    query = arrays[0]
+    if not isinstance(out, np.ndarray) or out.dtype != query.dtype:
+        found = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
+        raise TypeError(f"out must be an array of {query.dtype}, got {found}")
+    if not out.flags.writeable:
+        raise ValueError("out must be writeable, got a read-only array")
+    parts = masks if isinstance(masks, tuple) else (masks,)
+    named = [
+        *zip(("query", "key", "value"), arrays, strict=True),
+        *(("mask", part) for part in parts),
+    ]
+    for name, array in named:
+        if array is not None and shares_memory(out, array):
+            raise ValueError(
+                f"out must not overlap {name}: it would be overwritten before it is read; "
+                "pass another array"
+            )
+
+
+def _delivered(result: DeviceArray, out: Any) -> NDArray[Any]:
+    array = result.to_numpy()
+    if out is None:
+        return array
+    np.copyto(out, array)
+    given: NDArray[Any] = out
+    return given

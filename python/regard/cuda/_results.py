@@ -1,0 +1,143 @@
+"""Arrays for results, of the library that the query is of."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard.cuda._device_array import DeviceArray
+from regard.cuda._elements import ITEM_BYTES, dense_strides
+from regard.cuda._status import module
+from regard.cuda._streams import library_of, normal
+from regard.cuda._views import View, view_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+
+def new_array(name: str, query: View, element: str, shape: tuple[int, ...], stream: int) -> View:
+    """Return a view of a new array, in the order of a stream."""
+    library = library_of(query.array)
+    array: Any
+    if library == "torch":
+        torch = sys.modules["torch"]
+        with _torch_stream(torch, query.array, stream):
+            array = torch.empty(shape, dtype=getattr(torch, element), device=query.array.device)
+        address = array.data_ptr()
+    elif library == "cupy":
+        cupy = sys.modules["cupy"]
+        dtype = query.array.dtype if element == query.element else element
+        with cupy.cuda.Device(query.device), cupy.cuda.ExternalStream(stream):
+            array = cupy.empty(shape, dtype=dtype)
+        address = array.data.ptr
+    else:
+        size = math.prod(shape) * ITEM_BYTES[element]
+        array = DeviceArray(module().Buffer(size, query.device, stream), element, shape)
+        address = array.buffer.address
+    return View(
+        name, address, query.device, element, shape, dense_strides(shape), False, array, array
+    )
+
+
+def given_output(
+    out: Any, query: View, shape: tuple[int, ...], inputs: Iterable[View], stream: int
+) -> View:
+    """Return a view of the array that a caller passed for the output, or raise."""
+    view = view_of("out", out, stream)
+    if view.element != query.element:
+        raise TypeError(f"out must be an array of {query.element}, got {view.element}")
+    if view.shape != shape:
+        raise ValueError(f"out must have shape {shape}, got {view.shape}")
+    if view.device != query.device:
+        raise ValueError(f"out must be on device {query.device}, got device {view.device}")
+    if view.is_read_only:
+        raise ValueError("out must be writeable, got a read-only array")
+    if _repeats_an_element(view):
+        raise ValueError(
+            f"out must have an element of its own for every result, got strides {view.strides} "
+            f"for shape {shape}"
+        )
+    for each in inputs:
+        if _shares_memory(view, each):
+            raise ValueError(
+                f"out must not overlap {each.name}: it would be overwritten before it is read; "
+                "pass another array"
+            )
+    return view
+
+
+def release(views: Iterable[View], stream: int) -> None:
+    """Tell the owners of arrays that a stream uses them, so that memory is not given away early."""
+    for view in views:
+        if isinstance(view.array, DeviceArray):
+            view.array.buffer.used_by(stream)
+        elif library_of(view.array) == "torch":
+            torch = sys.modules["torch"]
+            current = torch.cuda.current_stream(view.array.device)
+            if normal(current.cuda_stream) != stream:
+                view.array.record_stream(_external(torch, view.array, stream))
+
+
+def _torch_stream(torch: Any, array: Any, stream: int) -> contextlib.AbstractContextManager[Any]:
+    if normal(torch.cuda.current_stream(array.device).cuda_stream) == stream:
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[Any] = torch.cuda.stream(
+        _external(torch, array, stream)
+    )
+    return context
+
+
+def _external(torch: Any, array: Any, stream: int) -> Any:
+    if stream == normal(torch.cuda.default_stream(array.device).cuda_stream):
+        return torch.cuda.default_stream(array.device)
+    return torch.cuda.ExternalStream(stream, device=array.device)
+
+
+def _repeats_an_element(view: View) -> bool:
+    """Tell, carefully, whether two indices may lead to one element."""
+    if 0 in view.shape:
+        return False
+    steps = sorted(
+        (abs(step), n) for n, step in zip(view.shape, view.strides, strict=True) if n > 1
+    )
+    reach = 1
+    for step, n in steps:
+        if step < reach:
+            return True
+        reach += step * (n - 1)
+    return False
+
+
+def shares_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Tell, carefully where the answer is a hard problem, whether two arrays share an element."""
+    try:
+        return np.shares_memory(a, b, max_work=100000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+class _Addresses:
+    """An array of the device as NumPy sees it, for a question about addresses alone."""
+
+    def __init__(self, view: View) -> None:
+        size = ITEM_BYTES[view.element]
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": view.shape,
+            "typestr": f"|V{size}",
+            "data": (view.address, True),
+            "strides": tuple(step * size for step in view.strides),
+        }
+
+
+def _shares_memory(a: View, b: View) -> bool:
+    (a_low, a_high), (b_low, b_high) = a.extent(), b.extent()
+    if a_low == a_high or b_low == b_high or a_high <= b_low or b_high <= a_low:
+        return False
+    return shares_memory(np.asarray(_Addresses(a)), np.asarray(_Addresses(b)))

@@ -1,0 +1,169 @@
+"""Whether CUDA can be used here, and if not, why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+try:
+    from regard import _cuda
+except ImportError as error:
+    _module: Any = None
+    _import_error = error
+else:
+    _module = _cuda
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+# The first with bfloat16 in tensor cores and asynchronous copies to shared memory.
+_LEAST_CAPABILITY = (8, 0)
+_is_available = False  # what has been found once is not asked for again
+_usable: set[int] = set()
+
+
+def is_available() -> bool:
+    """Tell whether `regard.cuda` can compute here.
+
+    Returns
+    -------
+    bool
+        True if regard was built with CUDA, a driver is loaded that suits, and there is a device of
+        compute capability 8.0 or newer. `status` says what is missing.
+
+    Examples
+    --------
+    >>> import regard.cuda
+    >>> isinstance(regard.cuda.is_available(), bool)
+    True
+    """
+    return _module is not None and _missing() is None
+
+
+def status() -> str:
+    """Say in a sentence which devices `regard.cuda` can use, or why it can use none.
+
+    Returns
+    -------
+    str
+        What is missing: the module, the driver, or a device. If nothing is, the devices.
+
+    Examples
+    --------
+    >>> import regard.cuda
+    >>> "CUDA" in regard.cuda.status()
+    True
+    """
+    if _module is None:
+        return _without_module()
+    missing = _missing()
+    if missing is not None:
+        return missing
+    names = ", ".join(f"{each['name']} ({_capability(each)})" for each in devices())
+    return f"CUDA is available on {names}"
+
+
+def kernels() -> tuple[dict[str, str], ...]:
+    """Return the compiled kernels, and how far each of them has been proven.
+
+    Returns
+    -------
+    tuple of dict
+        Each has a ``"name"`` and a ``"proof"``: ``"compiled"``, ``"emulated on the CPU"``, or
+        ``"run on"`` a device with date and commit. Empty if regard was built without CUDA.
+
+    Examples
+    --------
+    >>> import regard.cuda
+    >>> all(set(kernel) == {"name", "proof"} for kernel in regard.cuda.kernels())
+    True
+    """
+    return () if _module is None else tuple(_module.kernels())
+
+
+def devices() -> list[dict[str, Any]]:
+    """Return what CUDA says about each device."""
+    if _module is None:
+        return []
+    found = [_module.device(number) for number in range(_module.device_count()["count"])]
+    return [each | {"compute_capability": list(each["compute_capability"])} for each in found]
+
+
+def describe() -> dict[str, Any]:
+    """Return all of it as one dictionary, for `regard.show_config`."""
+    return {
+        "available": is_available(),
+        "status": status(),
+        "toolkit": None if _module is None else _version(_module.toolkit_version),
+        "driver": None if _module is None else _version(_module.driver_version()),
+        "devices": devices(),
+        "kernels": list(kernels()),
+    }
+
+
+def module() -> ModuleType:
+    """Return the compiled module, or raise RuntimeError where it cannot compute."""
+    if _module is None:
+        raise RuntimeError(_without_module())
+    return _module  # type: ignore[no-any-return]
+
+
+def check_device(number: int) -> None:
+    """Raise RuntimeError if a device is too old for the kernels."""
+    if number in _usable:
+        return
+    capability = module().compute_capability(number)
+    if capability < _LEAST_CAPABILITY:
+        raise RuntimeError(
+            f"device {number} has compute capability {capability[0]}.{capability[1]}, and the "
+            "kernels need 8.0 or newer"
+        )
+    _usable.add(number)
+
+
+def check_available() -> None:
+    """Raise RuntimeError, with the reason, where nothing can be computed."""
+    global _is_available
+    if not _is_available:
+        if not is_available():
+            raise RuntimeError(status())
+        _is_available = True
+
+
+def _without_module() -> str:
+    if isinstance(_import_error, ModuleNotFoundError) or "cannot import name" in str(_import_error):
+        return (
+            "regard was built without CUDA: install a CUDA toolkit, version 12.0 or newer, and "
+            "build regard from source (pip install --no-binary regard regard)"
+        )
+    return f"the module of regard for CUDA cannot be loaded: {_import_error}"
+
+
+def _missing() -> str | None:
+    """Say what a built module lacks here, or return None."""
+    found = _module.device_count()
+    toolkit, driver = _version(_module.toolkit_version), _version(_module.driver_version())
+    if found["error"] == "cudaErrorInsufficientDriver":
+        if driver is None:
+            return "no NVIDIA driver is loaded: CUDA needs the driver and a device"
+        return (
+            f"the NVIDIA driver is for CUDA {driver}, and regard was built with CUDA {toolkit}: "
+            "update the driver, or build regard with a toolkit that is no newer"
+        )
+    if found["error"] == "cudaErrorNoDevice" or (not found["error"] and not found["count"]):
+        return "the NVIDIA driver is loaded, and it has no CUDA device for this process"
+    if found["error"]:
+        return f"CUDA cannot be used: cudaGetDeviceCount: {found['text']} ({found['error']})"
+    if all(each["compute_capability"] < list(_LEAST_CAPABILITY) for each in devices()):
+        names = ", ".join(f"{each['name']} ({_capability(each)})" for each in devices())
+        return f"no CUDA device has compute capability 8.0 or newer: there is {names}"
+    return None
+
+
+def _capability(device: dict[str, Any]) -> str:
+    major, minor = device["compute_capability"]
+    return f"sm_{major}{minor}"
+
+
+def _version(number: int) -> str | None:
+    """Return 13000 as "13.0"."""
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None

@@ -1,0 +1,107 @@
+"""The module for CUDA as it runs without a GPU, its kernels and CUDA's runtime emulated, where the
+environment names one (see CONTRIBUTING.md); else the real one, where there is a GPU.
+
+Tests that ask for `machine` are for the emulation alone."""
+
+import ctypes
+import gc
+import importlib.util
+import os
+import sys
+import types
+
+import pytest
+
+VARIABLE = "REGARD_EMULATED_CUDA"
+
+
+def _modules():
+    return [
+        name for name in sys.modules if f"{name}.".startswith(("regard.cuda.", "regard._cuda."))
+    ]
+
+
+@pytest.fixture(scope="session")
+def _emulated():
+    """Put the emulated module in the place of the real one, and import regard.cuda with it."""
+    path = os.environ.get(VARIABLE)
+    if not path:
+        pytest.skip(f"{VARIABLE} does not name an emulated module")
+    import regard
+
+    before = {name: sys.modules.pop(name) for name in _modules()}
+    attributes = {
+        name: vars(regard).pop(name) for name in ("cuda", "_cuda") if name in vars(regard)
+    }
+    # Under a name of its own: pybind11 gives the module that it has where one is loaded again.
+    spec = importlib.util.spec_from_file_location("emulated._cuda", path)
+    module = sys.modules["regard._cuda"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    library = ctypes.CDLL(path)
+    library.emulated_cuda_device_bytes.restype = ctypes.c_size_t
+    import regard.cuda
+
+    yield types.SimpleNamespace(cuda=regard.cuda, module=module, library=library)
+    for name in _modules():
+        del sys.modules[name]
+    for name in ("cuda", "_cuda"):
+        vars(regard).pop(name, None)
+    sys.modules.update(before)
+    vars(regard).update(attributes)
+
+
+class Machine:
+    """The emulated runtime, as a test may change it."""
+
+    def __init__(self, emulated):
+        self._library = emulated.library
+        self.module = emulated.module
+
+    def set(self, *, devices=1, capability=(8, 0), driver=13000):
+        self._library.emulated_cuda_machine(devices, *capability, driver)
+
+    def fail(self, name, error, after=0):
+        """Let the call of this name fail once, after some that do not."""
+        self._library.emulated_cuda_fail(name.encode(), after, error)
+
+    def stall(self, is_stalled):
+        """Let the device do nothing, however often it is asked whether it has done its work."""
+        self._library.emulated_cuda_stall(is_stalled)
+
+    @property
+    def device_bytes(self):
+        return self._library.emulated_cuda_device_bytes()
+
+    @property
+    def events(self):
+        return self._library.emulated_cuda_events()
+
+    @property
+    def launches(self):
+        return self._library.emulated_cuda_launches()
+
+
+@pytest.fixture
+def machine(_emulated):
+    """The emulated machine: one device of compute capability 8.0, and no memory left at the end."""
+    machine = Machine(_emulated)
+    machine.set()
+    gc.collect()
+    before = machine.device_bytes
+    yield machine
+    machine.set()
+    gc.collect()
+    assert machine.device_bytes == before
+
+
+@pytest.fixture
+def cuda(request):
+    """`regard.cuda`, on the emulated machine or on a GPU."""
+    if os.environ.get(VARIABLE):
+        request.getfixturevalue("machine")
+        return request.getfixturevalue("_emulated").cuda
+    import regard.cuda
+
+    if not regard.cuda.is_available():
+        pytest.skip(f"{VARIABLE} names no module, and {regard.cuda.status()}")
+    return regard.cuda

@@ -1,0 +1,226 @@
+"""The whole way of a call on a device: from arrays to launches and results, with the kernels
+emulated. What it must give is what the CPU computes in float32 from the same numbers."""
+
+import numpy as np
+import pytest
+
+import regard
+from cases import AXES, SIZES, Case
+from cuda_arrays import DLPackArray
+from element_types import each_in_one_type, type_named
+from option_cases import OPTIONS
+
+# The kernels for 16 bits multiply weights that are rounded to 16 bits.
+TOLERANCES = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+ON_A_DEVICE = ("query_offset", "key_lengths", "left_padding", "alibi_slopes", "sinks")
+
+
+def close(actual, wanted, dtype):
+    tolerance = TOLERANCES[dtype.name]
+    np.testing.assert_allclose(
+        actual.astype(np.float64), wanted.astype(np.float64), rtol=tolerance, atol=tolerance
+    )
+
+
+def check(results, problem, dtype, options):
+    """Compare output and lse with those of the CPU, computed in float32."""
+    arrays = [array.astype(np.float32) for array in problem.arrays]
+    wanted = regard.scaled_dot_product_attention(*arrays, **options, return_lse=True)
+    for actual, exact, element in zip(results, wanted, (dtype, np.float32), strict=True):
+        array = actual if isinstance(actual, np.ndarray) else actual.to_numpy()
+        assert array.dtype == element
+        close(array, exact, dtype)
+
+
+def is_slow(case):
+    lengths = case.query[-2] * case.key[-2] * int(np.prod(case.query[:-2]))
+    return lengths > 100_000
+
+
+def for_table(cases):
+    """Long problems, and most cases of the long tables, are for the slow tests."""
+    some = {case.name for case in cases[::7]}
+    return [case for case in cases if case.name in some and not is_slow(case)]
+
+
+@each_in_one_type(AXES, "single_or_half")
+def test_axes(case, single_or_half, cuda):
+    problem = case.build(single_or_half)
+    options = problem.options
+    results = regard.scaled_dot_product_attention(
+        *problem.arrays, **options, return_lse=True, device="cuda"
+    )
+    check(results, problem, single_or_half, options)
+
+
+@each_in_one_type(for_table([*SIZES, *OPTIONS]), "single_or_half")
+def test_options_and_sizes(case, single_or_half, cuda):
+    test_axes(case, single_or_half, cuda)
+
+
+@pytest.mark.slow
+@each_in_one_type([*SIZES, *OPTIONS], "single_or_half")
+def test_all_options_and_sizes(case, single_or_half, cuda):
+    test_axes(case, single_or_half, cuda)
+
+
+def on_device(cuda, array):
+    """An array as another library would pass it, through DLPack."""
+    return DLPackArray(cuda.to_device(array), dtype=array.dtype)
+
+
+MIXES = [case for case in OPTIONS if case.name.startswith("mix")]
+
+
+@each_in_one_type(MIXES[::6], "single_or_half")
+def test_arrays_and_numbers_on_a_device(case, single_or_half, cuda):
+    problem = case.build(single_or_half)
+    arrays = [on_device(cuda, array) for array in problem.arrays]
+    options = dict(problem.options)
+    if "mask" in options:
+        options["mask"] = on_device(cuda, options["mask"])
+    for name in ON_A_DEVICE:
+        if name in options and (np.ndim(options[name]) or name in ("alibi_slopes", "sinks")):
+            integers = name not in ("alibi_slopes", "sinks")
+            shape = problem.batch if integers else np.shape(options[name])
+            numbers = np.broadcast_to(options[name], shape)
+            options[name] = cuda.to_device(numbers.astype(np.int32 if integers else np.float32))
+    results = regard.scaled_dot_product_attention(*arrays, **options, return_lse=True)
+    assert all(isinstance(result, cuda.DeviceArray) for result in results)
+    check(results, problem, single_or_half, problem.options)
+    assert all(array.deleted == 1 for array in arrays)
+
+
+STRIDED = Case("strided", (2, 3, 4, 7, 24), (2, 3, 2, 9, 24), (2, 3, 2, 9, 16))
+LAYOUTS = {
+    "heads after length": lambda a: a.swapaxes(-3, -2).copy().swapaxes(-3, -2),
+    "batch axes swapped": lambda a: a.swapaxes(0, 1).copy().swapaxes(0, 1),
+    "rows apart": lambda a: np.repeat(a, 2, axis=-2)[..., ::2, :],
+    "columns beside others": lambda a: np.concatenate([a, a], axis=-1)[..., : a.shape[-1]],
+    "odd addresses": lambda a: np.concatenate([a[..., :1], a], axis=-1)[..., 1:],
+    "rows backwards": lambda a: a[..., ::-1, :].copy()[..., ::-1, :],
+    "broadcast": lambda a: np.broadcast_to(a[:, :1], a.shape),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_strides(name, single_or_half, cuda):
+    """Arrays are read where they lie, with whatever else is there."""
+    problem = STRIDED.build(single_or_half)
+    strided, arrays = [], []
+    for array in problem.arrays:
+        laid = LAYOUTS[name](array)
+        memory = laid
+        while memory.base is not None:
+            memory = memory.base
+        offset = laid.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
+        whole = cuda.to_device(memory)
+        steps = tuple(step // laid.itemsize for step in laid.strides)
+        strided.append(_At(whole, laid.shape, steps, laid.dtype, offset))
+        arrays.append(laid)
+    output, lse = cuda.scaled_dot_product_attention(*strided, return_lse=True)
+    wanted = type(problem)(*arrays, {})
+    check((output, lse), wanted, single_or_half, {})
+
+
+class _At(DLPackArray):
+    """Begins some bytes after its memory does."""
+
+    def __init__(self, array, shape, strides, dtype, offset):
+        super().__init__(array, shape, strides, dtype)
+        self.offset = offset
+
+    def _tensor(self):
+        tensor = super()._tensor()
+        tensor.byte_offset = self.offset
+        return tensor
+
+
+def test_output_into_an_array(cuda):
+    problem = STRIDED.build(np.dtype(np.float32))
+    query, key, value = (cuda.to_device(array) for array in problem.arrays)
+    room = cuda.to_device(np.full((2, 3, 4, 7, 2 * 16), 5, np.float32))
+    strides = tuple(n // 4 for n in np.empty((2, 3, 4, 7, 32), np.float32).strides)
+    out = DLPackArray(room, (2, 3, 4, 7, 16), strides, np.float32)
+    assert cuda.scaled_dot_product_attention(query, key, value, out=out) is out
+    wanted = regard.scaled_dot_product_attention(*problem.arrays)
+    written = room.to_numpy()
+    close(written[..., :16], wanted, np.dtype(np.float32))
+    assert (written[..., 16:] == 5).all(), "what lies between the rows stays"
+
+
+RAGGED = {
+    "plain": {},
+    "causal to the end": {"is_causal": True, "query_offset": "end"},
+    "offsets": {"is_causal": True, "query_offset": [3, 0, -1, 2]},
+    "lengths": {"key_lengths": [4, 0, 1, 120], "left_padding": [1, 0, 0, 100]},
+    "mask": {"mask": (9, 1, 130)},
+    "bias": {"mask": (9, 4, 130)},
+    "scores": {"softcap": 2.0, "scale": 0.7, "sinks": [0.5, -1, 2, 0], "window": (50, 3)},
+    "slopes": {"alibi_slopes": [0.5, 0.1, -0.2, 0.0]},
+}
+
+
+@pytest.mark.parametrize("name", RAGGED)
+def test_ragged(name, single_or_half, cuda):
+    random = np.random.default_rng(1)
+    query, key, value = (
+        random.standard_normal(shape).astype(single_or_half)
+        for shape in ((9, 4, 24), (139, 2, 24), (139, 2, 40))
+    )
+    starts = [0, 3, 3, 4, 9], [0, 5, 8, 9, 139]
+    options = dict(RAGGED[name])
+    if "mask" in options:
+        mask = random.random(options["mask"]) < 0.6
+        options["mask"] = mask if name == "mask" else mask * np.float32(2) - 1
+    single = [array.astype(np.float32) for array in (query, key, value)]
+    wanted = regard.scaled_dot_product_attention_ragged(
+        *single, *starts, **options, return_lse=True
+    )
+    results = regard.scaled_dot_product_attention_ragged(
+        query, key, value, *starts, **options, return_lse=True, device="cuda"
+    )
+    for actual, exact in zip(results, wanted, strict=True):
+        close(actual, exact, single_or_half)
+    if "mask" in options:
+        options["mask"] = cuda.to_device(options["mask"])
+    arrays = [on_device(cuda, array) for array in (query, key, value)]
+    again = regard.scaled_dot_product_attention_ragged(*arrays, *starts, **options)
+    assert again.to_numpy().tobytes() == results[0].tobytes()
+
+
+def test_a_pair_of_masks(cuda):
+    random = np.random.default_rng(2)
+    query, key, value = (random.standard_normal((2, 4, 9, 16), np.float32) for _ in range(3))
+    pair = random.random((2, 1, 1, 9)) < 0.6, random.standard_normal((4, 9, 9))
+    wanted = regard.scaled_dot_product_attention(query, key, value, pair)
+    actual = regard.scaled_dot_product_attention(query, key, value, pair, device="cuda")
+    close(actual, wanted, np.dtype(np.float32))
+    arrays = [cuda.to_device(each) for each in (query, key, value)]
+    on_the_device = cuda.to_device(pair[0]), cuda.to_device(pair[1].astype(np.float32))
+    close(
+        cuda.scaled_dot_product_attention(*arrays, on_the_device).to_numpy(),
+        wanted,
+        np.dtype(np.float32),
+    )
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+def test_masks_of_every_type(name, cuda):
+    random = np.random.default_rng(3)
+    query, key, value = (random.standard_normal((4, 9, 16), np.float32) for _ in range(3))
+    mask = random.standard_normal((9, 9)).astype(type_named(name))
+    wanted = regard.scaled_dot_product_attention(query, key, value, mask.astype(np.float32))
+    arrays = [cuda.to_device(each) for each in (query, key, value, mask)]
+    actual = cuda.scaled_dot_product_attention(*arrays).to_numpy()
+    close(actual, wanted, np.dtype(np.float32))
+
+
+def test_hidden_keys_may_hold_anything(cuda):
+    random = np.random.default_rng(4)
+    query, key, value = (random.standard_normal((2, 40, 16), np.float32) for _ in range(3))
+    wanted = regard.scaled_dot_product_attention(query, key, value, key_lengths=30, device="cuda")
+    for array in (key, value):
+        array[:, 30:] = np.nan
+    actual = regard.scaled_dot_product_attention(query, key, value, key_lengths=30, device="cuda")
+    assert actual.tobytes() == wanted.tobytes()

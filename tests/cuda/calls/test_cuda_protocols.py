@@ -1,0 +1,318 @@
+"""Arrays of other libraries: what is read from __cuda_array_interface__ and DLPack, what is
+refused, and what the library is told about streams and memory."""
+
+import ctypes
+import gc
+import sys
+
+import numpy as np
+import pytest
+
+import regard
+from cuda_arrays import (
+    LEFT_OUT,
+    DLPackArray,
+    InterfaceArray,
+    OldDLPackArray,
+    fake_torch,
+    read_capsule,
+)
+from messages import says
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.standard_normal((4, 9, 16), np.float32)
+WANTED = regard.scaled_dot_product_attention(X, X, X)
+
+
+def same(result):
+    np.testing.assert_allclose(result.to_numpy(), WANTED, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("wrap", [InterfaceArray, DLPackArray, OldDLPackArray])
+def test_both_protocols(wrap, cuda):
+    array = wrap(cuda.to_device(X))
+    for call in (cuda.scaled_dot_product_attention, regard.scaled_dot_product_attention):
+        result = call(array, array, array)
+        assert isinstance(result, cuda.DeviceArray)
+        same(result)
+
+
+def test_dlpack_gives_its_memory_back_once(cuda):
+    query, key, value = (DLPackArray(cuda.to_device(X)) for _ in range(3))
+    same(cuda.scaled_dot_product_attention(query, key, value))
+    gc.collect()
+    assert [query.deleted, key.deleted, value.deleted] == [1, 1, 1]
+
+
+def test_dlpack_gives_its_memory_back_after_an_error(cuda):
+    query, key = DLPackArray(cuda.to_device(X)), DLPackArray(cuda.to_device(X[:3]))
+    with pytest.raises(ValueError, match="multiple"):
+        cuda.scaled_dot_product_attention(query, key, key)
+    gc.collect()
+    assert (query.deleted, key.deleted) == (1, 2)
+
+
+STREAMS = [(None, 1), (0, 1), (1, 1), (2, 2), (64, 64)]
+
+
+@pytest.mark.parametrize(("given", "asked"), STREAMS)
+def test_dlpack_is_told_the_stream(given, asked, cuda, machine):
+    array = DLPackArray(cuda.to_device(X))
+    same(cuda.scaled_dot_product_attention(array, array, array, stream=given))
+    assert array.asked == [asked] * 3
+
+
+class Torch:
+    cuda_stream = 64
+
+
+class CuPy:
+    ptr = 64
+
+
+class Numba:
+    handle = ctypes.c_void_p(64)
+
+
+class CudaCore:
+    def __cuda_stream__(self):
+        return 0, 64
+
+
+@pytest.mark.parametrize("stream", [Torch(), CuPy(), Numba(), CudaCore(), np.int64(64)])
+def test_streams_of_libraries(stream, cuda, machine):
+    array = DLPackArray(cuda.to_device(X))
+    same(cuda.scaled_dot_product_attention(array, array, array, stream=stream))
+    assert array.asked == [64] * 3
+
+
+@pytest.mark.parametrize("stream", ["1", 1.5, True, object()])
+def test_what_is_not_a_stream(stream, cuda):
+    x = cuda.to_device(X)
+    with pytest.raises(TypeError, match=says("stream", type(stream).__name__)):
+        cuda.scaled_dot_product_attention(x, x, x, stream=stream)
+
+
+def test_a_negative_stream(cuda):
+    x = cuda.to_device(X)
+    with pytest.raises(ValueError, match=says("stream", "-3")):
+        cuda.scaled_dot_product_attention(x, x, x, stream=-3)
+
+
+def test_the_interface_names_the_stream_that_is_worked_on(cuda, machine):
+    """The query's is worked on, and waits for those of the others: the emulation does nothing that
+    nobody waits for."""
+    query = InterfaceArray(cuda.to_device(X, stream=64), stream=64)
+    other = InterfaceArray(cuda.to_device(X, stream=80), stream=80)
+    same(cuda.scaled_dot_product_attention(query, other, other))
+
+
+def test_the_interface_without_a_stream(cuda):
+    array = InterfaceArray(cuda.to_device(X), stream=LEFT_OUT)
+    same(cuda.scaled_dot_product_attention(array, array, array))
+    array = InterfaceArray(cuda.to_device(X), stream=None)
+    same(cuda.scaled_dot_product_attention(array, array, array))
+
+
+INTERFACES = {
+    "no data": ({"data": LEFT_OUT}, TypeError, ["query", "data"]),
+    "data is a number": ({"data": 64}, TypeError, ["query", "cannot be read"]),
+    "no shape": ({"shape": LEFT_OUT}, TypeError, ["query", "shape"]),
+    "unknown type": ({"typestr": "<q9"}, TypeError, ["query", "cannot be read"]),
+    "mask": ({"mask": object()}, TypeError, ["query", "mask of its own"]),
+    "void": ({"typestr": "<V2"}, TypeError, ["query", "V2", "__dlpack__"]),
+    "byte order": ({"typestr": ">f4"}, TypeError, ["query", "byte order", ">f4"]),
+    "float64": ({"typestr": "<f8"}, TypeError, ["query", "float64", "float32"]),
+    "int32": ({"typestr": "<i4"}, TypeError, ["query", "int32"]),
+    "complex": ({"typestr": "<c8"}, TypeError, ["query", "complex64"]),
+    "strides of parts": ({"strides": (4, 4, 2)}, ValueError, ["query", "strides", "(4, 4, 2)"]),
+    "too few strides": ({"strides": (4, 4)}, ValueError, ["query", "strides", "3 axes"]),
+    "stream 0": ({"stream": 0}, ValueError, ["query", "stream 0"]),
+    "columns apart": ({"strides": (288, 32, 8)}, ValueError, ["query", "last axis", "2"]),
+}
+
+
+@pytest.mark.parametrize("name", INTERFACES)
+def test_interfaces_that_are_refused(name, cuda):
+    changes, kind, words = INTERFACES[name]
+    x = cuda.to_device(X)
+    with pytest.raises(kind, match=says(*words)):
+        cuda.scaled_dot_product_attention(InterfaceArray(x, **changes), x, x)
+
+
+def test_memory_of_the_host_is_refused(cuda):
+    x = cuda.to_device(X)
+    array = InterfaceArray(x, data=(X.ctypes.data, False))
+    with pytest.raises(ValueError, match=says("query", "memory of a CUDA device")):
+        cuda.scaled_dot_product_attention(array, x, x)
+
+
+TENSORS = {
+    "lanes": ({"lanes": 4}, TypeError, ["query", "vectors of 4"]),
+    "float64": ({"dtype": np.float64}, TypeError, ["query", "float64", "float32"]),
+    "int64": ({"dtype": np.int64}, TypeError, ["query", "int64"]),
+    "uint8": ({"dtype": np.uint8}, TypeError, ["query", "uint8"]),
+    "complex64": ({"dtype": np.complex64}, TypeError, ["query", "complex64"]),
+    "version 2": ({"version": (2, 0)}, ValueError, ["version", "2"]),
+    "another name": ({"name": b"tensor"}, ValueError, ["capsule", "tensor"]),
+    "used": ({"name": b"used_dltensor"}, ValueError, ["capsule", "used_dltensor"]),
+    "elsewhere": (
+        {"device": (1, 0), "reported": (2, 0)},
+        ValueError,
+        ["query", "(2, 0)", "(1, 0)"],
+    ),
+    "on the host": ({"reported": (1, 0)}, TypeError, ["query", "CUDA device", "DLPackArray"]),
+    "pinned": ({"reported": (3, 0)}, TypeError, ["query", "CUDA device"]),
+    "columns apart": ({"strides": (32, 8, 2)}, ValueError, ["query", "last axis", "2"]),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors_that_are_refused(name, cuda):
+    changes, kind, words = TENSORS[name]
+    x = cuda.to_device(X)
+    with pytest.raises(kind, match=says(*words)):
+        cuda.scaled_dot_product_attention(DLPackArray(x, **changes), x, x)
+
+
+def test_what_dlpack_returns_that_is_no_capsule(cuda):
+    class Array(DLPackArray):
+        def __dlpack__(self, **_):
+            return 3
+
+    x = cuda.to_device(X)
+    with pytest.raises(TypeError):
+        cuda.scaled_dot_product_attention(Array(x), x, x)
+
+
+def test_read_only_inputs_and_outputs(cuda):
+    x = cuda.to_device(X)
+    for out in (
+        InterfaceArray(cuda.to_device(X), data=(cuda.to_device(X).buffer.address, True)),
+        DLPackArray(cuda.to_device(X), flags=1),
+    ):
+        with pytest.raises(ValueError, match=says("out", "read-only")):
+            cuda.scaled_dot_product_attention(x, x, x, out=out)
+    query = DLPackArray(cuda.to_device(X), flags=1)
+    same(cuda.scaled_dot_product_attention(query, query, query))
+
+
+def test_our_own_arrays_speak_dlpack(cuda, machine):
+    x = cuda.to_device(X)
+    assert x.__dlpack_device__() == (2, 0)
+    for is_versioned in (False, True):
+        version = {"max_version": (1, 3)} if is_versioned else {}
+        capsule = x.__dlpack__(stream=2, **version)
+        managed = read_capsule(capsule, is_versioned)
+        tensor = managed.tensor
+        assert tensor.data == x.buffer.address
+        assert (tensor.device.type, tensor.device.id) == (2, 0)
+        assert [tensor.shape[i] for i in range(tensor.ndim)] == [4, 9, 16]
+        assert [tensor.strides[i] for i in range(tensor.ndim)] == [144, 16, 1]
+        assert (tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes) == (2, 32, 1)
+        assert not is_versioned or (managed.major, managed.minor) == (1, 0)
+        same(
+            cuda.scaled_dot_product_attention(
+                *(_Again(x.__dlpack__(stream=1, **version)) for _ in range(3))
+            )
+        )
+        del capsule  # unused: it frees what it holds
+    bytes_before = machine.device_bytes
+    capsule = x.__dlpack__()
+    del x
+    gc.collect()
+    assert machine.device_bytes == bytes_before, "the capsule keeps the memory"
+    del capsule
+
+
+class _Again:
+    """Hands a capsule on."""
+
+    def __init__(self, capsule):
+        self.capsule = capsule
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, *, stream):
+        return self.capsule
+
+
+def test_our_own_arrays_refuse_what_they_cannot_do(cuda):
+    x = cuda.to_device(X)
+    with pytest.raises(BufferError, match="copied"):
+        x.__dlpack__(copy=True)
+    with pytest.raises(BufferError, match="device"):
+        x.__dlpack__(dl_device=(1, 0))
+
+
+@pytest.mark.parametrize("name", ["bool", "int32", "float16", "float32", "float64"])
+def test_our_own_arrays_have_the_interface(name, cuda):
+    host = (RANDOM.standard_normal((3, 5)) * 3).astype(name)
+    x = cuda.to_device(host)
+    interface = x.__cuda_array_interface__
+    assert interface["data"] == (x.buffer.address, False)
+    assert (interface["shape"], interface["typestr"]) == ((3, 5), host.dtype.str)
+    assert (interface["version"], interface["stream"]) == (3, 1)
+    assert (x.shape, x.dtype, x.device, x.ndim, len(x)) == ((3, 5), host.dtype, 0, 2, 3)
+    assert x.to_numpy().tobytes() == host.tobytes()
+
+
+def test_bfloat16_has_no_interface(cuda):
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    host = X.astype(bfloat16)
+    x = cuda.to_device(host)
+    assert not hasattr(x, "__cuda_array_interface__")
+    assert x.to_numpy().tobytes() == host.tobytes()
+
+
+@pytest.fixture
+def torch(machine, cuda, monkeypatch):
+    torch = fake_torch(cuda)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    yield torch
+    torch.recorded.clear()  # it keeps tensors for as long as pytest keeps the module
+
+
+def test_tensors_of_pytorch_give_tensors(torch, cuda):
+    tensors = [torch.Tensor(cuda.to_device(X)) for _ in range(3)]
+    output, lse = regard.scaled_dot_product_attention(*tensors, return_lse=True)
+    assert type(output) is type(lse) is torch.Tensor
+    same(output.array)
+    assert tensors[0].asked == [1], "its default stream, 0, is 1 in the protocols"
+    assert torch.recorded == []
+
+
+def test_the_current_stream_of_pytorch_is_worked_on(torch, cuda, machine):
+    tensors = [torch.Tensor(cuda.to_device(X)) for _ in range(3)]
+    torch.current = 96
+    output = cuda.scaled_dot_product_attention(*tensors)
+    assert [tensor.asked for tensor in tensors] == [[96]] * 3
+    machine.module.synchronize(0, 96)
+    same(output.array)
+    assert torch.recorded == []
+
+
+def test_another_stream_than_pytorchs_is_recorded(torch, cuda, machine):
+    """PyTorch would otherwise give memory away that the other stream still reads."""
+    tensors = [torch.Tensor(cuda.to_device(X)) for _ in range(3)]
+    output = cuda.scaled_dot_product_attention(*tensors, stream=96)
+    machine.module.synchronize(0, 96)
+    same(output.array)
+    assert [stream for _, stream in torch.recorded] == [96] * 4
+    assert {id(tensor) for tensor, _ in torch.recorded} == set(map(id, [*tensors, output]))
+    assert torch.current == 0
+
+
+def test_tensors_that_require_a_gradient(torch, cuda):
+    x = torch.Tensor(cuda.to_device(X))
+    query = torch.Tensor(cuda.to_device(X), requires_grad=True)
+    with pytest.raises(TypeError, match=says("query", "gradient", "tensor.detach")):
+        regard.scaled_dot_product_attention(query, x, x)
+
+
+def test_tensors_on_the_host_beside_others(torch, cuda):
+    x = torch.Tensor(cuda.to_device(X))
+    mask = torch.Tensor(cuda.to_device(X[0] > 0), device="cpu")
+    with pytest.raises(TypeError, match=says("mask", "tensor on cpu", "tensor.cuda")):
+        cuda.scaled_dot_product_attention(x, x, x, mask)

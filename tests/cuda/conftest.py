@@ -1,0 +1,20 @@
+"""One process for each program, for all tests of a worker."""
+
+import zlib
+
+import numpy as np
+import pytest
+
+import cuda_emulation
+
+
+@pytest.fixture(scope="session")
+def emulation():
+    runner = cuda_emulation.Runner(cuda_emulation.build())
+    yield runner
+    runner.close()
+
+
+@pytest.fixture
+def random(request):
+    return np.random.default_rng(zlib.crc32(request.node.name.encode()))
