@@ -9,7 +9,10 @@ Kernels bfloat16_kernels() {
       REGARD_FORWARD_ROWS("bfloat16", TensorCoreTile<BFloat16>, 128),
       REGARD_FORWARD_ROWS("bfloat16", TensorCoreTile<BFloat16>, 256),
   };
-  return {rows, sizeof rows / sizeof *rows, {"merge chunks, bfloat16", "emulated on the CPU"}, &merge_chunks<BFloat16>};
+  return {rows,
+          sizeof rows / sizeof *rows,
+          {"merge chunks, bfloat16", "emulated on the CPU"},
+          &merge_chunks<BFloat16>};
 }
 
 }  // namespace regard::cuda

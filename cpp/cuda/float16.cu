@@ -9,7 +9,10 @@ Kernels float16_kernels() {
       REGARD_FORWARD_ROWS("float16", TensorCoreTile<Float16>, 128),
       REGARD_FORWARD_ROWS("float16", TensorCoreTile<Float16>, 256),
   };
-  return {rows, sizeof rows / sizeof *rows, {"merge chunks, float16", "emulated on the CPU"}, &merge_chunks<Float16>};
+  return {rows,
+          sizeof rows / sizeof *rows,
+          {"merge chunks, float16", "emulated on the CPU"},
+          &merge_chunks<Float16>};
 }
 
 }  // namespace regard::cuda

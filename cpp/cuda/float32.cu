@@ -9,7 +9,10 @@ Kernels float32_kernels() {
       REGARD_FORWARD_ROWS("float32", Float32Tile, 128),
       REGARD_FORWARD_ROWS("float32", Float32Tile, 256),
   };
-  return {rows, sizeof rows / sizeof *rows, {"merge chunks, float32", "emulated on the CPU"}, &merge_chunks<Float32>};
+  return {rows,
+          sizeof rows / sizeof *rows,
+          {"merge chunks, float32", "emulated on the CPU"},
+          &merge_chunks<Float32>};
 }
 
 }  // namespace regard::cuda

@@ -39,7 +39,8 @@ struct Float32Tile {
 #pragma unroll
       for (int r = 0; r < kRowsOfThread; ++r) query[r] = load_shared<Words4>(queries + piece_at(row(r), piece));
 #pragma unroll
-      for (int s = 0; s < kScores; ++s) key_piece[s] = load_shared<Words4>(keys + piece_at(first_key() + key_step(s), piece));
+      for (int s = 0; s < kScores; ++s)
+        key_piece[s] = load_shared<Words4>(keys + piece_at(first_key() + key_step(s), piece));
 #pragma unroll
       for (int e = 0; e < 4; ++e)
 #pragma unroll

@@ -66,7 +66,9 @@ REGARD_DEVICE void load_key_panel(unsigned char* panel, const unsigned char* row
   unsigned char* to = panel + piece_at(first_row, piece);
   static_assert(kRowsAtOnce % kPieces == 0, "so that a thread's rows have their pieces at one place");
   if (is_aligned) {
-#pragma unroll
+    // In float32, the output needs the registers that addresses would take.
+    [[maybe_unused]] constexpr int kUnrolled = T::kBytes == 4 ? 1 : kRows / kRowsAtOnce;
+#pragma unroll kUnrolled
     for (int step = 0; step < kRows / kRowsAtOnce; ++step) {
       const bool exists = first_row + step * kRowsAtOnce < end - first_key && bytes > 0;
       copy_async(to + step * kRowsAtOnce * kPanelBytes, exists ? from + step * kRowsAtOnce * row_bytes : rows,

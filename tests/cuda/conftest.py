@@ -1,5 +1,6 @@
 """One process for each program, for all tests of a worker."""
 
+import shutil
 import zlib
 
 import numpy as np
@@ -18,3 +19,9 @@ def emulation():
 @pytest.fixture
 def random(request):
     return np.random.default_rng(zlib.crc32(request.node.name.encode()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiler():
+    if not shutil.which("g++"):
+        pytest.skip("the emulation is built by g++, which is not installed")

@@ -67,8 +67,8 @@ BUGS = [
     Bug(
         "a mask is read beyond the last key",
         "mask_tiles.hpp",
-        "i < entry.keys.begin - begin || i >= last",
-        "i < entry.keys.begin - begin || row_number >= row_count",
+        "row_number < row_count ? entry.keys.end - begin : 0",
+        "row_number < row_count ? 32 : 0",
         OVERFLOW,
         "address",
     ),

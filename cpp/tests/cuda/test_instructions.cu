@@ -1,6 +1,6 @@
-// Each wrapper of cpp/cuda/instructions.hpp apart from the kernels, against tables and rules written down from the PTX
-// ISA. Compiled by g++ it tests the emulation; compiled by nvcc it tests the instructions on a GPU, with the same
-// tables.
+// Each wrapper of cpp/cuda/instructions.hpp apart from the kernels, against tables and rules written down from
+// the PTX ISA. Compiled by g++ it tests the emulation; compiled by nvcc it tests the instructions on a GPU, with
+// the same tables.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -152,7 +152,8 @@ void test_multiply_add(const char* what, std::uint32_t (*bits_of)(int)) {
     const int lane = thread % 32;
     for (int i = 0; i < 8; ++i) {
       const int* place = kPlacesOfA[lane % 4][i];
-      input[static_cast<std::size_t>(thread * 6 + i / 2)] |= bits_of(a[place[0] + lane / 4][place[1]]) << i % 2 * 16;
+      const std::uint32_t bits = bits_of(a[place[0] + lane / 4][place[1]]);
+      input[static_cast<std::size_t>(thread * 6 + i / 2)] |= bits << i % 2 * 16;
     }
     for (int i = 0; i < 4; ++i) {
       const int* place = kPlacesOfB[lane % 4][i];
@@ -166,12 +167,13 @@ void test_multiply_add(const char* what, std::uint32_t (*bits_of)(int)) {
       const int lane = thread % 32, *place = kPlacesOfC[lane % 4][i];
       int sum = 1000 * (i + 1);
       for (int k = 0; k < 16; ++k) sum += a[place[0] + lane / 4][k] * b[k][place[1]];
-      expect(float_of_bits(output[static_cast<std::size_t>(thread * 4 + i)]) == static_cast<float>(sum), what, lane, i);
+      const float got = float_of_bits(output[static_cast<std::size_t>(thread * 4 + i)]);
+      expect(got == static_cast<float>(sum), what, lane, i);
     }
 }
 
-// PTX ISA, ldmatrix: lane l gets the elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of each matrix, and with .trans
-// those rows of column l / 4.
+// PTX ISA, ldmatrix: lane l gets the elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of each matrix, and with
+// .trans those rows of column l / 4.
 template <bool kTransposed>
 void test_load_matrices(const char* what) {
   const auto output = run(&run_load_matrices<kTransposed>, {}, kThreads * 4);

@@ -23,7 +23,7 @@ namespace emulation {
 
 constexpr int kLanes = 32;
 
-// Starts at once or when it is waited for: either may be seen on a GPU.
+// Of up to 16 bytes, into shared memory.
 struct Copy {
   unsigned char* to;
   const unsigned char* from;
@@ -221,7 +221,8 @@ void count_conflicts(int lanes, int bytes, const Address& address) {
   std::vector<std::uintptr_t> words[32];
   for (int lane = 0; lane < lanes; ++lane)
     for (int word = 0; word < bytes / 4; ++word) {
-      const auto at = static_cast<std::uintptr_t>(address(lane) - block->shared) / 4 + static_cast<std::uintptr_t>(word);
+      const auto first = static_cast<std::uintptr_t>(address(lane) - block->shared) / 4;
+      const auto at = first + static_cast<std::uintptr_t>(word);
       auto& bank = words[at % 32];
       if (std::find(bank.begin(), bank.end(), at) == bank.end()) bank.push_back(at);
     }

@@ -14,7 +14,7 @@ using Kernel = void (*)(Arguments);
 // Of the order in which threads and blocks run, and of when copies arrive.
 inline unsigned launch_seed = 0;
 
-// The least that a block may have on any device from compute capability 8.0 on.
+// Every device from compute capability 8.0 on allows a block this much.
 constexpr int kMostSharedBytes = 99 * 1024;
 
 inline cudaError_t launch(Kernel kernel, std::uint32_t blocks, int shared_bytes, cudaStream_t,
