@@ -250,6 +250,7 @@ def run(folder, sanitizer, element, changes):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sanitizer", ["quick", "address", "thread"])
 @pytest.mark.parametrize("element", ["bfloat16", "float32"])
 def test_nothing_is_found_without_bugs(sanitizer, element, tmp_path):
@@ -257,6 +258,7 @@ def test_nothing_is_found_without_bugs(sanitizer, element, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_every_bug_is_found(bug, tmp_path):
     change = (bug.file, bug.before, bug.after)
