@@ -13,10 +13,10 @@ namespace {
 constexpr std::int64_t kTasksPerThread = 4;
 // Fewer rows a task would copy b for too little.
 constexpr std::int64_t kFewRows = 96;
-// The most of a wave: 2 MB of a and of b each (float), which the cache that all cores share holds.
+// The most of a wave: 4 MB of a and of b each (float), which the cache that all cores share holds.
 constexpr std::int64_t kWaveRows = 2048;
 constexpr std::int64_t kWaveColumns = 2048;
-constexpr std::int64_t kWaveDepth = 256;
+constexpr std::int64_t kWaveDepth = 512;
 // Threads wait for each other twice a wave: a product of fewer multiplications, in a batch of them, is better
 // shared out without waves.
 constexpr double kWorkOfWaves = 1e8;

@@ -10,8 +10,11 @@ namespace regard {
 namespace {
 
 constexpr std::int64_t kElementsPerThread = 32 * 1024;
-// A task's elements: enough to pay for handing it out, few enough to share well.
-constexpr std::int64_t kElementsPerTask = 16 * 1024;
+// A task's elements: enough to pay for handing it out, few enough to share well, and otherwise many, since the
+// processor must find out anew at the beginning of each what is read next.
+constexpr std::int64_t kFewElements = 16 * 1024;
+constexpr std::int64_t kManyElements = 256 * 1024;
+constexpr int kTasksPerThread = 8;
 // Rows and columns are cut where no vector of any target is.
 constexpr std::int64_t kWholeVectors = 64;
 
@@ -30,6 +33,10 @@ void run_stage(const StageProblem& problem, int threads, const StopSignal& signa
   threads = static_cast<int>(
       std::clamp(elements / kElementsPerThread, 1.0, static_cast<double>(std::max(threads, 1))));
 
+  const std::int64_t elements_per_task = static_cast<std::int64_t>(
+      std::clamp(elements / (kTasksPerThread * threads), static_cast<double>(kFewElements),
+                 static_cast<double>(kManyElements)));
+
   StageRows part{};
   part.input_stride = stride_of_rows(problem.input, rows);
   part.mask_stride = stride_of_rows(problem.mask, rows);
@@ -37,10 +44,11 @@ void run_stage(const StageProblem& problem, int threads, const StopSignal& signa
   // Rows that follow one another are those of the last axis.
   const std::int64_t run = rows.axes > 0 ? rows.sizes[rows.axes - 1] : 1;
   const bool are_side_by_side = part.input_stride == 1 && part.output_stride == 1;
-  std::int64_t rows_per_task = std::max<std::int64_t>(1, kElementsPerTask / columns);
+  std::int64_t rows_per_task = std::max<std::int64_t>(1, elements_per_task / columns);
   if (are_side_by_side) rows_per_task = ceil_div(rows_per_task, kWholeVectors) * kWholeVectors;
   const bool may_cut_columns = problem.stage != Stage::softmax;
-  const std::int64_t columns_per_task = may_cut_columns ? std::min(columns, kElementsPerTask) : columns;
+  const std::int64_t whole_vectors = elements_per_task / kWholeVectors * kWholeVectors;
+  const std::int64_t columns_per_task = may_cut_columns ? std::min(columns, whole_vectors) : columns;
   const std::int64_t row_parts = ceil_div(run, rows_per_task), column_parts = ceil_div(columns, columns_per_task);
   const std::int64_t tasks = rows.count / run * row_parts * column_parts;
   parallel_for(threads, tasks, signal, [&](std::int64_t index, Worker&) {

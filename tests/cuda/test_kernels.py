@@ -34,8 +34,16 @@ def arrays(random, dtype, batch, heads, lengths, dims):
     )
 
 
-@each_in_one_type([*OPTIONS, *SIZES, *AXES], "single_or_half")
-def test_tables(case, single_or_half, emulation):
+@each_in_one_type(OPTIONS, "single_or_half")
+def test_options(case, single_or_half, emulation):
+    problem, _ = solved(case, single_or_half)
+    query, key, value, options = flattened(problem)
+    check(emulation, query, key, value, **options)
+
+
+@pytest.mark.slow
+@each_in_one_type([*SIZES, *AXES], "single_or_half")
+def test_sizes_and_axes(case, single_or_half, emulation):
     problem, _ = solved(case, single_or_half)
     query, key, value, options = flattened(problem)
     check(emulation, query, key, value, **options)

@@ -16,7 +16,7 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Pieces that are worth a huge page of the system take whole ones: packed blocks that fill most of L2 crowd into
 // some of its sets where they lie in small pages that are scattered over memory.
 constexpr std::size_t kWorthHugePages = kHugePage / 2;
-constexpr std::size_t kMostKept = std::size_t{4} << 20;
+constexpr std::size_t kMostKept = std::size_t{6} << 20;
 
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kKeeps = false;  // each call ends at the end of what it asked for
