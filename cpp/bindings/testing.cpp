@@ -26,8 +26,8 @@ void raise_in_parallel_region() {
   });
 }
 
-// The calling thread is done at once, and waits for a worker that goes on for so many seconds, or until it is
-// told to stop.
+// The calling thread finishes at once and waits for a worker, which runs for this many seconds or until it is told
+// to stop.
 void wait_for_a_worker(double seconds) {
   using std::chrono::steady_clock;
   run_without_gil([&](const StopSignal& signal) {

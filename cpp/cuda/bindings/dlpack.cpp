@@ -73,7 +73,7 @@ void release_exported(Managed* managed) {
   delete managed;
 }
 
-// A capsule that nobody took a tensor from still owns it; one that was used has another name.
+// A capsule still owns its tensor unless a library has taken it, which renames the capsule.
 template <class Managed, const char* const& kName>
 void release_capsule(PyObject* capsule) {
   if (PyCapsule_IsValid(capsule, kName))

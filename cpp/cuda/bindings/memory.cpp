@@ -148,7 +148,7 @@ Buffer::Buffer(std::size_t bytes, int device, std::uintptr_t stream) : bytes_(by
   }
 }
 
-// Errors have nobody to go to: at the process's end the runtime may be gone already.
+// Errors are ignored: a destructor cannot report them, and when the process ends the runtime may be gone already.
 Buffer::~Buffer() {
   if (!data_) return;
   int before = 0;

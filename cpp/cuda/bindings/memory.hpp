@@ -27,7 +27,7 @@ class Buffer {
   void used_by(std::uintptr_t stream);
   // Lets a stream wait for all that has been told so far.
   void order(std::uintptr_t stream);
-  // Others use the memory too, on streams that nobody tells of.
+  // Other libraries use the memory too, on streams that are not known here.
   void exported() { is_exported_ = true; }
 
  private:

@@ -11,19 +11,10 @@
 namespace regard {
 namespace {
 
-// A task's rows of a: the first ones, whole tiles, where they lie, and the others copied as [row][depth].
+// What a task reads of a or b: its first rows or columns, whole tiles or panels, where they lie, and the others
+// copied, a's as [row][depth] and b's as [panel][depth][lanes].
 template <class T>
-struct BlockRows {
-  const T* in_place;
-  std::int64_t row_stride;
-  std::int64_t whole;
-  const T* copied;
-};
-
-// A task's columns of b: the first ones, whole panels, where they lie, and the others copied as
-// [panel][depth][lanes].
-template <class T>
-struct BlockColumns {
+struct BlockPart {
   const T* in_place;
   std::int64_t row_stride;
   std::int64_t whole;
@@ -32,8 +23,8 @@ struct BlockColumns {
 
 template <class T>
 struct Block {
-  BlockRows<T> rows;
-  BlockColumns<T> columns;
+  BlockPart<T> rows;
+  BlockPart<T> columns;
   std::int64_t depth;
   bool adds;  // to what c holds, the sum of the blocks before
 };
@@ -51,7 +42,7 @@ struct MatmulBlock {
   template <class BetweenTiles>
   REGARD_INLINE void run(const MatmulProblem& problem, const MatmulTask& task, const Block<T>& block, T* tile,
                          BetweenTiles between_tiles) {
-    const BlockRows<T>& rows = block.rows;
+    const BlockPart<T>& rows = block.rows;
     const std::int64_t count = task.row_end - task.row_begin;
     for (std::int64_t column = task.column_begin; column < task.column_end; column += kPanel) {
       const int columns = columns_from(task, column);

@@ -155,7 +155,7 @@ struct Matmul {
     rows_to_lanes<T>(lanes, columns, b.row_stride, depth, panel, kPanel, Identity{});
   }
 
-  static BlockRows<T> rows_of(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
+  static BlockPart<T> rows_of(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
                               std::int64_t depth, T* copied) {
     const Operand& a = problem.a;
     const T* rows =
@@ -171,7 +171,7 @@ struct Matmul {
     return {rows, a.row_stride, whole, copied};
   }
 
-  static BlockColumns<T> columns_of(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
+  static BlockPart<T> columns_of(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
                                     std::int64_t depth, T* copied) {
     const Operand& b = problem.b;
     const T* columns = static_cast<const T*>(task.b) + k * b.row_stride + task.column_begin * b.column_stride;

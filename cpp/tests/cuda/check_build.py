@@ -90,7 +90,7 @@ def main():
     parser.add_argument("--update", action="store_true", help="write registers.txt")
     update = parser.parse_args().update
     if not shutil.which("nvcc"):
-        print("skipped: there is no nvcc")
+        print("skipped: nvcc was not found")
         return 0
     lines = [] if update else TABLE.read_text(encoding="utf-8").splitlines()
     allowed = {
@@ -113,7 +113,7 @@ def main():
                     f"{architecture} {text}" for text in missing_instructions(cubin, source)
                 ]
     if not (tool("cuobjdump") and tool("nvdisasm")):
-        print("skipped: instructions, as there is no cuobjdump or no nvdisasm")
+        print("skipped the instructions: cuobjdump or nvdisasm was not found")
     if update:
         TABLE.write_text("".join(table), encoding="utf-8")
     print(f"{len(table)} kernels compiled", *problems, sep="\n")

@@ -17,7 +17,7 @@ cudaError_t enqueue_launch(cudaStream_t stream, std::function<cudaError_t()> ker
 
 #define REGARD_FOR_TESTS extern "C" __attribute__((visibility("default")))
 
-// How many devices there are, of which compute capability, and the driver's version: 0 is no driver.
+// Sets the number of devices, their compute capability, and the driver's version, where 0 means no driver.
 REGARD_FOR_TESTS void emulated_cuda_machine(int devices, int major, int minor, int driver);
 // The call of this name fails with an error, after `calls` that do not.
 REGARD_FOR_TESTS void emulated_cuda_fail(const char* name, int calls, int error);

@@ -124,14 +124,13 @@ class Content:
         This is the way of guesses that are taken back, token by token, in a fifth of the time.
         """
         pool, size = self.pool, self.geometry.page_size
+        if self.geometry.window is not None or type(length) is not int:
+            return False
         with pool.lock:
-            state = self.state
-            assert state is not None
-            if self.geometry.window is not None or type(length) is not int:
-                return False
+            state = self._begin()  # which may complete a change that was interrupted
             if type(state.lengths) is not int or not 0 <= length <= state.lengths:
+                pool.end()
                 return False
-            state = self._begin()
             keep, have = -(-length // size), -(-state.longest // size)
             is_own = keep > 0 and (pool.owners(state.pages[:, keep - 1]) == 1).all()
             spare = spare_alike(length, 0, self.geometry) if is_own else 0
