@@ -40,7 +40,12 @@ def changes(seed):
             if last is None:
                 continue
             before, last = last, None
-            yield name, lambda each, before=before: each.truncate(before[0])
+            yield (
+                name,
+                lambda each, before=before: each.truncate(
+                    before[0][0] if len(set(before[0])) == 1 else before[0]
+                ),
+            )
         else:
             before, step = [], chance.randrange(10**6)
 

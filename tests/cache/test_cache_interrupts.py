@@ -69,11 +69,14 @@ def stop_at(moment):
     return Moments(act)
 
 
-def moments_of(change, kind, path):
+def moments_of(change, kind, path, *, shares=False):
+    """Count them; a cache that shares its pages with a fork takes other steps."""
     cache, _ = make(kind, path)
+    forks = [cache.fork()] if shares else []
     with Moments(lambda count: None) as moments:
         change(cache)
-    cache.close()
+    for each in (*forks, cache):
+        each.close()
     return moments.count
 
 
@@ -83,7 +86,7 @@ def moments_of(change, kind, path):
 def test_a_change_that_is_interrupted(kind, change, step, tmp_path):
     """Then the cache, a fork that was made before and its file are used on."""
     numbers = itertools.count()
-    last = moments_of(change, kind, tmp_path / "first")
+    last = moments_of(change, kind, tmp_path / "first", shares=True)
     for moment in range(0, last, step):
         path = tmp_path / str(next(numbers))
         cache, model = make(kind, path)

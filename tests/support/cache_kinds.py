@@ -9,11 +9,13 @@ KINDS = {
     "growing": {},
     "capacity": {"capacity": 900},
     "pages": {"page_size": 16},
+    "alike": {"page_size": 16, "are_alike": True},  # entries of one length, which have shorter ways
     "window": {"window": 20, "sink_tokens": 3, "page_size": 16},
     "int8": {"dtype": "int8", "page_size": 32},
     "growing file": {"path": True},
     "capacity file": {"path": True, "capacity": 900},
     "pages file": {"path": True, "page_size": 16},
+    "alike file": {"path": True, "page_size": 16, "are_alike": True},
     "window file": {"path": True, "window": 20, "sink_tokens": 3, "page_size": 16},
     "int8 file": {"path": True, "dtype": "int8", "page_size": 16, "window": 33},
 }
@@ -24,12 +26,13 @@ def make(kind, path, batch=2):
     options = dict(KINDS[kind])
     if options.pop("path", False):
         options["path"] = path
+    first = [25] * batch if options.pop("are_alike", False) else [25, *[7] * (batch - 1)]
     cache = regard.KVCache(batch, 2, 8, 5, **options)
     window = {name: options.get(name, 0) for name in ("window", "sink_tokens")}
     window["window"] = window["window"] or None
     model = Model(batch, 2, 8, 5, np.dtype(options.get("dtype", "float32")), **window)
     for each in (cache, model):
-        each.append(*tokens(0, batch, 25), [25, *[7] * (batch - 1)])
+        each.append(*tokens(0, batch, 25), first)
         each.append(*tokens(1, batch, 30))
     return cache, model
 
@@ -44,7 +47,8 @@ def prompt(each, seed=6):
 
 def undo(each, seed=None):
     """What the last append of `make` can be followed by, whatever the window."""
-    each.truncate([length - 30 for length in lengths_of(each)])
+    shorter = [length - 30 for length in lengths_of(each)]
+    each.truncate(shorter[0] if len(set(shorter)) == 1 else shorter)
 
 
 def beams(each, seed=None):

@@ -66,6 +66,8 @@ class Model:
             self.values[b] = np.concatenate([self.values[b], new[1]], axis=1)
 
     def truncate(self, lengths):
+        if isinstance(lengths, int):
+            lengths = [lengths] * len(self.keys)
         self.keys = [key[:, :length] for key, length in zip(self.keys, lengths, strict=True)]
         self.values = [v[:, :length] for v, length in zip(self.values, lengths, strict=True)]
 
