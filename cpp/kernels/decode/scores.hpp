@@ -80,6 +80,11 @@ REGARD_NOINLINE void score_keys(const From* const* keys, std::int64_t padded_hea
   for (int r = 0; r < kRows; ++r) store(scores + r * score_stride, acc[r]);
 }
 
+template <class T>
+REGARD_INLINE void bring_next_line(const T* key) {
+  __builtin_prefetch(reinterpret_cast<const char*>(key) + kLineBytes, 0, 3);
+}
+
 // A vector of keys that all exist, and their scores.
 template <class T>
 struct KeyVector {
@@ -89,7 +94,11 @@ struct KeyVector {
 
 // score_keys for two vectors of keys whose stored type is T: no sum waits for itself, and loads of half
 // vectors do what takes a shuffle there. It needs 32 registers; with 16 it was slower.
-template <class T, int kRows>
+//
+// A step reads half a line of each key. Where keys begin with a line (kOnLines), the next line is asked for
+// ahead of the step that needs it, or every second step would wait for L2. Elsewhere a step's loads reach
+// into the next line by themselves.
+template <class T, int kRows, bool kOnLines>
 REGARD_NOINLINE void score_two_vectors(const KeyVector<T> (&keys)[2], std::ptrdiff_t key_stride,
                                        std::int64_t padded_head_dim, const T* queries,
                                        std::ptrdiff_t score_stride, Ahead& ahead) {
@@ -114,6 +123,10 @@ REGARD_NOINLINE void score_two_vectors(const KeyVector<T> (&keys)[2], std::ptrdi
         if (i % 4 == 0) forget(lower, key_stride, queries);
         const T* row = lower + i % 4 * key_stride;
         half[i] = load_two_halves(row, row + kHalf * key_stride);
+        if constexpr (kOnLines) {
+          bring_next_line(row);
+          bring_next_line(row + kHalf * key_stride);
+        }
         if (i % 4 == 3) lower += 4 * key_stride;
       }
       transpose_halves<T>(half);
@@ -233,6 +246,11 @@ REGARD_NOINLINE void score_narrow_steps(const DecodeBlock<Shape>& block, std::ui
   }
 }
 
+template <class T>
+REGARD_INLINE bool begin_with_lines(const T* keys, std::ptrdiff_t stride) {
+  return (reinterpret_cast<std::uintptr_t>(keys) | stride * sizeof(T)) % kLineBytes == 0;
+}
+
 template <class Shape, int kRows, class From, class T = typename Shape::Element>
 REGARD_NOINLINE void score_plain_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
                                        const DecodeWorkspace<T>& work, Ahead& ahead) {
@@ -256,8 +274,10 @@ REGARD_NOINLINE void score_plain_steps(const DecodeBlock<Shape>& block, std::uin
         if (begin + k + kLanes<T> <= block.count) {
           keys[waiting++] = {step + k * block.key_stride, work.scores + begin + k};
           if (waiting < 2) continue;
-          score_two_vectors<T, kRows>(keys, block.key_stride, work.padded_head_dim, work.queries, kBlock,
-                                      ahead);
+          const auto score_two = begin_with_lines(keys[0].first, block.key_stride)
+                                     ? score_two_vectors<T, kRows, true>
+                                     : score_two_vectors<T, kRows, false>;
+          score_two(keys, block.key_stride, work.padded_head_dim, work.queries, kBlock, ahead);
           waiting = 0;
           continue;
         }
