@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import time
+from math import ceil
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
@@ -171,9 +172,11 @@ def main():
         other, model = make("pages file", Path(folder) / "other")
         files = [kind for kind in KINDS if "file" in kind]
         for kind in list(KINDS):
-            stopped += attack_by_signals(kind, options.signals // len(KINDS), path, options.seed)
+            stopped += attack_by_signals(
+                kind, ceil(options.signals / len(KINDS)), path, options.seed
+            )
         for kind in files:
-            killed += attack_by_kills(kind, options.kills // len(files), path, options.seed)
+            killed += attack_by_kills(kind, ceil(options.kills / len(files)), path, options.seed)
         assert neighbour.read_bytes() == b"mine"
         assert_right(other, model)
         names = sorted(each.name for each in Path(folder).iterdir())
