@@ -1,13 +1,16 @@
 """Two installed versions of regard in turns, on the cases of ``python -m regard bench``.
 
 python benchmarks/against.py /path/to/old/bin/python /path/to/new/bin/python
-python benchmarks/against.py old/bin/python new/bin/python --match causal --rounds 9 --threads 1
+python benchmarks/against.py old/bin/python new/bin/python --match causal --pairs 5 --threads 1
 
 Both interpreters load the table of cases that lies beside this file, and each its own regard. They
 take turns on every case, and the order changes from round to round, so that what disturbs one
 disturbs the other as much. The second figure of a line is the median of the rounds' ratios, the
 new version's time over the old one's, and the third their quartiles. A case that one version does
 not know is named and left out.
+
+A process keeps the physical memory that it was given, and with it an advantage or a disadvantage
+of up to a tenth for what reads from memory. So each case is timed in several pairs of processes.
 
 The target and the threads are those of the environment: REGARD_TARGET, REGARD_NUM_THREADS.
 """
@@ -78,27 +81,46 @@ class Version:
             [python, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
+    def end(self):
+        self._process.stdin.close()
+        self._process.wait()
+
     def ask(self, line):
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
 
-def compare(old, new, name, rounds):
+def time_pair(pythons, name, rounds, first):
+    """Return the seconds of every round in two new processes, or why there are none."""
+    versions = [Version(python) for python in pythons]
+    try:
+        for version in versions:
+            if failed := version.ask(name):
+                return failed
+        return [time_round(versions, (number + first) % 2) for number in range(rounds)]
+    finally:
+        for version in versions:
+            version.end()
+
+
+def time_round(versions, first):
+    seconds = {which: versions[which].ask("") for which in (first, 1 - first)}
+    return seconds[0], seconds[1]
+
+
+def compare(pythons, name, rounds, pairs):
     """Return a line of the table."""
-    for version in (old, new):
-        if failed := version.ask(name):
-            return f"{name:42} left out: {failed[:80]}"
-    ratios, best = [], {old: float("inf"), new: float("inf")}
-    for number in range(rounds):
-        seconds = {}
-        for version in (old, new) if number % 2 == 0 else (new, old):
-            seconds[version] = version.ask("")
-            best[version] = min(best[version], seconds[version])
-        ratios.append(seconds[new] / seconds[old])
-    first, middle, last = statistics.quantiles(ratios, n=4)
-    times = f"{1e6 * best[old]:12.1f} {1e6 * best[new]:12.1f}"
-    return f"{name:42} {middle:6.3f}  {first:.3f} to {last:.3f} {times}"
+    times = []
+    for number in range(pairs):
+        found = time_pair(pythons, name, rounds, number)
+        if isinstance(found, str):
+            return f"{name:42} left out: {found[:80]}"
+        times += found
+    first, middle, last = statistics.quantiles([new / old for old, new in times], n=4)
+    old, new = (min(seconds) for seconds in zip(*times, strict=True))
+    best = f"{1e6 * old:12.1f} {1e6 * new:12.1f}"
+    return f"{name:42} {middle:6.3f}  {first:.3f} to {last:.3f} {best}"
 
 
 def main():
@@ -106,16 +128,20 @@ def main():
     parser.add_argument("old", help="the interpreter with the version to compare with")
     parser.add_argument("new", help="the interpreter with the version that is compared")
     parser.add_argument("--match", default="", help="only cases whose name contains this")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each version (9)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of a pair of processes (5)")
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of processes (3)")
     parser.add_argument("--threads", help="REGARD_NUM_THREADS of both")
     arguments = parser.parse_args()
     if arguments.threads:
         os.environ["REGARD_NUM_THREADS"] = arguments.threads
-    old, new = Version(arguments.old), Version(arguments.new)
+    pythons = arguments.old, arguments.new
     print(f"{'case':42} new/old  quartiles      old us, new us (best)", flush=True)
-    for name in new.ask("?"):
+    asked = Version(arguments.new)
+    names = asked.ask("?")
+    asked.end()
+    for name in names:
         if arguments.match in name:
-            print(compare(old, new, name, arguments.rounds), flush=True)
+            print(compare(pythons, name, arguments.rounds, arguments.pairs), flush=True)
 
 
 if __name__ == "__main__":

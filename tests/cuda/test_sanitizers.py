@@ -19,7 +19,7 @@ def sanitized():
     runner.close()
 
 
-@each_in_one_type([*MIXES, *SIZES[::3]], "single_or_half")
+@each_in_one_type([*MIXES, *SIZES], "single_or_half")
 def test_tables_with_sanitized_memory(case, single_or_half, sanitized):
     problem, _ = solved(case, single_or_half)
     query, key, value, options = flattened(problem)
