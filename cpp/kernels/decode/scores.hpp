@@ -274,10 +274,14 @@ REGARD_NOINLINE void score_plain_steps(const DecodeBlock<Shape>& block, std::uin
         if (begin + k + kLanes<T> <= block.count) {
           keys[waiting++] = {step + k * block.key_stride, work.scores + begin + k};
           if (waiting < 2) continue;
-          const auto score_two = begin_with_lines(keys[0].first, block.key_stride)
-                                     ? score_two_vectors<T, kRows, true>
-                                     : score_two_vectors<T, kRows, false>;
-          score_two(keys, block.key_stride, work.padded_head_dim, work.queries, kBlock, ahead);
+          const auto score_two = [&](auto on_lines) {
+            score_two_vectors<T, kRows, on_lines.value>(keys, block.key_stride, work.padded_head_dim,
+                                                        work.queries, kBlock, ahead);
+          };
+          if (begin_with_lines(keys[0].first, block.key_stride))
+            score_two(Constant<1>{});
+          else
+            score_two(Constant<0>{});
           waiting = 0;
           continue;
         }
