@@ -45,16 +45,18 @@ REGARD_INLINE T largest(const T* row, std::int64_t columns) {
 }
 
 // The exponentials of a row less its largest element, in a place of their own, and the reciprocal of their sum.
-template <class T>
+// They need no memory beyond L1; meanwhile `bring(first element)` may ask for what comes after them.
+template <class T, class Bring>
 REGARD_INLINE T exponentials(const T* input, std::int64_t stride, std::int64_t columns, T largest, T* output,
-                             std::int64_t output_stride) {
+                             std::int64_t output_stride, Bring bring) {
   const Vec<T> top = broadcast(largest);
   Vec<T> sums{};
   for (std::int64_t begin = 0; begin < columns; begin += kPiece) {
     const std::int64_t end = columns - begin < kPiece ? columns : begin + kPiece;
     Vec<T> piece{};
     map_vectors<T>(input, stride, begin, end, -kInfinity<T>, output, output_stride,
-                   [&](Vec<T> value, std::int64_t) {
+                   [&](Vec<T> value, std::int64_t at) {
+                     bring(at);
                      const Vec<T> weight = exponential<T>(value, top);
                      piece = piece + weight;
                      return weight;
@@ -72,9 +74,11 @@ REGARD_INLINE void multiply_row(const T* row, std::int64_t stride, std::int64_t 
   map_aligned<T>(row, stride, 0, columns, output, stride, [=](Vec<T> value, std::int64_t) { return value * all; });
 }
 
-// A row whose results lie side by side. Elements that do not are brought to the results first.
+// A row whose results lie side by side. Elements that do not are brought to the results first. `next` is the row
+// that follows, or this one.
 template <class T>
-REGARD_NOINLINE void softmax_row(const T* input, std::int64_t stride, std::int64_t columns, T* output) {
+REGARD_NOINLINE void softmax_row(const T* input, std::int64_t stride, std::int64_t columns, T* output,
+                                 const T* next) {
   if (stride != 1) {
     map_vectors<T>(input, stride, 0, columns, T(0), output, 1, [](Vec<T> value, std::int64_t) { return value; });
     input = output;
@@ -82,7 +86,12 @@ REGARD_NOINLINE void softmax_row(const T* input, std::int64_t stride, std::int64
   // Exponentials keep their places in vectors, wherever the results begin, and so wait in L1.
   alignas(64) T waiting[kWaiting];
   T* const weights = columns <= kWaiting ? waiting : output;
-  const T factor = exponentials(input, 1, columns, largest(input, columns), weights, 1);
+  // Otherwise the processor waits for memory at the beginning and at the end of a row, and computes in between.
+  const auto bring = [=](std::int64_t at) {
+    __builtin_prefetch(output + at, 1);
+    __builtin_prefetch(next + at * stride);
+  };
+  const T factor = exponentials(input, 1, columns, largest(input, columns), weights, 1, bring);
   multiply_row(weights, 1, columns, factor, output);
 }
 
@@ -93,7 +102,8 @@ REGARD_NOINLINE void softmax_row_with_gaps(const StageProblem& problem, const T*
   for_vectors<T>(input, stride, 0, columns, -kInfinity<T>,
                  [&](Vec<T> value, std::int64_t, std::int64_t) { tops = maximum<T>(tops, value); });
   const std::int64_t output_stride = problem.output.column_stride;
-  const T factor = exponentials(input, stride, columns, largest_lane<T>(tops), output, output_stride);
+  const T factor = exponentials(input, stride, columns, largest_lane<T>(tops), output, output_stride,
+                                [](std::int64_t) {});
   multiply_row(output, output_stride, columns, factor, output);
 }
 
@@ -168,7 +178,8 @@ REGARD_INLINE void softmax_rows(const StageProblem& problem, const StageRows& ro
     const T* const from = input + row * rows.input_stride;
     T* const to = output + row * rows.output_stride;
     if (problem.output.column_stride == 1)
-      softmax_row<T>(from, problem.input.column_stride, problem.columns, to);
+      softmax_row<T>(from, problem.input.column_stride, problem.columns, to,
+                     row + 1 < rows.count ? from + rows.input_stride : from);
     else
       softmax_row_with_gaps<T>(problem, from, to);
   }
