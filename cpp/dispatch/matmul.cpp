@@ -68,7 +68,7 @@ void multiply_apart(const MatmulProblem& problem, const MatmulKernels& kernels, 
   threads = static_cast<int>(std::min<std::int64_t>(threads, tasks));
 
   const Scratch scratch(threads, kernels.workspace_bytes(problem));
-  parallel_for(threads, tasks, signal, [&](std::int64_t index, Worker& worker) {
+  parallel_for(threads, tasks, Handout::by_range, signal, [&](std::int64_t index, Worker& worker) {
     const std::int64_t column_part = index % column_parts;
     const std::int64_t row_part = index / column_parts % row_parts;
     MatmulTask task = task_of(problem, BatchIndex(problem.batch, index / column_parts / row_parts));
@@ -102,17 +102,20 @@ class WaveRunner {
     const std::int64_t blocks = ceil_div(wave.depth_end - wave.depth_begin, kernels_.depth);
     const std::int64_t row_parts = ceil_div(wave.row_end - wave.row_begin, rows);
     const std::int64_t column_parts = ceil_div(wave.column_end - wave.column_begin, columns);
-    parallel_for(threads_, blocks * (row_parts + column_parts), signal_, [&](std::int64_t index, Worker&) {
+    const std::int64_t tasks = blocks * (row_parts + column_parts);
+    parallel_for(threads_, tasks, Handout::by_range, signal_, [&](std::int64_t index, Worker&) {
       MatmulTask task = entry;
       task.depth_begin = wave.depth_begin + index % blocks * kernels_.depth;
       task.depth_end = std::min(wave.depth_end, task.depth_begin + kernels_.depth);
-      const std::int64_t part = index / blocks;
-      if (part < row_parts) {
+      // Rows and columns take turns, so that a thread packs the rows that it multiplies later.
+      const std::int64_t turn = index / blocks, parts = row_parts + column_parts;
+      const std::int64_t part = turn * row_parts / parts;
+      if ((turn + 1) * row_parts / parts > part) {
         task.row_begin = wave.row_begin + part * rows;
         task.row_end = std::min(wave.row_end, task.row_begin + rows);
         kernels_.pack_rows(problem_, task, wave);
       } else {
-        task.column_begin = wave.column_begin + (part - row_parts) * columns;
+        task.column_begin = wave.column_begin + (turn - part) * columns;
         task.column_end = std::min(wave.column_end, task.column_begin + columns);
         kernels_.pack_panels(problem_, task, wave);
       }
@@ -126,7 +129,7 @@ class WaveRunner {
     size.rows = ceil_div(size.rows, kernels_.tile_rows) * kernels_.tile_rows;
     const std::int64_t column_parts = ceil_div(wave_columns, size.columns);
     const std::int64_t tasks = column_parts * ceil_div(wave_rows, size.rows);
-    parallel_for(threads_, tasks, signal_, [&](std::int64_t index, Worker& worker) {
+    parallel_for(threads_, tasks, Handout::by_range, signal_, [&](std::int64_t index, Worker& worker) {
       MatmulTask task = entry;
       task.row_begin = wave.row_begin + index / column_parts * size.rows;
       task.row_end = std::min(wave.row_end, task.row_begin + size.rows);

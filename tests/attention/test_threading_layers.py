@@ -266,6 +266,7 @@ def test_same_bits_in_every_layer(dtype, target):
     query, key, value = (normal(2, 4, 150, 40, seed=i) for i in range(3))
     few, long = normal(1, 8, 3, 64, seed=3), normal(1, 2, 5000, 64, seed=4)
     mask = np.random.default_rng(5).random((150, 150)) < 0.8
+    left, right = (normal(520, 520, seed=i) for i in (6, 7))  # parts are packed once for all tasks
     parts = [
         regard.scaled_dot_product_attention(query, k, k, return_lse=True) for k in (key, value)
     ]
@@ -280,6 +281,7 @@ def test_same_bits_in_every_layer(dtype, target):
             few, long, long, precision="int8" if dtype == np.float32 else None, threads=threads
         )
         yield regard.matmul(query, key.swapaxes(2, 3), threads=threads)
+        yield regard.matmul(left, right, threads=threads)
         yield regard.softmax(long, threads=threads)
         yield regard.merge_attention_states(*zip(*parts, strict=True))
 
@@ -287,7 +289,7 @@ def test_same_bits_in_every_layer(dtype, target):
     try:
         for name in LAYERS:
             regard._core.testing.set_threading_layer(name)
-            for threads in (2, 3, 7):
+            for threads in (2, 3, 7, 40):
                 for actual, one in zip(results(threads), wanted, strict=True):
                     assert_same_bits(actual, one)
     finally:

@@ -1,5 +1,6 @@
 #include "parallel_for.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -19,14 +20,22 @@ std::int64_t now() {
       .count();
 }
 
+// Tasks that are handed out in order. Threads that take from different ones do not share a line of the cache.
+struct alignas(64) Range {
+  std::atomic<std::int64_t> next{0};
+  std::int64_t end{0};
+};
+// Where there are more threads, some of them share a range.
+constexpr int kMostRanges = 32;
+
 struct Loop {
   const int threads;
-  const std::int64_t tasks;
   const StopSignal& signal;
   const TaskBody body;
   void* const context;
+  const int range_count;
   const int forks = fork_count();
-  std::atomic<std::int64_t> next{0};
+  Range ranges[kMostRanges]{};
   std::atomic<bool> stop{false};
   bool was_told_to_stop = false;  // the calling thread's own
   std::mutex error_mutex{};
@@ -46,10 +55,14 @@ struct Loop {
     const StopSignal ask{[](void* loop) { return static_cast<Loop*>(loop)->wants_stop(); }, this};
     try {
       Worker worker(thread, stop, ask);
-      while (!worker.should_stop()) {
-        const std::int64_t task = next.fetch_add(1, std::memory_order_relaxed);
-        if (task >= tasks) break;
-        body(context, task, worker);
+      const int first = static_cast<int>(std::int64_t{thread} * range_count / threads);
+      for (int i = 0; i < range_count; ++i) {
+        Range& range = ranges[(first + i) % range_count];
+        while (!worker.should_stop()) {
+          const std::int64_t task = range.next.fetch_add(1, std::memory_order_relaxed);
+          if (task >= range.end) break;
+          body(context, task, worker);
+        }
       }
     } catch (...) {
       const std::lock_guard<std::mutex> lock(error_mutex);
@@ -87,11 +100,16 @@ bool Worker::should_stop() {
   return true;
 }
 
-void parallel_for(int threads, std::int64_t tasks, const StopSignal& signal, TaskBody body,
+void parallel_for(int threads, std::int64_t tasks, Handout handout, const StopSignal& signal, TaskBody body,
                   void* context) {
   if (threads > tasks) threads = static_cast<int>(tasks);
   threads = available_threads(threads);
-  Loop loop{threads, tasks, signal, body, context};
+  const int ranges = handout == Handout::by_range ? std::min(threads, kMostRanges) : 1;
+  Loop loop{threads, signal, body, context, ranges};
+  for (int i = 0; i < ranges; ++i) {
+    loop.ranges[i].next = tasks * i / ranges;
+    loop.ranges[i].end = tasks * (i + 1) / ranges;
+  }
   run_together(
       threads, [&](int thread) { loop.work(thread); },
       [&] {
