@@ -102,8 +102,7 @@ bool Worker::should_stop() {
 
 void parallel_for(int threads, std::int64_t tasks, Handout handout, const StopSignal& signal, TaskBody body,
                   void* context) {
-  if (threads > tasks) threads = static_cast<int>(tasks);
-  threads = available_threads(threads);
+  threads = available_threads(static_cast<int>(std::max<std::int64_t>(1, std::min<std::int64_t>(tasks, threads))));
   const int ranges = handout == Handout::by_range ? std::min(threads, kMostRanges) : 1;
   Loop loop{threads, signal, body, context, ranges};
   for (int i = 0; i < ranges; ++i) {
