@@ -138,6 +138,7 @@ CASES: Sequence[Case] = (
     _decode(1, 32, 8, 4096, quick=True),
     _decode(8, 32, 8, 4096),
     _decode(1, 32, 32, 16384),
+    _matmul(256),
     _matmul(512, quick=True),
     _matmul(1024),
     _matmul(2048),
