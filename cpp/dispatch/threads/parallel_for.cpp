@@ -33,9 +33,9 @@ struct Loop {
   const StopSignal& signal;
   const TaskBody body;
   void* const context;
+  Range* const ranges;
   const int range_count;
   const int forks = fork_count();
-  Range ranges[kMostRanges]{};
   std::atomic<bool> stop{false};
   bool was_told_to_stop = false;  // the calling thread's own
   std::mutex error_mutex{};
@@ -72,6 +72,23 @@ struct Loop {
   }
 };
 
+void run_loop(int threads, std::int64_t tasks, const StopSignal& signal, TaskBody body, void* context,
+              Range* ranges, int range_count) {
+  for (int i = 0; i < range_count; ++i) {
+    ranges[i].next = tasks * i / range_count;
+    ranges[i].end = tasks * (i + 1) / range_count;
+  }
+  Loop loop{threads, signal, body, context, ranges, range_count};
+  run_together(
+      threads, [&](int thread) { loop.work(thread); },
+      [&] {
+        if (loop.wants_stop()) loop.stop = true;
+      });
+  if (loop.was_told_to_stop) throw Stopped{};
+  if (loop.is_orphaned()) throw Forked();
+  if (loop.error) std::rethrow_exception(loop.error);
+}
+
 }  // namespace
 
 Forked::Forked()
@@ -104,19 +121,12 @@ void parallel_for(int threads, std::int64_t tasks, Handout handout, const StopSi
                   void* context) {
   threads = available_threads(static_cast<int>(std::max<std::int64_t>(1, std::min<std::int64_t>(tasks, threads))));
   const int ranges = handout == Handout::by_range ? std::min(threads, kMostRanges) : 1;
-  Loop loop{threads, signal, body, context, ranges};
-  for (int i = 0; i < ranges; ++i) {
-    loop.ranges[i].next = tasks * i / ranges;
-    loop.ranges[i].end = tasks * (i + 1) / ranges;
+  if (ranges == 1) {
+    Range all;  // alone: clearing the others takes as long as some whole calls
+    return run_loop(threads, tasks, signal, body, context, &all, 1);
   }
-  run_together(
-      threads, [&](int thread) { loop.work(thread); },
-      [&] {
-        if (loop.wants_stop()) loop.stop = true;
-      });
-  if (loop.was_told_to_stop) throw Stopped{};
-  if (loop.is_orphaned()) throw Forked();
-  if (loop.error) std::rethrow_exception(loop.error);
+  Range some[kMostRanges];
+  run_loop(threads, tasks, signal, body, context, some, ranges);
 }
 
 }  // namespace regard
