@@ -19,8 +19,15 @@ def pytest_xdist_auto_num_workers(config):
     return min(len(os.sched_getaffinity(0)), 8)
 
 
+@pytest.hookimpl(tryfirst=True)  # -m chooses by the marks that are there afterwards
 def pytest_collection_modifyitems(items):
-    """Let the target vary fastest, so that what is expected of a case is worked out once."""
+    """Count exhaustive tests as slow ones, since `-m "not slow"` replaces the `-m "not exhaustive"`
+    of pyproject.toml, and let the target vary fastest, so that what is expected of a case is worked
+    out once."""
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker("slow")
+
     places = {}
 
     def place(item):

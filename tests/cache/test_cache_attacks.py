@@ -9,7 +9,7 @@ import pytest
 
 AMOUNTS = [
     pytest.param(200, 60, id="short"),
-    pytest.param(5000, 2000, id="long", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
+    pytest.param(5000, 2000, id="long", marks=pytest.mark.exhaustive),
 ]
 
 

@@ -9,7 +9,7 @@ from cuda_emulation import Runner, flattened
 from element_types import each_in_one_type
 from option_cases import MIXES
 
-pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+pytestmark = pytest.mark.exhaustive
 
 
 @pytest.fixture(scope="module")
