@@ -70,6 +70,13 @@ Operand AttentionCall::operand_of(const ArrayView& view) {
   return operand;
 }
 
+// (..., rows) as (..., rows, 1).
+Operand AttentionCall::numbers_of_rows(ArrayView view) {
+  view.shape.push_back(1);
+  view.strides.push_back(0);
+  return operand_of(view);
+}
+
 // None, a bool array, a float array, or a pair of both.
 bool AttentionCall::take_mask(py::handle object) {
   if (object.is_none()) return true;
@@ -82,7 +89,6 @@ bool AttentionCall::take_mask(py::handle object) {
   return true;
 }
 
-// As that of any array, but with rows that may be broadcast, and an error of its own.
 Operand AttentionCall::mask_operand_of(const ArrayView& view) {
   if (!view.array) return {};
   if (!broadcasts_to(view.shape, weights_shape))
@@ -128,10 +134,7 @@ py::object AttentionCall::run() {
   }
   if (options.return_lse) {
     lse = new_array("lse", result_type_of(problem.scalar), rows_shape);
-    ArrayView column = lse;  // (..., rows) as (..., rows, 1)
-    column.shape.push_back(1);
-    column.strides.push_back(0);
-    problem.lse = operand_of(column);
+    problem.lse = numbers_of_rows(lse);
   }
   const AttentionPlan plan = plan_attention(problem, threads());
   run_work(plan.work, [&](const StopSignal& signal) { run_attention(plan, signal); });

@@ -44,19 +44,24 @@ struct AttentionCall {
   // What `run` would do, as a dictionary: Python's _Plan.
   py::object explain();
 
+  int threads() const;
+  Operand operand_of(const ArrayView& view);
+  // As that of any array, but with rows that may be broadcast, and an error of its own.
+  Operand mask_operand_of(const ArrayView& view);
+  // Of an array of one number a row, (..., rows).
+  Operand numbers_of_rows(ArrayView view);
+
   const Layout& layout;
   Options options;
   ArrayView query, key, value, mask, bias;
   AttentionProblem problem{};
   Integers memory;
   ResultType type{};
+  Shape batch_shape;  // of the arrays' batch axes: none where sequences are packed
   Shape output_shape, weights_shape, rows_shape;
 
  private:
-  Operand operand_of(const ArrayView& view);
   bool take_mask(py::handle object);
-  Operand mask_operand_of(const ArrayView& view);
-  int threads() const;
 };
 
 }  // namespace regard

@@ -27,6 +27,15 @@ py::object attention_ragged_plan(py::handle query, py::handle key, py::handle va
                                  py::handle query_starts, py::handle key_starts, py::handle mask,
                                  py::handle keywords);
 
+// Gradients (backward_call.hpp).
+py::object attention_backward(py::handle query, py::handle key, py::handle value, py::handle mask,
+                              py::handle keywords, py::handle grad_output, py::handle output, py::handle lse,
+                              py::handle grad_lse, py::handle wanted, py::handle out);
+py::object attention_ragged_backward(py::handle query, py::handle key, py::handle value, py::handle query_starts,
+                                     py::handle key_starts, py::handle mask, py::handle keywords,
+                                     py::handle grad_output, py::handle output, py::handle lse, py::handle grad_lse,
+                                     py::handle wanted, py::handle out);
+
 // Keys and values in the pages of a cache: `rows` is a PageRows.
 py::object attention_cached(py::handle query, py::handle rows, py::handle pages,
                             py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,

@@ -1,5 +1,6 @@
 // scaled_dot_product_attention: arrays of (batch..., heads, length, dim).
 #include "attention_call.hpp"
+#include "backward_call.hpp"
 #include "bindings.hpp"
 
 namespace regard {
@@ -50,6 +51,7 @@ bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object
   call.set_sizes(heads_of(query), heads_of(key), query.size(2), key.size(2));
   const Shape batch = broadcast_outer({&query, &key, &value}, 3, "batch axes (those before heads)");
   call.problem.batch = batch_of(batch, call.memory);
+  call.batch_shape = batch;
   Shape rows = batch;
   if (query.axes() > 2 || key.axes() > 2 || value.axes() > 2) rows.push_back(call.problem.heads);
   rows.push_back(call.problem.q_len);
@@ -65,6 +67,14 @@ py::object attention(py::handle query, py::handle key, py::handle value, py::han
                      py::handle keywords) {
   AttentionCall call(kDense);
   return prepare(call, query, key, value, mask, keywords) ? call.run() : not_implemented();
+}
+
+py::object attention_backward(py::handle query, py::handle key, py::handle value, py::handle mask,
+                              py::handle keywords, py::handle grad_output, py::handle output, py::handle lse,
+                              py::handle grad_lse, py::handle wanted, py::handle out) {
+  AttentionCall call(kDense);
+  if (!prepare(call, query, key, value, mask, keywords)) return not_implemented();
+  return gradients_of(call, {grad_output, output, lse, grad_lse, wanted, out});
 }
 
 py::object attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,

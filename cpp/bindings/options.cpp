@@ -90,6 +90,27 @@ double softcap_of(py::handle object) {
   return softcap;
 }
 
+double dropout_p_of(py::handle object) {
+  const double p = number_of("dropout_p", object);
+  if (!(p >= 0 && p < 1))
+    throw py::value_error("dropout_p must be at least 0 and less than 1, got " + std::string(py::str(object)));
+  return p;
+}
+
+std::uint64_t dropout_seed_of(py::handle object) {
+  if (PyBool_Check(object.ptr()) || !PyIndex_Check(object.ptr()))
+    throw py::type_error("dropout_seed must be an integer, got " + kind_of(object));
+  const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
+  if (!index) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
+    PyErr_Clear();
+    throw py::type_error("dropout_seed must be an integer, got " + kind_of(object));
+  }
+  if (index < py::int_(0) || index > py::int_(UINT64_MAX))
+    throw py::value_error("dropout_seed must be from 0 to 2**64 - 1, got " + std::string(py::str(index)));
+  return PyLong_AsUnsignedLongLong(index.ptr());
+}
+
 Precision precision_of(py::handle object) {
   if (!PyUnicode_Check(object.ptr()))
     throw py::type_error("precision must be None or 'int8', got " + kind_of(object));
@@ -118,6 +139,8 @@ constexpr Keyword kKeywords[] = {
     {"alibi_slopes", true,
      [](py::handle v, Options& o) { o.alibi_slopes = head_numbers_of("alibi_slopes", v, false); }},
     {"sinks", true, [](py::handle v, Options& o) { o.sinks = head_numbers_of("sinks", v, true); }},
+    {"dropout_p", false, [](py::handle v, Options& o) { o.dropout_p = dropout_p_of(v); }},
+    {"dropout_seed", true, [](py::handle v, Options& o) { o.dropout_seed = dropout_seed_of(v); }},
     {"precision", true, [](py::handle v, Options& o) { o.precision = precision_of(v); }},
     {"return_weights", false,
      [](py::handle v, Options& o) { o.return_weights = flag_of("return_weights", v); }},
@@ -217,6 +240,10 @@ bool parse_options(py::handle keywords, Options& options) {
     if (!keyword) return false;
     if (!keyword->may_be_none || value != Py_None) keyword->parse(value, options);
   }
+  if (options.dropout_p > 0 && !options.dropout_seed)
+    throw py::type_error(
+        "dropout_p needs dropout_seed, an integer: it says which weights are dropped, and the gradients must drop the "
+        "same ones");
   return true;
 }
 
@@ -224,6 +251,12 @@ void set_options(AttentionProblem& problem, const Options& options, const Shape&
                  const char* entries, Integers& memory) {
   problem.scale = options.scale ? *options.scale : 1.0 / std::sqrt(static_cast<double>(problem.head_dim));
   problem.softcap = options.softcap;
+  if (options.dropout_p > 0) {
+    // A random word w keeps its weight if w >= p 2^32, which is w > ceil(p 2^32) - 1.
+    problem.dropout_factor = 1 / (1 - options.dropout_p);
+    problem.dropout_limit = static_cast<std::uint32_t>(std::ceil(std::ldexp(options.dropout_p, 32)) - 1);
+    problem.dropout_seed = *options.dropout_seed;
+  }
   problem.precision = options.precision;
   check_precision(problem);
   problem.window_left = options.window_left;

@@ -34,6 +34,8 @@ struct Options {
   // In memory of our own: a neighbouring thread cannot change them while the kernels read them.
   std::optional<py::array_t<double>> alibi_slopes;
   std::optional<py::array_t<double>> sinks;
+  double dropout_p = 0;
+  std::optional<std::uint64_t> dropout_seed;
   Precision precision = Precision::full;
   bool return_weights = false;
   bool return_lse = false;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attention_call.hpp"
+#include "backward_call.hpp"
 #include "bindings.hpp"
 
 namespace regard {
@@ -116,15 +117,16 @@ bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object
   return true;
 }
 
-// `finish` is run or explain.
-py::object prepared(py::object (AttentionCall::*finish)(), py::handle query, py::handle key,
+// finish(call) after the call has been prepared.
+template <class Finish>
+py::object prepared(Finish finish, py::handle query, py::handle key,
                     py::handle value, py::handle query_starts_object, py::handle key_starts_object,
                     py::handle mask, py::handle keywords) {
   const Starts query_starts = starts_of("query_starts", query_starts_object);
   const Starts key_starts = starts_of("key_starts", key_starts_object);
   AttentionCall call(kRagged);
   return prepare(call, query, key, value, query_starts, key_starts, mask, keywords)
-             ? (call.*finish)()
+             ? finish(call)
              : not_implemented();
 }
 
@@ -132,13 +134,22 @@ py::object prepared(py::object (AttentionCall::*finish)(), py::handle query, py:
 
 py::object attention_ragged(py::handle query, py::handle key, py::handle value, py::handle query_starts,
                             py::handle key_starts, py::handle mask, py::handle keywords) {
-  return prepared(&AttentionCall::run, query, key, value, query_starts, key_starts, mask, keywords);
+  return prepared([](AttentionCall& call) { return call.run(); }, query, key, value, query_starts, key_starts, mask, keywords);
+}
+
+py::object attention_ragged_backward(py::handle query, py::handle key, py::handle value, py::handle query_starts,
+                                     py::handle key_starts, py::handle mask, py::handle keywords,
+                                     py::handle grad_output, py::handle output, py::handle lse, py::handle grad_lse,
+                                     py::handle wanted, py::handle out) {
+  const BackwardArguments arguments{grad_output, output, lse, grad_lse, wanted, out};
+  return prepared([&](AttentionCall& call) { return gradients_of(call, arguments); }, query, key, value,
+                  query_starts, key_starts, mask, keywords);
 }
 
 py::object attention_ragged_plan(py::handle query, py::handle key, py::handle value,
                                  py::handle query_starts, py::handle key_starts, py::handle mask,
                                  py::handle keywords) {
-  return prepared(&AttentionCall::explain, query, key, value, query_starts, key_starts, mask, keywords);
+  return prepared([](AttentionCall& call) { return call.explain(); }, query, key, value, query_starts, key_starts, mask, keywords);
 }
 
 }  // namespace regard

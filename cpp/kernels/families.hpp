@@ -6,6 +6,7 @@
 namespace regard::REGARD_TARGET_NAME {
 
 extern const PerScalar<AttentionKernels> attention;
+extern const PerScalar<BackwardKernels> backward;
 extern const PerScalar<DecodeKernels> decode;
 extern const Int8Kernels int8;
 extern const PerScalar<MatmulKernels> matmul;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/table.hpp"
+#include "backward/table.hpp"
 #include "decode/table.hpp"
 #include "int8/table.hpp"
 #include "matmul/table.hpp"
@@ -13,6 +14,7 @@ namespace regard {
 
 struct Kernels {
   const AttentionKernels& attention;
+  const BackwardKernels& backward;
   const DecodeKernels& decode;
   const Int8Kernels& int8;  // of float32, whatever the scalar type
   const MatmulKernels& matmul;

@@ -26,6 +26,11 @@ struct AttentionProblem {
   double softcap;       // 0 means none
   const double* sinks;  // one a head, or null
 
+  // Which weights are dropped (kernels/attention/dropout.hpp): those whose random word is not above the limit.
+  double dropout_factor;  // of those that stay; 0 where there is no dropout
+  std::uint32_t dropout_limit;
+  std::uint64_t dropout_seed;
+
   BatchShape batch;
   std::int64_t heads;
   std::int64_t kv_heads;  // divides heads
@@ -98,6 +103,7 @@ struct AttentionTask {
   void* output;
   void* weights;
   void* lse;
+  std::int64_t entry;  // of the batch
   std::int64_t first_head;
   std::int64_t query_offset;
   std::int64_t key_begin;  // the keys that this batch entry has: from here ...

@@ -2,6 +2,11 @@
 
 from regard import checkpoints, masks, positional
 from regard._attention import scaled_dot_product_attention
+from regard._backward import (
+    AttentionGradients,
+    scaled_dot_product_attention_backward,
+    scaled_dot_product_attention_ragged_backward,
+)
 from regard._cache import KVCache
 from regard._config import active_target, cpu_targets, show_config
 from regard._core import __version__
@@ -22,6 +27,7 @@ from regard._torch_generator import TorchGenerator
 from regard.layers import MultiHeadAttention, SelfAttention
 
 __all__ = [
+    "AttentionGradients",
     "Explanation",
     "KVCache",
     "MultiHeadAttention",
@@ -41,7 +47,9 @@ __all__ = [
     "positional",
     "scale",
     "scaled_dot_product_attention",
+    "scaled_dot_product_attention_backward",
     "scaled_dot_product_attention_ragged",
+    "scaled_dot_product_attention_ragged_backward",
     "set_num_threads",
     "set_threading_layer",
     "show_config",

@@ -33,6 +33,8 @@ class AttentionOptions(CacheOptions, total=False):
 
     key_lengths: ArrayLike | None
     left_padding: ArrayLike | None
+    dropout_p: float
+    dropout_seed: int | None
     precision: Literal["int8"] | None
     device: Literal["cpu", "cuda"] | None
 
@@ -56,9 +58,28 @@ class ExplainOptions(TypedDict, total=False):
     softcap: float | None
     alibi_slopes: ArrayLike | None
     sinks: ArrayLike | None
+    dropout_p: float
+    dropout_seed: int | None
     precision: Literal["int8"] | None
     return_weights: bool
     return_lse: bool
+    threads: int | None
+
+
+class BackwardOptions(TypedDict, total=False):
+    """What the backward calls share with the forward call."""
+
+    is_causal: bool
+    query_offset: ArrayLike | Literal["end"]
+    window: tuple[int | None, int | None] | None
+    key_lengths: ArrayLike | None
+    left_padding: ArrayLike | None
+    scale: float | None
+    softcap: float | None
+    alibi_slopes: ArrayLike | None
+    sinks: ArrayLike | None
+    dropout_p: float
+    dropout_seed: int | None
     threads: int | None
 
 
@@ -89,6 +110,8 @@ DEFAULTS: dict[str, Any] = {
     "softcap": None,
     "alibi_slopes": None,
     "sinks": None,
+    "dropout_p": 0.0,
+    "dropout_seed": None,
     "precision": None,
     "return_weights": False,
     "return_lse": False,
@@ -96,6 +119,8 @@ DEFAULTS: dict[str, Any] = {
     "threads": None,
     "device": None,
 }
+
+BACKWARD_OPTIONS = tuple(BackwardOptions.__annotations__)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

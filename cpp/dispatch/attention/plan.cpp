@@ -20,32 +20,11 @@ bool is_empty(const AttentionProblem& problem) {
   return problem.batch.count == 0 || problem.heads == 0 || problem.q_len == 0;
 }
 
-void check_dims(const AttentionProblem& problem) {
-  const std::int64_t dim = std::max(problem.head_dim, problem.value_dim);
-  if (dim <= kLargestDim) return;
-  const std::int64_t element = problem.scalar == Scalar::float64 ? 8 : 4;
-  throw NoMemory(std::min(dim, INT64_MAX / element) * element, "workspace for each row of a strip");
-}
-
-// The keys that the row with the most of them sees by position.
-double most_keys_of_row(const AttentionProblem& problem) {
-  const double keys = static_cast<double>(problem.kv_len);
-  if (problem.window_left == kUnbounded || problem.window_right == kUnbounded) return keys;
-  return std::min(keys, static_cast<double>(problem.window_left) +
-                            static_cast<double>(problem.window_right) + 1 +
-                            static_cast<double>(problem.sink_tokens));
-}
-
-double work_of(const AttentionProblem& problem) {
-  const double rows = static_cast<double>(problem.batch.count) *
-                      static_cast<double>(problem.heads) * static_cast<double>(problem.q_len);
-  return rows * most_keys_of_row(problem) *
-         static_cast<double>(problem.head_dim + problem.value_dim);
-}
-
-// Few rows read keys and values faster with keys in lanes. Both kernels give the same bits.
+// Few rows read keys and values faster with keys in lanes. Both kernels give the same bits. Training drops weights,
+// and decodes nothing.
 bool is_decode(const AttentionProblem& problem, const Kernels& kernels) {
   return !is_empty(problem) && !problem.weights.data && problem.precision == Precision::full &&
+         problem.dropout_factor == 0 &&
          problem.heads / problem.kv_heads * problem.q_len <= kernels.decode.most_rows;
 }
 
@@ -66,6 +45,33 @@ void choose_kernel(AttentionPlan& plan) {
 }
 
 }  // namespace
+
+void check_dims(const AttentionProblem& problem) {
+  const std::int64_t dim = std::max(problem.head_dim, problem.value_dim);
+  if (dim <= kLargestDim) return;
+  const std::int64_t element = problem.scalar == Scalar::float64 ? 8 : 4;
+  throw NoMemory(std::min(dim, INT64_MAX / element) * element, "workspace for each row of a strip");
+}
+
+namespace {
+
+// The keys that the row with the most of them sees by position.
+double most_keys_of_row(const AttentionProblem& problem) {
+  const double keys = static_cast<double>(problem.kv_len);
+  if (problem.window_left == kUnbounded || problem.window_right == kUnbounded) return keys;
+  return std::min(keys, static_cast<double>(problem.window_left) +
+                            static_cast<double>(problem.window_right) + 1 +
+                            static_cast<double>(problem.sink_tokens));
+}
+
+}  // namespace
+
+double work_of(const AttentionProblem& problem) {
+  const double rows = static_cast<double>(problem.batch.count) *
+                      static_cast<double>(problem.heads) * static_cast<double>(problem.q_len);
+  return rows * most_keys_of_row(problem) *
+         static_cast<double>(problem.head_dim + problem.value_dim);
+}
 
 AttentionPlan plan_attention(const AttentionProblem& problem, int threads) {
   AttentionPlan plan{};

@@ -42,6 +42,12 @@ struct AttentionPlan {
   }
 };
 
+// Throws NoMemory where rows are so long that sizes in bytes might not fit in 64 bits.
+void check_dims(const AttentionProblem& problem);
+
+// Multiplications of the forward call, at most.
+double work_of(const AttentionProblem& problem);
+
 // `threads` is an upper bound. Throws NoMemory where sizes in bytes might not fit in 64 bits.
 AttentionPlan plan_attention(const AttentionProblem& problem, int threads);
 

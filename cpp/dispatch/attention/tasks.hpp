@@ -9,6 +9,13 @@
 
 namespace regard {
 
+// The rows of one kv head in a batch entry.
+std::int64_t rows_of(const AttentionProblem& problem, std::int64_t entry);
+
+// Some of these rows.
+AttentionTask task_of(const AttentionProblem& problem, std::int64_t entry, std::int64_t kv_head,
+                      std::int64_t row_begin, std::int64_t row_end);
+
 class AttentionTasks {
  public:
   AttentionTasks(const AttentionProblem& problem, const Kernels& kernels, int threads);
@@ -21,8 +28,6 @@ class AttentionTasks {
   // The parts of `rows` rows: as many as the limit asks for, of nearly equal numbers of strips.
   std::int64_t parts_of(std::int64_t rows) const;
   std::int64_t rows_of_part(std::int64_t rows, std::int64_t parts) const;
-  std::int64_t queries_of_entry(std::int64_t entry) const;
-  std::int64_t rows_of_entry(std::int64_t entry) const;
 
   const AttentionProblem& problem_;
   std::int64_t row_unit_;

@@ -212,6 +212,8 @@ struct AttentionForward {
       const Run all{0, block.count};
       if (block.value_scales)
         Output::template scale_weights<kVectors>(block.value_scales, &all, 1, gathered.weights);
+      if (problem.dropout_factor != 0)
+        Output::template drop_weights<kVectors>(problem, task, strip, block.begin, &all, 1, gathered.weights);
       Output::template add_values<kVectors, false>(strip, block, &all, 1, gathered.weights, padded_value_dim);
       return;
     }
@@ -249,6 +251,9 @@ struct AttentionForward {
     provide_values<T, kRows>(problem, task, work, block);
     if (block.value_scales)
       Output::template scale_weights<kVectors>(block.value_scales, runs, run_count, gathered.weights);
+    if (problem.dropout_factor != 0)
+      Output::template drop_weights<kVectors>(problem, task, strip, block.begin, runs, run_count,
+                                              gathered.weights);
     // A hidden key's weight of -0.0 times a finite value changes no sum; times NaN or inf it would.
     if (hides_something && !all_values_are_finite(block, problem.value_dim))
       Output::template add_values<kVectors, true>(strip, block, runs, run_count, gathered.weights, padded_value_dim);
@@ -342,6 +347,9 @@ struct AttentionForward {
           break;
       }
     }
+    const Run all{0, static_cast<int>(columns)};
+    if (problem.dropout_factor != 0)
+      Output::template drop_weights<kVectors>(problem, task, strip, block.begin, &all, 1, work.weights);
   }
 };
 

@@ -9,9 +9,9 @@
 //   score   = score + added, or -inf             with_added
 //   weight  = 2^(score - reference), or -0.0     weight_of; softmax_state.hpp has the sum of these
 //   weight  = weight times the value's scale     scaled_weight, of values in int8, after the sum
+//   weight  = weight times 0 or 1 / (1 - p)      dropped_weight, likewise; dropout.hpp has the factor
 //
-// Scores and what is added to them are in log2 units. A function of the weight that leaves the sum alone,
-// as dropout does, belongs beside scaled_weight.
+// Scores and what is added to them are in log2 units.
 #pragma once
 
 #include "../../simd/tanh.hpp"
@@ -115,6 +115,12 @@ template <class T>
 REGARD_INLINE Vec<T> scaled_weight(Vec<T> weight, Vec<T> scale) {
   const Mask<T> is_hidden = as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0)));
   return select<T>(is_hidden, weight, weight * scale);
+}
+
+// A weight after dropout. A hidden key's -0.0 stays, and a NaN does.
+template <class T>
+REGARD_INLINE Vec<T> dropped_weight(Vec<T> weight, Vec<T> factor) {
+  return weight * factor;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // A strip's output: gathered block by block, merged chunk by chunk, and written to the arrays.
 #pragma once
 
+#include "dropout.hpp"
 #include "key_block.hpp"
 #include "../micro_kernel.hpp"
 #include "online_softmax.hpp"
@@ -78,6 +79,28 @@ struct StripOutput {
       for (int k = runs[i].begin; k < runs[i].end; ++k)
         for (int v = 0; v < kVectors; ++v, weights += kLanes<T>)
           store(weights, scaled_weight<T>(load<T>(weights), broadcast(value_scales[k])));
+  }
+
+  // Drops some of the weights of the block at `key`.
+  template <int kVectors>
+  REGARD_NOINLINE void drop_weights(const AttentionProblem& problem, const AttentionTask& task,
+                                    const StripRows<T>& strip, std::int64_t key, const Run* runs, int run_count,
+                                    T* weights) {
+    DropoutRows<Shape> rows;
+    find_dropout_rows(problem, task, strip, rows);
+    for (int i = 0; i < run_count; ++i)
+      for (int k = runs[i].begin; k < runs[i].end; k += kKeysOfCounter) {
+        const int keys = runs[i].end - k;
+        for (int v = 0; v < kVectors; ++v) {
+          T* at = weights + v * kLanes<T>;
+          dropout_factors<Shape>(problem, task, rows, key + k, v * kLanes<T>, [&](int r, Vec<T> factor) {
+            if (r >= keys) return;
+            T* weight = at + r * kVectors * kLanes<T>;
+            store(weight, dropped_weight<T>(load<T>(weight), factor));
+          });
+        }
+        weights += (keys < kKeysOfCounter ? keys : kKeysOfCounter) * kVectors * kLanes<T>;
+      }
   }
 
   // Divides by the sums and writes output and lse.

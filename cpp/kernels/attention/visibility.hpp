@@ -101,7 +101,7 @@ REGARD_INLINE SeenKeys from_whole_blocks(const SeenKeys& seen) {
 // windowed.
 REGARD_INLINE bool all_rows_see_all(const AttentionProblem& problem) {
   return problem.window_left == kUnbounded && problem.window_right == kUnbounded &&
-         !problem.alibi_slopes.data;
+         !problem.alibi_slopes.data && problem.dropout_factor == 0;
 }
 
 // Fills in where the strip's queries stand. Lanes beyond the last row repeat it.

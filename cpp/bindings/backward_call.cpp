@@ -1,0 +1,137 @@
+#include "backward_call.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "../dispatch/attention/backward.hpp"
+#include "bindings.hpp"
+#include "gil.hpp"
+
+namespace regard {
+namespace {
+
+enum Input { kQuery, kKey, kValue, kMask, kSlopes };
+
+void check_shape(const ArrayView& view, const Shape& shape, const char* meaning) {
+  if (view.shape == shape) return;
+  throw py::value_error(std::string(view.name) + " must have the shape of " + meaning + ", " + to_text(shape) +
+                        ", got shape " + to_text(view.shape));
+}
+
+void check_type(const ArrayView& view, const AttentionCall& call) {
+  if (call.problem.scalar == Scalar::float64 || view.element != Element::float64) return;
+  throw py::type_error(std::string(view.name) + " must be float32, float16 or bfloat16, since query, key and value give " +
+                       std::string(py::str(call.type.dtype)) + ", got " + describe(view.array));
+}
+
+// The gradient of one input. Where its batch axes are broadcast, it is computed for all entries and then summed.
+class Gradient {
+ public:
+  Gradient(AttentionCall& call, const ArrayView& input, const char* name, py::handle out, const Shape& batch)
+      : call_(call) {
+    ResultType type;
+    type.widen(input);
+    result_.emplace(out, type, input.shape);
+    Shape full = batch;
+    const int inner = std::min(input.axes(), 3);
+    if (inner == 2 && !batch.empty()) full.push_back(1);  // heads
+    for (int axis = inner; axis > 0; --axis) full.push_back(input.size(axis));
+    is_summed_ = full != input.shape;
+    view_ = is_summed_ ? new_array(name, result_type_of(call.problem.scalar), full) : result_->view;
+  }
+
+  const Result& result() const { return *result_; }
+  Operand operand() { return call_.operand_of(view_); }
+
+  py::object deliver() {
+    if (is_summed_) sum_over_batch();
+    return result_->deliver();
+  }
+
+ private:
+  void sum_over_batch() {
+    const Shape& own = result_->view.shape;
+    const std::size_t missing = view_.shape.size() - own.size();
+    py::list axes;
+    for (std::size_t axis = 0; axis < view_.shape.size(); ++axis)
+      if (axis < missing || own[axis - missing] != view_.shape[axis]) axes.append(axis);
+    const py::module_ numpy = py::module_::import("numpy");
+    const py::object sum = numpy.attr("sum")(view_.array, py::arg("axis") = py::tuple(axes), py::arg("keepdims") = true);
+    numpy.attr("copyto")(result_->view.array, sum.attr("reshape")(result_->view.array.attr("shape")),
+                         py::arg("casting") = "unsafe");
+  }
+
+  AttentionCall& call_;
+  std::optional<Result> result_;
+  bool is_summed_ = false;
+  ArrayView view_;
+};
+
+}  // namespace
+
+py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments) {
+  ArrayView grad_output, output, lse, grad_lse;
+  if (!take_view(grad_output, "grad_output", arguments.grad_output, Accepts::storage) ||
+      !take_view(output, "output", arguments.output, Accepts::storage) ||
+      !take_view(lse, "lse", arguments.lse, Accepts::floats) ||
+      (!arguments.grad_lse.is_none() && !take_view(grad_lse, "grad_lse", arguments.grad_lse, Accepts::floats)))
+    return not_implemented();
+  if (call.problem.precision != Precision::full)
+    throw py::value_error("precision must be None: gradients are those of exact attention");
+  check_type(grad_output, call);
+  check_type(output, call);
+  check_shape(grad_output, call.output_shape, "output");
+  check_shape(output, call.output_shape, "the forward call's output");
+  check_shape(lse, call.rows_shape, "the forward call's lse");
+  if (grad_lse.array) check_shape(grad_lse, call.rows_shape, "lse");
+
+  const py::tuple wanted = py::reinterpret_borrow<py::tuple>(arguments.wanted);
+  const auto wants = [&](Input input) { return wanted[input].cast<bool>(); };
+  const auto out_of = [&](Input input) -> py::object {
+    return arguments.out.is_none() ? py::none() : py::object(py::tuple(py::reinterpret_borrow<py::tuple>(arguments.out))[input]);
+  };
+  BackwardProblem problem{};
+  std::optional<Gradient> gradients[3];
+  const ArrayView* const inputs[] = {&call.query, &call.key, &call.value};
+  const char* const names[] = {"gradient of query", "gradient of key", "gradient of value"};
+  Operand* const operands[] = {&problem.grad_query, &problem.grad_key, &problem.grad_value};
+  for (const Input input : {kQuery, kKey, kValue}) {
+    if (!wants(input)) continue;
+    gradients[input].emplace(call, *inputs[input], names[input], out_of(input), call.batch_shape);
+    for (const ArrayView* view : {&call.query, &call.key, &call.value, &call.mask, &call.bias, &grad_output, &output, &lse, &grad_lse})
+      if (view->array) gradients[input]->result().forbid_overlap(*view, false);
+    for (int before = 0; before < input; ++before)
+      if (gradients[before]) gradients[input]->result().forbid_overlap(gradients[before]->result().view, false);
+    *operands[input] = gradients[input]->operand();
+  }
+  py::object grad_bias = py::none(), slope_terms = py::none();
+  ArrayView bias_view, slopes_view;
+  if (wants(kMask)) {
+    // Sums of many gradients are formed in float64.
+    const bool is_whole = call.bias.shape == call.weights_shape;
+    const Scalar scalar = is_whole ? call.problem.scalar : Scalar::float64;
+    bias_view = new_array("gradient of mask", result_type_of(scalar), call.bias.shape);
+    bias_view.array.attr("fill")(0);
+    grad_bias = bias_view.array;
+    problem.grad_bias = call.mask_operand_of(bias_view);
+  }
+  if (wants(kSlopes)) {
+    slopes_view = new_array("gradient of alibi_slopes", result_type_of(call.problem.scalar), call.rows_shape);
+    slope_terms = slopes_view.array;
+    problem.slope_terms = call.numbers_of_rows(slopes_view);
+  }
+  call.problem.output = call.operand_of(output);
+  call.problem.lse = call.numbers_of_rows(lse);
+  problem.forward = call.problem;
+  problem.grad_output = call.operand_of(grad_output);
+  if (grad_lse.array) problem.grad_lse = call.numbers_of_rows(grad_lse);
+
+  run_without_gil([&](const StopSignal& signal) { attention_backward(problem, call.threads(), signal); });
+
+  const auto result_of = [&](Input input) { return gradients[input] ? gradients[input]->deliver() : py::object(py::none()); };
+  const py::object query = result_of(kQuery), key = result_of(kKey), value = result_of(kValue);
+  return py::make_tuple(query, key, value, grad_bias, slope_terms);
+}
+
+}  // namespace regard

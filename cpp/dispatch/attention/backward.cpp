@@ -1,0 +1,136 @@
+#include "backward.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "../no_memory.hpp"
+#include "../split.hpp"
+#include "../targets.hpp"
+#include "../threads/scratch.hpp"
+#include "backward_heads.hpp"
+#include "bias_gradient.hpp"
+#include "plan.hpp"
+
+namespace regard {
+namespace {
+
+// A wave's partials take this much for each thread, or those of one head if they alone are more.
+constexpr std::int64_t kPartialBytesPerThread = std::int64_t{32} << 20;
+constexpr double kMostPartialElements = 1e15;
+// Rows whose partials one task sums: enough that the system hands out few tasks.
+constexpr std::int64_t kUnitsPerSum = 8;
+
+// The chunks of consecutive heads, whose partials share memory.
+struct Chunk {
+  std::int64_t head;
+  KeyInterval keys;
+  std::int64_t partial;  // where it begins in the wave's memory; -1 where the head has one chunk
+};
+struct Sum {
+  std::int64_t head;
+  std::int64_t row_begin;
+  std::int64_t partial;
+  std::int64_t partial_bytes;
+  std::int64_t chunks;
+};
+struct Wave {
+  std::vector<Chunk> chunks;
+  std::vector<Sum> sums;
+  std::int64_t bytes = 0;
+};
+
+std::vector<Wave> waves_of(const BackwardHeads& heads, const BackwardKernels& kernels, std::int64_t sum_rows,
+                           std::int64_t most_bytes) {
+  const BackwardProblem& problem = heads.problem();
+  const std::int64_t piece = kernels.piece_keys(problem);
+  // Rows may be broadcast, and so be more than memory can hold: beyond this, sizes do not fit in 64 bits.
+  const double most_elements = static_cast<double>(problem.forward.q_len) *
+                               static_cast<double>(problem.forward.heads) *
+                               static_cast<double>(problem.forward.head_dim);
+  if (most_elements > kMostPartialElements) throw NoMemory(INT64_MAX, "partial gradients");
+  std::vector<Wave> waves(1);
+  for (std::int64_t head = 0; head < heads.count(); ++head) {
+    const BackwardTask task = heads.at(head);
+    const std::int64_t kv_len = task.forward.kv_len, rows = task.forward.row_end;
+    const std::int64_t chunk_keys = kernels.chunk_keys(kv_len);
+    const std::int64_t chunks = std::max<std::int64_t>(1, ceil_div(kv_len, chunk_keys));
+    const bool has_partials = chunks > 1 || kv_len > piece;
+    const std::int64_t partial_bytes = has_partials ? kernels.partial_bytes(problem, rows) : 0;
+    const std::int64_t bytes = partial_bytes * chunks;
+    if (waves.back().bytes > 0 && waves.back().bytes + bytes > most_bytes) waves.emplace_back();
+    Wave& wave = waves.back();
+    for (std::int64_t i = 0; i < chunks; ++i)
+      wave.chunks.push_back({head, {i * chunk_keys, std::min(kv_len, (i + 1) * chunk_keys)},
+                             has_partials ? wave.bytes + i * partial_bytes : -1});
+    for (std::int64_t row = 0; has_partials && row < rows; row += sum_rows)
+      wave.sums.push_back({head, row, wave.bytes, partial_bytes, chunks});
+    wave.bytes += bytes;
+  }
+  return waves;
+}
+
+void gradients_of_chunk(const BackwardHeads& heads, const BackwardKernels& kernels, const Chunk& chunk, char* memory,
+                        std::int64_t interval, Worker& worker, void* workspace) {
+  const BackwardProblem& problem = heads.problem();
+  BackwardTask task = heads.at(chunk.head);
+  const std::int64_t rows = task.forward.row_end;
+  if (chunk.partial >= 0) {
+    task.partial = memory + chunk.partial;
+    std::memset(task.partial, 0, static_cast<std::size_t>(kernels.partial_bytes(problem, rows)));
+  }
+  const std::int64_t piece = kernels.piece_keys(problem);
+  KeyInterval keys = chunk.keys;
+  do {
+    const KeyInterval now{keys.begin, std::min(keys.end, keys.begin + piece)};
+    kernels.begin(problem, task, now, workspace);
+    for (std::int64_t row = 0; row < rows && !worker.should_stop(); row += interval)
+      kernels.advance(problem, task, row, std::min(rows, row + interval), workspace);
+    kernels.finish(problem, task, workspace);
+    keys.begin = now.end;
+  } while (keys.begin < keys.end);
+  // Keys that the entry does not have.
+  if (chunk.keys.end == task.forward.kv_len) kernels.clear(problem, task, {chunk.keys.end, task.key_rows});
+}
+
+}  // namespace
+
+void attention_backward(const BackwardProblem& problem, int threads, const StopSignal& signal) {
+  const AttentionProblem& forward = problem.forward;
+  const BackwardKernels& kernels = kernels_for(active_target(), forward.scalar).backward;
+  check_dims(forward);
+  const BackwardHeads heads(problem);
+  const double work = 2.5 * work_of(forward);
+  threads = threads_for(work, threads);
+  const std::int64_t unit = kernels.row_unit(problem);
+  const std::int64_t piece = kernels.piece_keys(problem);
+  const double work_of_unit = 2.5 * static_cast<double>(unit) * static_cast<double>(piece) *
+                              static_cast<double>(forward.head_dim + forward.value_dim);
+  const std::int64_t interval = interval_of(unit, work_of_unit);
+  const std::vector<Wave> waves = waves_of(heads, kernels, kUnitsPerSum * unit, kPartialBytesPerThread * threads);
+  std::int64_t bytes = 0;
+  for (const Wave& wave : waves) bytes = std::max(bytes, wave.bytes);
+  const Scratch scratch(threads, kernels.workspace_bytes(problem));
+  const Scratch partials(1, bytes);
+  char* const memory = static_cast<char*>(partials.at(0));
+
+  for (const Wave& wave : waves) {
+    parallel_for(threads, static_cast<std::int64_t>(wave.chunks.size()), signal,
+                 [&](std::int64_t index, Worker& worker) {
+                   gradients_of_chunk(heads, kernels, wave.chunks[static_cast<std::size_t>(index)], memory, interval,
+                                      worker, scratch.of(worker));
+                 });
+    parallel_for(threads, static_cast<std::int64_t>(wave.sums.size()), signal,
+                 [&](std::int64_t index, Worker& worker) {
+                   const Sum& sum = wave.sums[static_cast<std::size_t>(index)];
+                   BackwardTask task = heads.at(sum.head);
+                   task.forward.row_begin = sum.row_begin;
+                   task.forward.row_end = std::min(task.forward.row_end, sum.row_begin + kUnitsPerSum * unit);
+                   task.partial = memory + sum.partial;
+                   kernels.sum_partials(problem, task, sum.partial_bytes, sum.chunks, scratch.of(worker));
+                 });
+  }
+  if (problem.grad_bias.data) add_bias_gradient(heads, kernels, threads, interval, scratch, signal);
+}
+
+}  // namespace regard

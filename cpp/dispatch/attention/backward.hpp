@@ -1,0 +1,12 @@
+// The gradients of attention.
+#pragma once
+
+#include "../../problem/backward.hpp"
+#include "../threads/parallel_for.hpp"
+
+namespace regard {
+
+// Fills the problem's gradients. `threads` is an upper bound. Throws NoMemory before anything is written, or Stopped.
+void attention_backward(const BackwardProblem& problem, int threads, const StopSignal& signal);
+
+}  // namespace regard

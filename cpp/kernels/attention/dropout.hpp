@@ -1,0 +1,54 @@
+// Dropout of weights. Whether a weight stays is a function of the seed and of its own place alone: word j % 4 of
+// Philox4x32-10 with the counter (j / 4, position of the query, head, batch entry), for the key at j. So no mask
+// is stored, and no tile, thread or chunk changes one.
+#pragma once
+
+#include <type_traits>
+
+#include "../../simd/philox.hpp"
+#include "strip_rows.hpp"
+
+namespace regard {
+namespace {
+
+constexpr int kKeysOfCounter = 4;
+
+// What each lane puts into its counters.
+template <class Shape>
+struct DropoutRows {
+  using T = typename Shape::Element;
+  using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  Word positions[Shape::kStripLanes];
+  Word heads[Shape::kStripLanes];
+};
+
+template <class Shape, class T>
+REGARD_NOINLINE void find_dropout_rows(const AttentionProblem& problem, const AttentionTask& task,
+                                       const StripRows<T>& strip, DropoutRows<Shape>& rows) {
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
+    rows.positions[lane] = static_cast<std::uint32_t>(strip.positions[lane]);
+    rows.heads[lane] = static_cast<std::uint32_t>(task.first_head + (strip.first_row + lane) % group);
+  }
+}
+
+// Calls use(i, factor) for the keys key + i of one counter, i from 0 to 3: 0 where a lane drops its weight, else
+// 1 / (1 - p). `key` is a multiple of kKeysOfCounter, `lane` the first of a vector.
+template <class Shape, class Use, class T = typename Shape::Element>
+REGARD_INLINE void dropout_factors(const AttentionProblem& problem, const AttentionTask& task,
+                                   const DropoutRows<Shape>& rows, std::int64_t key, int lane, Use use) {
+  const Mask<T> counter[3] = {as_bits<T>(load(reinterpret_cast<const T*>(rows.positions + lane))),
+                              as_bits<T>(load(reinterpret_cast<const T*>(rows.heads + lane))),
+                              Mask<T>{} + static_cast<std::int32_t>(task.entry)};
+  const std::uint64_t seed = problem.dropout_seed;
+  Mask<T> words[4];
+  philox_of_lanes<T>(static_cast<std::uint32_t>(key / kKeysOfCounter), counter,
+                     {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)}, words);
+  const Vec<T> kept = broadcast(static_cast<T>(problem.dropout_factor));
+#pragma GCC unroll 4
+  for (int i = 0; i < kKeysOfCounter; ++i)
+    use(i, select<T>(word_is_above<T>(words[i], problem.dropout_limit), kept, Vec<T>{}));
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,346 @@
+// The gradients of a chunk of keys of one kv head, from grad_output and the forward's lse:
+//
+//   dV = P^T dO    dK = scale dS^T Q    dQ = scale dS K
+//
+//   for a piece of the chunk's keys            K, V, dK and dV stay in L2
+//     for a strip of queries                   Q and dO, in lanes and as rows, and dQ in lanes
+//       for a block of the piece's keys        P and dS in L1 and L2 (block.hpp)
+//         dV += P^T dO, dK += dS^T Q           a tile of keys x dimensions in registers (products.hpp)
+//         dQ^T += K^T dS^T                     a tile of dimensions x queries in registers
+//
+// A key's gradients are summed over strips in order, a query's over the blocks of a piece, then over pieces, then over
+// chunks. Nobody else adds to them, so that bits depend on the lengths alone.
+#pragma once
+
+#include "../attention/key_block.hpp"
+#include "block.hpp"
+#include "products.hpp"
+#include "strip.hpp"
+#include "table.hpp"
+
+namespace regard {
+namespace {
+
+template <class Shape>
+struct Backward {
+  using T = typename Shape::Element;
+  using Block = BackwardBlock<Shape>;
+  using Products = BackwardProducts<Shape>;
+  static constexpr int kRows = Shape::kRows;
+
+  static constexpr BackwardKernels kernels() {
+    return {
+        .workspace_bytes = workspace_bytes,
+        .row_unit = unit_of_rows,
+        .chunk_keys = chunk_keys,
+        .piece_keys = regard::piece_keys<Shape>,
+        .partial_bytes = partial_bytes,
+        .begin = begin,
+        .advance = advance,
+        .finish = finish,
+        .clear = clear_keys,
+        .sum_partials = sum_partials,
+        .add_to_bias = add_to_bias,
+    };
+  }
+
+  static std::int64_t workspace_bytes(const BackwardProblem& problem) {
+    return lay_out_backward<Shape>(problem, nullptr);
+  }
+
+  static std::int64_t unit_of_rows(const BackwardProblem& problem) { return row_unit<Shape>(problem.forward); }
+
+  static std::int64_t chunk_keys(std::int64_t kv_len) {
+    if (kv_len <= kKeysOfOneChunk) return kKeysOfOneChunk;
+    const std::int64_t least = round_up(kv_len, kMostChunks) / kMostChunks;
+    return round_up(least > kLeastChunkKeys ? least : kLeastChunkKeys, Shape::kBlockKeys);
+  }
+
+  static std::int64_t partial_bytes(const BackwardProblem& problem, std::int64_t rows) {
+    return round_up(rows, kLanes<T>) * partial_rows<Shape>(problem) * static_cast<std::int64_t>(sizeof(T));
+  }
+
+  static void begin(const BackwardProblem& problem, const BackwardTask& task, KeyInterval piece, void* memory) {
+    lay_out_backward<Shape>(problem, static_cast<char*>(memory));
+    BackwardWorkspace<T>& work = *static_cast<BackwardWorkspace<T>*>(memory);
+    const AttentionProblem& forward = problem.forward;
+    work.piece = piece;
+    const std::int64_t count = piece.end - piece.begin;
+    const std::int64_t head_dim = padded_dim<Shape>(forward.head_dim);
+    const std::int64_t value_dim = padded_dim<Shape>(forward.value_dim);
+    provide(keys_of(forward, task.forward), piece, forward.head_dim, head_dim, work.copied_keys, work.keys,
+            work.key_stride);
+    provide(values_of(forward, task.forward), piece, forward.value_dim, value_dim, work.copied_values, work.values,
+            work.value_stride);
+    const std::int64_t rows = round_up(count, kRows);
+    __builtin_memset(work.grad_keys, 0, static_cast<std::size_t>(rows * head_dim) * sizeof(T));
+    __builtin_memset(work.grad_values, 0, static_cast<std::size_t>(rows * value_dim) * sizeof(T));
+  }
+
+  static void advance(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
+                      std::int64_t row_end, void* memory) {
+    BackwardWorkspace<T>& work = *static_cast<BackwardWorkspace<T>*>(memory);
+    over_strips(problem, task, row_begin, row_end, work, [&](auto vectors, bool sees_some) {
+      if (sees_some) {
+        pack_strip<Shape>(problem, task, work);
+        over_blocks(work, [&](std::int64_t key, int count) {
+          add_block<vectors.kCount>(problem, task, key, count, work);
+        });
+      }
+      if (task.partial)
+        add_to_partial<vectors.kCount>(problem, task, work);
+      else
+        write_queries<vectors.kCount>(problem, task, work, work.is_fresh ? nullptr : work.grad_queries);
+    });
+  }
+
+  static void finish(const BackwardProblem& problem, const BackwardTask& task, void* memory) {
+    const BackwardWorkspace<T>& work = *static_cast<const BackwardWorkspace<T>*>(memory);
+    const AttentionProblem& forward = problem.forward;
+    write_rows(problem.grad_key, task.grad_key, work.piece, work.grad_keys, forward.head_dim,
+               padded_dim<Shape>(forward.head_dim), static_cast<T>(forward.scale));
+    write_rows(problem.grad_value, task.grad_value, work.piece, work.grad_values, forward.value_dim,
+               padded_dim<Shape>(forward.value_dim), T(1));
+  }
+
+  static void clear_keys(const BackwardProblem& problem, const BackwardTask& task, KeyInterval keys) {
+    write_rows(problem.grad_key, task.grad_key, keys, nullptr, problem.forward.head_dim, 0, T(0));
+    write_rows(problem.grad_value, task.grad_value, keys, nullptr, problem.forward.value_dim, 0, T(0));
+  }
+
+  static void sum_partials(const BackwardProblem& problem, const BackwardTask& task, std::int64_t bytes,
+                           std::int64_t count, void* memory) {
+    lay_out_backward<Shape>(problem, static_cast<char*>(memory));
+    BackwardWorkspace<T>& work = *static_cast<BackwardWorkspace<T>*>(memory);
+    const std::int64_t row_begin = task.forward.row_begin;
+    for_strips<Shape>(problem.forward, task.forward.row_end - row_begin,
+                      [&](std::int64_t row, int rows, int vectors) {
+                        work.strip.first_row = row_begin + row;
+                        work.strip.rows = rows;
+                        work.strip.vectors = vectors;
+                        const std::int64_t lanes = vectors * kLanes<T>;
+                        const std::int64_t size = partial_rows<Shape>(problem) * lanes;
+                        for (std::int64_t i = 0; i < size; i += kLanes<T>) {
+                          Vec<T> sum{};
+                          for (std::int64_t chunk = 0; chunk < count; ++chunk)
+                            sum = sum + load(partial_of(problem, task, work, chunk * bytes) + i);
+                          store(work.grad_queries + i, sum);
+                        }
+                        for_vectors<Shape::kVectors>(vectors, [&](auto constant) {
+                          write_queries<constant.kCount>(problem, task, work, work.grad_queries);
+                        });
+                      });
+  }
+
+  static void add_to_bias(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
+                          std::int64_t row_end, void* memory) {
+    BackwardWorkspace<T>& work = *static_cast<BackwardWorkspace<T>*>(memory);
+    over_strips(problem, task, row_begin, row_end, work, [&](auto vectors, bool sees_some) {
+      if (!sees_some) return;
+      pack_strip<Shape>(problem, task, work);
+      over_blocks(work, [&](std::int64_t key, int count) {
+        const KeyRuns<Shape> runs = Block::template compute<vectors.kCount>(problem, task, work, key, count, true);
+        if (problem.grad_bias.element == Element::float64)
+          add_rows_of_bias<double>(problem, task, runs, key, work);
+        else
+          add_rows_of_bias<float>(problem, task, runs, key, work);
+      });
+    });
+  }
+
+ private:
+  template <int kVectors>
+  struct Vectors {
+    static constexpr int kCount = kVectors;
+  };
+
+  // Calls `body` with the number of vectors as a constant.
+  template <int kCandidate, class Body>
+  REGARD_INLINE void for_vectors(int vectors, Body body) {
+    if constexpr (kCandidate > 1) {
+      if (vectors < kCandidate) return for_vectors<kCandidate - 1>(vectors, body);
+    }
+    body(Vectors<kCandidate>{});
+  }
+
+  // Calls body(vectors, whether it sees a key of the piece) for each strip, once the strip has been located.
+  template <class Body>
+  REGARD_INLINE void over_strips(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
+                                 std::int64_t row_end, BackwardWorkspace<T>& work, Body body) {
+    for_strips<Shape>(problem.forward, row_end - row_begin, [&](std::int64_t row, int rows, int vectors) {
+      locate_strip<Shape>(problem, task, row_begin + row, rows, vectors, work);
+      work.is_fresh = true;
+      const bool sees_some = overlaps(work.strip.seen, work.piece.begin, work.piece.end);
+      for_vectors<Shape::kVectors>(vectors, [&](auto constant) { body(constant, sees_some); });
+    });
+  }
+
+  // Calls body(key, count) for the blocks of the piece of which the strip sees something.
+  template <class Body>
+  REGARD_INLINE void over_blocks(const BackwardWorkspace<T>& work, Body body) {
+    for (std::int64_t key = work.piece.begin; key < work.piece.end; key += Shape::kBlockKeys) {
+      const std::int64_t left = work.piece.end - key;
+      const int count = static_cast<int>(left < Shape::kBlockKeys ? left : Shape::kBlockKeys);
+      if (overlaps(work.strip.seen, key, key + count)) body(key, count);
+    }
+  }
+
+  // Rows of a piece, where they lie if whole tiles of them can be read there.
+  REGARD_INLINE void provide(const KvRows& rows, KeyInterval piece, std::int64_t columns, std::int64_t padded_columns,
+                             T* copy, const T*& from, std::ptrdiff_t& stride) {
+    const std::int64_t count = piece.end - piece.begin;
+    if (reads_in_place<T>(rows.operand) && columns % kRows == 0 && count % kRows == 0) {
+      from = static_cast<const T*>(row_at(rows, piece.begin));
+      stride = rows.operand.row_stride;
+      return;
+    }
+    copy_rows(rows, piece.begin, count, columns, copy, round_up(count, kRows), padded_columns);
+    from = copy;
+    stride = padded_columns;
+  }
+
+  template <int kVectors>
+  REGARD_INLINE void add_block(const BackwardProblem& problem, const BackwardTask& task, std::int64_t key, int count,
+                               BackwardWorkspace<T>& work) {
+    constexpr int kWidth = kVectors * kLanes<T>;
+    const AttentionProblem& forward = problem.forward;
+    const bool wants_queries = task.grad_query || task.slope_terms, wants_scores = wants_queries || task.grad_key;
+    const KeyRuns<Shape> runs = Block::template compute<kVectors>(problem, task, work, key, count, wants_scores);
+    if (runs.count == 0) return;
+    const std::int64_t head_dim = padded_dim<Shape>(forward.head_dim);
+    const std::int64_t value_dim = padded_dim<Shape>(forward.value_dim);
+    const std::int64_t first = key - work.piece.begin;
+    if (task.grad_value) {
+      T* const sums = work.grad_values + first * value_dim;
+      if (runs.hide_something && !work.grad_output_rows_are_finite)
+        Products::template add_rows<kWidth, true>(runs, work.weights, work.grad_output_rows,
+                                                  work.strip.rows, value_dim, sums);
+      else
+        Products::template add_rows<kWidth, false>(runs, work.weights, work.grad_output_rows,
+                                                   work.strip.rows, value_dim, sums);
+    }
+    if (!wants_scores) return;
+    if (work.is_fresh && task.slope_terms) {
+      T* const slope_terms = work.grad_queries + head_dim * kWidth;
+      for (int lane = 0; lane < kWidth; ++lane) slope_terms[lane] = T(0);
+    }
+    if (task.slope_terms) Block::template add_slope_terms<kVectors>(runs, work, key, work.grad_queries + head_dim * kWidth);
+    if (work.softcap != T(0)) Block::template apply_cap<kVectors>(runs, work);
+    if (task.grad_key) {
+      T* const sums = work.grad_keys + first * head_dim;
+      if (runs.hide_something && !work.query_rows_are_finite)
+        Products::template add_rows<kWidth, true>(runs, work.grad_scores, work.query_rows,
+                                                  work.strip.rows, head_dim, sums);
+      else
+        Products::template add_rows<kWidth, false>(runs, work.grad_scores, work.query_rows,
+                                                   work.strip.rows, head_dim, sums);
+    }
+    if (wants_queries) {
+      const T* const keys = work.keys + first * work.key_stride;
+      const std::int64_t columns = round_up(forward.head_dim, kRows);
+      if (runs.hide_something && !keys_are_finite(work, first, count, forward.head_dim))
+        Products::template add_columns<kVectors, true>(runs, work.grad_scores, keys,
+                                                       work.key_stride, columns, work.is_fresh, work.grad_queries);
+      else
+        Products::template add_columns<kVectors, false>(runs, work.grad_scores, keys,
+                                                        work.key_stride, columns, work.is_fresh, work.grad_queries);
+    }
+    work.is_fresh = false;
+  }
+
+  // Only edge tiles ask.
+  REGARD_NOINLINE bool keys_are_finite(const BackwardWorkspace<T>& work, std::int64_t first, int count,
+                                       std::int64_t head_dim) {
+    Mask<T> bits{};
+    for (int k = 0; k < count; ++k) {
+      const T* key = work.keys + (first + k) * work.key_stride;
+      std::int64_t d = 0;
+      for (; d + kLanes<T> <= head_dim; d += kLanes<T>) {
+        const Vec<T> vector = load(key + d);
+        bits |= as_bits<T>(vector - vector);
+      }
+      for (; d < head_dim; ++d) bits |= as_bits<T>(broadcast(key[d] - key[d]));
+    }
+    return !any<T>(bits != 0);
+  }
+
+  REGARD_INLINE T* partial_of(const BackwardProblem& problem, const BackwardTask& task,
+                              const BackwardWorkspace<T>& work, std::int64_t bytes) {
+    return reinterpret_cast<T*>(static_cast<char*>(task.partial) + bytes) +
+           work.strip.first_row * partial_rows<Shape>(problem);
+  }
+
+  template <int kVectors>
+  REGARD_NOINLINE void add_to_partial(const BackwardProblem& problem, const BackwardTask& task,
+                                      const BackwardWorkspace<T>& work) {
+    if (work.is_fresh) return;
+    T* const partial = partial_of(problem, task, work, 0);
+    const std::int64_t rows = partial_rows<Shape>(problem) - (task.slope_terms ? 0 : 1);
+    for (std::int64_t i = 0; i < rows * kVectors * kLanes<T>; i += kLanes<T>)
+      store(partial + i, load<T>(partial + i) + load<T>(work.grad_queries + i));
+  }
+
+  // `from` is the strip's gradients, or null where they are zeros.
+  template <int kVectors>
+  REGARD_NOINLINE void write_queries(const BackwardProblem& problem, const BackwardTask& task,
+                                     const BackwardWorkspace<T>& work, T* from) {
+    const AttentionProblem& forward = problem.forward;
+    constexpr int kWidth = kVectors * kLanes<T>;
+    const std::int64_t head_dim = padded_dim<Shape>(forward.head_dim);
+    if (!from) {
+      from = work.grad_queries;
+      for (std::int64_t i = 0; i < (head_dim + 1) * kWidth; i += kLanes<T>) store(from + i, Vec<T>{});
+    }
+    if (task.grad_query) {
+      const Vec<T> scale = broadcast(static_cast<T>(forward.scale));
+      with_result_element<T>(problem.grad_query.element, [&](auto element) {
+        using To = typename decltype(element)::Type;
+        To* rows[Shape::kStripLanes];
+        row_pointers(forward, problem.grad_query, task.grad_query, work.strip, 0, rows);
+        lanes_to_rows(from, kWidth, forward.head_dim, rows, work.strip.rows, problem.grad_query.column_stride,
+                      [=](Vec<T> value, int) { return value * scale; });
+      });
+    }
+    if (task.slope_terms) {
+      T* rows[Shape::kStripLanes];
+      row_pointers(forward, problem.slope_terms, task.slope_terms, work.strip, 0, rows);
+      for (int lane = 0; lane < work.strip.rows; ++lane) *rows[lane] = from[head_dim * kWidth + lane];
+    }
+  }
+
+  // Rows of keys or values; null is zeros.
+  REGARD_NOINLINE void write_rows(const Operand& operand, void* data, KeyInterval keys, const T* from,
+                                  std::int64_t columns, std::int64_t stride, T factor) {
+    if (!data) return;
+    with_result_element<T>(operand.element, [&](auto element) {
+      using To = typename decltype(element)::Type;
+      for (std::int64_t key = keys.begin; key < keys.end; ++key) {
+        To* to = static_cast<To*>(data) + key * operand.row_stride;
+        const T* row = from ? from + (key - keys.begin) * stride : nullptr;
+        std::int64_t d = 0;
+        if (operand.column_stride == 1)
+          for (; d + kLanes<T> <= columns; d += kLanes<T>)
+            store_as<T>(to + d, row ? load(row + d) * broadcast(factor) : Vec<T>{});
+        for (; d < columns; ++d) narrow(row ? row[d] * factor : T(0), to[d * operand.column_stride]);
+      }
+    });
+  }
+
+  // Rows of heads and queries for which a bias is broadcast are the same: each lane's is added after that of the lane
+  // before.
+  template <class To>
+  REGARD_NOINLINE void add_rows_of_bias(const BackwardProblem& problem, const BackwardTask& task, const KeyRuns<Shape>& runs,
+                                        std::int64_t key, const BackwardWorkspace<T>& work) {
+    const Operand& operand = problem.grad_bias;
+    const std::int64_t lanes = work.strip.vectors * kLanes<T>;
+    To* rows[Shape::kStripLanes];
+    row_pointers(problem.forward, operand, task.grad_bias, work.strip, key, rows);
+    for (int lane = 0; lane < work.strip.rows; ++lane)
+      for (int i = 0; i < runs.count; ++i)
+        for (int k = runs.run[i].begin; k < runs.run[i].end; ++k)
+          rows[lane][k * operand.column_stride] += static_cast<To>(work.grad_scores[k * lanes + lane]);
+  }
+};
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,117 @@
+// Sets a strip of queries up: where they stand, and what the products read of them, in lanes and as rows.
+#pragma once
+
+#include "../attention/strip_setup.hpp"
+#include "workspace.hpp"
+
+namespace regard {
+namespace {
+
+template <class T>
+REGARD_INLINE bool are_finite(const T* from, std::int64_t count) {
+  Mask<T> bits{};
+  for (std::int64_t i = 0; i < count; i += kLanes<T>) {
+    const Vec<T> vector = load(from + i);
+    bits |= as_bits<T>(vector - vector);
+  }
+  return !any<T>(bits != 0);
+}
+
+// to[lane][column] = the strip's rows of an array, padded with zeros.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void copy_strip_rows(const AttentionProblem& problem, const Operand& operand, const void* data,
+                                     const StripRows<T>& strip, std::int64_t columns, T* to,
+                                     std::int64_t padded_columns) {
+  with_input_element<T>(operand.element, [&](auto element) {
+    using From = typename decltype(element)::Type;
+    const From* rows[Shape::kStripLanes];
+    row_pointers(problem, operand, data, strip, 0, rows);
+    for (int lane = 0; lane < strip.rows; ++lane)
+      copy_padded<T>(rows[lane], 0, operand.column_stride, 1, columns, to + lane * padded_columns, 1, padded_columns);
+  });
+}
+
+// to[column][lane] = factor times rows of T that lie side by side.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void rows_of_strip_to_lanes(const T* from, std::int64_t stride, int row_count, std::int64_t columns,
+                                            T factor, T* to, std::int64_t lanes) {
+  const T* rows[Shape::kStripLanes];
+  for (int lane = 0; lane < row_count; ++lane) rows[lane] = from + lane * stride;
+  rows_to_lanes<T>(rows, row_count, 1, columns, to, lanes,
+                   [=](Vec<T> value) { return value * broadcast(factor); });
+}
+
+// One number a row, or 0 for each where the array is not there. `use` gets a lane and its number.
+template <class Shape, class Use, class T = typename Shape::Element>
+REGARD_INLINE void for_numbers_of_rows(const AttentionProblem& problem, const Operand& operand, const void* data,
+                                       const StripRows<T>& strip, Use use) {
+  with_input_element<double>(operand.element, [&](auto element) {
+    using From = typename decltype(element)::Type;
+    const From* rows[Shape::kStripLanes];
+    if (data) row_pointers(problem, operand, data, strip, 0, rows);
+    for (int lane = 0; lane < strip.rows; ++lane) use(lane, data ? static_cast<double>(widen(*rows[lane])) : 0.0);
+  });
+}
+
+template <class T>
+REGARD_INLINE T dot(const T* a, const T* b, std::int64_t count) {
+  Vec<T> sums{};
+  for (std::int64_t i = 0; i < count; i += kLanes<T>) sums = fma(load(a + i), load(b + i), sums);
+  T sum = sums[0];
+  for (int lane = 1; lane < kLanes<T>; ++lane) sum += sums[lane];
+  return sum;
+}
+
+// Fills in where the strip stands. Nothing of the arrays is read.
+template <class Shape, class T = typename Shape::Element>
+REGARD_INLINE void locate_strip(const BackwardProblem& problem, const BackwardTask& task, std::int64_t first_row,
+                                int rows, int vectors, BackwardWorkspace<T>& work) {
+  StripRows<T>& strip = work.strip;
+  strip.first_row = first_row;
+  strip.rows = rows;
+  strip.vectors = vectors;
+  locate_rows(problem.forward, task.forward, strip);
+  if (!strip.slopes) return;
+  const std::int64_t group = problem.forward.heads / problem.forward.kv_heads;
+  for (int lane = 0; lane < vectors * kLanes<T>; ++lane)
+    strip.slopes[lane] = slope_of<T>(problem.forward, task.forward, (first_row + lane) % group);
+}
+
+// Copies the strip's queries and gradients of outputs, and forms D = rowsum(grad_output output) - grad_lse.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void pack_strip(const BackwardProblem& problem, const BackwardTask& task,
+                                BackwardWorkspace<T>& work) {
+  const AttentionProblem& forward = problem.forward;
+  const StripRows<T>& strip = work.strip;
+  const std::int64_t lanes = strip.vectors * kLanes<T>;
+  const std::int64_t head_dim = padded_dim<Shape>(forward.head_dim), value_dim = padded_dim<Shape>(forward.value_dim);
+  copy_strip_rows<Shape>(forward, forward.query, task.forward.query, strip, forward.head_dim, work.query_rows, head_dim);
+  copy_strip_rows<Shape>(forward, problem.grad_output, task.grad_output, strip, forward.value_dim,
+                         work.grad_output_rows, value_dim);
+  rows_of_strip_to_lanes<Shape>(work.query_rows, head_dim, strip.rows, forward.head_dim, query_scale<T>(forward),
+                                work.queries, lanes);
+  rows_of_strip_to_lanes<Shape>(work.grad_output_rows, value_dim, strip.rows, forward.value_dim, T(1),
+                                work.grad_outputs, lanes);
+  work.query_rows_are_finite = are_finite(work.query_rows, strip.rows * head_dim);
+  work.grad_output_rows_are_finite = are_finite(work.grad_output_rows, strip.rows * value_dim);
+
+  for (std::int64_t lane = 0; lane < lanes; ++lane) work.lse[lane] = work.delta[lane] = T(0);
+  for_numbers_of_rows<Shape>(forward, forward.lse, task.forward.lse, strip, [&](int lane, double lse) {
+    work.lse[lane] = static_cast<T>(lse * kLog2E);
+  });
+  with_input_element<T>(forward.output.element, [&](auto element) {
+    using From = typename decltype(element)::Type;
+    const From* rows[Shape::kStripLanes];
+    row_pointers(forward, forward.output, static_cast<const void*>(task.forward.output), strip, 0, rows);
+    for (int lane = 0; lane < strip.rows; ++lane) {
+      copy_padded<T>(rows[lane], 0, forward.output.column_stride, 1, forward.value_dim, work.output_row, 1, value_dim);
+      work.delta[lane] = dot(work.grad_output_rows + lane * value_dim, work.output_row, value_dim);
+    }
+  });
+  for_numbers_of_rows<Shape>(forward, problem.grad_lse, task.grad_lse, strip, [&](int lane, double gradient) {
+    work.delta[lane] -= static_cast<T>(gradient);
+  });
+}
+
+}  // namespace
+}  // namespace regard

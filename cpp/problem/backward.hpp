@@ -1,0 +1,39 @@
+// What a caller of the gradients asks for, as plain data, beside the attention that they belong to.
+#pragma once
+
+#include "attention.hpp"
+
+namespace regard {
+
+// Data of an operand is null where it is not given, or not wanted.
+struct BackwardProblem {
+  // What the forward call was asked for; its output and lse are what that call gave. Rows do not lie in pages, and
+  // precision is full.
+  AttentionProblem forward;
+  Operand grad_output;
+  Operand grad_lse;  // one element a row
+  Operand grad_query;
+  Operand grad_key;
+  Operand grad_value;
+  // Where elements are broadcast, every gradient of one is added to it. Of the scalar type or float64; what it
+  // holds before is added to.
+  Operand grad_bias;
+  // One element of the scalar type a row: what the row adds to the gradient of its head's slope.
+  Operand slope_terms;
+};
+
+// The rows of one kv head, or some of them.
+struct BackwardTask {
+  AttentionTask forward;
+  const void* grad_output;  // of the group's first head, as are the others
+  const void* grad_lse;
+  void* grad_query;
+  void* grad_key;
+  void* grad_value;
+  void* grad_bias;
+  void* slope_terms;
+  std::int64_t key_rows;  // of key and value, in this batch entry: kv_len or more
+  void* partial;  // what a chunk of keys adds to the rows' gradients, where there is more than one chunk
+};
+
+}  // namespace regard

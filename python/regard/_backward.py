@@ -1,0 +1,274 @@
+"""The gradients of attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+import numpy as np
+
+from regard import _core
+from regard._arrays import as_masks, as_stored_arrays
+from regard._call import check_options, raise_with_hint
+from regard._gradient_sums import gradient_of_sinks, gradient_of_slopes, summed_to
+from regard._hints import warn_if_zero_one
+from regard._options import BACKWARD_OPTIONS, BackwardOptions, takes_options
+from regard._wanted_gradients import wanted_gradients
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+
+class AttentionGradients(NamedTuple):
+    """The gradients of a loss with respect to the inputs of attention.
+
+    Each has the shape and the type of its input, and is None where it was not asked for.
+    """
+
+    query: Array | None = None
+    key: Array | None = None
+    value: Array | None = None
+    mask: Array | None = None
+    """The gradient of the float mask, or of the float mask of a pair."""
+    alibi_slopes: Array | None = None
+    sinks: Array | None = None
+
+
+@takes_options(BackwardOptions)
+def scaled_dot_product_attention_backward(
+    grad_output: ArrayLike,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    output: ArrayLike,
+    lse: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    grad_lse: ArrayLike | None = None,
+    with_respect_to: Iterable[str] = ("query", "key", "value"),
+    out: AttentionGradients | None = None,
+    **options: Unpack[BackwardOptions],
+) -> AttentionGradients:
+    r"""Compute the exact gradients of scaled-dot-product attention, fused.
+
+    With the weights :math:`P = e^{S - \mathrm{lse}}` of the scores S, and G for `grad_output`,
+
+    .. math:: \mathrm{grad\_value} = P^T G, \qquad
+              \mathrm{grad\_query} = \mathrm{scale}\; dS\, \mathrm{key}, \qquad
+              \mathrm{grad\_key} = \mathrm{scale}\; dS^T\, \mathrm{query}, \\
+              dS = P \circ (G\, \mathrm{value}^T - D), \qquad
+              D = \mathrm{rowsum}(G \circ \mathrm{output}) - \mathrm{grad\_lse}
+
+    [1]_. The weights are computed again, block by block, from `lse`, and are never stored.
+
+    Parameters
+    ----------
+    grad_output : array_like, shape (..., heads, q_len, value_dim)
+        The gradient of the loss with respect to the output.
+    query, key, value : array_like
+        As given to `scaled_dot_product_attention`.
+    output : array_like, shape (..., heads, q_len, value_dim)
+        What that call returned.
+    lse : array_like, shape (..., heads, q_len)
+        What that call returned with ``return_lse=True``.
+    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+        As given to the forward call, like all options that follow.
+    grad_lse : array_like, shape (..., heads, q_len), optional
+        The gradient of the loss with respect to `lse`, for what is built on it. Default: zero.
+    with_respect_to : iterable of str, default ("query", "key", "value")
+        The fields of the result to compute. ``"mask"`` needs a float mask, ``"alibi_slopes"`` and
+        ``"sinks"`` these options.
+    out : AttentionGradients, optional
+        Where to write the gradients that are asked for: arrays of the shapes and types of the
+        inputs, any strides, no overlap with an input. None in a field makes a new array.
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
+        As given to the forward call.
+    dropout_p, dropout_seed
+        As given to the forward call: the same weights are dropped.
+    threads : int, optional
+        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
+        any number.
+
+    Returns
+    -------
+    AttentionGradients
+        Named tuple of `query`, `key`, `value`, `mask`, `alibi_slopes` and `sinks`.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type, such as a bool `mask` whose gradient is asked for.
+    ValueError
+        If shapes disagree, a number is out of range, or an array of `out` overlaps another array.
+    MemoryError
+        If a result or the workspace cannot be allocated. Nothing has been written then.
+
+    See Also
+    --------
+    scaled_dot_product_attention : the forward call.
+    scaled_dot_product_attention_jvp : derivatives along a direction.
+
+    Notes
+    -----
+    A query that sees no key has gradients of exactly 0 and gives none. What is hidden from a query
+    adds nothing to any gradient, not even NaN. Key heads get the sum over the query heads that read
+    them, and inputs whose batch axes were broadcast the sum over these.
+
+    Beside the results, a call needs a fixed amount of memory per thread, and for more than 384 keys
+    at most 8 partial gradients of the queries of some heads. Sums have an order that depends on the
+    shapes alone: no bit changes with the number of threads, other entries of the batch, or strides.
+
+    References
+    ----------
+    .. [1] Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with
+       IO-Awareness", 2022, appendix B. https://arxiv.org/abs/2205.14135
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> query, key, value = rng.standard_normal((3, 4, 6, 16))
+    >>> output, lse = regard.scaled_dot_product_attention(
+    ...     query, key, value, is_causal=True, return_lse=True
+    ... )
+    >>> grad_output = 2 * output  # of the loss (output ** 2).sum()
+    >>> gradients = regard.scaled_dot_product_attention_backward(
+    ...     grad_output, query, key, value, output, lse, is_causal=True
+    ... )
+    >>> gradients.key.shape
+    (4, 6, 16)
+
+    The loss falls along the negative gradient:
+
+    >>> smaller = regard.scaled_dot_product_attention(
+    ...     query, key, value - 0.1 * gradients.value, is_causal=True
+    ... )
+    >>> bool((smaller**2).sum() < (output**2).sum())
+    True
+    """
+    arrays = (query, key, value), (), mask
+    given = (grad_output, output, lse, grad_lse)
+    name = "scaled_dot_product_attention_backward"
+    return _gradients(name, _core.attention_backward, arrays, given, with_respect_to, out, options)
+
+
+@takes_options(BackwardOptions)
+def scaled_dot_product_attention_ragged_backward(
+    grad_output: ArrayLike,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    output: ArrayLike,
+    lse: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    grad_lse: ArrayLike | None = None,
+    with_respect_to: Iterable[str] = ("query", "key", "value"),
+    out: AttentionGradients | None = None,
+    **options: Unpack[BackwardOptions],
+) -> AttentionGradients:
+    """Compute the exact gradients of attention over packed sequences, fused.
+
+    Each sequence has the gradients, to the last bit, that `scaled_dot_product_attention_backward`
+    gives for it alone.
+
+    Parameters
+    ----------
+    grad_output : array_like, shape (total_queries, heads, value_dim)
+        The gradient of the loss with respect to the output.
+    query, key, value, query_starts, key_starts
+        As given to `scaled_dot_product_attention_ragged`.
+    output : array_like, shape (total_queries, heads, value_dim)
+        What that call returned.
+    lse : array_like, shape (total_queries, heads)
+        What that call returned with ``return_lse=True``.
+    mask, grad_lse, with_respect_to, out, and all options
+        See `scaled_dot_product_attention_backward`. `grad_lse` has the shape of `lse`.
+
+    Returns
+    -------
+    AttentionGradients
+        Named tuple of `query`, `key`, `value`, `mask`, `alibi_slopes` and `sinks`.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `scaled_dot_product_attention_backward`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> words = rng.standard_normal((5, 4, 16))
+    >>> starts = [0, 2, 5]
+    >>> output, lse = regard.scaled_dot_product_attention_ragged(
+    ...     words, words, words, starts, starts, return_lse=True
+    ... )
+    >>> gradients = regard.scaled_dot_product_attention_ragged_backward(
+    ...     np.ones_like(output), words, words, words, starts, starts, output, lse
+    ... )
+    >>> gradients.query.shape
+    (5, 4, 16)
+    """
+    arrays = (query, key, value), (query_starts, key_starts), mask
+    given = (grad_output, output, lse, grad_lse)
+    name = "scaled_dot_product_attention_ragged_backward"
+    call = _core.attention_ragged_backward
+    return _gradients(name, call, arrays, given, with_respect_to, out, options)
+
+
+def _gradients(
+    name: str,
+    call: Any,
+    arrays: tuple[tuple[ArrayLike, ArrayLike, ArrayLike], tuple[Any, ...], ArrayLike | None],
+    given: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike | None],
+    with_respect_to: Iterable[str],
+    out: AttentionGradients | None,
+    options: Any,
+) -> AttentionGradients:
+    (query, key, value), starts, mask = arrays
+    grad_output, output, lse, grad_lse = given
+    check_options(name, options, BACKWARD_OPTIONS)
+    if mask is not None:
+        warn_if_zero_one(mask)
+    wanted = wanted_gradients(with_respect_to, AttentionGradients._fields, mask, options, out)
+    result = NotImplemented
+    try:
+        result = call(
+            query, key, value, *starts, mask, options, *given, wanted.of_kernel, wanted.out
+        )
+    except ValueError as error:
+        raise_with_hint(error, query, key)
+    if result is NotImplemented:
+        query, key, value, grad_output, output, lse = as_stored_arrays(
+            query=query, key=key, value=value, grad_output=grad_output, output=output, lse=lse
+        )
+        if grad_lse is not None:
+            (grad_lse,) = as_stored_arrays(grad_lse=grad_lse)
+        given = (grad_output, output, lse, grad_lse)
+        mask = as_masks(mask)
+        result = call(
+            query, key, value, *starts, mask, options, *given, wanted.of_kernel, wanted.out
+        )
+    grad_query, grad_key, grad_value, grad_mask, slope_terms = result
+    grad_slopes = grad_sinks = None
+    query_starts = np.asarray(starts[0]) if starts else None
+    if wanted.slopes is not None:
+        grad_slopes = wanted.deliver(
+            "alibi_slopes", gradient_of_slopes(slope_terms, wanted.slopes.shape, query_starts)
+        )
+    if wanted.sinks is not None:
+        terms = gradient_of_sinks(wanted.sinks, grad_output, output, lse, grad_lse, bool(starts))
+        grad_sinks = wanted.deliver("sinks", summed_to(terms, wanted.sinks.shape))
+    if grad_mask is not None:
+        grad_mask = wanted.deliver("mask", grad_mask)
+    return AttentionGradients(grad_query, grad_key, grad_value, grad_mask, grad_slopes, grad_sinks)
+
+

@@ -1,0 +1,63 @@
+"""The gradients that are sums over rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+
+def summed_to(array: Array, shape: tuple[int, ...]) -> Array:
+    """Sum an array in float64 over the axes along which an array of `shape` was broadcast to it."""
+    missing = array.ndim - len(shape)
+    axes = tuple(
+        axis
+        for axis in range(array.ndim)
+        if axis < missing or shape[axis - missing] != array.shape[axis]
+    )
+    return np.sum(array, axis=axes, dtype=np.float64, keepdims=True).reshape(shape)
+
+
+def gradient_of_slopes(
+    terms: Array, shape: tuple[int, ...], query_starts: NDArray[np.integer[Any]] | None
+) -> Array:
+    """Sum what the rows add to the gradients of the slopes of ALiBi.
+
+    `terms` has the shape (..., heads, q_len), or (total_queries, heads) with `query_starts`.
+    """
+    if query_starts is None:
+        return summed_to(np.sum(terms, axis=-1, dtype=np.float64), shape)
+    sequences = zip(query_starts[:-1], query_starts[1:], strict=True)
+    sums = [np.sum(terms[start:end], axis=0, dtype=np.float64) for start, end in sequences]
+    return summed_to(np.reshape(sums, (len(sums), terms.shape[1])), shape)
+
+
+def gradient_of_sinks(
+    sinks: Array,
+    grad_output: ArrayLike,
+    output: ArrayLike,
+    lse: ArrayLike,
+    grad_lse: ArrayLike | None,
+    is_ragged: bool,
+) -> Array:
+    """Sum -exp(sink - lse) D over the queries, with D = rowsum(grad_output output) - grad_lse."""
+    wide = [_readable(array) for array in (grad_output, output)]
+    delta = np.einsum("...d,...d->...", *wide, dtype=np.float64, casting="unsafe")
+    if grad_lse is not None:
+        delta -= grad_lse
+    heads = sinks.astype(np.float64).reshape(-1, *(() if is_ragged else (1,)))
+    with np.errstate(invalid="ignore"):  # -inf - -inf where there is no sink and no key
+        share = np.exp(heads - np.asarray(lse, np.float64))
+    terms = np.where(np.isneginf(heads), 0.0, -share * delta)
+    return np.sum(terms, axis=0 if is_ragged else -1, dtype=np.float64)
+
+
+def _readable(array: ArrayLike) -> Array:
+    """Make an array that NumPy's own functions read: bfloat16 becomes float32."""
+    given = np.asarray(array)
+    return given if given.dtype.kind == "f" else given.astype(np.float32)

@@ -1,0 +1,138 @@
+"""Which gradients a call wants, and where they go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    Array = NDArray[Any]
+
+_OF_KERNEL = ("query", "key", "value", "mask", "alibi_slopes")
+
+
+class Wanted(NamedTuple):
+    """What a call wants, checked."""
+
+    of_kernel: tuple[bool, ...]
+    out: tuple[Array | None, ...] | None
+    """The caller's arrays for the gradients of query, key and value."""
+    slopes: Array | None
+    """The slopes of ALiBi, if their gradient is wanted."""
+    sinks: Array | None
+    """The sinks, if their gradient is wanted."""
+    sums: dict[str, tuple[DTypeLike, Array | None]]
+    """The type and the caller's array of the gradients that Python sums."""
+
+    def deliver(self, name: str, gradient: Array) -> Array:
+        """Return a gradient in its type, in the caller's array if there is one."""
+        dtype, out = self.sums[name]
+        if out is None:
+            return gradient.astype(dtype, copy=False)
+        np.copyto(out, gradient, casting="unsafe")
+        return out
+
+
+def wanted_gradients(
+    with_respect_to: Iterable[str],
+    fields: tuple[str, ...],
+    mask: ArrayLike | None,
+    options: Mapping[str, Any],
+    out: tuple[Array | None, ...] | None,
+) -> Wanted:
+    """Check `with_respect_to` and `out`, or raise TypeError or ValueError."""
+    names = _names(with_respect_to, fields)
+    arrays = _arrays_of_out(out, fields)
+    sums: dict[str, tuple[DTypeLike, Array | None]] = {}
+    slopes = sinks = None
+    if "mask" in names:
+        bias = _float_mask(mask)
+        sums["mask"] = bias.dtype, _checked_out("mask", arrays["mask"], bias)
+    if "alibi_slopes" in names:
+        slopes = _option("alibi_slopes", options)
+        sums["alibi_slopes"] = (
+            slopes.dtype,
+            _checked_out("alibi_slopes", arrays["alibi_slopes"], slopes),
+        )
+    if "sinks" in names:
+        sinks = _option("sinks", options)
+        sums["sinks"] = sinks.dtype, _checked_out("sinks", arrays["sinks"], sinks)
+    return Wanted(
+        tuple(name in names for name in _OF_KERNEL),
+        None if out is None else tuple(arrays[name] for name in _OF_KERNEL[:3]),
+        slopes,
+        sinks,
+        sums,
+    )
+
+
+def _names(with_respect_to: Iterable[str], fields: tuple[str, ...]) -> set[str]:
+    if isinstance(with_respect_to, str):
+        raise TypeError(
+            f"with_respect_to must be an iterable of names, got the string {with_respect_to!r}: "
+            f"pass ({with_respect_to!r},)"
+        )
+    try:
+        names = list(with_respect_to)
+    except TypeError:
+        raise TypeError(
+            "with_respect_to must be an iterable of names, got "
+            f"{type(with_respect_to).__name__}"
+        ) from None
+    for name in names:
+        if name not in fields:
+            raise ValueError(
+                f"with_respect_to must hold names of {', '.join(fields)}, got {name!r}"
+            )
+    return set(names)
+
+
+def _arrays_of_out(
+    out: tuple[Array | None, ...] | None, fields: tuple[str, ...]
+) -> dict[str, Array | None]:
+    if out is None:
+        return dict.fromkeys(fields)
+    if not isinstance(out, tuple) or len(out) != len(fields):
+        raise TypeError(
+            f"out must be an AttentionGradients or a tuple of {len(fields)} arrays or None, got "
+            f"{type(out).__name__}"
+        )
+    return dict(zip(fields, out, strict=True))
+
+
+def _float_mask(mask: ArrayLike | None) -> Array:
+    if mask is None:
+        raise ValueError("with_respect_to has 'mask', and the call has no mask")
+    bias = np.asarray(mask[1] if isinstance(mask, tuple) and len(mask) == 2 else mask)
+    if bias.dtype.kind != "f":
+        raise TypeError(
+            f"with_respect_to has 'mask', which needs a float mask, got one of {bias.dtype}: a "
+            "bool mask has no gradient"
+        )
+    return bias
+
+
+def _option(name: str, options: Mapping[str, Any]) -> Array:
+    given = options.get(name)
+    if given is None:
+        raise ValueError(f"with_respect_to has {name!r}, and the call has no {name}")
+    array = np.asarray(given)
+    return array.astype(np.float64) if array.dtype.kind in "iu" else array
+
+
+def _checked_out(name: str, out: Array | None, like: Array) -> Array | None:
+    if out is None:
+        return None
+    if not isinstance(out, np.ndarray) or out.dtype != like.dtype:
+        kind = f"an array of {out.dtype}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise TypeError(f"out.{name} must be an array of {like.dtype}, got {kind}")
+    if out.shape != like.shape:
+        raise ValueError(f"out.{name} must have shape {like.shape}, got {out.shape}")
+    if not out.flags.writeable:
+        raise ValueError(f"out.{name} must be writeable")
+    return out
