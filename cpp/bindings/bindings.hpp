@@ -36,6 +36,10 @@ py::object attention_ragged_backward(py::handle query, py::handle key, py::handl
                                      py::handle grad_output, py::handle output, py::handle lse, py::handle grad_lse,
                                      py::handle wanted, py::handle out);
 
+// The derivative along a direction (tangent_call.hpp).
+py::object attention_jvp(py::handle query, py::handle key, py::handle value, py::handle mask, py::handle keywords,
+                         py::handle tangent_query, py::handle tangent_key, py::handle tangent_value);
+
 // Keys and values in the pages of a cache: `rows` is a PageRows.
 py::object attention_cached(py::handle query, py::handle rows, py::handle pages,
                             py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,

@@ -2,6 +2,7 @@
 #include "attention_call.hpp"
 #include "backward_call.hpp"
 #include "bindings.hpp"
+#include "tangent_call.hpp"
 
 namespace regard {
 namespace {
@@ -75,6 +76,13 @@ py::object attention_backward(py::handle query, py::handle key, py::handle value
   AttentionCall call(kDense);
   if (!prepare(call, query, key, value, mask, keywords)) return not_implemented();
   return gradients_of(call, {grad_output, output, lse, grad_lse, wanted, out});
+}
+
+py::object attention_jvp(py::handle query, py::handle key, py::handle value, py::handle mask, py::handle keywords,
+                         py::handle tangent_query, py::handle tangent_key, py::handle tangent_value) {
+  AttentionCall call(kDense);
+  if (!prepare(call, query, key, value, mask, keywords)) return not_implemented();
+  return tangents_of(call, tangent_query, tangent_key, tangent_value);
 }
 
 py::object attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,

@@ -69,6 +69,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
       FastCall<attention_ragged_plan>::method("attention_ragged_plan"),
       FastCall<attention_backward>::method("attention_backward"),
       FastCall<attention_ragged_backward>::method("attention_ragged_backward"),
+      FastCall<attention_jvp>::method("attention_jvp"),
       FastCall<attention_cached>::method("attention_cached"),
       FastCall<attention_cached_plan>::method("attention_cached_plan"),
       FastCall<matmul>::method("matmul"),

@@ -9,6 +9,7 @@
 #include "matmul/table.hpp"
 #include "roofline/table.hpp"
 #include "rows/table.hpp"
+#include "tangent/table.hpp"
 
 namespace regard {
 
@@ -20,6 +21,7 @@ struct Kernels {
   const MatmulKernels& matmul;
   const RowKernels& rows;
   const RooflineKernels& roofline;
+  const TangentKernels& tangent;
 };
 
 template <class Table>

@@ -16,14 +16,16 @@ constexpr Target target = {
                 .int8 = int8,
                 .matmul = matmul.float32,
                 .rows = rows.float32,
-                .roofline = roofline.float32},
+                .roofline = roofline.float32,
+                .tangent = tangent.float32},
     .float64 = {.attention = attention.float64,
                 .backward = backward.float64,
                 .decode = decode.float64,
                 .int8 = int8,
                 .matmul = matmul.float64,
                 .rows = rows.float64,
-                .roofline = roofline.float64},
+                .roofline = roofline.float64,
+                .tangent = tangent.float64},
 };
 
 }  // namespace regard::REGARD_TARGET_NAME

@@ -12,6 +12,7 @@ from regard._config import active_target, cpu_targets, show_config
 from regard._core import __version__
 from regard._explain import explain
 from regard._explanation import Explanation
+from regard._jvp import scaled_dot_product_attention_jvp
 from regard._merge import merge_attention_states
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._stages import apply_mask, matmul, scale, softmax
@@ -48,6 +49,7 @@ __all__ = [
     "scale",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_backward",
+    "scaled_dot_product_attention_jvp",
     "scaled_dot_product_attention_ragged",
     "scaled_dot_product_attention_ragged_backward",
     "set_num_threads",

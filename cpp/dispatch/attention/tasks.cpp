@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "../batch_index.hpp"
 #include "../split.hpp"
 
 namespace regard {
@@ -21,44 +20,44 @@ std::int64_t queries_of(const AttentionProblem& problem, std::int64_t entry) {
 
 }  // namespace
 
+HeadPlace::HeadPlace(const AttentionProblem& problem, std::int64_t entry, std::int64_t kv_head)
+    : batch_(problem.batch, entry), kv_head_(kv_head), head_(kv_head * (problem.heads / problem.kv_heads)),
+      first_query_(problem.query_starts ? problem.query_starts[entry] : 0),
+      first_key_(problem.key_starts ? problem.key_starts[entry] : 0) {}
+
+std::int64_t keys_of(const AttentionProblem& problem, std::int64_t entry) {
+  return problem.key_starts ? problem.key_starts[entry + 1] - problem.key_starts[entry] : problem.kv_len;
+}
+
 std::int64_t rows_of(const AttentionProblem& problem, std::int64_t entry) {
   return problem.heads / problem.kv_heads * queries_of(problem, entry);
 }
 
 AttentionTask task_of(const AttentionProblem& problem, std::int64_t entry, std::int64_t kv_head,
                       std::int64_t row_begin, std::int64_t row_end) {
-  const std::int64_t head = kv_head * (problem.heads / problem.kv_heads);
-  const std::int64_t first_query = problem.query_starts ? problem.query_starts[entry] : 0;
-  const std::int64_t first_key = problem.key_starts ? problem.key_starts[entry] : 0;
-
-  const BatchIndex batch(problem.batch, entry);
-  const auto at = [&](const Operand& operand, std::int64_t of_head, std::int64_t row) {
-    return advance(batch.in(operand), operand,
-                   of_head * operand.head_stride + row * operand.row_stride);
-  };
+  const HeadPlace place(problem, entry, kv_head);
   AttentionTask task{};
-  task.query = at(problem.query, head, first_query);
-  task.key = at(problem.key, kv_head, first_key);
-  task.value = at(problem.value, kv_head, first_key);
-  task.key_scales = static_cast<const float*>(at(problem.key_scales, kv_head, 0));
-  task.value_scales = static_cast<const float*>(at(problem.value_scales, kv_head, 0));
+  task.query = place.of_queries(problem.query);
+  task.key = place.of_keys(problem.key);
+  task.value = place.of_keys(problem.value);
+  task.key_scales = static_cast<const float*>(place.of_head(problem.key_scales));
+  task.value_scales = static_cast<const float*>(place.of_head(problem.value_scales));
   task.pages = problem.pages ? problem.pages + entry * problem.pages_stride : nullptr;
-  task.mask = at(problem.mask, head, first_query);
-  task.bias = at(problem.bias, head, first_query);
+  task.mask = place.of_queries(problem.mask);
+  task.bias = place.of_queries(problem.bias);
   if (problem.alibi_slopes.data)
-    task.alibi_slopes = batch.in(problem.alibi_slopes) + head * problem.alibi_slopes.head_stride;
-  task.output = at(problem.output, head, first_query);
-  task.weights = at(problem.weights, head, first_query);
-  task.lse = at(problem.lse, head, first_query);
+    task.alibi_slopes = place.batch().in(problem.alibi_slopes) + place.head() * problem.alibi_slopes.head_stride;
+  task.output = place.of_queries(problem.output);
+  task.weights = place.of_queries(problem.weights);
+  task.lse = place.of_queries(problem.lse);
   task.entry = entry;
-  task.first_head = head;
-  task.kv_len = problem.key_starts ? problem.key_starts[entry + 1] - first_key : problem.kv_len;
-  if (problem.key_lengths.data) task.kv_len = std::min(task.kv_len, batch.in(problem.key_lengths));
-  task.query_offset = problem.query_offset.data ? batch.in(problem.query_offset)
-                                                 : task.kv_len - queries_of(problem, entry);
-  if (problem.left_padding.data)
-    task.key_begin = std::min(task.kv_len, batch.in(problem.left_padding));
-  if (problem.evicted_pages.data) task.evicted_pages = batch.in(problem.evicted_pages);
+  task.first_head = place.head();
+  task.kv_len = keys_of(problem, entry);
+  if (problem.key_lengths.data) task.kv_len = std::min(task.kv_len, place.batch().in(problem.key_lengths));
+  task.query_offset = problem.query_offset.data ? place.batch().in(problem.query_offset)
+                                                : task.kv_len - queries_of(problem, entry);
+  if (problem.left_padding.data) task.key_begin = std::min(task.kv_len, place.batch().in(problem.left_padding));
+  if (problem.evicted_pages.data) task.evicted_pages = place.batch().in(problem.evicted_pages);
   task.row_begin = row_begin;
   task.row_end = row_end;
   return task;

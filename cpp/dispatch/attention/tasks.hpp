@@ -6,8 +6,38 @@
 
 #include "../../kernels/kernel_table.hpp"
 #include "../../problem/attention.hpp"
+#include "../batch_index.hpp"
 
 namespace regard {
+
+// Where a kv head of a batch entry lies in the arrays.
+class HeadPlace {
+ public:
+  HeadPlace(const AttentionProblem& problem, std::int64_t entry, std::int64_t kv_head);
+
+  // The first query of the group's first head, and the first key. Null stays null.
+  void* of_queries(const Operand& operand) const { return at(operand, head_, first_query_); }
+  void* of_keys(const Operand& operand) const { return at(operand, kv_head_, first_key_); }
+  // Of rows in pages the head alone.
+  void* of_head(const Operand& operand) const { return at(operand, kv_head_, 0); }
+
+  const BatchIndex& batch() const { return batch_; }
+  std::int64_t head() const { return head_; }
+
+ private:
+  void* at(const Operand& operand, std::int64_t head, std::int64_t row) const {
+    return advance(batch_.in(operand), operand, head * operand.head_stride + row * operand.row_stride);
+  }
+
+  BatchIndex batch_;
+  std::int64_t kv_head_;
+  std::int64_t head_;  // the group's first
+  std::int64_t first_query_;
+  std::int64_t first_key_;
+};
+
+// How many keys an entry's arrays have.
+std::int64_t keys_of(const AttentionProblem& problem, std::int64_t entry);
 
 // The rows of one kv head in a batch entry.
 std::int64_t rows_of(const AttentionProblem& problem, std::int64_t entry);

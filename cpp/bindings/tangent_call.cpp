@@ -1,0 +1,59 @@
+#include "tangent_call.hpp"
+
+#include <string>
+
+#include "../dispatch/attention/tangent.hpp"
+#include "bindings.hpp"
+#include "gil.hpp"
+
+namespace regard {
+namespace {
+
+// The tangent has the shape of its input, so that it broadcasts as that does.
+void check_tangent(const ArrayView& tangent, const ArrayView& input, const AttentionCall& call) {
+  if (tangent.shape != input.shape)
+    throw py::value_error(std::string(tangent.name) + " must have the shape of " + input.name + ", " +
+                          to_text(input.shape) + ", got shape " + to_text(tangent.shape));
+  if (call.problem.scalar == Scalar::float32 && tangent.element == Element::float64)
+    throw py::type_error(std::string(tangent.name) + " must be float32, float16 or bfloat16, since query, key and " +
+                         "value give " + std::string(py::str(call.type.dtype)) + ", got " + describe(tangent.array));
+}
+
+}  // namespace
+
+py::object tangents_of(AttentionCall& call, py::handle tangent_query, py::handle tangent_key,
+                       py::handle tangent_value) {
+  TangentProblem problem{};
+  ArrayView tangents[3];
+  const py::handle given[] = {tangent_query, tangent_key, tangent_value};
+  const ArrayView* const inputs[] = {&call.query, &call.key, &call.value};
+  const char* const names[] = {"tangent_query", "tangent_key", "tangent_value"};
+  Operand* const operands[] = {&problem.tangent_query, &problem.tangent_key, &problem.tangent_value};
+  for (int i = 0; i < 3; ++i)
+    if (!given[i].is_none() && !take_view(tangents[i], names[i], given[i], Accepts::storage)) return not_implemented();
+  if (call.problem.precision != Precision::full)
+    throw py::value_error("precision must be None: derivatives are those of exact attention");
+  for (int i = 0; i < 3; ++i) {
+    if (!tangents[i].array) continue;
+    check_tangent(tangents[i], *inputs[i], call);
+    *operands[i] = call.operand_of(tangents[i]);
+  }
+  const ArrayView output = new_array("output", call.type, call.output_shape);
+  const ArrayView tangent_output = new_array("tangent_output", call.type, call.output_shape);
+  call.problem.output = call.operand_of(output);
+  problem.tangent_output = call.operand_of(tangent_output);
+  ArrayView lse, tangent_lse;
+  if (call.options.return_lse) {
+    lse = new_array("lse", result_type_of(call.problem.scalar), call.rows_shape);
+    tangent_lse = new_array("tangent_lse", result_type_of(call.problem.scalar), call.rows_shape);
+    call.problem.lse = call.numbers_of_rows(lse);
+    problem.tangent_lse = call.numbers_of_rows(tangent_lse);
+  }
+  problem.forward = call.problem;
+  run_without_gil([&](const StopSignal& signal) { attention_tangent(problem, call.threads(), signal); });
+  if (call.options.return_lse)
+    return py::make_tuple(output.array, tangent_output.array, lse.array, tangent_lse.array);
+  return py::make_tuple(output.array, tangent_output.array);
+}
+
+}  // namespace regard

@@ -1,0 +1,13 @@
+// The derivative of attention along a direction.
+#pragma once
+
+#include "../../problem/tangent.hpp"
+#include "../threads/parallel_for.hpp"
+
+namespace regard {
+
+// Fills the problem's output, lse and their tangents. `threads` is an upper bound. Throws NoMemory before anything is
+// written, or Stopped.
+void attention_tangent(const TangentProblem& problem, int threads, const StopSignal& signal);
+
+}  // namespace regard

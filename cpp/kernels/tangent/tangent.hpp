@@ -1,0 +1,190 @@
+// output = softmax(scores) value and its derivative along (tangent_query, tangent_key, tangent_value), for the rows of
+// one task, in one pass over the keys:
+//
+//   tangent_output = (sum of P T value + P tangent_value) / sum - r output    r = (sum of P T) / sum = tangent_lse
+//
+//   for a block of keys                 keys, values and their tangents stream through L2
+//     for a strip of queries            queries, outputs and their tangents stay in L2
+//       scores, weights, products       block.hpp
+#pragma once
+
+#include "../attention/key_block.hpp"
+#include "../backward/strip.hpp"
+#include "block.hpp"
+#include "table.hpp"
+
+namespace regard {
+namespace {
+
+template <class Shape>
+struct Tangent {
+  using T = typename Shape::Element;
+  static constexpr int kRows = Shape::kRows;
+
+  static constexpr TangentKernels kernels() {
+    return {.workspace_bytes = workspace_bytes, .begin = begin, .advance = advance, .finish = finish};
+  }
+
+  static std::int64_t workspace_bytes(const TangentProblem& problem, std::int64_t task_rows) {
+    return lay_out_tangent<Shape>(problem, task_rows, nullptr);
+  }
+
+  static SeenKeys begin(const TangentProblem& problem, const TangentTask& task, void* memory) {
+    const AttentionProblem& forward = problem.forward;
+    lay_out_tangent<Shape>(problem, task.forward.row_end - task.forward.row_begin, static_cast<char*>(memory));
+    const TangentWorkspace<T>& work = *static_cast<const TangentWorkspace<T>*>(memory);
+    SeenKeys seen{{}, {task.forward.kv_len, 0}};
+    for (int s = 0; s < work.strip_count; ++s) {
+      TangentStrip<T>& strip = work.strips[s];
+      const int lanes = strip.vectors * kLanes<T>;
+      strip.first_row += task.forward.row_begin;
+      locate_rows(forward, task.forward, strip);
+      const std::int64_t group = forward.heads / forward.kv_heads;
+      for (int lane = 0; strip.slopes && lane < lanes; ++lane)
+        strip.slopes[lane] = slope_of<T>(forward, task.forward, (strip.first_row + lane) % group);
+      pack(forward, forward.query, task.forward.query, work, strip, strip.queries);
+      if (task.tangent_query)
+        pack(forward, problem.tangent_query, task.tangent_query, work, strip, strip.tangent_queries);
+      start_state(strip.state, lanes);
+      if (forward.sinks) start_with_sinks(forward, task.forward, strip.first_row, strip.state, lanes);
+      for (int lane = 0; lane < lanes; lane += kLanes<T>) store(strip.tangent_sum + lane, Vec<T>{});
+      strip.is_fresh = true;
+      if (!is_empty(strip.seen.sink_tokens)) seen.sink_tokens = strip.seen.sink_tokens;
+      extend(seen.window, strip.seen.window);
+    }
+    return from_whole_blocks<Shape>(seen_keys(seen.sink_tokens, seen.window));
+  }
+
+  static void advance(const TangentProblem& problem, const TangentTask& task, std::int64_t key_begin,
+                      std::int64_t key_end, void* memory) {
+    const TangentWorkspace<T>& work = *static_cast<const TangentWorkspace<T>*>(memory);
+    for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
+      const TangentKeys<T> block = provide(problem, task, work, key);
+      if (block.count == 0) continue;
+      for (int s = 0; s < work.strip_count; ++s) {
+        TangentStrip<T>& strip = work.strips[s];
+        if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
+        for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
+          TangentBlock<Shape>::template add<vectors.kCount>(problem, task, work, block, strip);
+        });
+      }
+    }
+  }
+
+  static void finish(const TangentProblem& problem, const TangentTask& task, void* memory) {
+    const AttentionProblem& forward = problem.forward;
+    const TangentWorkspace<T>& work = *static_cast<const TangentWorkspace<T>*>(memory);
+    for (int s = 0; s < work.strip_count; ++s) {
+      TangentStrip<T>& strip = work.strips[s];
+      const int lanes = strip.vectors * kLanes<T>;
+      T* const r = strip.tangent_sum;
+      for (int lane = 0; lane < lanes; lane += kLanes<T>) {
+        const Vec<T> reciprocal = reciprocal_of_sum<T>(load(strip.state.sum + lane));
+        store(r + lane, load<T>(r + lane) * reciprocal);
+        for (std::int64_t d = 0; d < forward.value_dim; ++d) {
+          T* const output = strip.output + d * lanes + lane;
+          T* const tangent = strip.tangent_output + d * lanes + lane;
+          const Vec<T> divided = strip.is_fresh ? Vec<T>{} : load<T>(output) * reciprocal + Vec<T>{};
+          store(output, divided);
+          store(tangent, strip.is_fresh ? Vec<T>{} : load<T>(tangent) * reciprocal - load<T>(r + lane) * divided);
+        }
+      }
+      write(forward, forward.output, task.forward.output, strip, strip.output);
+      write(forward, problem.tangent_output, task.tangent_output, strip, strip.tangent_output);
+      if (task.forward.lse) {
+        T* rows[Shape::kStripLanes];
+        row_pointers(forward, forward.lse, task.forward.lse, strip, 0, rows);
+        for (int lane = 0; lane < strip.rows; ++lane)
+          *rows[lane] = log_sum_exp(strip.state.reference[lane], strip.state.sum[lane]);
+      }
+      if (task.tangent_lse) {
+        T* rows[Shape::kStripLanes];
+        row_pointers(forward, problem.tangent_lse, task.tangent_lse, strip, 0, rows);
+        for (int lane = 0; lane < strip.rows; ++lane) *rows[lane] = r[lane];
+      }
+    }
+  }
+
+ private:
+  // Calls `body` with the number of vectors as a constant.
+  template <int kCandidate, class Body>
+  REGARD_INLINE void for_vectors(int vectors, Body body) {
+    if constexpr (kCandidate > 1) {
+      if (vectors < kCandidate) return for_vectors<kCandidate - 1>(vectors, body);
+    }
+    body(Vectors<kCandidate>{});
+  }
+
+  template <int kVectors>
+  struct Vectors {
+    static constexpr int kCount = kVectors;
+  };
+
+  REGARD_INLINE void pack(const AttentionProblem& forward, const Operand& operand, const void* data,
+                          const TangentWorkspace<T>& work, const TangentStrip<T>& strip, T* to) {
+    const std::int64_t padded = round_up(forward.head_dim, kLanes<T>);
+    copy_strip_rows<Shape>(forward, operand, data, strip, forward.head_dim, work.rows, padded);
+    rows_of_strip_to_lanes<Shape>(work.rows, padded, strip.rows, forward.head_dim, query_scale<T>(forward), to,
+                                  strip.vectors * kLanes<T>);
+  }
+
+  REGARD_INLINE void write(const AttentionProblem& forward, const Operand& operand, void* data,
+                           const TangentStrip<T>& strip, const T* from) {
+    with_result_element<T>(operand.element, [&](auto element) {
+      using To = typename decltype(element)::Type;
+      To* rows[Shape::kStripLanes];
+      row_pointers(forward, operand, data, strip, 0, rows);
+      lanes_to_rows(from, strip.vectors * kLanes<T>, forward.value_dim, rows, strip.rows, operand.column_stride,
+                    [](Vec<T> value, int) { return value; });
+    });
+  }
+
+  // Rows of the block where they lie, if whole tiles of them can be read there, or copied.
+  REGARD_INLINE BlockRows<T> rows_of(const Operand& operand, const void* data, std::int64_t key, int count,
+                                     std::int64_t columns, std::int64_t padded_columns, T* copy) {
+    if (!data) return {};
+    if (reads_in_place<T>(operand) && columns == padded_columns && count % kRows == 0)
+      return {static_cast<const T*>(data) + key * operand.row_stride, operand.row_stride};
+    const Operand no_scales{};
+    copy_rows(KvRows{operand, data, no_scales, nullptr, nullptr, 0, {}}, key, count, columns, copy,
+              round_up(count, kRows), padded_columns);
+    return {copy, padded_columns};
+  }
+
+  REGARD_NOINLINE TangentKeys<T> provide(const TangentProblem& problem, const TangentTask& task,
+                                         const TangentWorkspace<T>& work, std::int64_t key) {
+    const AttentionProblem& forward = problem.forward;
+    const std::int64_t left = task.forward.kv_len - key;
+    const int count = static_cast<int>(left < 0 ? 0 : left < Shape::kBlockKeys ? left : Shape::kBlockKeys);
+    const std::int64_t head_dim = forward.head_dim, value_dim = round_up(forward.value_dim, kRows);
+    TangentKeys<T> block{};
+    block.begin = key;
+    block.count = count;
+    block.keys = rows_of(forward.key, task.forward.key, key, count, head_dim, head_dim, work.keys);
+    block.tangent_keys =
+        rows_of(problem.tangent_key, task.tangent_key, key, count, head_dim, head_dim, work.tangent_keys);
+    block.values = rows_of(forward.value, task.forward.value, key, count, forward.value_dim, value_dim, work.values);
+    block.tangent_values = rows_of(problem.tangent_value, task.tangent_value, key, count, forward.value_dim, value_dim,
+                                   work.tangent_values);
+    block.values_are_finite = are_finite_rows(block.values, count, forward.value_dim) &&
+                              are_finite_rows(block.tangent_values, count, forward.value_dim);
+    return block;
+  }
+
+  REGARD_INLINE bool are_finite_rows(const BlockRows<T>& rows, int count, std::int64_t columns) {
+    Mask<T> bits{};
+    for (int k = 0; rows.from && k < count; ++k) {
+      const T* row = rows.from + k * rows.stride;
+      std::int64_t d = 0;
+      for (; d + kLanes<T> <= columns; d += kLanes<T>) {
+        const Vec<T> vector = load(row + d);
+        bits |= as_bits<T>(vector - vector);
+      }
+      for (; d < columns; ++d) bits |= as_bits<T>(broadcast(row[d] - row[d]));
+    }
+    return !any<T>(bits != 0);
+  }
+};
+
+}  // namespace
+}  // namespace regard

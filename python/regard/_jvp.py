@@ -1,0 +1,152 @@
+"""Derivatives of attention along a direction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+
+from regard import _core
+from regard._arrays import as_masks, as_stored_arrays
+from regard._call import check_options, raise_with_hint
+from regard._hints import warn_if_zero_one
+from regard._options import DEFAULTS, BackwardOptions, takes_options
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+_NAME = "scaled_dot_product_attention_jvp"
+_OPTIONS = tuple(
+    name for name in DEFAULTS if name in (*BackwardOptions.__annotations__, "return_lse")
+)
+
+
+@overload
+def scaled_dot_product_attention_jvp(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    tangent_query: ArrayLike | None,
+    tangent_key: ArrayLike | None,
+    tangent_value: ArrayLike | None,
+    mask: ArrayLike | None = None,
+    *,
+    return_lse: Literal[False] = False,
+    **options: Unpack[BackwardOptions],
+) -> tuple[Array, Array]: ...
+@overload
+def scaled_dot_product_attention_jvp(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    tangent_query: ArrayLike | None,
+    tangent_key: ArrayLike | None,
+    tangent_value: ArrayLike | None,
+    mask: ArrayLike | None = None,
+    *,
+    return_lse: Literal[True],
+    **options: Unpack[BackwardOptions],
+) -> tuple[Array, Array, Array, Array]: ...
+@takes_options(BackwardOptions)
+def scaled_dot_product_attention_jvp(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    tangent_query: ArrayLike | None,
+    tangent_key: ArrayLike | None,
+    tangent_value: ArrayLike | None,
+    mask: ArrayLike | None = None,
+    *,
+    return_lse: bool = False,
+    **options: Any,
+) -> tuple[Array, Array] | tuple[Array, Array, Array, Array]:
+    r"""Compute attention and its derivative along a direction, fused (forward mode).
+
+    With the weights P and the tangent T of the scores,
+
+    .. math:: T = \mathrm{scale}\,(\mathrm{tangent\_query}\;\mathrm{key}^T
+                  + \mathrm{query}\;\mathrm{tangent\_key}^T), \qquad
+              r = \mathrm{rowsum}(P \circ T) = \mathrm{tangent\_lse}, \\
+              \mathrm{tangent\_output} = (P \circ T)\,\mathrm{value} - r\,\mathrm{output}
+                  + P\,\mathrm{tangent\_value},
+
+    in one pass over the keys, without ever storing the scores.
+
+    Parameters
+    ----------
+    query, key, value, mask
+        As for `scaled_dot_product_attention`.
+    tangent_query, tangent_key, tangent_value : array_like or None
+        The direction: an array of the shape of its input, or None for zero, which saves work.
+    return_lse : bool, default False
+        Also return the log-sum-exp of every row's visible scores and its derivative.
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
+        As for `scaled_dot_product_attention`.
+    dropout_p, dropout_seed
+        As for `scaled_dot_product_attention`: the same weights are dropped.
+    threads : int, optional
+        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
+        any number.
+
+    Returns
+    -------
+    output : ndarray, shape (..., heads, q_len, value_dim)
+        What `scaled_dot_product_attention` gives, up to rounding.
+    tangent_output : ndarray, shape (..., heads, q_len, value_dim)
+        The derivative of the output along the direction, of the output's type.
+    lse, tangent_lse : ndarray, shape (..., heads, q_len)
+        If `return_lse`; float32, or float64 if the output is.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type.
+    ValueError
+        If shapes disagree or a number is out of range.
+    MemoryError
+        If a result or the workspace cannot be allocated.
+
+    See Also
+    --------
+    scaled_dot_product_attention_backward : gradients (reverse mode).
+
+    Notes
+    -----
+    A row that sees no key has a derivative of 0. What a query may not see never reaches its
+    derivative, not even NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> query, key, value, tangent = rng.standard_normal((4, 2, 6, 16))
+    >>> output, along = regard.scaled_dot_product_attention_jvp(
+    ...     query, key, value, tangent, None, None
+    ... )
+    >>> moved = regard.scaled_dot_product_attention(query + 1e-6 * tangent, key, value)
+    >>> bool(np.allclose((moved - output) / 1e-6, along, atol=1e-5))
+    True
+    """
+    check_options(_NAME, options, _OPTIONS)
+    if mask is not None:
+        warn_if_zero_one(mask)
+    if return_lse is not False:
+        options["return_lse"] = return_lse
+    tangents = {
+        "tangent_query": tangent_query,
+        "tangent_key": tangent_key,
+        "tangent_value": tangent_value,
+    }
+    result: Any = NotImplemented
+    try:
+        result = _core.attention_jvp(query, key, value, mask, options, *tangents.values())
+    except ValueError as error:
+        raise_with_hint(error, query, key)
+    if result is NotImplemented:
+        native = as_stored_arrays(query=query, key=key, value=value)
+        for name, tangent in tangents.items():
+            if tangent is not None:
+                (tangents[name],) = as_stored_arrays(**{name: tangent})
+        result = _core.attention_jvp(*native, as_masks(mask), options, *tangents.values())
+    return result  # type: ignore[no-any-return]
