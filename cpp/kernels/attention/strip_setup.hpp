@@ -61,25 +61,31 @@ REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Attenti
   }
 }
 
-// Prefetches one of `parts` parts of the rows that a strip will finally write; all of them at once would fill
-// the processor's queue. Inline, since GCC removes a call that only prefetches.
-template <class T>
-REGARD_INLINE void prefetch_output(const AttentionProblem& problem, const AttentionTask& task,
-                                   const StripRows<T>& strip, int part, int parts) {
-  if (problem.output.column_stride != 1) return;
-  const std::int64_t bytes = bytes_of(problem.output.element);
+// Prefetches one of `parts` parts of some rows; all of them at once would fill the processor's queue. Inline, since GCC
+// removes a call that only prefetches.
+template <int kWrites>
+REGARD_INLINE void prefetch_rows(const AttentionProblem& problem, const Operand& operand, const void* data,
+                                 std::int64_t first_row, std::int64_t rows, std::int64_t columns, int part,
+                                 int parts) {
+  if (operand.column_stride != 1) return;
+  const std::int64_t bytes = bytes_of(operand.element);
   const std::int64_t group = problem.heads / problem.kv_heads;
-  for (int lane = strip.rows * part / parts; lane < strip.rows * (part + 1) / parts; ++lane) {
-    std::int64_t query = strip.first_row + lane, head = 0;
+  for (std::int64_t lane = rows * part / parts; lane < rows * (part + 1) / parts; ++lane) {
+    std::int64_t query = first_row + lane, head = 0;
     if (group > 1) {
       head = query % group;
       query /= group;
     }
-    const char* row = static_cast<const char*>(task.output) +
-                      (query * problem.output.row_stride + head * problem.output.head_stride) * bytes;
-    for (std::int64_t byte = 0; byte < problem.value_dim * bytes; byte += 64)
-      __builtin_prefetch(row + byte, 1);
+    const char* row = static_cast<const char*>(data) + (query * operand.row_stride + head * operand.head_stride) * bytes;
+    for (std::int64_t byte = 0; byte < columns * bytes; byte += 64) __builtin_prefetch(row + byte, kWrites);
   }
+}
+
+// Likewise, of the rows that a strip will finally write.
+template <class T>
+REGARD_INLINE void prefetch_output(const AttentionProblem& problem, const AttentionTask& task,
+                                   const StripRows<T>& strip, int part, int parts) {
+  prefetch_rows<1>(problem, problem.output, task.output, strip.first_row, strip.rows, problem.value_dim, part, parts);
 }
 
 }  // namespace

@@ -84,6 +84,7 @@ struct Backward {
       if (sees_some) {
         pack_strip<Shape>(problem, task, work);
         over_blocks(work, [&](std::int64_t key, int count) {
+          prefetch_next_strip(problem, task, key, work);
           add_block<vectors.kCount>(problem, task, key, count, work);
         });
       }
@@ -185,6 +186,19 @@ struct Backward {
     }
   }
 
+  // What the next strip reads, a part with each block: the arrays may be larger than any cache.
+  REGARD_INLINE void prefetch_next_strip(const BackwardProblem& problem, const BackwardTask& task, std::int64_t key,
+                                         const BackwardWorkspace<T>& work) {
+    const AttentionProblem& forward = problem.forward;
+    const std::int64_t next = work.strip.first_row + work.strip.rows, left = task.forward.row_end - next;
+    const std::int64_t rows = left < Shape::kStripLanes ? left : Shape::kStripLanes;
+    const int part = static_cast<int>((key - work.piece.begin) / Shape::kBlockKeys);
+    const int parts = static_cast<int>((work.piece.end - work.piece.begin + Shape::kBlockKeys - 1) / Shape::kBlockKeys);
+    prefetch_rows<0>(forward, forward.query, task.forward.query, next, rows, forward.head_dim, part, parts);
+    prefetch_rows<0>(forward, problem.grad_output, task.grad_output, next, rows, forward.value_dim, part, parts);
+    prefetch_rows<0>(forward, forward.output, task.forward.output, next, rows, forward.value_dim, part, parts);
+  }
+
   // Rows of a piece, where they lie if whole tiles of them can be read there.
   REGARD_INLINE void provide(const KvRows& rows, KeyInterval piece, std::int64_t columns, std::int64_t padded_columns,
                              T* copy, const T*& from, std::ptrdiff_t& stride) {
@@ -212,7 +226,7 @@ struct Backward {
     const std::int64_t first = key - work.piece.begin;
     if (task.grad_value) {
       T* const sums = work.grad_values + first * value_dim;
-      if (runs.hide_something && !work.grad_output_rows_are_finite)
+      if (runs.hide_something && !are_finite(work.grad_output_rows, work.strip.rows, forward.value_dim))
         Products::template add_rows<kWidth, true>(runs, work.weights, work.grad_output_rows,
                                                   work.strip.rows, value_dim, sums);
       else
@@ -228,7 +242,7 @@ struct Backward {
     if (work.softcap != T(0)) Block::template apply_cap<kVectors>(runs, work);
     if (task.grad_key) {
       T* const sums = work.grad_keys + first * head_dim;
-      if (runs.hide_something && !work.query_rows_are_finite)
+      if (runs.hide_something && !are_finite(work.query_rows, work.strip.rows, forward.head_dim))
         Products::template add_rows<kWidth, true>(runs, work.grad_scores, work.query_rows,
                                                   work.strip.rows, head_dim, sums);
       else

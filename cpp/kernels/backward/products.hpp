@@ -52,14 +52,15 @@ struct BackwardProducts {
   // sums[key][column] += sum over the strip's rows of block[key][row] rows[row][column], for the keys of the runs.
   // `block` is [keys][kWidth], `sums` begins with the block's first key.
   template <int kWidth, bool kSelect>
-  REGARD_NOINLINE void add_rows(const KeyRuns<Shape>& runs, const T* block, const T* rows, int row_count,
+  REGARD_NOINLINE void add_rows(const KeyRuns<Shape>& runs, const T* block, const RowsOfStrip<T>& rows, int row_count,
                                 std::int64_t padded_columns, T* sums) {
     std::int64_t column = 0;
     for (; column + kVectors * kLanes<T> <= padded_columns; column += kVectors * kLanes<T>)
-      add_panel<kWidth, kVectors, kSelect>(runs, block, rows + column, row_count, padded_columns,
+      add_panel<kWidth, kVectors, kSelect>(runs, block, rows.from + column, rows.stride, row_count, padded_columns,
                                            sums + column);
     for (; column < padded_columns; column += kLanes<T>)
-      add_panel<kWidth, 1, kSelect>(runs, block, rows + column, row_count, padded_columns, sums + column);
+      add_panel<kWidth, 1, kSelect>(runs, block, rows.from + column, rows.stride, row_count, padded_columns,
+                                    sums + column);
   }
 
   // sums[column][lane] += sum over the runs' keys of keys[key][column] block[key][lane], or = where they are fresh.
@@ -92,15 +93,15 @@ struct BackwardProducts {
 
  private:
   template <int kWidth, int kPanelVectors, bool kSelect>
-  REGARD_INLINE void add_panel(const KeyRuns<Shape>& runs, const T* block, const T* rows, int row_count,
-                               std::int64_t stride, T* sums) {
+  REGARD_INLINE void add_panel(const KeyRuns<Shape>& runs, const T* block, const T* rows, std::ptrdiff_t row_stride,
+                               int row_count, std::int64_t stride, T* sums) {
     for (int i = 0; i < runs.count; ++i) {
       // A run's last tile is whole: rows after the run's end are those of hidden keys.
       const int end = static_cast<int>(round_up(runs.run[i].end, Shape::kRows));
       int key = runs.run[i].begin;
       const auto add = [&](auto tile) {
-        add_tile<tile.kRows, kPanelVectors, kSelect>(block + key * kWidth, kWidth, rows, row_count, stride,
-                                                     sums + key * stride);
+        add_tile<tile.kRows, kPanelVectors, kSelect>(block + key * kWidth, kWidth, rows, row_stride, row_count,
+                                                     sums + key * stride, stride);
         key += tile.kRows;
       };
       while (key + kKeyRows <= end) add(RowsOfTile<kKeyRows>{});
@@ -115,14 +116,14 @@ struct BackwardProducts {
   };
 
   template <int kRows, int kPanelVectors, bool kSelect>
-  REGARD_INLINE void add_tile(const T* block, std::ptrdiff_t width, const T* rows, int row_count,
-                              std::int64_t stride, T* sums) {
+  REGARD_INLINE void add_tile(const T* block, std::ptrdiff_t width, const T* rows, std::ptrdiff_t row_stride,
+                              int row_count, T* sums, std::int64_t stride) {
     Accumulators<T, kRows, kPanelVectors> acc;
     clear<T, kRows, kPanelVectors>(acc);
     if constexpr (kSelect)
-      multiply_shown_rows<T, kRows, kPanelVectors>(acc, block, width, rows, stride, row_count);
+      multiply_shown_rows<T, kRows, kPanelVectors>(acc, block, width, rows, row_stride, row_count);
     else
-      multiply_rows<T, kRows, kPanelVectors>(acc, block, width, rows, stride, row_count);
+      multiply_rows<T, kRows, kPanelVectors>(acc, block, width, rows, row_stride, row_count);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8

@@ -1,20 +1,29 @@
 // Sets a strip of queries up: where they stand, and what the products read of them, in lanes and as rows.
 #pragma once
 
+#include "../attention/key_block.hpp"
 #include "../attention/strip_setup.hpp"
 #include "workspace.hpp"
 
 namespace regard {
 namespace {
 
+// x - x is +0, all bits clear, for every finite x and for no other.
 template <class T>
-REGARD_INLINE bool are_finite(const T* from, std::int64_t count) {
+REGARD_NOINLINE bool are_finite(RowsOfStrip<T>& rows, int row_count, std::int64_t columns) {
+  if (rows.are_finite >= 0) return rows.are_finite != 0;
   Mask<T> bits{};
-  for (std::int64_t i = 0; i < count; i += kLanes<T>) {
-    const Vec<T> vector = load(from + i);
-    bits |= as_bits<T>(vector - vector);
+  for (int row = 0; row < row_count; ++row) {
+    const T* from = rows.from + row * rows.stride;
+    std::int64_t i = 0;
+    for (; i + kLanes<T> <= columns; i += kLanes<T>) {
+      const Vec<T> vector = load(from + i);
+      bits |= as_bits<T>(vector - vector);
+    }
+    for (; i < columns; ++i) bits |= as_bits<T>(broadcast(from[i] - from[i]));
   }
-  return !any<T>(bits != 0);
+  rows.are_finite = !any<T>(bits != 0);
+  return rows.are_finite != 0;
 }
 
 // to[lane][column] = the strip's rows of an array, padded with zeros.
@@ -31,12 +40,23 @@ REGARD_NOINLINE void copy_strip_rows(const AttentionProblem& problem, const Oper
   });
 }
 
-// to[column][lane] = factor times rows of T that lie side by side.
+// The strip's rows in whole vectors: where they lie, if they are stored like that, or copied.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void rows_of_strip_to_lanes(const T* from, std::int64_t stride, int row_count, std::int64_t columns,
+REGARD_INLINE RowsOfStrip<T> rows_of_strip(const AttentionProblem& problem, const Operand& operand, const void* data,
+                                           const StripRows<T>& strip, std::int64_t columns, T* copy,
+                                           std::int64_t padded_columns) {
+  if (reads_in_place<T>(operand) && problem.heads == problem.kv_heads && columns == padded_columns)
+    return {static_cast<const T*>(data) + strip.first_row * operand.row_stride, operand.row_stride, -1};
+  copy_strip_rows<Shape>(problem, operand, data, strip, columns, copy, padded_columns);
+  return {copy, padded_columns, -1};
+}
+
+// to[column][lane] = factor times the strip's rows.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void rows_of_strip_to_lanes(const RowsOfStrip<T>& from, int row_count, std::int64_t columns,
                                             T factor, T* to, std::int64_t lanes) {
   const T* rows[Shape::kStripLanes];
-  for (int lane = 0; lane < row_count; ++lane) rows[lane] = from + lane * stride;
+  for (int lane = 0; lane < row_count; ++lane) rows[lane] = from.from + lane * from.stride;
   rows_to_lanes<T>(rows, row_count, 1, columns, to, lanes,
                    [=](Vec<T> value) { return value * broadcast(factor); });
 }
@@ -85,29 +105,24 @@ REGARD_NOINLINE void pack_strip(const BackwardProblem& problem, const BackwardTa
   const StripRows<T>& strip = work.strip;
   const std::int64_t lanes = strip.vectors * kLanes<T>;
   const std::int64_t head_dim = padded_dim<Shape>(forward.head_dim), value_dim = padded_dim<Shape>(forward.value_dim);
-  copy_strip_rows<Shape>(forward, forward.query, task.forward.query, strip, forward.head_dim, work.query_rows, head_dim);
-  copy_strip_rows<Shape>(forward, problem.grad_output, task.grad_output, strip, forward.value_dim,
-                         work.grad_output_rows, value_dim);
-  rows_of_strip_to_lanes<Shape>(work.query_rows, head_dim, strip.rows, forward.head_dim, query_scale<T>(forward),
-                                work.queries, lanes);
-  rows_of_strip_to_lanes<Shape>(work.grad_output_rows, value_dim, strip.rows, forward.value_dim, T(1),
-                                work.grad_outputs, lanes);
-  work.query_rows_are_finite = are_finite(work.query_rows, strip.rows * head_dim);
-  work.grad_output_rows_are_finite = are_finite(work.grad_output_rows, strip.rows * value_dim);
+  work.query_rows = rows_of_strip<Shape>(forward, forward.query, task.forward.query, strip, forward.head_dim,
+                                         work.copied_query_rows, head_dim);
+  work.grad_output_rows = rows_of_strip<Shape>(forward, problem.grad_output, task.grad_output, strip,
+                                               forward.value_dim, work.copied_grad_output_rows, value_dim);
+  rows_of_strip_to_lanes<Shape>(work.query_rows, strip.rows, forward.head_dim, query_scale<T>(forward), work.queries,
+                                lanes);
+  rows_of_strip_to_lanes<Shape>(work.grad_output_rows, strip.rows, forward.value_dim, T(1), work.grad_outputs, lanes);
 
   for (std::int64_t lane = 0; lane < lanes; ++lane) work.lse[lane] = work.delta[lane] = T(0);
   for_numbers_of_rows<Shape>(forward, forward.lse, task.forward.lse, strip, [&](int lane, double lse) {
     work.lse[lane] = static_cast<T>(lse * kLog2E);
   });
-  with_input_element<T>(forward.output.element, [&](auto element) {
-    using From = typename decltype(element)::Type;
-    const From* rows[Shape::kStripLanes];
-    row_pointers(forward, forward.output, static_cast<const void*>(task.forward.output), strip, 0, rows);
-    for (int lane = 0; lane < strip.rows; ++lane) {
-      copy_padded<T>(rows[lane], 0, forward.output.column_stride, 1, forward.value_dim, work.output_row, 1, value_dim);
-      work.delta[lane] = dot(work.grad_output_rows + lane * value_dim, work.output_row, value_dim);
-    }
-  });
+  const RowsOfStrip<T> outputs = rows_of_strip<Shape>(forward, forward.output,
+                                                      static_cast<const void*>(task.forward.output), strip,
+                                                      forward.value_dim, work.copied_output_rows, value_dim);
+  for (int lane = 0; lane < strip.rows; ++lane)
+    work.delta[lane] = dot(work.grad_output_rows.from + lane * work.grad_output_rows.stride,
+                           outputs.from + lane * outputs.stride, value_dim);
   for_numbers_of_rows<Shape>(forward, problem.grad_lse, task.grad_lse, strip, [&](int lane, double gradient) {
     work.delta[lane] -= static_cast<T>(gradient);
   });

@@ -16,6 +16,13 @@ constexpr std::int64_t kLeastChunkKeys = 192;
 constexpr std::int64_t kMostChunks = 8;
 
 template <class T>
+struct RowsOfStrip {
+  const T* from;
+  std::ptrdiff_t stride;
+  int are_finite;  // -1 until asked for
+};
+
+template <class T>
 struct BackwardWorkspace {
   KeyInterval piece;
   // Rows of the piece: where they lie, or copied and padded.
@@ -32,13 +39,14 @@ struct BackwardWorkspace {
   T softcap;               // the largest score, in log2 units; 0 where scores are not capped
   T* queries;              // [head_dim][lanes], times query_scale
   T* grad_outputs;         // [value_dim][lanes]
-  T* query_rows;           // [lanes][padded head_dim]
-  T* grad_output_rows;     // [lanes][padded value_dim]
-  T* output_row;           // [padded value_dim]
+  // The strip's rows: where they lie, or copied and padded.
+  RowsOfStrip<T> query_rows;
+  RowsOfStrip<T> grad_output_rows;
+  T* copied_query_rows;        // [lanes][padded head_dim]
+  T* copied_grad_output_rows;  // [lanes][padded value_dim]
+  T* copied_output_rows;       // likewise
   T* lse;                  // [lanes], in log2 units
   T* delta;                // [lanes]: D
-  bool query_rows_are_finite;
-  bool grad_output_rows_are_finite;
   T* grad_queries;  // [padded head_dim][lanes], without the factor `scale`; then [lanes] of slope_terms
   bool is_fresh;    // grad_queries holds nothing yet
 
@@ -100,9 +108,9 @@ REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, ch
   work.grad_values = take_elements(keys * value_dim);
   work.queries = take_elements(head_dim * kMostLanes);
   work.grad_outputs = take_elements(value_dim * kMostLanes);
-  work.query_rows = take_elements(kMostLanes * head_dim);
-  work.grad_output_rows = take_elements(kMostLanes * value_dim);
-  work.output_row = take_elements(value_dim);
+  work.copied_query_rows = take_elements(kMostLanes * head_dim);
+  work.copied_grad_output_rows = take_elements(kMostLanes * value_dim);
+  work.copied_output_rows = take_elements(kMostLanes * value_dim);
   work.lse = take_elements(kMostLanes);
   work.delta = take_elements(kMostLanes);
   work.grad_queries = take_elements(partial_rows<Shape>(problem) * kMostLanes);

@@ -123,9 +123,8 @@ struct Tangent {
   REGARD_INLINE void pack(const AttentionProblem& forward, const Operand& operand, const void* data,
                           const TangentWorkspace<T>& work, const TangentStrip<T>& strip, T* to) {
     const std::int64_t padded = round_up(forward.head_dim, kLanes<T>);
-    copy_strip_rows<Shape>(forward, operand, data, strip, forward.head_dim, work.rows, padded);
-    rows_of_strip_to_lanes<Shape>(work.rows, padded, strip.rows, forward.head_dim, query_scale<T>(forward), to,
-                                  strip.vectors * kLanes<T>);
+    rows_of_strip_to_lanes<Shape>(rows_of_strip<Shape>(forward, operand, data, strip, forward.head_dim, work.rows, padded),
+                                  strip.rows, forward.head_dim, query_scale<T>(forward), to, strip.vectors * kLanes<T>);
   }
 
   REGARD_INLINE void write(const AttentionProblem& forward, const Operand& operand, void* data,
