@@ -1,7 +1,9 @@
-"""Compare self-attention layers that start from three different sets of random weights.
+"""Compare self-attention layers with random weights, and train one to copy the word before.
 
 All weights are drawn from PyTorch's random stream, so the numbers are those of the same layers in
-PyTorch.
+PyTorch. The layer that is trained reads the words in random orders, each word with its place on a
+circle, and must return the embedding of the word one place before. What it learns can be seen in
+its matrices: queries and keys are made of the places, and values of the words as they are.
 """
 
 import numpy as np
@@ -20,10 +22,14 @@ EMBEDDINGS = np.array(
     ],
     np.float32,
 )
+TURN = 2 * np.pi * np.arange(len(WORDS)) / len(WORDS)
+PLACES = np.stack([np.cos(TURN), np.sin(TURN)], axis=-1).astype(np.float32)
+ROWS = ["word", "word", "word", "cosine", "sine"]
+STEPS, BATCH, RATE = 1000, 32, 2.0
 
 
 def main() -> None:
-    """Print the context vectors of each layer, and copy the weights of one to another."""
+    """Print the context vectors of each layer, and train a layer."""
     np.set_printoptions(precision=4, suppress=True)
     stream = regard.TorchGenerator(123)
     layers = {
@@ -44,6 +50,71 @@ def main() -> None:
     same = np.array_equal(copy(EMBEDDINGS), linear(EMBEDDINGS))
     print("keys of the state:", ", ".join(linear.state_dict()))
     print("a layer that loads it gives the same bits:", same)
+
+    layer = regard.SelfAttention(5, 3, init="uniform", rng=regard.TorchGenerator(123))
+    before = numbers_of(layer)
+    train(layer)
+    draw(before, numbers_of(layer))
+
+
+def orders(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the words in `count` random orders with their places, and the word before each."""
+    words = EMBEDDINGS[rng.permuted([range(len(WORDS))] * count, axis=1)]
+    places = np.broadcast_to(PLACES, (count, *PLACES.shape))
+    return np.concatenate([words, places], axis=-1), np.roll(words, 1, axis=1)
+
+
+def train(layer: regard.SelfAttention) -> None:
+    """Change the weights step by step against the gradient of the mean squared error."""
+    rng = np.random.default_rng(0)
+    layer.train()
+    print("\nmean squared error of the word before")
+    for step in range(STEPS + 1):
+        inputs, wanted = orders(rng, BATCH)
+        error = layer(inputs) - wanted
+        if step % 200 == 0:
+            print(f"  after {step:4} steps {np.mean(error**2):.4f}")
+        layer.zero_grads()
+        layer.backward(2 * error / error.size)
+        weights = layer.state_dict()
+        layer.load_state_dict({name: weights[name] - RATE * layer.grads[name] for name in weights})
+    layer.eval()
+
+
+def numbers_of(layer: regard.SelfAttention) -> dict[str, np.ndarray]:
+    """Return the three matrices, and how each word of a sentence attends to all."""
+    inputs = np.concatenate([EMBEDDINGS, PLACES], axis=-1)
+    return layer.state_dict() | {"attention": layer(inputs, return_weights=True)[1]}
+
+
+def draw(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> None:
+    """Draw the numbers in a file, or here where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        for name, matrix in after.items():
+            print(f"\n{name} before and after training: darker is larger")
+            labels = WORDS if name == "attention" else ROWS
+            for label, *rows in zip(labels, shaded(before[name]), shaded(matrix), strict=True):
+                print(f"  {label:8}" + "    ".join(rows))
+        return
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    grid = figure.subplots(2, len(after))
+    for axes, when, numbers in zip(grid, ("before", "after"), (before, after), strict=True):
+        for axis, (name, matrix) in zip(axes, numbers.items(), strict=True):
+            largest = np.abs(matrix).max()
+            axis.imshow(matrix, cmap="RdBu_r", vmin=-largest, vmax=largest)
+            axis.set(title=f"{name} {when}", xticks=[])
+            labels = WORDS if name == "attention" else ROWS
+            axis.set_yticks(range(len(labels)), labels)
+    figure.savefig("trainable_weights.png")
+    print("\nthe weights before and after are in trainable_weights.png")
+
+
+def shaded(matrix: np.ndarray) -> list[str]:
+    """Return a line for each row, with a sign and a shade for each number."""
+    shades = np.rint(5 * matrix / np.abs(matrix).max()).astype(int).tolist()
+    return [" ".join(" -"[n < 0] + 2 * " .:+#@"[abs(n)] for n in row) for row in shades]
 
 
 if __name__ == "__main__":

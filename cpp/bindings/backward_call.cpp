@@ -11,7 +11,7 @@
 namespace regard {
 namespace {
 
-enum Input { kQuery, kKey, kValue, kMask, kSlopes };
+enum Input { kQuery, kKey, kValue, kMask, kSlopes, kSinks };
 
 void check_shape(const ArrayView& view, const Shape& shape, const char* meaning) {
   if (view.shape == shape) return;
@@ -25,7 +25,8 @@ void check_type(const ArrayView& view, const AttentionCall& call) {
                        std::string(py::str(call.type.dtype)) + ", got " + describe(view.array));
 }
 
-// The gradient of one input. Where its batch axes are broadcast, it is computed for all entries and then summed.
+// The gradient of one input. Where its batch axes are broadcast, it is computed for all entries and then summed; where
+// its type is narrower than float64 and kernels compute in that, it is rounded at the end.
 class Gradient {
  public:
   Gradient(AttentionCall& call, const ArrayView& input, const char* name, py::handle out, const Shape& batch)
@@ -37,15 +38,16 @@ class Gradient {
     const int inner = std::min(input.axes(), 3);
     if (inner == 2 && !batch.empty()) full.push_back(1);  // heads
     for (int axis = inner; axis > 0; --axis) full.push_back(input.size(axis));
-    is_summed_ = full != input.shape;
-    view_ = is_summed_ ? new_array(name, result_type_of(call.problem.scalar), full) : result_->view;
+    const bool is_rounded = call.problem.scalar == Scalar::float64 && input.element != Element::float64;
+    is_apart_ = full != input.shape || is_rounded;
+    view_ = is_apart_ ? new_array(name, result_type_of(call.problem.scalar), full) : result_->view;
   }
 
   const Result& result() const { return *result_; }
   Operand operand() { return call_.operand_of(view_); }
 
   py::object deliver() {
-    if (is_summed_) sum_over_batch();
+    if (is_apart_) sum_over_batch();
     return result_->deliver();
   }
 
@@ -64,7 +66,7 @@ class Gradient {
 
   AttentionCall& call_;
   std::optional<Result> result_;
-  bool is_summed_ = false;
+  bool is_apart_ = false;
   ArrayView view_;
 };
 
@@ -105,8 +107,8 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
       if (gradients[before]) gradients[input]->result().forbid_overlap(gradients[before]->result().view, false);
     *operands[input] = gradients[input]->operand();
   }
-  py::object grad_bias = py::none(), slope_terms = py::none();
-  ArrayView bias_view, slopes_view;
+  py::object grad_bias = py::none();
+  ArrayView bias_view;
   if (wants(kMask)) {
     // Sums of many gradients are formed in float64.
     const bool is_whole = call.bias.shape == call.weights_shape;
@@ -116,11 +118,14 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
     grad_bias = bias_view.array;
     problem.grad_bias = call.mask_operand_of(bias_view);
   }
-  if (wants(kSlopes)) {
-    slopes_view = new_array("gradient of alibi_slopes", result_type_of(call.problem.scalar), call.rows_shape);
-    slope_terms = slopes_view.array;
-    problem.slope_terms = call.numbers_of_rows(slopes_view);
-  }
+  const auto numbers_of_rows = [&](Input input, const char* name, Operand& operand) -> py::object {
+    if (!wants(input)) return py::none();
+    const ArrayView numbers = new_array(name, result_type_of(call.problem.scalar), call.rows_shape);
+    operand = call.numbers_of_rows(numbers);
+    return numbers.array;
+  };
+  const py::object slope_terms = numbers_of_rows(kSlopes, "gradient of alibi_slopes", problem.slope_terms);
+  const py::object deltas = numbers_of_rows(kSinks, "gradient of sinks", problem.deltas);
   call.problem.output = call.operand_of(output);
   call.problem.lse = call.numbers_of_rows(lse);
   problem.forward = call.problem;
@@ -131,7 +136,7 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
 
   const auto result_of = [&](Input input) { return gradients[input] ? gradients[input]->deliver() : py::object(py::none()); };
   const py::object query = result_of(kQuery), key = result_of(kKey), value = result_of(kValue);
-  return py::make_tuple(query, key, value, grad_bias, slope_terms);
+  return py::make_tuple(query, key, value, grad_bias, slope_terms, deltas);
 }
 
 }  // namespace regard

@@ -5,8 +5,8 @@
 
 namespace regard {
 
-// What the gradients need beside the call's own arguments. `wanted` is a tuple of five flags, for query, key, value,
-// the float mask and the slopes of ALiBi; `out` is None or a tuple of three arrays or None.
+// What the gradients need beside the call's own arguments. `wanted` is a tuple of six flags, for query, key, value,
+// the float mask, the slopes of ALiBi and the sinks; `out` is None or a tuple of three arrays or None.
 struct BackwardArguments {
   py::handle grad_output;
   py::handle output;
@@ -17,7 +17,7 @@ struct BackwardArguments {
 };
 
 // The gradients of query, key and value; that of the float mask, in the type in which it was summed; and for each row
-// what it adds to the gradient of its slope. None where not wanted. `call` has been prepared; returns NotImplemented
+// what it adds to the gradient of its slope, and D. None where not wanted. `call` has been prepared; returns NotImplemented
 // where the kernels cannot read an array.
 py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments);
 

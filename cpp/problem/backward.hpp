@@ -20,6 +20,9 @@ struct BackwardProblem {
   Operand grad_bias;
   // One element of the scalar type a row: what the row adds to the gradient of its head's slope.
   Operand slope_terms;
+  // One element of the scalar type a row: rowsum(grad_output output) - grad_lse. A row whose output is 0, as that of a
+  // row without keys is, has no first term, whatever its grad_output holds.
+  Operand deltas;
 };
 
 // The rows of one kv head, or some of them.
@@ -32,6 +35,7 @@ struct BackwardTask {
   void* grad_value;
   void* grad_bias;
   void* slope_terms;
+  void* deltas;
   std::int64_t key_rows;  // of key and value, in this batch entry: kv_len or more
   void* partial;  // what a chunk of keys adds to the rows' gradients, where there is more than one chunk
 };

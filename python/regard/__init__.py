@@ -10,10 +10,15 @@ from regard._backward import (
 from regard._cache import KVCache
 from regard._config import active_target, cpu_targets, show_config
 from regard._core import __version__
+from regard._double_backward import (
+    DoubleGradients,
+    scaled_dot_product_attention_double_backward,
+)
 from regard._explain import explain
 from regard._explanation import Explanation
 from regard._jvp import scaled_dot_product_attention_jvp
 from regard._merge import merge_attention_states
+from regard._merge_backward import merge_attention_states_backward
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._stages import apply_mask, matmul, scale, softmax
 from regard._threadpoolctl import register_when_imported
@@ -29,6 +34,7 @@ from regard.layers import MultiHeadAttention, SelfAttention
 
 __all__ = [
     "AttentionGradients",
+    "DoubleGradients",
     "Explanation",
     "KVCache",
     "MultiHeadAttention",
@@ -45,10 +51,12 @@ __all__ = [
     "masks",
     "matmul",
     "merge_attention_states",
+    "merge_attention_states_backward",
     "positional",
     "scale",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_backward",
+    "scaled_dot_product_attention_double_backward",
     "scaled_dot_product_attention_jvp",
     "scaled_dot_product_attention_ragged",
     "scaled_dot_product_attention_ragged_backward",

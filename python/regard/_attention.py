@@ -126,6 +126,12 @@ def scaled_dot_product_attention(
     sinks : array_like of float, shape (heads,), optional
         One logit per head that joins the softmax's denominator and carries no value; it is neither
         scaled nor capped. -inf means no sink.
+    dropout_p : float, default 0.0
+        Drop each weight with this probability, from 0 to less than 1, and multiply the others by
+        ``1 / (1 - dropout_p)``. It acts on the output and on the returned weights, not on lse.
+    dropout_seed : int, optional
+        Which weights are dropped, from 0 to 2**64 - 1; needed if `dropout_p` is not 0. See the
+        notes.
     precision : "int8", optional
         Compute the products of queries and keys in 8-bit integers: faster for long inputs, and no
         longer exact. See the notes. Default: all in the precision of the arrays.
@@ -158,7 +164,7 @@ def scaled_dot_product_attention(
     ------
     TypeError
         If an argument has the wrong type: an integer mask, an `out` of another type, a window that
-        is not a pair.
+        is not a pair, `dropout_p` without a seed.
     ValueError
         If shapes disagree, a number is out of range, `out` overlaps an input, or `precision` is
         ``"int8"`` for float64 arrays or a head_dim above 1024.
@@ -170,6 +176,7 @@ def scaled_dot_product_attention(
     scaled_dot_product_attention_ragged : for packed sequences of different lengths.
     explain : says what a call would compute, and how.
     merge_attention_states : joins attention over parts of the keys.
+    scaled_dot_product_attention_backward : gives the gradients.
 
     Notes
     -----
@@ -179,6 +186,12 @@ def scaled_dot_product_attention(
     one). What a query may not see never reaches its output, not even NaN; what it may see always
     does. Float64 is computed in float64, all else in float32. A row's bits do not depend on the
     number of threads, on other rows, on the batch or on strides.
+
+    Whether a weight is dropped is a function of the seed and of its place: word ``j % 4`` of the
+    random generator Philox4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2,
+    3") for the counter (j // 4, p, head, number of the batch entry), all modulo 2**32, is less than
+    ``dropout_p * 2**32``. So no mask is stored, and the same arguments drop the same weights again,
+    in `scaled_dot_product_attention_backward` too.
 
     With ``precision="int8"`` (Zhang et al. 2024, "SageAttention") a score is
 

@@ -9,7 +9,7 @@ import numpy as np
 from regard import _core
 from regard._arrays import as_masks, as_stored_arrays
 from regard._call import check_options, raise_with_hint
-from regard._gradient_sums import gradient_of_sinks, gradient_of_slopes, summed_to
+from regard._gradient_sums import gradient_of_sinks, gradient_of_slopes
 from regard._hints import warn_if_zero_one
 from regard._options import BACKWARD_OPTIONS, BackwardOptions, takes_options
 from regard._wanted_gradients import wanted_gradients
@@ -238,12 +238,13 @@ def _gradients(
     check_options(name, options, BACKWARD_OPTIONS)
     if mask is not None:
         warn_if_zero_one(mask)
-    wanted = wanted_gradients(with_respect_to, AttentionGradients._fields, mask, options, out)
+    fields = AttentionGradients._fields
+    inputs = {"query": query, "key": key, "value": value, "mask": mask}
+    inputs |= {"grad_output": grad_output, "output": output, "lse": lse, "grad_lse": grad_lse}
+    wanted = wanted_gradients(with_respect_to, fields, mask, options, out, inputs)
     result = NotImplemented
     try:
-        result = call(
-            query, key, value, *starts, mask, options, *given, wanted.of_kernel, wanted.out
-        )
+        result = call(query, key, value, *starts, mask, options, *given, wanted.flags, wanted.out)
     except ValueError as error:
         raise_with_hint(error, query, key)
     if result is NotImplemented:
@@ -254,10 +255,8 @@ def _gradients(
             (grad_lse,) = as_stored_arrays(grad_lse=grad_lse)
         given = (grad_output, output, lse, grad_lse)
         mask = as_masks(mask)
-        result = call(
-            query, key, value, *starts, mask, options, *given, wanted.of_kernel, wanted.out
-        )
-    grad_query, grad_key, grad_value, grad_mask, slope_terms = result
+        result = call(query, key, value, *starts, mask, options, *given, wanted.flags, wanted.out)
+    grad_query, grad_key, grad_value, grad_mask, slope_terms, deltas = result
     grad_slopes = grad_sinks = None
     query_starts = np.asarray(starts[0]) if starts else None
     if wanted.slopes is not None:
@@ -265,10 +264,9 @@ def _gradients(
             "alibi_slopes", gradient_of_slopes(slope_terms, wanted.slopes.shape, query_starts)
         )
     if wanted.sinks is not None:
-        terms = gradient_of_sinks(wanted.sinks, grad_output, output, lse, grad_lse, bool(starts))
-        grad_sinks = wanted.deliver("sinks", summed_to(terms, wanted.sinks.shape))
+        grad_sinks = wanted.deliver(
+            "sinks", gradient_of_sinks(wanted.sinks, lse, deltas, bool(starts))
+        )
     if grad_mask is not None:
         grad_mask = wanted.deliver("mask", grad_mask)
     return AttentionGradients(grad_query, grad_key, grad_value, grad_mask, grad_slopes, grad_sinks)
-
-

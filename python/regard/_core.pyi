@@ -82,6 +82,47 @@ class PageRows:
         /,
     ) -> bool: ...
 
+def attention_backward(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    options: Any,
+    grad_output: Any,
+    output: Any,
+    lse: Any,
+    grad_lse: Any,
+    wanted: Any,
+    out: Any,
+    /,
+) -> Any: ...
+def attention_ragged_backward(
+    query: Any,
+    key: Any,
+    value: Any,
+    query_starts: Any,
+    key_starts: Any,
+    mask: Any,
+    options: Any,
+    grad_output: Any,
+    output: Any,
+    lse: Any,
+    grad_lse: Any,
+    wanted: Any,
+    out: Any,
+    /,
+) -> Any: ...
+def attention_jvp(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    options: Any,
+    tangent_query: Any,
+    tangent_key: Any,
+    tangent_value: Any,
+    /,
+) -> Any: ...
 def attention_cached(
     query: Any,
     rows: PageRows,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,32 +33,16 @@ def gradient_of_slopes(
     """
     if query_starts is None:
         return summed_to(np.sum(terms, axis=-1, dtype=np.float64), shape)
-    sequences = zip(query_starts[:-1], query_starts[1:], strict=True)
+    sequences = itertools.pairwise(query_starts)
     sums = [np.sum(terms[start:end], axis=0, dtype=np.float64) for start, end in sequences]
     return summed_to(np.reshape(sums, (len(sums), terms.shape[1])), shape)
 
 
-def gradient_of_sinks(
-    sinks: Array,
-    grad_output: ArrayLike,
-    output: ArrayLike,
-    lse: ArrayLike,
-    grad_lse: ArrayLike | None,
-    is_ragged: bool,
-) -> Array:
-    """Sum -exp(sink - lse) D over the queries, with D = rowsum(grad_output output) - grad_lse."""
-    wide = [_readable(array) for array in (grad_output, output)]
-    delta = np.einsum("...d,...d->...", *wide, dtype=np.float64, casting="unsafe")
-    if grad_lse is not None:
-        delta -= grad_lse
+def gradient_of_sinks(sinks: Array, lse: ArrayLike, deltas: Array, is_ragged: bool) -> Array:
+    """Sum -exp(sink - lse) D over the queries and the batch."""
     heads = sinks.astype(np.float64).reshape(-1, *(() if is_ragged else (1,)))
-    with np.errstate(invalid="ignore"):  # -inf - -inf where there is no sink and no key
-        share = np.exp(heads - np.asarray(lse, np.float64))
-    terms = np.where(np.isneginf(heads), 0.0, -share * delta)
-    return np.sum(terms, axis=0 if is_ragged else -1, dtype=np.float64)
-
-
-def _readable(array: ArrayLike) -> Array:
-    """Make an array that NumPy's own functions read: bfloat16 becomes float32."""
-    given = np.asarray(array)
-    return given if given.dtype.kind == "f" else given.astype(np.float32)
+    # -inf - -inf where there is neither a sink nor a key; an lse of another call may be anything.
+    with np.errstate(invalid="ignore", over="ignore"):
+        share = np.exp(heads - np.asarray(lse, np.float64, order="C"))
+        terms = np.where(np.isneginf(heads), 0.0, -share * deltas)
+    return summed_to(np.sum(terms, axis=0 if is_ragged else -1, dtype=np.float64), sinks.shape)

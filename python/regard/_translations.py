@@ -106,7 +106,17 @@ _RENAMED = {
     "return_softmax_lse": ("return_lse",),
 }
 
-_INFERENCE_ONLY = "leave it out: regard computes inference only so far"
+_DROPOUT = {
+    "dropout_p": "pass dropout_p= and dropout_seed=",
+    "dropout": "pass dropout= to the constructor, and dropout_seed= to the call",
+    "": "leave it out: this call drops no weights",
+}
+_TRAINING = {
+    "dropout_seed": "leave it out: dropout_p alone says whether weights are dropped, and a layer's "
+    "train() and eval() whether it trains",
+    "": "leave it out: this is not a call that trains",
+}
+_GRADIENTS = {"": "leave it out: gradients come from a call of their own, ..._backward"}
 _ITS_OWN_KERNELS = "leave it out: regard chooses its kernels itself, and regard.explain shows them"
 _NOT_NEEDED = {"": "leave it out: queries beyond their length change no other row of the output"}
 _NOT_TRAINED = {"": "leave it out: the layer has no such parameters"}
@@ -195,13 +205,13 @@ _ADVICE = {
     "backend": {"": _ITS_OWN_KERNELS},
     "deterministic": {"": "leave it out: the same arguments always give the same bits"},
     "num_splits": {"": "leave it out: the same arguments always give the same bits"},
-    "attention_dropout": {"": _INFERENCE_ONLY},
-    "dropout": {"": _INFERENCE_ONLY},
-    "dropout_p": {"": _INFERENCE_ONLY},
-    "dropout_rate": {"": _INFERENCE_ONLY},
-    "is_training": {"": _INFERENCE_ONLY},
-    "requires_grad": {"": _INFERENCE_ONLY},
-    "training": {"": _INFERENCE_ONLY},
+    "attention_dropout": _DROPOUT,
+    "dropout": _DROPOUT,
+    "dropout_p": _DROPOUT,
+    "dropout_rate": _DROPOUT,
+    "is_training": _TRAINING,
+    "requires_grad": _GRADIENTS,
+    "training": _TRAINING,
     "partial_rotary_factor": {
         "rotary_dim": "pass rotary_dim=int(head_dim * partial_rotary_factor)",
         "rotary": 'pass rotary={"rotary_dim": int(head_dim * partial_rotary_factor)}',

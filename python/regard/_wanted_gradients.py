@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from regard._arrays import is_floating
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -13,13 +15,14 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_OF_KERNEL = ("query", "key", "value", "mask", "alibi_slopes")
+_NAMES = ("query", "key", "value", "mask", "alibi_slopes", "sinks")
 
 
 class Wanted(NamedTuple):
     """What a call wants, checked."""
 
-    of_kernel: tuple[bool, ...]
+    flags: tuple[bool, ...]
+    """Which of the six gradients are wanted."""
     out: tuple[Array | None, ...] | None
     """The caller's arrays for the gradients of query, key and value."""
     slopes: Array | None
@@ -44,29 +47,27 @@ def wanted_gradients(
     mask: ArrayLike | None,
     options: Mapping[str, Any],
     out: tuple[Array | None, ...] | None,
+    inputs: Mapping[str, Any],
 ) -> Wanted:
     """Check `with_respect_to` and `out`, or raise TypeError or ValueError."""
     names = _names(with_respect_to, fields)
     arrays = _arrays_of_out(out, fields)
-    sums: dict[str, tuple[DTypeLike, Array | None]] = {}
-    slopes = sinks = None
+    likes: dict[str, Array] = {}
     if "mask" in names:
-        bias = _float_mask(mask)
-        sums["mask"] = bias.dtype, _checked_out("mask", arrays["mask"], bias)
-    if "alibi_slopes" in names:
-        slopes = _option("alibi_slopes", options)
-        sums["alibi_slopes"] = (
-            slopes.dtype,
-            _checked_out("alibi_slopes", arrays["alibi_slopes"], slopes),
-        )
-    if "sinks" in names:
-        sinks = _option("sinks", options)
-        sums["sinks"] = sinks.dtype, _checked_out("sinks", arrays["sinks"], sinks)
+        likes["mask"] = _float_mask(mask)
+    for name in ("alibi_slopes", "sinks"):
+        if name in names:
+            likes[name] = _option(name, options)
+    others = {**inputs, **likes, **{f"out.{name}": arrays[name] for name in _NAMES[:3]}}
+    sums: dict[str, tuple[DTypeLike, Array | None]] = {}
+    for name, like in likes.items():
+        sums[name] = like.dtype, _checked_out(name, arrays[name], like, others)
+        others[f"out.{name}"] = arrays[name]
     return Wanted(
-        tuple(name in names for name in _OF_KERNEL),
-        None if out is None else tuple(arrays[name] for name in _OF_KERNEL[:3]),
-        slopes,
-        sinks,
+        tuple(name in names for name in _NAMES),
+        None if out is None else tuple(arrays[name] for name in _NAMES[:3]),
+        likes.get("alibi_slopes"),
+        likes.get("sinks"),
         sums,
     )
 
@@ -81,8 +82,7 @@ def _names(with_respect_to: Iterable[str], fields: tuple[str, ...]) -> set[str]:
         names = list(with_respect_to)
     except TypeError:
         raise TypeError(
-            "with_respect_to must be an iterable of names, got "
-            f"{type(with_respect_to).__name__}"
+            f"with_respect_to must be an iterable of names, got {type(with_respect_to).__name__}"
         ) from None
     for name in names:
         if name not in fields:
@@ -109,12 +109,12 @@ def _float_mask(mask: ArrayLike | None) -> Array:
     if mask is None:
         raise ValueError("with_respect_to has 'mask', and the call has no mask")
     bias = np.asarray(mask[1] if isinstance(mask, tuple) and len(mask) == 2 else mask)
-    if bias.dtype.kind != "f":
+    if not is_floating(bias.dtype):
         raise TypeError(
             f"with_respect_to has 'mask', which needs a float mask, got one of {bias.dtype}: a "
             "bool mask has no gradient"
         )
-    return bias
+    return _native(bias)
 
 
 def _option(name: str, options: Mapping[str, Any]) -> Array:
@@ -122,10 +122,17 @@ def _option(name: str, options: Mapping[str, Any]) -> Array:
     if given is None:
         raise ValueError(f"with_respect_to has {name!r}, and the call has no {name}")
     array = np.asarray(given)
-    return array.astype(np.float64) if array.dtype.kind in "iu" else array
+    return array.astype(np.float64) if array.dtype.kind in "iu" else _native(array)
 
 
-def _checked_out(name: str, out: Array | None, like: Array) -> Array | None:
+def _native(array: Array) -> Array:
+    """Return an array in native byte order: that of its gradient."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _checked_out(
+    name: str, out: Array | None, like: Array, others: Mapping[str, Any]
+) -> Array | None:
     if out is None:
         return None
     if not isinstance(out, np.ndarray) or out.dtype != like.dtype:
@@ -135,4 +142,23 @@ def _checked_out(name: str, out: Array | None, like: Array) -> Array | None:
         raise ValueError(f"out.{name} must have shape {like.shape}, got {out.shape}")
     if not out.flags.writeable:
         raise ValueError(f"out.{name} must be writeable")
+    for argument, other in others.items():
+        if any(_overlap(out, part) for part in _parts(other)):
+            raise ValueError(
+                f"out.{name} must not overlap {argument}: it would be overwritten; pass another "
+                "array"
+            )
     return out
+
+
+def _parts(argument: Any) -> tuple[Any, ...]:
+    return argument if isinstance(argument, tuple) else (argument,)
+
+
+def _overlap(out: Array, other: Any) -> bool:
+    if not isinstance(other, np.ndarray):
+        return False
+    try:
+        return np.shares_memory(out, other, max_work=100_000)
+    except np.exceptions.TooHardError:
+        return True  # to be careful

@@ -1,5 +1,6 @@
 """Every example runs, on every target, and prints the numbers that it is about."""
 
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -26,8 +27,17 @@ PRINTED = {
         "[1.4035 1.0391]",
         "[-0.0739  0.0713]",
         "the same bits: True",
+        "after 1000 steps 0.0003",
+        "before and after",
+    ],
+    "train.py": [
+        "10,000 characters, ",
+        "step 3  loss ",
+        "loss curve" if importlib.util.find_spec("matplotlib") else "*",
+        "Return the ",
     ],
 }
+ARGUMENTS = {"train.py": ["--steps", "3", "--batch", "5", "--characters", "10000", "--sample", "9"]}
 
 
 WITH_MODELS = {"generate.py", "similar.py", "transcribe.py"}  # In tests/models.
@@ -40,7 +50,7 @@ def test_every_example_is_here():
 @pytest.mark.parametrize("name", PRINTED)
 def test_example(name, target, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / name],
+        [sys.executable, "-W", "error", EXAMPLES / name, *ARGUMENTS.get(name, [])],
         cwd=tmp_path,
         env=os.environ | {"REGARD_TARGET": target},
         capture_output=True,

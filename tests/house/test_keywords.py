@@ -14,7 +14,9 @@ ADVICE = [
     # PyTorch
     ("attn_mask", ATTENTION, "pass mask="),
     ("attn_mask", ["query", "mask", "cache"], "True hides"),
-    ("dropout_p", ATTENTION, "inference only"),
+    ("dropout_p", ["query", "mask", "cache"], "drops no weights"),
+    ("dropout", ATTENTION, "pass dropout_p= and dropout_seed="),
+    ("requires_grad", ATTENTION, "a call of their own"),
     ("enable_gqa", ATTENTION, "leave it out: query heads share"),
     ("need_weights", ATTENTION, "pass return_weights="),
     ("key_padding_mask", ATTENTION, "pass mask=~key_padding_mask[:, None, None, :]"),
@@ -37,7 +39,7 @@ ADVICE = [
     ("logits_soft_cap", ATTENTION, "pass softcap="),
     # JAX
     ("bias", ATTENTION, "pass mask=bias, since a float mask is added"),
-    ("is_training", ATTENTION, "inference only"),
+    ("is_training", ATTENTION, "dropout_p alone says"),
     ("key_value_seq_lengths", ATTENTION, "pass key_lengths="),
     ("query_seq_lengths", ATTENTION, "leave it out"),
     ("local_window_size", ATTENTION, "pass window=(left, right)"),
@@ -96,7 +98,7 @@ ATTEND = regard.scaled_dot_product_attention
 STARTS = ([0, 3], [0, 3])
 CALLS = [
     (ATTEND, (X, X, X), "attn_mask", "pass mask="),
-    (ATTEND, (X, X, X), "dropout_p", "inference only"),
+    (ATTEND, (X, X, X), "attention_dropout", "pass dropout_p="),
     (ATTEND, (X, X, X), "enable_gqa", "leave it out"),
     (ATTEND, (X, X, X), "causal", "pass is_causal=True"),
     (ATTEND, (X, X, X), "softmax_scale", "pass scale="),
@@ -125,7 +127,7 @@ CALLS = [
     (regard.MultiHeadAttention, (8,), "num_attention_heads", "pass num_heads="),
     (regard.MultiHeadAttention, (8, 2), "num_key_value_heads", "pass num_kv_heads="),
     (regard.MultiHeadAttention, (8, 2), "bias", "pass qkv_bias= and out_bias="),
-    (regard.MultiHeadAttention, (8, 2), "dropout", "inference only"),
+    (regard.MultiHeadAttention, (8, 2), "dropout_p", "pass dropout= to the constructor"),
     (regard.MultiHeadAttention, (8, 2), "batch_first", "leave it out"),
     (regard.MultiHeadAttention, (8, 2), "kdim", "pass d_key="),
     (regard.MultiHeadAttention, (8, 2), "causal", "pass is_causal="),

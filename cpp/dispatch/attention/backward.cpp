@@ -18,8 +18,8 @@ namespace {
 // A wave's partials take this much for each thread, or those of one head if they alone are more.
 constexpr std::int64_t kPartialBytesPerThread = std::int64_t{32} << 20;
 constexpr double kMostPartialElements = 1e15;
-// Rows whose partials one task sums: enough that the system hands out few tasks.
-constexpr std::int64_t kUnitsPerSum = 8;
+// One task sums the partials of this many strips.
+constexpr std::int64_t kStripsPerSum = 8;
 
 // The chunks of consecutive heads, whose partials share memory.
 struct Chunk {
@@ -102,12 +102,12 @@ void attention_backward(const BackwardProblem& problem, int threads, const StopS
   const BackwardHeads heads(problem);
   const double work = 2.5 * work_of(forward);
   threads = threads_for(work, threads);
-  const std::int64_t unit = kernels.row_unit(problem);
+  const std::int64_t unit = kernels.strip_rows, sum_rows = kStripsPerSum * unit;
   const std::int64_t piece = kernels.piece_keys(problem);
   const double work_of_unit = 2.5 * static_cast<double>(unit) * static_cast<double>(piece) *
                               static_cast<double>(forward.head_dim + forward.value_dim);
   const std::int64_t interval = interval_of(unit, work_of_unit);
-  const std::vector<Wave> waves = waves_of(heads, kernels, kUnitsPerSum * unit, kPartialBytesPerThread * threads);
+  const std::vector<Wave> waves = waves_of(heads, kernels, sum_rows, kPartialBytesPerThread * threads);
   std::int64_t bytes = 0;
   for (const Wave& wave : waves) bytes = std::max(bytes, wave.bytes);
   const Scratch scratch(threads, kernels.workspace_bytes(problem));
@@ -125,11 +125,15 @@ void attention_backward(const BackwardProblem& problem, int threads, const StopS
                    const Sum& sum = wave.sums[static_cast<std::size_t>(index)];
                    BackwardTask task = heads.at(sum.head);
                    task.forward.row_begin = sum.row_begin;
-                   task.forward.row_end = std::min(task.forward.row_end, sum.row_begin + kUnitsPerSum * unit);
+                   task.forward.row_end = std::min(task.forward.row_end, sum.row_begin + sum_rows);
                    task.partial = memory + sum.partial;
                    kernels.sum_partials(problem, task, sum.partial_bytes, sum.chunks, scratch.of(worker));
                  });
   }
+  if (problem.deltas.data)
+    parallel_for(threads, heads.count(), signal, [&](std::int64_t index, Worker& worker) {
+      if (!worker.should_stop()) kernels.write_deltas(problem, heads.at(index), scratch.of(worker));
+    });
   if (problem.grad_bias.data) add_bias_gradient(heads, kernels, threads, interval, scratch, signal);
 }
 

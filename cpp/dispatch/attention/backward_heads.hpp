@@ -29,6 +29,7 @@ class BackwardHeads {
     task.grad_value = place.of_keys(problem_.grad_value);
     task.grad_bias = place.of_queries(problem_.grad_bias);
     task.slope_terms = place.of_queries(problem_.slope_terms);
+    task.deltas = place.of_queries(problem_.deltas);
     task.key_rows = keys_of(forward, entry);
     return task;
   }

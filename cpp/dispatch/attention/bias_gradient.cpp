@@ -7,8 +7,8 @@
 namespace regard {
 namespace {
 
-// Rows that one thread adds, where a bias has rows of its own.
-constexpr std::int64_t kUnitsPerTask = 4;
+// Where a bias has rows of its own, one thread takes those of this many strips.
+constexpr std::int64_t kStripsPerTask = 4;
 
 // All that is added to some elements of the bias, in this order: one thread does it, so that the order is the same for
 // any number of them.
@@ -28,7 +28,7 @@ void add_bias_gradient(const BackwardHeads& heads, const BackwardKernels& kernel
   for (std::int64_t head = 0; head < heads.count(); ++head) sharing[heads.at(head).grad_bias].push_back(head);
 
   const bool has_rows = problem.grad_bias.row_stride != 0;
-  const std::int64_t part_rows = kUnitsPerTask * kernels.row_unit(problem);
+  const std::int64_t part_rows = kStripsPerTask * kernels.strip_rows;
   std::vector<Part> parts;
   for (const auto& [first, same] : sharing) {
     std::int64_t rows = 0;

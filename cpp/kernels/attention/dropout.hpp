@@ -3,8 +3,6 @@
 // is stored, and no tile, thread or chunk changes one.
 #pragma once
 
-#include <type_traits>
-
 #include "../../simd/philox.hpp"
 #include "strip_rows.hpp"
 
@@ -13,11 +11,22 @@ namespace {
 
 constexpr int kKeysOfCounter = 4;
 
+// A word as wide as a lane.
+template <int kBytes>
+struct LaneWord;
+template <>
+struct LaneWord<4> {
+  typedef std::uint32_t Type;
+};
+template <>
+struct LaneWord<8> {
+  typedef std::uint64_t Type;
+};
+
 // What each lane puts into its counters.
 template <class Shape>
 struct DropoutRows {
-  using T = typename Shape::Element;
-  using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  using Word = typename LaneWord<sizeof(typename Shape::Element)>::Type;
   Word positions[Shape::kStripLanes];
   Word heads[Shape::kStripLanes];
 };

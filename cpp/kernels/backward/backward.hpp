@@ -31,7 +31,7 @@ struct Backward {
   static constexpr BackwardKernels kernels() {
     return {
         .workspace_bytes = workspace_bytes,
-        .row_unit = unit_of_rows,
+        .strip_rows = Shape::kStripLanes,
         .chunk_keys = chunk_keys,
         .piece_keys = regard::piece_keys<Shape>,
         .partial_bytes = partial_bytes,
@@ -40,6 +40,7 @@ struct Backward {
         .finish = finish,
         .clear = clear_keys,
         .sum_partials = sum_partials,
+        .write_deltas = write_deltas,
         .add_to_bias = add_to_bias,
     };
   }
@@ -47,8 +48,6 @@ struct Backward {
   static std::int64_t workspace_bytes(const BackwardProblem& problem) {
     return lay_out_backward<Shape>(problem, nullptr);
   }
-
-  static std::int64_t unit_of_rows(const BackwardProblem& problem) { return row_unit<Shape>(problem.forward); }
 
   static std::int64_t chunk_keys(std::int64_t kv_len) {
     if (kv_len <= kKeysOfOneChunk) return kKeysOfOneChunk;
@@ -113,24 +112,37 @@ struct Backward {
                            std::int64_t count, void* memory) {
     lay_out_backward<Shape>(problem, static_cast<char*>(memory));
     BackwardWorkspace<T>& work = *static_cast<BackwardWorkspace<T>*>(memory);
-    const std::int64_t row_begin = task.forward.row_begin;
-    for_strips<Shape>(problem.forward, task.forward.row_end - row_begin,
-                      [&](std::int64_t row, int rows, int vectors) {
-                        work.strip.first_row = row_begin + row;
-                        work.strip.rows = rows;
-                        work.strip.vectors = vectors;
-                        const std::int64_t lanes = vectors * kLanes<T>;
-                        const std::int64_t size = partial_rows<Shape>(problem) * lanes;
-                        for (std::int64_t i = 0; i < size; i += kLanes<T>) {
-                          Vec<T> sum{};
-                          for (std::int64_t chunk = 0; chunk < count; ++chunk)
-                            sum = sum + load(partial_of(problem, task, work, chunk * bytes) + i);
-                          store(work.grad_queries + i, sum);
-                        }
-                        for_vectors<Shape::kVectors>(vectors, [&](auto constant) {
-                          write_queries<constant.kCount>(problem, task, work, work.grad_queries);
-                        });
-                      });
+    for_backward_strips<Shape>(
+        task.forward.row_begin, task.forward.row_end, [&](std::int64_t row, int rows, int vectors) {
+          work.strip.first_row = row;
+          work.strip.rows = rows;
+          work.strip.vectors = vectors;
+          const std::int64_t size = partial_rows<Shape>(problem) * vectors * kLanes<T>;
+          for (std::int64_t i = 0; i < size; i += kLanes<T>) {
+            Vec<T> sum{};
+            for (std::int64_t chunk = 0; chunk < count; ++chunk)
+              sum = sum + load(partial_of(problem, task, work, chunk * bytes) + i);
+            store(work.grad_queries + i, sum);
+          }
+          for_vectors<Shape::kVectors>(vectors, [&](auto constant) {
+            write_queries<constant.kCount>(problem, task, work, work.grad_queries);
+          });
+        });
+  }
+
+  static void write_deltas(const BackwardProblem& problem, const BackwardTask& task, void* memory) {
+    lay_out_backward<Shape>(problem, static_cast<char*>(memory));
+    BackwardWorkspace<T>& work = *static_cast<BackwardWorkspace<T>*>(memory);
+    for_backward_strips<Shape>(task.forward.row_begin, task.forward.row_end,
+                               [&](std::int64_t row, int rows, int vectors) {
+                                 work.strip.first_row = row;
+                                 work.strip.rows = rows;
+                                 work.strip.vectors = vectors;
+                                 find_deltas<Shape>(problem, task, work, true);
+                                 T* to[Shape::kStripLanes];
+                                 row_pointers(problem.forward, problem.deltas, task.deltas, work.strip, 0, to);
+                                 for (int lane = 0; lane < rows; ++lane) *to[lane] = work.delta[lane];
+                               });
   }
 
   static void add_to_bias(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
@@ -168,8 +180,8 @@ struct Backward {
   template <class Body>
   REGARD_INLINE void over_strips(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
                                  std::int64_t row_end, BackwardWorkspace<T>& work, Body body) {
-    for_strips<Shape>(problem.forward, row_end - row_begin, [&](std::int64_t row, int rows, int vectors) {
-      locate_strip<Shape>(problem, task, row_begin + row, rows, vectors, work);
+    for_backward_strips<Shape>(row_begin, row_end, [&](std::int64_t row, int rows, int vectors) {
+      locate_strip<Shape>(problem, task, row, rows, vectors, work);
       work.is_fresh = true;
       const bool sees_some = overlaps(work.strip.seen, work.piece.begin, work.piece.end);
       for_vectors<Shape::kVectors>(vectors, [&](auto constant) { body(constant, sees_some); });

@@ -74,12 +74,31 @@ REGARD_INLINE void for_numbers_of_rows(const AttentionProblem& problem, const Op
 }
 
 template <class T>
+REGARD_INLINE bool are_zeros(const T* from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += kLanes<T>)
+    if (any<T>(load(from + i) != Vec<T>{})) return false;
+  return true;
+}
+
+template <class T>
 REGARD_INLINE T dot(const T* a, const T* b, std::int64_t count) {
   Vec<T> sums{};
   for (std::int64_t i = 0; i < count; i += kLanes<T>) sums = fma(load(a + i), load(b + i), sums);
   T sum = sums[0];
   for (int lane = 1; lane < kLanes<T>; ++lane) sum += sums[lane];
   return sum;
+}
+
+// Calls body(first row, rows, vectors) for each strip. They are those of the lengths alone, whatever the mask: a key's
+// gradients are summed strip by strip.
+template <class Shape, class Body>
+REGARD_INLINE void for_backward_strips(std::int64_t row_begin, std::int64_t row_end, Body body) {
+  constexpr int kWidth = kLanes<typename Shape::Element>;
+  for (std::int64_t row = row_begin; row < row_end; row += Shape::kStripLanes) {
+    const std::int64_t left = row_end - row;
+    const int rows = static_cast<int>(left < Shape::kStripLanes ? left : Shape::kStripLanes);
+    body(row, rows, (rows + kWidth - 1) / kWidth);
+  }
 }
 
 // Fills in where the strip stands. Nothing of the arrays is read.
@@ -97,34 +116,46 @@ REGARD_INLINE void locate_strip(const BackwardProblem& problem, const BackwardTa
     strip.slopes[lane] = slope_of<T>(problem.forward, task.forward, (first_row + lane) % group);
 }
 
-// Copies the strip's queries and gradients of outputs, and forms D = rowsum(grad_output output) - grad_lse.
+// Forms D = rowsum(grad_output output) - grad_lse. With `skips_zeros` a row of zeros in output counts as 0, whatever
+// grad_output holds.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void find_deltas(const BackwardProblem& problem, const BackwardTask& task, BackwardWorkspace<T>& work,
+                                 bool skips_zeros) {
+  const AttentionProblem& forward = problem.forward;
+  const StripRows<T>& strip = work.strip;
+  const std::int64_t value_dim = padded_dim<Shape>(forward.value_dim);
+  work.grad_output_rows = rows_of_strip<Shape>(forward, problem.grad_output, task.grad_output, strip,
+                                               forward.value_dim, work.copied_grad_output_rows, value_dim);
+  const RowsOfStrip<T> outputs = rows_of_strip<Shape>(forward, forward.output,
+                                                      static_cast<const void*>(task.forward.output), strip,
+                                                      forward.value_dim, work.copied_output_rows, value_dim);
+  for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) work.delta[lane] = T(0);
+  for (int lane = 0; lane < strip.rows; ++lane) {
+    const T* const output = outputs.from + lane * outputs.stride;
+    if (skips_zeros && are_zeros(output, value_dim)) continue;
+    work.delta[lane] = dot(work.grad_output_rows.from + lane * work.grad_output_rows.stride, output, value_dim);
+  }
+  for_numbers_of_rows<Shape>(forward, problem.grad_lse, task.grad_lse, strip, [&](int lane, double gradient) {
+    work.delta[lane] -= static_cast<T>(gradient);
+  });
+}
+
+// Brings the strip's queries and gradients of outputs into lanes, and finds its lse and D.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_strip(const BackwardProblem& problem, const BackwardTask& task,
                                 BackwardWorkspace<T>& work) {
   const AttentionProblem& forward = problem.forward;
   const StripRows<T>& strip = work.strip;
   const std::int64_t lanes = strip.vectors * kLanes<T>;
-  const std::int64_t head_dim = padded_dim<Shape>(forward.head_dim), value_dim = padded_dim<Shape>(forward.value_dim);
   work.query_rows = rows_of_strip<Shape>(forward, forward.query, task.forward.query, strip, forward.head_dim,
-                                         work.copied_query_rows, head_dim);
-  work.grad_output_rows = rows_of_strip<Shape>(forward, problem.grad_output, task.grad_output, strip,
-                                               forward.value_dim, work.copied_grad_output_rows, value_dim);
+                                         work.copied_query_rows, padded_dim<Shape>(forward.head_dim));
   rows_of_strip_to_lanes<Shape>(work.query_rows, strip.rows, forward.head_dim, query_scale<T>(forward), work.queries,
                                 lanes);
+  find_deltas<Shape>(problem, task, work, false);
   rows_of_strip_to_lanes<Shape>(work.grad_output_rows, strip.rows, forward.value_dim, T(1), work.grad_outputs, lanes);
-
-  for (std::int64_t lane = 0; lane < lanes; ++lane) work.lse[lane] = work.delta[lane] = T(0);
+  for (std::int64_t lane = 0; lane < lanes; ++lane) work.lse[lane] = T(0);
   for_numbers_of_rows<Shape>(forward, forward.lse, task.forward.lse, strip, [&](int lane, double lse) {
     work.lse[lane] = static_cast<T>(lse * kLog2E);
-  });
-  const RowsOfStrip<T> outputs = rows_of_strip<Shape>(forward, forward.output,
-                                                      static_cast<const void*>(task.forward.output), strip,
-                                                      forward.value_dim, work.copied_output_rows, value_dim);
-  for (int lane = 0; lane < strip.rows; ++lane)
-    work.delta[lane] = dot(work.grad_output_rows.from + lane * work.grad_output_rows.stride,
-                           outputs.from + lane * outputs.stride, value_dim);
-  for_numbers_of_rows<Shape>(forward, problem.grad_lse, task.grad_lse, strip, [&](int lane, double gradient) {
-    work.delta[lane] -= static_cast<T>(gradient);
   });
 }
 

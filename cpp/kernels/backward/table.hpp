@@ -11,8 +11,7 @@ namespace regard {
 
 struct BackwardKernels {
   std::int64_t (*workspace_bytes)(const BackwardProblem&);
-  // Tasks and intervals of rows begin at multiples of this many rows.
-  std::int64_t (*row_unit)(const BackwardProblem&);
+  std::int64_t strip_rows;  // intervals of rows begin at multiples of this many
   // Of an entry with this many keys; the last chunk may have fewer.
   std::int64_t (*chunk_keys)(std::int64_t kv_len);
   // Keys that fit into the workspace: a task goes through its chunk in pieces of this many. More than one piece
@@ -30,6 +29,8 @@ struct BackwardKernels {
   // Sums the `count` partials that lie `partial_bytes` apart from the task's on, for the task's rows.
   void (*sum_partials)(const BackwardProblem&, const BackwardTask&, std::int64_t partial_bytes, std::int64_t count,
                        void* workspace);
+  // Writes D for the task's rows.
+  void (*write_deltas)(const BackwardProblem&, const BackwardTask&, void* workspace);
   // Adds a piece's gradients to grad_bias, after `begin`.
   void (*add_to_bias)(const BackwardProblem&, const BackwardTask&, std::int64_t row_begin, std::int64_t row_end,
                       void* workspace);

@@ -9,7 +9,7 @@ namespace regard {
 namespace {
 
 // Keys, values and their gradients take at most about this much: they stay in L2 while strips go by.
-constexpr std::int64_t kPieceBytes = 384 * 1024;
+constexpr std::int64_t kPieceBytes = 640 * 1024;
 // An entry's keys make one chunk where there are few, and about kMostChunks where there are many.
 constexpr std::int64_t kKeysOfOneChunk = 384;
 constexpr std::int64_t kLeastChunkKeys = 192;

@@ -6,10 +6,11 @@ Everything that times regard takes its cases from here: the command, and asv in 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .cached_problems import Append, CachedAttention
+from .gradient_problems import Backward, Tangent
 from .problems import ApplyMask, Attention, Matmul, Problem, Scale, Softmax
 
 Limit = Literal["fma peak", "read bandwidth"]
@@ -26,6 +27,8 @@ class Group:
 
 CALL = Group("a small call", "us")
 FORWARD = Group("attention", "GFLOP/s", "fma peak")
+BACKWARD = Group("backward", "GFLOP/s", "fma peak")
+TRAINING = Group("forward + backward", "GFLOP/s", "fma peak")
 DECODE = Group("decode", "GB/s", "read bandwidth")
 PRODUCT = Group("matmul", "GFLOP/s", "fma peak")
 SOFTMAX = Group("softmax", "GB/s")
@@ -106,6 +109,32 @@ def _matmul(size: int, *, quick: bool = False) -> Case:
     return Case(f"matmul {size}", PRODUCT, Matmul(size, size, size), "square matrices", quick)
 
 
+def _trained(
+    batch: int, heads: int, length: int, head_dim: int, *, is_causal: bool = False
+) -> Backward:
+    return Backward(batch, heads, heads, length, length, head_dim, is_causal=is_causal)
+
+
+def _backward(problem: Backward, *, quick: bool) -> Case:
+    return Case(f"backward {name_of(problem)}", BACKWARD, problem, "the gradients alone", quick)
+
+
+def _training(problem: Backward, *, quick: bool) -> Case:
+    name = f"forward + backward {name_of(problem)}"
+    about = "the output and the gradients"
+    return Case(name, TRAINING, replace(problem, with_forward=True), about, quick)
+
+
+_TRAINED = (
+    (_trained(8, 12, 128, 64), True),
+    (_trained(1, 12, 512, 64), False),
+    (_trained(1, 12, 1024, 64, is_causal=True), True),
+    (_trained(1, 8, 2048, 64), False),
+    (_trained(1, 8, 2048, 128, is_causal=True), False),
+    (_trained(4, 8, 1024, 128), False),
+)
+
+
 CASES: Sequence[Case] = (
     Case(
         "notebook 6x2",
@@ -135,6 +164,8 @@ CASES: Sequence[Case] = (
     _forward(_square(1, 8, 4096, 128), quick=False),
     _forward(_square(8, 16, 197, 64), "a ViT batch: 197 is not a multiple of any tile", quick=True),
     _forward(_square(2, 8, 4096, 40), "diffusion: a head_dim of 40", quick=False),
+    *(_backward(problem, quick=quick) for problem, quick in _TRAINED),
+    *(_training(problem, quick=quick) for problem, quick in _TRAINED),
     _decode(1, 32, 8, 4096, quick=True),
     _decode(8, 32, 8, 4096),
     _decode(1, 32, 32, 16384),
@@ -290,6 +321,20 @@ COMPARISONS: Sequence[Comparison] = (
         is_speed=True,
         threads=(2, 1),
         is_quick=True,
+    ),
+    Comparison(
+        "2 threads backward 1x1x2048x64",
+        Backward(1, 1, 1, 2048, 2048, 64),
+        Backward(1, 1, 1, 2048, 2048, 64),
+        "speed of one head relative to one thread",
+        is_speed=True,
+        threads=(2, 1),
+    ),
+    Comparison(  # six products where the forward call has two
+        "jvp 1x12x1024x64",
+        Tangent(1, 12, 12, 1024, 1024, 64),
+        _square(1, 12, 1024, 64),
+        "time relative to the forward call",
     ),
 )
 

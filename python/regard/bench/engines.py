@@ -30,6 +30,10 @@ class TooLargeError(Exception):
     """A problem would take an engine too much memory; the message gives the size."""
 
 
+class NotOfferedError(Exception):
+    """An engine does not compute this; the message says what."""
+
+
 class Engine(ABC):
     """Something that computes attention, products and softmax.
 
@@ -62,6 +66,23 @@ class Engine(ABC):
     @abstractmethod
     def apply_mask(self, scores: Array, mask: Array) -> Call:
         """Return the call that gives -inf where a bool mask is False."""
+
+    def attention_gradient(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        grad_output: Array,
+        *,
+        is_causal: bool,
+        with_forward: bool,
+    ) -> Call:
+        """Return the call that computes all three gradients and gives that of the key."""
+        raise NotOfferedError("it computes no gradients")
+
+    def attention_tangent(self, query: Array, key: Array, value: Array, *, is_causal: bool) -> Call:
+        """Return the call that computes attention and its derivative, and gives the output."""
+        raise NotOfferedError("it computes no derivatives along a direction")
 
     def as_array(self, result: Any) -> Array:
         """Convert the result of a call to an array."""
@@ -114,6 +135,44 @@ class Regard(Engine):
         """Return the stage."""
         return partial(regard.apply_mask, scores, mask, **self._thread_options())
 
+    def attention_gradient(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        grad_output: Array,
+        *,
+        is_causal: bool,
+        with_forward: bool,
+    ) -> Call:
+        """Return the fused calls."""
+        options = self._thread_options()
+        if is_causal:
+            options["is_causal"] = True
+
+        def forward() -> tuple[Array, Array]:
+            return regard.scaled_dot_product_attention(
+                query, key, value, return_lse=True, **options
+            )
+
+        kept = forward()
+
+        def gradient() -> Array | None:
+            output, lse = forward() if with_forward else kept
+            return regard.scaled_dot_product_attention_backward(
+                grad_output, query, key, value, output, lse, **options
+            ).key
+
+        return gradient
+
+    def attention_tangent(self, query: Array, key: Array, value: Array, *, is_causal: bool) -> Call:
+        """Return the fused call, along a direction that is not zero in any array."""
+        tangents = (np.flip(query, -2).copy(), np.flip(key, -2).copy(), np.flip(value, -2).copy())
+        options = self._thread_options() | {"is_causal": is_causal}
+        return lambda: regard.scaled_dot_product_attention_jvp(
+            query, key, value, *tangents, **options
+        )[0]
+
     def _thread_options(self) -> dict[str, Any]:
         return {} if self.threads == regard.get_num_threads() else {"threads": self.threads}
 
@@ -152,6 +211,47 @@ class NumPy(Engine):
             return output.reshape(batch, heads, q_len, -1)
 
         return attend
+
+    def attention_gradient(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        grad_output: Array,
+        *,
+        is_causal: bool,
+        with_forward: bool,
+    ) -> Call:
+        """Return the formulas, which keep the weights of the forward pass."""
+        _require_room_for_scores(query, key, self.MAX_SCORE_BYTES)
+        scale = query.dtype.type(1 / math.sqrt(query.shape[-1]))
+        hidden = ~np.tri(query.shape[-2], key.shape[-2], dtype=bool) if is_causal else None
+
+        def forward() -> Array:
+            weights: Array = (query * scale) @ key.swapaxes(-1, -2)
+            if hidden is not None:
+                np.copyto(weights, -np.inf, where=hidden)
+            weights -= weights.max(axis=-1, keepdims=True)
+            np.exp(weights, out=weights)
+            weights /= weights.sum(axis=-1, keepdims=True)
+            if with_forward:
+                weights @ value
+            return weights
+
+        kept = forward()
+
+        def gradient() -> Array:
+            weights = forward() if with_forward else kept
+            weights.swapaxes(-1, -2) @ grad_output
+            scores: Array = grad_output @ value.swapaxes(-1, -2)
+            scores -= (scores * weights).sum(axis=-1, keepdims=True)
+            scores *= weights
+            scores *= scale
+            scores @ key
+            result: Array = scores.swapaxes(-1, -2) @ query
+            return result
+
+        return gradient
 
     def matmul(self, a: Array, b: Array) -> Call:
         """Return the product."""
@@ -199,6 +299,31 @@ class PyTorch(Engine):
         return partial(
             self._attention, *map(self._torch.from_numpy, (query, key, value)), **options
         )
+
+    def attention_gradient(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        grad_output: Array,
+        *,
+        is_causal: bool,
+        with_forward: bool,
+    ) -> Call:
+        """Return the backward pass of the fused call."""
+        torch = self._torch
+        inputs = [torch.from_numpy(array).requires_grad_() for array in (query, key, value)]
+        gradient_of_output = torch.from_numpy(grad_output)
+        kept = self._attention(*inputs, is_causal=is_causal)
+
+        def gradient() -> Any:
+            with torch.inference_mode(False), torch.enable_grad():
+                output = self._attention(*inputs, is_causal=is_causal) if with_forward else kept
+                return torch.autograd.grad(
+                    output, inputs, gradient_of_output, retain_graph=not with_forward
+                )[1]
+
+        return gradient
 
     def matmul(self, a: Array, b: Array) -> Call:
         """Return the product."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cases import DECODE, ELEMENTWISE, FORWARD, PRODUCT, SOFTMAX, Case
+from .cases import BACKWARD, DECODE, ELEMENTWISE, FORWARD, PRODUCT, SOFTMAX, TRAINING, Case
 from .problems import Attention, Matmul
 from .results import CaseResult, Results
 
@@ -31,6 +31,7 @@ class Goal:
 OVER_PYTORCH = 1.9
 # The part of the fma peak, by head_dim, from MANY_KEYS on; and of the read bandwidth in decode.
 PEAK_SHARES = {64: 0.80, 128: 0.84}
+BACKWARD_SHARES = {64: 0.76, 128: 0.80}
 MANY_KEYS = 1024
 BANDWIDTH_SHARE = 0.88
 # Seconds of a call.
@@ -55,6 +56,8 @@ RATIOS = {
     "mask of blocks 1x8x4096x64": 1.3,
     "window 256 1x4x65536x64": 1.5,
     "2 threads 1x12x2048x64": 1.9,
+    "2 threads backward 1x1x2048x64": 1.8,
+    "jvp 1x12x1024x64": 3.2,
 }
 
 
@@ -108,8 +111,9 @@ def _wanted_share(case: Case) -> float | None:
     if case.group == DECODE:
         return BANDWIDTH_SHARE
     problem = case.problem
-    if case.group == FORWARD and isinstance(problem, Attention) and problem.kv_len >= MANY_KEYS:
-        return PEAK_SHARES.get(problem.head_dim)
+    if isinstance(problem, Attention) and problem.kv_len >= MANY_KEYS:
+        shares = {FORWARD: PEAK_SHARES, BACKWARD: BACKWARD_SHARES}.get(case.group, {})
+        return shares.get(problem.head_dim)
     return None
 
 
@@ -119,4 +123,6 @@ def _wanted_speed(case: Case) -> float:
         return 1.0
     if case.group == ELEMENTWISE:
         return 1.0
+    if case.group in (BACKWARD, TRAINING):
+        return 1.7
     return 1.1 if case.group == SOFTMAX else 1.2

@@ -14,7 +14,16 @@ import numpy as np
 from regard import _core
 
 from .cases import FORWARD, Case, Comparison
-from .engines import ENGINES, Array, Call, Engine, NotInstalledError, Regard, TooLargeError
+from .engines import (
+    ENGINES,
+    Array,
+    Call,
+    Engine,
+    NotInstalledError,
+    NotOfferedError,
+    Regard,
+    TooLargeError,
+)
 from .machine import describe, streamed_bytes
 from .problems import Attention, Inputs, Problem
 from .results import CaseResult, ComparisonResult, Results, Samples
@@ -114,6 +123,8 @@ class _Run:
                 error = max(error, _check(output, first, _TOLERANCE["float32"]))
             except TooLargeError as reason:
                 left_out[engine.name] = f"memory: {reason}"
+            except NotOfferedError as reason:
+                left_out[engine.name] = f"none: {reason}"
             except Exception as reason:
                 failed[engine.name] = _in_one_line(reason)
             else:

@@ -1,6 +1,7 @@
 """Attention as layers with parameters, which read and write the states of other libraries."""
 
 from regard.layers._multi_head import MultiHeadAttention
+from regard.layers._multi_head_gradients import InputGradients
 from regard.layers._self_attention import SelfAttention
 
-__all__ = ["MultiHeadAttention", "SelfAttention"]
+__all__ = ["InputGradients", "MultiHeadAttention", "SelfAttention"]

@@ -12,9 +12,13 @@ from regard._attention import scaled_dot_product_attention
 from regard._translations import translates_keywords
 from regard.layers._cached import attend_cached, refuse_beside_cache
 from regard.layers._draws import draws
+from regard.layers._dropout import dropout_options, dropout_probability
+from regard.layers._held import held_inputs, held_mask, held_options
 from regard.layers._inputs import inputs_of, numeric_offset
-from regard.layers._names import read_state, write_state
-from regard.layers._projections import Projections, draw, norm_eps, sizes_of
+from regard.layers._multi_head_gradients import MultiHeadCall
+from regard.layers._multi_head_parameters import MultiHeadParameters
+from regard.layers._norms import norm_eps
+from regard.layers._projections import Projections, draw, sizes_of
 from regard.layers._rotation import Rotation, query_positions
 from regard.positional import alibi_slopes
 
@@ -26,9 +30,10 @@ if TYPE_CHECKING:
     from regard.layers._cached import Cache
     from regard.layers._draws import Rng
     from regard.layers._linear import FloatArray
+    from regard.layers._norms import Normalised
 
 
-class MultiHeadAttention:
+class MultiHeadAttention(MultiHeadParameters):
     """Multi-head attention with its projections: self and cross attention, with or without a cache.
 
     The layer projects its inputs, splits the projections into heads, attends in each head, joins
@@ -68,6 +73,9 @@ class MultiHeadAttention:
     qk_norm : "rms" or float, optional
         Divides each head of queries and keys by its root mean square and multiplies it by a weight,
         before any rotation (Qwen 3). A number is the eps under the root; ``"rms"`` means 1e-6.
+    dropout : float, optional
+        The probability, less than 1, with which each attention weight is dropped in train mode; the
+        others are divided by ``1 - dropout``. Calls in train mode then need a `dropout_seed`.
     rng : numpy.random.Generator, TorchGenerator, int or None, optional
         What the parameters are drawn from: those of four ``torch.nn.Linear`` layers, query, key,
         value and out in this order, each weight before its bias. A `TorchGenerator` gives the
@@ -91,6 +99,9 @@ class MultiHeadAttention:
     -----
     Queries, keys and values of the same input are projected in one product, and so are keys and
     values of the same memory.
+
+    A layer begins in eval mode. After `train`, each call can be followed by `backward`, which
+    returns the gradients of the inputs and adds those of the parameters to `grads`.
 
     Examples
     --------
@@ -126,9 +137,11 @@ class MultiHeadAttention:
         rotary: bool | Mapping[str, Any] | None = None,
         alibi: bool = False,
         qk_norm: Literal["rms"] | float | None = None,
+        dropout: float = 0.0,
         rng: Rng = None,
         dtype: DTypeLike = np.float32,
     ) -> None:
+        super().__init__()
         self._sizes = sizes_of(d_model, num_heads, num_kv_heads, head_dim, d_key, d_value)
         self._is_causal = flag("is_causal", is_causal)
         self._window = None if window is None else window_sides(window)
@@ -138,6 +151,7 @@ class MultiHeadAttention:
         )
         self._slopes = alibi_slopes(self._sizes.heads) if flag("alibi", alibi) else None
         self._qk_norm_eps = norm_eps(qk_norm)
+        self._dropout = dropout_probability(dropout)
         own = draw(
             self._sizes,
             draws(rng),
@@ -166,6 +180,7 @@ class MultiHeadAttention:
             "rotary": self._rotation,
             "alibi": self._slopes is not None or None,
             "qk_norm": self._qk_norm_eps,
+            "dropout": self._dropout or None,
         }
         options = always | {name: value for name, value in where_used.items() if value is not None}
         shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
@@ -186,6 +201,7 @@ class MultiHeadAttention:
         scale: float | None = ...,
         softcap: float | None = ...,
         sinks: ArrayLike | None = ...,
+        dropout_seed: SupportsIndex | None = ...,
         return_weights: Literal[False] = ...,
         threads: int | None = ...,
     ) -> FloatArray: ...
@@ -204,6 +220,7 @@ class MultiHeadAttention:
         scale: float | None = ...,
         softcap: float | None = ...,
         sinks: ArrayLike | None = ...,
+        dropout_seed: SupportsIndex | None = ...,
         return_weights: Literal[True],
         threads: int | None = ...,
     ) -> tuple[FloatArray, FloatArray]: ...
@@ -222,6 +239,7 @@ class MultiHeadAttention:
         scale: float | None = None,
         softcap: float | None = None,
         sinks: ArrayLike | None = None,
+        dropout_seed: SupportsIndex | None = None,
         return_weights: bool = False,
         threads: int | None = None,
     ) -> FloatArray | tuple[FloatArray, FloatArray]:
@@ -256,8 +274,12 @@ class MultiHeadAttention:
             beside a cache, whose entries begin with their first token: pad on the right there.
         scale, softcap, sinks : optional
             As in `regard.scaled_dot_product_attention`.
+        dropout_seed : int, optional
+            Decides, with the positions, heads and batch entries, which weights are dropped. Needed
+            in train mode in a layer with `dropout`, where every call and every layer should have a
+            seed of its own; ignored otherwise.
         return_weights : bool, optional
-            Whether to return the attention weights too.
+            Whether to return the attention weights too. They show dropout.
         threads : int, optional
             Number of threads.
 
@@ -271,11 +293,11 @@ class MultiHeadAttention:
         Raises
         ------
         TypeError
-            If an argument has the wrong type.
+            If an argument has the wrong type, or a call that drops weights has no `dropout_seed`.
         ValueError
             If shapes disagree or a number is out of range; if `value` is given without `key`,
             `query_offset` or `left_padding` beside a cache, or `key` beside a cache in a layer that
-            depends on positions (causal, window, rotary, alibi).
+            depends on positions (causal, window, rotary, alibi); if `cache` is given in train mode.
 
         Examples
         --------
@@ -289,19 +311,27 @@ class MultiHeadAttention:
         array([[0.3333, 0.3333, 0.3333],
                [0.5   , 0.5   , 0.    ]], dtype=float32)
         """
-        sources = inputs_of(query, key, value, self._sizes.inputs, self._dtype)
-        q, k, v = self._projections.heads(sources, threads)
+        if cache is not None and self.training:
+            raise ValueError(
+                "cache must be left out in train() mode, which has no gradients of what a cache "
+                "holds: call eval() first"
+            )
         options: dict[str, Any] = {
-            "mask": mask,
             "is_causal": self._is_causal,
             "window": self._window,
             "scale": scale,
             "softcap": softcap,
             "alibi_slopes": self._slopes,
             "sinks": sinks,
-            "return_weights": return_weights,
-            "threads": threads,
         }
+        if self.training or dropout_seed is not None:
+            options |= dropout_options(self, self._dropout, dropout_seed)
+        sources = inputs_of(query, key, value, self._sizes.inputs, self._dtype)
+        norms: dict[str, Normalised] | None = None
+        if self.training:
+            sources, norms = held_inputs(sources), {}
+        q, k, v = self._projections.heads(sources, threads, norms)
+        shared: dict[str, Any] = {"return_weights": return_weights, "threads": threads}
 
         def joined(result: Any) -> FloatArray | tuple[FloatArray, FloatArray]:
             if not return_weights:
@@ -309,110 +339,54 @@ class MultiHeadAttention:
             output, weights = result
             return self._projections.joined(output, threads), weights
 
-        if cache is None:
-            query_offset = numeric_offset(query_offset, key_lengths, q.shape[-2], k.shape[-2])
-            if self._rotation is not None:
-                places = query_positions(query_offset, q.shape)
-                self._rotation.turn((q, places), (k, np.arange(k.shape[-2])), cached=False)
-            return joined(
-                scaled_dot_product_attention(
-                    q,
-                    k,
-                    v,
-                    query_offset=query_offset,
-                    key_lengths=key_lengths,
-                    left_padding=left_padding,
-                    **options,
-                )
+        if cache is not None:
+            refuse_beside_cache(query_offset, left_padding)
+            if key is not None:
+                self._refuse_cross_attention()
+            return attend_cached(
+                cache,
+                q,
+                k,
+                v,
+                new_lengths=key_lengths,
+                rotation=self._rotation,
+                options=options | shared | {"mask": mask},
+                finish=joined,
             )
-        refuse_beside_cache(query_offset, left_padding)
-        if key is not None:
-            self._refuse_cross_attention()
-        return attend_cached(
-            cache,
-            q,
-            k,
-            v,
-            new_lengths=key_lengths,
-            rotation=self._rotation,
-            options=options,
-            finish=joined,
+        query_offset = numeric_offset(query_offset, key_lengths, q.shape[-2], k.shape[-2])
+        places = None
+        if self._rotation is not None:
+            places = query_positions(query_offset, q.shape), np.arange(k.shape[-2])
+            self._rotation.turn((q, places[0]), (k, places[1]), cached=False)
+        options |= {
+            "query_offset": query_offset,
+            "key_lengths": key_lengths,
+            "left_padding": left_padding,
+        }
+        if norms is None:
+            return joined(scaled_dot_product_attention(q, k, v, mask, **options, **shared))
+        attended: Any = scaled_dot_product_attention(
+            q, k, v, mask, **options, **shared, return_lse=True
         )
-
-    def state_dict(self, names: str = "regard", prefix: str = "") -> dict[str, FloatArray]:
-        """Copy the parameters, named and laid out as in a library of choice.
-
-        Parameters
-        ----------
-        names : str, optional
-            ``"regard"`` (``W_query``, ``W_key``, ``W_value``, ``out_proj``, ``q_norm``,
-            ``k_norm``), ``"torch"`` (``nn.MultiheadAttention``: ``in_proj_weight``, or
-            ``q_proj_weight`` and so on where inputs differ in size), or those of Hugging Face:
-            ``"llama"`` (``q_proj`` .. ``o_proj``; also Qwen, Mistral), ``"bert"``
-            (``self.query`` .. ``output.dense``), ``"gpt2"`` (``c_attn``, ``c_proj``, transposed),
-            ``"bart"`` (``q_proj`` .. ``out_proj``; also OPT, CLIP) and ``"whisper"`` (the same
-            without a bias of the key).
-        prefix : str, optional
-            A prefix for every name, joined to it by a dot.
-
-        Returns
-        -------
-        dict of str to numpy.ndarray
-            Copies of the parameters.
-
-        Raises
-        ------
-        ValueError
-            If `names` is unknown, or has no place for a parameter of the layer.
-
-        Examples
-        --------
-        >>> import regard
-        >>> layer = regard.MultiHeadAttention(8, 4, num_kv_heads=2, rng=0)
-        >>> {name: array.shape for name, array in layer.state_dict("llama", "attn").items()}
-        ... # doctest: +NORMALIZE_WHITESPACE
-        {'attn.q_proj.weight': (8, 8), 'attn.k_proj.weight': (4, 8),
-         'attn.v_proj.weight': (4, 8), 'attn.o_proj.weight': (8, 8)}
-        """
-        return write_state(self._projections.own, names, prefix)
-
-    def load_state_dict(self, state: Mapping[str, ArrayLike], prefix: str = "") -> None:
-        """Copy parameters into the layer: all of them, or none if anything is wrong.
-
-        Parameters
-        ----------
-        state : mapping of str to array_like
-            Floating-point arrays, converted to the layer's dtype. Any of the namings of
-            `state_dict` is recognised. What models keep beside these parameters is ignored: GPT-2's
-            ``bias`` (its causal mask), BERT's ``output.LayerNorm``, Llama's
-            ``rotary_emb.inv_freq``, a ``mask``. The bias of the key that Whisper lacks is 0.
-        prefix : str, optional
-            The layer to read from a model's state: ``"model.layers.3.self_attn"``,
-            ``"encoder.layer.0.attention"`` (BERT), ``"h.0.attn"`` (GPT-2),
-            ``"model.decoder.layers.0.encoder_attn"`` (Whisper). Other names are ignored.
-
-        Raises
-        ------
-        TypeError
-            If `state` is not a mapping or an array is not floating-point.
-        ValueError
-            If names are missing or unexpected, which the message lists, or arrays have wrong
-            shapes. If no name is known, the message lists the layouts that are.
-
-        See Also
-        --------
-        regard.checkpoints.load_safetensors : reads a state, or one layer of it, from a file.
-
-        Examples
-        --------
-        >>> import regard
-        >>> layer = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=0)
-        >>> other = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=1)
-        >>> layer.load_state_dict(other.state_dict("gpt2", "h.0.attn"), "h.0.attn")
-        """
-        shapes = {name: array.shape for name, array in self._projections.own.items()}
-        own = read_state(state, prefix, shapes, self._dtype)
-        self._projections = Projections(self._sizes, own, self._qk_norm_eps)
+        output, *weights, lse = attended
+        rows = self._projections.rows(output)
+        result = self._projections.out(rows, threads)
+        self._hold(
+            MultiHeadCall(
+                self._projections,
+                self._rotation,
+                sources,
+                (3,) if key is None else (1, 3) if value is None else (1, 2, 3),
+                (q, k, v),
+                norms,
+                places,
+                rows,
+                lse,
+                held_mask(mask),
+                held_options(options),
+            )
+        )
+        return (result, weights[0]) if return_weights else result
 
     def _refuse_cross_attention(self) -> None:
         """Raise ValueError for a key beside a cache in a layer that depends on positions."""

@@ -122,6 +122,12 @@ LAYOUTS = (
 )
 
 
+def own_names(parameters: Iterable[str]) -> dict[str, str]:
+    """Return the names that regard's own state has, each with that of its parameter."""
+    parameters = set(parameters)
+    return {name: part for name, (part,) in LAYOUTS[0].arrays.items() if part in parameters}
+
+
 def read_state(
     state: Mapping[str, ArrayLike], prefix: str, parameters: Shapes, dtype: np.dtype[np.floating]
 ) -> dict[str, FloatArray]:

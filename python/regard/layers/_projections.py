@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, finite_number
+from regard._arguments import count
 from regard.layers._linear import project
+from regard.layers._norms import Normalised, normalise
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from regard.layers._draws import Draws
     from regard.layers._linear import FloatArray
 
-_QK_NORM_EPS = 1e-6
 INPUTS = ("query", "key", "value")
 
 
@@ -74,7 +76,7 @@ class Projections:
 
     def __init__(self, sizes: Sizes, own: dict[str, FloatArray], qk_norm_eps: float | None) -> None:
         self.own = own
-        self._sizes = sizes
+        self.sizes = sizes
         self._eps = qk_norm_eps
         # If all inputs have one size, their weights are stacked, and those in `own` are views.
         self._packed: dict[str, FloatArray] = {}
@@ -87,25 +89,54 @@ class Projections:
                 parts = np.split(self._packed[letter], sizes.ends(0, 2))
                 own |= zip(names, parts, strict=True)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy must have views of its own stack, where copies of the views would be arrays apart.
+        return Projections, (self.sizes, dict(self.own), self._eps)
+
     def heads(
-        self, sources: list[FloatArray], threads: int | None
+        self,
+        sources: list[FloatArray],
+        threads: int | None,
+        norms: dict[str, Normalised] | None = None,
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Project the three inputs to new arrays ``(..., heads, seq, head_dim)``."""
+        """Project the three inputs to new arrays ``(..., heads, seq, head_dim)``.
+
+        What the gradients of norms need is put into `norms`, by the names of their weights.
+        """
         query, key, value = (
-            x.reshape(*x.shape[:-1], heads, self._sizes.head_dim)
-            for x, heads in zip(self._project(sources, threads), self._sizes.counts, strict=True)
+            x.reshape(*x.shape[:-1], heads, self.sizes.head_dim)
+            for x, heads in zip(self._project(sources, threads), self.sizes.counts, strict=True)
         )
         if self._eps is not None:
-            _normalise(query, self.own["norm_query"], self._eps)
-            _normalise(key, self.own["norm_key"], self._eps)
+            for name, x in (("norm_query", query), ("norm_key", key)):
+                # NaN and infinity are results, not warnings.
+                with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+                    root = normalise(x, self._eps)
+                    if norms is not None:
+                        norms[name] = Normalised(x.copy(), root)
+                    x *= self.own[name]
         return query.swapaxes(-3, -2), key.swapaxes(-3, -2), value.swapaxes(-3, -2)
 
     def joined(self, output: FloatArray, threads: int | None) -> FloatArray:
         """Join the heads of ``(..., heads, seq, head_dim)`` and project them."""
+        return self.out(self.rows(output), threads)
+
+    def rows(self, output: FloatArray) -> FloatArray:
+        """Join the heads of ``(..., heads, seq, head_dim)``."""
         weight = self.own["W_out"]
         rows = output.swapaxes(-3, -2).astype(weight.dtype, copy=False)
-        rows = rows.reshape(*rows.shape[:-2], weight.shape[1])
-        return project(rows, weight, self.own.get("b_out"), threads)
+        return rows.reshape(*rows.shape[:-2], weight.shape[1])
+
+    def out(self, rows: FloatArray, threads: int | None) -> FloatArray:
+        """Project joined heads."""
+        return project(rows, self.own["W_out"], self.own.get("b_out"), threads)
+
+    def stacked(self, first: int, last: int) -> FloatArray:
+        """Return the weights of the inputs `first` to ``last - 1``, the first on top."""
+        if self._packed:
+            bounds = [0, *self.sizes.ends(0, 3)]
+            return self._packed["W"][bounds[first] : bounds[last]]
+        return np.concatenate([self.own[f"W_{name}"] for name in INPUTS[first:last]])
 
     def _project(self, sources: list[FloatArray], threads: int | None) -> list[FloatArray]:
         """Project each input; inputs that are the same array are projected in one product."""
@@ -114,20 +145,26 @@ class Projections:
                 project(x, self.own[f"W_{name}"], self.own.get(f"b_{name}"), threads)
                 for name, x in zip(INPUTS, sources, strict=True)
             ]
-        bounds = [0, *self._sizes.ends(0, 3)]
+        bounds = [0, *self.sizes.ends(0, 3)]
         results: list[FloatArray] = []
-        while (first := len(results)) < len(sources):
-            last = first + 1
-            while last < len(sources) and sources[last] is sources[first]:
-                last += 1
+        for first, last in runs(sources):
             rows = slice(bounds[first], bounds[last])
             part = {letter: packed[rows] for letter, packed in self._packed.items()}
             product = project(sources[first], part["W"], part.get("b"), threads)
             begin = 0
-            for end in self._sizes.ends(first, last):
+            for end in self.sizes.ends(first, last):
                 results.append(product[..., begin:end])
                 begin = end
         return results
+
+
+def runs(arrays: Sequence[FloatArray]) -> Iterator[tuple[int, int]]:
+    """Yield where each run of one and the same array begins and ends."""
+    first = 0
+    for last in range(1, len(arrays) + 1):
+        if last == len(arrays) or arrays[last] is not arrays[first]:
+            yield first, last
+            first = last
 
 
 def draw(
@@ -154,26 +191,3 @@ def draw(
     if qk_norm:
         own |= {f"norm_{name}": np.ones(sizes.head_dim, dtype) for name in INPUTS[:2]}
     return own
-
-
-def norm_eps(qk_norm: str | float | None) -> float | None:
-    """Return the eps of the norms of queries and keys, or None if there are no norms."""
-    if qk_norm is None:
-        return None
-    if isinstance(qk_norm, str):
-        if qk_norm != "rms":
-            raise ValueError(f"qk_norm must be None, 'rms' or an eps, got {qk_norm!r}")
-        return _QK_NORM_EPS
-    return finite_number("qk_norm", qk_norm, minimum=0)
-
-
-def _normalise(x: FloatArray, weight: FloatArray, eps: float) -> None:
-    """Divide vectors by their root mean square and multiply them by a weight, in place.
-
-    Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4.
-    https://arxiv.org/abs/1910.07467
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = np.mean(np.square(x), axis=-1, keepdims=True)
-        x /= np.sqrt(mean + x.dtype.type(eps))
-        x *= weight

@@ -88,8 +88,14 @@ class Rotation:
     def __repr__(self) -> str:
         return self._shown
 
-    def turn(self, *vectors: tuple[FloatArray, Integers], cached: bool) -> None:
-        """Rotate arrays ``(..., heads, length, head_dim)`` in place, each by its positions."""
+    def turn(
+        self, *vectors: tuple[FloatArray, Integers], cached: bool, transposed: bool = False
+    ) -> None:
+        """Rotate arrays ``(..., heads, length, head_dim)`` in place, each by its positions.
+
+        With `transposed`, multiply them by the transposed matrices, which turns gradients of
+        rotated vectors into those of the vectors themselves.
+        """
         frequencies = self._frequencies
         if self._trained is not None:
             length = max(int(places.max(initial=-1)) + 1 for _, places in vectors)
@@ -108,7 +114,7 @@ class Rotation:
                     continue
                 if id(places) not in found:
                     found[id(places)] = self._looked_up(places, frequencies)
-                self._turn(array, *found[id(places)])
+                self._turn(array, *found[id(places)], transposed)
 
     def _looked_up(
         self, places: Integers, frequencies: NDArray[np.float64]
@@ -136,15 +142,21 @@ class Rotation:
         signed = np.stack([-sin, sin], axis)
         return np.expand_dims(cos, axis).astype(self._dtype), signed.astype(self._dtype)
 
-    def _turn(self, array: FloatArray, cos: FloatArray, sin: FloatArray) -> None:
-        """Multiply pairs (a, b) by (cos, cos) and add (b, a) times (-sin, sin), in place."""
+    def _turn(self, array: FloatArray, cos: FloatArray, sin: FloatArray, transposed: bool) -> None:
+        """Multiply pairs (a, b) by (cos, cos) and add (b, a) times (-sin, sin), in place.
+
+        Transposed, subtract the latter.
+        """
         pairs = self._frequencies.size
         shape = (pairs, 2) if self._interleaved else (2, pairs)
         own = array[..., : 2 * pairs].reshape(*array.shape[:-1], *shape)  # an axis cut is a view
         swapped = own[..., ::-1] if self._interleaved else own[..., ::-1, :]
         across = swapped * sin
         own *= cos
-        own += across
+        if transposed:
+            own -= across
+        else:
+            own += across
 
 
 def _shown(options: Mapping[str, Any]) -> str:

@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overlo
 
 import numpy as np
 
-from regard._arguments import count, flag, mapping
+from regard._arguments import count, flag
 from regard._arrays import as_mask, broadcasts_to, single_or_double
 from regard._attention import scaled_dot_product_attention
 from regard._translations import translates_keywords
 from regard.layers._draws import draws
+from regard.layers._dropout import dropout_options, dropout_probability
+from regard.layers._held import held_mask
 from regard.layers._inputs import vectors
 from regard.layers._linear import project
-from regard.layers._state import check_arrays, check_names
+from regard.layers._self_attention_gradients import SelfAttentionCall
+from regard.layers._self_attention_parameters import NAMES, SelfAttentionParameters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
@@ -26,11 +29,9 @@ if TYPE_CHECKING:
     Init: TypeAlias = Literal["linear", "uniform", "normal"]
 
 _INITS = ("linear", "uniform", "normal")
-_NAMES = ("query", "key", "value")
-_SHORT = {"W_q": "W_query", "W_k": "W_key", "W_v": "W_value"}
 
 
-class SelfAttention:
+class SelfAttention(SelfAttentionParameters):
     """Scaled dot-product attention of a sequence to itself, in one head.
 
     The layer projects ``x`` to queries, keys and values and attends::
@@ -51,6 +52,9 @@ class SelfAttention:
         ``(d_out, d_in)``, used as ``x @ weight.T``, uniform within ``1 / sqrt(d_in)`` of 0, and
         biases likewise. ``"uniform"`` is ``torch.rand``, uniform on [0, 1), and ``"normal"`` is
         ``torch.randn``: weights of shape ``(d_in, d_out)``, used as ``x @ weight``.
+    dropout : float, optional
+        The probability, less than 1, with which each attention weight is dropped in train mode; the
+        others are divided by ``1 - dropout``. Calls in train mode then need a `dropout_seed`.
     rng : numpy.random.Generator, TorchGenerator, int or None, optional
         What the parameters are drawn from: query, key and value in this order, each weight before
         its bias. An int or None makes ``numpy.random.default_rng(rng)``. A
@@ -70,8 +74,14 @@ class SelfAttention:
     TypeError
         If an argument has the wrong type or `dtype` is neither float32 nor float64.
     ValueError
-        If `d_in` or `d_out` is less than 1, `init` is unknown, `rng` is a negative int, or
-        `qkv_bias` is combined with an `init` other than ``"linear"``.
+        If `d_in` or `d_out` is less than 1, `init` is unknown, `dropout` is not a probability less
+        than 1, `rng` is a negative int, or `qkv_bias` is combined with an `init` other than
+        ``"linear"``.
+
+    Notes
+    -----
+    A layer begins in eval mode. After `train`, each call can be followed by `backward`, which
+    returns the gradient of ``x`` and adds those of the parameters to `grads`.
 
     Examples
     --------
@@ -87,13 +97,6 @@ class SelfAttention:
     ((5, 4, 2), (5, 4, 4))
     """
 
-    W_query: FloatArray
-    W_key: FloatArray
-    W_value: FloatArray
-    b_query: FloatArray | None
-    b_key: FloatArray | None
-    b_value: FloatArray | None
-
     @translates_keywords
     def __init__(
         self,
@@ -102,9 +105,11 @@ class SelfAttention:
         *,
         qkv_bias: bool = False,
         init: Init = "linear",
+        dropout: float = 0.0,
         rng: Rng = None,
         dtype: DTypeLike = np.float32,
     ) -> None:
+        super().__init__()
         self._d_in = count("d_in", d_in, minimum=1)
         self._d_out = count("d_out", d_out, minimum=1)
         self._qkv_bias = flag("qkv_bias", qkv_bias)
@@ -113,17 +118,19 @@ class SelfAttention:
         if qkv_bias and init != "linear":
             raise ValueError(f"qkv_bias needs init='linear', got init={init!r}")
         self._init = init
+        self._dropout = dropout_probability(dropout)
         self._dtype = single_or_double("dtype", dtype)
         draw = self._drawing(rng)
-        for name in _NAMES:
+        for name in NAMES:
             weight, bias = draw()
             setattr(self, f"W_{name}", weight)
             setattr(self, f"b_{name}", bias)
 
     def __repr__(self) -> str:
+        dropout = f"dropout={self._dropout}, " if self._dropout else ""
         return (
             f"SelfAttention(d_in={self._d_in}, d_out={self._d_out}, qkv_bias={self._qkv_bias}, "
-            f"init={self._init!r}, dtype={self._dtype})"
+            f"init={self._init!r}, {dropout}dtype={self._dtype})"
         )
 
     @overload
@@ -133,6 +140,7 @@ class SelfAttention:
         mask: ArrayLike | None = ...,
         *,
         is_causal: bool = ...,
+        dropout_seed: SupportsIndex | None = ...,
         return_weights: Literal[False] = ...,
         threads: int | None = ...,
     ) -> FloatArray: ...
@@ -143,6 +151,7 @@ class SelfAttention:
         mask: ArrayLike | None = ...,
         *,
         is_causal: bool = ...,
+        dropout_seed: SupportsIndex | None = ...,
         return_weights: Literal[True],
         threads: int | None = ...,
     ) -> tuple[FloatArray, FloatArray]: ...
@@ -153,6 +162,7 @@ class SelfAttention:
         mask: ArrayLike | None = None,
         *,
         is_causal: bool = False,
+        dropout_seed: SupportsIndex | None = None,
         return_weights: bool = False,
         threads: int | None = None,
     ) -> FloatArray | tuple[FloatArray, FloatArray]:
@@ -168,8 +178,12 @@ class SelfAttention:
             ``(..., seq, seq)``, the shape of the weights, which has no axis for heads.
         is_causal : bool, optional
             Whether a position attends only to itself and those before it.
+        dropout_seed : int, optional
+            Decides, with the positions and batch entries, which weights are dropped. Needed in
+            train mode in a layer with `dropout`, where every call and every layer should have a
+            seed of its own; ignored otherwise.
         return_weights : bool, optional
-            Whether to return the attention weights too.
+            Whether to return the attention weights too. They show dropout.
         threads : int, optional
             Number of threads.
 
@@ -183,9 +197,10 @@ class SelfAttention:
         Raises
         ------
         TypeError
-            If `x` is not real or `mask` is neither bool nor float.
+            If `x` is not real, `mask` is neither bool nor float, or a call that drops weights has
+            no `dropout_seed`.
         ValueError
-            If `x` or `mask` has a wrong shape.
+            If `x` or `mask` has a wrong shape, or `dropout_seed` is out of range.
 
         Examples
         --------
@@ -199,73 +214,85 @@ class SelfAttention:
         array([[0.3333, 0.3333, 0.3333],
                [0.5   , 0.5   , 0.    ]], dtype=float32)
         """
+        holds = self.training
+        options: dict[str, Any] = {"is_causal": is_causal}
+        if holds or dropout_seed is not None:
+            options |= dropout_options(self, self._dropout, dropout_seed)
         inputs = vectors("x", x, self._d_in, self._dtype)
+        if holds:
+            inputs = inputs.copy()
         allowed = _with_heads(as_mask(mask), (*inputs.shape[:-1], inputs.shape[-2]))
         # Axes before the last two are batch axes here; attention reads the last of them as heads.
         query, key, value = (
-            self._project(inputs, name, threads)[..., None, :, :] for name in _NAMES
+            self._project(inputs, name, threads)[..., None, :, :] for name in NAMES
         )
-        if not return_weights:
-            output = scaled_dot_product_attention(
-                query, key, value, allowed, is_causal=is_causal, threads=threads
+        results = {"return_weights": return_weights, "return_lse": holds, "threads": threads}
+        attended: Any = scaled_dot_product_attention(
+            query, key, value, allowed, **(options | results)
+        )
+        if holds:
+            *shown, lse = attended
+            self._hold(
+                SelfAttentionCall(
+                    inputs,
+                    self.parameters(),
+                    self._init == "linear",
+                    (query, key, value),
+                    shown[0].copy(),
+                    lse,
+                    held_mask(allowed),
+                    options,
+                )
             )
-            return output[..., 0, :, :]
-        output, weights = scaled_dot_product_attention(
-            query, key, value, allowed, is_causal=is_causal, return_weights=True, threads=threads
-        )
+            attended = shown if return_weights else shown[0]
+        if not return_weights:
+            context: FloatArray = attended[..., 0, :, :]
+            return context
+        output, weights = attended
         return output[..., 0, :, :], weights[..., 0, :, :]
 
-    def state_dict(self) -> dict[str, FloatArray]:
-        """Copy the parameters, named and shaped as PyTorch's ``state_dict`` has them.
+    @translates_keywords
+    def backward(self, grad: ArrayLike, *, threads: int | None = None) -> FloatArray:
+        """Compute the gradients of the last call in train mode.
 
-        Returns
-        -------
-        dict of str to numpy.ndarray
-            ``"W_query.weight"`` and, with a bias, ``"W_query.bias"`` for ``init="linear"``;
-            ``"W_query"`` otherwise; the same for key and value.
-
-        Examples
-        --------
-        >>> import regard
-        >>> list(regard.SelfAttention(3, 2, init="uniform", rng=0).state_dict())
-        ['W_query', 'W_key', 'W_value']
-        """
-        return {key: getattr(self, attribute).copy() for key, attribute in self._keys().items()}
-
-    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
-        """Copy parameters into the layer: all of them, or none if anything is wrong.
+        Those of the parameters are added to `grads`. A call has one `backward`; one that fails
+        leaves `grads` as they were.
 
         Parameters
         ----------
-        state : mapping of str to array_like
-            Floating-point arrays, converted to the layer's dtype, as `state_dict` returns them or
-            as PyTorch saves them. The short names ``W_q``, ``W_k`` and ``W_v`` stand for
-            ``W_query``, ``W_key`` and ``W_value``.
+        grad : array_like, shape (..., seq, d_out)
+            The gradient of the loss with respect to the output of the call. Real numbers, converted
+            to the layer's dtype.
+        threads : int, optional
+            Number of threads. The gradients have the same bits for any number.
+
+        Returns
+        -------
+        numpy.ndarray, shape (..., seq, d_in)
+            The gradient of `x`, in the layer's dtype.
 
         Raises
         ------
+        RuntimeError
+            If there was no call in train mode, or its gradients have been computed already.
         TypeError
-            If `state` is not a mapping or an array is not floating-point.
+            If `grad` is not an array of real numbers.
         ValueError
-            If keys are missing or unexpected, or an array has the wrong shape.
+            If `grad` does not have the shape of the output.
 
         Examples
         --------
+        >>> import numpy as np
         >>> import regard
-        >>> layer = regard.SelfAttention(3, 2, rng=0)
-        >>> layer.load_state_dict(regard.SelfAttention(3, 2, rng=1).state_dict())
+        >>> layer = regard.SelfAttention(3, 2, rng=0).train()
+        >>> x = np.eye(3)
+        >>> layer.backward(np.ones_like(layer(x, is_causal=True))).shape
+        (3, 3)
+        >>> layer.grads["W_value.weight"].shape
+        (2, 3)
         """
-        attributes = self._keys()
-        given: dict[str, ArrayLike] = {}
-        for name, value in mapping("state", state).items():
-            key = _long_name(name)
-            if key in attributes and key in given:
-                raise ValueError(f"state must have {key} once, got {name} as well")
-            given[key if key in attributes else str(name)] = value
-        check_names(attributes, given)
-        shapes = {key: self._shape(attribute) for key, attribute in attributes.items()}
-        for key, array in check_arrays(shapes, given, self._dtype).items():
-            setattr(self, attributes[key], array)
+        gradient: FloatArray = self._backward(grad, self._dtype, threads)
+        return gradient
 
     def _drawing(self, rng: Rng) -> Callable[[], tuple[FloatArray, FloatArray | None]]:
         source = draws(rng)
@@ -274,24 +301,6 @@ class SelfAttention:
             return lambda: source.linear(d_in, d_out, self._qkv_bias, dtype)
         plain = source.rand if self._init == "uniform" else source.randn
         return lambda: (plain(d_in, d_out, dtype=dtype), None)
-
-    def _keys(self) -> dict[str, str]:
-        """Return the keys of a state in PyTorch's order, each with the attribute that it names."""
-        if self._init != "linear":
-            return {f"W_{name}": f"W_{name}" for name in _NAMES}
-        parts = {"weight": "W", "bias": "b"} if self._qkv_bias else {"weight": "W"}
-        return {
-            f"W_{name}.{part}": f"{letter}_{name}"
-            for name in _NAMES
-            for part, letter in parts.items()
-        }
-
-    def _shape(self, attribute: str) -> tuple[int, ...]:
-        if attribute.startswith("b_"):
-            return (self._d_out,)
-        if self._init == "linear":
-            return (self._d_out, self._d_in)
-        return (self._d_in, self._d_out)
 
     def _project(self, inputs: FloatArray, name: str, threads: int | None) -> FloatArray:
         weight = getattr(self, f"W_{name}")
@@ -306,8 +315,3 @@ def _with_heads(mask: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[An
     if not broadcasts_to(mask.shape, shape):
         raise ValueError(f"mask must broadcast to {shape}, got shape {mask.shape}")
     return mask[..., None, :, :] if mask.ndim > 2 else mask
-
-
-def _long_name(name: str) -> str:
-    head, dot, part = str(name).partition(".")
-    return _SHORT.get(head, head) + dot + part

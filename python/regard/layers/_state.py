@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,3 +50,21 @@ def check_arrays(
     if wrong:
         raise ValueError("; ".join(wrong))
     return {name: array.astype(dtype) for name, array in arrays.items()}
+
+
+def can_hold(array: Any, other: FloatArray) -> bool:
+    """Tell whether `other` can be copied into `array` without a change."""
+    return (
+        isinstance(array, np.ndarray)
+        and array.flags.writeable
+        and array.shape == other.shape
+        and array.dtype == other.dtype
+    )
+
+
+def overwrite(arrays: Iterable[FloatArray], others: Iterable[FloatArray]) -> None:
+    """Copy `others` into `arrays`, which have their shapes and dtype: all, even after Ctrl-C.
+
+    Python asks for signals between its own instructions, and there are none between these copies.
+    """
+    deque(map(np.ndarray.__setitem__, arrays, repeat(...), others), maxlen=0)

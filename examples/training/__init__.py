@@ -1,0 +1,1 @@
+"""A transformer over characters, and how it is trained."""

@@ -1,0 +1,215 @@
+"""The gradients of the gradients of attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+import numpy as np
+
+from regard import _core
+from regard._arrays import as_float_arrays, as_masks, as_stored_arrays
+from regard._call import check_options, raise_with_hint
+from regard._hints import warn_if_zero_one
+from regard._options import BACKWARD_OPTIONS, BackwardOptions, takes_options
+from regard._second_order_sums import Inputs, Sizes, second_order_sums
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+    Shape = tuple[int, ...]
+
+_NAME = "scaled_dot_product_attention_double_backward"
+
+
+class DoubleGradients(NamedTuple):
+    """The gradients of a loss that is built on the gradients of attention.
+
+    Each has the shape and the type of its input.
+    """
+
+    grad_output: Array
+    query: Array
+    key: Array
+    value: Array
+
+
+@takes_options(BackwardOptions)
+def scaled_dot_product_attention_double_backward(
+    grad_grad_query: ArrayLike | None,
+    grad_grad_key: ArrayLike | None,
+    grad_grad_value: ArrayLike | None,
+    grad_output: ArrayLike,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    output: ArrayLike,
+    lse: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    grad_lse: ArrayLike | None = None,
+    **options: Unpack[BackwardOptions],
+) -> DoubleGradients:
+    r"""Compute the exact gradients of `scaled_dot_product_attention_backward`.
+
+    They are what a loss needs that contains gradients of attention, such as a gradient penalty, and
+    give products with the Hessian. With a, b and w for `grad_grad_query`, `grad_grad_key` and
+    `grad_grad_value`, G for `grad_output`, and P, dP, dS and D as in the gradients [1]_,
+
+    .. math:: T = \mathrm{scale}\,(a\, \mathrm{key}^T + \mathrm{query}\; b^T), \qquad
+              r = \mathrm{rowsum}(P \circ T), \\
+              X_0 = (dP - D) \circ T - r \circ dP + G\, w^T, \qquad
+              X = P \circ (X_0 - \mathrm{rowsum}(P \circ X_0)), \\
+              \mathrm{grad\_output}' = (P \circ (T - r))\, \mathrm{value} + P\, w, \qquad
+              \mathrm{value}' = (P \circ (T - r))^T G, \\
+              \mathrm{query}' = \mathrm{scale}\,(X\, \mathrm{key} + dS\, b), \qquad
+              \mathrm{key}' = \mathrm{scale}\,(X^T \mathrm{query} + dS^T a)
+
+    Parameters
+    ----------
+    grad_grad_query, grad_grad_key, grad_grad_value : array_like or None
+        The gradients of the loss with respect to the gradients of `query`, `key` and `value`, each
+        of the shape of its input. None is zero.
+    grad_output, query, key, value, output, lse, mask, grad_lse
+        As given to `scaled_dot_product_attention_backward`, like all options that follow.
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
+        As given to that call.
+    dropout_p, dropout_seed
+        As given to that call: the same weights are dropped.
+    threads : int, optional
+        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
+        any number.
+
+    Returns
+    -------
+    DoubleGradients
+        Named tuple of the gradients with respect to `grad_output`, `query`, `key` and `value`.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type.
+    ValueError
+        If shapes disagree or a number is out of range.
+    MemoryError
+        If a result or the workspace cannot be allocated.
+
+    See Also
+    --------
+    scaled_dot_product_attention_backward : the gradients.
+    scaled_dot_product_attention_jvp : of which the gradient with respect to `grad_output` is one,
+        along (a, b, w).
+
+    Notes
+    -----
+    The gradients that are differentiated are those of query, key and value, as functions of
+    `grad_output`, `query`, `key` and `value`; the mask, `alibi_slopes`, `sinks` and `grad_lse` are
+    constants.
+
+    A query that sees no key has gradients of exactly 0 and gives none. What is hidden from a query
+    adds nothing to any gradient, not even NaN. Key heads get the sum over the query heads that read
+    them, and inputs whose batch axes were broadcast the sum over these.
+
+    The call is written in NumPy, on `matmul`, and takes several times as long as the gradients. It
+    goes through the queries of each head in blocks of about 2**18 scores, or one query if it sees
+    more keys, of which it keeps a few arrays: beside the results, a call needs memory for these and
+    for the keys, values and their gradients of one head. Float16 and bfloat16 are computed with in
+    float32, in which their results take space until they are complete.
+
+    References
+    ----------
+    .. [1] Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with
+       IO-Awareness", 2022, appendix B. https://arxiv.org/abs/2205.14135
+
+    Examples
+    --------
+    The gradient of half the squared norm of a gradient, a penalty:
+
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> query, key, value, grad_output = rng.standard_normal((4, 2, 6, 16))
+    >>> def gradient_of_query(query):
+    ...     output, lse = regard.scaled_dot_product_attention(query, key, value, return_lse=True)
+    ...     given = query, key, value, output, lse
+    ...     return regard.scaled_dot_product_attention_backward(grad_output, *given).query, given
+    >>> gradient, given = gradient_of_query(query)
+    >>> of_penalty = regard.scaled_dot_product_attention_double_backward(
+    ...     gradient, None, None, grad_output, *given
+    ... )
+    >>> step = 1e-3 * of_penalty.query
+    >>> further, _ = gradient_of_query(query + step)
+    >>> growth = ((further**2).sum() - (gradient**2).sum()) / 2
+    >>> bool(np.isclose(growth, (step * of_penalty.query).sum(), rtol=0.01))
+    True
+    """
+    check_options(_NAME, options, BACKWARD_OPTIONS)
+    if mask is not None:
+        warn_if_zero_one(mask)
+    query, key, value = as_stored_arrays(query=query, key=key, value=value)
+    masks = as_masks(mask)
+    try:
+        plan = _core.attention_plan(query, key, value, masks, options)
+    except ValueError as error:
+        raise_with_hint(error, query, key)
+    check = _Check(plan["result_type"])
+    tangents = (
+        check.tangent("grad_grad_query", grad_grad_query, query),
+        check.tangent("grad_grad_key", grad_grad_key, key),
+        check.tangent("grad_grad_value", grad_grad_value, value),
+    )
+    batch = np.broadcast_shapes(*(array.shape[:-3] for array in (query, key, value)))
+    _, heads, _, q_len, _, _, value_dim = plan["shape"]
+    is_flat = all(array.ndim == 2 for array in (query, key, value))
+    rows = (*batch, *(() if is_flat else (heads,)), q_len)
+    inputs = Inputs(
+        check.rows("grad_output", grad_output, (*rows, value_dim), "output"),
+        query,
+        key,
+        value,
+        *tangents,
+        check.rows("output", output, (*rows, value_dim), "the forward call's output"),
+        check.numbers("lse", lse, rows, "the forward call's lse"),
+        None if grad_lse is None else check.numbers("grad_lse", grad_lse, rows, "lse"),
+    )
+    sizes = Sizes(batch, *plan["shape"][1:])
+    return DoubleGradients(*second_order_sums(inputs, masks, sizes, check.dtype, options))
+
+
+class _Check:
+    """Converts what stands beside the inputs, or raises TypeError or ValueError."""
+
+    def __init__(self, result_type: str) -> None:
+        self.result_type = result_type
+        is_double = result_type == "float64"
+        self.dtype: np.dtype[Any] = np.dtype(np.float64 if is_double else np.float32)
+
+    def rows(self, name: str, given: ArrayLike, shape: Shape, meaning: str) -> Array:
+        """Return an array of this shape, of a type that the inputs' types allow."""
+        (array,) = as_stored_arrays(**{name: given})
+        _check_shape(name, array, shape, meaning)
+        if array.dtype == np.float64 and self.dtype != np.float64:
+            raise TypeError(
+                f"{name} must be float32, float16 or bfloat16, since query, key and value give "
+                f"{self.result_type}, got an array of float64"
+            )
+        return array
+
+    def tangent(self, name: str, given: ArrayLike | None, like: Array) -> Array:
+        """Return an array of the shape of an input, where None is zeros."""
+        if given is None:
+            return np.broadcast_to(np.zeros((), self.dtype), like.shape)
+        return self.rows(name, given, like.shape, name.removeprefix("grad_grad_"))
+
+    def numbers(self, name: str, given: ArrayLike, shape: Shape, meaning: str) -> Array:
+        """Return an array of a number for each row, float32 or float64."""
+        (array,) = as_float_arrays(**{name: given})
+        _check_shape(name, array, shape, meaning)
+        return array
+
+
+def _check_shape(name: str, array: Array, shape: Shape, meaning: str) -> None:
+    if array.shape != shape:
+        raise ValueError(
+            f"{name} must have the shape of {meaning}, {shape}, got shape {array.shape}"
+        )

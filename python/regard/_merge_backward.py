@@ -1,0 +1,205 @@
+"""The gradients of joined attention states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._arrays import as_stored_arrays, compute_type
+from regard._gradient_sums import summed_to
+from regard._merge import _native, _parts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+    Shape = tuple[int, ...]
+
+
+def merge_attention_states_backward(
+    grad_output: ArrayLike,
+    outputs: Iterable[ArrayLike],
+    lses: Iterable[ArrayLike],
+    output: ArrayLike,
+    lse: ArrayLike,
+    *,
+    grad_lse: ArrayLike | None = None,
+) -> tuple[list[Array], list[Array]]:
+    r"""Compute the exact gradients of `merge_attention_states`.
+
+    With G for `grad_output`,
+
+    .. math:: w_i = e^{\mathrm{lse}_i - \mathrm{lse}}, \qquad
+              \mathrm{grad\_output}_i = w_i\, G, \qquad
+              \mathrm{grad\_lse}_i = w_i \left(\mathrm{rowsum}(G \circ
+                  (\mathrm{output}_i - \mathrm{output})) + \mathrm{grad\_lse}\right)
+
+    Together with `scaled_dot_product_attention_backward`, which takes both gradients of a part,
+    this gives the gradients of attention whose keys are split into parts.
+
+    Parameters
+    ----------
+    grad_output : array_like, shape (..., q_len, value_dim)
+        The gradient of the loss with respect to the merged output.
+    outputs, lses : sequence of array_like
+        As given to `merge_attention_states`.
+    output : array_like, shape (..., q_len, value_dim)
+        The merged output, which that call returned.
+    lse : array_like, shape (..., q_len)
+        The merged log-sum-exp, which that call returned.
+    grad_lse : array_like, shape (..., q_len), optional
+        The gradient of the loss with respect to the merged `lse`. Default: zero.
+
+    Returns
+    -------
+    grad_outputs : list of ndarray
+        For each part the gradient with respect to its output, of its shape and type.
+    grad_lses : list of ndarray
+        For each part the gradient with respect to its lse, of its shape and type.
+
+    Raises
+    ------
+    TypeError
+        If an array has the wrong type.
+    ValueError
+        If there is no part, `outputs` and `lses` have different numbers of parts, or shapes
+        disagree.
+
+    See Also
+    --------
+    merge_attention_states : the forward call.
+    scaled_dot_product_attention_backward : the gradients of a part.
+
+    Notes
+    -----
+    A part that saw no key in a row (lse -inf) has gradients of exactly 0 there, and adds nothing to
+    those of the others, whatever its output holds. This is so too where no part saw a key:
+    `merge_attention_states` adds up outputs that are 0 whatever the queries, keys and values are,
+    so that nothing of the loss depends on them. Parts that were broadcast get the sum over what
+    they were broadcast to.
+
+    The weights of the parts are computed in float64; products in float64 where an array of outputs
+    or `grad_output` is float64, and in float32 for all narrower types.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> query = rng.standard_normal((8, 5, 64))
+    >>> key, value = rng.standard_normal((2, 8, 1000, 64))
+    >>> halves = [slice(0, 500), slice(500, 1000)]
+    >>> outputs, lses = [], []
+    >>> for half in halves:
+    ...     output, lse = regard.scaled_dot_product_attention(
+    ...         query, key[:, half], value[:, half], return_lse=True
+    ...     )
+    ...     outputs.append(output)
+    ...     lses.append(lse)
+    >>> output, lse = regard.merge_attention_states(outputs, lses)
+    >>> grad_output = rng.standard_normal(output.shape)
+    >>> grad_outputs, grad_lses = regard.merge_attention_states_backward(
+    ...     grad_output, outputs, lses, output, lse
+    ... )
+
+    The gradient of the queries is the sum over the parts:
+
+    >>> grad_query = sum(
+    ...     regard.scaled_dot_product_attention_backward(
+    ...         grad_outputs[i],
+    ...         query,
+    ...         key[:, half],
+    ...         value[:, half],
+    ...         outputs[i],
+    ...         lses[i],
+    ...         grad_lse=grad_lses[i],
+    ...         with_respect_to=("query",),
+    ...     ).query
+    ...     for i, half in enumerate(halves)
+    ... )
+    >>> whole = regard.scaled_dot_product_attention_backward(
+    ...     grad_output, query, key, value, output, lse
+    ... )
+    >>> bool(np.allclose(grad_query, whole.query, rtol=0, atol=1e-14))
+    True
+    """
+    states = [np.asarray(part) for part in _native("outputs", _parts("outputs", outputs))]
+    sums = [np.asarray(part) for part in _native("lses", _parts("lses", lses))]
+    rows = _shape_of_rows(states, sums)
+    shape = (*rows, states[0].shape[-1])
+    grads, merged, total = as_stored_arrays(grad_output=grad_output, output=output, lse=lse)
+    _check_shape("grad_output", grads, shape, "output")
+    _check_shape("output", merged, shape, "the merged output")
+    _check_shape("lse", total, rows, "the merged lse")
+    extra = np.zeros(())
+    if grad_lse is not None:
+        (extra,) = as_stored_arrays(grad_lse=grad_lse)
+        _check_shape("grad_lse", extra, rows, "lse")
+
+    dtype = compute_type(grads.dtype, merged.dtype, *(state.dtype for state in states))
+    grads, merged = grads.astype(dtype, copy=False), merged.astype(dtype, copy=False)
+    total, extra = total.astype(np.float64), extra.astype(np.float64)
+    grad_outputs, grad_lses = [], []
+    with np.errstate(all="ignore"):
+        for state, own in zip(states, sums, strict=True):
+            wide = own.astype(np.float64)
+            # Equal ones include +inf, whose difference is NaN.
+            share = np.where(wide == total, 1.0, np.exp(wide - total))
+            is_blind = np.broadcast_to(np.isneginf(wide), rows)
+            of_output = share.astype(dtype)[..., None] * grads
+            of_output[is_blind] = 0
+            away = state.astype(dtype, copy=False) - merged
+            of_lse = share * (np.einsum("...d,...d->...", grads, away) + extra)
+            of_lse[is_blind] = 0
+            grad_outputs.append(_folded(of_output, state))
+            grad_lses.append(_folded(of_lse, own))
+    return grad_outputs, grad_lses
+
+
+def _folded(gradient: Array, like: Array) -> Array:
+    """Sum over what an array was broadcast to, in its type."""
+    whole = gradient if gradient.shape == like.shape else summed_to(gradient, like.shape)
+    return whole.astype(like.dtype, copy=False)
+
+
+def _check_shape(name: str, array: Array, shape: Shape, meaning: str) -> None:
+    if array.shape != shape:
+        raise ValueError(
+            f"{name} must have the shape of {meaning}, {shape}, got shape {array.shape}"
+        )
+
+
+def _shape_of_rows(outputs: list[Array], lses: list[Array]) -> Shape:
+    """Return the shape of the merged lse, or raise ValueError, as `merge_attention_states` does."""
+    if not outputs or len(outputs) != len(lses):
+        raise ValueError(
+            "outputs and lses must have the same number of parts, one or more, got "
+            f"{len(outputs)} and {len(lses)}"
+        )
+    for i, (output, lse) in enumerate(zip(outputs, lses, strict=True)):
+        if output.ndim < 2 or lse.ndim < 1:
+            raise ValueError(
+                f"outputs[{i}] must be (..., q_len, value_dim) and lses[{i}] (..., q_len), got "
+                f"shapes {output.shape} and {lse.shape}"
+            )
+        if lse.shape == (*output.shape[:-1], 1):
+            raise ValueError(
+                f"lses[{i}] must be (..., q_len), without an axis for value_dim, got shape "
+                f"{lse.shape} beside {output.shape}: pass lse[..., 0]"
+            )
+        if output.shape[-1] != outputs[0].shape[-1]:
+            raise ValueError(
+                f"outputs must share value_dim, got {outputs[0].shape[-1]} and "
+                f"{output.shape[-1]} in outputs[{i}]"
+            )
+    shapes = [*(output.shape[:-1] for output in outputs), *(lse.shape for lse in lses)]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(
+            "outputs without their last axis and lses must broadcast to one shape (..., q_len), "
+            f"got {', '.join(map(str, shapes))}"
+        ) from None

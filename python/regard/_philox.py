@@ -1,0 +1,85 @@
+"""Which weights dropout keeps: random words that are functions of where a weight stands."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+    Words = NDArray[np.uint64]
+
+_MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_WEYL = 0x9E3779B9, 0xBB67AE85
+_WORD = 0xFFFFFFFF
+_BITS = np.uint64(32)
+_ROUNDS = 10
+
+
+def philox(counter: tuple[Words | np.uint64, ...], seed: int) -> tuple[Words, ...]:
+    """Return the four 32-bit words of Philox4x32-10 [1]_ for each counter, of four such words.
+
+    The words of the counter broadcast against each other. They hold less than 2**32, as do those
+    that are returned, of which each has the broadcast shape.
+
+    References
+    ----------
+    .. [1] Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011.
+    """
+    word = np.uint64(_WORD)
+    first, second, third, fourth = counter
+    key = seed & _WORD, seed >> 32
+    for _ in range(_ROUNDS):
+        low, high = _MULTIPLIERS[0] * first, _MULTIPLIERS[1] * third
+        first, second = (high >> _BITS) ^ second ^ np.uint64(key[0]), high & word
+        third, fourth = (low >> _BITS) ^ fourth ^ np.uint64(key[1]), low & word
+        key = key[0] + _WEYL[0] & _WORD, key[1] + _WEYL[1] & _WORD
+    return np.broadcast_arrays(first, second, third, fourth)
+
+
+def dropout_factors(
+    p: float,
+    seed: int,
+    *,
+    entry: int,
+    head: int,
+    positions: range,
+    keys: slice,
+    dtype: np.dtype[Any],
+) -> Array:
+    """Return what dropout multiplies weights by: 0, or 1 / (1 - p) where a weight is kept.
+
+    Parameters
+    ----------
+    p, seed
+        The probability that a weight is dropped, and the key of the random numbers.
+    entry, head : int
+        The numbers of the batch entry and of the query head.
+    positions : range
+        The positions of the queries, consecutive numbers of any size.
+    keys : slice
+        The keys, from start to stop.
+    dtype
+        The type of the result.
+
+    Returns
+    -------
+    ndarray, shape (queries, keys)
+    """
+    first = keys.start // 4
+    fours = np.arange(first, -(-keys.stop // 4), dtype=np.uint64)
+    start = np.uint64(positions.start & _WORD)
+    rows = (start + np.arange(len(positions), dtype=np.uint64)) & np.uint64(_WORD)
+    counter = fours & np.uint64(_WORD), rows[:, None], np.uint64(head), np.uint64(entry & _WORD)
+    limit = math.ceil(math.ldexp(p, 32))
+    kept = np.empty((len(rows), len(fours), 4), bool)
+    for i, words in enumerate(philox(counter, seed)):
+        np.greater_equal(words, np.uint64(limit), out=kept[..., i])
+    within = slice(keys.start - 4 * first, keys.stop - 4 * first)
+    factors: Array = kept.reshape(len(rows), -1)[:, within].astype(dtype)
+    factors *= 1 / (1 - p)
+    return factors

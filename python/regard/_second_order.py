@@ -1,0 +1,280 @@
+"""The gradients of gradients, for the queries of one block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from regard._philox import dropout_factors
+from regard._stages import matmul
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from regard._visible_blocks import Block, Mask, Positions
+
+    Array = NDArray[Any]
+
+
+class Factor(NamedTuple):
+    """Rows of numbers that are summed with weights."""
+
+    rows: Array
+    loose: NDArray[np.bool_] | None
+    """Which rows hold NaN or infinity, which may reach only what sees them; None if no row does."""
+
+    @classmethod
+    def of(cls, rows: Array) -> Factor:
+        """Look for the rows that hold NaN or infinity."""
+        loose = np.asarray(~np.isfinite(rows).all(axis=-1))
+        return cls(rows, loose if loose.any() else None)
+
+    def part(self, within: slice) -> Factor:
+        """Return some of the rows."""
+        return Factor(self.rows[within], None if self.loose is None else self.loose[within])
+
+    def clean(self) -> Array:
+        """Return the rows, zeros in place of those that hold NaN or infinity."""
+        return self.rows if self.loose is None else np.where(self.loose[:, None], 0, self.rows)
+
+
+class KeyRows(NamedTuple):
+    """What one head of keys has for each key."""
+
+    key: Factor
+    value: Factor
+    tangent_key: Factor
+    """The cotangent of the gradient of the keys."""
+    tangent_value: Factor
+
+    def part(self, within: slice) -> KeyRows:
+        """Return those of some keys."""
+        return KeyRows(*(factor.part(within) for factor in self))
+
+
+class QueryRows(NamedTuple):
+    """What one head has for each query; numbers as columns."""
+
+    query: Array
+    """Times the scale."""
+    tangent: Array
+    """The cotangent of the gradient of the queries, times the scale."""
+    grad_output: Array
+    delta: Array
+    """The sum of grad_output times output, less the gradient of lse."""
+    lse: Array
+
+    def part(self, within: slice) -> QueryRows:
+        """Return those of some queries."""
+        return QueryRows(*(rows[within] for rows in self))
+
+
+class Scoring(NamedTuple):
+    """How the scores and the weights of one head come about."""
+
+    positions: Positions
+    mask: Mask
+    softcap: float | None
+    slope: float
+    """Of ALiBi; 0 for none."""
+    dropout: tuple[float, int] | None
+    """The probability and the seed."""
+    entry: int
+    """The number of the batch entry."""
+    head: int
+
+    def alibi(self, block: Block, dtype: np.dtype[Any]) -> Array:
+        """Return what ALiBi subtracts from the scores of a block, as a view of few numbers."""
+        rows, keys = _lengths(block)
+        start = self.positions.query_offset + block.rows.start - block.keys.start
+        distances = np.abs(float(start) + np.arange(1 - keys, rows))
+        penalties = (self.slope * distances).astype(dtype)
+        return np.lib.stride_tricks.sliding_window_view(penalties, keys)[:, ::-1]
+
+    def factors(self, block: Block, dtype: np.dtype[Any]) -> Array | None:
+        """Return what dropout multiplies the weights of a block by."""
+        if self.dropout is None:
+            return None
+        start = self.positions.query_offset + block.rows.start
+        return dropout_factors(
+            *self.dropout,
+            entry=self.entry,
+            head=self.head,
+            positions=range(start, start + _lengths(block)[0]),
+            keys=block.keys,
+            dtype=dtype,
+        )
+
+
+class BlockGradients(NamedTuple):
+    """What the queries of a block give, each as rows of its own, and add to the keys' gradients.
+
+    The latter are transposed, (dim, keys), as are their products.
+    """
+
+    grad_output: Array
+    query: Array
+    key: Array
+    value: Array
+
+
+class Workspace:
+    """Memory for arrays of the scores of one block after the other."""
+
+    _ARRAYS = 5
+
+    def __init__(self, most_scores: int, dtype: np.dtype[Any], threads: int | None) -> None:
+        self._memory = np.empty((self._ARRAYS, most_scores), dtype)
+        self.threads = threads
+
+    def arrays(self, block: Block) -> list[Array]:
+        """Return five arrays for the scores of a block, uninitialized."""
+        rows, keys = _lengths(block)
+        return [part[: rows * keys].reshape(rows, keys) for part in self._memory]
+
+    def product(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        """Multiply matrices, with the threads of the call."""
+        return matmul(a, b, out=out, threads=self.threads)
+
+    def over_keys(self, weights: Array, keys: Factor, seen: Array | None) -> Array:
+        """Sum weights[i, j] keys[j] over the j that i sees: (rows, dim)."""
+        if seen is None or keys.loose is None:
+            return self.product(weights, keys.rows)
+        total = self.product(weights, keys.clean())
+        _add_loose(total, weights, keys, seen)
+        return total
+
+    def over_queries(self, weights: Array, queries: Factor, seen: Array | None) -> Array:
+        """Sum weights[i, j] queries[i] over the i that see j: (dim, keys)."""
+        if seen is None or queries.loose is None:
+            return self.product(np.ascontiguousarray(queries.rows.T), weights)
+        total = self.product(np.ascontiguousarray(queries.clean().T), weights)
+        _add_loose(total.T, weights.T, queries, seen.T)
+        return total
+
+
+def _add_loose(total: Array, weights: Array, factor: Factor, seen: Array) -> None:
+    """Add the rows that hold NaN or infinity to the sums that see them."""
+    assert factor.loose is not None
+    for i in np.flatnonzero(factor.loose):
+        sees = seen[:, i]
+        total[sees] += weights[sees, i, None] * factor.rows[i]
+
+
+def _lengths(block: Block) -> tuple[int, int]:
+    return block.rows.stop - block.rows.start, block.keys.stop - block.keys.start
+
+
+def _kept(seen: Array | None, dtype: np.dtype[Any]) -> Array | None:
+    """Return all bits where a key is seen, else none: to be hidden by a fast selection."""
+    return None if seen is None else -seen.astype(f"i{dtype.itemsize}")
+
+
+def _hide(array: Array, kept: Array | None) -> None:
+    """Put 0 in place of what is hidden, which may be NaN."""
+    if kept is not None:
+        bits = array.view(kept.dtype)
+        np.bitwise_and(bits, kept, out=bits)
+
+
+def _row_sums(array: Array) -> Array:
+    sums: Array = np.sum(array, axis=-1, keepdims=True)
+    return sums
+
+
+def gradients_of_block(
+    rows: QueryRows, keys: KeyRows, block: Block, scoring: Scoring, memory: Workspace
+) -> BlockGradients:
+    r"""Compute what one block gives and adds.
+
+    With the scores' tangent T along the cotangents a and b of the gradients of query and key, all
+    with the scale, and w that of the gradient of value, the row sums are taken where both are
+    near 0:
+
+    .. math:: W = P \circ (T - \mathrm{rowsum}(P \circ T)), \qquad
+              \mathrm{grad\_grad\_output} = (W \circ Z)\, V + (P \circ Z)\, w, \\
+              X = dS \circ (T - \mathrm{rowsum}(P \circ T)) + P \circ (Z \circ (G w^T)
+                  - \mathrm{rowsum}(G \circ \mathrm{grad\_grad\_output})),
+
+    which is P (X0 - rowsum(P X0)) for X0 = (dP - D) T - dP r + Z (G w^T), because rowsum(P X0) is
+    rowsum(G grad_grad_output) - D r, and dP r + D r is taken into the first product.
+    """
+    seen = block.seen
+    weights, tangents, centred, of_weights, of_scores = memory.arrays(block)
+    dtype = weights.dtype
+    kept = _kept(seen, dtype)
+    grad_output = Factor.of(rows.grad_output)
+    factors = scoring.factors(block, dtype)
+
+    # The scores and their tangents, before and after the cap.
+    memory.product(rows.query, keys.key.rows.T, out=weights)
+    memory.product(rows.tangent, keys.key.rows.T, out=tangents)
+    tangents += memory.product(rows.query, keys.tangent_key.rows.T, out=centred)
+    slope = bend = None
+    if scoring.softcap is not None:
+        slope, bend = _cap(weights, tangents, scoring.softcap)
+
+    # The weights, and W in place of T - r.
+    if scoring.slope:
+        weights -= scoring.alibi(block, dtype)
+    if scoring.mask.bias is not None:
+        bias = scoring.mask.bias[block.rows, block.keys]
+        np.add(weights, bias, out=weights, casting="same_kind")
+    weights -= rows.lse
+    np.exp(weights, out=weights)
+    _hide(weights, kept)
+    np.multiply(weights, tangents, out=centred)
+    _hide(centred, kept)
+    tangents -= _row_sums(centred)
+    np.multiply(weights, tangents, out=centred)
+    _hide(centred, kept)
+
+    # What the values see. `of_scores` is dS, `of_weights` Z (G w^T).
+    memory.product(rows.grad_output, keys.value.rows.T, out=of_scores)
+    memory.product(rows.grad_output, keys.tangent_value.rows.T, out=of_weights)
+    shown = weights
+    if factors is not None:
+        of_scores *= factors
+        of_weights *= factors
+        centred *= factors
+        shown = factors
+        shown *= weights
+    along = memory.over_keys(centred, keys.value, seen)
+    along += memory.over_keys(shown, keys.tangent_value, seen)
+    grad_value = memory.over_queries(centred, grad_output, seen)
+    of_scores -= rows.delta
+    of_scores *= weights
+
+    # X in place of `of_weights`.
+    of_weights -= _row_sums(rows.grad_output * along)
+    of_weights *= weights
+    tangents *= of_scores
+    of_weights += tangents
+    if slope is not None:
+        of_weights *= slope
+        bend *= of_scores
+        of_weights += bend
+        of_scores *= slope
+    _hide(of_weights, kept)
+    _hide(of_scores, kept)
+    grad_query = memory.over_keys(of_weights, keys.key, seen)
+    grad_query += memory.over_keys(of_scores, keys.tangent_key, seen)
+    grad_key = memory.over_queries(of_weights, Factor.of(rows.query), seen)
+    grad_key += memory.over_queries(of_scores, Factor.of(rows.tangent), seen)
+    return BlockGradients(along, grad_query, grad_key, grad_value)
+
+
+def _cap(scores: Array, tangents: Array, softcap: float) -> tuple[Array, Array]:
+    """Cap scores and their tangents in place.
+
+    Returns the first derivative of the cap, and the second one times the tangents before the cap.
+    """
+    scores /= softcap
+    np.tanh(scores, out=scores)
+    slope = (1 - scores) * (1 + scores)
+    tangents *= slope
+    bend = tangents * scores
+    bend *= -2 / softcap
+    scores *= softcap
+    return slope, bend

@@ -1,0 +1,165 @@
+"""The gradients of multi-head attention."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from regard._backward import AttentionGradients, scaled_dot_product_attention_backward
+from regard.layers._linear import gradient_of_bias, gradient_of_input, gradient_of_weight
+from regard.layers._names import own_names
+from regard.layers._norms import gradient_of_norm
+from regard.layers._projections import INPUTS, runs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from regard.layers._linear import FloatArray
+    from regard.layers._norms import Normalised
+    from regard.layers._projections import Projections
+    from regard.layers._rotation import Rotation
+
+
+class InputGradients(NamedTuple):
+    """The gradients of a layer's inputs.
+
+    Attributes
+    ----------
+    query, key : numpy.ndarray
+        Of the shapes of these inputs, in the layer's dtype.
+    value : numpy.ndarray or None
+        Likewise. None if no value was given: its part is then in the gradient of the key.
+    """
+
+    query: FloatArray
+    key: FloatArray
+    value: FloatArray | None = None
+
+
+class MultiHeadCall(NamedTuple):
+    """What a forward call of `MultiHeadAttention` holds for its gradients."""
+
+    projections: Projections
+    rotation: Rotation | None
+    sources: list[FloatArray]  # the three inputs, one array where they are the same
+    ends: tuple[int, ...]  # where the inputs that stand for each argument of the call end
+    heads: tuple[FloatArray, FloatArray, FloatArray]  # as attention reads them
+    norms: dict[str, Normalised]
+    places: tuple[NDArray[np.int64], NDArray[np.int64]] | None  # positions of queries and keys
+    rows: FloatArray  # (..., q_len, heads * head_dim), the output of attention
+    lse: FloatArray
+    mask: Any
+    options: dict[str, Any]  # of the attention call
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of the output."""
+        return (*self.rows.shape[:-1], self.projections.sizes.inputs[0])
+
+    def gradients(
+        self, grad: FloatArray, threads: int | None
+    ) -> tuple[FloatArray | InputGradients, dict[str, FloatArray]]:
+        """Return the gradients of the arguments and, by their names, of the parameters."""
+        parameters = self.projections.own
+        own = {"W_out": gradient_of_weight(grad, self.rows, threads)}
+        if "b_out" in parameters:
+            own["b_out"] = gradient_of_bias(grad, threads)
+        of_rows = gradient_of_input(grad, parameters["W_out"], threads)
+
+        projected = _Projected(self.projections, self.sources)
+        own |= self._through_heads(of_rows, projected, threads)
+        own |= projected.gradients_of_parameters(threads)
+
+        inputs = [
+            gradient_of_input(
+                projected.columns(first, last), self.projections.stacked(first, last), threads
+            )
+            for first, last in pairwise((0, *self.ends))
+        ]
+        gradients = {name: own[part] for name, part in own_names(parameters).items()}
+        if len(inputs) == 1:
+            return inputs[0], gradients
+        return InputGradients(*inputs), gradients
+
+    def _through_heads(
+        self, of_rows: FloatArray, projected: _Projected, threads: int | None
+    ) -> dict[str, FloatArray]:
+        """Write the gradients of projected inputs; return those of the norms' weights."""
+        query, key, value = self.heads
+        of_query, of_key, of_value = (projected.heads(i) for i in range(3))
+        sizes = self.projections.sizes
+        scaled_dot_product_attention_backward(
+            _split(of_rows, sizes.heads, sizes.head_dim),
+            query,
+            key,
+            value,
+            _split(self.rows, sizes.heads, sizes.head_dim),
+            self.lse,
+            self.mask,
+            **self.options,
+            out=AttentionGradients(of_query, of_key, of_value),
+            threads=threads,
+        )
+        if self.rotation is not None and self.places is not None:
+            turned = zip((of_query, of_key), self.places, strict=True)
+            self.rotation.turn(*turned, cached=False, transposed=True)
+        return {
+            name: gradient_of_norm(
+                of_head.swapaxes(-3, -2),
+                self.projections.own[name],
+                self.norms[name],
+                threads,
+            )
+            for name, of_head in (("norm_query", of_query), ("norm_key", of_key))
+            if name in self.norms
+        }
+
+
+class _Projected:
+    """Gradients of the projected inputs, side by side where the inputs are the same array.
+
+    The weights of such inputs are stacked, so that one product gives all of their gradients.
+    """
+
+    def __init__(self, projections: Projections, sources: list[FloatArray]) -> None:
+        self._sizes = projections.sizes
+        self._has_biases = "b_query" in projections.own
+        self._sources = sources
+        self._bounds = [0, *self._sizes.ends(0, 3)]
+        self._arrays: list[tuple[int, FloatArray]] = []  # for each input the first beside it
+        for first, last in runs(sources):
+            x = sources[first]
+            width = self._bounds[last] - self._bounds[first]
+            array = np.empty((*x.shape[:-1], width), x.dtype)
+            self._arrays += [(first, array)] * (last - first)
+
+    def columns(self, first: int, last: int) -> FloatArray:
+        """Return those of the inputs `first` to ``last - 1``, which are the same array."""
+        beside, array = self._arrays[first]
+        begin = self._bounds[beside]
+        return array[..., self._bounds[first] - begin : self._bounds[last] - begin]
+
+    def heads(self, i: int) -> FloatArray:
+        """Return one as ``(..., heads, seq, head_dim)``."""
+        return _split(self.columns(i, i + 1), self._sizes.counts[i], self._sizes.head_dim)
+
+    def gradients_of_parameters(self, threads: int | None) -> dict[str, FloatArray]:
+        """Return the gradients of the weights and biases before attention."""
+        own: dict[str, FloatArray] = {}
+        for first, last in runs(self._sources):
+            columns = self.columns(first, last)
+            ends = self._sizes.ends(first, last)[:-1]
+            stacks = {"W": gradient_of_weight(columns, self._sources[first], threads)}
+            if self._has_biases:
+                stacks["b"] = gradient_of_bias(columns, threads)
+            for letter, stack in stacks.items():
+                names = [f"{letter}_{name}" for name in INPUTS[first:last]]
+                own |= zip(names, np.split(stack, ends), strict=True)
+        return own
+
+
+def _split(rows: FloatArray, heads: int, head_dim: int) -> FloatArray:
+    """Return ``(..., seq, heads * head_dim)`` as ``(..., heads, seq, head_dim)``, a view."""
+    return rows.reshape(*rows.shape[:-1], heads, head_dim).swapaxes(-3, -2)

@@ -1,0 +1,70 @@
+"""The norms of queries and keys, and their gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from regard._arguments import finite_number
+from regard.layers._linear import gradient_of_bias
+
+if TYPE_CHECKING:
+    from regard.layers._linear import FloatArray
+
+_QK_NORM_EPS = 1e-6
+
+
+class Normalised(NamedTuple):
+    """What the gradient of a norm needs of the forward call."""
+
+    vectors: FloatArray  # (..., heads, head_dim), divided by their root mean square
+    root: FloatArray  # this root, (..., heads, 1)
+
+
+def norm_eps(qk_norm: str | float | None) -> float | None:
+    """Return the eps of the norms of queries and keys, or None if there are no norms."""
+    if qk_norm is None:
+        return None
+    if isinstance(qk_norm, str):
+        if qk_norm != "rms":
+            raise ValueError(f"qk_norm must be None, 'rms' or an eps, got {qk_norm!r}")
+        return _QK_NORM_EPS
+    return finite_number("qk_norm", qk_norm, minimum=0)
+
+
+def normalise(x: FloatArray, eps: float) -> FloatArray:
+    """Divide vectors by their root mean square, in place, and return it.
+
+    Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4.
+    https://arxiv.org/abs/1910.07467
+    """
+    mean = np.mean(np.square(x), axis=-1, keepdims=True)
+    root: FloatArray = np.sqrt(mean + x.dtype.type(eps))
+    x /= root
+    return root
+
+
+def gradient_of_norm(
+    grad: FloatArray, weight: FloatArray, normalised: Normalised, threads: int | None
+) -> FloatArray:
+    """Turn the gradient of weighted vectors into that of what was normalised, in place.
+
+    Returns the gradient of the weight.
+
+    Vectors whose gradient is 0 add nothing, whatever they hold: those of keys that no query sees.
+    """
+    vectors, root = normalised
+    *_, heads, dim = grad.shape
+    is_unused = ~grad.any(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        product = grad * vectors
+        np.copyto(product, 0, where=is_unused)
+        of_weights = gradient_of_bias(product.reshape(*grad.shape[:-2], heads * dim), threads)
+        of_weight: FloatArray = of_weights.reshape(heads, dim).sum(axis=0)
+        product *= weight
+        grad *= weight
+        grad -= vectors * np.mean(product, axis=-1, keepdims=True)
+        grad /= root
+        np.copyto(grad, 0, where=is_unused)
+    return of_weight

@@ -1,0 +1,154 @@
+"""What layers with gradients have in common: their modes, and the gradients that they keep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+import numpy as np
+
+from regard._arrays import as_array, as_native, is_floating
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from regard.layers._linear import FloatArray
+
+Inputs = TypeVar("Inputs", covariant=True)
+
+# Why there is nothing to compute gradients of.
+_EVAL = "the layer is in eval() mode: call train() before the forward call"
+_NO_CALL = "there was none since train()"
+_USED = "the gradients of the last one have been computed already: call the layer again"
+_LOADED = "load_state_dict() has changed the parameters since the last one: call the layer again"
+
+
+class HeldCall(Protocol[Inputs]):
+    """What a forward call in train mode holds for `backward`."""
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of the output."""
+
+    def gradients(
+        self, grad: FloatArray, threads: int | None
+    ) -> tuple[Inputs, dict[str, FloatArray]]:
+        """Return the gradients of the inputs and, by their names, of the parameters."""
+
+
+class Trainable:
+    """A layer that computes gradients in train mode. It begins in eval mode."""
+
+    def __init__(self) -> None:
+        self._training = False
+        self._held: HeldCall[Any] | str = _EVAL  # or why there is none
+        self._grads: dict[str, FloatArray] = {}
+
+    @property
+    def training(self) -> bool:
+        """Whether the layer is in train mode, in which `backward` can follow a call."""
+        return self._training
+
+    @property
+    def grads(self) -> dict[str, FloatArray]:
+        """The gradients of the parameters by their names in `state_dict`.
+
+        `backward` adds to them, and `zero_grads` removes them: after it, and before the first
+        `backward`, the dictionary is empty. Each array has the shape and dtype of its parameter,
+        and may be changed in place, to limit its norm for example.
+        """
+        return self._grads
+
+    def train(self) -> Self:
+        """Let calls hold what `backward` needs, and apply dropout.
+
+        A call holds copies of its inputs, and the projected queries, keys and values with the
+        output of attention: memory that grows with the lengths, and not with their product. The
+        next call replaces it, and `backward` and `eval` release it.
+
+        Returns
+        -------
+        layer
+            The layer itself.
+
+        Examples
+        --------
+        >>> import regard
+        >>> layer = regard.SelfAttention(3, 2, rng=0).train()
+        >>> layer.training, layer.eval().training
+        (True, False)
+        """
+        if not self._training:
+            self._held = _NO_CALL
+            self._training = True
+        return self
+
+    def eval(self) -> Self:
+        """Hold nothing in calls, as in a new layer, and drop what the last one held.
+
+        `grads` stay. Calls compute without dropout.
+
+        Returns
+        -------
+        layer
+            The layer itself.
+
+        Examples
+        --------
+        >>> import regard
+        >>> regard.SelfAttention(3, 2, rng=0).train().eval().training
+        False
+        """
+        self._training = False
+        self._held = _EVAL
+        return self
+
+    def zero_grads(self) -> None:
+        """Remove all gradients from `grads`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import regard
+        >>> layer = regard.SelfAttention(3, 2, rng=0).train()
+        >>> _ = layer.backward(np.ones_like(layer(np.eye(3))))
+        >>> sorted(layer.grads)
+        ['W_key.weight', 'W_query.weight', 'W_value.weight']
+        >>> layer.zero_grads()
+        >>> layer.grads
+        {}
+        """
+        self._grads.clear()
+
+    def _hold(self, call: HeldCall[Any]) -> None:
+        """Keep what `backward` needs, in place of what an earlier call held."""
+        self._held = call
+
+    def _drop_held(self) -> None:
+        """Refuse `backward` until the next call: the parameters are about to change."""
+        if not isinstance(self._held, str):
+            self._held = _LOADED
+
+    def _backward(self, grad: ArrayLike, dtype: np.dtype[Any], threads: int | None) -> Any:
+        """Return the gradients of the last call's inputs, and add its others to `grads`."""
+        call = self._held
+        if isinstance(call, str):
+            raise RuntimeError(f"backward needs a forward call in train() mode, and {call}")
+        inputs, gradients = call.gradients(_gradient(grad, call.output_shape, dtype), threads)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, gradient in gradients.items():
+                if name in self._grads:
+                    np.add(self._grads[name], gradient, out=gradient)
+        # Nothing has changed so far, and one step changes all gradients.
+        self._held = _USED
+        self._grads.update(gradients)
+        return inputs
+
+
+def _gradient(grad: ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FloatArray:
+    """Return `grad` in a layer's dtype, or raise TypeError or ValueError."""
+    array = as_array("grad", grad)
+    if array.dtype.kind not in "iub" and not is_floating(array.dtype):
+        raise TypeError(f"grad must be an array of real numbers, got {array.dtype}")
+    if array.shape != shape:
+        raise ValueError(f"grad must have the shape of the output, {shape}, got {array.shape}")
+    return as_native(array, dtype)

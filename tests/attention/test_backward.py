@@ -1,0 +1,387 @@
+"""The gradients of attention against the oracle: every option, type and kind of broadcast; and what
+may not change a bit of them."""
+
+import dataclasses
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+import gradient_reference
+import regard
+from cases import LAYOUTS, Case
+from element_types import each_in_one_type, type_named
+from gradient_cases import FEW, MORE, OTHERS, GradientProblem, assert_within, build, drawn, judge
+from option_cases import MIXES
+from reference import arithmetic, assert_same_bits, half_ulp, largest
+
+sdpa = regard.scaled_dot_product_attention
+sdpa_backward = regard.scaled_dot_product_attention_backward
+THREADS = (1, 2, 3, 5)
+
+
+def check(problem, want, **extra):
+    """Every gradient, in the shape and the type of its input, and None for what has none."""
+    actual = problem.gradients(**extra)
+    assert type(actual) is regard.AttentionGradients
+    assert actual._fields == want._fields
+    for name, gradient in actual._asdict().items():
+        if name not in problem.inputs:
+            assert gradient is None, name
+        else:
+            assert_within(getattr(want, name), gradient, problem.inputs[name].dtype, name)
+
+
+@functools.lru_cache(maxsize=8)
+def solved(case, dtype):
+    """A problem and what the oracle says of it, worked out once for all targets."""
+    problem = build(case, dtype)
+    return problem, problem.expected()
+
+
+@each_in_one_type(FEW, "storage")
+def test_oracle(case, storage, target):
+    check(*solved(case, storage))
+
+
+@pytest.mark.slow
+@each_in_one_type(OTHERS, "storage")
+def test_oracle_of_the_other_cases(case, storage, target):
+    check(*solved(case, storage), threads=2)
+
+
+SHAPES = {"query": (2, 4, 9, 8), "key": (2, 2, 21, 8), "value": (2, 2, 21, 6)}
+MASKS = [(1, 1, 1, 21), (1, 4, 9, 21), (2, 1, 1, 21), (9, 21), (1, 1, 9, 1), (), (1,), (21,)]
+MASKS += [(2, 4, 9, 21), (4, 1, 1), (2, 1, 1, 1), (2, 4, 9, 1), (1, 9, 1), (2, 4, 1, 21)]
+
+
+@each_in_one_type(MASKS, "storage")
+def test_gradients_of_masks_are_summed_as_they_broadcast(case, storage, target):
+    """Alone, and as a part of a pair; in its own type, whatever that of the arrays is."""
+    problem = build(Case(f"mask {case}", **SHAPES, float_mask=case, window=(14, 9)), storage, 0.2)
+    check(problem, problem.expected())
+    shown = np.random.default_rng(1).random((9, 21)) < 0.8
+    for dtype in ("float16", "float32", "float64"):
+        bias = problem.options["mask"].astype(dtype)
+        pair = dataclasses.replace(problem, options=problem.options | {"mask": (shown, bias)})
+        check(pair, pair.expected())
+
+
+def test_gradients_of_arrays_in_several_types(target):
+    """Each in the type of its input, computed in the widest of them."""
+    types = [type_named(name) for name in ("float32", "float64", "float16", "bfloat16")]
+    case = Case("types", **SHAPES, sinks=0.5, alibi_slopes=0.1, is_causal=True, query_offset=9)
+    problem = build(case, np.dtype(np.float32), 0.0)
+    for chosen in itertools.permutations(types, 3):
+        arrays = [x.astype(t) for x, t in zip(problem.arrays, chosen, strict=True)]
+        mixed = GradientProblem(*arrays, problem.options, problem.grad_output, problem.grad_lse)
+        check(mixed, mixed.expected())
+
+
+def test_gradients_of_lists_are_of_float64(target):
+    arrays = [drawn(shape, np.float64, 2) for shape in ((3, 4), (5, 4), (5, 2))]
+    grad_output = drawn((3, 2), np.float64, 3)
+    output, lse = sdpa(*arrays, return_lse=True)
+    wanted = sdpa_backward(grad_output, *arrays, output, lse)
+    lists = [x.tolist() for x in (grad_output, *arrays, output, lse)]
+    assert_same_bits(sdpa_backward(*lists)[:3], wanted[:3])
+
+
+SOME = [*MIXES[::6], MORE[3]]
+
+
+@each_in_one_type(SOME, "storage")
+def test_gradients_alone_have_the_bits_of_all(case, storage, target):
+    """Whichever are asked for, and in any order."""
+    problem = build(case, storage)
+    state, names = problem.attend(), tuple(problem.inputs)
+    whole = problem.gradients(state)
+    asked = [(name,) for name in names] + list(itertools.combinations(names[:3], 2))
+    for some in [*asked, names[::-1], list(names), set(names), ()]:
+        part = problem.gradients(state, with_respect_to=some)
+        for name in whole._fields:
+            if name in some:
+                assert_same_bits(getattr(part, name), getattr(whole, name))
+            else:
+                assert getattr(part, name) is None
+    three = sdpa_backward(
+        problem.grad_output, *problem.arrays, *state, **problem.options, grad_lse=problem.grad_lse
+    )
+    assert_same_bits(three[:3], whole[:3])
+    assert three[3:] == (None, None, None)
+
+
+@each_in_one_type(SOME, "storage")
+def test_out_is_filled_and_returned_with_gradients(case, storage, target):
+    problem = build(case, storage)
+    state = problem.attend()
+    wanted = problem.gradients(state)
+    three = ("query", "key", "value")
+    for lay in (np.array, *(LAYOUTS[name] for name in ("fortran", "reversed", "every_third_row"))):
+        out = [lay(np.full_like(getattr(wanted, name), 7)) for name in three]
+        actual = problem.gradients(state, with_respect_to=three, out=(*out, None, None, None))
+        for mine, gradient, right in zip(out, actual, wanted, strict=False):
+            assert gradient is mine
+            assert_same_bits(mine, right)
+
+
+@each_in_one_type(MIXES[::12], "storage")
+def test_no_gradient_of_lse_is_one_of_zeros(case, storage, target):
+    problem = build(case, storage)
+    zeros = np.zeros_like(problem.grad_lse)
+    wanted = problem.gradients(grad_lse=zeros)
+    for gradient, right in zip(problem.gradients(grad_lse=None), wanted, strict=True):
+        assert right is None or np.array_equal(gradient, right)
+
+
+def test_gradients_follow_from_lse_alone(dtype, target):
+    """A loss of lse only: the gradient of the output is zero, and so is that of the values."""
+    case = Case("lse", **SHAPES, sinks=1.0, float_mask=(9, 21), softcap=3.0)
+    problem = build(case, dtype, 0.0)
+    grads = np.zeros_like(problem.grad_output), drawn((2, 4, 9), dtype, 4)
+    problem = GradientProblem(*problem.arrays, problem.options, *grads)
+    check(problem, problem.expected())
+    actual = problem.gradients()
+    assert not actual.value.any()
+    # What all scores of a row and its sink gain, lse gains: the shares of the sinks are the rest.
+    shares = actual.mask.astype(np.float64).sum() + actual.sinks.astype(np.float64).sum()
+    total = problem.grad_lse.astype(np.float64).sum()
+    assert abs(shares - total) <= 200 * np.finfo(dtype).eps * np.abs(problem.grad_lse).sum()
+
+
+# Bits
+
+
+@each_in_one_type([*MIXES[::8], *MORE[-5:]], "storage")
+def test_gradients_for_any_number_of_threads(case, storage, target, layer):
+    problem = build(case, storage)
+    state = problem.attend()
+    one, *others = (problem.gradients(state, threads=n) for n in THREADS)
+    for name, gradient in one._asdict().items():
+        for other in others:
+            assert getattr(other, name) is gradient is None or name in problem.inputs
+            if gradient is not None:
+                assert_same_bits(getattr(other, name), gradient)
+
+
+def check_entries(case, dtype):
+    problem = build(case, dtype, 0.0).whole()
+    names = [name for name in problem.inputs if name in ("query", "key", "value", "mask")]
+    wanted = problem.gradients(with_respect_to=names)
+    for index in np.ndindex(problem.batch):
+        alone = problem.entry(index).gradients(with_respect_to=names)
+        for name in names:
+            assert_same_bits(getattr(alone, name), getattr(wanted, name)[index])
+
+
+@each_in_one_type(MIXES[::9], "storage")
+def test_gradients_of_every_entry_alone(case, storage, target):
+    """Under all options, with what is per batch entry taken along."""
+    check_entries(case, storage)
+
+
+@pytest.mark.slow
+@each_in_one_type([*MIXES, *MORE[-5:]], "storage")
+def test_gradients_of_every_entry_of_every_mix_alone(case, storage, target):
+    check_entries(case, storage)
+
+
+@each_in_one_type(MIXES[::9], "storage")
+def test_gradients_of_some_queries_alone(case, storage, target):
+    """A query's gradient has the bits that it has among all."""
+    problem = build(case, storage)
+    if problem.query.shape[:-3] != problem.batch:
+        problem = problem.whole()
+    wanted = problem.gradients(with_respect_to=["query"]).query
+    q_len = problem.query.shape[-2]
+    for length in (1, 7, 40):
+        for start in range(0, q_len, length):
+            alone = problem.rows(start, start + length).gradients(with_respect_to=["query"])
+            assert_same_bits(alone.query, wanted[..., start : start + length, :])
+
+
+ROLES = ["query", "key", "value", "grad_output", "grad_lse", "output", "lse", "mask"]
+
+
+@functools.lru_cache(maxsize=8)
+def lying(dtype, target):
+    """A problem, its output and lse, and its gradients, on the target that is active."""
+    assert target == regard.active_target()
+    case = Case(
+        *("layouts", (2, 4, 37, 19), (2, 2, 101, 19), (2, 2, 101, 23)),
+        float_mask=(2, 4, 37, 101),
+        is_causal=True,
+        query_offset=60,
+        alibi_slopes=0.1,
+        sinks=0.5,
+    )
+    problem = build(case, dtype, 0.3)
+    state = problem.attend()
+    return problem, state, problem.gradients(state)
+
+
+def check_layouts(moved, dtype):
+    problem, (output, lse), wanted = lying(dtype, regard.active_target())
+    options = problem.options | {"mask": moved.pop("mask", problem.options["mask"])}
+    state = moved.pop("output", output), moved.pop("lse", lse)
+    moved = dataclasses.replace(problem, options=options, **moved)
+    for gradient, right in zip(moved.gradients(state), wanted, strict=True):
+        assert right is None or gradient.flags.c_contiguous
+        assert right is None or assert_same_bits(gradient, right) is None
+
+
+def arrays_of(dtype):
+    problem, (output, lse), _ = lying(dtype, regard.active_target())
+    arrays = {role: getattr(problem, role, problem.options.get(role)) for role in ROLES}
+    return arrays | {"output": output, "lse": lse}
+
+
+@each_in_one_type(list(itertools.product(ROLES, LAYOUTS))[::3], "storage")
+def test_one_argument_of_the_gradients_elsewhere(case, storage, target):
+    role, layout = case
+    check_layouts({role: LAYOUTS[layout](arrays_of(storage)[role])}, storage)
+
+
+@each_in_one_type(LAYOUTS, "storage")
+def test_all_arguments_of_the_gradients_elsewhere(case, storage, target):
+    check_layouts({role: LAYOUTS[case](x) for role, x in arrays_of(storage).items()}, storage)
+
+
+@each_in_one_type(["query", "key", "value", "grad_output", "mask"], "storage")
+def test_broadcast_arrays_have_the_gradients_of_copies(case, storage, target):
+    """Whose strides are 0: the caller passed an array of the full shape, and gets one."""
+    problem, array = lying(storage, regard.active_target())[0], arrays_of(storage)[case]
+    for axis in range(4):
+        thin = np.broadcast_to(np.take(array, [0], axis), array.shape)
+        wanted, actual = (
+            dataclasses.replace(problem, options=problem.options | {"mask": x})
+            if case == "mask"
+            else dataclasses.replace(problem, **{case: x})
+            for x in (thin.copy(), thin)
+        )
+        for gradient, right in zip(actual.gradients(), wanted.gradients(), strict=True):
+            assert right is None or assert_same_bits(gradient, right) is None
+
+
+@pytest.mark.parametrize("shape", [(), (150,), (2, 1, 1, 150), (4, 1, 150), (4, 1, 1)], ids=str)
+def test_a_mask_that_is_broadcast_has_the_gradients_of_its_copy(shape, dtype, target):
+    """Many rows: those of a mask without rows may not be summed in another order."""
+    case = Case("many rows", (2, 4, 130, 16), (2, 2, 150, 16), (2, 2, 150, 11), float_mask=shape)
+    problem = build(case, dtype, 0.0)
+    whole = problem.whole().gradients()
+    assert_same_bits(problem.gradients()[:3], whole[:3])
+
+
+@pytest.mark.parametrize("lengths", [(0, 7), (7, 0), (0, 0)], ids=str)
+@pytest.mark.parametrize("batch", [(), (2,), (0,), (3, 0)], ids=str)
+def test_gradients_of_empty_arrays_are_zero(lengths, batch, dtype, target):
+    q_len, kv_len = lengths
+    shapes = (*batch, 4, q_len, 5), (*batch, 2, kv_len, 5), (*batch, 2, kv_len, 3)
+    options = {"float_mask": (4, q_len, kv_len), "alibi_slopes": 0.3, "sinks": 1.0}
+    problem = build(Case(f"empty {batch} {lengths}", *shapes, **options), dtype, 0.3)
+    problem = dataclasses.replace(problem, grad_lse=np.zeros_like(problem.grad_lse))
+    for name, gradient in problem.gradients()._asdict().items():
+        assert_same_bits(np.abs(gradient), np.zeros_like(problem.inputs[name]))
+
+
+def test_inputs_of_the_gradients_are_left_alone(storage, target):
+    problem, state, _ = lying(storage, regard.active_target())
+    arrays = [*problem.arrays, *state, problem.grad_output, problem.grad_lse]
+    arrays.append(problem.options["mask"])
+    before = [x.tobytes() for x in arrays]
+    for array in arrays:
+        array.setflags(write=False)
+    problem.gradients(state, threads=2)
+    assert [x.tobytes() for x in arrays] == before
+
+
+# Errors beside those of the naive formula
+
+YARDSTICKS = {
+    "64": (2, 64, 64, 64, {}),
+    "128-causal": (2, 128, 128, 64, {"is_causal": True}),
+    "700": (1, 48, 700, 128, {}),
+    "2000-rows": (1, 2000, 100, 32, {"window": (60, 0)}),
+    "3000": (1, 20, 3000, 32, {}),
+    "softcap": (8, 100, 200, 64, {"softcap": 2.0}),
+    "all": (8, 100, 200, 64, {"softcap": 5.0, "alibi_slopes": [0.125] * 8, "sinks": [1.5] * 8}),
+}
+
+
+LARGER = [name for name in YARDSTICKS if name != "64"]
+
+
+def yardstick(name, dtype, spread=1.0):
+    heads, q_len, kv_len, dim, options = YARDSTICKS[name]
+    shapes = (heads, q_len, dim), (heads, kv_len, dim), (heads, kv_len, dim), (heads, q_len, dim)
+    arrays = [drawn(shape, np.float64, seed) for seed, shape in enumerate(shapes)]
+    query, key, value, grad_output = ((spread * x).astype(dtype) for x in arrays)
+    options = {k: np.array(v) if isinstance(v, list) else v for k, v in options.items()}
+    grad_lse = np.zeros((heads, q_len), arithmetic(dtype))
+    return GradientProblem(query, key, value, options, grad_output, grad_lse)
+
+
+def root_mean_square(x):
+    return float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
+
+
+@pytest.mark.parametrize("name", ["64", *(pytest.param(n, marks=pytest.mark.slow) for n in LARGER)])
+@pytest.mark.parametrize("spread", [1.0, 2.0])
+def test_error_of_gradients_is_at_most_twice_the_naive_one(name, spread, target):
+    """With enough elements that luck averages out: in the largest error and in the root mean
+    square. On top only one rounding of the result."""
+    dtype = np.dtype(np.float32)
+    problem = yardstick(name, dtype, spread)
+    want = judge(
+        *(gradient_reference.backward, problem, problem.grad_output, *problem.arrays),
+        grad_lse=problem.grad_lse,
+    )
+    arrays, options = (problem.grad_output, *problem.arrays), problem.options
+    naive = gradient_reference.backward(*arrays, **options, precision=dtype.type)
+    eps = float(np.finfo(dtype).eps)
+    for name, gradient in problem.gradients()._asdict().items():
+        if gradient is None:
+            continue
+        exact, plain = getattr(want, name).exact, getattr(naive, name)
+        for measure in (largest, root_mean_square):
+            off, naive_off = measure(gradient - exact), measure(plain - exact)
+            assert off <= 2 * naive_off + eps * measure(exact), f"{name}, {measure.__name__}"
+
+
+def in_few_bits(problem):
+    """The formula as a program writes it that keeps everything in 16 bits, product by product."""
+    dtype = problem.query.dtype
+
+    def r(x):
+        return x.astype(dtype).astype(np.float32)
+
+    query, key, value, grads = map(r, (*problem.arrays, problem.grad_output))
+    factor = np.float32(1 / np.sqrt(query.shape[-1]))
+    scores = r(factor * r(query @ key.swapaxes(-1, -2)))
+    seen = np.ones(scores.shape, bool)
+    if problem.options.get("is_causal"):
+        seen = np.tri(*scores.shape[-2:], dtype=bool)
+    terms = np.where(
+        seen, np.exp(scores - scores.max(-1, keepdims=True, where=seen, initial=-9)), 0
+    )
+    weights = r(terms / terms.sum(-1, keepdims=True))
+    of_weights = r(grads @ value.swapaxes(-1, -2))
+    of_scores = r(weights * (of_weights - (weights * of_weights).sum(-1, keepdims=True)))
+    of_scores = r(factor * of_scores)
+    return (
+        r(of_scores @ key),
+        r(of_scores.swapaxes(-1, -2) @ query),
+        r(weights.swapaxes(-1, -2) @ grads),
+    )
+
+
+@pytest.mark.parametrize("name", ["64", "128-causal", "700"])
+def test_error_of_halves_is_at_most_twice_the_naive_one(name, half, target):
+    """The criterion of FlashAttention's tests, and one rounding of the result."""
+    problem = yardstick(name, half)
+    want = problem.expected()
+    plain = in_few_bits(problem)
+    for gradient, (exact, _), naive in zip(problem.gradients()[:3], want[:3], plain, strict=True):
+        off = np.abs(gradient.astype(np.float64) - exact) - half_ulp(np.abs(exact), half)
+        assert off.max() <= 2 * largest(naive - exact)

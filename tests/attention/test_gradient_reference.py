@@ -1,0 +1,321 @@
+"""The oracle of the gradients, judged without the kernels: by known random numbers, by the oracle
+of the forward call, by differences, and by what derivatives have to do with each other."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import gradient_reference
+import reference
+from cases import Case
+from element_types import type_named
+from gradient_cases import ALL, MORE, build, drawn
+from option_cases import MIXES
+from philox import WORD, dropout_factors, philox, words
+
+DOUBLE = np.dtype(np.float64)
+ROLES = ("query", "key", "value", "grad_output")
+
+
+def named(cases, every=1):
+    """Each of some cases, of which every so many are quick."""
+    marks = [() if i % every == 0 else pytest.mark.slow for i in range(len(cases))]
+    marked = [pytest.param(c, marks=m) for c, m in zip(cases, marks, strict=True)]
+    return pytest.mark.parametrize("case", marked, ids=lambda case: case.name)
+
+
+# Random123's known answers (kat_vectors) for Philox4x32-10: counter, key, words.
+KNOWN = [
+    ("0 0 0 0", "0 0", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    (" ".join(["ffffffff"] * 4), "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    (
+        "243f6a88 85a308d3 13198a2e 03707344",
+        "a4093822 299f31d0",
+        "d16cfe09 94fdcceb 5001e420 24126ea1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "wanted"), KNOWN)
+def test_philox_gives_the_known_answers(counter, key, wanted):
+    counter, key, wanted = ([int(x, 16) for x in text.split()] for text in (counter, key, wanted))
+    assert [int(word) for word in philox(counter, key)] == wanted
+    many = [np.full((2, 3), word) for word in counter]
+    for word, number in zip(philox(many, key), wanted, strict=True):
+        assert (word == number).all()
+        assert word.shape == (2, 3)
+
+
+def test_a_word_is_that_of_its_place():
+    """One after the other, by the definition of the counter and the key."""
+    seed = 0xFEDCBA9876543210
+    shape, offsets = (2, 3, 2, 5, 11), np.array([[0, -2, 7], [2**40, -(2**40), 3]])
+    all_words = words(shape, seed=seed, query_offset=offsets)
+    for b, (first, second) in enumerate(np.ndindex(2, 3)):
+        for h, i, j in np.ndindex(shape[2:]):
+            position = (i + int(offsets[first, second])) % 2**32
+            four = philox((j // 4, position, h, b), (0x76543210, 0xFEDCBA98))
+            assert all_words[first, second, h, i, j] == four[j % 4]
+
+
+def test_the_share_of_what_is_kept():
+    """Exactly those words that are at least p 2^32; what is kept grows to keep the mean."""
+    shape = (3, 40, 500)
+    all_words = words(shape, seed=3)
+    for p in (0.0, 2.0**-32, 0.1, 0.5, 1 - 2.0**-32, float(all_words[1, 2, 3]) / 2**32):
+        factors = dropout_factors(shape, p=p, seed=3)
+        kept = np.array([int(word) >= int(np.ceil(p * 2**32)) for word in all_words.flat])
+        assert np.array_equal(factors.ravel() > 0, kept)
+        assert (factors[factors > 0] == 1 / (1 - p)).all()
+        assert abs(np.mean(kept) - (1 - p)) < 5 / np.sqrt(kept.size)
+    assert (all_words <= WORD).all()
+
+
+@named(ALL, every=60)
+def test_forward_is_that_of_the_other_oracle(case):
+    """Row by row there and all at once here, where nothing is dropped; relative to the scores."""
+    problem = build(case, DOUBLE, 0.0)
+    options = dict(problem.options)
+    actual = gradient_reference.forward(*problem.arrays, **options)
+    options["query_offset"] = gradient_reference.offset_of(problem.query, problem.key, options)
+    want = reference.attention(*problem.arrays, **options)
+    size = 1 + reference.largest(want.lse[np.isfinite(want.lse)])
+    for mine, wanted in zip(actual, want, strict=True):
+        assert reference.error(mine, wanted) <= 1e-13 * size
+
+
+def moved(problem, along, step):
+    """The problem with everything that has a direction moved along it."""
+    changes = {
+        name: getattr(problem, name) + step * d for name, d in along.items() if name in ROLES
+    }
+    options = dict(problem.options)
+    for name in along.keys() & {"alibi_slopes", "sinks"}:
+        options[name] = options[name] + step * along[name]
+    if "mask" in along:
+        mask = options["mask"]
+        is_pair = isinstance(mask, tuple)
+        bias = (mask[1] if is_pair else mask) + step * along["mask"]
+        options["mask"] = (mask[0], bias) if is_pair else bias
+    return dataclasses.replace(problem, options=options, **changes)
+
+
+def directions(problem, names, seed):
+    for name in names:
+        if name == "mask":
+            mask = problem.options["mask"]
+            shape = (mask[1] if isinstance(mask, tuple) else mask).shape
+        else:
+            shape = np.shape(getattr(problem, name, problem.options.get(name)))
+        # Slopes count by the distance: a small step of theirs is a large one of the scores.
+        size = 1 / problem.key.shape[-2] if name == "alibi_slopes" else 1
+        yield name, size * drawn(shape, DOUBLE, seed)
+
+
+def loss(problem):
+    """Of the outputs and the sums that rows which see something have."""
+    output, _, lse = gradient_reference.forward(*problem.arrays, **problem.options)
+    sums = np.where(np.isfinite(lse), lse, 0) * problem.grad_lse
+    return (output * problem.grad_output).sum() + sums.sum()
+
+
+def gradients_of(problem):
+    return gradient_reference.backward(
+        problem.grad_output, *problem.arrays, **problem.options, grad_lse=problem.grad_lse
+    )
+
+
+def slope_of(function, problem, along, step=2e-4):
+    """The derivative by differences of order 4, whose errors are about step^4 and eps / step."""
+    near, far = (
+        function(moved(problem, along, n * step)) - function(moved(problem, along, -n * step))
+        for n in (1, 2)
+    )
+    return (8 * near - far) / (12 * step)
+
+
+def is_smooth(case):
+    """Differences say something: the cap is not steep, nor do scores saturate everything."""
+    case = getattr(case, "case", case)
+    return (case.softcap or 1) >= 0.5 and abs(case.scale or 1) < 3
+
+
+SMOOTH = [case for case in [*MORE[:-5], *MIXES, *ALL[::10]] if is_smooth(case)]
+
+
+@named(SMOOTH, every=50)
+def test_gradients_are_differences(case):
+    """In a direction of each input alone; relative to what the sum that gives it is made of."""
+    for dropout in (0.0, 0.3):
+        problem = build(case, DOUBLE, dropout)
+        gradients = gradients_of(problem)
+        for name, direction in directions(problem, problem.inputs, seed=11):
+            terms = getattr(gradients, name) * direction
+            wanted = slope_of(loss, problem, {name: direction})
+            size = 1 + abs(loss(problem)) + np.abs(terms).sum()
+            assert abs(terms.sum() - wanted) <= 1e-9 * size, name
+
+
+def test_every_element_of_a_gradient_is_a_difference():
+    """Of one small problem with everything: a pair of masks, slopes and lengths of each entry."""
+    case = next(case for case in MORE if case.name.startswith("pair of masks: (2, 1"))
+    problem = build(case, DOUBLE, 0.2)
+    options = problem.options | {
+        "alibi_slopes": np.linspace(-0.2, 0.3, 8).reshape(2, 1, 4),
+        "sinks": np.array([0.5, -np.inf, 1, -1]),
+        "softcap": 2.0,
+        "left_padding": np.array([1, 0, 3]),
+        "key_lengths": np.array([[21], [0]]),
+        "query_offset": np.array([[5], [9]]),
+    }
+    shapes = {"query": np.s_[:1, :2], "key": np.s_[:, :, :1], "value": np.s_[:2, :1]}
+    problem = dataclasses.replace(problem, options=options, grad_lse=problem.grad_lse + 1.0)
+    gradients = gradients_of(problem)
+    assert set(problem.inputs) == set(gradients._fields)
+    checked = 0
+    for name in problem.inputs:
+        gradient = getattr(gradients, name)
+        for place in np.ndindex(gradient.shape):
+            if hash(place) % 20 and name in shapes:
+                continue
+            direction = np.zeros(gradient.shape)
+            direction[place] = 1
+            wanted = slope_of(loss, problem, {name: direction})
+            assert abs(gradient[place] - wanted) <= 1e-8, (name, place)
+            checked += 1
+    assert checked > 150
+
+
+@named(SMOOTH, every=20)
+def test_tangents_and_gradients_agree(case):
+    """<tangent of the output, G> + <tangent of lse, grad_lse> is <tangents, gradients>."""
+    for dropout in (0.0, 0.4):
+        problem = build(case, DOUBLE, dropout)
+        along = dict(directions(problem, ("query", "key", "value"), seed=5))
+        gradients = gradients_of(problem)
+        tangents = gradient_reference.jvp(*problem.arrays, *along.values(), **problem.options)
+        output, lse = tangents.tangent_output, tangents.tangent_lse
+        left = (output * problem.grad_output).sum() + (lse * problem.grad_lse).sum()
+        products = [getattr(gradients, name) * along[name] for name in along]
+        size = sum(np.abs(terms).sum() for terms in products)
+        assert abs(left - sum(terms.sum() for terms in products)) <= 1e-13 * (size + 1e-30)
+        want = gradient_reference.forward(*problem.arrays, **problem.options)
+        assert np.array_equal(tangents.output, want.output)
+        assert np.array_equal(tangents.lse, want.lse)
+
+
+@named(SMOOTH[1:], every=70)
+def test_gradients_of_gradients_are_differences(case):
+    for dropout in (0.0, 0.3):
+        problem = build(case, DOUBLE, dropout)
+        cotangents = dict(directions(problem, ("query", "key", "value"), seed=7))
+
+        def product(problem, cotangents=cotangents):
+            gradients = gradients_of(problem)
+            return sum((getattr(gradients, name) * c).sum() for name, c in cotangents.items())
+
+        double = gradient_reference.double_backward(
+            *cotangents.values(),
+            problem.grad_output,
+            *problem.arrays,
+            **problem.options,
+            grad_lse=problem.grad_lse,
+        )
+        for name, direction in directions(problem, double._fields, seed=13):
+            terms = getattr(double, name) * direction
+            wanted = slope_of(product, problem, {name: direction})
+            size = 1 + abs(product(problem)) + np.abs(terms).sum()
+            assert abs(terms.sum() - wanted) <= 1e-8 * size, name
+
+
+def test_no_cotangent_is_one_of_zeros():
+    problem = build(MIXES[0], DOUBLE)
+    arrays = (problem.grad_output, *problem.arrays)
+    given = [drawn(x.shape, DOUBLE, 3) for x in problem.arrays]
+    for i in range(3):
+        some = [x if i != j else None for j, x in enumerate(given)]
+        zeros = [x if i != j else 0 * x for j, x in enumerate(given)]
+        actual = gradient_reference.double_backward(*some, *arrays, **problem.options)
+        wanted = gradient_reference.double_backward(*zeros, *arrays, **problem.options)
+        reference.assert_same_bits(actual, wanted)
+
+
+def merged(outputs, lses):
+    lse = np.logaddexp.reduce(np.broadcast_arrays(*lses), axis=0)
+    return sum(np.exp(x - lse)[..., None] * o for x, o in zip(lses, outputs, strict=True)), lse
+
+
+def test_gradients_of_a_merger_are_differences():
+    shapes = ((2, 3, 7), (3, 7), (2, 1, 7), (2, 3, 1))
+    outputs = [drawn((*shape, 4), DOUBLE, i) for i, shape in enumerate(shapes)]
+    lses = [2 * drawn(shape, DOUBLE, i + 9) for i, shape in enumerate(shapes)]
+    grad_output, grad_lse = drawn((2, 3, 7, 4), DOUBLE, 20), drawn((2, 3, 7), DOUBLE, 21)
+    grads = gradient_reference.merge_backward(grad_output, outputs, lses, grad_lse=grad_lse)
+
+    def loss(outputs, lses):
+        output, lse = merged(outputs, lses)
+        return (output * grad_output).sum() + (lse * grad_lse).sum()
+
+    for which, (parts, gradients) in enumerate(zip((outputs, lses), grads, strict=True)):
+        for i, part in enumerate(parts):
+            direction = drawn(part.shape, DOUBLE, 30 + i)
+
+            def at(step, which=which, i=i, direction=direction):
+                moved = [list(outputs), list(lses)]
+                moved[which][i] = moved[which][i] + step * direction
+                return loss(*moved)
+
+            assert gradients[i].shape == part.shape
+            wanted = (at(6e-6) - at(-6e-6)) / 12e-6
+            assert abs((gradients[i] * direction).sum() - wanted) < 1e-8
+
+
+HIDING = Case("hiding", (2, 4, 9, 5), (2, 2, 20, 5), (2, 2, 20, 3), bool_mask=(9, 20), sinks=0.5)
+
+
+def test_what_is_hidden_changes_no_gradient():
+    """Keys 3 and 12 are seen by no row, key 7 not by row 4, and row 6 sees nothing."""
+    problem = build(HIDING, DOUBLE, 0.0)
+    mask = np.array(problem.options["mask"])
+    mask[:, [3, 12]] = mask[6] = mask[4, 7] = False
+    mask[[2, 5], 7] = True
+    problem.options["mask"] = mask
+    clean = gradients_of(problem)
+    loud = {role: getattr(problem, role).copy() for role in ROLES}
+    for role in ("query", "grad_output"):
+        loud[role][..., 6, :] = np.nan
+    for role in ("key", "value"):
+        loud[role][..., [3, 12], :] = np.inf
+    spoiled = dataclasses.replace(problem, **loud)
+    for actual, wanted in zip(gradients_of(spoiled), clean, strict=True):
+        assert (actual is None and wanted is None) or np.allclose(actual, wanted, 1e-13, 1e-14)
+    loud["key"][..., 7, :] = np.nan
+    query = gradients_of(dataclasses.replace(problem, **loud)).query
+    kept = np.s_[..., ~mask[:, 7], :]
+    assert np.allclose(query[kept], clean.query[kept], 1e-13, 1e-14)
+    assert np.isnan(query[..., mask[:, 7], :]).all()
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
+def test_magnitudes_bound_the_errors(name):
+    """The naive formula in the precision that is judged is within the limits for that precision:
+    they are not too narrow, and a small part of the gradients: they are not too wide."""
+    dtype, ratios = type_named(name), []
+    for case in ALL[::24]:
+        problem = build(case, dtype)
+        inner, options = reference.arithmetic(dtype), problem.options
+        arrays = (problem.grad_output, *problem.arrays)
+        results = {
+            key: gradient_reference.backward(*arrays, **options, grad_lse=problem.grad_lse, **how)
+            for key, how in {
+                "exact": {},
+                "plain": {"precision": inner.type},
+                "bound": {"magnitudes": float(np.finfo(inner).eps)},
+            }.items()
+        }
+        for exact, plain, bound in zip(*results.values(), strict=True):
+            if exact is not None:
+                assert (np.abs(plain - exact) <= bound + np.finfo(inner).tiny).all()
+                ratios.append(reference.largest(bound) / (reference.largest(exact) + 1e-30))
+    assert np.median(ratios) < 1e-4

@@ -1,0 +1,209 @@
+"""Layers in train and in eval mode: what accumulates, what is held, and what follows what."""
+
+import copy
+import itertools
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import regard
+from reference import assert_same_bits
+from trained_layers import (
+    HEADS,
+    D,
+    assert_same_arrays,
+    gradients_of,
+    many_heads,
+    normal,
+    one_head,
+    output_like,
+)
+
+
+@pytest.fixture(params=[one_head, many_heads])
+def kind(request):
+    """Either kind of layer."""
+    return request.param
+
+
+def test_gradients_accumulate_until_they_are_removed(kind):
+    layer = kind()
+    grads = layer.grads
+    assert grads == {}
+    inputs = [normal((2, 4, D), seed) for seed in range(3)]
+    starts = [normal(layer(x).shape, 8 + seed) for seed, x in enumerate(inputs)]
+    parts = [gradients_of(layer, *each) for each in zip(inputs, starts, strict=True)]
+    layer.zero_grads()
+    assert grads == {}
+    for x, start, part in zip(inputs, starts, parts, strict=True):
+        layer(x)
+        assert_same_bits(layer.backward(start), part["x"])
+    assert layer.grads is grads
+    assert list(grads) == list(layer.parameters())
+    for name, total in grads.items():
+        assert_same_bits(total, parts[0][name] + parts[1][name] + parts[2][name])
+    layer.zero_grads()
+    assert grads == {}
+
+
+def test_train_mode_changes_no_bit_of_the_output(kind):
+    layer = kind()
+    x = normal((2, 40, D))
+    trained = layer(x, return_weights=True)
+    assert_same_bits(layer(x), trained[0])
+    assert_same_bits(layer.eval()(x, return_weights=True), trained)
+    assert_same_bits(layer(x), trained[0])
+    assert not layer.training
+    assert layer.train().training
+
+
+def test_dropout_is_for_train_mode(kind):
+    layer = kind(dropout=0.4)
+    x = normal((2, 40, D))
+    first, weights = layer(x, dropout_seed=3, return_weights=True)
+    assert_same_bits(layer(x, dropout_seed=3), first)
+    assert not np.array_equal(layer(x, dropout_seed=4), first)
+    plain, whole = layer.eval()(x, dropout_seed=3, return_weights=True)
+    assert_same_bits(layer(x), plain)
+    kept = weights != 0
+    assert 0.5 < kept[whole > 0].mean() < 0.7
+    np.testing.assert_allclose(weights[kept], whole[kept] / 0.6, rtol=1e-5)
+
+
+def test_the_callers_arrays_may_change_after_the_call(kind):
+    """Adding the output to x, or applying an activation to it in place, is usual."""
+    layer = kind()
+    is_many = isinstance(layer, regard.MultiHeadAttention)
+    x, mask = normal((2, 4, D), 0, np.float32), normal((2, 1, 4, 4) if is_many else (2, 4, 4), 3)
+    grad = output_like(layer, x)
+    more = (
+        {"key_lengths": np.array([4, 3]), "query_offset": np.array([0, 1]), "sinks": normal(HEADS)}
+        if is_many
+        else {}
+    )
+    wanted = gradients_of(layer, x, grad, mask=mask, **more)
+    layer.zero_grads()
+    output, weights = layer(x, mask=mask, return_weights=True, **more)
+    for array in (x, mask, output, weights, *more.values()):
+        array[...] = 1
+    assert_same_arrays({"x": layer.backward(grad)} | layer.grads, wanted)
+
+
+@pytest.fixture
+def held_bytes():
+    """How much more memory there is after an action."""
+
+    def measured(action):
+        before = tracemalloc.get_traced_memory()[0]
+        action()
+        return tracemalloc.get_traced_memory()[0] - before
+
+    tracemalloc.start()
+    yield measured
+    tracemalloc.stop()
+
+
+def test_only_train_mode_holds_memory(kind, held_bytes):
+    layer = kind().eval()
+    x = normal((2, 500, D), 0, np.float32)
+    grad = output_like(layer, x)
+    assert held_bytes(lambda: layer(x)) < x.nbytes // 4
+    layer.train()
+    held = held_bytes(lambda: layer(x))
+    assert held > 3 * x.nbytes
+    little = held // 10
+    assert held_bytes(lambda: layer(x)) < little  # in place of the first
+    assert held_bytes(lambda: layer.backward(grad)) < little - held
+    assert held_bytes(lambda: layer(x)) > held - little
+    assert held_bytes(layer.eval) < little - held
+
+
+def test_masks_are_held_as_they_are_stored(kind, held_bytes):
+    layer = kind()
+    x, mask = normal((2, 600, D)), normal((600, 1), 3)
+    grad = output_like(layer, x)
+    wanted = gradients_of(layer, x, grad, mask=mask)
+    lead = (2, HEADS) if isinstance(layer, regard.MultiHeadAttention) else (2,)
+    everywhere = np.broadcast_to(mask, (*lead, 600, 600))
+    assert held_bytes(lambda: layer(x, mask=everywhere)) < everywhere.nbytes // 10
+    assert_same_arrays(gradients_of(layer, x, grad, mask=everywhere), wanted)
+
+
+def test_parameters_are_those_that_calls_read(kind):
+    layer = kind(np.float64)
+    x = normal((2, 4, D))
+    before = layer(x)
+    parameters = layer.parameters()
+    assert list(parameters) == list(layer.state_dict())
+    for seed, (name, array) in enumerate(parameters.items()):
+        change = normal(array.shape, seed)
+        array += change
+        assert not np.array_equal(layer(x), before), name
+        assert_same_bits(layer.state_dict()[name], array)
+        array -= change
+
+
+def test_loading_writes_into_the_parameters(kind):
+    layer = kind()
+    parameters, state = layer.parameters(), layer.state_dict()
+    x = normal((2, 4, D))
+    before = layer(x)
+    changed = {name: 2 * array for name, array in state.items()}
+    layer.load_state_dict(changed)
+    assert_same_arrays(parameters, changed)
+    assert not np.array_equal(layer(x), before)
+    for name, array in parameters.items():
+        array[...] = state[name]
+    assert_same_bits(layer(x), before)
+
+
+@pytest.mark.parametrize(
+    "twin_of", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))]
+)
+def test_copies_have_parameters_of_their_own(twin_of, kind):
+    layer = kind()
+    x = normal((2, 4, D))
+    before = layer(x)
+    twin = twin_of(layer)
+    assert twin.training
+    for name, array in twin.parameters().items():
+        assert_same_bits(twin(x), before)
+        kept = array.copy()
+        array += normal(array.shape)
+        assert not np.array_equal(twin(x), before), name
+        array[...] = kept
+    assert_same_bits(layer(x), before)
+
+
+def test_an_attribute_may_be_set_to_another_array():
+    layer = regard.SelfAttention(3, 2, rng=0).train()
+    state = layer.state_dict()
+    x = normal((4, 3))
+    before = layer(x)
+    shared = np.zeros((2, 3), np.float32)
+    shared.flags.writeable = False
+    layer.W_query = shared
+    assert layer.parameters()["W_query.weight"] is shared
+    layer.load_state_dict(state)
+    assert not shared.any()
+    assert_same_bits(layer(x), before)
+
+
+def test_training_reaches_a_target():
+    """Gradient descent by `parameters` and `grads` alone."""
+    layer = regard.MultiHeadAttention(
+        8, 2, qkv_bias=True, out_bias=True, rotary=True, is_causal=True, rng=0, dtype=np.float64
+    ).train()
+    x, wanted = normal((4, 6, 8)), np.roll(normal((4, 6, 8)), 1, axis=1)
+    losses = []
+    for _ in range(60):
+        difference = layer(x) - wanted
+        losses.append(np.square(difference).sum())
+        layer.zero_grads()
+        layer.backward(2 * difference)
+        for name, parameter in layer.parameters().items():
+            parameter -= 0.004 * layer.grads[name]
+    assert all(later < earlier for earlier, later in itertools.pairwise(losses))
+    assert losses[-1] < 0.6 * losses[0]

@@ -1,0 +1,224 @@
+"""The problems whose gradients are tested, the calls that they are for, and how far from the oracle
+a result may be."""
+
+import dataclasses
+import functools
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+
+import cases
+import gradient_reference
+import option_cases
+import regard
+from reference import STORED, arithmetic, error, half_ulp, largest, result_type, wider
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientProblem(cases.Problem):
+    """A problem, and what its gradients start from. Dropout is among the options."""
+
+    grad_output: np.ndarray
+    grad_lse: np.ndarray
+
+    @property
+    def inputs(self):
+        """What has a gradient, by name: of a pair of masks, the float one."""
+        named = dict(zip(("query", "key", "value"), self.arrays, strict=True))
+        mask = self.options.get("mask")
+        for part in mask if isinstance(mask, tuple) else (mask,):
+            if part is not None and part.dtype != bool:
+                named["mask"] = part
+        more = ("alibi_slopes", "sinks")
+        return named | {name: self.options[name] for name in more if name in self.options}
+
+    def attend(self, **extra):
+        """The output and lse."""
+        options = self.options | {"return_lse": True} | extra
+        return regard.scaled_dot_product_attention(*self.arrays, **options)
+
+    def gradients(self, state=None, **extra):
+        """Of every input that has one. `state` is the forward call's output and lse."""
+        state = self.attend() if state is None else state
+        options = {"grad_lse": self.grad_lse, "with_respect_to": tuple(self.inputs)}
+        return regard.scaled_dot_product_attention_backward(
+            self.grad_output, *self.arrays, *state, **self.options | options | extra
+        )
+
+    def expected(self):
+        """The gradients that are exact, and their limits."""
+        grads = {"grad_lse": self.grad_lse}
+        return judge(gradient_reference.backward, self, self.grad_output, *self.arrays, **grads)
+
+    def whole(self):
+        """Nothing is broadcast: neither the arrays, nor a float mask."""
+        arrays = [np.broadcast_to(x, self.batch + x.shape[-3:]).copy() for x in self.arrays]
+        options = dict(self.options)
+        if options.get("mask", np.True_).dtype != bool:
+            shape = (*self.grad_lse.shape, self.key.shape[-2])
+            options["mask"] = np.broadcast_to(options["mask"], shape).copy()
+        return GradientProblem(*arrays, options, self.grad_output, self.grad_lse)
+
+    def entry(self, index):
+        alone, grads = super().entry(index), (self.grad_output[index], self.grad_lse[index])
+        return GradientProblem(*alone.arrays, alone.options, *grads)
+
+    def rows(self, start, stop):
+        some, rows = super().rows(start, stop), slice(start, stop)
+        grads = self.grad_output[..., rows, :], self.grad_lse[..., rows]
+        return GradientProblem(*some.arrays, some.options, *grads)
+
+
+def drawn(shape, dtype, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def pair(shown, bias):
+    """A pair of masks of these shapes, which hides some keys by either part."""
+
+    def draw(random, dtype):
+        numbers = np.where(random.random(bias) < 0.2, -np.inf, random.standard_normal(bias))
+        return np.asarray(random.random(shown) < 0.7), numbers.astype(dtype)
+
+    return draw
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class More:
+    """What the table of `cases` has no words for."""
+
+    name: str
+    case: cases.Case
+    options: dict
+
+    def build(self, dtype):
+        problem = self.case.build(dtype)
+        random = np.random.default_rng(zlib.crc32(self.name.encode()))
+        drawn = {k: f(random, dtype) if callable(f) else f for k, f in self.options.items()}
+        return dataclasses.replace(problem, options=problem.options | drawn)
+
+
+def _more():
+    shapes = (2, 3, 4, 9, 8), (2, 1, 2, 21, 8), (3, 2, 21, 6)
+    slopes = {
+        "entry": lambda random, dtype: random.normal(0, 0.2, (2, 3, 4)).astype(arithmetic(dtype)),
+        "row of entries": lambda random, dtype: np.linspace(0, 1, 12).reshape(3, 4),
+        "column of entries": lambda random, dtype: np.linspace(-0.1, 0.1, 8).reshape(2, 1, 4),
+    }
+    for name, draw in slopes.items():
+        case = cases.Case(f"slopes of each {name}", *shapes, query_offset=((3, 9, 0), (0, -2, 20)))
+        yield More(case.name, case, {"alibi_slopes": draw})
+    lengths = {"key_lengths": np.array([21, 4, 15])}
+    for name, options in {
+        "end": {"query_offset": "end", "is_causal": True},
+        "end of lengths": {"query_offset": "end", "is_causal": True, **lengths},
+        "end of lengths, slopes": {
+            "query_offset": "end",
+            "alibi_slopes": lambda random, dtype: np.array([0.3, 0, -0.1, 1]),
+            **lengths,
+        },
+    }.items():
+        case = cases.Case(f"offset: {name}", *shapes, sinks=0.5)
+        yield More(case.name, case, options)
+    for shown, bias in (
+        ((21,), (9, 21)),
+        ((2, 1, 1, 9, 21), (4, 1, 21)),
+        ((9, 1), ()),
+        ((3, 1, 9, 21), (2, 1, 4, 9, 1)),
+    ):
+        case = cases.Case(f"pair of masks: {shown} and {bias}", *shapes, window=(12, 9))
+        yield More(case.name, case, {"mask": pair(shown, bias)})
+
+
+def _long():
+    """Several chunks of keys."""
+    for name, (q_len, kv_len), options in (
+        ("plain", (20, 5000), {}),
+        ("one row", (1, 5000), {"key_lengths": (4999, 2100)}),
+        ("causal", (70, 3000), {"is_causal": True, "query_offset": (2930, 700), "softcap": 4.0}),
+        ("window", (130, 2600), {"window": (700, 40), "query_offset": 2000, "sinks": 1.0}),
+        ("mask", (9, 4000), {"float_mask": (2, 1, 9, 4000), "left_padding": (0, 1900)}),
+    ):
+        shapes = (2, 4, q_len, 16), (2, 2, kv_len, 16), (2, 2, kv_len, 12)
+        yield cases.Case(f"long keys: {name}", *shapes, **options)
+
+
+MORE = [*_more(), *_long()]
+ALL = [*cases.SIZES, *cases.AXES, *option_cases.OPTIONS, *MORE]
+FEW = ALL[3::25]
+OTHERS = [case for i, case in enumerate(ALL) if i % 25 != 3]
+
+
+@functools.lru_cache(maxsize=16)
+def build(case, dtype, dropout=None):
+    """The problem of a case. Every second one has a gradient of lse that matters, and every third
+    one dropout, unless `dropout` says which probability."""
+    problem, number = case.build(dtype), zlib.crc32(case.name.encode())
+    options = dict(problem.options)
+    if dropout is None:
+        dropout = (0.0, 0.0, 0.35)[number % 3]
+    if dropout:
+        options |= {"dropout_p": dropout, "dropout_seed": number * 2**30 + 7}
+    shape = np.broadcast_shapes(*(x.shape[:-3] for x in problem.arrays))
+    is_flat = all(x.ndim == 2 for x in problem.arrays)
+    heads = problem.query.shape[-3:-2] or (1,)
+    shape = (*shape, *(() if is_flat else heads), problem.query.shape[-2])
+    grad_output = drawn((*shape, problem.value.shape[-1]), dtype, number)
+    grad_lse = (number % 2) * drawn(shape, arithmetic(dtype), number + 1)
+    return GradientProblem(*problem.arrays, options, grad_output, grad_lse)
+
+
+class Judged(NamedTuple):
+    exact: np.ndarray
+    limit: float  # the largest error allowed before the result is stored
+
+
+def judge(function, problem, *arrays, **extra):
+    """What a function of `gradient_reference` makes of arrays and a problem's options, part by
+    part, and the error allowed around it.
+
+    Allowed: twice the error of the same formula in NumPy, in the precision of the arithmetic and
+    with the output rounded as it is stored; and, because the naive result may be exact by luck,
+    what rounding may do to sums of magnitudes (see `gradient_reference.Solved`). Below the normal
+    range every term of a sum may be lost.
+
+    Slopes, sinks and a float mask are meant in the precision of the arithmetic.
+    """
+    dtype = result_type(*problem.arrays)
+    inner = arithmetic(dtype)
+    options, info = problem.options | extra, np.finfo(inner)
+    if options.get("mask") is not None:
+        is_pair = isinstance(options["mask"], tuple)
+        parts = options["mask"] if is_pair else (options["mask"],)
+        parts = tuple(part if part.dtype == bool else part.astype(inner) for part in parts)
+        options["mask"] = parts if is_pair else parts[0]
+    for name in options.keys() & {"alibi_slopes", "sinks"}:
+        options[name] = np.asarray(options[name]).astype(inner)
+    exact = function(*arrays, **options, precision=wider(dtype))
+    plain = function(*arrays, **options, precision=inner.type, stored=dtype)
+    bound = function(*arrays, **options, magnitudes=float(info.eps))
+    least = float(info.tiny) * (problem.query.size + problem.key.size)
+
+    def judged(exact, plain, bound):
+        if exact is None:
+            return None
+        return Judged(exact, 2 * error(plain, exact) + largest(bound) + least)
+
+    return type(exact)(*map(judged, exact, plain, bound))
+
+
+def assert_within(judged, actual, dtype, name=""):
+    """The right shape and type, and an error within the limit and the rounding to that type."""
+    exact, limit = judged
+    assert type(actual) is np.ndarray, name
+    assert actual.dtype == dtype, name
+    assert actual.shape == exact.shape, name
+    actual = actual.astype(exact.dtype)
+    with np.errstate(invalid="ignore"):
+        off = np.where(actual == exact, 0, np.abs(actual - exact))
+    rounding = half_ulp(np.abs(exact) + limit, dtype)
+    if dtype.name not in STORED:
+        rounding = np.abs(exact) * np.finfo(dtype).eps / 2
+    off = np.max(off - rounding, initial=0)
+    assert off <= limit, f"{name}: error {off:.3g}, allowed {limit:.3g} of {largest(exact):.3g}"

@@ -1,0 +1,48 @@
+"""Which weights dropout keeps, in NumPy: the random numbers of Philox4x32-10 (Salmon et al. 2011,
+"Parallel Random Numbers: As Easy as 1, 2, 3"), counted by where a weight stands."""
+
+import numpy as np
+
+MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
+WEYL = 0x9E3779B9, 0xBB67AE85
+WORD = 0xFFFFFFFF
+
+
+def philox(counter, key):
+    """The four words of 32 bits for a counter of four and a key of two. The counter's words may be
+    arrays, which broadcast."""
+    c0, c1, c2, c3 = (
+        np.asarray(word).astype(np.int64).astype(np.uint64) & WORD for word in counter
+    )
+    k0, k1 = key
+    for _ in range(10):
+        left, right = MULTIPLIERS[0] * c0, MULTIPLIERS[1] * c2
+        c0, c1, c2, c3 = right >> 32 ^ c1 ^ k0, right & WORD, left >> 32 ^ c3 ^ k1, left & WORD
+        k0, k1 = k0 + WEYL[0] & WORD, k1 + WEYL[1] & WORD
+    return np.broadcast_arrays(c0, c1, c2, c3)
+
+
+def words(shape, *, seed, query_offset=0, entries=None):
+    """The word of each weight, for weights of this shape (batch..., heads, q_len, kv_len).
+
+    `query_offset` broadcasts to the batch. `entries` are the numbers of the batch entries, which
+    are counted along the last axis of the batch first where nothing else is said.
+    """
+    *batch, heads, q_len, kv_len = shape
+    if entries is None:
+        entries = np.arange(np.prod(batch, dtype=int)).reshape(batch)
+
+    def per_batch(numbers):
+        return np.broadcast_to(np.asarray(numbers, np.int64), batch)[..., None, None, None]
+
+    key_position = np.arange(kv_len)
+    query_position = np.arange(q_len)[:, None] + per_batch(query_offset)
+    head, entry = np.arange(heads)[:, None, None], per_batch(entries)
+    four = philox((key_position // 4, query_position, head, entry), (seed & WORD, seed >> 32))
+    return np.choose(key_position % 4, four)
+
+
+def dropout_factors(shape, *, p, seed, precision=np.float64, **places):
+    """What each weight is multiplied by: 0, or 1 / (1 - p) where its word is at least p 2^32."""
+    kept = words(shape, seed=seed, **places) >= p * 2.0**32
+    return np.where(kept, precision(1 / (1 - np.longdouble(p))), precision(0))
