@@ -12,6 +12,7 @@
 #include "../dispatch/stages.hpp"
 #include "../dispatch/store_rows.hpp"
 #include "test_attention.hpp"
+#include "test_gradients.hpp"
 #include "test_kv_rows.hpp"
 #include "test_visibility.hpp"
 #include "testing.hpp"
@@ -308,6 +309,7 @@ void test_all() {
   test_exp2<T>(1.25);
   test_tanh<T>(3.5);
   test_attention<T>();
+  test_gradients<T>();
   test_visibility<T>();
   for (const bool transposed : {false, true})
     for (const std::int64_t size : {1, 3, 16, 49, 130}) {
