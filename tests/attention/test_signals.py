@@ -30,6 +30,20 @@ def uneven(n):
         query, keys, keys, is_causal=True, query_offset=[10 * n, 1024 * n], threads=THREADS
     )
 
+def backward(n, **options):
+    query = np.broadcast_to(x[:, :1], (1, n, 64))
+    lse = np.broadcast_to(np.float32(9), (1, n))
+    regard.scaled_dot_product_attention_backward(
+        query, query, x, x, query, lse, threads=THREADS, **options
+    )
+
+def mask_gradient(n):
+    backward(n, mask=np.zeros(x.shape[1], np.float32), with_respect_to=["mask"])
+
+def tangent(n):
+    query = np.broadcast_to(x[:, :1], (1, n, 64))
+    regard.scaled_dot_product_attention_jvp(query, x, x, query, x, x, threads=THREADS)
+
 def matmul(n):
     regard.matmul(np.broadcast_to(tall[:, 0], (8 * n, 16384)), tall, threads=THREADS)
 
@@ -85,6 +99,9 @@ INTERRUPTED_CALLS += [
         ("attention", 1),
         ("one_row", 2),
         ("uneven", 2),
+        ("backward", 2),
+        ("mask_gradient", 1),
+        ("tangent", 2),
         ("matmul", 2),
         ("long_sums", 2),
     ]

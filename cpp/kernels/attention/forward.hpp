@@ -96,7 +96,7 @@ struct AttentionForward {
         const Ahead ahead = s + 1 < work.strip_count
                                 ? Ahead{&work.strips[s + 1], key}
                                 : Ahead{&work.strips[0], key + Shape::kBlockKeys};
-        for_vectors(strip.vectors, [&](auto vectors) {
+        for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
           block_of_strip<vectors.kCount>(problem, task, strip, ahead, work, block);
         });
       }
@@ -114,7 +114,7 @@ struct AttentionForward {
       const std::int64_t columns = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
       for (int s = 0; s < work.strip_count; ++s) {
         const Strip<T>& strip = work.strips[s];
-        for_vectors(strip.vectors, [&](auto vectors) {
+        for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
           final_weights<vectors.kCount>(problem, task, strip, work, block, columns);
         });
         with_result_element<T>(problem.weights.element, [&](auto element) {
@@ -150,7 +150,7 @@ struct AttentionForward {
                           TileCounts& counts) {
     const KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
     TileKind kinds[kBlockTiles];
-    for_vectors(strip.vectors, [&](auto vectors) {
+    for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
       classify_tiles<T, kRows, vectors.kCount, kBlockTiles>(problem, task, strip, key, block.count,
                                                             work.bias, kinds);
     });
@@ -161,20 +161,6 @@ struct AttentionForward {
       const int left = block.count - t * kRows;
       counts.scores += strip.rows * static_cast<std::int64_t>(left < kRows ? left : kRows);
     }
-  }
-
-  template <int kVectors>
-  struct Vectors {
-    static constexpr int kCount = kVectors;
-  };
-
-  // Calls `body` with the number of vectors as a constant.
-  template <int kCandidate = Shape::kVectors, class Body>
-  REGARD_INLINE void for_vectors(int vectors, Body body) {
-    if constexpr (kCandidate > 1) {
-      if (vectors < kCandidate) return for_vectors<kCandidate - 1>(vectors, body);
-    }
-    body(Vectors<kCandidate>{});
   }
 
   // The strip and the block whose mask is read next.

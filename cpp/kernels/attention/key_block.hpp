@@ -95,19 +95,23 @@ REGARD_NOINLINE void provide_values(const AttentionProblem& problem, const Atten
 
 // x - x is +0, all bits clear, for every finite x and for no other.
 template <class T>
-REGARD_NOINLINE bool all_values_are_finite(KeyBlock<T>& block, std::int64_t value_dim) {
-  if (block.values_are_finite >= 0) return block.values_are_finite != 0;
+REGARD_NOINLINE bool rows_are_finite(const T* from, std::ptrdiff_t stride, std::int64_t rows, std::int64_t columns) {
   Mask<T> bits{};
-  for (int k = 0; k < block.count; ++k) {
-    const T* value = block.values + k * block.value_stride;
-    std::int64_t d = 0;
-    for (; d + kLanes<T> <= value_dim; d += kLanes<T>) {
-      const Vec<T> vector = load(value + d);
+  for (std::int64_t row = 0; row < rows; ++row, from += stride) {
+    std::int64_t i = 0;
+    for (; i + kLanes<T> <= columns; i += kLanes<T>) {
+      const Vec<T> vector = load(from + i);
       bits |= as_bits<T>(vector - vector);
     }
-    for (; d < value_dim; ++d) bits |= as_bits<T>(broadcast(value[d] - value[d]));
+    for (; i < columns; ++i) bits |= as_bits<T>(broadcast(from[i] - from[i]));
   }
-  block.values_are_finite = !any<T>(bits != 0);
+  return !any<T>(bits != 0);
+}
+
+template <class T>
+REGARD_INLINE bool all_values_are_finite(KeyBlock<T>& block, std::int64_t value_dim) {
+  if (block.values_are_finite < 0)
+    block.values_are_finite = rows_are_finite(block.values, block.value_stride, block.count, value_dim);
   return block.values_are_finite != 0;
 }
 

@@ -58,6 +58,20 @@ REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task
   }
 }
 
+template <int kVectors>
+struct Vectors {
+  static constexpr int kCount = kVectors;
+};
+
+// Calls `body` with the number of a strip's vectors as a constant.
+template <int kMost, class Body>
+REGARD_INLINE void for_vectors(int vectors, Body body) {
+  if constexpr (kMost > 1) {
+    if (vectors < kMost) return for_vectors<kMost - 1>(vectors, body);
+  }
+  body(Vectors<kMost>{});
+}
+
 // Pointers to one column of the strip's rows.
 template <class E, class Data, class T>
 REGARD_INLINE void row_pointers(const AttentionProblem& problem, const Operand& operand,

@@ -162,20 +162,6 @@ struct Backward {
   }
 
  private:
-  template <int kVectors>
-  struct Vectors {
-    static constexpr int kCount = kVectors;
-  };
-
-  // Calls `body` with the number of vectors as a constant.
-  template <int kCandidate, class Body>
-  REGARD_INLINE void for_vectors(int vectors, Body body) {
-    if constexpr (kCandidate > 1) {
-      if (vectors < kCandidate) return for_vectors<kCandidate - 1>(vectors, body);
-    }
-    body(Vectors<kCandidate>{});
-  }
-
   // Calls body(vectors, whether it sees a key of the piece) for each strip, once the strip has been located.
   template <class Body>
   REGARD_INLINE void over_strips(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
@@ -264,7 +250,7 @@ struct Backward {
     if (wants_queries) {
       const T* const keys = work.keys + first * work.key_stride;
       const std::int64_t columns = round_up(forward.head_dim, kRows);
-      if (runs.hide_something && !keys_are_finite(work, first, count, forward.head_dim))
+      if (runs.hide_something && !rows_are_finite(keys, work.key_stride, count, forward.head_dim))
         Products::template add_columns<kVectors, true>(runs, work.grad_scores, keys,
                                                        work.key_stride, columns, work.is_fresh, work.grad_queries);
       else
@@ -272,22 +258,6 @@ struct Backward {
                                                         work.key_stride, columns, work.is_fresh, work.grad_queries);
     }
     work.is_fresh = false;
-  }
-
-  // Only edge tiles ask.
-  REGARD_NOINLINE bool keys_are_finite(const BackwardWorkspace<T>& work, std::int64_t first, int count,
-                                       std::int64_t head_dim) {
-    Mask<T> bits{};
-    for (int k = 0; k < count; ++k) {
-      const T* key = work.keys + (first + k) * work.key_stride;
-      std::int64_t d = 0;
-      for (; d + kLanes<T> <= head_dim; d += kLanes<T>) {
-        const Vec<T> vector = load(key + d);
-        bits |= as_bits<T>(vector - vector);
-      }
-      for (; d < head_dim; ++d) bits |= as_bits<T>(broadcast(key[d] - key[d]));
-    }
-    return !any<T>(bits != 0);
   }
 
   REGARD_INLINE T* partial_of(const BackwardProblem& problem, const BackwardTask& task,

@@ -8,21 +8,9 @@
 namespace regard {
 namespace {
 
-// x - x is +0, all bits clear, for every finite x and for no other.
 template <class T>
-REGARD_NOINLINE bool are_finite(RowsOfStrip<T>& rows, int row_count, std::int64_t columns) {
-  if (rows.are_finite >= 0) return rows.are_finite != 0;
-  Mask<T> bits{};
-  for (int row = 0; row < row_count; ++row) {
-    const T* from = rows.from + row * rows.stride;
-    std::int64_t i = 0;
-    for (; i + kLanes<T> <= columns; i += kLanes<T>) {
-      const Vec<T> vector = load(from + i);
-      bits |= as_bits<T>(vector - vector);
-    }
-    for (; i < columns; ++i) bits |= as_bits<T>(broadcast(from[i] - from[i]));
-  }
-  rows.are_finite = !any<T>(bits != 0);
+REGARD_INLINE bool are_finite(RowsOfStrip<T>& rows, int row_count, std::int64_t columns) {
+  if (rows.are_finite < 0) rows.are_finite = rows_are_finite(rows.from, rows.stride, row_count, columns);
   return rows.are_finite != 0;
 }
 

@@ -106,20 +106,6 @@ struct Tangent {
   }
 
  private:
-  // Calls `body` with the number of vectors as a constant.
-  template <int kCandidate, class Body>
-  REGARD_INLINE void for_vectors(int vectors, Body body) {
-    if constexpr (kCandidate > 1) {
-      if (vectors < kCandidate) return for_vectors<kCandidate - 1>(vectors, body);
-    }
-    body(Vectors<kCandidate>{});
-  }
-
-  template <int kVectors>
-  struct Vectors {
-    static constexpr int kCount = kVectors;
-  };
-
   REGARD_INLINE void pack(const AttentionProblem& forward, const Operand& operand, const void* data,
                           const TangentWorkspace<T>& work, const TangentStrip<T>& strip, T* to) {
     const std::int64_t padded = round_up(forward.head_dim, kLanes<T>);
@@ -150,6 +136,10 @@ struct Tangent {
     return {copy, padded_columns};
   }
 
+  REGARD_INLINE bool are_finite(const BlockRows<T>& rows, int count, std::int64_t columns) {
+    return !rows.from || rows_are_finite(rows.from, rows.stride, count, columns);
+  }
+
   REGARD_NOINLINE TangentKeys<T> provide(const TangentProblem& problem, const TangentTask& task,
                                          const TangentWorkspace<T>& work, std::int64_t key) {
     const AttentionProblem& forward = problem.forward;
@@ -165,23 +155,9 @@ struct Tangent {
     block.values = rows_of(forward.value, task.forward.value, key, count, forward.value_dim, value_dim, work.values);
     block.tangent_values = rows_of(problem.tangent_value, task.tangent_value, key, count, forward.value_dim, value_dim,
                                    work.tangent_values);
-    block.values_are_finite = are_finite_rows(block.values, count, forward.value_dim) &&
-                              are_finite_rows(block.tangent_values, count, forward.value_dim);
+    block.values_are_finite = are_finite(block.values, count, forward.value_dim) &&
+                              are_finite(block.tangent_values, count, forward.value_dim);
     return block;
-  }
-
-  REGARD_INLINE bool are_finite_rows(const BlockRows<T>& rows, int count, std::int64_t columns) {
-    Mask<T> bits{};
-    for (int k = 0; rows.from && k < count; ++k) {
-      const T* row = rows.from + k * rows.stride;
-      std::int64_t d = 0;
-      for (; d + kLanes<T> <= columns; d += kLanes<T>) {
-        const Vec<T> vector = load(row + d);
-        bits |= as_bits<T>(vector - vector);
-      }
-      for (; d < columns; ++d) bits |= as_bits<T>(broadcast(row[d] - row[d]));
-    }
-    return !any<T>(bits != 0);
   }
 };
 
