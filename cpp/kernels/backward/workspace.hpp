@@ -8,8 +8,9 @@
 namespace regard {
 namespace {
 
-// Keys, values and their gradients take at most about this much: they stay in L2 while strips go by.
-constexpr std::int64_t kPieceBytes = 640 * 1024;
+// Keys, values and their gradients take at most about this much: they stay in L2 while strips go by. Processors with
+// AVX-512 mostly have 1 MB of it or more, others 512 KB.
+constexpr std::int64_t kPieceBytes = (kVectorBytes == 64 ? 640 : 384) * 1024;
 // An entry's keys make one chunk where there are few, and about kMostChunks where there are many.
 constexpr std::int64_t kKeysOfOneChunk = 384;
 constexpr std::int64_t kLeastChunkKeys = 192;
