@@ -111,10 +111,13 @@ def scaled_dot_product_attention_double_backward(
     them, and inputs whose batch axes were broadcast the sum over these.
 
     The call is written in NumPy, on `matmul`, and takes several times as long as the gradients. It
-    goes through the queries of each head in blocks of about 2**18 scores, or one query if it sees
-    more keys, of which it keeps a few arrays: beside the results, a call needs memory for these and
-    for the keys, values and their gradients of one head. Float16 and bfloat16 are computed with in
-    float32, in which their results take space until they are complete.
+    goes through the queries of a head in blocks of at most 128, and of at most 2**18 scores unless
+    one query sees more keys. Beside the results, it needs memory for a few arrays of so many scores
+    and for some of the size of one head's queries, keys and values. Float16 and bfloat16 are
+    computed with in float32, in which the results take space until they are complete.
+
+    Sums have an order that depends on the shapes and the positions alone: no bit changes with the
+    number of threads, other entries of the batch, or strides.
 
     References
     ----------

@@ -64,6 +64,8 @@ class QueryRows(NamedTuple):
     delta: Array
     """The sum of grad_output times output, less the gradient of lse."""
     lse: Array
+    sink_weight: Array
+    """The share of a sink in the sum of weights, which is 1."""
 
     def part(self, within: slice) -> QueryRows:
         """Return those of some queries."""
@@ -139,25 +141,23 @@ class Workspace:
 
     def over_keys(self, weights: Array, keys: Factor, seen: Array | None) -> Array:
         """Sum weights[i, j] keys[j] over the j that i sees: (rows, dim)."""
-        if seen is None or keys.loose is None:
-            return self.product(weights, keys.rows)
-        total = self.product(weights, keys.clean())
+        total = self.product(weights, keys.rows if seen is None else keys.clean())
         _add_loose(total, weights, keys, seen)
         return total
 
     def over_queries(self, weights: Array, queries: Factor, seen: Array | None) -> Array:
         """Sum weights[i, j] queries[i] over the i that see j: (dim, keys)."""
-        if seen is None or queries.loose is None:
-            return self.product(np.ascontiguousarray(queries.rows.T), weights)
-        total = self.product(np.ascontiguousarray(queries.clean().T), weights)
-        _add_loose(total.T, weights.T, queries, seen.T)
+        rows = queries.rows if seen is None else queries.clean()
+        total = self.product(np.ascontiguousarray(rows.T), weights)
+        _add_loose(total.T, weights.T, queries, None if seen is None else seen.T)
         return total
 
 
-def _add_loose(total: Array, weights: Array, factor: Factor, seen: Array) -> None:
-    """Add the rows that hold NaN or infinity to the sums that see them."""
-    assert factor.loose is not None
-    for i in np.flatnonzero(factor.loose):
+def _add_loose(total: Array, weights: Array, factor: Factor, seen: Array | None) -> None:
+    """Add the rows that hold NaN or infinity to the sums that see them, if some do not."""
+    if seen is None or factor.loose is None:
+        return
+    for i in np.flatnonzero(factor.loose & seen.any(axis=0)):
         sees = seen[:, i]
         total[sees] += weights[sees, i, None] * factor.rows[i]
 
@@ -188,17 +188,19 @@ def gradients_of_block(
 ) -> BlockGradients:
     r"""Compute what one block gives and adds.
 
-    With the scores' tangent T along the cotangents a and b of the gradients of query and key, all
-    with the scale, and w that of the gradient of value, the row sums are taken where both are
-    near 0:
+    T is the tangent of the scores along the cotangents of the gradients of query and key, and w the
+    cotangent of that of value. With r = rowsum(P T),
 
-    .. math:: W = P \circ (T - \mathrm{rowsum}(P \circ T)), \qquad
-              \mathrm{grad\_grad\_output} = (W \circ Z)\, V + (P \circ Z)\, w, \\
-              X = dS \circ (T - \mathrm{rowsum}(P \circ T)) + P \circ (Z \circ (G w^T)
-                  - \mathrm{rowsum}(G \circ \mathrm{grad\_grad\_output})),
+    .. math:: W = P \circ (T - r), \qquad Y = dS \circ (T - r) + P \circ Z \circ (G w^T), \qquad
+              X = Y - P\, \mathrm{rowsum}(Y), \\
+              \mathrm{gradient\;of\;} G = (W \circ Z)\, V + (P \circ Z)\, w
 
-    which is P (X0 - rowsum(P X0)) for X0 = (dP - D) T - dP r + Z (G w^T), because rowsum(P X0) is
-    rowsum(G grad_grad_output) - D r, and dP r + D r is taken into the first product.
+    This X is P (X0 - rowsum(P X0)) for X0 = (dP - D) T - r dP + Z (G w^T): the two differ by D r,
+    which a row sum takes away. In this form the row sums of W and X are 0 but for the rounding of
+    their own terms, which are small, so that what all values or all keys have in common cancels.
+
+    A sink is one more key with a weight, a score that is constant and a value of 0. It has part in
+    the row sums, with W = -P r and Y = P D r.
     """
     seen = block.seen
     weights, tangents, centred, of_weights, of_scores = memory.arrays(block)
@@ -215,7 +217,7 @@ def gradients_of_block(
     if scoring.softcap is not None:
         slope, bend = _cap(weights, tangents, scoring.softcap)
 
-    # The weights, and W in place of T - r.
+    # The weights; T - r; and W in `centred`.
     if scoring.slope:
         weights -= scoring.alibi(block, dtype)
     if scoring.mask.bias is not None:
@@ -226,7 +228,14 @@ def gradients_of_block(
     _hide(weights, kept)
     np.multiply(weights, tangents, out=centred)
     _hide(centred, kept)
-    tangents -= _row_sums(centred)
+    mean = _row_sums(centred)
+    tangents -= mean
+    np.multiply(weights, tangents, out=centred)
+    _hide(centred, kept)
+    # What rounding has left, which would be multiplied by what the values have in common.
+    rest = _row_sums(centred) - rows.sink_weight * mean
+    mean += rest
+    tangents -= rest
     np.multiply(weights, tangents, out=centred)
     _hide(centred, kept)
 
@@ -246,11 +255,13 @@ def gradients_of_block(
     of_scores -= rows.delta
     of_scores *= weights
 
-    # X in place of `of_weights`.
-    of_weights -= _row_sums(rows.grad_output * along)
+    # Y, and then X, in place of `of_weights`.
     of_weights *= weights
     tangents *= of_scores
     of_weights += tangents
+    _hide(of_weights, kept)
+    inner = _row_sums(of_weights) + rows.sink_weight * rows.delta * mean
+    of_weights -= np.multiply(weights, inner, out=tangents)
     if slope is not None:
         of_weights *= slope
         bend *= of_scores

@@ -114,6 +114,9 @@ class _Sums:
         slopes = options.get("alibi_slopes")
         slopes = np.asarray(0 if slopes is None else slopes, np.float64)
         self.slopes = np.broadcast_to(slopes, (*batch, heads))
+        sinks = options.get("sinks")
+        sinks = np.asarray(-np.inf if sinks is None else sinks, np.float64)
+        self.sinks = np.broadcast_to(sinks, (heads,))
         p = float(options.get("dropout_p", 0))
         self.dropout = (p, operator.index(options["dropout_seed"])) if p > 0 else None
         self.threads = options.get("threads")
@@ -155,12 +158,15 @@ class _Sums:
         delta = np.sum(grad_output * output, axis=-1, keepdims=True)
         if inputs.grad_lse is not None:
             delta -= self._read(inputs.grad_lse[..., None], entry, head)
+        lse, sink = self._read(inputs.lse[..., None], entry, head), self.sinks[head]
+        sink_weight = np.exp(sink - lse) if sink > -np.inf else np.zeros_like(lse)
         return QueryRows(
             self.scale * self._read(inputs.query, entry, head),
             self.scale * self._read(inputs.tangent_query, entry, head),
             grad_output,
             delta,
-            self._read(inputs.lse[..., None], entry, head),
+            lse,
+            sink_weight.astype(self.dtype, copy=False),
         )
 
     def _read(self, array: Array, entry: Entry, head: int) -> Array:

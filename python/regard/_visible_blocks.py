@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
     Integers = NDArray[np.int64]
 
-# Scores of a block: few enough that some arrays of them stay in a processor's caches.
+# The scores of a block: few enough that some arrays of them stay in a processor's caches.
 _SCORES = 1 << 18
-# Blocks have this many rows, or more, where positions let a row see few keys.
-_ROWS = 64
+# More rows would have more keys that some of them see and others do not, as with causality.
+_ROWS = 128
 
 
 class Block(NamedTuple):
@@ -98,8 +98,7 @@ class Positions(NamedTuple):
         return min(self.kv_len, self.left + self.right + 1)
 
     def _rows_of_block(self) -> int:
-        keys = max(self._keys_of_row(), 1)
-        return max(1, min(_SCORES // keys, max(keys, _ROWS)))
+        return max(1, min(_SCORES // max(self._keys_of_row(), 1), _ROWS))
 
     def _block(self, rows: slice) -> Block | None:
         """Return the block of these rows, or None where they see nothing by their positions."""
