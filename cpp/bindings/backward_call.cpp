@@ -79,8 +79,6 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
       !take_view(lse, "lse", arguments.lse, Accepts::floats) ||
       (!arguments.grad_lse.is_none() && !take_view(grad_lse, "grad_lse", arguments.grad_lse, Accepts::floats)))
     return not_implemented();
-  if (call.problem.precision != Precision::full)
-    throw py::value_error("precision must be None: gradients are those of exact attention");
   check_type(grad_output, call);
   check_type(output, call);
   check_shape(grad_output, call.output_shape, "output");

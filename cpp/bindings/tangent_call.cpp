@@ -31,8 +31,6 @@ py::object tangents_of(AttentionCall& call, py::handle tangent_query, py::handle
   Operand* const operands[] = {&problem.tangent_query, &problem.tangent_key, &problem.tangent_value};
   for (int i = 0; i < 3; ++i)
     if (!given[i].is_none() && !take_view(tangents[i], names[i], given[i], Accepts::storage)) return not_implemented();
-  if (call.problem.precision != Precision::full)
-    throw py::value_error("precision must be None: derivatives are those of exact attention");
   for (int i = 0; i < 3; ++i) {
     if (!tangents[i].array) continue;
     check_tangent(tangents[i], *inputs[i], call);

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+# The arguments that are not options.
+_OTHERS = ("grad_output", "output", "lse", "grad_lse", "with_respect_to", "out")
+
+
 class AttentionGradients(NamedTuple):
     """The gradients of a loss with respect to the inputs of attention.
 
@@ -117,8 +121,8 @@ def scaled_dot_product_attention_backward(
     adds nothing to any gradient, not even NaN. Key heads get the sum over the query heads that read
     them, and inputs whose batch axes were broadcast the sum over these.
 
-    Beside the results, a call needs a fixed amount of memory per thread, and for more than 384 keys
-    at most 8 partial gradients of the queries of some heads. Sums have an order that depends on the
+    Beside the results, a call needs a fixed amount of memory per thread, and where there are more
+    than a few hundred keys at most 8 partial gradients of the queries of some heads. Sums have an order that depends on the
     shapes alone: no bit changes with the number of threads, other entries of the batch, or strides.
 
     References
@@ -235,7 +239,7 @@ def _gradients(
 ) -> AttentionGradients:
     (query, key, value), starts, mask = arrays
     grad_output, output, lse, grad_lse = given
-    check_options(name, options, BACKWARD_OPTIONS)
+    check_options(name, options, (*_OTHERS, *BACKWARD_OPTIONS))
     if mask is not None:
         warn_if_zero_one(mask)
     fields = AttentionGradients._fields

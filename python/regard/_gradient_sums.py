@@ -32,7 +32,7 @@ def gradient_of_slopes(
     `terms` has the shape (..., heads, q_len), or (total_queries, heads) with `query_starts`.
     """
     if query_starts is None:
-        return summed_to(np.sum(terms, axis=-1, dtype=np.float64), shape)
+        return summed_to(np.asarray(np.sum(terms, axis=-1, dtype=np.float64)), shape)
     sequences = itertools.pairwise(query_starts)
     sums = [np.sum(terms[start:end], axis=0, dtype=np.float64) for start, end in sequences]
     return summed_to(np.reshape(sums, (len(sums), terms.shape[1])), shape)
@@ -45,4 +45,5 @@ def gradient_of_sinks(sinks: Array, lse: ArrayLike, deltas: Array, is_ragged: bo
     with np.errstate(invalid="ignore", over="ignore"):
         share = np.exp(heads - np.asarray(lse, np.float64, order="C"))
         terms = np.where(np.isneginf(heads), 0.0, -share * deltas)
-    return summed_to(np.sum(terms, axis=0 if is_ragged else -1, dtype=np.float64), sinks.shape)
+    sums = np.sum(terms, axis=0 if is_ragged else -1, dtype=np.float64)
+    return summed_to(np.asarray(sums), sinks.shape)

@@ -144,9 +144,10 @@ def scaled_dot_product_attention_jvp(
     except ValueError as error:
         raise_with_hint(error, query, key)
     if result is NotImplemented:
-        native = as_stored_arrays(query=query, key=key, value=value)
+        query, key, value = as_stored_arrays(query=query, key=key, value=value)
         for name, tangent in tangents.items():
             if tangent is not None:
                 (tangents[name],) = as_stored_arrays(**{name: tangent})
-        result = _core.attention_jvp(*native, as_masks(mask), options, *tangents.values())
+        moved = tuple(tangents.values())
+        result = _core.attention_jvp(query, key, value, as_masks(mask), options, *moved)
     return result  # type: ignore[no-any-return]

@@ -152,7 +152,7 @@ _ADVICE = {
     "batch_first": {"": "leave it out: arrays are (batch, length, d_model)"},
     "device": {
         "stream": "leave it out: it is that of the arrays",
-        "": "leave it out: regard computes on the CPU",
+        "": "leave it out: this call computes on the CPU",
     },
     "return_weights": {
         "stream": "leave it out: the kernels for GPUs do not keep weights; copy the arrays to the "

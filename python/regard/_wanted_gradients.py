@@ -159,6 +159,6 @@ def _overlap(out: Array, other: Any) -> bool:
     if not isinstance(other, np.ndarray):
         return False
     try:
-        return np.shares_memory(out, other, max_work=100_000)
+        return np.shares_memory(out, other, max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True  # to be careful

@@ -44,6 +44,8 @@ std::vector<Wave> waves_of(const BackwardHeads& heads, const BackwardKernels& ke
                            std::int64_t most_bytes) {
   const BackwardProblem& problem = heads.problem();
   const std::int64_t piece = kernels.piece_keys(problem);
+  const bool wants_queries = problem.grad_query.data || problem.slope_terms.data;
+  if (!wants_queries && !problem.grad_key.data && !problem.grad_value.data) return {};
   // Rows may be broadcast, and so be more than memory can hold: beyond this, sizes do not fit in 64 bits.
   const double most_elements = static_cast<double>(problem.forward.q_len) *
                                static_cast<double>(problem.forward.heads) *
@@ -55,7 +57,7 @@ std::vector<Wave> waves_of(const BackwardHeads& heads, const BackwardKernels& ke
     const std::int64_t kv_len = task.forward.kv_len, rows = task.forward.row_end;
     const std::int64_t chunk_keys = kernels.chunk_keys(kv_len);
     const std::int64_t chunks = std::max<std::int64_t>(1, ceil_div(kv_len, chunk_keys));
-    const bool has_partials = chunks > 1 || kv_len > piece;
+    const bool has_partials = wants_queries && (chunks > 1 || kv_len > piece);
     const std::int64_t partial_bytes = has_partials ? kernels.partial_bytes(problem, rows) : 0;
     const std::int64_t bytes = partial_bytes * chunks;
     if (waves.back().bytes > 0 && waves.back().bytes + bytes > most_bytes) waves.emplace_back();

@@ -247,16 +247,15 @@ struct Backward {
         Products::template add_rows<kWidth, false>(runs, work.grad_scores, work.query_rows,
                                                    work.strip.rows, head_dim, sums);
     }
-    if (wants_queries) {
-      const T* const keys = work.keys + first * work.key_stride;
-      const std::int64_t columns = round_up(forward.head_dim, kRows);
-      if (runs.hide_something && !rows_are_finite(keys, work.key_stride, count, forward.head_dim))
-        Products::template add_columns<kVectors, true>(runs, work.grad_scores, keys,
-                                                       work.key_stride, columns, work.is_fresh, work.grad_queries);
-      else
-        Products::template add_columns<kVectors, false>(runs, work.grad_scores, keys,
-                                                        work.key_stride, columns, work.is_fresh, work.grad_queries);
-    }
+    if (!wants_queries) return;
+    const T* const keys = work.keys + first * work.key_stride;
+    const std::int64_t columns = round_up(forward.head_dim, kRows);
+    if (runs.hide_something && !rows_are_finite(keys, work.key_stride, count, forward.head_dim))
+      Products::template add_columns<kVectors, true>(runs, work.grad_scores, keys, work.key_stride, columns,
+                                                     work.is_fresh, work.grad_queries);
+    else
+      Products::template add_columns<kVectors, false>(runs, work.grad_scores, keys, work.key_stride, columns,
+                                                      work.is_fresh, work.grad_queries);
     work.is_fresh = false;
   }
 

@@ -37,7 +37,7 @@ class Backward(Attention):
         query, key, value, grad_output = (array[0, 0].astype(np.float64) for array in inputs)
         scores = query @ key.T / math.sqrt(self.head_dim)
         if self.is_causal:
-            scores = np.where(np.tri(*scores.shape, dtype=bool), scores, -np.inf)
+            scores = np.where(np.tri(*scores.shape) > 0, scores, -np.inf)
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
         grad_weights = grad_output @ value.T
