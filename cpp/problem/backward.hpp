@@ -37,7 +37,10 @@ struct BackwardTask {
   void* slope_terms;
   void* deltas;
   std::int64_t key_rows;  // of key and value, in this batch entry: kv_len or more
-  void* partial;  // what a chunk of keys adds to the rows' gradients, where there is more than one chunk
+  // What a chunk of keys adds to the rows' gradients; null where it is all that they get. Only rows that see a key of
+  // the chunk by position have something there.
+  void* partial;
+  KeyInterval chunk;
 };
 
 }  // namespace regard

@@ -1,7 +1,6 @@
 #include "backward.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "../no_memory.hpp"
@@ -32,7 +31,6 @@ struct Sum {
   std::int64_t row_begin;
   std::int64_t partial;
   std::int64_t partial_bytes;
-  std::int64_t chunks;
 };
 struct Wave {
   std::vector<Chunk> chunks;
@@ -66,7 +64,7 @@ std::vector<Wave> waves_of(const BackwardHeads& heads, const BackwardKernels& ke
       wave.chunks.push_back({head, {i * chunk_keys, std::min(kv_len, (i + 1) * chunk_keys)},
                              has_partials ? wave.bytes + i * partial_bytes : -1});
     for (std::int64_t row = 0; has_partials && row < rows; row += sum_rows)
-      wave.sums.push_back({head, row, wave.bytes, partial_bytes, chunks});
+      wave.sums.push_back({head, row, wave.bytes, partial_bytes});
     wave.bytes += bytes;
   }
   return waves;
@@ -77,10 +75,8 @@ void gradients_of_chunk(const BackwardHeads& heads, const BackwardKernels& kerne
   const BackwardProblem& problem = heads.problem();
   BackwardTask task = heads.at(chunk.head);
   const std::int64_t rows = task.forward.row_end;
-  if (chunk.partial >= 0) {
-    task.partial = memory + chunk.partial;
-    std::memset(task.partial, 0, static_cast<std::size_t>(kernels.partial_bytes(problem, rows)));
-  }
+  if (chunk.partial >= 0) task.partial = memory + chunk.partial;
+  task.chunk = chunk.keys;
   const std::int64_t piece = kernels.piece_keys(problem);
   KeyInterval keys = chunk.keys;
   do {
@@ -129,7 +125,7 @@ void attention_backward(const BackwardProblem& problem, int threads, const StopS
                    task.forward.row_begin = sum.row_begin;
                    task.forward.row_end = std::min(task.forward.row_end, sum.row_begin + sum_rows);
                    task.partial = memory + sum.partial;
-                   kernels.sum_partials(problem, task, sum.partial_bytes, sum.chunks, scratch.of(worker));
+                   kernels.sum_partials(problem, task, sum.partial_bytes, scratch.of(worker));
                  });
   }
   if (problem.deltas.data)

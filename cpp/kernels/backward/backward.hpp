@@ -87,10 +87,10 @@ struct Backward {
           add_block<vectors.kCount>(problem, task, key, count, work);
         });
       }
-      if (task.partial)
-        add_to_partial<vectors.kCount>(problem, task, work);
-      else
+      if (!task.partial)
         write_queries<vectors.kCount>(problem, task, work, work.is_fresh ? nullptr : work.grad_queries);
+      else if (sees_some)
+        add_to_partial<vectors.kCount>(problem, task, work);
     });
   }
 
@@ -109,19 +109,22 @@ struct Backward {
   }
 
   static void sum_partials(const BackwardProblem& problem, const BackwardTask& task, std::int64_t bytes,
-                           std::int64_t count, void* memory) {
+                           void* memory) {
     lay_out_backward<Shape>(problem, static_cast<char*>(memory));
     BackwardWorkspace<T>& work = *static_cast<BackwardWorkspace<T>*>(memory);
+    const std::int64_t kv_len = task.forward.kv_len, keys = chunk_keys(kv_len);
     for_backward_strips<Shape>(
         task.forward.row_begin, task.forward.row_end, [&](std::int64_t row, int rows, int vectors) {
-          work.strip.first_row = row;
-          work.strip.rows = rows;
-          work.strip.vectors = vectors;
+          locate_strip<Shape>(problem, task, row, rows, vectors, work);
           const std::int64_t size = partial_rows<Shape>(problem) * vectors * kLanes<T>;
+          const T* partials[kMostChunks + 1];
+          int count = 0;
+          for (std::int64_t chunk = 0; chunk * keys < kv_len; ++chunk)
+            if (overlaps(work.strip.seen, chunk * keys, up_to({0, kv_len}, (chunk + 1) * keys).end))
+              partials[count++] = partial_of(problem, task, work, chunk * bytes);
           for (std::int64_t i = 0; i < size; i += kLanes<T>) {
             Vec<T> sum{};
-            for (std::int64_t chunk = 0; chunk < count; ++chunk)
-              sum = sum + load(partial_of(problem, task, work, chunk * bytes) + i);
+            for (int chunk = 0; chunk < count; ++chunk) sum = sum + load(partials[chunk] + i);
             store(work.grad_queries + i, sum);
           }
           for_vectors<Shape::kVectors>(vectors, [&](auto constant) {
@@ -232,7 +235,7 @@ struct Backward {
                                                    work.strip.rows, value_dim, sums);
     }
     if (!wants_scores) return;
-    if (work.is_fresh && task.slope_terms) {
+    if (work.is_fresh && wants_queries) {
       T* const slope_terms = work.grad_queries + head_dim * kWidth;
       for (int lane = 0; lane < kWidth; ++lane) slope_terms[lane] = T(0);
     }
@@ -268,11 +271,14 @@ struct Backward {
   template <int kVectors>
   REGARD_NOINLINE void add_to_partial(const BackwardProblem& problem, const BackwardTask& task,
                                       const BackwardWorkspace<T>& work) {
-    if (work.is_fresh) return;
     T* const partial = partial_of(problem, task, work, 0);
-    const std::int64_t rows = partial_rows<Shape>(problem) - (task.slope_terms ? 0 : 1);
-    for (std::int64_t i = 0; i < rows * kVectors * kLanes<T>; i += kLanes<T>)
-      store(partial + i, load<T>(partial + i) + load<T>(work.grad_queries + i));
+    const std::int64_t size = partial_rows<Shape>(problem) * kVectors * kLanes<T>;
+    const bool is_first = task.chunk.begin == work.piece.begin ||
+                          !overlaps(work.strip.seen, task.chunk.begin, work.piece.begin);
+    for (std::int64_t i = 0; i < size; i += kLanes<T>) {
+      const Vec<T> gradient = work.is_fresh ? Vec<T>{} : load(work.grad_queries + i);
+      store(partial + i, is_first ? gradient : load(partial + i) + gradient);
+    }
   }
 
   // `from` is the strip's gradients, or null where they are zeros.

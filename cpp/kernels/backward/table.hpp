@@ -19,16 +19,15 @@ struct BackwardKernels {
   std::int64_t (*piece_keys)(const BackwardProblem&);
   std::int64_t (*partial_bytes)(const BackwardProblem&, std::int64_t rows);
 
-  // For each piece `begin`, then `advance` over the rows in order, then `finish`. The partial begins with zeros.
+  // For each piece of the task's chunk `begin`, then `advance` over the rows in order, then `finish`.
   void (*begin)(const BackwardProblem&, const BackwardTask&, KeyInterval piece, void* workspace);
   void (*advance)(const BackwardProblem&, const BackwardTask&, std::int64_t row_begin, std::int64_t row_end,
                   void* workspace);
   void (*finish)(const BackwardProblem&, const BackwardTask&, void* workspace);
   // Writes zeros to the gradients of the keys of an interval.
   void (*clear)(const BackwardProblem&, const BackwardTask&, KeyInterval keys);
-  // Sums the `count` partials that lie `partial_bytes` apart from the task's on, for the task's rows.
-  void (*sum_partials)(const BackwardProblem&, const BackwardTask&, std::int64_t partial_bytes, std::int64_t count,
-                       void* workspace);
+  // Sums the partials of all chunks, which lie `partial_bytes` apart from the task's on, for the task's rows.
+  void (*sum_partials)(const BackwardProblem&, const BackwardTask&, std::int64_t partial_bytes, void* workspace);
   // Writes D for the task's rows.
   void (*write_deltas)(const BackwardProblem&, const BackwardTask&, void* workspace);
   // Adds a piece's gradients to grad_bias, after `begin`.
