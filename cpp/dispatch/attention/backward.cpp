@@ -15,7 +15,7 @@ namespace regard {
 namespace {
 
 // A wave's partials take this much for each thread, or those of one head if they alone are more.
-constexpr std::int64_t kPartialBytesPerThread = std::int64_t{32} << 20;
+constexpr std::int64_t kPartialBytesPerThread = std::int64_t{8} << 20;
 constexpr double kMostPartialElements = 1e15;
 // One task sums the partials of this many strips.
 constexpr std::int64_t kStripsPerSum = 8;
