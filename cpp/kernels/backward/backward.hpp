@@ -50,9 +50,10 @@ struct Backward {
   }
 
   static std::int64_t chunk_keys(std::int64_t kv_len) {
-    if (kv_len <= kKeysOfOneChunk) return kKeysOfOneChunk;
-    const std::int64_t least = round_up(kv_len, kMostChunks) / kMostChunks;
-    return round_up(least > kLeastChunkKeys ? least : kLeastChunkKeys, Shape::kBlockKeys);
+    std::int64_t chunks = 1;
+    while (chunks < kMostChunks && kv_len > 2 * chunks * kLeastChunkKeys) chunks *= 2;
+    const std::int64_t keys = round_up((kv_len + chunks - 1) / chunks, kChunkUnit);
+    return keys > kChunkUnit ? keys : kChunkUnit;
   }
 
   static std::int64_t partial_bytes(const BackwardProblem& problem, std::int64_t rows) {
@@ -117,7 +118,7 @@ struct Backward {
         task.forward.row_begin, task.forward.row_end, [&](std::int64_t row, int rows, int vectors) {
           locate_strip<Shape>(problem, task, row, rows, vectors, work);
           const std::int64_t size = partial_rows<Shape>(problem) * vectors * kLanes<T>;
-          const T* partials[kMostChunks + 1];
+          const T* partials[kMostChunks];
           int count = 0;
           for (std::int64_t chunk = 0; chunk * keys < kv_len; ++chunk)
             if (overlaps(work.strip.seen, chunk * keys, up_to({0, kv_len}, (chunk + 1) * keys).end))

@@ -11,10 +11,11 @@ namespace {
 // Keys, values and their gradients take at most about this much: they stay in L2 while strips go by. Processors with
 // AVX-512 mostly have 1 MB of it or more, others 512 KB.
 constexpr std::int64_t kPieceBytes = (kVectorBytes == 64 ? 640 : 384) * 1024;
-// An entry's keys make one chunk where there are few, and about kMostChunks where there are many.
-constexpr std::int64_t kKeysOfOneChunk = 384;
+// An entry's keys make 1, 2, 4 or kMostChunks chunks of nearly the same size, as many as have about this many keys each,
+// so that two or four threads share one head evenly.
 constexpr std::int64_t kLeastChunkKeys = 192;
 constexpr std::int64_t kMostChunks = 8;
+constexpr std::int64_t kChunkUnit = 32;  // whole tiles, and whole counters of dropout
 
 template <class T>
 struct RowsOfStrip {
