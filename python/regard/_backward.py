@@ -122,8 +122,9 @@ def scaled_dot_product_attention_backward(
     them, and inputs whose batch axes were broadcast the sum over these.
 
     Beside the results, a call needs a fixed amount of memory per thread, and where there are more
-    than a few hundred keys at most 8 partial gradients of the queries of some heads. Sums have an order that depends on the
-    shapes alone: no bit changes with the number of threads, other entries of the batch, or strides.
+    than a few hundred keys at most 8 partial gradients of the queries of some heads. Sums have an
+    order that depends on the shapes alone: no bit changes with the number of threads, other entries
+    of the batch, or strides.
 
     References
     ----------
