@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -244,13 +244,19 @@ def translates_keywords(function: Callable[Parameters, Result]) -> Callable[Para
     code = function.__code__
     count = code.co_argcount + code.co_kwonlyargcount
     known = [name for name in code.co_varnames[:count] if name != "self"]
-    call = function.__qualname__.removesuffix(".__init__")
+    owner, dot, name = function.__qualname__.rpartition(".")
     names = frozenset(known)
+
+    def call(args: tuple[Any, ...]) -> str:
+        # A method may come from a class that its users do not know.
+        is_method = dot and args and not isinstance(args[0], type)
+        kind = type(args[0]).__name__ if is_method else owner
+        return kind if name == "__init__" else f"{kind}{dot}{name}"
 
     @functools.wraps(function)
     def checked(*args: Parameters.args, **keywords: Parameters.kwargs) -> Result:
         if not names.issuperset(keywords):
-            refuse_keywords(call, keywords.keys() - names, known)
+            refuse_keywords(call(args), keywords.keys() - names, known)
         return function(*args, **keywords)
 
     return checked

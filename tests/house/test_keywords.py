@@ -127,6 +127,7 @@ CALLS = [
     (regard.MultiHeadAttention, (8,), "num_attention_heads", "pass num_heads="),
     (regard.MultiHeadAttention, (8, 2), "num_key_value_heads", "pass num_kv_heads="),
     (regard.MultiHeadAttention, (8, 2), "bias", "pass qkv_bias= and out_bias="),
+    (LAYER.backward, (X,), "retain_graph", "MultiHeadAttention.backward() has no argument"),
     (regard.MultiHeadAttention, (8, 2), "dropout_p", "pass dropout= to the constructor"),
     (regard.MultiHeadAttention, (8, 2), "batch_first", "leave it out"),
     (regard.MultiHeadAttention, (8, 2), "kdim", "pass d_key="),
