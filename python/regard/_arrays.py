@@ -68,7 +68,7 @@ def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
     """Convert a mask to a bool, float32 or float64 array, or raise TypeError."""
     if mask is None:
         return None
-    if _is_pair(mask):
+    if is_pair(mask):
         raise TypeError("mask must be one array here, got a pair: merge the two with np.where")
     array = as_array("mask", mask)
     if array.dtype.kind == "b":
@@ -92,7 +92,7 @@ def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
 
 def as_masks(mask: Any) -> Any:
     """Convert what a call takes as `mask`: None, an array, or a pair (bool, float) of arrays."""
-    if not _is_pair(mask):
+    if not is_pair(mask):
         return as_mask(mask)
     shown, bias = as_mask(mask[0]), as_mask(mask[1])
     kinds = [None if part is None else part.dtype for part in (shown, bias)]
@@ -104,7 +104,7 @@ def as_masks(mask: Any) -> Any:
     return shown, bias
 
 
-def _is_pair(mask: Any) -> bool:
+def is_pair(mask: Any) -> bool:
     """Tell a pair of masks from an array of two rows, which have one kind and one shape."""
     if not isinstance(mask, tuple) or len(mask) != 2:
         return False

@@ -108,7 +108,7 @@ def scaled_dot_product_attention_backward(
     ValueError
         If shapes disagree, a number is out of range, or an array of `out` overlaps another array.
     MemoryError
-        If a result or the workspace cannot be allocated. Nothing has been written then.
+        If a result or the workspace cannot be allocated.
 
     See Also
     --------
@@ -122,7 +122,8 @@ def scaled_dot_product_attention_backward(
     them, and inputs whose batch axes were broadcast the sum over these.
 
     Beside the results, a call needs a fixed amount of memory per thread, and where there are more
-    than a few hundred keys at most 8 partial gradients of the queries of some heads. Sums have an
+    than a few hundred keys at most 8 partial gradients of the queries of some heads. The gradient
+    of an input whose batch axes are broadcast is computed for the whole batch first. Sums have an
     order that depends on the shapes alone: no bit changes with the number of threads, other entries
     of the batch, or strides.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arrays import is_floating
+from regard._arrays import is_floating, is_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -58,6 +58,13 @@ def wanted_gradients(
     for name in ("alibi_slopes", "sinks"):
         if name in names:
             likes[name] = _option(name, options)
+    if "sinks" in likes:
+        for name in _NAMES[:3]:
+            if _overlap(arrays[name], likes["sinks"]):
+                raise ValueError(
+                    f"out.{name} must not overlap sinks: they would be overwritten; pass another "
+                    "array"
+                )
     others = {**inputs, **likes, **{f"out.{name}": arrays[name] for name in _NAMES[:3]}}
     sums: dict[str, tuple[DTypeLike, Array | None]] = {}
     for name, like in likes.items():
@@ -108,7 +115,7 @@ def _arrays_of_out(
 def _float_mask(mask: ArrayLike | None) -> Array:
     if mask is None:
         raise ValueError("with_respect_to has 'mask', and the call has no mask")
-    bias = np.asarray(mask[1] if isinstance(mask, tuple) and len(mask) == 2 else mask)
+    bias = np.asarray(mask[1] if is_pair(mask) else mask)  # type: ignore[index]
     if not is_floating(bias.dtype):
         raise TypeError(
             f"with_respect_to has 'mask', which needs a float mask, got one of {bias.dtype}: a "
@@ -155,8 +162,8 @@ def _parts(argument: Any) -> tuple[Any, ...]:
     return argument if isinstance(argument, tuple) else (argument,)
 
 
-def _overlap(out: Array, other: Any) -> bool:
-    if not isinstance(other, np.ndarray):
+def _overlap(out: Any, other: Any) -> bool:
+    if not isinstance(out, np.ndarray) or not isinstance(other, np.ndarray):
         return False
     try:
         return np.shares_memory(out, other, max_work=100_000)  # type: ignore[arg-type]

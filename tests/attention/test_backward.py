@@ -385,3 +385,27 @@ def test_error_of_halves_is_at_most_twice_the_naive_one(name, half, target):
     for gradient, (exact, _), naive in zip(problem.gradients()[:3], want[:3], plain, strict=True):
         off = np.abs(gradient.astype(np.float64) - exact) - half_ulp(np.abs(exact), half)
         assert off.max() <= 2 * largest(naive - exact)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_heads_of_a_query_share_a_row_of_a_mask(batch, dtype, target):
+    """Seven heads a key head: a query's rows go across what one thread would take by strips."""
+    random = np.random.default_rng(0)
+    query = random.standard_normal((batch, 7, 200, 8)).astype(dtype)
+    key, value = random.standard_normal((2, batch, 1, 30, 8)).astype(dtype)
+    mask = random.standard_normal((200, 30)).astype(dtype)
+    output, lse = regard.scaled_dot_product_attention(query, key, value, mask, return_lse=True)
+    given = output, query, key, value, output, lse, mask
+    wanted = regard.scaled_dot_product_attention_backward(
+        *given, with_respect_to=["mask"], threads=1
+    ).mask
+    exact = gradient_reference.backward(
+        output.astype(float), *(x.astype(float) for x in (query, key, value)), mask
+    )
+    assert np.abs(wanted - exact.mask).max() < 1000 * np.finfo(dtype).eps
+    for threads in (2, 3, 5):
+        for _ in range(5):
+            mine = regard.scaled_dot_product_attention_backward(
+                *given, with_respect_to=["mask"], threads=threads
+            ).mask
+            assert_same_bits(mine, wanted)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gradient_reference
+import regard
 from cases import Case
 from element_types import each_in_one_type
 from gradient_cases import GradientProblem, build, drawn
@@ -232,3 +233,30 @@ def test_causality_hides_the_future_from_gradients(position, dtype, target):
     assert_same_bits(actual.key[:, position:], clean.key[:, position:])
     assert_same_bits(actual.value[:, position:], clean.value[:, position:])
     assert np.isnan(actual.value[:, :position]).all()
+
+
+@pytest.mark.parametrize("constant", [-1e32, -1e28, -3e15, -7e7])
+def test_a_row_with_a_large_constant_spoils_no_other(constant, target):
+    """Its lse is rounded by much more than 1, and its gradient of the output is 0."""
+    random = np.random.default_rng(0)
+    query, key, value = random.standard_normal((3, 2, 20, 16), dtype=np.float32)
+    mask = np.zeros((20, 20), np.float32)
+    mask[7] = constant
+    output, lse = regard.scaled_dot_product_attention(query, key, value, mask, return_lse=True)
+    grad_output = random.standard_normal(output.shape, dtype=np.float32)
+    grad_output[:, 7] = 0
+    given = output, lse, mask
+    gradients = regard.scaled_dot_product_attention_backward(grad_output, query, key, value, *given)
+    exact = regard.scaled_dot_product_attention_backward(
+        *(x.astype(float) for x in (grad_output, query, key, value)),
+        *(
+            x.astype(float)
+            for x in regard.scaled_dot_product_attention(
+                query.astype(float), key.astype(float), value.astype(float), return_lse=True
+            )
+        ),
+    )
+    assert np.isfinite(gradients.query).all()
+    for mine, other in zip(gradients[:3], exact[:3], strict=True):
+        rows = np.arange(20) != 7 if mine is gradients.query else slice(None)
+        assert np.abs(mine - other)[:, rows].max() < 1e-5

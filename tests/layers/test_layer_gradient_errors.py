@@ -259,6 +259,7 @@ def interrupted(number, action):
     return False
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_all_gradients_or_none(kind):
     """A call whose `backward` was interrupted has been used up once `grads` hold its part."""
     layer = kind()
@@ -288,6 +289,7 @@ def test_ctrl_c_leaves_all_gradients_or_none(kind):
     assert not outcomes[0]
 
 
+@pytest.mark.slow
 def test_ctrl_c_loads_all_parameters_or_none(kind):
     layer = kind()
     old = layer.state_dict()

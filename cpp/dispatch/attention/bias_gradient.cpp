@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <vector>
+
+#include "../split.hpp"
 
 namespace regard {
 namespace {
 
-// Where a bias has rows of its own, one thread takes those of this many strips.
-constexpr std::int64_t kStripsPerTask = 4;
+// Where a bias has rows of its own, one thread takes at least this many of them.
+constexpr std::int64_t kLeastRows = 192;
 
 // All that is added to some elements of the bias, in this order: one thread does it, so that the order is the same for
 // any number of them.
@@ -23,12 +26,15 @@ struct Part {
 void add_bias_gradient(const BackwardHeads& heads, const BackwardKernels& kernels, int threads, std::int64_t interval,
                        const Scratch& scratch, const StopSignal& signal) {
   const BackwardProblem& problem = heads.problem();
+  if (heads.count() == 0 || problem.forward.heads == 0) return;
   // Heads that add to the same rows of the bias begin at the same element.
   std::map<void*, std::vector<std::int64_t>> sharing;
   for (std::int64_t head = 0; head < heads.count(); ++head) sharing[heads.at(head).grad_bias].push_back(head);
 
   const bool has_rows = problem.grad_bias.row_stride != 0;
-  const std::int64_t part_rows = kStripsPerTask * kernels.strip_rows;
+  // Parts are whole strips, and whole queries: heads of a query may share a row of the bias.
+  const std::int64_t whole = std::lcm(kernels.strip_rows, problem.forward.heads / problem.forward.kv_heads);
+  const std::int64_t part_rows = ceil_div(kLeastRows, whole) * whole;
   std::vector<Part> parts;
   for (const auto& [first, same] : sharing) {
     std::int64_t rows = 0;

@@ -70,7 +70,7 @@ struct BackwardBlock {
     for_vectors_of_runs<kVectors>(runs, [&](int at) {
       const Vec<T> gradient = load(work.grad_scores + at);
       const Mask<T> is_hidden = as_bits<T>(gradient) == as_bits<T>(broadcast(T(-0.0)));
-      store(work.grad_scores + at, select<T>(is_hidden, gradient, gradient * load(work.cap_factors + at)));
+      store(work.grad_scores + at, select<T>(is_hidden, gradient, gradient * load(work.cap_factors + at) + Vec<T>{}));
     });
   }
 
@@ -142,6 +142,8 @@ struct BackwardBlock {
         const int at = (r * kVectors + v) * kLanes<T>;
         Vec<T> score = acc[r][v];
         if constexpr (kBias != Bias::none) score = with_added<T, kBias>(score, load(bias + at));
+        // No weight is above 1, but lse is rounded: beside numbers of 1e30 by more than any exponent may be.
+        score = lse < score ? lse : score;  // NaN stays
         store(weights + at, weight_of<T, kBias>(score, lse, bias, at));
       }
     }
@@ -164,7 +166,7 @@ struct BackwardBlock {
   }
 
   REGARD_INLINE Vec<T> gradient_of_score(Vec<T> weight, Vec<T> gradient_of_weight, Vec<T> delta, bool may_be_hidden) {
-    const Vec<T> gradient = weight * (gradient_of_weight - delta);
+    const Vec<T> gradient = weight * (gradient_of_weight - delta) + Vec<T>{};  // -0.0 is for hidden keys
     if (!may_be_hidden) return gradient;
     const Mask<T> is_hidden = as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0)));
     return select<T>(is_hidden, weight, gradient);

@@ -117,7 +117,8 @@ struct TangentBlock {
     if (__builtin_expect(work.softcap != T(0), false)) {
       store_tile<T, kRows, kVectors>(acc, scores);
       cap_scores<T, kRows * kVectors>(work.softcap, scores);
-      apply_cap_to_tangents<kRows * kVectors>(work.softcap, scores, tangents);
+      if (task.tangent_query || task.tangent_key)
+        apply_cap_to_tangents<kRows * kVectors>(work.softcap, scores, tangents);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
@@ -186,7 +187,7 @@ struct TangentBlock {
         const Vec<T> weight = sums[r] = weight_of<T, kBias>(load<T>(tile + at), reference, bias, at);
         store(tile + at, weight);
         if (!has_tangents) continue;
-        Vec<T> tangent = weight * load<T>(tangents + at);
+        Vec<T> tangent = weight * load<T>(tangents + at) + Vec<T>{};  // -0.0 is for hidden keys
         if constexpr (kBias == Bias::hides)
           tangent = unless_hidden<T>(tangent, load(bias + at), broadcast(T(-0.0)));
         store(tangents + at, tangent);
