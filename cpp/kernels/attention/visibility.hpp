@@ -104,6 +104,16 @@ REGARD_INLINE bool all_rows_see_all(const AttentionProblem& problem) {
          !problem.alibi_slopes.data && problem.dropout_factor == 0;
 }
 
+// The shortest interval that holds all keys seen by the rows [row_begin, row_end), where there are no sink tokens.
+REGARD_INLINE KeyInterval keys_seen_by_rows(const AttentionProblem& problem, const AttentionTask& task,
+                                            std::int64_t row_begin, std::int64_t row_end) {
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  const auto seen_by = [&](std::int64_t row) {
+    return keys_seen_from(static_cast<Wide>(row / group) + task.query_offset, problem, task);
+  };
+  return {seen_by(row_begin).begin, seen_by(row_end - 1).end};
+}
+
 // Fills in where the strip's queries stand. Lanes beyond the last row repeat it.
 template <class T>
 REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const AttentionTask& task,

@@ -171,9 +171,17 @@ struct Backward {
   REGARD_INLINE void over_strips(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
                                  std::int64_t row_end, BackwardWorkspace<T>& work, Body body) {
     for_backward_strips<Shape>(row_begin, row_end, [&](std::int64_t row, int rows, int vectors) {
-      locate_strip<Shape>(problem, task, row, rows, vectors, work);
+      work.strip.first_row = row;
+      work.strip.rows = rows;
+      work.strip.vectors = vectors;
       work.is_fresh = true;
-      const bool sees_some = overlaps(work.strip.seen, work.piece.begin, work.piece.end);
+      // Most strips of a long window see nothing of a piece: that is found without looking at each row.
+      const SeenKeys most{{}, keys_seen_by_rows(problem.forward, task.forward, row, row + rows)};
+      bool sees_some = overlaps(most, work.piece.begin, work.piece.end);
+      if (sees_some) {
+        locate_strip<Shape>(problem, task, row, rows, vectors, work);
+        sees_some = overlaps(work.strip.seen, work.piece.begin, work.piece.end);
+      }
       for_vectors<Shape::kVectors>(vectors, [&](auto constant) { body(constant, sees_some); });
     });
   }
