@@ -131,7 +131,8 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
   problem.grad_output = call.operand_of(grad_output);
   if (grad_lse.array) problem.grad_lse = call.numbers_of_rows(grad_lse);
 
-  run_without_gil([&](const StopSignal& signal) { attention_backward(problem, call.threads(), signal); });
+  const int threads = call.threads();
+  run_without_gil([&](const StopSignal& signal) { attention_backward(problem, threads, signal); });
 
   const auto result_of = [&](Input input) { return gradients[input] ? gradients[input]->deliver() : py::object(py::none()); };
   const py::object query = result_of(kQuery), key = result_of(kKey), value = result_of(kValue);

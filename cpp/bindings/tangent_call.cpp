@@ -48,7 +48,8 @@ py::object tangents_of(AttentionCall& call, py::handle tangent_query, py::handle
     problem.tangent_lse = call.numbers_of_rows(tangent_lse);
   }
   problem.forward = call.problem;
-  run_without_gil([&](const StopSignal& signal) { attention_tangent(problem, call.threads(), signal); });
+  const int threads = call.threads();
+  run_without_gil([&](const StopSignal& signal) { attention_tangent(problem, threads, signal); });
   if (call.options.return_lse)
     return py::make_tuple(output.array, tangent_output.array, lse.array, tangent_lse.array);
   return py::make_tuple(output.array, tangent_output.array);
