@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "../dispatch/attention/backward.hpp"
@@ -15,7 +16,9 @@
 
 namespace {
 
-using Wide = long double;
+// Wide enough to judge T by. On AArch64 long double is a matter of software, and slow under emulation.
+template <class T>
+using WideOf = std::conditional_t<sizeof(T) == 4, double, long double>;
 
 struct Case {
   std::int64_t batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim;
@@ -37,13 +40,14 @@ struct Array {
     return elements[((matrix * rows + row) * columns + column) * step];
   }
   Operand operand_of(std::int64_t heads) const { return operand(elements.data(), heads, rows, columns, step); }
+  template <class Wide>
   bool agrees(const Array<Wide>& wanted, std::int64_t matrices) const {
     Wide largest = 1, worst = 0;
     for (std::int64_t m = 0; m < matrices; ++m)
       for (std::int64_t r = 0; r < rows; ++r)
         for (std::int64_t c = 0; c < columns; ++c) {
-          largest = std::max(largest, std::fabs(wanted.at(m, r, c)));
-          worst = std::max(worst, std::fabs(at(m, r, c) - wanted.at(m, r, c)));
+          largest = std::max<Wide>(largest, std::fabs(wanted.at(m, r, c)));
+          worst = std::max<Wide>(worst, std::fabs(at(m, r, c) - wanted.at(m, r, c)));
         }
     return worst <= 200 * static_cast<Wide>(std::numeric_limits<T>::epsilon()) * largest;
   }
@@ -55,6 +59,7 @@ struct Array {
 
 template <class T>
 void test_case(const Case& c) {
+  using Wide = WideOf<T>;
   const std::int64_t group = c.heads / c.kv_heads, heads = c.batch * c.heads, kv_heads = c.batch * c.kv_heads;
   const auto queries = [&](std::int64_t columns, unsigned seed) { return Array<T>(heads, c.q_len, columns, c.step, seed); };
   const auto keys = [&](std::int64_t columns, unsigned seed) { return Array<T>(kv_heads, c.kv_len, columns, c.step, seed); };
@@ -181,7 +186,7 @@ void test_case(const Case& c) {
     Wide worst = 0;
     for (std::int64_t i = 0; i < c.q_len; ++i)
       for (std::int64_t j = 0; j < c.kv_len; ++j)
-        worst = std::max(worst, std::fabs(grad_bias.at(0, i, j) - want_bias.at(0, i, j)));
+        worst = std::max<Wide>(worst, std::fabs(grad_bias.at(0, i, j) - want_bias.at(0, i, j)));
     check(worst <= 500 * static_cast<Wide>(std::numeric_limits<T>::epsilon()), "gradient of bias of " + what);
   }
   check(moved.agrees(want_output, heads), "output beside its derivative, of " + what);
@@ -196,8 +201,8 @@ void test_gradients() {
   const std::vector<Case> cases = {
       {1, 1, 1, 6, 6, 2, 2, false, 0, false, false, 1, 0},
       {2, 4, 2, 7, 13, 5, 3, true, 6, false, false, 1, 0},
-      {1, 2, 2, 65, 97, 64, 64, false, 0, false, false, 1, 0},
-      {1, 2, 2, 48, 192, 128, 64, true, 144, false, false, 1, 0},
+      {1, 1, 1, 65, 97, 64, 64, false, 0, false, false, 1, 0},
+      {1, 1, 1, 48, 192, 128, 64, true, 144, false, false, 1, 0},
       {1, 6, 1, 33, 200, 17, 33, true, 20, true, false, 1, 0},
       {1, 3, 3, 50, 100, 32, 8, false, 0, false, true, 1, 0.25},
       {1, 1, 1, 200, 50, 8, 16, true, -20, false, false, 2, 0},
