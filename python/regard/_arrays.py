@@ -179,6 +179,14 @@ def single_or_double(name: str, dtype: DTypeLike) -> DType:
     return wanted
 
 
+def check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...], meaning: str) -> None:
+    """Raise ValueError unless an array has the shape of what `meaning` says."""
+    if array.shape != shape:
+        raise ValueError(
+            f"{name} must have the shape of {meaning}, {shape}, got shape {array.shape}"
+        )
+
+
 def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     """Tell whether arrays of a shape broadcast to the shape `target`."""
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arrays import as_float_arrays, as_masks, as_stored_arrays
+from regard._arrays import as_float_arrays, as_masks, as_stored_arrays, check_shape
 from regard._call import check_options, raise_with_hint
 from regard._hints import warn_if_zero_one
 from regard._options import BACKWARD_OPTIONS, BackwardOptions, takes_options
@@ -112,8 +112,8 @@ def scaled_dot_product_attention_double_backward(
 
     The call is written in NumPy, on `matmul`, and takes several times as long as the gradients. It
     goes through the queries of a head in blocks of at most 128, and of at most 2**18 scores unless
-    one query sees more keys. Beside the results, it needs memory for a few arrays of so many scores
-    and for some of the size of one head's queries, keys and values. Float16 and bfloat16 are
+    one query sees more keys. Beside the results, it needs memory for a few arrays of that many
+    scores and for some of the size of one head's queries, keys and values. Float16 and bfloat16 are
     computed with in float32, in which the results take space until they are complete.
 
     Sums have an order that depends on the shapes and the positions alone: no bit changes with the
@@ -190,7 +190,7 @@ class _Check:
     def rows(self, name: str, given: ArrayLike, shape: Shape, meaning: str) -> Array:
         """Return an array of this shape, of a type that the inputs' types allow."""
         (array,) = as_stored_arrays(**{name: given})
-        _check_shape(name, array, shape, meaning)
+        check_shape(name, array, shape, meaning)
         if array.dtype == np.float64 and self.dtype != np.float64:
             raise TypeError(
                 f"{name} must be float32, float16 or bfloat16, since query, key and value give "
@@ -207,12 +207,5 @@ class _Check:
     def numbers(self, name: str, given: ArrayLike, shape: Shape, meaning: str) -> Array:
         """Return an array of a number for each row, float32 or float64."""
         (array,) = as_float_arrays(**{name: given})
-        _check_shape(name, array, shape, meaning)
+        check_shape(name, array, shape, meaning)
         return array
-
-
-def _check_shape(name: str, array: Array, shape: Shape, meaning: str) -> None:
-    if array.shape != shape:
-        raise ValueError(
-            f"{name} must have the shape of {meaning}, {shape}, got shape {array.shape}"
-        )

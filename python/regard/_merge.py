@@ -101,15 +101,15 @@ def merge_attention_states(
     >>> bool(np.allclose(merged, whole, rtol=0, atol=1e-14))
     True
     """
-    states, sums = _parts("outputs", outputs), _parts("lses", lses)
+    states, sums = parts_of("outputs", outputs), parts_of("lses", lses)
     merged: tuple[Array, Array] = _core.merge_attention_states(states, sums)
     if merged is NotImplemented:
-        states, sums = _native("outputs", states), _native("lses", sums)
+        states, sums = native_parts("outputs", states), native_parts("lses", sums)
         merged = _core.merge_attention_states(states, sums)
     return merged
 
 
-def _parts(name: str, parts: Iterable[ArrayLike]) -> list[ArrayLike]:
+def parts_of(name: str, parts: Iterable[ArrayLike]) -> list[ArrayLike]:
     try:
         return list(parts)
     except TypeError:
@@ -118,7 +118,7 @@ def _parts(name: str, parts: Iterable[ArrayLike]) -> list[ArrayLike]:
         ) from None
 
 
-def _native(name: str, parts: list[ArrayLike]) -> list[ArrayLike]:
+def native_parts(name: str, parts: list[ArrayLike]) -> list[ArrayLike]:
     return [
         array
         for i, part in enumerate(parts)

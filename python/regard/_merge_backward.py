@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arrays import as_stored_arrays, compute_type
+from regard._arrays import as_stored_arrays, check_shape, compute_type
 from regard._gradient_sums import summed_to
-from regard._merge import _native, _parts
+from regard._merge import native_parts, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -126,18 +126,18 @@ def merge_attention_states_backward(
     >>> bool(np.allclose(grad_query, whole.query, rtol=0, atol=1e-14))
     True
     """
-    states = [np.asarray(part) for part in _native("outputs", _parts("outputs", outputs))]
-    sums = [np.asarray(part) for part in _native("lses", _parts("lses", lses))]
+    states = [np.asarray(part) for part in native_parts("outputs", parts_of("outputs", outputs))]
+    sums = [np.asarray(part) for part in native_parts("lses", parts_of("lses", lses))]
     rows = _shape_of_rows(states, sums)
     shape = (*rows, states[0].shape[-1])
     grads, merged, total = as_stored_arrays(grad_output=grad_output, output=output, lse=lse)
-    _check_shape("grad_output", grads, shape, "output")
-    _check_shape("output", merged, shape, "the merged output")
-    _check_shape("lse", total, rows, "the merged lse")
+    check_shape("grad_output", grads, shape, "output")
+    check_shape("output", merged, shape, "the merged output")
+    check_shape("lse", total, rows, "the merged lse")
     extra = np.zeros(())
     if grad_lse is not None:
         (extra,) = as_stored_arrays(grad_lse=grad_lse)
-        _check_shape("grad_lse", extra, rows, "lse")
+        check_shape("grad_lse", extra, rows, "lse")
 
     dtype = compute_type(grads.dtype, merged.dtype, *(state.dtype for state in states))
     grads, merged = grads.astype(dtype, copy=False), merged.astype(dtype, copy=False)
@@ -163,13 +163,6 @@ def _folded(gradient: Array, like: Array) -> Array:
     """Sum over what an array was broadcast to, in its type."""
     whole = gradient if gradient.shape == like.shape else summed_to(gradient, like.shape)
     return whole.astype(like.dtype, copy=False)
-
-
-def _check_shape(name: str, array: Array, shape: Shape, meaning: str) -> None:
-    if array.shape != shape:
-        raise ValueError(
-            f"{name} must have the shape of {meaning}, {shape}, got shape {array.shape}"
-        )
 
 
 def _shape_of_rows(outputs: list[Array], lses: list[Array]) -> Shape:

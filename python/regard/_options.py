@@ -46,26 +46,6 @@ class ResultOptions(TypedDict, total=False):
     return_lse: bool
 
 
-class ExplainOptions(TypedDict, total=False):
-    """What `explain` takes: the options that decide what is computed, and how."""
-
-    is_causal: bool
-    query_offset: ArrayLike | Literal["end"]
-    window: tuple[int | None, int | None] | None
-    key_lengths: ArrayLike | None
-    left_padding: ArrayLike | None
-    scale: float | None
-    softcap: float | None
-    alibi_slopes: ArrayLike | None
-    sinks: ArrayLike | None
-    dropout_p: float
-    dropout_seed: int | None
-    precision: Literal["int8"] | None
-    return_weights: bool
-    return_lse: bool
-    threads: int | None
-
-
 class BackwardOptions(TypedDict, total=False):
     """What the backward calls share with the forward call."""
 
@@ -81,6 +61,14 @@ class BackwardOptions(TypedDict, total=False):
     dropout_p: float
     dropout_seed: int | None
     threads: int | None
+
+
+class ExplainOptions(BackwardOptions, total=False):
+    """What `explain` takes: the options that decide what is computed, and how."""
+
+    precision: Literal["int8"] | None
+    return_weights: bool
+    return_lse: bool
 
 
 class CudaOptions(TypedDict, total=False):

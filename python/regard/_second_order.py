@@ -224,6 +224,7 @@ def gradients_of_block(
         bias = scoring.mask.bias[block.rows, block.keys]
         np.add(weights, bias, out=weights, casting="same_kind")
     weights -= rows.lse
+    np.minimum(weights, 0, out=weights)  # no weight is above 1, whatever lse is rounded to
     np.exp(weights, out=weights)
     _hide(weights, kept)
     np.multiply(weights, tangents, out=centred)

@@ -179,7 +179,7 @@ def test_dropout_for_any_number_of_threads(case, storage, target, layer):
 
 @each_in_one_type(MIXES[::9], "dtype")
 def test_dropout_of_some_rows_and_of_fewer_keys(case, dtype, target):
-    """A row drops what it drops among all, and so do keys without those behind them."""
+    """Rows alone drop the weights that they drop among all rows, and so do the first keys alone."""
     problem = build(case, dtype, 0.35)
     output, weights, lse = problem.attend(return_weights=True)
     q_len, kv_len = weights.shape[-2:]

@@ -16,6 +16,7 @@ namespace {
 
 // A wave's partials take this much for each thread, or those of one head if they alone are more.
 constexpr std::int64_t kPartialBytesPerThread = std::int64_t{8} << 20;
+// Of the gradients of all queries: beyond this, sizes of partials in bytes might not fit in 64 bits.
 constexpr double kMostPartialElements = 1e15;
 // One task sums the partials of this many strips.
 constexpr std::int64_t kStripsPerSum = 8;
@@ -44,7 +45,7 @@ std::vector<Wave> waves_of(const BackwardHeads& heads, const BackwardKernels& ke
   const std::int64_t piece = kernels.piece_keys(problem);
   const bool wants_queries = problem.grad_query.data || problem.slope_terms.data;
   if (!wants_queries && !problem.grad_key.data && !problem.grad_value.data) return {};
-  // Rows may be broadcast, and so be more than memory can hold: beyond this, sizes do not fit in 64 bits.
+  // Rows may be broadcast, and so be more than memory can hold.
   const double most_elements = static_cast<double>(problem.forward.q_len) *
                                static_cast<double>(problem.forward.heads) *
                                static_cast<double>(problem.forward.head_dim);

@@ -9,6 +9,12 @@
 namespace regard {
 namespace {
 
+// Keys [begin, end) of a block whose tiles are computed, without a hidden one between.
+struct KeyRun {
+  int begin;
+  int end;
+};
+
 template <class T>
 struct KeyBlock {
   std::int64_t begin;  // position of its first key; a multiple of kBlockKeys

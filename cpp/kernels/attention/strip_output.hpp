@@ -32,11 +32,7 @@ struct StripOutput {
   using T = typename Shape::Element;
   static constexpr int kRows = Shape::kRows;
 
-  // Keys [begin, end) of a block whose tiles are computed, without a hidden one between.
-  struct Run {
-    int begin;
-    int end;
-  };
+  using Run = KeyRun;
 
   // output += weights value, the block's sum first and then one addition: two levels of summation
   // keep the error near that of a blocked matrix product, however many keys there are.

@@ -114,39 +114,34 @@ struct Backward {
     lay_out_backward<Shape>(problem, static_cast<char*>(memory));
     BackwardWorkspace<T>& work = *static_cast<BackwardWorkspace<T>*>(memory);
     const std::int64_t kv_len = task.forward.kv_len, keys = chunk_keys(kv_len);
-    for_backward_strips<Shape>(
-        task.forward.row_begin, task.forward.row_end, [&](std::int64_t row, int rows, int vectors) {
-          locate_strip<Shape>(problem, task, row, rows, vectors, work);
-          const std::int64_t size = partial_rows<Shape>(problem) * vectors * kLanes<T>;
-          const T* partials[kMostChunks];
-          int count = 0;
-          for (std::int64_t chunk = 0; chunk * keys < kv_len; ++chunk)
-            if (overlaps(work.strip.seen, chunk * keys, up_to({0, kv_len}, (chunk + 1) * keys).end))
-              partials[count++] = partial_of(problem, task, work, chunk * bytes);
-          for (std::int64_t i = 0; i < size; i += kLanes<T>) {
-            Vec<T> sum{};
-            for (int chunk = 0; chunk < count; ++chunk) sum = sum + load(partials[chunk] + i);
-            store(work.grad_queries + i, sum);
-          }
-          for_vectors<Shape::kVectors>(vectors, [&](auto constant) {
-            write_queries<constant.kCount>(problem, task, work, work.grad_queries);
-          });
-        });
+    for_backward_strips<Shape>(task.forward.row_begin, task.forward.row_end, work.strip, [&] {
+      locate_strip<Shape>(problem, task, work);
+      const std::int64_t size = partial_rows<Shape>(problem) * work.strip.vectors * kLanes<T>;
+      const T* partials[kMostChunks];
+      int count = 0;
+      for (std::int64_t chunk = 0; chunk * keys < kv_len; ++chunk)
+        if (overlaps(work.strip.seen, chunk * keys, up_to({0, kv_len}, (chunk + 1) * keys).end))
+          partials[count++] = partial_of(problem, task, work, chunk * bytes);
+      for (std::int64_t i = 0; i < size; i += kLanes<T>) {
+        Vec<T> sum{};
+        for (int chunk = 0; chunk < count; ++chunk) sum = sum + load(partials[chunk] + i);
+        store(work.grad_queries + i, sum);
+      }
+      for_vectors<Shape::kVectors>(work.strip.vectors, [&](auto constant) {
+        write_queries<constant.kCount>(problem, task, work, work.grad_queries);
+      });
+    });
   }
 
   static void write_deltas(const BackwardProblem& problem, const BackwardTask& task, void* memory) {
     lay_out_backward<Shape>(problem, static_cast<char*>(memory));
     BackwardWorkspace<T>& work = *static_cast<BackwardWorkspace<T>*>(memory);
-    for_backward_strips<Shape>(task.forward.row_begin, task.forward.row_end,
-                               [&](std::int64_t row, int rows, int vectors) {
-                                 work.strip.first_row = row;
-                                 work.strip.rows = rows;
-                                 work.strip.vectors = vectors;
-                                 find_deltas<Shape>(problem, task, work, true);
-                                 T* to[Shape::kStripLanes];
-                                 row_pointers(problem.forward, problem.deltas, task.deltas, work.strip, 0, to);
-                                 for (int lane = 0; lane < rows; ++lane) *to[lane] = work.delta[lane];
-                               });
+    for_backward_strips<Shape>(task.forward.row_begin, task.forward.row_end, work.strip, [&] {
+      find_deltas<Shape>(problem, task, work, true);
+      T* to[Shape::kStripLanes];
+      row_pointers(problem.forward, problem.deltas, task.deltas, work.strip, 0, to);
+      for (int lane = 0; lane < work.strip.rows; ++lane) *to[lane] = work.delta[lane];
+    });
   }
 
   static void add_to_bias(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
@@ -166,23 +161,23 @@ struct Backward {
   }
 
  private:
-  // Calls body(vectors, whether it sees a key of the piece) for each strip, once the strip has been located.
+  // Calls body(vectors, whether it sees a key of the piece) for each strip. One that does has been located.
   template <class Body>
   REGARD_INLINE void over_strips(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
                                  std::int64_t row_end, BackwardWorkspace<T>& work, Body body) {
-    for_backward_strips<Shape>(row_begin, row_end, [&](std::int64_t row, int rows, int vectors) {
-      work.strip.first_row = row;
-      work.strip.rows = rows;
-      work.strip.vectors = vectors;
+    StripRows<T>& strip = work.strip;
+    for_backward_strips<Shape>(row_begin, row_end, strip, [&] {
       work.is_fresh = true;
-      // Most strips of a long window see nothing of a piece: that is found without looking at each row.
-      const SeenKeys most{{}, keys_seen_by_rows(problem.forward, task.forward, row, row + rows)};
+      // Of many queries with a short window most strips see nothing of a piece: that is found without looking at each
+      // row.
+      const SeenKeys most{
+          {}, keys_seen_by_rows(problem.forward, task.forward, strip.first_row, strip.first_row + strip.rows)};
       bool sees_some = overlaps(most, work.piece.begin, work.piece.end);
       if (sees_some) {
-        locate_strip<Shape>(problem, task, row, rows, vectors, work);
-        sees_some = overlaps(work.strip.seen, work.piece.begin, work.piece.end);
+        locate_strip<Shape>(problem, task, work);
+        sees_some = overlaps(strip.seen, work.piece.begin, work.piece.end);
       }
-      for_vectors<Shape::kVectors>(vectors, [&](auto constant) { body(constant, sees_some); });
+      for_vectors<Shape::kVectors>(strip.vectors, [&](auto constant) { body(constant, sees_some); });
     });
   }
 

@@ -43,8 +43,7 @@ struct BackwardBlock {
     for (int k = 0; k < seen; k += kRows) {
       const TileKind kind = kinds[k / kRows];
       if (kind == TileKind::hidden) continue;
-      add_tile(runs, k, k + kRows < seen ? k + kRows : seen);
-      runs.hide_something |= kind == TileKind::hiding;
+      add_tile_to_runs(runs, k, k + kRows < seen ? k + kRows : seen, kind == TileKind::hiding);
       const Tile tile{work.keys + (key - work.piece.begin + k) * work.key_stride,
                       work.values + (key - work.piece.begin + k) * work.value_stride, k * kWidth};
       switch (kind) {
@@ -102,13 +101,6 @@ struct BackwardBlock {
     return !task.mask && !task.bias && !strip.slopes && holds(strip.shared, key, key + round_up(count, kRows));
   }
 
-  static void add_tile(Runs& runs, int begin, int end) {
-    if (runs.count > 0 && runs.run[runs.count - 1].end == begin)
-      runs.run[runs.count - 1].end = end;
-    else
-      runs.run[runs.count++] = {begin, end};
-  }
-
   template <int kVectors, class Body>
   REGARD_INLINE void for_vectors_of_runs(const Runs& runs, Body body) {
     for (int i = 0; i < runs.count; ++i)
@@ -116,8 +108,7 @@ struct BackwardBlock {
   }
 
   template <int kVectors, Bias kBias>
-  REGARD_NOINLINE void weights(const BackwardProblem& problem, const BackwardWorkspace<T>& work,
-                                      const Tile& tile) {
+  REGARD_NOINLINE void weights(const BackwardProblem& problem, const BackwardWorkspace<T>& work, const Tile& tile) {
     constexpr int kWidth = kVectors * kLanes<T>;
     const T* bias = work.bias + tile.at;
     T* weights = work.weights + tile.at;
@@ -142,7 +133,8 @@ struct BackwardBlock {
         const int at = (r * kVectors + v) * kLanes<T>;
         Vec<T> score = acc[r][v];
         if constexpr (kBias != Bias::none) score = with_added<T, kBias>(score, load(bias + at));
-        // No weight is above 1, but lse is rounded: beside numbers of 1e30 by more than any exponent may be.
+        // No weight is above 1. But lse is rounded, and where scores are as large as 1e30, the difference of a
+        // score and its lse may be larger than any exponent.
         score = lse < score ? lse : score;  // NaN stays
         store(weights + at, weight_of<T, kBias>(score, lse, bias, at));
       }
@@ -174,7 +166,7 @@ struct BackwardBlock {
 
   template <int kVectors, bool kHides>
   REGARD_NOINLINE void grad_scores(const BackwardProblem& problem, const BackwardWorkspace<T>& work,
-                                          const Tile& tile) {
+                                   const Tile& tile) {
     Accumulators<T, kRows, kVectors> acc;
     multiply_values<kVectors>(problem, work, tile, acc);
 #pragma GCC unroll 8
@@ -190,9 +182,8 @@ struct BackwardBlock {
 
   // The same with dropout, which `weights` gets afterwards.
   template <int kVectors>
-  REGARD_NOINLINE void drop(const BackwardProblem& problem, const BackwardTask& task,
-                                   const BackwardWorkspace<T>& work, const DropoutRows<Shape>& rows, const Tile& tile,
-                                   std::int64_t key, bool wants_scores) {
+  REGARD_NOINLINE void drop(const BackwardProblem& problem, const BackwardTask& task, const BackwardWorkspace<T>& work,
+                            const DropoutRows<Shape>& rows, const Tile& tile, std::int64_t key, bool wants_scores) {
     T* const grad_scores = work.grad_scores + tile.at;
     if (wants_scores) {
       Accumulators<T, kRows, kVectors> acc;

@@ -4,25 +4,30 @@
 //   gradients of queries           rows are dimensions, queries lie in lanes, summed over the keys
 #pragma once
 
+#include "../attention/key_block.hpp"
 #include "../micro_kernel.hpp"
 #include "workspace.hpp"
 
 namespace regard {
 namespace {
 
-// Keys [begin, end) of a block whose tiles are computed, without a hidden one between.
-struct KeyRun {
-  int begin;
-  int end;
-};
-
 // What a strip sees of a block.
 template <class Shape>
 struct KeyRuns {
   KeyRun run[Shape::kBlockKeys / Shape::kRows];
   int count = 0;
-  bool hide_something = false;  // within a tile
+  bool hide_something = false;  // of a tile of theirs some lane does not see some key
 };
+
+// Adds the keys of a tile, which come after those that are there.
+template <class Shape>
+REGARD_INLINE void add_tile_to_runs(KeyRuns<Shape>& runs, int begin, int end, bool hides) {
+  if (runs.count > 0 && runs.run[runs.count - 1].end == begin)
+    runs.run[runs.count - 1].end = end;
+  else
+    runs.run[runs.count++] = {begin, end};
+  runs.hide_something |= hides;
+}
 
 // As multiply_rows, but a term whose left factor is exactly -0.0 (a hidden key, see softmax_state.hpp) is left out,
 // so that a NaN or inf in the other goes nowhere.

@@ -77,31 +77,29 @@ REGARD_INLINE T dot(const T* a, const T* b, std::int64_t count) {
   return sum;
 }
 
-// Calls body(first row, rows, vectors) for each strip. They are those of the lengths alone, whatever the mask: a key's
-// gradients are summed strip by strip.
-template <class Shape, class Body>
-REGARD_INLINE void for_backward_strips(std::int64_t row_begin, std::int64_t row_end, Body body) {
-  constexpr int kWidth = kLanes<typename Shape::Element>;
+// Makes `strip` each strip of the rows, and calls body() for it. Strips follow from the lengths alone, whatever the
+// mask: a key's gradients are summed strip by strip.
+template <class Shape, class Body, class T = typename Shape::Element>
+REGARD_INLINE void for_backward_strips(std::int64_t row_begin, std::int64_t row_end, StripRows<T>& strip, Body body) {
   for (std::int64_t row = row_begin; row < row_end; row += Shape::kStripLanes) {
     const std::int64_t left = row_end - row;
-    const int rows = static_cast<int>(left < Shape::kStripLanes ? left : Shape::kStripLanes);
-    body(row, rows, (rows + kWidth - 1) / kWidth);
+    strip.first_row = row;
+    strip.rows = static_cast<int>(left < Shape::kStripLanes ? left : Shape::kStripLanes);
+    strip.vectors = (strip.rows + kLanes<T> - 1) / kLanes<T>;
+    body();
   }
 }
 
-// Fills in where the strip stands. Nothing of the arrays is read.
+// Fills in where the strip's rows stand. Nothing of the arrays is read.
 template <class Shape, class T = typename Shape::Element>
-REGARD_INLINE void locate_strip(const BackwardProblem& problem, const BackwardTask& task, std::int64_t first_row,
-                                int rows, int vectors, BackwardWorkspace<T>& work) {
+REGARD_INLINE void locate_strip(const BackwardProblem& problem, const BackwardTask& task,
+                                BackwardWorkspace<T>& work) {
   StripRows<T>& strip = work.strip;
-  strip.first_row = first_row;
-  strip.rows = rows;
-  strip.vectors = vectors;
   locate_rows(problem.forward, task.forward, strip);
   if (!strip.slopes) return;
   const std::int64_t group = problem.forward.heads / problem.forward.kv_heads;
-  for (int lane = 0; lane < vectors * kLanes<T>; ++lane)
-    strip.slopes[lane] = slope_of<T>(problem.forward, task.forward, (first_row + lane) % group);
+  for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane)
+    strip.slopes[lane] = slope_of<T>(problem.forward, task.forward, (strip.first_row + lane) % group);
 }
 
 // Forms D = rowsum(grad_output output) - grad_lse. With `skips_zeros` a row of zeros in output counts as 0, whatever

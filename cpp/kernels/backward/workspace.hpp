@@ -11,8 +11,8 @@ namespace {
 // Keys, values and their gradients take at most about this much: they stay in L2 while strips go by. Processors with
 // AVX-512 mostly have 1 MB of it or more, others 512 KB.
 constexpr std::int64_t kPieceBytes = (kVectorBytes == 64 ? 640 : 384) * 1024;
-// An entry's keys make 1, 2, 4 or kMostChunks chunks of nearly the same size, as many as have about this many keys each,
-// so that two or four threads share one head evenly.
+// An entry's keys make 1, 2, 4 or kMostChunks chunks of nearly the same size, so that two or four threads share one head
+// evenly; twice as many only where each would still have more than this many keys.
 constexpr std::int64_t kLeastChunkKeys = 192;
 constexpr std::int64_t kMostChunks = 8;
 constexpr std::int64_t kChunkUnit = 32;  // whole tiles, and whole counters of dropout

@@ -53,12 +53,7 @@ struct TangentBlock {
     const bool has_tangents = task.tangent_query || task.tangent_key;
     const int seen = static_cast<int>(seen_of_block(strip.seen, block.begin, block.count).end);
     for_tiles(kinds, seen, [&](int k, TileKind kind) {
-      const int end = k + kRows < seen ? k + kRows : seen;
-      if (runs.count > 0 && runs.run[runs.count - 1].end == k)
-        runs.run[runs.count - 1].end = end;
-      else
-        runs.run[runs.count++] = {k, end};
-      runs.hide_something |= kind == TileKind::hiding;
+      add_tile_to_runs(runs, k, k + kRows < seen ? k + kRows : seen, kind == TileKind::hiding);
       switch (kind) {
         case TileKind::visible: scores<kVectors, Bias::none>(problem, task, work, block, strip, k); break;
         case TileKind::biased: scores<kVectors, Bias::adds>(problem, task, work, block, strip, k); break;
