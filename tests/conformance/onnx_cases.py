@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from onnx import helper
-from onnx.backend.test.case.node import collect_testcases
+from onnx.backend.test.case import node as onnx_nodes
 from onnx.backend.test.runner import Runner
 
 
@@ -37,12 +37,12 @@ def node_cases(operator):
 
 @functools.cache
 def _collected():
-    """onnx makes cases when it imports their modules, once, for the operator that it was asked for
-    first: the modules of both operators are imported before the first question."""
-    with warnings.catch_warnings(action="ignore"):  # of how other operators' cases are made
+    """onnx makes cases when it imports their modules. Its own `collect_testcases` imports those of
+    all operators, which takes five seconds in each process of the tests."""
+    with warnings.catch_warnings(action="ignore"):  # of how some cases are made
         for module in ("attention", "rotaryembedding"):
-            importlib.import_module(f"onnx.backend.test.case.node.{module}")
-        return collect_testcases("Attention")
+            importlib.import_module(f"{onnx_nodes.__name__}.{module}")
+    return onnx_nodes._NodeTestCases
 
 
 def _in_their_slots(names, arrays):

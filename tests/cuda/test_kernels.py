@@ -34,7 +34,9 @@ def arrays(random, dtype, batch, heads, lengths, dims):
     )
 
 
-@each_in_one_type([case for case in OPTIONS if not case.name.startswith("long")], "single_or_half")
+@each_in_one_type(
+    [case for case in OPTIONS if not case.name.startswith("long")], "single_or_half", quick=4
+)
 def test_options(case, single_or_half, emulation):
     problem, _ = solved(case, single_or_half)
     query, key, value, options = flattened(problem)
@@ -55,7 +57,13 @@ def test_sizes_axes_and_long_rows(case, single_or_half, emulation):
 DIMS = [(64, 64), (72, 128), (65, 129), (128, 64), (8, 256), (192, 128), (256, 256), (200, 33)]
 
 
-@pytest.mark.parametrize("options", [{}, {"softcap": 3.0}], ids=["plain", "options"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="plain", marks=pytest.mark.slow),
+        pytest.param({"softcap": 3.0}, id="options"),
+    ],
+)
 @pytest.mark.parametrize("dims", DIMS, ids=str)
 def test_every_kernel(dims, options, single_or_half, emulation, random):
     query, key, value = arrays(random, single_or_half, 1, (2, 1), (40, 150), dims)

@@ -31,7 +31,14 @@ def kind(request):
     return request.param
 
 
-@pytest.mark.parametrize("shape", [(5, D), (3, 4, D), (2, 1, 3, D)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param((5, D), marks=pytest.mark.slow),
+        (3, 4, D),
+        pytest.param((2, 1, 3, D), marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", LAYERS)
 def test_self_attention(name, shape):
     check(*build(name), [normal(shape)])

@@ -18,19 +18,21 @@ def type_named(name):
     return np.dtype(name)
 
 
-def each_in_one_type(cases, fixture):
+def each_in_one_type(cases, fixture, quick=1):
     """Parametrize a test by `case` and, for each case, one of the types of `fixture` in turn.
 
     Every case runs on every target and every type meets a share of the cases on every target. The
     full product, case by type by target, shows nothing more where the code under test is one
-    template for all types, and takes two to four times as long.
+    template for all types, and takes two to four times as long. One case of every `quick` belongs
+    to the quick tests, and the others are slow.
     """
     types = TYPES[fixture]
     pairs = []
     for number, case in enumerate(cases):
         # One step further in each round: tables often alternate with a period of their own.
         name = types[(number + number // len(types)) % len(types)]
-        pairs.append(pytest.param(case, name, id=f"{_name(case)}-{name}"))
+        marks = [pytest.mark.slow] if number % quick else []
+        pairs.append(pytest.param(case, name, id=f"{_name(case)}-{name}", marks=marks))
     return pytest.mark.parametrize(("case", fixture), pairs, indirect=[fixture])
 
 
