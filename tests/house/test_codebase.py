@@ -32,6 +32,10 @@ PACKAGES = {
     "_cache": set(),
     "layers": {"positional"},
     "cuda": set(),
+    "torch": {"regard"},
+    "transformers": {"regard", "torch"},
+    "jax": {"regard"},
+    "dask": {"regard"},
     "bench": {"regard"},
     "cli": {"bench", "regard"},
 }

@@ -14,19 +14,42 @@ import pytest
 import regard
 
 ROOT = Path(__file__).parent.parent.parent
-OPTIONAL = {"regard.checkpoints._gguf": "gguf", "regard.checkpoints._safetensors": "safetensors"}
+# What imports a package that may be missing, or needs it for its examples.
+OPTIONAL = {
+    "regard.checkpoints._gguf": "gguf",
+    "regard.checkpoints._safetensors": "safetensors",
+    "regard.dask": "dask",
+    "regard.jax": "jax",
+    "regard.torch": "torch",
+    "regard.transformers": "transformers",
+}
+PAGES_THAT_NEED = {
+    "docs/guide/arrays.md": ["jax"],
+    "docs/guide/beyond-one-machine.md": ["dask"],
+    "docs/guide/torch.md": ["torch"],
+    "docs/guide/transformers.md": ["torch", "transformers"],
+}
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def modules_of(package):
+    """The name of a package and of all modules in it, without those that cannot be imported."""
+    yield package.__name__
+    for path in package.__path__:
+        for module in pkgutil.iter_modules([path], f"{package.__name__}."):
+            needed = OPTIONAL.get(module.name)
+            if needed and importlib.util.find_spec(needed) is None:
+                continue
+            if module.ispkg:
+                yield from modules_of(importlib.import_module(module.name))
+            else:
+                yield module.name
 
 
 def doctests():
     """The examples of every module that has some, by its name."""
-    found = [regard.__name__]
-    found += [module.name for module in pkgutil.walk_packages(regard.__path__, "regard.")]
-    for name in found:
-        package = OPTIONAL.get(name)
+    for name in modules_of(regard):
         if name.endswith((".__main__", "._core", "._openmp", "._cuda")):
-            continue
-        if package and importlib.util.find_spec(package) is None:
             continue
         tests = doctest.DocTestFinder().find(importlib.import_module(name))
         if shown := [test for test in tests if test.examples]:
@@ -72,6 +95,8 @@ def test_every_public_function_is_called_in_an_example():
 @pytest.mark.usefixtures("target", "default_threads")
 @pytest.mark.parametrize("page", PAGES)
 def test_pages(page):
+    for package in PAGES_THAT_NEED.get(page, ()):
+        pytest.importorskip(package, reason=f"pip install {package}")
     namespace = {}
     for block in PAGES[page]:
         exec(compile(block, page, "exec"), namespace)

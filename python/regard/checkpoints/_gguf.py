@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments import file_path, text
+from regard._packages import needed
 from regard.checkpoints._bounded_file import BoundedFile
 from regard.checkpoints._gguf_header import Header, TensorInfo, read_header
-from regard.checkpoints._packages import needed
 from regard.checkpoints._tensors import UnreadableTensorError, read_tensors
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def load_gguf(
     >>> folder.cleanup()
     """
     name, prefix = file_path(path), text("prefix", prefix)
-    gguf = needed("gguf", "load_gguf")
+    gguf = needed("gguf", "load_gguf", "models")
     with open(name, "rb") as opened:
         file = BoundedFile(opened, name)
         header = read_header(file)

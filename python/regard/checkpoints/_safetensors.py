@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments import file_path, text
+from regard._packages import needed
 from regard.checkpoints._bounded_file import BoundedFile
-from regard.checkpoints._packages import needed
 from regard.checkpoints._tensors import UnreadableTensorError, read_tensors
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def load_safetensors(
     prefix = text("prefix", prefix)
     import json  # Here, not above: it would take a tenth of the time of `import regard`.
 
-    safetensors = needed("safetensors", "load_safetensors")
+    safetensors = needed("safetensors", "load_safetensors", "models")
     with open(name, "rb") as opened:
         try:
             with safetensors.safe_open(name, framework="numpy"):
@@ -145,7 +145,7 @@ def _dtype(kind: str) -> np.dtype[Any]:
     if kind not in _ML_DTYPES:
         raise UnreadableTensorError(f"has type {kind}, which neither NumPy nor ml_dtypes has")
     try:
-        ml_dtypes = needed("ml_dtypes", f"type {kind}")
+        ml_dtypes = needed("ml_dtypes", f"type {kind}", "models")
     except ImportError as error:
         raise UnreadableTensorError(f"cannot be read: {error}") from None
     dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[kind]))

@@ -6,12 +6,12 @@ import importlib
 from typing import Any
 
 
-def needed(module: str, caller: str) -> Any:
+def needed(module: str, caller: str, extra: str) -> Any:
     """Import a module of an optional package, or raise ImportError that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
         raise ImportError(
-            f"{caller} needs the package {package}: pip install 'regard[models]'"
+            f"{caller} needs the package {package}: pip install 'regard[{extra}]'"
         ) from error
