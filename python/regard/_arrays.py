@@ -137,7 +137,7 @@ def as_stored_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
     Arrays that need no conversion are returned unchanged.
     """
     arrays = (stored(name, value) for name, value in arguments.items())
-    return tuple(as_native(array, array.dtype) for array in arrays)
+    return tuple(as_native(array, array.dtype.newbyteorder("=")) for array in arrays)
 
 
 def result_type(dtypes: Iterable[DType]) -> DType:

@@ -103,7 +103,9 @@ class Layout:
     def without_keys(self) -> tuple[Array, Array]:
         """Return keys and values of the shapes and types of the chunks, without any key."""
         key, value = (
-            stored(f"chunk {self._first}: {name}", np.zeros((*before, 0, dim), dtype))
+            stored(
+                f"chunk {self._first}: {name}", np.zeros((*before, 0, dim), dtype.newbyteorder("="))
+            )
             for name, ((before, dim), dtype) in self._arrays.items()
         )
         return key, value
@@ -196,7 +198,7 @@ def _in_memory(
     for name, array in given.arrays():
         raw, raw_is_lent = read(array, should_stop)
         ready = stored(f"chunk {given.number}: {name}", raw)
-        ready = as_native(ready, ready.dtype)
+        ready = as_native(ready, ready.dtype.newbyteorder("="))
         is_lent |= raw_is_lent and np.may_share_memory(ready, raw)
         arrays.append(ready)
     part = mask.read(start, start + given.length)

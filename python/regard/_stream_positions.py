@@ -82,7 +82,8 @@ class Positions:
         seeing = [(b, e) for b, e in zip(begins.flat, ends.flat, strict=True) if b < e]
         if not seeing or self._q_len == 0:
             return 0, 0
-        return max(0, min(b for b, _ in seeing)), max(e for _, e in seeing)
+        end = max(e for _, e in seeing)
+        return max(0, int(min(b for b, _ in seeing))), end if end == math.inf else int(end)
 
     def options_of(self, start: int, length: int) -> dict[str, Any]:
         """Return the options for the keys from `start` on, whose first one is then key 0."""
