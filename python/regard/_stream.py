@@ -25,14 +25,20 @@ if TYPE_CHECKING:
 
 _OPTIONS = tuple(StreamOptions.__annotations__)
 _ARGUMENTS = ("query", "chunks", "mask", "return_lse", "progress", *_OPTIONS)
+_NO_WEIGHTS = (
+    "leave it out: weights for all keys would be as many as scores; with return_lse=True those for "
+    "some keys can be computed, exp(score - lse)"
+)
+_TWO_ARRAYS = "pass chunks=regard.KeyValueChunks(key, value)"
 _REASONS = {
-    "return_weights": "leave it out: the weights of all keys would be larger than these; with "
-    "return_lse=True they can be computed for some of the keys, exp(score - lse)",
+    "return_weights": _NO_WEIGHTS,
+    "need_weights": _NO_WEIGHTS,
+    "output_attentions": _NO_WEIGHTS,
+    "return_attention_scores": _NO_WEIGHTS,
     "precision": "leave it out: 8-bit integers need the mean of all keys before the first one is "
     "computed",
     "device": "leave it out: chunks are computed on the CPU",
-    "key": "pass chunks=regard.KeyValueChunks(key, value)",
-    "value": "pass chunks=regard.KeyValueChunks(key, value)",
+    **dict.fromkeys(("key", "value", "k", "v", "K", "V"), _TWO_ARRAYS),
     "chunk_length": "pass chunks=regard.KeyValueChunks(key, value, length=chunk_length)",
     "chunk_size": "pass chunks=regard.KeyValueChunks(key, value, length=chunk_size)",
 }
