@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.exceptions import TooHardError
 
 from regard import _core
 from regard._arrays import as_stored_arrays, compute_type, result_type
-from regard._stream_chunks import Chunk, Layout, known_chunks, produce
+from regard._stream_chunks import Chunk, Layout, produce, source_of
 from regard._stream_masks import StreamMask
 from regard._stream_order import MergeOrder, merged
 from regard._stream_positions import Positions
@@ -29,6 +30,8 @@ _OF_ANY_KEYS = (
     *("is_causal", "window", "scale", "softcap", "sinks"),
     *("dropout_p", "dropout_seed", "dropout_origin", "threads"),
 )
+# Arrays that NumPy compares without trying so many combinations of indices are compared exactly.
+_MOST_WORK = 10**5
 
 
 class StreamCall:
@@ -50,22 +53,9 @@ class StreamCall:
         if self._out is not None and not isinstance(self._out, np.ndarray):
             raise TypeError(f"out must be an array, got {type(self._out).__name__}")
 
-        known = known_chunks(chunks)
-        if known:
-            layout = Layout(known[0])
-            for chunk in known:
-                layout.check(chunk)
-        total = None if known is None else sum(chunk.length for chunk in known)
-        self._positions = Positions(options, self._query.shape[-2], total)
-        self._mask = StreamMask(mask, total)
-        # The arrays of a sequence exist side by side.
-        self._may_refill = known is None
-        try:
-            self._source = iter(chunks if known is None else known)
-        except TypeError:
-            raise TypeError(
-                f"chunks must be an iterable of pairs (key, value), got {type(chunks).__name__}"
-            ) from None
+        self._source = source_of(chunks)
+        self._positions = Positions(options, self._query.shape[-2], self._source.kv_len)
+        self._mask = StreamMask(mask, self._source.kv_len)
         self._forbid_overlap("query", stored)
         self._forbid_overlap("mask", *self._mask.arrays())
 
@@ -73,8 +63,10 @@ class StreamCall:
         """Compute output and lse."""
         order = MergeOrder()
         with ReadAhead(
-            lambda should_stop: produce(self._source, self._positions, self._mask, should_stop),
-            may_refill=self._may_refill,
+            lambda should_stop: produce(
+                self._source.chunks, self._positions, self._mask, should_stop
+            ),
+            may_refill=self._source.may_refill,
         ) as reader:
             layout = reader.layout()
             state, dtype = self._without_keys(layout)
@@ -135,7 +127,15 @@ class StreamCall:
             return result, lse.astype(compute_type(dtype))
 
     def _forbid_overlap(self, name: str, *arrays: Array) -> None:
-        if self._out is not None and any(np.may_share_memory(self._out, each) for each in arrays):
+        if self._out is not None and any(_overlap(self._out, each) for each in arrays):
             raise ValueError(
                 f"out must not overlap {name}: inputs are not changed; pass another array"
             )
+
+
+def _overlap(first: Array, second: Array) -> bool:
+    """Tell whether two arrays share memory, or whether that is too hard to tell."""
+    try:
+        return np.shares_memory(first, second, max_work=_MOST_WORK)
+    except TooHardError:
+        return True

@@ -138,13 +138,34 @@ class Chunk(NamedTuple):
         return any(np.may_share_memory(a, b) for a in mine for b in others)
 
 
-def known_chunks(chunks: Any) -> list[Given] | None:
-    """Return all chunks where they are known before anything is read, else None."""
+class Source(NamedTuple):
+    """Where chunks come from, and what is known of them before the first one is asked for."""
+
+    chunks: Iterator[Any]
+    kv_len: int | None
+    """How many keys they have."""
+    may_refill: bool
+    """Whether they may lie in memory that is written to when the next one is asked for."""
+
+
+def source_of(chunks: Any) -> Source:
+    """Return a source of chunks, of which all are checked that are known already.
+
+    Raises TypeError or ValueError.
+    """
     if isinstance(chunks, KeyValueChunks):
-        return [Given(number, pair) for number, pair in enumerate(chunks.unread())]
+        return Source(chunks.unread(), chunks.kv_len, may_refill=False)
     if isinstance(chunks, tuple | list):
-        return [Given(number, chunk) for number, chunk in enumerate(chunks)]
-    return None
+        known = [Given(number, chunk) for number, chunk in enumerate(chunks)]
+        for chunk in known[1:]:
+            Layout(known[0]).check(chunk)
+        return Source(iter(known), sum(chunk.length for chunk in known), may_refill=False)
+    try:
+        return Source(iter(chunks), None, may_refill=True)
+    except TypeError:
+        raise TypeError(
+            f"chunks must be an iterable of pairs (key, value), got {type(chunks).__name__}"
+        ) from None
 
 
 def produce(

@@ -70,9 +70,7 @@ class ReadAhead:
     def _work(self) -> None:
         try:
             while self._requests.get():
-                item = next(self._items, None)
-                self._answers.put((item, None))
-                del item  # which may be the only reference by now
+                self._answers.put((next(self._items, None), None))
         except BaseException as error:
             self._answers.put((None, error))
         try:

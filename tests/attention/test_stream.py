@@ -259,6 +259,15 @@ def test_out(layout):
     assert_same_bits(out.copy(), wanted)
 
 
+def test_out_may_lie_between_an_input():
+    memory = np.zeros((2, 40, 16))
+    key, out = memory[..., :8], memory[:, :6, 8:11]
+    key[...] = KEY
+    wanted = stream(QUERY, [(key, VALUE)])
+    assert stream(QUERY, [(key, VALUE)], out=out) is out
+    assert_same_bits(out.copy(), wanted)
+
+
 def test_overflow_to_a_narrower_type_is_silent():
     """As in a single call. Two chunks of the largest float16 give the largest float16."""
     value = np.full((1, 4, 2), 65504, np.float16)

@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import json
-import os
 import threading
 import time
 import tracemalloc
@@ -14,6 +13,7 @@ import pytest
 
 import regard
 from reference import assert_same_bits
+from regard._stream_arrays import read
 
 stream = regard.attend_stream
 SIZE = 10  # keys in a chunk
@@ -139,18 +139,22 @@ def test_the_next_chunk_is_read_while_one_is_computed():
 
 @pytest.mark.parametrize("buffers", [1, 2, 3])
 def test_an_iterator_may_fill_the_same_memory_again(buffers):
-    """With garbage in between, long enough for a chunk that is being computed to show it."""
+    """When it fills a buffer, what was there before has been computed."""
     key, value = np.empty((buffers, 2, SIZE, 8)), np.empty((buffers, 2, SIZE, 4))
+    done = [0]
 
     def chunks():
         for number, (k, v) in enumerate(CHUNKS):
             place = number % buffers
-            key[place], value[place] = np.nan, np.nan
-            time.sleep(0.002)
+            assert done[-1] >= SIZE * (number - buffers + 1)
             key[place], value[place] = k, v
             yield key[place], value[place]
 
-    assert_same_bits(stream(QUERY, chunks(), return_lse=True), WHOLE)
+    def progress(now, total):
+        done.append(now)
+
+    actual = stream(QUERY, chunks(), return_lse=True, progress=progress)
+    assert_same_bits(actual, WHOLE)
 
 
 class Chunk(Exception):
@@ -319,6 +323,18 @@ def test_memory_is_two_chunks_and_the_states(source, tmp_path):
     finally:
         tracemalloc.stop()
     assert size < peak < 2 * size + 300_000
+
+
+def test_a_read_of_a_file_stops_between_pieces(tmp_path):
+    """After Ctrl-C the thread ends although a chunk may take seconds to read."""
+    file = np.memmap(tmp_path / "file", np.float32, "w+", shape=(2, 1 << 17, 64))
+    answers = iter([False, False, True])
+    array, is_lent = read(file, lambda: next(answers))
+    assert array.shape == file.shape
+    assert not is_lent
+    assert next(answers, "none left") == "none left"
+    file[:] = normal(2, 1, 64)
+    assert_same_bits(read(file, lambda: False)[0], np.array(file))
 
 
 def test_nothing_holds_a_chunk_when_the_call_has_ended():
@@ -548,4 +564,3 @@ def test_the_module_needs_no_package_and_starts_no_thread(output_of):
           threading.active_count())
     """
     assert output_of(script) == "[] 1"
-    assert os.getpid()
