@@ -193,3 +193,11 @@ def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
         return np.broadcast_shapes(shape, target) == target
     except ValueError:
         return False
+
+
+def shares_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Tell, carefully where the answer is a hard problem, whether two arrays share an element."""
+    try:
+        return np.shares_memory(a, b, max_work=100000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True

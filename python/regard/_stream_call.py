@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.exceptions import TooHardError
 
 from regard import _core
-from regard._arrays import as_stored_arrays, compute_type, result_type
+from regard._arrays import as_stored_arrays, compute_type, result_type, shares_memory
 from regard._stream_chunks import Chunk, Layout, produce, source_of
 from regard._stream_masks import StreamMask
 from regard._stream_order import MergeOrder, merged
@@ -30,8 +29,6 @@ _OF_ANY_KEYS = (
     *("is_causal", "window", "scale", "softcap", "sinks"),
     *("dropout_p", "dropout_seed", "dropout_origin", "threads"),
 )
-# Arrays that NumPy compares without trying so many combinations of indices are compared exactly.
-_MOST_WORK = 10**5
 
 
 class StreamCall:
@@ -127,15 +124,7 @@ class StreamCall:
             return result, lse.astype(compute_type(dtype))
 
     def _forbid_overlap(self, name: str, *arrays: Array) -> None:
-        if self._out is not None and any(_overlap(self._out, each) for each in arrays):
+        if self._out is not None and any(shares_memory(self._out, each) for each in arrays):
             raise ValueError(
                 f"out must not overlap {name}: inputs are not changed; pass another array"
             )
-
-
-def _overlap(first: Array, second: Array) -> bool:
-    """Tell whether two arrays share memory, or whether that is too hard to tell."""
-    try:
-        return np.shares_memory(first, second, max_work=_MOST_WORK)
-    except TooHardError:
-        return True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arrays import shares_memory
 from regard.cuda._device_array import DeviceArray
 from regard.cuda._elements import ITEM_BYTES, dense_strides
 from regard.cuda._status import module
@@ -17,8 +18,6 @@ from regard.cuda._views import View, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from numpy.typing import NDArray
 
 
 def new_array(name: str, query: View, element: str, shape: tuple[int, ...], stream: int) -> View:
@@ -112,14 +111,6 @@ def _repeats_an_element(view: View) -> bool:
             return True
         reach += step * (n - 1)
     return False
-
-
-def shares_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Tell, carefully where the answer is a hard problem, whether two arrays share an element."""
-    try:
-        return np.shares_memory(a, b, max_work=100000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
 
 
 class _Addresses:
