@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
@@ -201,3 +201,16 @@ def shares_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
         return np.shares_memory(a, b, max_work=100000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
+
+
+def repeats_an_element(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:
+    """Tell, carefully, whether two indices may lead to one element, which is `size` steps wide."""
+    if 0 in shape:
+        return False
+    steps = sorted((abs(step), n) for n, step in zip(shape, strides, strict=True) if n > 1)
+    reach = size
+    for step, n in steps:
+        if step < reach:
+            return True
+        reach += step * (n - 1)
+    return False

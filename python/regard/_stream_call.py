@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard import _core
-from regard._arrays import as_stored_arrays, compute_type, result_type, shares_memory
+from regard._arrays import (
+    as_stored_arrays,
+    compute_type,
+    repeats_an_element,
+    result_type,
+    shares_memory,
+)
 from regard._stream_chunks import Chunk, Layout, produce, source_of
 from regard._stream_masks import StreamMask
 from regard._stream_order import MergeOrder, merged
@@ -65,8 +71,7 @@ class StreamCall:
             ),
             may_refill=self._source.may_refill,
         ) as reader:
-            layout = reader.layout()
-            state, dtype = self._without_keys(layout)
+            shape, dtype = self._result(reader.layout())
             end = self._positions.visible()[1]
             total = end if isinstance(end, int) else None
             with reporting(progress, total) as report:
@@ -74,15 +79,15 @@ class StreamCall:
                     order.add(chunk.number, *self._attend(chunk))
                     report(chunk.stop if total is None else min(chunk.stop, total), total)
                     del chunk  # before the next but one is read
-        state = self._with_sinks(order.finish() or state)
-        return self._rounded(state, dtype)
+        state = order.finish() or (np.zeros(shape), np.full(shape[:-1], -np.inf))
+        return self._rounded(self._with_sinks(state), dtype)
 
-    def _without_keys(self, layout: Layout) -> tuple[State, DType]:
-        """Return the state of no keys and the result's type, after all else is checked."""
+    def _result(self, layout: Layout) -> tuple[tuple[int, ...], DType]:
+        """Return the output's shape and type, after all else has been checked."""
         key, value = layout.without_keys()
         options = self._options | self._positions.options_of(0, 0) | {"return_lse": True}
         mask = self._mask.without_keys()
-        output, lse = _core.attention(self._query, key, value, mask, options)
+        output, _ = _core.attention(self._query, key, value, mask, options)
         dtype = result_type((self._query_type, key.dtype, value.dtype))
         out = self._out
         if out is not None and out.dtype != dtype:
@@ -91,7 +96,11 @@ class StreamCall:
             raise ValueError(f"out must have shape {output.shape}, got {out.shape}")
         if out is not None and not out.flags.writeable:
             raise ValueError("out must be writeable, got a read-only array")
-        return (output.astype(np.float64), lse.astype(np.float64)), dtype
+        if out is not None and repeats_an_element(out.shape, out.strides, out.itemsize):
+            raise ValueError(
+                f"out must have an element of its own for every result, got strides {out.strides}"
+            )
+        return output.shape, dtype
 
     def _attend(self, chunk: Chunk) -> State:
         """Return the state of one chunk, in the precision that it is computed in."""
