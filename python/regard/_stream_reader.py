@@ -56,12 +56,11 @@ class ReadAhead:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if self._thread.ident is None:
-            return
         self._stop.set()
         self._requests.put(False)
         is_interrupt = kind is not None and not issubclass(kind, Exception)
-        self._thread.join(_PATIENCE if is_interrupt else None)
+        if self._thread.ident is not None:  # an interrupt may come before the thread does
+            self._thread.join(_PATIENCE if is_interrupt else None)
         if self._closing_error is not None and error is None:
             raise self._closing_error
         if self._closing_error is not None and error is not None:
