@@ -139,6 +139,10 @@ def check_chunks(name: str, array: Any, wanted: tuple[Chunks, ...], may_broadcas
             )
 
 
+def _length(span: Span) -> int:
+    return span[1] - span[0]
+
+
 def _along(array: Any, axis: int) -> Chunks:
     """Return the chunks along an axis that an array need not have."""
     chunks: Chunks = array.chunks[axis] if array.ndim >= -axis else (1,)
@@ -172,7 +176,7 @@ def _key_heads(heads: Chunks, kv_heads: Chunks) -> tuple[int, ...]:
         return (0,) * len(heads)
     group = sum(heads) // sum(kv_heads)
     cuts = {0, sum(kv_heads)}
-    for start, stop in spans(heads):
+    for start, stop in filter(_length, spans(heads)):
         is_whole = start % group == stop % group == 0
         if not is_whole and start // group != (stop - 1) // group:
             raise ValueError(
