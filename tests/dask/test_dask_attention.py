@@ -1,6 +1,7 @@
 """Attention over Dask arrays against the oracle, for chunks of any sizes, and what its graph is."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -155,7 +156,7 @@ def test_the_graph_has_just_the_pairs_that_positions_leave(number):
     sums = np.asarray(seen)
     for axis, chunks in enumerate(axes):
         starts = np.cumsum([0, *chunks])
-        parts = [sums.take(range(*ends), axis) for ends in zip(starts, starts[1:], strict=False)]
+        parts = [sums.take(range(*ends), axis) for ends in itertools.pairwise(starts)]
         sums = np.concatenate([part.any(axis=axis, keepdims=True) for part in parts], axis)
     graph = attend(*whole.arrays, **options)
     assert tasks(graph, "attention-part-") == sums.sum()

@@ -11,6 +11,7 @@ from dask.base import tokenize
 import regard
 from regard._arrays import as_array, as_mask, compute_type, stored
 from regard._call import check_options
+from regard._hints import layout_hint
 from regard.dask._chunks import Grid, check_chunks, check_dask_array, chunk_index, grid_of, spans
 from regard.dask._graph import refer
 from regard.dask._places import Places, check_small_options
@@ -155,14 +156,17 @@ def _probe(query: Any, key: Any, value: Any, options: Mapping[str, Any]) -> Any:
     So the shapes, the types and the options of a call are checked by the function that will compute
     its parts, whatever their size: the keys here take no memory.
     """
+    q_shape = (*query.shape[:-2], *(0 for _ in query.shape[-2:-1]), *query.shape[-1:])
     stand_ins = []
     for name, array in (("query", query), ("key", key), ("value", value)):
-        shape = list(array.shape)
-        if name == "query":
-            shape[-2:-1] = [0] * len(shape[-2:-1])
         one = stored(name, np.zeros(1, array.dtype))
-        stand_ins.append(np.broadcast_to(one, shape))
-    return regard.scaled_dot_product_attention(*stand_ins, **options)
+        stand_ins.append(np.broadcast_to(one, q_shape if name == "query" else array.shape))
+    try:
+        return regard.scaled_dot_product_attention(*stand_ins, **options)
+    except ValueError as error:
+        message = str(error).replace(str(q_shape), str(query.shape))
+        hint = layout_hint(query.shape, key.shape) if "heads" in message else ""
+        raise ValueError(f"{message}{hint}") from None
 
 
 def _check_entries(batch: tuple[Chunks, ...]) -> None:
