@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import sys
 import zlib
 from collections.abc import Callable
 from itertools import count, cycle
@@ -315,6 +316,16 @@ def _byte_swapped(array):
     return array.copy() if array.dtype.name == "bfloat16" else array.astype(swapped)
 
 
+def _named_byte_order(array):
+    """The native byte order, spelled out, as Zarr does."""
+    order = "<" if sys.byteorder == "little" else ">"
+    return (
+        array.copy()
+        if array.dtype.name == "bfloat16"
+        else array.astype(array.dtype.newbyteorder(order))
+    )
+
+
 def _last(array, extra):
     return (*array.shape[:-1], extra)
 
@@ -340,4 +351,5 @@ LAYOUTS: dict[str, Callable] = {
     "record_field": _record_field,
     "read_only": _read_only,
     "byte_swapped": _byte_swapped,
+    "named_byte_order": _named_byte_order,
 }
