@@ -18,7 +18,7 @@ ADDRESS = f"tcp://{HOSTS['scheduler']}:8786"
 # How soon a host that says nothing is given up.
 TIMEOUTS = {
     "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s",
-    "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "3s",
+    "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "11s",
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "3s",
     "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
 }
@@ -48,7 +48,8 @@ def collection(is_slow):
     return [output, lse, *gradients[:3]]
 
 def held(client):
-    return [sum("attention-part" in str(key) for key in keys) for keys in client.has_what().values()]
+    what = client.has_what().values()
+    return [sum("attention-part" in str(key) for key in keys) for keys in what]
 
 if __name__ == "__main__":
     alone = dask.compute(*collection(False), scheduler="synchronous")
@@ -80,7 +81,7 @@ def hosts():
         pytest.skip("no program ip: apt-get install iproute2")
     names = {role: f"regard-{os.getpid()}-{role}" for role in ("switch", *HOSTS)}
     with contextlib.ExitStack() as stack:
-        for role, name in names.items():
+        for name in names.values():
             try:
                 ip("netns", "add", name)
             except OSError as error:
@@ -107,8 +108,9 @@ def test_a_host_loses_its_network(hosts, tmp_path):
     script.write_text(CLIENT, encoding="utf-8")
 
     def start(role, *arguments, **options):
-        command = ["ip", "netns", "exec", hosts[role], sys.executable, *arguments]
-        return stack.enter_context(ended(command, cwd=tmp_path, **options))
+        command = ["ip", "netns", "exec", hosts[role], sys.executable, *map(str, arguments)]
+        log = stack.enter_context((tmp_path / f"{role}.log").open("a", encoding="utf-8"))
+        return stack.enter_context(ended(command, cwd=tmp_path, stderr=log, **options))
 
     with contextlib.ExitStack() as stack:
         module, quiet = "distributed.cli.dask_", {"stdout": subprocess.DEVNULL}
@@ -118,7 +120,8 @@ def test_a_host_loses_its_network(hosts, tmp_path):
             own = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", role)
             start(role, "-m", f"{module}worker", ADDRESS, *own, **quiet)
         client = start("scheduler", script, ADDRESS, stdout=subprocess.PIPE, text=True)
-        assert client.stdout.readline().strip() == "cut"
+        told = client.stdout.readline().strip()
+        assert told == "cut", (tmp_path / "scheduler.log").read_text(encoding="utf-8")
         ip("-n", hosts["other"], "link", "set", "net0", "down")
         begun = time.monotonic()
         printed, _ = client.communicate(timeout=90)
@@ -131,9 +134,7 @@ def test_a_host_loses_its_network(hosts, tmp_path):
 def ended(command, **options):
     """Run a process, and end it whatever happens."""
     environment = os.environ | TIMEOUTS
-    with subprocess.Popen(
-        command, env=environment, stderr=subprocess.DEVNULL, **options
-    ) as process:
+    with subprocess.Popen(command, env=environment, **options) as process:
         try:
             yield process
         finally:
