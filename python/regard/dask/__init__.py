@@ -2,9 +2,13 @@
 
 from regard._packages import needed
 
-needed("dask.array", "regard.dask", "dask")
+if needed("dask.array", "regard.dask", "dask").Array.__module__ != "dask.array.core":
+    raise ImportError(
+        "regard.dask needs Dask's arrays without query planning, which is on: set "
+        "'array.query-planning' to False in Dask's configuration before dask.array is imported"
+    )
 
-from regard.dask._attention import scaled_dot_product_attention  # noqa: E402
-from regard.dask._backward import scaled_dot_product_attention_backward  # noqa: E402
+from regard.dask._attention import scaled_dot_product_attention
+from regard.dask._backward import scaled_dot_product_attention_backward
 
 __all__ = ["scaled_dot_product_attention", "scaled_dot_product_attention_backward"]
