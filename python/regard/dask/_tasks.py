@@ -88,6 +88,7 @@ def gradients_of_part(
         bias = np.asarray(bias, _wide(bias.dtype, dtype))
     settings: Any = dict(options)
     if "alibi_slopes" in settings:
+        # The type of their gradient too: a sum over all rows, which is rounded at the end.
         settings["alibi_slopes"] = settings["alibi_slopes"].astype(np.float64)
     grad_output, output, lse, grad_lse = rows
     gradients = regard.scaled_dot_product_attention_backward(
