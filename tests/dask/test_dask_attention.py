@@ -16,7 +16,7 @@ import regard
 import regard.dask
 from cases import AXES, SIZES, Case, Problem, solved
 from dask_chunks import cut
-from element_types import each_in_one_type
+from element_types import each_in_one_type, type_named
 from gradient_cases import drawn, pair
 from option_cases import MIXES, OPTIONS
 from reference import assert_matches, assert_same_bits, expected
@@ -220,6 +220,33 @@ def test_arrays_of_other_layouts_and_types():
         output = attend(*pieces)
         assert output.dtype == wanted.dtype
         assert_same_bits(output.compute(), wanted)
+
+
+@pytest.mark.slow
+def test_arrays_in_several_types():
+    """Results have the types of a single call's, and so have gradients; errors are those of the
+    widest arithmetic."""
+    names = ("float16", "bfloat16", "float32", "float64", "int16")
+    numbers = 3 * drawn((3, 2, 40, 8), np.float64)
+    for chosen in itertools.product(map(type_named, names), repeat=3):
+        arrays = [x.astype(dtype) for x, dtype in zip(numbers, chosen, strict=True)]
+        state = regard.scaled_dot_product_attention(*arrays, return_lse=True)
+        gradients = regard.scaled_dot_product_attention_backward(state[0], *arrays, *state)
+        chunked = [da.from_array(x, chunks=(1, 13, 8)) for x in arrays]
+        lazy_state = attend(*chunked, return_lse=True)
+        lazy_gradients = regard.dask.scaled_dot_product_attention_backward(
+            lazy_state[0], *chunked, *lazy_state
+        )
+        lazy = (*lazy_state, *lazy_gradients[:3])
+        results = dask.compute(*lazy)
+        for own, result, single in zip(lazy, results, (*state, *gradients[:3]), strict=True):
+            assert own.dtype == result.dtype == single.dtype
+        want = expected(*(x.astype(stored_as(x.dtype)) for x in arrays))
+        assert_matches(want, output=results[0], lse=results[1])
+
+
+def stored_as(dtype):
+    return dtype if dtype.kind != "i" else np.dtype(np.float64)
 
 
 def test_parts_of_results_can_be_computed_alone():
