@@ -121,7 +121,9 @@ def stored(name: str, value: ArrayLike) -> NDArray[Any]:
     """
     array = as_array(name, value)
     if array.dtype in _PLAIN_STORED_TYPES:  # to ask for a dtype's name takes longer
-        return array
+        # A byte order that is spelled out, "<f4", is not what the kernels take for the native one.
+        is_plain = array.dtype.byteorder == "="
+        return array if is_plain else array.view(array.dtype.newbyteorder("="))
     if array.dtype.kind in "biu":
         return array.astype(np.float64)
     if array.dtype.name not in _STORED_TYPES:
@@ -137,7 +139,7 @@ def as_stored_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
     Arrays that need no conversion are returned unchanged.
     """
     arrays = (stored(name, value) for name, value in arguments.items())
-    return tuple(as_native(array, array.dtype.newbyteorder("=")) for array in arrays)
+    return tuple(as_native(array, array.dtype) for array in arrays)
 
 
 def result_type(dtypes: Iterable[DType]) -> DType:

@@ -49,10 +49,13 @@ ARGUMENTS = {
 
 
 WITH_MODELS = {"generate.py", "similar.py", "transcribe.py"}  # In tests/models.
+WITH_PACKAGES = {"million_keys.py", "mpi_ring.py"}  # In tests/dask.
 
 
 def test_every_example_is_here():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTED) | WITH_MODELS
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(
+        PRINTED
+    ) | WITH_MODELS | WITH_PACKAGES
 
 
 @pytest.mark.parametrize("name", PRINTED)
