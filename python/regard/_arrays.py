@@ -130,7 +130,8 @@ def stored(name: str, value: ArrayLike) -> NDArray[Any]:
         raise TypeError(
             f"{name} must be an array of float16, bfloat16, float32 or float64, got {array.dtype}"
         )
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    native = array.dtype.newbyteorder("=")
+    return array.view(native) if array.dtype.isnative else array.astype(native)
 
 
 def as_stored_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:

@@ -64,7 +64,7 @@ class StreamCall:
 
     def run(self, progress: Any) -> State:
         """Compute output and lse."""
-        order = MergeOrder()
+        order = MergeOrder(self._options.get("threads"))
         with ReadAhead(
             lambda should_stop: produce(
                 self._source.chunks, self._positions, self._mask, should_stop
@@ -122,7 +122,7 @@ class StreamCall:
         if lse.ndim > 1:
             sinks = sinks[:, None]  # of one head where arrays have no axis of heads
         nothing = np.zeros((*(1,) * sinks.ndim, output.shape[-1]))
-        return merged(state, (nothing, sinks))
+        return merged(state, (nothing, sinks), self._options.get("threads"))
 
     def _rounded(self, state: State, dtype: DType) -> State:
         output, lse = state

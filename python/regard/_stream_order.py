@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 _GROUP = 16
 
 
-def merged(first: State, second: State) -> State:
+def merged(first: State, second: State, threads: int | None) -> State:
     """Merge two states."""
-    return merge_attention_states([first[0], second[0]], [first[1], second[1]])
+    outputs, lses = zip(first, second, strict=True)
+    return merge_attention_states(outputs, lses, threads=threads)
 
 
 class MergeOrder:
@@ -30,7 +31,8 @@ class MergeOrder:
     queries see no keys.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int | None) -> None:
+        self._threads = threads
         self._open: list[tuple[int, State] | None] = []
 
     def add(self, number: int, output: NDArray[Any], lse: NDArray[Any]) -> None:
@@ -44,7 +46,7 @@ class MergeOrder:
         group, held = number // _GROUP, self._open[level]
         self._open[level] = None
         if held is not None and held[0] == group:
-            state = merged(held[1], state)
+            state = merged(held[1], state, self._threads)
         elif held is not None:
             self._push(level + 1, *held)
         self._open[level] = group, state

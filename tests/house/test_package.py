@@ -95,7 +95,7 @@ BESIDE = {
     "KeyValueChunks": {"key": NEEDED, "value": NEEDED, "*": None, "length": None},
     "set_threading_layer": {"name": NEEDED},
     "threading_layer": {},
-    "merge_attention_states": {"outputs": NEEDED, "lses": NEEDED},
+    "merge_attention_states": {"outputs": NEEDED, "lses": NEEDED, "*": None, "threads": None},
     "merge_attention_states_backward": {
         "grad_output": NEEDED,
         "outputs": NEEDED,

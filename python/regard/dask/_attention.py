@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard._options import takes_options
@@ -154,7 +155,7 @@ def scaled_dot_product_attention(
                     "attention-none", block.place, _tasks.attend_to_nothing, shape, call.arithmetic
                 )
             ]
-        merge = _tasks.merge_states
+        merge = functools.partial(_tasks.merge_states, threads=options["threads"])
         parts = graph.add_tree("attention-merge", block.place, merge, parts, split_every)
         state = graph.add(
             "attention-state",
@@ -163,6 +164,7 @@ def scaled_dot_product_attention(
             refer_all(parts),
             call.places.sinks_of(block),
             call.dtype,
+            options["threads"],
         )
         index = call.output_index(block)
         outputs[index] = (_tasks.part_of, refer(state), 0)

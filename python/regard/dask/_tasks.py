@@ -44,12 +44,14 @@ def attend_to_nothing(shape: tuple[int, ...], dtype: DType) -> State:
     return np.zeros(shape, dtype), np.full(shape[:-1], -np.inf, dtype)
 
 
-def merge_states(states: list[State]) -> State:
+def merge_states(states: list[State], threads: int | None) -> State:
     """Merge attention over several parts of the keys."""
-    return regard.merge_attention_states(*zip(*states, strict=True))
+    return regard.merge_attention_states(*zip(*states, strict=True), threads=threads)
 
 
-def finish_states(states: list[State], sinks: Array | None, dtype: DType) -> State:
+def finish_states(
+    states: list[State], sinks: Array | None, dtype: DType, threads: int | None
+) -> State:
     """Merge the last states, and the sinks: one more part, whose values are 0."""
     output, lse = states[0]
     if sinks is not None:
@@ -57,7 +59,7 @@ def finish_states(states: list[State], sinks: Array | None, dtype: DType) -> Sta
         logits = sinks.astype(lse.dtype).reshape((-1, 1) if output.ndim > 2 else (1,))
         states = [*states, (np.zeros((*logits.shape, output.shape[-1]), output.dtype), logits)]
     if len(states) > 1:
-        output, lse = merge_states(states)
+        output, lse = merge_states(states, threads)
     return output.astype(dtype, copy=False), lse
 
 
