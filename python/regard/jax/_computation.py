@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ast
+from dataclasses import astuple, dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard._attention import scaled_dot_product_attention
-from regard._backward import scaled_dot_product_attention_backward
+from regard._backward import AttentionGradients, scaled_dot_product_attention_backward
 from regard._double_backward import scaled_dot_product_attention_double_backward
 from regard._jvp import scaled_dot_product_attention_jvp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -25,21 +27,32 @@ if TYPE_CHECKING:
 # has a name of its own, since a call may have both.
 ARRAY_OPTIONS = ("query_offset", "key_lengths", "left_padding", "alibi_slopes", "sinks")
 DIFFERENTIABLE = ("query", "key", "value", "float_mask", "alibi_slopes", "sinks")
-_GRADIENTS = {"float_mask": "mask"}
+_ROLES = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
 class Computation:
     """A function of named arrays, with all that is known of them when a program is traced."""
 
-    function: Callable[..., tuple[Array, ...]]
+    function: str
+    """One of the names in `_FUNCTIONS`."""
     names: tuple[str, ...]
     axes: int
     """How many axes query, key and value have before `jax.vmap` adds any."""
     options: tuple[tuple[str, Any], ...]
 
-    def __call__(self, *arrays: Array) -> tuple[Array, ...]:
-        """Compute all mapped calls, as one wherever one call can tell them apart."""
+    def as_text(self) -> str:
+        """Return a text that `of_text` reads."""
+        return repr(astuple(self))
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of_text(text: str) -> Computation:
+        """Read what `as_text` returned."""
+        return Computation(*ast.literal_eval(text))
+
+    def __call__(self, arrays: Sequence[Array], results: Sequence[Array]) -> None:
+        """Fill the results of all mapped calls, by one call wherever one can tell them apart."""
         given = dict(zip(self.names, arrays, strict=True))
         added = given["query"].ndim - self.axes
         mapped = np.broadcast_shapes(*(array.shape[:added] for array in arrays))
@@ -48,17 +61,15 @@ class Computation:
             for name, array in given.items()
         }
         # Sinks are one number for each head in all batch entries, and dropout counts entries.
-        if not mapped or not {"sinks", "dropout_seed"} & (given.keys() | dict(self.options).keys()):
-            return self._computed(given)
-        parts = [
-            self._computed({name: array[index] for name, array in given.items()})
-            for index in np.ndindex(*mapped)
-        ]
-        return tuple(
-            np.stack(part).reshape(*mapped, *part[0].shape) for part in zip(*parts, strict=True)
-        )
+        is_apart = not {"sinks", "dropout_seed"} & (given.keys() | dict(self.options).keys())
+        if not mapped or is_apart:
+            self._compute(given, results)
+            return
+        for index in np.ndindex(*mapped):
+            entry = {name: array[index] for name, array in given.items()}
+            self._compute(entry, [result[index] for result in results])
 
-    def _computed(self, given: Arrays) -> tuple[Array, ...]:
+    def _compute(self, given: Arrays, results: Sequence[Array]) -> None:
         options = dict(self.options)
         for name in ARRAY_OPTIONS:
             if name in given:
@@ -67,33 +78,39 @@ class Computation:
             options["dropout_seed"] = int(given.pop("dropout_seed"))
         masks = [given.pop(name) for name in ("bool_mask", "float_mask") if name in given]
         options["mask"] = tuple(masks) if len(masks) == 2 else masks[0] if masks else None
-        return self.function(given, options)
+        _FUNCTIONS[self.function](given, options, results)
 
 
-def attend(given: Arrays, options: Options) -> tuple[Array, ...]:
-    """Return the output, and lse if it is asked for."""
-    result = scaled_dot_product_attention(**given, **options)
-    return result if isinstance(result, tuple) else (result,)
+def _attend(given: Arrays, options: Options, results: Sequence[Array]) -> None:
+    """Fill the output, and lse if there is room for it."""
+    if len(results) == 1:
+        scaled_dot_product_attention(**given, **options, out=results[0])
+    else:
+        options |= {"return_lse": True, "out": results[0]}
+        _, results[1][...] = scaled_dot_product_attention(**given, **options)
 
 
-def backward(given: Arrays, options: Options) -> tuple[Array, ...]:
-    """Return the gradients of the inputs that the option `with_respect_to` names."""
-    names = tuple(_GRADIENTS.get(name, name) for name in options.pop("with_respect_to"))
-    gradients = scaled_dot_product_attention_backward(**given, **options, with_respect_to=names)
-    return tuple(getattr(gradients, name) for name in names)
+def _backward(given: Arrays, options: Options, results: Sequence[Array]) -> None:
+    """Fill the gradients of the inputs that the option `with_respect_to` names."""
+    names = [name.removeprefix("float_") for name in options.pop("with_respect_to")]
+    out = AttentionGradients(**dict(zip(names, results, strict=True)))
+    scaled_dot_product_attention_backward(**given, **options, with_respect_to=names, out=out)
 
 
-def double_backward(given: Arrays, options: Options) -> tuple[Array, ...]:
-    """Return the gradients of the gradients of query, key and value.
+def _double_backward(given: Arrays, options: Options, results: Sequence[Array]) -> None:
+    """Fill the gradients of the gradients of query, key and value.
 
     They are those with respect to the gradient of the output, query, key and value, and that of lse
     if there is one. The last is the derivative of lse along the gradients' gradients.
     """
-    of_output, *of_inputs = scaled_dot_product_attention_double_backward(**given, **options)
-    if "grad_lse" not in given:
-        return (of_output, *of_inputs)
-    roles = ("query", "key", "value")
-    arguments = {role: given[role] for role in roles} | options | {"return_lse": True}
-    arguments |= {f"tangent_{role}": given[f"grad_grad_{role}"] for role in roles}
-    *_, of_lse = scaled_dot_product_attention_jvp(**arguments)
-    return (of_output, *of_inputs, of_lse)
+    filled = list(scaled_dot_product_attention_double_backward(**given, **options))
+    if "grad_lse" in given:
+        arguments = {role: given[role] for role in _ROLES} | options | {"return_lse": True}
+        arguments |= {f"tangent_{role}": given[f"grad_grad_{role}"] for role in _ROLES}
+        *_, of_lse = scaled_dot_product_attention_jvp(**arguments)
+        filled.append(of_lse)
+    for result, computed in zip(results, filled, strict=True):
+        result[...] = computed
+
+
+_FUNCTIONS = {"attend": _attend, "backward": _backward, "double_backward": _double_backward}

@@ -9,18 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from regard.jax._computation import (
-    DIFFERENTIABLE,
-    Computation,
-    attend,
-    backward,
-    double_backward,
-)
-from regard.jax._primitive import Result, call
+from regard.jax._computation import DIFFERENTIABLE, Computation
+from regard.jax._ffi import Result, call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Arrays = dict[str, Any]
 
 _ROLES = ("query", "key", "value")
@@ -37,17 +29,12 @@ class Call(NamedTuple):
 
 
 def _called(
-    function: Callable[..., Any],
-    known: Call,
-    arrays: Arrays,
-    results: tuple[Result, ...],
-    **more: Any,
+    function: str, known: Call, arrays: Arrays, results: tuple[Result, ...], **more: Any
 ) -> list[Any]:
-    derivative = function is not attend
-    options = [
-        (name, value) for name, value in known.options if not derivative or name != "precision"
-    ]
-    what = Computation(function, tuple(arrays), known.axes, (*options, *more.items()))
+    options = {**dict(known.options), **more}
+    if function != "attend":
+        options.pop("precision", None)
+    what = Computation(function, tuple(arrays), known.axes, tuple(options.items()))
     return call(what, results, list(arrays.values()))
 
 
@@ -55,7 +42,7 @@ def _called(
 def attention(known: Call, arrays: Arrays) -> tuple[Any, ...]:
     """Return the output, and lse if it is asked for."""
     results = (known.output, known.lse) if known.return_lse else (known.output,)
-    return tuple(_called(attend, known, arrays, results, return_lse=known.return_lse))
+    return tuple(_called("attend", known, arrays, results))
 
 
 def _attention_kept(known: Call, arrays: Arrays) -> tuple[tuple[Any, ...], Any]:
@@ -85,7 +72,7 @@ def _attention_pulled(known: Call, residuals: Any, grads: tuple[Any, ...]) -> tu
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _gradients(known: Call, wanted: tuple[str, ...], given: Arrays) -> Arrays:
     results = tuple(Result(given[name].shape, given[name].dtype) for name in wanted)
-    computed = _called(backward, known, given, results, with_respect_to=wanted)
+    computed = _called("backward", known, given, results, with_respect_to=wanted)
     return dict(zip(wanted, computed, strict=True))
 
 
@@ -113,7 +100,7 @@ def _gradients_pulled(
     }
     names = ["grad_output", *_ROLES, *(["grad_lse"] if "grad_lse" in given else [])]
     results = tuple(Result(given[name].shape, given[name].dtype) for name in names)
-    computed = _called(double_backward, known, along | given, results)
+    computed = _called("double_backward", known, along | given, results)
     of_inputs = dict(zip(names, computed, strict=True))
     # Output and lse are functions of query, key and value, whose gradients count them in.
     return ({name: of_inputs.get(name) for name in given},)

@@ -12,8 +12,8 @@ from regard import _core
 from regard._arrays import as_masks
 from regard._call import raise_with_hint
 from regard.jax._computation import ARRAY_OPTIONS
+from regard.jax._ffi import Result
 from regard.jax._gradients import Call
-from regard.jax._primitive import Result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
