@@ -13,6 +13,7 @@ from __future__ import annotations
 import _thread
 import ctypes
 import math
+from contextlib import contextmanager
 from ctypes import POINTER, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,7 @@ import numpy as np
 from regard.jax._computation import Computation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,6 +32,10 @@ _TARGET = "regard_attention"
 _VERSION = 0, 3
 _METADATA = 1
 _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 3, 8, 13
+# FE_DFL_ENV of C's <fenv.h>, and more than any fenv_t takes.
+_DEFAULT_ENVIRONMENT = c_void_p(-1)
+_ROOM_FOR_ENVIRONMENT = 256
+_libm = ctypes.PyDLL(None)
 _TYPES = {
     1: np.bool_,
     2: np.int8,
@@ -173,7 +178,20 @@ def _execute(frame: _CallFrame) -> None:
     text = frame.attributes.each[0].contents
     computation = Computation.of_text(text.data[: text.length].decode())
     results = _arrays(frame.results, is_writeable=True)
-    computation(_arrays(frame.arguments, is_writeable=False), results)
+    with _ieee_arithmetic():
+        computation(_arrays(frame.arguments, is_writeable=False), results)
+
+
+@contextmanager
+def _ieee_arithmetic() -> Iterator[None]:
+    """Compute with subnormal numbers, which XLA's threads take for zeros."""
+    before = ctypes.create_string_buffer(_ROOM_FOR_ENVIRONMENT)
+    _libm.fegetenv(before)
+    _libm.fesetenv(_DEFAULT_ENVIRONMENT)
+    try:
+        yield
+    finally:
+        _libm.fesetenv(before)
 
 
 def _handle(pointer: Any) -> int | None:

@@ -138,11 +138,18 @@ def _known(name: str, value: Any) -> Any:
         raise TypeError(
             f"{name} must be known when a program is traced, got a traced array{advice}"
         )
-    parts = tuple(
-        part.item() if isinstance(part, jax.Array | np.ndarray) and part.ndim == 0 else part
-        for part in parts
-    )
+    parts = tuple(map(_plain, parts))
     return parts if isinstance(value, list | tuple) else parts[0]
+
+
+def _plain(part: Any) -> Any:
+    """Return a number as Python's own, whose text the compiled program holds."""
+    if isinstance(part, jax.Array | np.ndarray | np.generic) and part.ndim == 0:
+        part = part.item()
+    for kind in (bool, int, float):
+        if isinstance(part, kind):
+            return kind(part)
+    return part
 
 
 def _numbers(name: str, value: Any) -> Any:
