@@ -54,9 +54,13 @@ def _attention_kept(known: Call, arrays: Arrays) -> tuple[tuple[Any, ...], Any]:
     values = {name: array.value for name, array in arrays.items()}
     # Not the computation itself, which has no derivative where this pass is differentiated too.
     output, lse = attention(known._replace(return_lse=True), values)
-    kept = values | {"output": output, "lse": lse}
+    # Their gradients are counted in those of query, key and value, which are all there is then.
+    stopped = {"output": jax.lax.stop_gradient(output), "lse": jax.lax.stop_gradient(lse)}
     # Names are kept as keys, which are no arrays to JAX.
-    return (output, lse) if known.return_lse else (output,), (kept, dict.fromkeys(wanted))
+    return (output, lse) if known.return_lse else (output,), (
+        values | stopped,
+        dict.fromkeys(wanted),
+    )
 
 
 def _attention_pulled(known: Call, residuals: Any, grads: tuple[Any, ...]) -> tuple[Arrays]:
@@ -102,7 +106,6 @@ def _gradients_pulled(
     results = tuple(Result(given[name].shape, given[name].dtype) for name in names)
     computed = _called("double_backward", known, along | given, results)
     of_inputs = dict(zip(names, computed, strict=True))
-    # Output and lse are functions of query, key and value, whose gradients count them in.
     return ({name: of_inputs.get(name) for name in given},)
 
 

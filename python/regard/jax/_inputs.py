@@ -65,22 +65,39 @@ def _with_axes(array: Any, axes: int) -> Any:
 
 
 def _array(name: str, value: Any) -> Any:
-    """Return a JAX array on the CPU, traced or not, or raise TypeError."""
+    """Return a JAX array on the CPU, traced or not, or a NumPy array of a type that JAX has."""
     if isinstance(value, np.ndarray | np.generic):
-        return jnp.asarray(value)
+        return _of_numpy(name, np.asarray(value))
     if not isinstance(value, jax.Array):
         raise TypeError(
             f"{name} must be an array of JAX or NumPy, got {type(value).__name__}"
             + ("; pass jax.numpy.asarray of it" if isinstance(value, list | tuple) else "")
         )
     if not isinstance(value, jax.core.Tracer):
-        platforms = {device.platform for device in value.devices()}
-        if platforms != {"cpu"}:
-            raise TypeError(
-                f"{name} must be on the CPU, got an array on {', '.join(sorted(platforms))}: pass "
-                f'jax.device_put({name}, jax.devices("cpu")[0])'
-            )
+        check_devices(name, value)
     return value
+
+
+def check_devices(name: str, array: Any) -> None:
+    """Raise TypeError for an array on another device than a CPU."""
+    platforms = {device.platform for device in array.devices()}
+    if platforms != {"cpu"}:
+        raise TypeError(
+            f"{name} must be on the CPU, got an array on {', '.join(sorted(platforms))}: pass "
+            f'jax.device_put({name}, jax.devices("cpu")[0])'
+        )
+
+
+def _of_numpy(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array in the type that JAX would give it, such as float32 for float64."""
+    try:
+        dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    except TypeError:
+        raise TypeError(f"{name} must be an array of a type of JAX, got {array.dtype}") from None
+    made = array.astype(dtype, copy=False)
+    if array.dtype.kind in "iu" and not np.array_equal(made, array):
+        raise ValueError(f"{name} must fit in 32 bits unless jax_enable_x64 is set, got {array}")
+    return made
 
 
 def _floats(name: str, value: Any) -> Any:
@@ -169,8 +186,6 @@ def _numbers(name: str, value: Any) -> Any:
             "dropout_seed must be an integer, such as jax.random.bits(key, (), 'uint32'), got an "
             f"array of {array.dtype} with shape {array.shape}"
         )
-    if is_integer and isinstance(given, np.ndarray) and not np.array_equal(array, given):
-        raise ValueError(f"{name} must fit in 32 bits unless jax_enable_x64 is set, got {given}")
     return array
 
 
