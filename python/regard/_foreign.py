@@ -71,7 +71,7 @@ def _read(name: str, value: Any) -> NDArray[Any]:
     except Exception as error:
         front = _FRONTS.get(library)
         advice = f"; {front} takes such arrays" if front else ""
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0].rstrip(".")
         raise TypeError(
             f"{name} must be an array that NumPy can read, got a {_kind(value)}: {reason}{advice}"
         ) from error
@@ -99,10 +99,7 @@ def _has_gradient(value: Any) -> bool:
 
 def _check_device(name: str, value: Any) -> None:
     """Raise TypeError for an array in memory that the CPU does not read."""
-    try:
-        device = dlpack_device(value)
-    except (ValueError, BufferError, RuntimeError):  # it has none, such as PyTorch's "meta"
-        return
+    device = dlpack_device(value)
     is_elsewhere = device is not None and device[0] not in _HOST
     if is_elsewhere or (device is None and hasattr(value, "__cuda_array_interface__")):
         where = getattr(value, "device", None)

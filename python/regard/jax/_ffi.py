@@ -10,7 +10,6 @@ forever for a thread that the callback itself keeps busy. A handler must call no
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import math
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 _TARGET = "regard_attention"
 _VERSION = 0, 3
 _METADATA = 1
-_INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 3, 8, 13
+_CANCELLED, _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 1, 3, 8, 13
 # FE_DFL_ENV of C's <fenv.h>, and more than any fenv_t takes.
 _DEFAULT_ENVIRONMENT = c_void_p(-1)
 _ROOM_FOR_ENVIRONMENT = 256
@@ -206,9 +205,7 @@ def _handle(pointer: Any) -> int | None:
     try:
         _execute(frame)
     except BaseException as error:  # nothing else could carry it through XLA
-        if isinstance(error, KeyboardInterrupt):
-            _thread.interrupt_main()  # again, once XLA has returned
-        code = _INTERNAL
+        code = _CANCELLED if isinstance(error, KeyboardInterrupt) else _INTERNAL
         if isinstance(error, TypeError | ValueError):
             code = _INVALID_ARGUMENT
         elif isinstance(error, MemoryError):

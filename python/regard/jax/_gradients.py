@@ -56,11 +56,9 @@ def _attention_kept(known: Call, arrays: Arrays) -> tuple[tuple[Any, ...], Any]:
     output, lse = attention(known._replace(return_lse=True), values)
     # Their gradients are counted in those of query, key and value, which are all there is then.
     stopped = {"output": jax.lax.stop_gradient(output), "lse": jax.lax.stop_gradient(lse)}
-    # Names are kept as keys, which are no arrays to JAX.
-    return (output, lse) if known.return_lse else (output,), (
-        values | stopped,
-        dict.fromkeys(wanted),
-    )
+    results = (output, lse) if known.return_lse else (output,)
+    # Names are kept as keys, which are not arrays to JAX.
+    return results, (values | stopped, dict.fromkeys(wanted))
 
 
 def _attention_pulled(known: Call, residuals: Any, grads: tuple[Any, ...]) -> tuple[Arrays]:
