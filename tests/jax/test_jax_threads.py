@@ -120,6 +120,19 @@ print("same")
         assert output_of(text, timeout=120) == "same"
 
 
+def test_a_process_may_end_while_programs_run(output_of):
+    script = (
+        COMMON
+        + """
+program = jax.jit(lambda x: attend(x + 1, x, x))
+program(normal(1, 8, 4000, 64))
+program(normal(1, 8, 4000, 64))
+print("over")
+"""
+    )
+    assert output_of(script, timeout=60) == "over"
+
+
 def test_ctrl_c_ends_a_program(output_of):
     """By an error of JAX where XLA computes on the main thread."""
     script = (

@@ -10,10 +10,12 @@ forever for a thread that the callback itself keeps busy. A handler must call no
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import math
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ctypes import POINTER, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -151,6 +153,7 @@ def call(what: Computation, results: tuple[Result, ...], arrays: Sequence[Any]) 
     """
     if all(0 in result.shape for result in results):
         return [jnp.zeros(*result) for result in results]
+    _end_without_threads()
     types = [jax.ShapeDtypeStruct(*result) for result in results]
     called = jax.ffi.ffi_call(_TARGET, types, vmap_method="expand_dims")
     return list(called(*arrays, computation=what.as_text()))
@@ -215,6 +218,22 @@ def _handle(pointer: Any) -> int | None:
         made: int = frame.api.contents.create_error(ctypes.byref(details))
         return made
     return None
+
+
+@cache
+def _end_without_threads() -> None:
+    atexit.register(_keep_clients)
+
+
+def _keep_clients() -> None:
+    """Let the process end without XLA's threads.
+
+    A client that is destroyed joins its threads, and those in the middle of a call need Python to
+    return, which has ended by then: the process would hang. One more reference keeps the client.
+    """
+    with suppress(RuntimeError):  # JAX is told to use no CPU
+        for device in jax.local_devices(backend="cpu"):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(device.client))
 
 
 _handler = ctypes.CFUNCTYPE(c_void_p, POINTER(_CallFrame))(_handle)
