@@ -283,6 +283,7 @@ def test_a_jacobian_is_many_gradients():
         assert_same_bits(jacobian[index], gradient)
 
 
+@pytest.mark.slow
 def test_a_hessian_by_reverse_mode_is_symmetric():
     query, key, value = (x[0, :2, :3, :2] for x in PROBLEM.arrays)
 

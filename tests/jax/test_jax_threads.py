@@ -21,7 +21,7 @@ def normal(*shape):
 """
 
 
-@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("threads", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_large_arrays_on_several_threads(output_of, threads):
     """Of a size that XLA copies and computes on its threads, in four programs at once."""
     script = (
@@ -97,6 +97,7 @@ print("done")
     assert output_of(script, timeout=120, XLA_FLAGS=flags) == "done"
 
 
+@pytest.mark.slow
 def test_a_compiled_program_means_the_same_in_another_process(output_of, tmp_path):
     """JAX may keep programs on disk: they hold no number that another process reads otherwise."""
     script = (
@@ -133,6 +134,7 @@ print("over")
     assert output_of(script, timeout=60) == "over"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_program(output_of):
     """By an error of JAX where XLA computes on the main thread."""
     script = (

@@ -89,8 +89,8 @@ def scaled_dot_product_attention(
     ValueError
         If shapes disagree or a number is out of range.
     NotImplementedError
-        If a program is compiled for another device than the CPU, or a derivative is asked for that
-        the notes exclude.
+        If a gradient is asked for with ``precision="int8"``, or a gradient of gradients of what is
+        not query, key or value.
 
     See Also
     --------
@@ -108,11 +108,14 @@ def scaled_dot_product_attention(
     (`jax.jvp`, `jax.jacfwd`, `jax.hessian`) and ``precision="int8"`` under `jax.grad` raise an
     error.
 
-    XLA calls NumPy code and hands it views of its arrays, which are not copied; results are copied
-    once. ``jax.vmap`` makes one call of all mapped ones, with the same bits as each alone, except
-    that calls with sinks or dropout are computed one after the other. With `dropout_p`, all mapped
-    calls drop the weights that each would drop alone: map `dropout_seed` too where they should
-    differ.
+    A program that is compiled for another device than the CPU is refused by XLA, which finds no
+    "regard_attention" there.
+
+    XLA hands its arrays to regard, which reads and writes them in place: neither inputs nor results
+    are copied. ``jax.vmap`` makes one call of all mapped ones, with the same bits as each alone,
+    except that calls with sinks or dropout are computed one after the other. With `dropout_p`, all
+    mapped calls drop the weights that each would drop alone: map `dropout_seed` too where they
+    should differ.
 
     Examples
     --------
