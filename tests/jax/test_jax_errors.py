@@ -8,6 +8,7 @@ from messages import says
 jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'regard[jax]'")
 import jax.numpy as jnp  # noqa: E402
 
+import regard  # noqa: E402
 import regard.jax  # noqa: E402
 
 attend = regard.jax.scaled_dot_product_attention
@@ -20,6 +21,7 @@ WRONG = {
     "integers": ((QUERY, KEY, KEY.astype(int)), {}, TypeError, ("value", "int64")),
     "complex": ((QUERY.astype(complex), KEY, KEY), {}, TypeError, ("query", "complex128")),
     "objects": ((QUERY.astype(object), KEY, KEY), {}, TypeError, ("query", "object")),
+    "masked": ((np.ma.masked_array(QUERY), KEY, KEY), {}, TypeError, ("query", "masked")),
     "heads": ((QUERY[:, :3], KEY, KEY), {}, ValueError, ("heads", "3", "2")),
     "head_dim": ((QUERY[..., :7], KEY, KEY), {}, ValueError, ("head_dim", "7 and 8")),
     "batch": ((QUERY, KEY[[0, 0, 0]], KEY), {}, ValueError, ("query", "broadcast")),
@@ -113,6 +115,22 @@ def test_numbers_of_jax_and_numpy_are_numbers():
     for number in (np.float32, jnp.float32, np.array):
         actual = attend(*ARRAYS, scale=number(0.5), window=[np.int64(2), 0], is_causal=np.True_)
         assert (actual == wanted).all()
+
+
+def test_other_byte_orders_are_read():
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(x.shape).astype(np.float32) for x in ARRAYS]
+    lengths = np.array([5, 2])
+    wanted = attend(*arrays, key_lengths=lengths)
+    swapped = [x.astype(x.dtype.newbyteorder("S")) for x in (*arrays, lengths)]
+    assert (attend(*swapped[:3], key_lengths=swapped[3]) == wanted).all()
+
+
+def test_a_donated_array_is_not_overwritten_while_it_is_read():
+    query = np.random.default_rng(0).standard_normal((2, 4, 300, 64)).astype(np.float32)
+    program = jax.jit(lambda x: attend(x, x, x), donate_argnums=0)
+    wanted = regard.scaled_dot_product_attention(query, query, query)
+    assert (np.asarray(program(jnp.array(query))) == wanted).all()
 
 
 def test_traced_numbers_are_checked_when_they_are_known():

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from regard import _core
-from regard._arrays import as_masks
+from regard._arrays import as_array, as_masks
 from regard._call import raise_with_hint
 from regard.jax._computation import ARRAY_OPTIONS
 from regard.jax._ffi import Result
@@ -67,7 +67,7 @@ def _with_axes(array: Any, axes: int) -> Any:
 def _array(name: str, value: Any) -> Any:
     """Return a JAX array on the CPU, traced or not, or a NumPy array of a type that JAX has."""
     if isinstance(value, np.ndarray | np.generic):
-        return _of_numpy(name, np.asarray(value))
+        return _of_numpy(name, as_array(name, value))
     if not isinstance(value, jax.Array):
         raise TypeError(
             f"{name} must be an array of JAX or NumPy, got {type(value).__name__}"
@@ -91,7 +91,7 @@ def check_devices(name: str, array: Any) -> None:
 def _of_numpy(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return an array in the type that JAX would give it, such as float32 for float64."""
     try:
-        dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+        dtype = jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("="))
     except TypeError:
         raise TypeError(f"{name} must be an array of a type of JAX, got {array.dtype}") from None
     made = array.astype(dtype, copy=False)
