@@ -21,6 +21,8 @@ from regard._merge import merge_attention_states
 from regard._merge_backward import merge_attention_states_backward
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._stages import apply_mask, matmul, scale, softmax
+from regard._stream import attend_stream
+from regard._stream_source import KeyValueChunks
 from regard._threadpoolctl import register_when_imported
 from regard._threads import (
     ThreadingLayer,
@@ -37,6 +39,7 @@ __all__ = [
     "DoubleGradients",
     "Explanation",
     "KVCache",
+    "KeyValueChunks",
     "MultiHeadAttention",
     "SelfAttention",
     "ThreadingLayer",
@@ -44,6 +47,7 @@ __all__ = [
     "__version__",
     "active_target",
     "apply_mask",
+    "attend_stream",
     "checkpoints",
     "cpu_targets",
     "explain",

@@ -78,9 +78,24 @@ BESIDE = {
         "page_size": None,
         "path": None,
     },
+    "attend_stream": {
+        "query": NEEDED,
+        "chunks": NEEDED,
+        "mask": None,
+        "*": None,
+        "return_lse": False,
+        "progress": None,
+        **{
+            name: default
+            for name, default in _attention.items()
+            if name not in ("query", "key", "value", "mask", "*", "return_lse")
+            and name not in ("precision", "return_weights", "device")
+        },
+    },
+    "KeyValueChunks": {"key": NEEDED, "value": NEEDED, "*": None, "length": None},
     "set_threading_layer": {"name": NEEDED},
     "threading_layer": {},
-    "merge_attention_states": {"outputs": NEEDED, "lses": NEEDED},
+    "merge_attention_states": {"outputs": NEEDED, "lses": NEEDED, "*": None, "threads": None},
     "merge_attention_states_backward": {
         "grad_output": NEEDED,
         "outputs": NEEDED,
