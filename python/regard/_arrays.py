@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._foreign import readable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -30,7 +32,7 @@ def as_array(name: str, value: ArrayLike) -> NDArray[Any]:
             "pass .filled(...) and a mask argument"
         )
     try:
-        return np.asarray(value)
+        return np.asarray(readable(name, value))
     except ValueError as error:
         raise ValueError(f"{name} must be an array or a regular nested list: {error}") from None
 
@@ -108,7 +110,7 @@ def is_pair(mask: Any) -> bool:
     """Tell a pair of masks from an array of two rows, which have one kind and one shape."""
     if not isinstance(mask, tuple) or len(mask) != 2:
         return False
-    parts = [np.asarray(part) for part in mask]
+    parts = [np.asarray(readable("mask", part)) for part in mask]
     is_bool = [part.dtype.kind == "b" for part in parts]
     return is_bool[0] != is_bool[1] or parts[0].shape != parts[1].shape
 
