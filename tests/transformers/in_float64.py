@@ -1,8 +1,11 @@
 """Models that compute in float64 throughout.
 
-Many models go to float32 for a softmax, a norm or their rotary angles, whatever type their parameters
-have. A difference in the last bit of a float64 would then become one in the last bit of a float32.
+Many models go to float32 for a softmax, a norm or their rotary angles, whatever type their
+parameters have. A difference in the last bit of a float64 would then become one in the last bit of
+a float32.
 """
+
+from contextlib import contextmanager
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -10,9 +13,19 @@ from torch.overrides import TorchFunctionMode
 _INSTEAD = {torch.Tensor.float: torch.Tensor.double}
 
 
-class InFloat64(TorchFunctionMode):
-    """Whoever asks PyTorch for float32 gets float64."""
+@contextmanager
+def in_float64():
+    """Whoever asks PyTorch for float32, or for no type, gets float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Widened():
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
+
+class _Widened(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         args = tuple(map(_widened, args))
         kwargs = {name: _widened(value) for name, value in (kwargs or {}).items()}

@@ -64,6 +64,8 @@ SIZES = {
     "num_mel_bins": 8,
     "type_vocab_size": 2,
 }
+# Weights that are large enough for attention to be far from uniform.
+SPREADS = {"initializer_range": 0.2, "init_std": 0.2, "initializer_factor": 2.0}
 # Small enough for every vocabulary.
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
@@ -80,6 +82,7 @@ def _shrunk(kind, changes):
         for name, size in SIZES.items()
         if isinstance(getattr(default, name, None), int) and not isinstance(getattr(default, name), bool)
     }
+    words |= {name: x for name, x in SPREADS.items() if isinstance(getattr(default, name, None), float)}
     words |= {name: token for name, token in TOKENS.items() if hasattr(default, name)}
     for name, part in vars(default).items():
         if isinstance(part, PreTrainedConfig):
