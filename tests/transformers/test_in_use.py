@@ -89,9 +89,10 @@ def test_without_gradients(context):
 def test_half_precision(dtype):
     """The error is at most twice that of `sdpa`."""
     pytest.importorskip("ml_dtypes", reason="pip install ml_dtypes")
-    inputs = inputs_of("llama", build("llama").config)
+    wide = build("llama")
+    inputs = inputs_of("llama", wide.config)
     with in_float64():
-        wanted = build("llama")(**inputs).logits
+        wanted = wide(**inputs).logits
     model = build("llama", dtype)
     errors = {}
     for implementation in ("sdpa", "regard"):
@@ -100,7 +101,7 @@ def test_half_precision(dtype):
         assert logits.dtype == dtype
         difference = (logits.double() - wanted)[inputs["attention_mask"].bool()]
         errors[implementation] = difference.abs().max()
-    assert errors["regard"] <= 2 * errors["sdpa"]
+    assert errors["regard"] <= 2 * errors["sdpa"] < 64 * torch.finfo(dtype).eps * wanted.abs().max()
 
 
 def test_autocast():

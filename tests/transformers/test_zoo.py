@@ -2,29 +2,11 @@
 
 import pytest
 
-from zoo import KIND_OF, build, inputs_of, result_of, torch, types
-
 from in_float64 import in_float64
+from outcomes import errors, outcome, widened
+from zoo import KIND_OF, build, inputs_of, torch, types
 
 EPS = torch.finfo(torch.float32).eps
-
-
-def outcome(model, implementation, inputs):
-    """The result where there are tokens, and the gradients of all parameters."""
-    model.set_attn_implementation(implementation)
-    model.zero_grad(set_to_none=True)
-    result = result_of(model(**inputs))
-    mask = inputs.get("attention_mask")
-    if mask is not None and result.shape[:2] == mask.shape:
-        result = result[mask.bool()]
-    generator = torch.Generator().manual_seed(2)
-    weights = torch.randn(result.shape, generator=generator, dtype=torch.float64)
-    (result * weights.to(result.dtype)).sum().backward()
-    return result.detach(), {name: p.grad for name, p in model.named_parameters() if p.numel()}
-
-
-def widened(inputs):
-    return {name: x.double() if x.is_floating_point() else x for name, x in inputs.items()}
 
 
 @pytest.mark.parametrize("model_type", types())
@@ -53,29 +35,17 @@ def assert_near(actual, wanted, name=""):
 @pytest.mark.parametrize("model_type", types())
 def test_float32(model_type):
     """The error is at most twice that of the eager attention, beyond a few roundings."""
-    model = build(model_type, torch.float32)
+    wide, model = build(model_type), build(model_type, torch.float32)
     inputs = inputs_of(model_type, model.config, torch.float32)
     with in_float64():
-        wanted = outcome(build(model_type), "eager", widened(inputs))
+        wanted = outcome(wide, "eager", widened(inputs))
     of_eager, of_regard = (
         errors(outcome(model, implementation, inputs), wanted)
         for implementation in ("eager", "regard")
     )
     for actual, limit in zip(of_regard, of_eager, strict=True):
+        assert limit < 1e-3
         assert actual <= 2 * limit + 8 * EPS
-
-
-def errors(outcome, wanted):
-    """The greatest errors of the result and the gradients, in units of the greatest numbers."""
-    result, gradients = outcome
-    wanted_result, wanted_gradients = wanted
-    known = [name for name, gradient in gradients.items() if gradient is not None]
-    pairs = [(gradients[name], wanted_gradients[name]) for name in known]
-    greatest = max(x.abs().max().item() for _, x in pairs)
-    return (
-        ((result - wanted_result).abs().max() / wanted_result.abs().max()).item(),
-        max((x - y).abs().max().item() for x, y in pairs) / greatest,
-    )
 
 
 @pytest.mark.parametrize("model_type", types("decoder", "encoder", "encoder-decoder"))

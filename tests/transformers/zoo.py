@@ -142,6 +142,8 @@ QUICK = {"llama", "mistral", "gemma2", "gpt_oss", "llama4_text", "bert", "t5", "
 
 def build(model_type, dtype=torch.float64, **changes):
     """A model with eager attention, in evaluation mode, the same one each time."""
+    # Weights are drawn in this type, so that they are the same numbers in any other.
+    assert torch.get_default_dtype() == torch.float32
     kind = KIND_OF[model_type]
     config = tiny_config(model_type, **kind.changes.get(model_type, {}) | changes)
     torch.manual_seed(0)
