@@ -160,7 +160,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--match", default="", help="only cases whose name contains this")
     parser.add_argument("--pairs", type=int, default=3, help="pairs of processes")
-    parser.add_argument("--rounds", type=int, default=7, help="measurements in a process, 2 or more")
+    parser.add_argument("--rounds", type=int, default=7, help="measurements in a process")
     parser.add_argument("--threads", type=int, default=0, help="0: what both choose themselves")
     parser.add_argument("--layers", type=int, default=30)
     parser.add_argument("--serve", choices=IMPLEMENTATIONS, help=argparse.SUPPRESS)

@@ -14,3 +14,13 @@ def calls(monkeypatch):
 
     monkeypatch.setitem(transformers.AttentionInterface._global_mapping, "regard", recorded)
     return modules
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny models gain nothing from PyTorch's threads, which wait for each other in loops."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

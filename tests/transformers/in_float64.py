@@ -7,8 +7,7 @@ a float32.
 
 from contextlib import contextmanager
 
-import torch
-from torch.overrides import TorchFunctionMode
+from zoo import torch
 
 _INSTEAD = {torch.Tensor.float: torch.Tensor.double}
 
@@ -25,7 +24,7 @@ def in_float64():
         torch.set_default_dtype(before)
 
 
-class _Widened(TorchFunctionMode):
+class _Widened(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         args = tuple(map(_widened, args))
         kwargs = {name: _widened(value) for name, value in (kwargs or {}).items()}

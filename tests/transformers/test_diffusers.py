@@ -4,11 +4,10 @@ import contextlib
 import warnings
 
 import pytest
-import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
-import regard.torch
-from zoo import torch
+from zoo import regard, torch
+
+F = torch.nn.functional
 
 REASON = "diffusers is not installed: pip install diffusers"
 with warnings.catch_warnings():
@@ -16,7 +15,7 @@ with warnings.catch_warnings():
     diffusers = pytest.importorskip("diffusers", reason=REASON)
 
 
-class WithRegard(TorchFunctionMode):
+class WithRegard(torch.overrides.TorchFunctionMode):
     """The recipe of the guide, which counts its calls here."""
 
     calls = 0

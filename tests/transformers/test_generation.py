@@ -2,9 +2,8 @@
 
 import pytest
 
-from zoo import build, inputs_of, torch, types
-
 from in_float64 import in_float64
+from zoo import build, inputs_of, torch, types
 
 NEW = 9
 # How generate() is called. With windows of 4 tokens, all caches of windows roll.

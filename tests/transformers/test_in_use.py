@@ -4,11 +4,10 @@ import logging
 
 import pytest
 
-import regard.transformers
-from regard.transformers._attention import attend
-from zoo import build, inputs_of, result_of, torch, transformers
-
 from in_float64 import in_float64
+from zoo import build, inputs_of, regard, result_of, torch, transformers
+
+attend = regard.transformers._attention.attend
 
 
 def gradients(model, inputs, seed=0):
@@ -191,7 +190,9 @@ def test_sinks_of_each_query():
     wanted = (weights @ value).transpose(1, 2)
     factors = torch.randn_like(wanted)
     inputs = query, key, value, sinks
-    of_actual, of_wanted = (torch.autograd.grad((x * factors).sum(), inputs) for x in (actual, wanted))
+    of_actual, of_wanted = (
+        torch.autograd.grad((x * factors).sum(), inputs) for x in (actual, wanted)
+    )
     assert (actual - wanted).abs().max() < 1e-14
     for x, y in zip(of_actual, of_wanted, strict=True):
         assert (x - y).abs().max() < 1e-13
@@ -216,3 +217,46 @@ def test_missing_packages(missing, output_of):
     told = output_of(script)
     assert f"needs the package {missing}" in told
     assert "pip install 'regard[" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "bert"])
+def test_compiled(model_type):
+    """The whole model is one graph."""
+    model = build(model_type)
+    model.set_attn_implementation("regard")
+    inputs = inputs_of(model_type, model.config)
+    wanted = gradients(model, inputs)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    actual = gradients(compiled, inputs)
+    real = inputs["attention_mask"].bool()
+    assert_close(actual[0][real], wanted[0][real])
+    for x, y in zip(actual[1], wanted[1], strict=True):
+        assert_close(x, y)
+
+
+@pytest.mark.slow
+def test_compiled_layers():
+    """The masks are made outside the graphs."""
+    model = build("llama")
+    model.set_attn_implementation("regard")
+    inputs = inputs_of("llama", model.config)
+    with torch.no_grad():
+        wanted = model(**inputs).logits
+        for layer in model.model.layers:
+            layer.compile(backend="aot_eager")
+        assert_close(model(**inputs).logits, wanted)
+
+
+@pytest.mark.slow
+def test_exported():
+    model = build("llama")
+    model.set_attn_implementation("regard")
+    inputs = inputs_of("llama", model.config) | {"use_cache": False}
+    program = torch.export.export(model, (), kwargs=inputs, strict=False)
+    real = inputs["attention_mask"].bool()
+    assert_close(program.module()(**inputs).logits[real], model(**inputs).logits[real])
+
+
+def assert_close(actual, wanted):
+    assert (actual - wanted).abs().max() <= 1e-12 * max(1, wanted.abs().max())

@@ -1,4 +1,4 @@
-"""Masks that are known by their pattern show what the masks of `sdpa` show, and behave like them."""
+"""Masks that are known by their pattern show what the masks of `sdpa` show, and behave alike."""
 
 import itertools
 
@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from reference import lay_out
-from zoo import torch, transformers
+from zoo import masking_utils, regard, torch, transformers
 
-from regard.transformers._masks import make_mask
-from regard.transformers._pattern_mask import PatternMask
-from transformers import masking_utils
-
+make_mask = regard.transformers._masks.make_mask
+PatternMask = regard.transformers._pattern_mask.PatternMask
 BATCH = 3
 # (q_length, kv_length, q_offset, kv_offset): from the start, within a growing cache, a token, an
 # empty and a filled static cache, a window that has moved, and queries that see nothing yet.

@@ -1,14 +1,11 @@
 """What tokens see, in whole models: masks of users, packed texts, parts of a text, and edits."""
 
 import pytest
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from zoo import PADDING, build, inputs_of, result_of, torch, transformers
 
 from in_float64 import in_float64
-from regard.transformers._pattern_mask import PatternMask
-from transformers import masking_utils
+from zoo import PADDING, build, inputs_of, masking_utils, regard, result_of, torch, transformers
 
+PatternMask = regard.transformers._pattern_mask.PatternMask
 # No other axis of the models has this length.
 LENGTH = 53
 
@@ -30,7 +27,7 @@ def assert_same(model, where=slice(None), **inputs):
     assert (actual - wanted)[where].abs().max() <= 1e-10 * max(1, wanted.abs().max())
 
 
-class NoSquares(TorchDispatchMode):
+class NoSquares(torch.utils._python_dispatch.TorchDispatchMode):
     """No operator returns a tensor whose last axes are two lengths."""
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
@@ -116,7 +113,9 @@ def test_bool_masks_of_users(model_type, heads):
         assert (actual - wanted).abs().max() <= 1e-10 * max(1, wanted.abs().max())
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "gemma3_text", "gpt_oss", "llama4_text"])
+@pytest.mark.parametrize(
+    "model_type", ["llama", "mistral", "gemma3_text", "gpt_oss", "llama4_text"]
+)
 @pytest.mark.parametrize("kind", ["DynamicCache", "StaticCache"])
 def test_a_text_in_parts(model_type, kind):
     """Parts of 5, 3, 1 and 8 tokens. The first entry begins with padding."""
@@ -149,9 +148,7 @@ def test_guessed_tokens(model_type):
         model.set_attn_implementation(implementation)
         with in_float64():
             written.append(
-                model.generate(
-                    ids, **words, do_sample=False, min_new_tokens=12, max_new_tokens=12
-                )
+                model.generate(ids, **words, do_sample=False, min_new_tokens=12, max_new_tokens=12)
             )
     assert torch.equal(*written)
 
@@ -169,7 +166,7 @@ def test_a_decoder_that_is_not_causal(model_type):
 
 
 def test_a_model_that_edits_its_mask():
-    """A hook hides a token from one layer, in place for one implementation and not for the other."""
+    """A hook hides a token from one layer."""
     model = build("llama")
     inputs = inputs_of("llama", model.config)
 

@@ -1,7 +1,7 @@
 """Tiny configurations of the model types of transformers.
 
-Configurations of different types name the same sizes with the same words, or with one of a few. Here
-every size that a configuration has is made small, in its parts too.
+Configurations of different types name the same sizes with the same words, or with one of a few.
+Here every size that a configuration has is made small, in its parts too.
 """
 
 from transformers import CONFIG_MAPPING, PreTrainedConfig
@@ -77,12 +77,13 @@ def tiny_config(model_type, **changes):
 
 def _shrunk(kind, changes):
     default = kind()
-    words = {
-        name: size
-        for name, size in SIZES.items()
-        if isinstance(getattr(default, name, None), int) and not isinstance(getattr(default, name), bool)
-    }
-    words |= {name: x for name, x in SPREADS.items() if isinstance(getattr(default, name, None), float)}
+
+    def known(words, wanted):
+        return {
+            name: x for name, x in words.items() if type(getattr(default, name, None)) is wanted
+        }
+
+    words = known(SIZES, int) | known(SPREADS, float)
     words |= {name: token for name, token in TOKENS.items() if hasattr(default, name)}
     for name, part in vars(default).items():
         if isinstance(part, PreTrainedConfig):

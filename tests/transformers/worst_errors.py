@@ -27,6 +27,7 @@ def errors_of(model_type):
 
 
 def main():
+    torch.set_num_threads(1)
     print("| kind | types | float64 | float32, eager | float32, regard |")
     print("|---|---|---|---|---|")
     for kind in KINDS:

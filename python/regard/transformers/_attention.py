@@ -95,7 +95,7 @@ def attend(
     has_sink_per_head = sinks is not None and sinks.ndim == 1
     if has_sink_per_head:
         options["sinks"] = sinks.to(query.dtype)
-    result = regard.torch.scaled_dot_product_attention(
+    result: Any = regard.torch.scaled_dot_product_attention(
         query,
         key,
         value,

@@ -27,7 +27,7 @@ class _State:
         return self.make() if self.shared is None else self.shared
 
 
-class PatternMask(torch.Tensor):  # type: ignore[misc]
+class PatternMask(torch.Tensor):  # type: ignore[misc, name-defined]
     """A bool mask of shape ``(batch, 1, q_len, kv_len)``, without its elements.
 
     Models hand masks from layer to layer, and some slice them, combine them with others or write to
