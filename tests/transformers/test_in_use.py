@@ -1,6 +1,7 @@
 """Models in training and in evaluation: dropout, checkpoints, types, weights, switches."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -70,6 +71,81 @@ def test_gradient_checkpointing(model_type, use_reentrant):
     assert len(actual[1]) == len(wanted[1])
     for x, y in zip(actual[1], wanted[1], strict=True):
         assert (x - y).abs().max() <= 1e-12 * max(1, y.abs().max())
+
+
+def functional(model):
+    """The logits as a function of the parameters and one batch entry."""
+
+    def logits(parameters, ids):
+        words = {"use_cache": False}
+        return torch.func.functional_call(model, parameters, (ids[None],), words).logits[0]
+
+    return logits, dict(model.named_parameters())
+
+
+def gradients_of_each_entry(model, ids):
+    logits, parameters = functional(model)
+    loss = torch.func.grad(lambda p, x: logits(p, x).square().mean())
+    return torch.func.vmap(loss, (None, 0))(parameters, ids)
+
+
+def derivative(model, ids):
+    logits, parameters = functional(model)
+    directions = {name: torch.ones_like(x) for name, x in parameters.items()}
+    return {"": torch.func.jvp(lambda p: logits(p, ids[0]), (parameters,), (directions,))[1]}
+
+
+def gradients_of_gradients(model, ids):
+    parameters = dict(model.named_parameters())
+    loss = model(ids, use_cache=False).logits.square().mean()
+    first = torch.autograd.grad(loss, parameters.values(), create_graph=True)
+    second = torch.autograd.grad(sum(x.square().sum() for x in first), parameters.values())
+    return dict(zip(parameters, second, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # PyTorch's own
+@pytest.mark.parametrize("derive", [gradients_of_each_entry, derivative, gradients_of_gradients])
+@pytest.mark.parametrize("model_type", ["llama", "qwen3"])
+def test_other_derivatives(model_type, derive):
+    model = build(model_type)
+    ids = inputs_of(model_type, model.config)["input_ids"]
+    found = []
+    for implementation in ("eager", "regard"):
+        model.set_attn_implementation(implementation)
+        with in_float64():
+            found.append(derive(model, ids))
+    wanted, actual = found
+    for name, x in wanted.items():
+        error = (actual[name] - x).abs().max()
+        assert error <= 1e-10 * max(1, x.abs().max()), name
+
+
+def test_an_entry_of_padding_alone():
+    """The other entry has its results and gradients."""
+    model = build("llama")
+    inputs = inputs_of("llama", model.config)
+    inputs["attention_mask"][0] = 0
+    found = []
+    for implementation in ("eager", "regard"):
+        model.set_attn_implementation(implementation)
+        model.zero_grad(set_to_none=True)
+        with in_float64():
+            logits = model(**inputs).logits[1]
+        logits.square().sum().backward()
+        found.append([logits.detach(), *(p.grad for p in model.parameters())])
+    for x, y in zip(*found, strict=True):
+        assert y.isfinite().all()
+        assert (x - y).abs().max() <= 1e-10 * max(1, x.abs().max())
+
+
+def test_threads():
+    model = build("mistral")
+    model.set_attn_implementation("regard")
+    inputs = inputs_of("mistral", model.config)
+    wanted = model(**inputs).logits
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda _: model(**inputs).logits, range(24))
+        assert all(torch.equal(logits, wanted) for logits in found)
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])

@@ -1,6 +1,8 @@
 """Masks that are known by their pattern show what the masks of `sdpa` show, and behave alike."""
 
+import copy
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -226,6 +228,27 @@ def test_looking_keeps_the_pattern(look):
 def test_whole_slices_keep_the_pattern():
     mask, wanted = example()
     assert np.array_equal(shown_by(mask[:, :, :, :6]), wanted.numpy())
+
+
+@pytest.mark.parametrize(
+    "copy_of",
+    [
+        lambda mask: torch.from_numpy(mask.numpy()),
+        lambda mask: torch.from_numpy(np.asarray(mask)),
+        lambda mask: torch.from_numpy(np.from_dlpack(mask.view(torch.uint8)) == 1),
+        lambda mask: torch.tensor(mask.tolist()),
+        lambda mask: mask.share_memory_(),
+        copy.deepcopy,
+        copy.copy,
+        lambda mask: pickle.loads(pickle.dumps(mask)),
+    ],
+)
+def test_what_reads_memory(copy_of):
+    mask, wanted = example()
+    copied = copy_of(mask)
+    assert type(copied) is torch.Tensor
+    assert torch.equal(copied, wanted)
+    assert mask.data_ptr()
 
 
 def test_its_name():

@@ -63,7 +63,7 @@ KINDS = [
         gpt_neox gpt_oss granite granite_swa granitemoe granitemoeshared helium hy_v3 hy_v4
         hyperclovax inkling2_text jais2 jetmoe laguna lfm2 llama llama4_text mimo_v2_flash
         minicpm3 minimax minimax_m2 ministral3 mistral mixtral modernbert-decoder nanochat
-        nemotron_h olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3
+        olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3
         qwen3_moe qwen3_next seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu
         """,
     ),

@@ -101,6 +101,31 @@ class PatternMask(torch.Tensor):  # type: ignore[misc, name-defined]
         return operator(*args, **kwargs)
 
 
+def _on_array(name: str) -> Callable[..., Any]:
+    """Return a method that works on the array. What it returns may share the array's memory."""
+
+    def method(self: PatternMask, *args: Any, **kwargs: Any) -> Any:
+        state = self._state
+        state.shared = state.array()
+        return getattr(state.shared, name)(*args, **kwargs)
+
+    return method
+
+
+# These read memory without an operator, or copy it, and PyTorch does not stop them all.
+for _name in (
+    "__array__",
+    "__deepcopy__",
+    "__dlpack__",
+    "__reduce_ex__",
+    "data_ptr",
+    "numpy",
+    "share_memory_",
+    "tolist",
+):
+    setattr(PatternMask, _name, _on_array(_name))
+
+
 def _takes_all(
     mask: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> bool:
