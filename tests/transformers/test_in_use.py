@@ -280,6 +280,7 @@ def test_registered_twice():
     assert transformers.AttentionInterface()["regard"] is before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
 def test_missing_packages(missing, output_of):
     script = f"""

@@ -45,11 +45,15 @@ def no_sdpa_mask(monkeypatch):
     monkeypatch.setattr(masking_utils, "sdpa_mask", refuse)
 
 
-PATTERNS = ["llama", "mistral", "gemma2", "gemma3_text", "gpt_oss", "bert", "modernbert", "opt"]
+OTHERS = ["gemma2", "gemma3_text", "gpt_oss", "modernbert", "opt"]
+PATTERNS = [
+    *("llama", "mistral", "bert", "bart"),
+    *(pytest.param(model_type, marks=pytest.mark.slow) for model_type in OTHERS),
+]
 
 
 @pytest.mark.usefixtures("no_sdpa_mask")
-@pytest.mark.parametrize("model_type", [*PATTERNS, "bart"])
+@pytest.mark.parametrize("model_type", PATTERNS)
 @pytest.mark.parametrize("side", ["left", "right", None])
 def test_no_square(model_type, side):
     model = build(model_type)
