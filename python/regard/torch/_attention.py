@@ -1,0 +1,151 @@
+"""Attention over tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+import regard
+from regard.torch import _operators
+from regard.torch._arguments import (
+    TYPES,
+    check_tensors,
+    drawn_seed,
+    masks,
+    with_equal_heads,
+)
+from regard.torch._memory import as_array, as_optional_array, as_tensor, empty_output
+from regard.torch._options import numpy_options, operator_words
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | tuple[Tensor, Tensor] | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    query_offset: Any = 0,
+    window: tuple[int | None, int | None] | None = None,
+    key_lengths: Tensor | ArrayLike | None = None,
+    left_padding: Tensor | ArrayLike | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Tensor | ArrayLike | None = None,
+    sinks: Tensor | ArrayLike | None = None,
+    dropout_seed: int | Tensor | None = None,
+    return_lse: bool = False,
+    threads: int | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Compute attention."""
+    is_eager = _is_eager()
+    is_plain = type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN
+    if not (
+        is_eager
+        and is_plain
+        and query.dtype is key.dtype is value.dtype
+        and query.dtype in TYPES
+        and query.is_cpu
+        and key.is_cpu
+        and value.is_cpu
+        and query.layout is key.layout is value.layout is torch.strided
+    ):
+        check_tensors(query, key, value)
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind) and query.dtype is not torch.float64:
+        dtype = torch.get_autocast_dtype(kind)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    if not enable_gqa and not query.shape[-3:-2] == key.shape[-3:-2] == value.shape[-3:-2]:
+        query, key, value = with_equal_heads(query, key, value)
+    options: dict[str, Any] = {}
+    if is_causal is not False:
+        options["is_causal"] = is_causal
+    if scale is not None:
+        options["scale"] = scale
+    if type(query_offset) is not int or query_offset:
+        options["query_offset"] = query_offset
+    if window is not None:
+        options["window"] = window
+    if key_lengths is not None:
+        options["key_lengths"] = key_lengths
+    if left_padding is not None:
+        options["left_padding"] = left_padding
+    if softcap is not None:
+        options["softcap"] = softcap
+    if alibi_slopes is not None:
+        options["alibi_slopes"] = alibi_slopes
+    if sinks is not None:
+        options["sinks"] = sinks
+    if threads is not None:
+        options["threads"] = threads
+    if dropout_p:
+        options["dropout_p"] = dropout_p
+        options["dropout_seed"] = drawn_seed() if dropout_seed is None else dropout_seed
+    shown, bias = (None, None) if attn_mask is None else masks(attn_mask, query.device)
+    tensors = [query, key, value]
+    if attn_mask is not None or options:
+        tensors += [each for each in (shown, bias, *options.values()) if isinstance(each, Tensor)]
+    is_traced = torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])
+    if kind == "cuda":
+        return _on_gpu(is_eager and not is_traced, tensors, attn_mask, options, return_lse)
+    if (
+        is_traced
+        or not (is_eager and kind == "cpu" and is_plain)
+        or any([type(tensor) not in _PLAIN for tensor in tensors[3:]])
+    ):
+        words = operator_words(options, query.device)
+        float_mask = (bias, *words[:2])
+        output, lse = _operators.attention(query, key, value, *float_mask, shown, *words[2:])
+        return (output, lse) if return_lse else output
+    mask: Any = None
+    if shown is not None or bias is not None:
+        mask = as_optional_array(bias) if shown is None else as_array(shown)
+        mask = mask if shown is None or bias is None else (mask, as_array(bias))
+    if options:
+        options = numpy_options(options)
+    if return_lse:
+        options["return_lse"] = True
+    output = empty_output(query, key, value)
+    options["out"] = as_array(output)
+    result = regard.scaled_dot_product_attention(
+        as_array(query), as_array(key), as_array(value), mask, **options
+    )
+    return (output, as_tensor(result[1])) if return_lse else output
+
+
+def _is_eager() -> bool:
+    """Tell whether a call may leave PyTorch's dispatcher out: nothing records or transforms it."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._get_tracing_state()
+        or forward_ad._current_level >= 0
+    )
+
+
+def _on_gpu(
+    is_possible: bool, tensors: list[Tensor], attn_mask: Any, options: dict[str, Any], more: bool
+) -> Any:
+    """Compute a call on a GPU, where there are neither gradients nor transforms."""
+    if not is_possible:
+        raise NotImplementedError(
+            "attention on a CUDA device has no gradient and is not for torch.compile or "
+            "torch.func: call it under torch.no_grad(), or copy the tensors with .cpu()"
+        )
+    return regard.scaled_dot_product_attention(
+        *tensors[:3],
+        attn_mask,
+        **options,
+        **({"return_lse": True} if more else {}),
+    )
