@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from regard.torch import _operators
 from regard.torch._operators import INPUT_COUNT, TENSOR_OPTION_COUNT, library
@@ -24,7 +26,7 @@ _TENSORS = INPUT_COUNT + TENSOR_OPTION_COUNT
 _OF_QUERY_KEY_VALUE = [True, True, True, False, False, False]
 
 
-class _Derived(torch.autograd.Function):
+class _Derived(_SingleLevelFunction):
     """An operator whose arguments are tensors or None, and then numbers."""
 
     operator: Any
@@ -36,7 +38,8 @@ class _Derived(torch.autograd.Function):
         tensors = [tensor for tensor in given[: cls.tensor_count] if tensor is not None]
         is_traced = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         if is_traced or _has_tangent(tensors):
-            results: tuple[Tensor, ...] = cls.apply(keyset, *given)
+            with enable_single_level_autograd_function():
+                results: tuple[Tensor, ...] = cls.apply(keyset, *given)
             return results
         return cls.below(keyset, given)
 
@@ -49,12 +52,32 @@ class _Derived(torch.autograd.Function):
             return results
 
     @classmethod
+    def inside(cls, keyset: Any, given: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        """Compute the operator within `forward`, where PyTorch turns off both modes.
+
+        They belong to this level of a nested derivative: outer levels, to which the operator goes
+        on from here, have modes of their own.
+        """
+        with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+            return cls.below(keyset, given)
+
+    @classmethod
     def keep(cls, ctx: Any, given: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
         """Keep arguments and results for the derivatives."""
         ctx.set_materialize_grads(False)
         ctx.numbers = given[cls.tensor_count :]
         ctx.save_for_backward(*given[: cls.tensor_count], *results)
         ctx.save_for_forward(*given[: cls.tensor_count])
+
+
+def _primals(ctx: Any) -> list[Maybe]:
+    """Return what was kept for forward mode, as constants of this level of derivatives.
+
+    PyTorch turns forward mode off around a `jvp`, at all levels: what is computed from these
+    tensors with forward mode on has the derivatives that outer levels want, and no others.
+    """
+    saved = ctx.saved_tensors
+    return [None if tensor is None else forward_ad.unpack_dual(tensor).primal for tensor in saved]
 
 
 def _has_tangent(tensors: list[Tensor]) -> bool:
@@ -87,7 +110,7 @@ class _Attention(_Derived):
 
     @staticmethod
     def forward(ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
-        results = _Attention.below(keyset, given)
+        results = _Attention.inside(keyset, given)
         _Attention.keep(ctx, given, results)
         return results
 
@@ -107,9 +130,10 @@ class _Attention(_Derived):
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Any) -> tuple[Tensor, Tensor]:
         _refuse(_given(tangents[3:INPUT_COUNT]), _FORWARD)
-        _, of_output, _, of_lse = _operators.attention_jvp(
-            *tangents[:3], *ctx.saved_tensors, *ctx.numbers
-        )
+        with forward_ad._set_fwd_grad_enabled(True):
+            _, of_output, _, of_lse = _operators.attention_jvp(
+                *tangents[:3], *_primals(ctx), *ctx.numbers
+            )
         return of_output, of_lse
 
 
@@ -126,7 +150,7 @@ class _AttentionBackward(_Derived):
 
     @staticmethod
     def forward(ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
-        results = _AttentionBackward.below(keyset, given)
+        results = _AttentionBackward.inside(keyset, given)
         _AttentionBackward.keep(ctx, given, ())
         return results
 
@@ -147,9 +171,15 @@ class _AttentionBackward(_Derived):
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Any) -> tuple[Tensor, ...]:
+        with forward_ad._set_fwd_grad_enabled(True):
+            return _AttentionBackward._along(tangents, _primals(ctx), ctx.numbers)
+
+    @staticmethod
+    def _along(tangents: Any, primals: list[Any], numbers: Any) -> tuple[Tensor, ...]:
         of_grad_output, of_grad_lse, _, _, *of_inputs = tangents[: 4 + INPUT_COUNT]
-        grad_output, grad_lse, output, *call = ctx.saved_tensors
-        numbers, wanted = ctx.numbers[:-1], ctx.numbers[-1]
+        grad_output, grad_lse, output, *call = primals
+        call += numbers[:-1]
+        wanted = numbers[-1]
         is_curved = any(_given(tuple(of_inputs[:3])))
         _refuse(_given(tuple(of_inputs[3:])), _SECOND)
         _refuse(tuple(is_curved and is_wanted for is_wanted in wanted[3:]), _SECOND)
@@ -157,18 +187,16 @@ class _AttentionBackward(_Derived):
         if of_grad_output is not None or of_grad_lse is not None:
             start = torch.zeros_like(output) if of_grad_output is None else of_grad_output
             parts.append(
-                _operators.attention_backward(
-                    start, of_grad_lse, output, *call, *numbers, list(wanted)
-                )
+                _operators.attention_backward(start, of_grad_lse, output, *call, list(wanted))
             )
         if is_curved:
             _, _, *of_gradients = _operators.attention_double_backward(
-                *of_inputs[:3], grad_output, grad_lse, output, *call, *numbers
+                *of_inputs[:3], grad_output, grad_lse, output, *call
             )
             parts.append((*of_gradients, *(output.new_empty(0) for _ in range(3))))
         nothing = output.new_empty(0)
         return tuple(
-            sum(each[1:], start=each[0]) if is_wanted else nothing
+            sum(each[1:], start=each[0]) if is_wanted and each else nothing
             for is_wanted, *each in zip(wanted, *parts, strict=True)
         )
 
@@ -179,7 +207,7 @@ class _AttentionJvp(_Derived):
 
     @staticmethod
     def forward(ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
-        results = _AttentionJvp.below(keyset, given)
+        results = _AttentionJvp.inside(keyset, given)
         _AttentionJvp.keep(ctx, given, (results[0], results[2]))
         return results
 
@@ -226,7 +254,7 @@ class _AttentionDoubleBackward(_Derived):
 
     @staticmethod
     def forward(ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
-        return _AttentionDoubleBackward.below(keyset, given)
+        return _AttentionDoubleBackward.inside(keyset, given)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Maybe) -> tuple[Maybe, ...]:

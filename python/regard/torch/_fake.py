@@ -22,7 +22,7 @@ def _attention(*given: Any) -> tuple[Tensor, Tensor]:
 
 def _empty_lse(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
-    return query.new_empty(output_shape(query, key, value)[:-1], dtype=dtype)
+    return query.new_empty(output_shape(query.shape, key.shape, value.shape)[:-1], dtype=dtype)
 
 
 def _attention_backward(*given: Any) -> tuple[Tensor, ...]:
@@ -35,13 +35,13 @@ def _attention_backward(*given: Any) -> tuple[Tensor, ...]:
 
 def _attention_jvp(*given: Any) -> tuple[Tensor, ...]:
     query, key, value = given[3:6]
-    output, lse = query.new_empty(output_shape(query, key, value)), _empty_lse(query, key, value)
+    output, lse = query.new_empty(output_shape(query.shape, key.shape, value.shape)), _empty_lse(query, key, value)
     return output, torch.empty_like(output), lse, torch.empty_like(lse)
 
 
 def _attention_double_backward(*given: Any) -> tuple[Tensor, ...]:
     lse, query, key, value = given[6:10]
-    shape = output_shape(query, key, value)
+    shape = output_shape(query.shape, key.shape, value.shape)
     new = [query.new_empty(tensor.shape) for tensor in (query, key, value)]
     return query.new_empty(shape), lse.new_empty(lse.shape), *new
 

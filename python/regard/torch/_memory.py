@@ -48,7 +48,7 @@ def empty_output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
     That is (..., length, heads, dim) where the query lies so, and else the order of its axes.
     """
-    shape = output_shape(query, key, value)
+    shape = output_shape(query.shape, key.shape, value.shape)
     if len(shape) > 2 and query.ndim > 2:
         strides = query.stride()
         if strides[-3] < strides[-2]:
@@ -57,9 +57,10 @@ def empty_output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return query.new_empty(shape)
 
 
-def output_shape(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
+def output_shape(
+    of_query: tuple[int, ...], of_key: tuple[int, ...], of_value: tuple[int, ...]
+) -> tuple[int, ...]:
     """Return the shape of the output, or raise ValueError if batch axes do not broadcast."""
-    of_query, of_key, of_value = query.shape, key.shape, value.shape
     if of_query[:-3] == of_key[:-3] == of_value[:-3] and len(of_query) == len(of_key) > 2:
         return (*of_query[:-1], of_value[-1])
     last = (of_query[-2], of_value[-1])
