@@ -111,6 +111,24 @@ std::uint64_t dropout_seed_of(py::handle object) {
   return PyLong_AsUnsignedLongLong(index.ptr());
 }
 
+DropoutOrigin dropout_origin_of(py::handle object) {
+  const auto refuse = [&](const std::string& what) {
+    return "dropout_origin must be three integers (entry, head, position), got " + what;
+  };
+  if (!PySequence_Check(object.ptr()) || PyUnicode_Check(object.ptr())) throw py::type_error(refuse(kind_of(object)));
+  const py::sequence given = py::reinterpret_borrow<py::sequence>(object);
+  if (given.size() != 3) throw py::value_error(refuse(std::to_string(given.size()) + " elements"));
+  std::int64_t numbers[3];
+  for (int i = 0; i < 3; ++i) {
+    static constexpr const char* kNames[] = {"the entry of dropout_origin", "the head of dropout_origin",
+                                             "the position of dropout_origin"};
+    numbers[i] = integer_of(kNames[i], given[i]);
+    if (numbers[i] < 0)
+      throw py::value_error(std::string(kNames[i]) + " must not be negative, got " + std::to_string(numbers[i]));
+  }
+  return {numbers[0], numbers[1], numbers[2]};
+}
+
 Precision precision_of(py::handle object) {
   if (!PyUnicode_Check(object.ptr()))
     throw py::type_error("precision must be None or 'int8', got " + kind_of(object));
@@ -141,6 +159,7 @@ constexpr Keyword kKeywords[] = {
     {"sinks", true, [](py::handle v, Options& o) { o.sinks = head_numbers_of("sinks", v, true); }},
     {"dropout_p", false, [](py::handle v, Options& o) { o.dropout_p = dropout_p_of(v); }},
     {"dropout_seed", true, [](py::handle v, Options& o) { o.dropout_seed = dropout_seed_of(v); }},
+    {"dropout_origin", false, [](py::handle v, Options& o) { o.dropout_origin = dropout_origin_of(v); }},
     {"precision", true, [](py::handle v, Options& o) { o.precision = precision_of(v); }},
     {"return_weights", false,
      [](py::handle v, Options& o) { o.return_weights = flag_of("return_weights", v); }},
@@ -256,6 +275,7 @@ void set_options(AttentionProblem& problem, const Options& options, const Shape&
     problem.dropout_factor = 1 / (1 - options.dropout_p);
     problem.dropout_limit = static_cast<std::uint32_t>(std::ceil(std::ldexp(options.dropout_p, 32)) - 1);
     problem.dropout_seed = *options.dropout_seed;
+    problem.dropout_origin = options.dropout_origin;
   }
   problem.precision = options.precision;
   check_precision(problem);

@@ -36,6 +36,7 @@ struct Options {
   std::optional<py::array_t<double>> sinks;
   double dropout_p = 0;
   std::optional<std::uint64_t> dropout_seed;
+  DropoutOrigin dropout_origin = {0, 0, 0};
   Precision precision = Precision::full;
   bool return_weights = false;
   bool return_lse = false;

@@ -10,6 +10,14 @@ enum class Precision { full, int8 };  // of the products of queries and keys; fu
 
 constexpr std::int64_t kUnbounded = -1;  // a window's side without an end
 
+// Where the first batch entry, query head and key of a problem stand in the larger one of which it is a part, for
+// dropout. All positions move by `position`.
+struct DropoutOrigin {
+  std::int64_t entry;
+  std::int64_t head;
+  std::int64_t position;
+};
+
 struct AttentionProblem {
   Scalar scalar;
   Precision precision;
@@ -30,6 +38,7 @@ struct AttentionProblem {
   double dropout_factor;  // of those that stay; 0 where there is no dropout
   std::uint32_t dropout_limit;
   std::uint64_t dropout_seed;
+  DropoutOrigin dropout_origin;
 
   BatchShape batch;
   std::int64_t heads;

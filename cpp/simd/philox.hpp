@@ -54,11 +54,11 @@ REGARD_INLINE void philox(Words (&counter)[4], PhiloxKey key) {
   }
 }
 
-// The words of kLanes<T> counters, each word in a lane of its own: words[w] holds word w of every counter. `lane[i]`
+// The four words of kLanes<T> counters, each word in a lane of its own: words[w] holds word w of every counter. `lane[i]`
 // is the counter's word i + 1 in each lane; its word 0 is the same in all.
 template <class T>
 REGARD_INLINE void philox_of_lanes(std::uint32_t word_0, const Mask<T> (&lane)[3], PhiloxKey key,
-                                   Mask<T> (&words)[4]) {
+                                   Mask<T>* words) {
   // Of vectors of 32-bit lanes the even ones, then the odd ones.
   constexpr int kPasses = 8 / static_cast<int>(sizeof(T));
   Words passes[kPasses][4];

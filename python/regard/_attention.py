@@ -132,6 +132,10 @@ def scaled_dot_product_attention(
     dropout_seed : int, optional
         Which weights are dropped, from 0 to 2**64 - 1; needed if `dropout_p` is not 0. See the
         notes.
+    dropout_origin : (entry, head, position), default (0, 0, 0)
+        For a call that computes a part of a larger one, such as some of its keys: where the first
+        batch entry, query head and key of the part stand in the whole, which has the same weights
+        dropped then.
     precision : "int8", optional
         Compute the products of queries and keys in 8-bit integers: faster for long inputs, and no
         longer exact. See the notes. Default: all in the precision of the arrays.
@@ -190,8 +194,9 @@ def scaled_dot_product_attention(
     Whether a weight is dropped is a function of the seed and of its place: word ``j % 4`` of the
     random generator Philox4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2,
     3") for the counter (j // 4, p, head, number of the batch entry), all modulo 2**32, is less than
-    ``dropout_p * 2**32``. So no mask is stored, and the same arguments drop the same weights again,
-    in `scaled_dot_product_attention_backward` too.
+    ``dropout_p * 2**32``; `dropout_origin` is added before, its position to both j and p. So no
+    mask is stored, and the same arguments drop the same weights again, in
+    `scaled_dot_product_attention_backward` too.
 
     With ``precision="int8"`` (Zhang et al. 2024, "SageAttention") a score is
 

@@ -90,7 +90,7 @@ def scaled_dot_product_attention_backward(
         inputs, any strides, no overlap with an input. None in a field makes a new array.
     is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
         As given to the forward call.
-    dropout_p, dropout_seed
+    dropout_p, dropout_seed, dropout_origin
         As given to the forward call: the same weights are dropped.
     threads : int, optional
         At most this many threads. Default: see `set_num_threads`. The result has the same bits for

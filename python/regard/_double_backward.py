@@ -74,7 +74,7 @@ def scaled_dot_product_attention_double_backward(
         As given to `scaled_dot_product_attention_backward`, like all options that follow.
     is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
         As given to that call.
-    dropout_p, dropout_seed
+    dropout_p, dropout_seed, dropout_origin
         As given to that call: the same weights are dropped.
     threads : int, optional
         At most this many threads. Default: see `set_num_threads`. The result has the same bits for

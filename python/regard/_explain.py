@@ -45,7 +45,9 @@ def explain(
         it is that function's call which is explained.
     is_causal, query_offset, window, key_lengths, left_padding, scale, softcap
         As in `scaled_dot_product_attention`.
-    alibi_slopes, sinks, dropout_p, dropout_seed, precision, return_weights, return_lse, threads
+    alibi_slopes, sinks, dropout_p, dropout_seed, dropout_origin, precision
+        As in `scaled_dot_product_attention`.
+    return_weights, return_lse, threads
         As in `scaled_dot_product_attention`.
 
     Returns

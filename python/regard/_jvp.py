@@ -82,7 +82,7 @@ def scaled_dot_product_attention_jvp(
         Also return the log-sum-exp of every row's visible scores and its derivative.
     is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
         As for `scaled_dot_product_attention`.
-    dropout_p, dropout_seed
+    dropout_p, dropout_seed, dropout_origin
         As for `scaled_dot_product_attention`: the same weights are dropped.
     threads : int, optional
         At most this many threads. Default: see `set_num_threads`. The result has the same bits for

@@ -35,6 +35,7 @@ class AttentionOptions(CacheOptions, total=False):
     left_padding: ArrayLike | None
     dropout_p: float
     dropout_seed: int | None
+    dropout_origin: tuple[int, int, int]
     precision: Literal["int8"] | None
     device: Literal["cpu", "cuda"] | None
 
@@ -60,6 +61,7 @@ class BackwardOptions(TypedDict, total=False):
     sinks: ArrayLike | None
     dropout_p: float
     dropout_seed: int | None
+    dropout_origin: tuple[int, int, int]
     threads: int | None
 
 
@@ -100,6 +102,7 @@ DEFAULTS: dict[str, Any] = {
     "sinks": None,
     "dropout_p": 0.0,
     "dropout_seed": None,
+    "dropout_origin": (0, 0, 0),
     "precision": None,
     "return_weights": False,
     "return_lse": False,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
@@ -41,9 +44,30 @@ def philox(counter: tuple[Words | np.uint64, ...], seed: int) -> tuple[Words, ..
     return np.broadcast_arrays(first, second, third, fourth)
 
 
+class Dropout(NamedTuple):
+    """The options of dropout."""
+
+    p: float
+    seed: int
+    entry: int
+    """The origin: the number of the first batch entry."""
+    head: int
+    """The number of the first query head."""
+    position: int
+    """The position of the first key. Those of queries move by as much."""
+
+
+def dropout_of(options: Mapping[str, Any]) -> Dropout | None:
+    """Return what checked options say of dropout, or None where nothing is dropped."""
+    p = float(options.get("dropout_p", 0))
+    if p == 0:
+        return None
+    origin = map(operator.index, options.get("dropout_origin", (0, 0, 0)))
+    return Dropout(p, operator.index(options["dropout_seed"]), *origin)
+
+
 def dropout_factors(
-    p: float,
-    seed: int,
+    dropout: Dropout,
     *,
     entry: int,
     head: int,
@@ -55,8 +79,8 @@ def dropout_factors(
 
     Parameters
     ----------
-    p, seed
-        The probability that a weight is dropped, and the key of the random numbers.
+    dropout
+        What is added to all numbers and positions that follow, beside the probability and the seed.
     entry, head : int
         The numbers of the batch entry and of the query head.
     positions : range
@@ -70,16 +94,19 @@ def dropout_factors(
     -------
     ndarray, shape (queries, keys)
     """
-    first = keys.start // 4
-    fours = np.arange(first, -(-keys.stop // 4), dtype=np.uint64)
-    start = np.uint64(positions.start & _WORD)
+    begin, end = keys.start + dropout.position, keys.stop + dropout.position
+    first = begin // 4
+    fours = np.arange(first, -(-end // 4), dtype=np.uint64)
+    start = np.uint64(positions.start + dropout.position & _WORD)
     rows = (start + np.arange(len(positions), dtype=np.uint64)) & np.uint64(_WORD)
-    counter = fours & np.uint64(_WORD), rows[:, None], np.uint64(head), np.uint64(entry & _WORD)
-    limit = math.ceil(math.ldexp(p, 32))
+    head_number = np.uint64(head + dropout.head & _WORD)
+    entry_number = np.uint64(entry + dropout.entry & _WORD)
+    counter = fours & np.uint64(_WORD), rows[:, None], head_number, entry_number
+    limit = math.ceil(math.ldexp(dropout.p, 32))
     kept = np.empty((len(rows), len(fours), 4), bool)
-    for i, words in enumerate(philox(counter, seed)):
+    for i, words in enumerate(philox(counter, dropout.seed)):
         np.greater_equal(words, np.uint64(limit), out=kept[..., i])
-    within = slice(keys.start - 4 * first, keys.stop - 4 * first)
+    within = slice(begin - 4 * first, end - 4 * first)
     factors: Array = kept.reshape(len(rows), -1)[:, within].astype(dtype)
-    factors *= 1 / (1 - p)
+    factors *= 1 / (1 - dropout.p)
     return factors

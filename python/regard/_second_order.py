@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._philox import dropout_factors
+from regard._philox import Dropout, dropout_factors
 from regard._stages import matmul
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ class Scoring(NamedTuple):
     softcap: float | None
     slope: float
     """Of ALiBi; 0 for none."""
-    dropout: tuple[float, int] | None
-    """The probability and the seed."""
+    dropout: Dropout | None
     entry: int
     """The number of the batch entry."""
     head: int
@@ -99,11 +98,12 @@ class Scoring(NamedTuple):
         if self.dropout is None:
             return None
         start = self.positions.query_offset + block.rows.start
+        positions = range(start, start + _lengths(block)[0])
         return dropout_factors(
-            *self.dropout,
+            self.dropout,
             entry=self.entry,
             head=self.head,
-            positions=range(start, start + _lengths(block)[0]),
+            positions=positions,
             keys=block.keys,
             dtype=dtype,
         )

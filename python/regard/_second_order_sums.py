@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from regard._philox import dropout_of
 from regard._second_order import (
     Factor,
     KeyRows,
@@ -117,8 +117,7 @@ class _Sums:
         sinks = options.get("sinks")
         sinks = np.asarray(-np.inf if sinks is None else sinks, np.float64)
         self.sinks = np.broadcast_to(sinks, (heads,))
-        p = float(options.get("dropout_p", 0))
-        self.dropout = (p, operator.index(options["dropout_seed"])) if p > 0 else None
+        self.dropout = dropout_of(options)
         self.threads = options.get("threads")
         self.memory: Workspace | None = None
 

@@ -4,6 +4,7 @@ Philox4x32-10 as `tests/support/philox.py` has it, and of nothing else."""
 import dataclasses
 import functools
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -190,6 +191,7 @@ def test_dropout_of_some_rows_and_of_fewer_keys(case, dtype, target):
             wanted = output[..., rows, :], weights[..., rows, :], lse[..., rows]
             assert_same_bits(alone, wanted)
     numbers = {"p": 0.35, "seed": problem.options["dropout_seed"]}
+    numbers["origin"] = problem.options.get("dropout_origin", (0, 0, 0))
     offsets = np.broadcast_to(problem.options["query_offset"], problem.batch)
     kept = dropout_factors(weights.shape, **numbers, query_offset=offsets) > 0
     for count in (1, 8, kv_len // 2):
@@ -247,6 +249,63 @@ def test_a_broadcast_batch_drops_by_its_entries(dtype, target):
     assert_same_bits(sdpa(*arrays, **options), (output[0, 0], weights[0, 0]))
 
 
+@pytest.mark.parametrize("position", [0, 1, 2, 3, 8, 2**32 - 2, 2**34 + 3])
+@pytest.mark.parametrize("numbers", [(0, 0), (5, 3), (2**32 - 1, 2**40 + 7)])
+def test_an_origin_is_added_to_every_place(numbers, position, dtype, target):
+    arrays = uniform((2, 3, 50, 21), dtype)
+    options = {"dropout_p": 0.4, "dropout_seed": SEED, "query_offset": -9}
+    origin = *numbers, position
+    _, weights = sdpa(*arrays, **options, dropout_origin=origin, return_weights=True)
+    wanted = dropout_factors(weights.shape, p=0.4, seed=SEED, query_offset=-9, origin=origin)
+    assert np.array_equal(weights > 0, wanted > 0)
+
+
+@each_in_one_type(MIXES[::5], "storage")
+def test_a_part_drops_what_the_whole_drops(case, storage, target):
+    problem = build(case, storage, 0.35)
+    whole = problem.attend(return_weights=True, dropout_origin=(2, 1, 5))
+    for number, index in enumerate(np.ndindex(*problem.batch)):
+        entry = problem.entry(index)
+        for head in range(len(entry.query)):
+            alone = entry.head(head)
+            options = alone.options | EVERYTHING | {"dropout_origin": (2 + number, 1 + head, 5)}
+            wanted = tuple(part[index][head] for part in whole)
+            assert_same_bits(sdpa(*alone.arrays, **options), wanted)
+
+
+@pytest.mark.parametrize("start", [1, 2, 3, 4, 96, 101])
+def test_some_of_the_keys_drop_what_they_drop_among_all(start, storage, target):
+    arrays = [drawn(shape, storage, 1) for shape in ((4, 30, 8), (2, 200, 8), (2, 200, 6))]
+    options = {"is_causal": True, "dropout_p": 0.4, "dropout_seed": SEED, "return_weights": True}
+    _, whole = sdpa(*arrays, **options, query_offset=160)
+    keys = (array[:, start:] for array in arrays[1:])
+    _, some = sdpa(
+        arrays[0], *keys, **options, query_offset=160 - start, dropout_origin=(0, 0, start)
+    )
+    assert np.array_equal(some > 0, whole[..., start:] > 0)
+
+
+@pytest.mark.parametrize(
+    ("origin", "kind", "message"),
+    [
+        (5, TypeError, "dropout_origin must be three integers (entry, head, position), got int"),
+        (
+            "abc",
+            TypeError,
+            "dropout_origin must be three integers (entry, head, position), got str",
+        ),
+        ((1, 2), ValueError, "three integers (entry, head, position), got 2 elements"),
+        ((1, 2.0, 3), TypeError, "the head of dropout_origin must be an integer, got float"),
+        ((-1, 0, 0), ValueError, "the entry of dropout_origin must not be negative, got -1"),
+        ((0, 0, 2**63), ValueError, "the position of dropout_origin must fit in 64 bits"),
+    ],
+)
+@pytest.mark.parametrize("dropout", [{}, {"dropout_p": 0.5, "dropout_seed": 1}])
+def test_errors_of_an_origin(dropout, origin, kind, message):
+    with pytest.raises(kind, match=re.escape(message)):
+        sdpa(*uniform((1, 2, 3)), **dropout, dropout_origin=origin)
+
+
 # Beside the rest of regard
 
 
@@ -295,6 +354,7 @@ def test_dropout_of_weights_from_integers(case, single_or_half, target):
     factors = dropout_factors(
         weights.shape,
         **{"p": 0.35, "seed": problem.options["dropout_seed"]},
+        origin=problem.options.get("dropout_origin", (0, 0, 0)),
         query_offset=problem.options["query_offset"],
     )
     (wide_query, wide_key), wide_options, _ = rounded_problem(*problem.arrays, **plain)

@@ -33,6 +33,7 @@ SIGNATURES = {
         "sinks": None,
         "dropout_p": 0.0,
         "dropout_seed": None,
+        "dropout_origin": (0, 0, 0),
         "precision": None,
         "return_weights": False,
         "return_lse": False,

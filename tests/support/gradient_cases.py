@@ -160,6 +160,8 @@ def build(case, dtype, dropout=None):
         dropout = (0.0, 0.0, 0.35)[number % 3]
     if dropout:
         options |= {"dropout_p": dropout, "dropout_seed": number * 2**30 + 7}
+        if number % 2:
+            options["dropout_origin"] = (number % 7, number % 5, number % 2**34)
     shape = np.broadcast_shapes(*(x.shape[:-3] for x in problem.arrays))
     is_flat = all(x.ndim == 2 for x in problem.arrays)
     heads = problem.query.shape[-3:-2] or (1,)

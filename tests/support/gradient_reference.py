@@ -148,6 +148,7 @@ def solve(
     *,
     dropout_p=0.0,
     dropout_seed=None,
+    dropout_origin=(0, 0, 0),
     entries=None,
     precision=np.float64,
     stored=None,
@@ -179,6 +180,7 @@ def solve(
     factors = np.ones(seen.shape, precision)
     if dropout_p > 0:
         places = {"query_offset": options["query_offset"], "entries": entries}
+        places |= {"origin": dropout_origin}
         shape, numbers = seen.shape, {"p": dropout_p, "seed": dropout_seed}
         factors = dropout_factors(shape, **numbers, precision=precision, **places)
     output = _sum_of_seen(seen, weights * factors, laid.value)

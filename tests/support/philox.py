@@ -22,11 +22,12 @@ def philox(counter, key):
     return np.broadcast_arrays(c0, c1, c2, c3)
 
 
-def words(shape, *, seed, query_offset=0, entries=None):
+def words(shape, *, seed, query_offset=0, entries=None, origin=(0, 0, 0)):
     """The word of each weight, for weights of this shape (batch..., heads, q_len, kv_len).
 
     `query_offset` broadcasts to the batch. `entries` are the numbers of the batch entries, which
-    are counted along the last axis of the batch first where nothing else is said.
+    are counted along the last axis of the batch first where nothing else is said. `origin` is added
+    to entries, heads and positions.
     """
     *batch, heads, q_len, kv_len = shape
     if entries is None:
@@ -35,9 +36,11 @@ def words(shape, *, seed, query_offset=0, entries=None):
     def per_batch(numbers):
         return np.broadcast_to(np.asarray(numbers, np.int64), batch)[..., None, None, None]
 
-    key_position = np.arange(kv_len)
-    query_position = np.arange(q_len)[:, None] + per_batch(query_offset)
-    head, entry = np.arange(heads)[:, None, None], per_batch(entries)
+    first_entry, first_head, first_position = origin
+    key_position = np.arange(kv_len) + first_position
+    query_position = np.arange(q_len)[:, None] + per_batch(query_offset) + first_position
+    head = np.arange(heads)[:, None, None] + first_head
+    entry = per_batch(entries) + first_entry
     four = philox((key_position // 4, query_position, head, entry), (seed & WORD, seed >> 32))
     return np.choose(key_position % 4, four)
 

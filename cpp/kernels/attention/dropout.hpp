@@ -1,6 +1,7 @@
 // Dropout of weights. Whether a weight stays is a function of the seed and of its own place alone: word j % 4 of
 // Philox4x32-10 with the counter (j / 4, position of the query, head, batch entry), for the key at j. So no mask
-// is stored, and no tile, thread or chunk changes one.
+// is stored, and no tile, thread or chunk changes one. A problem that is a part of a larger one counts all of these
+// from `dropout_origin`.
 #pragma once
 
 #include "../../simd/philox.hpp"
@@ -34,29 +35,39 @@ struct DropoutRows {
 template <class Shape, class T>
 REGARD_NOINLINE void find_dropout_rows(const AttentionProblem& problem, const AttentionTask& task,
                                        const StripRows<T>& strip, DropoutRows<Shape>& rows) {
+  const DropoutOrigin& origin = problem.dropout_origin;
   const std::int64_t group = problem.heads / problem.kv_heads;
+  const auto first_head = static_cast<std::uint32_t>(origin.head) + static_cast<std::uint32_t>(task.first_head);
   for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
-    rows.positions[lane] = static_cast<std::uint32_t>(strip.positions[lane]);
-    rows.heads[lane] = static_cast<std::uint32_t>(task.first_head + (strip.first_row + lane) % group);
+    rows.positions[lane] =
+        static_cast<std::uint32_t>(strip.positions[lane]) + static_cast<std::uint32_t>(origin.position);
+    rows.heads[lane] = first_head + static_cast<std::uint32_t>((strip.first_row + lane) % group);
   }
 }
 
-// Calls use(i, factor) for the keys key + i of one counter, i from 0 to 3: 0 where a lane drops its weight, else
-// 1 / (1 - p). `key` is a multiple of kKeysOfCounter, `lane` the first of a vector.
+// Calls use(i, factor) for the keys key + i, i from 0 to 3: 0 where a lane drops its weight, else 1 / (1 - p). `key`
+// is a multiple of kKeysOfCounter, `lane` the first of a vector. The four keys have one counter, or two where the
+// origin's position is not such a multiple.
 template <class Shape, class Use, class T = typename Shape::Element>
 REGARD_INLINE void dropout_factors(const AttentionProblem& problem, const AttentionTask& task,
                                    const DropoutRows<Shape>& rows, std::int64_t key, int lane, Use use) {
+  const std::uint32_t entry =
+      static_cast<std::uint32_t>(problem.dropout_origin.entry) + static_cast<std::uint32_t>(task.entry);
   const Mask<T> counter[3] = {as_bits<T>(load(reinterpret_cast<const T*>(rows.positions + lane))),
                               as_bits<T>(load(reinterpret_cast<const T*>(rows.heads + lane))),
-                              Mask<T>{} + static_cast<std::int32_t>(task.entry)};
+                              Mask<T>{} + static_cast<std::int32_t>(entry)};
   const std::uint64_t seed = problem.dropout_seed;
-  Mask<T> words[4];
-  philox_of_lanes<T>(static_cast<std::uint32_t>(key / kKeysOfCounter), counter,
-                     {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)}, words);
+  const auto position = static_cast<std::uint64_t>(problem.dropout_origin.position) + static_cast<std::uint64_t>(key);
+  const int first_word = static_cast<int>(position % kKeysOfCounter);
+  Mask<T> words[2 * kKeysOfCounter];
+  for (int n = 0; n < (first_word == 0 ? 1 : 2); ++n)
+    philox_of_lanes<T>(static_cast<std::uint32_t>(position / kKeysOfCounter + n), counter,
+                       {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)},
+                       words + n * kKeysOfCounter);
   const Vec<T> kept = broadcast(static_cast<T>(problem.dropout_factor));
 #pragma GCC unroll 4
   for (int i = 0; i < kKeysOfCounter; ++i)
-    use(i, select<T>(word_is_above<T>(words[i], problem.dropout_limit), kept, Vec<T>{}));
+    use(i, select<T>(word_is_above<T>(words[first_word + i], problem.dropout_limit), kept, Vec<T>{}));
 }
 
 }  // namespace
