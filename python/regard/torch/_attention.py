@@ -92,16 +92,23 @@ def scaled_dot_product_attention(
         options["dropout_p"] = dropout_p
         options["dropout_seed"] = drawn_seed() if dropout_seed is None else dropout_seed
     shown, bias = (None, None) if attn_mask is None else masks(attn_mask, query.device)
-    tensors = [query, key, value]
+    others: list[Tensor] = []
     if attn_mask is not None or options:
-        tensors += [each for each in (shown, bias, *options.values()) if isinstance(each, Tensor)]
-    is_traced = torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])
+        others = [each for each in (shown, bias, *options.values()) if isinstance(each, Tensor)]
+    is_traced = torch.is_grad_enabled() and (
+        query.requires_grad
+        or key.requires_grad
+        or value.requires_grad
+        or any(tensor.requires_grad for tensor in others)
+    )
     if kind == "cuda":
-        return _on_gpu(is_eager and not is_traced, tensors, attn_mask, options, return_lse)
+        return _on_gpu(
+            is_eager and not is_traced, (query, key, value), attn_mask, options, return_lse
+        )
     if (
         is_traced
         or not (is_eager and kind == "cpu" and is_plain)
-        or any([type(tensor) not in _PLAIN for tensor in tensors[3:]])
+        or any(type(tensor) not in _PLAIN for tensor in others)
     ):
         words = operator_words(options, query.device)
         float_mask = (bias, *words[:2])
@@ -134,18 +141,14 @@ def _is_eager() -> bool:
     )
 
 
-def _on_gpu(
-    is_possible: bool, tensors: list[Tensor], attn_mask: Any, options: dict[str, Any], more: bool
-) -> Any:
+def _on_gpu(is_possible: bool, tensors: Any, attn_mask: Any, options: Any, more: bool) -> Any:
     """Compute a call on a GPU, where there are neither gradients nor transforms."""
     if not is_possible:
         raise NotImplementedError(
             "attention on a CUDA device has no gradient and is not for torch.compile or "
             "torch.func: call it under torch.no_grad(), or copy the tensors with .cpu()"
         )
-    return regard.scaled_dot_product_attention(
-        *tensors[:3],
-        attn_mask,
-        **options,
-        **({"return_lse": True} if more else {}),
-    )
+    query, key, value = tensors
+    if more:
+        options["return_lse"] = True
+    return regard.scaled_dot_product_attention(query, key, value, attn_mask, **options)

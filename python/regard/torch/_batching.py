@@ -45,7 +45,9 @@ def _rule(
             sample = [_shape(*each) for each in zip(given[:count], in_dims, strict=False)]
             rank = max(3, *(len(shape) for shape in sample[first : first + 3] if shape is not None))
             mapped = [
-                tensor if tensor is None or fewer is None else _lead(tensor, dim, size, rank - fewer)
+                tensor
+                if tensor is None or fewer is None
+                else _lead(tensor, dim, size, rank - fewer)
                 for tensor, dim, fewer in zip(given, in_dims, fewer_axes, strict=False)
             ]
             found = operator(*mapped, *numbers)

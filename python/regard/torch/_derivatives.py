@@ -7,7 +7,7 @@ symmetric Hessian, so one operator gives the derivative of gradients along t and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
@@ -18,15 +18,18 @@ from regard.torch import _operators
 from regard.torch._operators import INPUT_COUNT, TENSOR_OPTION_COUNT, library
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import Tensor
 
-    Maybe = Tensor | None
+    Maybe: TypeAlias = Tensor | None
+
 _NAMES = ("query", "key", "value", "attn_mask", "alibi_slopes", "sinks")
 _TENSORS = INPUT_COUNT + TENSOR_OPTION_COUNT
 _OF_QUERY_KEY_VALUE = [True, True, True, False, False, False]
 
 
-class _Derived(_SingleLevelFunction):
+class _Derived(_SingleLevelFunction):  # type: ignore[misc]
     """An operator whose arguments are tensors or None, and then numbers."""
 
     operator: Any
@@ -137,7 +140,7 @@ class _Attention(_Derived):
         return of_output, of_lse
 
 
-def _wanted(gradients: tuple[Tensor, ...], wanted: list[bool]) -> tuple[Maybe, ...]:
+def _wanted(gradients: Iterable[Maybe], wanted: Iterable[bool]) -> tuple[Maybe, ...]:
     pairs = zip(gradients, wanted, strict=True)
     return tuple(gradient if is_wanted else None for gradient, is_wanted in pairs)
 
@@ -157,6 +160,7 @@ class _AttentionBackward(_Derived):
     @staticmethod
     def backward(ctx: Any, *cotangents: Maybe) -> tuple[Maybe, ...]:
         of_mask = 1 + 4 + 3
+        cotangents = _wanted(cotangents, ctx.numbers[-1])
         _refuse(_given(cotangents[3:]), _SECOND)
         _refuse(ctx.needs_input_grad[of_mask : of_mask + 3], _SECOND)
         grad_output, grad_lse, *call = ctx.saved_tensors
@@ -219,7 +223,8 @@ class _AttentionJvp(_Derived):
         _refuse(ctx.needs_input_grad[of_mask : of_mask + 3], _SECOND)
         *given, output, lse = ctx.saved_tensors
         tangents, call = given[:3], (output, lse, *given[3:], *ctx.numbers)
-        of_tangents, parts = [None] * 3, []
+        of_tangents: tuple[Maybe, ...] = (None,) * 3
+        parts: list[tuple[Tensor, ...]] = []
         if of_output is not None or of_lse is not None:
             start = torch.zeros_like(output) if of_output is None else of_output
             parts.append(

@@ -1,6 +1,4 @@
-"""What the operators say of their results where there are no numbers: for compilers, and for
-tensors on the device meta.
-"""
+"""What the operators say of results without numbers: to compilers, and on the device meta."""
 
 from __future__ import annotations
 
@@ -35,7 +33,10 @@ def _attention_backward(*given: Any) -> tuple[Tensor, ...]:
 
 def _attention_jvp(*given: Any) -> tuple[Tensor, ...]:
     query, key, value = given[3:6]
-    output, lse = query.new_empty(output_shape(query.shape, key.shape, value.shape)), _empty_lse(query, key, value)
+    output, lse = (
+        query.new_empty(output_shape(query.shape, key.shape, value.shape)),
+        _empty_lse(query, key, value),
+    )
     return output, torch.empty_like(output), lse, torch.empty_like(lse)
 
 

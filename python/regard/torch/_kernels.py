@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
+# Whose arguments are put together here from parts of unknown lengths.
+_backward: Any = regard.scaled_dot_product_attention_backward
+_double_backward: Any = regard.scaled_dot_product_attention_double_backward
 _GRADIENTS = regard.AttentionGradients._fields
 
 
-def call_arguments(given: tuple[Any, ...]) -> tuple[list[Array], dict[str, Any]]:
+def call_arguments(given: tuple[Any, ...]) -> tuple[list[Array], Any]:
     """Return query, key and value as arrays, and the keywords of regard's calls."""
     arrays = [as_array(tensor) for tensor in given[:3]]
     float_mask, slopes, sinks = map(as_optional_array, given[3:INPUT_COUNT])
@@ -80,7 +83,7 @@ def _attention_backward(
         as_array(gradient) if is_wanted else None
         for gradient, is_wanted in zip(gradients, wanted, strict=True)
     )
-    regard.scaled_dot_product_attention_backward(
+    _backward(
         as_array(grad_output),
         *arrays,
         as_array(output),
@@ -119,11 +122,11 @@ def _attention_double_backward(
     *given: Any,
 ) -> tuple[Tensor, ...]:
     arrays, keywords = call_arguments(given)
-    cotangents = [
+    tangents = [
         as_optional_array(tensor) for tensor in (grad_grad_query, grad_grad_key, grad_grad_value)
     ]
-    of_output, *of_inputs = regard.scaled_dot_product_attention_double_backward(
-        *cotangents,
+    of_output, *of_inputs = _double_backward(
+        *tangents,
         as_array(grad_output),
         *arrays,
         as_array(output),
@@ -134,7 +137,7 @@ def _attention_double_backward(
     # <cotangents, gradients> is <derivative of the output, grad_output> + <derivative of lse,
     # grad_lse>, so the gradient of grad_lse is the derivative of lse along the cotangents.
     *_, of_lse = regard.scaled_dot_product_attention_jvp(
-        *arrays, *cotangents, **keywords, return_lse=True
+        *arrays, *tangents, **keywords, return_lse=True
     )
     return _new((of_output, of_lse, *of_inputs))
 

@@ -40,7 +40,8 @@ def as_tensor(array: Array) -> Tensor:
 def bfloat16() -> np.dtype[Any]:
     """Return NumPy's name of PyTorch's type, which is in an optional package."""
     types = needed("ml_dtypes", "attention over tensors of bfloat16", "torch")
-    return np.dtype(types.bfloat16)
+    dtype: np.dtype[Any] = np.dtype(types.bfloat16)
+    return dtype
 
 
 def empty_output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def operator_words(options: dict[str, Any], device: torch.device) -> tuple[Any, 
 
 def numpy_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options with arrays in place of tensors."""
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for name, option in options.items():
         if isinstance(option, Tensor):
             if not option.is_cpu:
