@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._C import (
+    _are_functorch_transforms_active,
+    _get_tracing_state,
+    _len_torch_dispatch_stack,
+)
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 import regard
 from regard.torch import _operators
@@ -48,11 +54,11 @@ def scaled_dot_product_attention(
     threads: int | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute attention."""
-    is_eager = _is_eager()
-    is_plain = type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN
+    is_direct = (
+        type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and _is_eager()
+    )
     if not (
-        is_eager
-        and is_plain
+        is_direct
         and query.dtype is key.dtype is value.dtype
         and query.dtype in TYPES
         and query.is_cpu
@@ -61,55 +67,49 @@ def scaled_dot_product_attention(
         and query.layout is key.layout is value.layout is torch.strided
     ):
         check_tensors(query, key, value)
-    kind = query.device.type
+    kind = "cpu" if query.is_cpu else query.device.type
     if torch.is_autocast_enabled(kind) and query.dtype is not torch.float64:
         dtype = torch.get_autocast_dtype(kind)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    if not enable_gqa and not query.shape[-3:-2] == key.shape[-3:-2] == value.shape[-3:-2]:
+    if not enable_gqa and not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         query, key, value = with_equal_heads(query, key, value)
+    is_traced = torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    )
     options: dict[str, Any] = {}
-    if is_causal is not False:
-        options["is_causal"] = is_causal
-    if scale is not None:
-        options["scale"] = scale
     if type(query_offset) is not int or query_offset:
         options["query_offset"] = query_offset
-    if window is not None:
-        options["window"] = window
     if key_lengths is not None:
         options["key_lengths"] = key_lengths
     if left_padding is not None:
         options["left_padding"] = left_padding
-    if softcap is not None:
-        options["softcap"] = softcap
     if alibi_slopes is not None:
         options["alibi_slopes"] = alibi_slopes
     if sinks is not None:
         options["sinks"] = sinks
-    if threads is not None:
-        options["threads"] = threads
     if dropout_p:
         options["dropout_p"] = dropout_p
         options["dropout_seed"] = drawn_seed() if dropout_seed is None else dropout_seed
     shown, bias = (None, None) if attn_mask is None else masks(attn_mask, query.device)
     others: list[Tensor] = []
-    if attn_mask is not None or options:
+    if options or attn_mask is not None:
         others = [each for each in (shown, bias, *options.values()) if isinstance(each, Tensor)]
-    is_traced = torch.is_grad_enabled() and (
-        query.requires_grad
-        or key.requires_grad
-        or value.requires_grad
-        or any(tensor.requires_grad for tensor in others)
-    )
+        is_direct = is_direct and all(type(each) in _PLAIN for each in others)
+        is_traced |= torch.is_grad_enabled() and any(each.requires_grad for each in others)
+    if is_causal is not False:
+        options["is_causal"] = is_causal
+    if scale is not None:
+        options["scale"] = scale
+    if window is not None:
+        options["window"] = window
+    if softcap is not None:
+        options["softcap"] = softcap
+    if threads is not None:
+        options["threads"] = threads
     if kind == "cuda":
-        return _on_gpu(
-            is_eager and not is_traced, (query, key, value), attn_mask, options, return_lse
-        )
-    if (
-        is_traced
-        or not (is_eager and kind == "cpu" and is_plain)
-        or any(type(tensor) not in _PLAIN for tensor in others)
-    ):
+        is_possible = is_direct and not is_traced
+        return _on_gpu(is_possible, (query, key, value), attn_mask, options, return_lse)
+    if is_traced or not is_direct or kind != "cpu":
         words = operator_words(options, query.device)
         float_mask = (bias, *words[:2])
         output, lse = _operators.attention(query, key, value, *float_mask, shown, *words[2:])
@@ -118,7 +118,7 @@ def scaled_dot_product_attention(
     if shown is not None or bias is not None:
         mask = as_optional_array(bias) if shown is None else as_array(shown)
         mask = mask if shown is None or bias is None else (mask, as_array(bias))
-    if options:
+    if others:
         options = numpy_options(options)
     if return_lse:
         options["return_lse"] = True
@@ -133,10 +133,10 @@ def scaled_dot_product_attention(
 def _is_eager() -> bool:
     """Tell whether a call may leave PyTorch's dispatcher out: nothing records or transforms it."""
     return not (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._get_tracing_state()
+        is_compiling()
+        or _are_functorch_transforms_active()
+        or _len_torch_dispatch_stack()
+        or _get_tracing_state()
         or forward_ad._current_level >= 0
     )
 

@@ -47,14 +47,15 @@ def bfloat16() -> np.dtype[Any]:
 def empty_output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Return memory for the output, in the layout of the query.
 
-    That is (..., length, heads, dim) where the query lies so, and else the order of its axes.
+    If its shape differs from the query's, only (..., length, heads, dim) and the order of the axes
+    are told apart.
     """
     shape = output_shape(query.shape, key.shape, value.shape)
-    if len(shape) > 2 and query.ndim > 2:
-        strides = query.stride()
-        if strides[-3] < strides[-2]:
-            *batch, heads, q_len, value_dim = shape
-            return query.new_empty((*batch, q_len, heads, value_dim)).transpose(-3, -2)
+    if shape == query.shape:
+        return torch.empty_like(query)
+    if query.ndim > 2 and query.stride(-3) < query.stride(-2):
+        *batch, heads, q_len, value_dim = shape
+        return query.new_empty((*batch, q_len, heads, value_dim)).transpose(-3, -2)
     return query.new_empty(shape)
 
 
@@ -62,8 +63,8 @@ def output_shape(
     of_query: tuple[int, ...], of_key: tuple[int, ...], of_value: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Return the shape of the output, or raise ValueError if batch axes do not broadcast."""
-    if of_query[:-3] == of_key[:-3] == of_value[:-3] and len(of_query) == len(of_key) > 2:
-        return (*of_query[:-1], of_value[-1])
+    if of_key == of_value and of_query[:-2] == of_key[:-2]:
+        return of_query if of_query[-1] == of_value[-1] else (*of_query[:-1], of_value[-1])
     last = (of_query[-2], of_value[-1])
     if max(len(of_query), len(of_key), len(of_value)) == 2:
         return last
