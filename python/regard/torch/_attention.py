@@ -50,6 +50,7 @@ def scaled_dot_product_attention(
     alibi_slopes: Tensor | ArrayLike | None = None,
     sinks: Tensor | ArrayLike | None = None,
     dropout_seed: int | Tensor | None = None,
+    dropout_origin: tuple[int, int, int] = (0, 0, 0),
     return_lse: bool = False,
     threads: int | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -90,6 +91,8 @@ def scaled_dot_product_attention(
     if dropout_p:
         options["dropout_p"] = dropout_p
         options["dropout_seed"] = drawn_seed() if dropout_seed is None else dropout_seed
+    if dropout_origin != (0, 0, 0):
+        options["dropout_origin"] = dropout_origin
     shown, bias = (None, None) if attn_mask is None else masks(attn_mask, query.device)
     others: list[Tensor] = []
     if options or attn_mask is not None:

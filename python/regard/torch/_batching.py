@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SINKS = INPUT_COUNT - 1
-_DROPOUT_P = -2
+_DROPOUT_P = -3
 # The axes that an argument has less than query, key and value: of inputs and tensor options.
 _FEWER_AXES = (0, 0, 0, 0, 2, None, 0, 3, 3, 3, None)
 

@@ -29,9 +29,19 @@ def call_arguments(given: tuple[Any, ...]) -> tuple[list[Array], Any]:
     float_mask, slopes, sinks = map(as_optional_array, given[3:INPUT_COUNT])
     tensors = given[INPUT_COUNT : INPUT_COUNT + TENSOR_OPTION_COUNT]
     shown, offsets, lengths, paddings = map(as_optional_array, tensors[:4])
-    (is_causal, offset, left, right, length, padding, scale, softcap, dropout_p, threads) = given[
-        INPUT_COUNT + TENSOR_OPTION_COUNT :
-    ]
+    (
+        is_causal,
+        offset,
+        left,
+        right,
+        length,
+        padding,
+        scale,
+        softcap,
+        dropout_p,
+        origin,
+        threads,
+    ) = given[INPUT_COUNT + TENSOR_OPTION_COUNT :]
     mask: Any = shown if float_mask is None else float_mask
     if shown is not None and float_mask is not None:
         mask = (shown, float_mask)
@@ -50,6 +60,7 @@ def call_arguments(given: tuple[Any, ...]) -> tuple[list[Array], Any]:
     }
     if dropout_p:
         keywords |= {"dropout_p": dropout_p, "dropout_seed": int(tensors[4]) % 2**64}
+        keywords["dropout_origin"] = tuple(origin)
     return arrays, keywords
 
 

@@ -17,7 +17,7 @@ _OPTIONS = (
     "Tensor? bool_mask, Tensor? query_offsets, Tensor? key_lengths, Tensor? left_paddings, "
     "Tensor? dropout_seed, bool is_causal, SymInt? query_offset, SymInt? window_left, "
     "SymInt? window_right, SymInt? key_length, SymInt? left_padding, float? scale, "
-    "float? softcap, float dropout_p, int? threads"
+    "float? softcap, float dropout_p, SymInt[] dropout_origin, int? threads"
 )
 INPUT_COUNT = 6
 TENSOR_OPTION_COUNT = 5

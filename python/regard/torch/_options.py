@@ -41,6 +41,7 @@ def operator_words(options: dict[str, Any], device: torch.device) -> tuple[Any, 
         *(length, padding),
         *(options.get("scale"), options.get("softcap")),
         options.get("dropout_p", 0.0),
+        _origin(options.get("dropout_origin", (0, 0, 0))),
         options.get("threads"),
     )
 
@@ -96,6 +97,18 @@ def _sides(window: Any) -> tuple[int | None, int | None]:
         if side is not None and not isinstance(side, (int, torch.SymInt)):
             raise TypeError(f"window must be a pair of integers or None, got {window!r}")
     return window[0], window[1]
+
+
+def _origin(given: Any) -> list[int]:
+    """Return the origin of dropout, or raise TypeError."""
+    is_whole = isinstance(given, (tuple, list)) and len(given) == 3
+    if not is_whole or any(
+        isinstance(n, bool) or not isinstance(n, (int, torch.SymInt)) for n in given
+    ):
+        raise TypeError(
+            f"dropout_origin must be three integers (entry, head, position), got {given!r}"
+        )
+    return list(given)
 
 
 def _seed_tensor(seed: Any) -> Tensor:
