@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# Whose arguments are put together here from parts of unknown lengths.
-_backward: Any = regard.scaled_dot_product_attention_backward
-_double_backward: Any = regard.scaled_dot_product_attention_double_backward
 _GRADIENTS = regard.AttentionGradients._fields
 
 
@@ -94,18 +91,13 @@ def _attention_backward(
         as_array(gradient) if is_wanted else None
         for gradient, is_wanted in zip(gradients, wanted, strict=True)
     )
-    _backward(
-        as_array(grad_output),
-        *arrays,
-        as_array(output),
-        as_array(lse),
-        **keywords,
-        grad_lse=as_optional_array(grad_lse),
-        with_respect_to=[
-            name for name, is_wanted in zip(_GRADIENTS, wanted, strict=True) if is_wanted
-        ],
-        out=regard.AttentionGradients(*out),
-    )
+    arguments: Any = (as_array(grad_output), *arrays, as_array(output), as_array(lse))
+    keywords["with_respect_to"] = [
+        name for name, is_wanted in zip(_GRADIENTS, wanted, strict=True) if is_wanted
+    ]
+    keywords["grad_lse"] = as_optional_array(grad_lse)
+    keywords["out"] = regard.AttentionGradients(*out)
+    regard.scaled_dot_product_attention_backward(*arguments, **keywords)
     return tuple(gradients)
 
 
@@ -136,14 +128,12 @@ def _attention_double_backward(
     tangents = [
         as_optional_array(tensor) for tensor in (grad_grad_query, grad_grad_key, grad_grad_value)
     ]
-    of_output, *of_inputs = _double_backward(
-        *tangents,
-        as_array(grad_output),
-        *arrays,
-        as_array(output),
-        as_array(lse),
-        **keywords,
-        grad_lse=as_optional_array(grad_lse),
+    arguments: Any = (
+        *(*tangents, as_array(grad_output)),
+        *(*arrays, as_array(output), as_array(lse)),
+    )
+    of_output, *of_inputs = regard.scaled_dot_product_attention_double_backward(
+        *arguments, **keywords, grad_lse=as_optional_array(grad_lse)
     )
     # <cotangents, gradients> is <derivative of the output, grad_output> + <derivative of lse,
     # grad_lse>, so the gradient of grad_lse is the derivative of lse along the cotangents.
