@@ -32,23 +32,23 @@ def _rule(
     fewer_axes = (*before, *_FEWER_AXES)
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
-        count, size = len(fewer_axes), info.batch_size
-        numbers = given[count:]
+        size, count = info.batch_size, len(fewer_axes)
+        tensors, dims, numbers = given[:count], in_dims[:count], given[count:]
         is_gradient = operator is _operators.attention_backward
         wanted = numbers[-1] if is_gradient else ()
         dropout_p = numbers[_DROPOUT_P - is_gradient]
-        has_own_sinks = in_dims[first + _SINKS] is not None or any(wanted[_SINKS:])
+        has_own_sinks = dims[first + _SINKS] is not None or any(wanted[_SINKS:])
         if dropout_p or has_own_sinks:
             # What is dropped follows from a batch entry's number, and sinks have no batch axes.
-            found = _one_by_one(operator, size, in_dims, given)
+            found = _one_by_one(operator, size, dims, tensors, numbers)
         else:
-            sample = [_shape(*each) for each in zip(given[:count], in_dims, strict=False)]
+            sample = [_shape(*each) for each in zip(tensors, dims, strict=True)]
             rank = max(3, *(len(shape) for shape in sample[first : first + 3] if shape is not None))
             mapped = [
                 tensor
                 if tensor is None or fewer is None
                 else _lead(tensor, dim, size, rank - fewer)
-                for tensor, dim, fewer in zip(given, in_dims, fewer_axes, strict=False)
+                for tensor, dim, fewer in zip(tensors, dims, fewer_axes, strict=True)
             ]
             found = operator(*mapped, *numbers)
             shapes = results(sample, wanted)
@@ -79,18 +79,22 @@ def _shape(tensor: Tensor | None, dim: int | None) -> tuple[int, ...] | None:
 
 
 def _one_by_one(
-    operator: Any, size: int, in_dims: tuple[int | None, ...], given: tuple[Any, ...]
+    operator: Any,
+    size: int,
+    dims: tuple[int | None, ...],
+    tensors: tuple[Any, ...],
+    numbers: tuple[Any, ...],
 ) -> list[Tensor]:
     """Call an operator for each sample, or for zeros if there is none."""
 
     def sample(i: int) -> Any:
-        for argument, dim in zip(given, in_dims, strict=True):
+        for tensor, dim in zip(tensors, dims, strict=True):
             if dim is None:
-                yield argument
+                yield tensor
             else:
-                yield argument.select(dim, i) if size else argument.sum(dim)
+                yield tensor.select(dim, i) if size else tensor.new_zeros(_shape(tensor, dim))
 
-    found = [operator(*sample(i)) for i in range(max(size, 1))]
+    found = [operator(*sample(i), *numbers) for i in range(max(size, 1))]
     return [torch.stack(each)[:size] for each in zip(*found, strict=True)]
 
 
