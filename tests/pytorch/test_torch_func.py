@@ -35,12 +35,16 @@ CASES = [
 THREE = (0, 1, 2)
 
 
-def grad(function):
-    def loss(*tensors):
+def loss(function):
+    def of_results(*tensors):
         output, lse = function(*tensors)
         return (output**2).sum() + (lse.sin() * (1 + lse)).sum()
 
-    return torch.func.grad(loss, THREE)
+    return of_results
+
+
+def grad(function):
+    return torch.func.grad(loss(function), THREE)
 
 
 def along(function):
@@ -77,8 +81,7 @@ TRANSFORMS = {
     "vjp of jvp": lambda f: against(along(f)),
     "hessian": lambda f: forward_jacobian(grad(f)),
     "jacrev of grad": lambda f: jacobian(grad(f)),
-    "jacrev of jacfwd": lambda f: jacobian(forward_jacobian(f)),
-    "jacrev of jacrev": lambda f: jacobian(jacobian(f)),
+    "jacrev of jacfwd": lambda f: jacobian(forward_jacobian(loss(f))),
 }
 
 
@@ -101,7 +104,13 @@ def functions_of(case):
     return ours, theirs, three
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "jacrev of jacfwd" else ())
+        for name in TRANSFORMS
+    ],
+)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_transforms(case, name):
     ours, theirs, tensors = functions_of(case)
@@ -166,25 +175,8 @@ def test_second_derivatives_of_other_inputs_are_refused(name):
         hessian(option.detach())
 
 
-@each_other
-def test_second_derivatives_of_query_beside_other_inputs(name):
-    """Are refused only where those of the others are wanted too."""
-    shape = (4, 5) if name == "attn_mask" else (2,)
-    query, key, value, option = drawn((2, 4, 3), (2, 5, 3), (2, 5, 3), shape)
-    query.requires_grad_()
-
-    def second(option):
-        output = scaled_dot_product_attention(query, key, value, **{name: option})
-        (gradient,) = torch.autograd.grad((output**2).sum(), query, create_graph=True)
-        return torch.autograd.grad((gradient**2).sum(), query)[0]
-
-    wanted = second(option)
-    assert float(wanted.abs().max()) > 0.01
-    assert torch.equal(second(option.clone().requires_grad_()), wanted)
-
-
 def test_third_derivatives_are_refused():
-    (query,) = drawn((2, 4, 3))
+    (query,) = drawn((1, 2, 2))
 
     def function(query):
         return (scaled_dot_product_attention(query, query, query) ** 2).sum()
@@ -199,7 +191,7 @@ def test_forward_mode_of_forward_mode_is_refused():
     (query,) = drawn((2, 4, 3))
 
     def function(query):
-        return scaled_dot_product_attention(query, query, query)
+        return (scaled_dot_product_attention(query, query, query) ** 2).sum()
 
     with pytest.raises(NotImplementedError, match="use reverse mode for one of the two"):
         torch.func.jacfwd(torch.func.jacfwd(function))(query)

@@ -54,7 +54,96 @@ def scaled_dot_product_attention(
     return_lse: bool = False,
     threads: int | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Compute attention."""
+    r"""Compute exact scaled-dot-product attention over PyTorch's tensors, fused.
+
+    It takes what `torch.nn.functional.scaled_dot_product_attention` takes, and regard's options.
+    Tensors are read and written where they lie, and gradients are regard's own, in both modes.
+
+    Parameters
+    ----------
+    query : Tensor, shape (..., heads, q_len, head_dim)
+        Float32, float64, float16 or bfloat16, on the CPU, with any strides; on a CUDA device, the
+        call goes to `regard.cuda`.
+    key : Tensor, shape (..., kv_heads, kv_len, head_dim)
+        Of the type and on the device of `query`, like `value`.
+    value : Tensor, shape (..., kv_heads, kv_len, value_dim)
+        ``value_dim`` may differ from ``head_dim``.
+    attn_mask : Tensor of bool or float, or a pair (bool, float) of both, optional
+        Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float, of any type:
+        added to the scores.
+    dropout_p : float, default 0.0
+        Drop each weight with this probability, from 0 to less than 1.
+    is_causal : bool, default False
+        Query ``i`` sees key ``j`` only if ``j <= i + query_offset``. It may be given beside a mask:
+        what both allow is seen.
+    scale : float, optional
+        Multiplies query . key. Default ``1 / sqrt(head_dim)``.
+    enable_gqa : bool, default False
+        Let ``heads`` be a multiple of ``kv_heads``. Otherwise the numbers of heads are equal, or
+        one.
+    query_offset : int, Tensor of int or "end", default 0
+        How many keys precede the first query.
+    window, key_lengths, left_padding, softcap, alibi_slopes, sinks, threads
+        See `regard.scaled_dot_product_attention`. Arrays may be tensors on the device of `query`.
+    dropout_seed : int or Tensor of int without axes, optional
+        Which weights are dropped. Default: drawn from PyTorch's default generator, so that
+        ``torch.manual_seed`` reproduces it.
+    dropout_origin : (entry, head, position), default (0, 0, 0)
+        Where the call stands in the larger call of which it computes a part, for dropout.
+    return_lse : bool, default False
+        Also return the natural log-sum-exp of every row's visible scores, sink included.
+
+    Returns
+    -------
+    output : Tensor, shape (..., heads, q_len, value_dim)
+        Of the query's type, in its layout: the axes lie in memory in the same order.
+    lse : Tensor, shape (..., heads, q_len)
+        If `return_lse`; float32, or float64 if the output is. It has gradients too.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not a tensor or has the wrong type, or the three types differ.
+    ValueError
+        If shapes or devices disagree, a device is neither a CPU nor a CUDA device, or a number is
+        out of range.
+    NotImplementedError
+        If a derivative is asked for that is not known (see the notes), or any on a CUDA device.
+    ImportError
+        If tensors are bfloat16 and the package ml_dtypes is missing.
+
+    See Also
+    --------
+    regard.scaled_dot_product_attention : the same for NumPy arrays, where all options are explained.
+
+    Notes
+    -----
+    A row that sees no key gives output 0 and lse -inf, where some of PyTorch's implementations give
+    NaN. Dropout drops what regard's dropout drops for the seed, and not what PyTorch's would.
+
+    `query`, `key`, `value`, a float `attn_mask`, `alibi_slopes` and `sinks` have gradients. Forward
+    mode and second derivatives (reverse over reverse, and either over the other) are those with
+    respect to query, key and value; where a mask, slopes or sinks have a tangent, or require a
+    gradient in a second derivative, and for higher derivatives, NotImplementedError is raised.
+
+    The operator has rules for ``torch.compile``, ``torch.export``, ``torch.vmap``, ``torch.func``
+    and the device meta. Where nothing is recorded, a call does not pass PyTorch's dispatcher.
+    ``torch.autocast`` converts query, key and value as it does for PyTorch's call, and leaves the
+    mask as it is.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import regard.torch
+    >>> query = torch.ones(1, 4, 6, 16, requires_grad=True)
+    >>> key, value = torch.ones(2, 1, 2, 8, 16)
+    >>> output = regard.torch.scaled_dot_product_attention(
+    ...     query, key, value, is_causal=True, enable_gqa=True, window=(3, 0)
+    ... )
+    >>> output.sum().backward()
+    >>> query.grad.shape
+    torch.Size([1, 4, 6, 16])
+    """
     is_direct = (
         type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and _is_eager()
     )
