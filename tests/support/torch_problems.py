@@ -44,8 +44,14 @@ def leaves_of(problem, wanted=NAMES):
     return leaves
 
 
-def attend(problem, leaves, attention=scaled_dot_product_attention, **extra):
+def attend(problem, leaves, **extra):
     """Call with a problem's options and with these tensors as its inputs."""
+    arguments = arguments_of(problem, leaves) | extra
+    return scaled_dot_product_attention(**arguments)
+
+
+def arguments_of(problem, leaves):
+    """What `attend` calls with, by name."""
     options = {
         name: as_tensor(option) if isinstance(option, np.ndarray) else option
         for name, option in problem.options.items()
@@ -59,5 +65,4 @@ def attend(problem, leaves, attention=scaled_dot_product_attention, **extra):
     masks += [leaves["mask"]] if "mask" in leaves else []
     if masks:
         options["attn_mask"] = tuple(masks) if len(masks) == 2 else masks[0]
-    options |= {"enable_gqa": True} | extra
-    return attention(leaves["query"], leaves["key"], leaves["value"], **options)
+    return options | {"enable_gqa": True} | {name: leaves[name] for name in NAMES[:3]}

@@ -12,6 +12,16 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _NAMES = ("query", "key", "value")
 
 
+def autocast(tensor: Any) -> Any:
+    """Return a tensor in the type that `torch.autocast` asks for, as PyTorch's own call does."""
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        return tensor
+    kind = tensor.device.type
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return tensor
+    return tensor if tensor.dtype is torch.float64 else tensor.to(torch.get_autocast_dtype(kind))
+
+
 def check_tensors(*tensors: Tensor) -> None:
     """Raise TypeError or ValueError unless query, key and value are tensors for one call."""
     for name, tensor in zip(_NAMES, tensors, strict=True):

@@ -18,6 +18,7 @@ import regard
 from regard.torch import _operators
 from regard.torch._arguments import (
     TYPES,
+    autocast,
     check_tensors,
     drawn_seed,
     masks,
@@ -114,7 +115,7 @@ def scaled_dot_product_attention(
 
     See Also
     --------
-    regard.scaled_dot_product_attention : the same for NumPy arrays, where all options are explained.
+    regard.scaled_dot_product_attention : the same for NumPy arrays; it explains the options.
 
     Notes
     -----
@@ -144,6 +145,8 @@ def scaled_dot_product_attention(
     >>> query.grad.shape
     torch.Size([1, 4, 6, 16])
     """
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        query, key, value = map(autocast, (query, key, value))
     is_direct = (
         type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and _is_eager()
     )
@@ -155,12 +158,12 @@ def scaled_dot_product_attention(
         and key.is_cpu
         and value.is_cpu
         and query.layout is key.layout is value.layout is torch.strided
+        and query.ndim > 1
+        and key.ndim > 1
+        and value.ndim > 1
     ):
         check_tensors(query, key, value)
     kind = "cpu" if query.is_cpu else query.device.type
-    if torch.is_autocast_enabled(kind) and query.dtype is not torch.float64:
-        dtype = torch.get_autocast_dtype(kind)
-        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if not enable_gqa and not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         query, key, value = with_equal_heads(query, key, value)
     is_traced = torch.is_grad_enabled() and (

@@ -88,11 +88,13 @@ def _tensor(
 
 
 def _sides(window: Any) -> tuple[int | None, int | None]:
-    """Return how far a window reaches to both sides, or raise TypeError."""
+    """Return how far a window reaches to both sides, or raise TypeError or ValueError."""
     if window is None:
         return None, None
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
+    if not isinstance(window, (tuple, list)):
         raise TypeError(f"window must be a pair (left, right) of integers or None, got {window!r}")
+    if len(window) != 2:
+        raise ValueError(f"window must be a pair (left, right), got {len(window)} elements")
     for side in window:
         if side is not None and not isinstance(side, (int, torch.SymInt)):
             raise TypeError(f"window must be a pair of integers or None, got {window!r}")
