@@ -23,7 +23,12 @@ CASES = [
     More("end", Case("end", *SHAPES, is_causal=True), {"query_offset": "end"}),
     More("dropout", Case("drop", *SHAPES), {"dropout_p": 0.4, "dropout_seed": 2**64 - 9}),
 ]
-each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+QUICK = "plain", "slopes and sinks"
+each_case = pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=() if c.name in QUICK else pytest.mark.slow) for c in CASES],
+    ids=lambda case: case.name,
+)
 
 
 def value_and_gradients(function, arguments, leaves):

@@ -1,11 +1,11 @@
 """Results and gradients of `regard.torch` are, to the last bit, those of regard's NumPy calls."""
 
 import pytest
-from torch_problems import NAMES, as_tensor, assert_same, attend, leaves_of, torch
 
 from cases import AXES
 from element_types import each_in_one_type
 from gradient_cases import ALL, FEW, build
+from torch_problems import NAMES, as_tensor, assert_same, attend, leaves_of, torch
 
 CASES = [*AXES, *FEW]
 

@@ -130,8 +130,13 @@ def loss(function):
 
 
 OPTIONS = [{}, {"dropout_p": 0.4, "dropout_seed": 2**64 - 5}]
-each_options = pytest.mark.parametrize("options", OPTIONS, ids=["", "dropout"])
-each_kind = pytest.mark.parametrize("kind", SHAPES)
+each_options = pytest.mark.parametrize(
+    "options", [OPTIONS[0], pytest.param(OPTIONS[1], marks=pytest.mark.slow)], ids=["", "dropout"]
+)
+QUICK = "batch", "two axes"
+each_kind = pytest.mark.parametrize(
+    "kind", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SHAPES]
+)
 each_subset = pytest.mark.parametrize("mapped", SUBSETS, ids=lambda names: "+".join(names))
 
 
