@@ -72,6 +72,7 @@ def test_sizes_and_offsets_of_one_compiled_function():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of what inductor imports
 def test_inductor():
     torch._dynamo.reset()
     query, key, value = torch.rand(3, 2, 4, 16, 8).unbind()
