@@ -49,7 +49,7 @@ ARGUMENTS = {
 
 
 WITH_MODELS = {"generate.py", "similar.py", "transcribe.py"}  # In tests/models.
-WITH_PACKAGES = {"million_keys.py", "mpi_ring.py"}  # In tests/dask.
+WITH_PACKAGES = {"million_keys.py", "mpi_ring.py"}  # In tests/libraries/dask.
 
 
 def test_every_example_is_here():

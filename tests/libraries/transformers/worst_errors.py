@@ -1,6 +1,6 @@
 """Print the table of docs/guide/transformers.md: how far regard's attention is from the eager one.
 
-python tests/transformers/worst_errors.py
+python tests/libraries/transformers/worst_errors.py
 """
 
 import sys
