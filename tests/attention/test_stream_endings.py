@@ -191,7 +191,11 @@ print(json.dumps({
 
 @pytest.mark.parametrize(
     ("queries", "read"),
-    [pytest.param(1, 0.0, marks=pytest.mark.slow), (1, 0.6), (4096, 0.0)],
+    [
+        pytest.param(1, 0.0, marks=pytest.mark.slow),
+        pytest.param(1, 0.6, marks=pytest.mark.slow),
+        (4096, 0.0),
+    ],
     ids=["many chunks", "a long read", "a long product"],
 )
 def test_an_interrupt(queries, read, output_of):

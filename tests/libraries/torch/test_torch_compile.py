@@ -5,9 +5,10 @@ import pytest
 
 from cases import Case
 from gradient_cases import More, build, drawn
-from regard.torch import _operators
-from regard.torch._options import operator_words
 from torch_problems import arguments_of, leaves_of, scaled_dot_product_attention, torch
+
+from regard.torch import _operators  # isort: skip
+from regard.torch._options import operator_words  # isort: skip
 
 SHAPES = (2, 4, 5, 8), (2, 2, 9, 8), (1, 2, 9, 6)
 CASES = [
