@@ -193,7 +193,15 @@ def test_the_context_of_the_caller_holds_in_the_iterator():
         stream(QUERY, chunks())
 
 
-@pytest.mark.parametrize("source", ["generator", "buffer", "memmap", "list of memmaps"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "generator",
+        pytest.param("buffer", marks=pytest.mark.slow),
+        "memmap",
+        pytest.param("list of memmaps", marks=pytest.mark.slow),
+    ],
+)
 def test_memory_is_two_chunks_and_the_states(source, tmp_path):
     """64 chunks of 1 MB, and states of 16 KB."""
     query, shape = normal(1, 32, 64, dtype="f4"), (1, 64 * 2048, 64)
