@@ -76,8 +76,9 @@ def attend_stream(
 ) -> Array | tuple[Array, Array]:
     r"""Compute exact attention to keys and values that come in chunks, one after another.
 
-    They need not fit in memory: beside the queries and results, it holds two chunks, the one that
-    is computed and the one that a thread reads meanwhile.
+    They need not fit in memory: beside the queries, it holds two chunks, the one that is computed
+    and the one that a thread reads meanwhile, and some results in float64, up to about ten times
+    the output.
 
     Parameters
     ----------

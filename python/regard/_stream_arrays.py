@@ -30,7 +30,7 @@ class Slice:
         self.dtype = array.dtype
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.asarray(self.array[self._keys], dtype)
+        return np.asarray(as_array("a part of keys or values", self.array[self._keys]), dtype)
 
 
 def unread(name: str, value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arrays import as_native, stored
+from regard._arrays import as_native, shares_memory, stored
 from regard._stream_arrays import read, unread
 from regard._stream_masks import StreamMask
 from regard._stream_source import KeyValueChunks
@@ -125,7 +125,7 @@ class Chunk(NamedTuple):
     value: Array
     mask: Any
     is_lent: bool
-    """Whether it lies in memory of who gave it, who might write there."""
+    """Whether it lies in memory that the caller may write to."""
 
     @property
     def stop(self) -> int:
@@ -133,9 +133,9 @@ class Chunk(NamedTuple):
         return self.start + int(self.key.shape[-2])
 
     def overlaps(self, other: Chunk) -> bool:
-        """Tell whether two chunks may lie in the same memory."""
+        """Tell whether two chunks lie in the same memory."""
         mine, others = (self.key, self.value), (other.key, other.value)
-        return any(np.may_share_memory(a, b) for a in mine for b in others)
+        return any(shares_memory(a, b) for a in mine for b in others)
 
 
 class Source(NamedTuple):
@@ -218,6 +218,11 @@ def _in_memory(
     arrays, is_lent = [], False
     for name, array in given.arrays():
         raw, raw_is_lent = read(array, should_stop)
+        if raw.shape != tuple(array.shape):
+            raise ValueError(
+                f"chunk {given.number}: {name} must have the shape that it had before it was read, "
+                f"{tuple(array.shape)}, got {raw.shape}"
+            )
         ready = stored(f"chunk {given.number}: {name}", raw)
         ready = as_native(ready, ready.dtype.newbyteorder("="))
         is_lent |= raw_is_lent and np.may_share_memory(ready, raw)
@@ -225,4 +230,6 @@ def _in_memory(
     part = mask.read(start, start + given.length)
     if given.mask is not None:
         part = given.mask_in_memory()
+        # A copy: the mask's memory may be filled again while this chunk is computed.
+        part = tuple(map(np.array, part)) if isinstance(part, tuple) else np.array(part)
     return Chunk(given.number, start, arrays[0], arrays[1], part, is_lent)

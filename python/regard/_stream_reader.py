@@ -100,18 +100,26 @@ class ReadAhead:
 
         A generator may fill the same memory again and again. The first two chunks that lie in
         memory of somebody else show that: the second is asked for after the first was computed.
+        Raises ValueError where a chunk shows only later that it was read too early.
         """
-        first: Chunk | None = None
+        before: Chunk | None = None  # if it lies in memory of somebody else
         are_apart = None if self._may_refill else True
+        ahead = False
         self._requests.put(True)
         while (chunk := self._take()) is not None:
-            if first is not None and chunk.is_lent:
-                are_apart, first = not chunk.overlaps(first), None
+            if before is not None and chunk.is_lent and self._may_refill:
+                overlaps = chunk.overlaps(before)
+                if overlaps and ahead:
+                    raise ValueError(
+                        f"chunk {chunk.number} must not lie in the memory of chunk "
+                        f"{before.number}, which was still being computed: fill two buffers in "
+                        "turn, or the same one from the first chunk on"
+                    )
+                are_apart = not overlaps
+            before = chunk if chunk.is_lent else None
             ahead = bool(are_apart) or not chunk.is_lent
             if ahead:
                 self._requests.put(True)
-            elif are_apart is None:
-                first = chunk
             yield chunk
             if not ahead:
                 self._requests.put(True)

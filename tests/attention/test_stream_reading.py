@@ -156,6 +156,73 @@ def test_an_iterator_may_fill_the_same_memory_again(buffers):
     assert_same_bits(actual, WHOLE)
 
 
+def test_a_mask_may_be_filled_again():
+    """The chunk's own mask is copied, so that reading ahead does not change it."""
+    random = np.random.default_rng(0)
+    query, key, value = (random.standard_normal((4, n, 16)) for n in (300, 2000, 2000))
+    mask = random.random((300, 2000)) < 0.5
+
+    def chunks():
+        shown = np.empty((300, 200), bool)
+        for start in range(0, 2000, 200):
+            keys = slice(start, start + 200)
+            shown[:] = mask[:, keys]
+            yield key[:, keys].copy(), value[:, keys].copy(), shown
+
+    want = regard.scaled_dot_product_attention(query, key, value, mask)
+    assert np.allclose(regard.attend_stream(query, chunks()), want, rtol=0, atol=1e-13)
+
+
+def test_memory_that_is_filled_again_too_late_is_an_error():
+    key = np.ones((3, 4, 100, 8))
+
+    def chunks():
+        yield key[0], key[0]
+        yield key[1], key[1]
+        for _ in range(3):
+            key[2] += 1
+            yield key[2], key[2]
+
+    with pytest.raises(ValueError, match="chunk 3 must not lie in the memory of chunk 2"):
+        regard.attend_stream(np.ones((4, 2000, 8)), chunks())
+
+
+def test_neighbours_in_one_array_are_read_ahead():
+    """Parts of one array interleave with others in memory, but share none of it."""
+    key = np.random.default_rng(0).standard_normal((2, 400, 8))
+    parts = ((key[:, i : i + 100], key[:, i : i + 100]) for i in range(0, 400, 100))
+    want = regard.scaled_dot_product_attention(key, key, key)
+    assert np.allclose(regard.attend_stream(key, parts), want, rtol=0, atol=1e-14)
+
+
+class Lazy:
+    """What netCDF's variables do: slices are masked arrays, or shorter than they should be."""
+
+    def __init__(self, array, make):
+        self.array, self.make = array, make
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __getitem__(self, index):
+        return self.make(self.array[index])
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.array, dtype)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (np.ma.masked_array, TypeError, "masked array"),
+        (lambda part: part[..., :-1, :], ValueError, "must have the shape that it had before"),
+    ],
+    ids=["masked", "shorter"],
+)
+def test_what_a_lazy_array_hands_over_is_checked(make, kind, message):
+    key, value = (Lazy(np.ones((2, 100, 8)), make) for _ in range(2))
+    with pytest.raises(kind, match=message):
+        regard.attend_stream(np.ones((2, 5, 8)), regard.KeyValueChunks(key, value, length=30))
+
+
 def test_a_stream_inside_a_stream():
     """The values are themselves attention to all keys, from the thread that reads."""
 

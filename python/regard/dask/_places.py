@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _SMALL = ("query_offset", "key_lengths", "left_padding", "alibi_slopes", "sinks")
 # Far beyond any position, and far from where int64 overflows.
 _FAR = 2**61
+# Random words of dropout depend on positions modulo 2**32 and on positions // 4 modulo 2**32.
+_DROPOUT_PERIOD = 2**34
 
 
 def check_small_options(options: Mapping[str, Any]) -> None:
@@ -69,10 +71,11 @@ class Places:
         lengths, padding = options.get("key_lengths"), options.get("left_padding")
         offset = options.get("query_offset", 0)
         if isinstance(offset, str):
-            offset = np.asarray(kv_len if lengths is None else lengths) - q_len
-        self._offset = np.asarray(offset)
-        self._lengths = None if lengths is None else np.asarray(lengths)
-        self._padding = None if padding is None else np.asarray(padding)
+            offset = np.asarray(kv_len if lengths is None else lengths, np.int64) - q_len
+        # A query that stands farther away than this sees what one at this distance sees.
+        self._offset = np.clip(np.asarray(offset, np.int64), -_FAR, _FAR)
+        self._lengths = None if lengths is None else np.asarray(lengths, np.int64)
+        self._padding = None if padding is None else np.asarray(padding, np.int64)
         slopes, sinks = options.get("alibi_slopes"), options.get("sinks")
         # Of the arithmetic's precision, as in a single call; their gradients are summed in float64.
         self.slopes = None if slopes is None else np.asarray(slopes).astype(arithmetic)
@@ -107,7 +110,8 @@ class Places:
                 entry = entry * size + first
             part = entry, block.heads[0], start
             options |= self._dropout
-            options["dropout_origin"] = tuple(map(operator.add, self._origin, part))
+            sums = map(operator.add, map(int, self._origin), part)
+            options["dropout_origin"] = tuple(number % _DROPOUT_PERIOD for number in sums)
         return options
 
     def sinks_of(self, block: Block) -> Array | None:
@@ -118,7 +122,7 @@ class Places:
         """Tell whether any query of a block may see any of some keys, as far as positions say."""
         if block.is_empty or keys[0] == keys[1]:
             return False
-        offset = np.clip(_cut(self._offset, block.batch).astype(np.int64), -_FAR, _FAR)
+        offset = _cut(self._offset, block.batch)
         first, last = offset + block.queries[0], offset + block.queries[1] - 1
         left, right = self._window or (None, None)
         if self._same.get("is_causal"):

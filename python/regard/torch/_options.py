@@ -23,6 +23,12 @@ def operator_words(options: dict[str, Any], device: torch.device) -> tuple[Any, 
         None if options.get(name) is None else _tensor(name, options[name], device, torch.float64)
         for name in ("alibi_slopes", "sinks")
     )
+    for name in ("scale", "softcap", "dropout_p", "threads"):
+        if isinstance(options.get(name), Tensor):
+            raise TypeError(
+                f"{name} must be a number, got a tensor, whose gradient would be lost"
+                + ("; multiply query by it instead" if name == "scale" else "")
+            )
     offset, offsets = None, None
     given = options.get("query_offset", 0)
     if given is None:
@@ -79,6 +85,10 @@ def _tensor(
     if not isinstance(given, Tensor):
         is_array = isinstance(given, (np.ndarray, np.generic))
         try:
+            if (
+                is_array
+            ):  # a copy: the caller may change the array before the gradients are asked for
+                given = np.array(given, given.dtype.newbyteorder("="))
             given = torch.as_tensor(given, dtype=None if is_array else dtype, device=device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"{name} must be a tensor or numbers, got {given!r}: {error}") from None
@@ -96,21 +106,22 @@ def _sides(window: Any) -> tuple[int | None, int | None]:
     if len(window) != 2:
         raise ValueError(f"window must be a pair (left, right), got {len(window)} elements")
     for side in window:
-        if side is not None and not isinstance(side, (int, torch.SymInt)):
+        if side is not None and not isinstance(side, (int, np.integer, torch.SymInt)):
             raise TypeError(f"window must be a pair of integers or None, got {window!r}")
-    return window[0], window[1]
+    left, right = (int(side) if isinstance(side, np.integer) else side for side in window)
+    return left, right
 
 
 def _origin(given: Any) -> list[int]:
     """Return the origin of dropout, or raise TypeError."""
     is_whole = isinstance(given, (tuple, list)) and len(given) == 3
     if not is_whole or any(
-        isinstance(n, bool) or not isinstance(n, (int, torch.SymInt)) for n in given
+        isinstance(n, bool) or not isinstance(n, (int, np.integer, torch.SymInt)) for n in given
     ):
         raise TypeError(
             f"dropout_origin must be three integers (entry, head, position), got {given!r}"
         )
-    return list(given)
+    return [int(n) if isinstance(n, np.integer) else n for n in given]
 
 
 def _seed_tensor(seed: Any) -> Tensor:
@@ -121,10 +132,13 @@ def _seed_tensor(seed: Any) -> Tensor:
                 "dropout_seed must be an integer or a tensor of one without axes, got a tensor of "
                 f"{seed.dtype} and shape {tuple(seed.shape)}"
             )
+        if seed.device.type == "meta":
+            raise ValueError("dropout_seed must hold a number, got a tensor on the device meta")
         return seed
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer, torch.SymInt)):
         raise TypeError(f"dropout_seed must be an integer, got {type(seed).__name__}")
     if not 0 <= seed <= _MAX_SEED:
         raise ValueError(f"dropout_seed must be from 0 to 2**64 - 1, got {seed}")
+    seed = seed if isinstance(seed, torch.SymInt) else int(seed)
     signed = seed if seed < 2**63 else seed - 2**64
-    return torch.full((), signed, dtype=torch.int64)
+    return torch.full((), signed, dtype=torch.int64, device="cpu")

@@ -257,3 +257,26 @@ def test_parts_of_results_can_be_computed_alone():
     (optimized,) = dask.optimize(part)
     assert tasks(optimized, "attention-part-") <= 1
     assert_same_bits(part.compute(), output.compute()[:, :20])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key_lengths": np.array([60, 5], np.uint8)},
+        {"left_padding": np.array([1, 30], np.uint8)},
+        {"query_offset": np.array([100, 3], np.int8), "is_causal": True},
+        {"query_offset": np.array([3, 3], np.uint64), "is_causal": True},
+        {"query_offset": "end", "is_causal": True, "key_lengths": np.array([60, 5], np.uint16)},
+        {"query_offset": 2**63 - 1, "is_causal": True},
+        {"query_offset": -(2**63), "window": (None, 7)},
+        {"dropout_p": 0.3, "dropout_seed": 1, "dropout_origin": (2**63 - 1,) * 3},
+    ],
+    ids=str,
+)
+def test_integers_of_any_width(options):
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal((2, 4, 60, 16)) for _ in range(3)]
+    chunked = [da.from_array(x, chunks=(2, 4, 20, 16)) for x in arrays]
+    want = regard.scaled_dot_product_attention(*arrays, **options)
+    got = regard.dask.scaled_dot_product_attention(*chunked, **options).compute(scheduler="sync")
+    assert np.allclose(got, want, rtol=0, atol=1e-13)

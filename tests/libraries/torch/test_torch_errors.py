@@ -144,3 +144,41 @@ def test_without_pytorch(run_python):
 
 def test_regard_does_not_import_pytorch(output_of):
     assert output_of("import sys, regard; print('torch' in sys.modules)") == "False"
+
+
+@pytest.mark.parametrize("name", ["scale", "softcap", "dropout_p"])
+def test_a_number_with_a_gradient_is_refused(name):
+    """Its gradient would be lost."""
+    given = tensors(**{name: torch.tensor(0.3, requires_grad=True)})
+    given["query"].requires_grad_(True)
+    with pytest.raises(TypeError, match=f"{name} must be"):
+        scaled_dot_product_attention(**given)
+
+
+def test_a_seed_on_another_device_is_refused_or_not_made():
+    given = tensors(dropout_p=0.5)
+    given["query"].requires_grad_(True)
+    with pytest.raises(ValueError, match="dropout_seed must hold a number"):
+        scaled_dot_product_attention(**given, dropout_seed=torch.tensor(3, device="meta"))
+    want = scaled_dot_product_attention(**given, dropout_seed=3)
+    with torch.device("meta"):
+        got = scaled_dot_product_attention(**given, dropout_seed=3)
+    assert torch.equal(got, want)
+    most = 2**64 - 1
+    got = scaled_dot_product_attention(**given, dropout_seed=np.uint64(most))
+    assert torch.equal(got, scaled_dot_product_attention(**given, dropout_seed=most))
+
+
+@pytest.mark.parametrize("name", ["key_lengths", "alibi_slopes"])
+def test_an_option_may_change_after_the_call(name):
+    """Gradients are those of the call that was made."""
+    option = {"key_lengths": np.array([7, 3]), "alibi_slopes": np.array([0.1, 0.2, 0.3, 0.4])}[name]
+    given = {k: torch.randn(v.shape) for k, v in tensors().items()}
+    given["query"].requires_grad_(True)
+    gradients = []
+    for changes in (False, True):
+        own = option.copy()
+        output = scaled_dot_product_attention(**given, **{name: own})
+        own -= own * changes
+        gradients += torch.autograd.grad(output.sum(), given["query"])
+    assert torch.equal(*gradients)
