@@ -71,7 +71,7 @@ def main():
             "dashboard_address": None,
             "memory_limit": 0,
         }
-        with LocalCluster(count, **settings) as cluster, Client(cluster) as client:
+        with LocalCluster(n_workers=count, **settings) as cluster, Client(cluster) as client:
             client.wait_for_workers(count)
             draw = da.random.default_rng(0).standard_normal
             chunked = [
