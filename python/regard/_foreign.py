@@ -69,7 +69,8 @@ def _read(name: str, value: Any) -> NDArray[Any]:
     except (ValueError, MemoryError):
         raise
     except Exception as error:
-        front = _FRONTS.get(library)
+        is_dense = str(getattr(value, "layout", "torch.strided")) == "torch.strided"
+        front = _FRONTS.get(library) if is_dense else None
         advice = f"; {front} takes such arrays" if front else ""
         reason = str(error).partition("\n")[0].rstrip(".")
         raise TypeError(

@@ -79,8 +79,8 @@ class StreamOptions(BackwardOptions, total=False):
     out: NDArray[Any] | None
 
 
-class CudaOptions(TypedDict, total=False):
-    """What the attention calls of `regard.cuda` take. Arrays are on the device."""
+class ForeignOptions(TypedDict, total=False):
+    """What decides the weights in calls on arrays of other libraries, which options may be too."""
 
     is_causal: bool
     query_offset: Any
@@ -91,6 +91,11 @@ class CudaOptions(TypedDict, total=False):
     softcap: float | None
     alibi_slopes: Any
     sinks: Any
+
+
+class CudaOptions(ForeignOptions, total=False):
+    """What the attention calls of `regard.cuda` take. Arrays are on the device."""
+
     return_lse: bool
     out: Any
 

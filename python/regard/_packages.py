@@ -10,8 +10,10 @@ def needed(module: str, caller: str, extra: str) -> Any:
     """Import a module of an optional package, or raise ImportError that says how to install it."""
     try:
         return importlib.import_module(module)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         package = module.partition(".")[0]
+        if error.name is not None and error.name.partition(".")[0] != package:
+            raise  # it is there, and lacks something itself
         raise ImportError(
             f"{caller} needs the package {package}: pip install 'regard[{extra}]'"
         ) from error

@@ -21,6 +21,8 @@ _WEYL = 0x9E3779B9, 0xBB67AE85
 _WORD = 0xFFFFFFFF
 _BITS = np.uint64(32)
 _ROUNDS = 10
+# Words depend on positions modulo 2**32 and on positions // 4 modulo 2**32.
+POSITION_PERIOD = 2**34
 
 
 def philox(counter: tuple[Words | np.uint64, ...], seed: int) -> tuple[Words, ...]:

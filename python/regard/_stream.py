@@ -104,8 +104,8 @@ def attend_stream(
         ``query_offset="end"`` needs to know where the keys end: by `key_lengths`, or from `chunks`
         that are a list, a tuple or `KeyValueChunks`.
     scale, softcap, sinks, dropout_p, dropout_seed, dropout_origin
-        As in `scaled_dot_product_attention`. The weights that are dropped do not depend on how keys
-        are cut.
+        As in `scaled_dot_product_attention`. While positions fit in 64 bits, the weights that are
+        dropped do not depend on how keys are cut.
     out : ndarray, optional
         Where to write the output, at the end: of the result's type and shape, any strides, no
         overlap with an input.
@@ -126,8 +126,8 @@ def attend_stream(
         If an argument has the wrong type, a chunk is not a pair or a triple, or its types differ
         from those of the first one.
     ValueError
-        If shapes disagree, a number is out of range, there is no chunk, or the keys end before
-        `mask` or `key_lengths` do. Messages name the chunk, counted from 0. What `chunks` says of
+        If shapes disagree, a number is out of range, `chunks` is empty, or it has fewer keys than
+        `mask` or `key_lengths` say. Messages name the chunk, counted from 0. What `chunks` says of
         shapes before any chunk is read is checked before any is.
     ImportError
         If `progress` is True and tqdm is not installed.
@@ -149,7 +149,7 @@ def attend_stream(
     which it gives are read where they lie and must stay as they are until they have been computed,
     which is when the next chunk but one is asked for. An iterator that fills the same memory again
     for every chunk is noticed by its first two, and each is then computed before the next one is
-    asked for.
+    asked for. If an iterator does so only later, the call raises ValueError.
 
     **Order and error.** Each chunk's output and lse are computed as by a call of its own and merged
     in float64, in order: 16 chunks at a time, then 16 of these groups, and so on. The bits are

@@ -56,9 +56,9 @@ def is_in_file(array: Array) -> bool:
 
 
 def read(value: Any, should_stop: Callable[[], bool]) -> tuple[Array, bool]:
-    """Return keys or values in memory, and whether that memory belongs to who passed them.
+    """Return keys or values in memory, and whether that memory belongs to the caller.
 
-    What is left to be read when `should_stop` says so is not read: nobody will look at it.
+    Reading ends early, with the rest undefined, when `should_stop` says that the call has ended.
     """
     if isinstance(value, Slice) and isinstance(value.array, np.ndarray):
         value = np.asarray(value)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments import integers, window_sides
+from regard._philox import POSITION_PERIOD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-# Random words of dropout depend on positions modulo 2**32 and on positions // 4 modulo 2**32.
-_DROPOUT_PERIOD = 2**34
 
 
 class Positions:
@@ -94,7 +93,7 @@ class Positions:
             "dropout_origin": (
                 self._origin[0],
                 self._origin[1],
-                (int(self._origin[2]) + start) % _DROPOUT_PERIOD,
+                (int(self._origin[2]) + start) % POSITION_PERIOD,
             ),
         }
         if self._lengths is not None:

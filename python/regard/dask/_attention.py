@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from regard._options import takes_options
+from regard._arguments import flag
+from regard._options import BackwardOptions, takes_options
 from regard.dask import _tasks
-from regard.dask._call import DaskOptions, call_of, check_split_every, token_of
+from regard.dask._call import call_of, check_split_every, token_of
 from regard.dask._graph import Graph, refer, refer_all
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def scaled_dot_product_attention(
     *,
     return_lse: Literal[False] = False,
     split_every: int = 8,
-    **options: Unpack[DaskOptions],
+    **options: Unpack[BackwardOptions],
 ) -> Array: ...
 @overload
 def scaled_dot_product_attention(
@@ -34,9 +35,9 @@ def scaled_dot_product_attention(
     *,
     return_lse: Literal[True],
     split_every: int = 8,
-    **options: Unpack[DaskOptions],
+    **options: Unpack[BackwardOptions],
 ) -> tuple[Array, Array]: ...
-@takes_options(DaskOptions, threads=1)
+@takes_options(BackwardOptions, threads=1)
 def scaled_dot_product_attention(
     query: Array,
     key: Array,
@@ -131,6 +132,7 @@ def scaled_dot_product_attention(
     True
     """
     check_split_every(split_every)
+    return_lse = flag("return_lse", return_lse)
     options = {"threads": 1, **options}
     name = "regard.dask.scaled_dot_product_attention"
     call = call_of(name, (query, key, value), mask, options, ("return_lse", "split_every"))

@@ -8,9 +8,9 @@ import numpy as np
 
 from regard import AttentionGradients
 from regard._arrays import stored
-from regard._options import takes_options
+from regard._options import BackwardOptions, takes_options
 from regard._wanted_gradients import wanted_gradients
-from regard.dask._call import DaskOptions, call_of, check_split_every, token_of
+from regard.dask._call import call_of, check_split_every, token_of
 from regard.dask._chunks import check_chunks, check_dask_array
 from regard.dask._gradients import add_parts, gradient_sums
 from regard.dask._graph import Graph
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from regard.dask._call import Call
 
 
-@takes_options(DaskOptions, threads=1)
+@takes_options(BackwardOptions, threads=1)
 def scaled_dot_product_attention_backward(
     grad_output: Array,
     query: Array,
@@ -36,7 +36,7 @@ def scaled_dot_product_attention_backward(
     grad_lse: Array | None = None,
     with_respect_to: Iterable[str] = ("query", "key", "value"),
     split_every: int = 8,
-    **options: Unpack[DaskOptions],
+    **options: Unpack[BackwardOptions],
 ) -> AttentionGradients:
     """Compute the exact gradients of attention over Dask arrays, lazily.
 

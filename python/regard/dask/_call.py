@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dask.array as da
 import numpy as np
@@ -12,6 +12,7 @@ import regard
 from regard._arrays import as_array, as_mask, compute_type, stored
 from regard._call import check_options
 from regard._hints import layout_hint
+from regard._options import BackwardOptions
 from regard.dask._chunks import Grid, check_chunks, check_dask_array, chunk_index, grid_of, spans
 from regard.dask._graph import refer
 from regard.dask._places import Places, check_small_options
@@ -19,27 +20,7 @@ from regard.dask._places import Places, check_small_options
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import ArrayLike
-
     from regard.dask._chunks import Block, Chunks, Index, Span
-
-
-class DaskOptions(TypedDict, total=False):
-    """What the calls take beside the options that add results."""
-
-    is_causal: bool
-    query_offset: ArrayLike | str
-    window: tuple[int | None, int | None] | None
-    key_lengths: ArrayLike | None
-    left_padding: ArrayLike | None
-    scale: float | None
-    softcap: float | None
-    alibi_slopes: ArrayLike | None
-    sinks: ArrayLike | None
-    dropout_p: float
-    dropout_seed: int | None
-    dropout_origin: tuple[int, int, int]
-    threads: int | None
 
 
 class Call(NamedTuple):
@@ -130,7 +111,7 @@ def call_of(
         check_dask_array(argument, array)
     query, key, value = arrays
     check_small_options(options)
-    check_options(name, options, (*others, *DaskOptions.__annotations__))
+    check_options(name, options, (*others, *BackwardOptions.__annotations__))
     probe = _probe(query, key, value, options)
     batch = probe.shape[:-3]
     dtype, arithmetic = probe.dtype, compute_type(probe.dtype)

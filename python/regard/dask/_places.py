@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import dask.array as da
 import numpy as np
 
+from regard._philox import POSITION_PERIOD
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
 _SMALL = ("query_offset", "key_lengths", "left_padding", "alibi_slopes", "sinks")
 # Far beyond any position, and far from where int64 overflows.
 _FAR = 2**61
-# Random words of dropout depend on positions modulo 2**32 and on positions // 4 modulo 2**32.
-_DROPOUT_PERIOD = 2**34
 
 
 def check_small_options(options: Mapping[str, Any]) -> None:
@@ -111,7 +111,7 @@ class Places:
             part = entry, block.heads[0], start
             options |= self._dropout
             sums = map(operator.add, map(int, self._origin), part)
-            options["dropout_origin"] = tuple(number % _DROPOUT_PERIOD for number in sums)
+            options["dropout_origin"] = tuple(number % POSITION_PERIOD for number in sums)
         return options
 
     def sinks_of(self, block: Block) -> Array | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 from regard._arguments import flag
 from regard._call import check_options
-from regard._options import takes_options
+from regard._options import ForeignOptions, takes_options
 from regard.jax._gradients import attention
 from regard.jax._inputs import prepared
 
@@ -14,18 +14,9 @@ if TYPE_CHECKING:
     import jax
 
 
-class JaxOptions(TypedDict, total=False):
+class JaxOptions(ForeignOptions, total=False):
     """What the call on JAX arrays takes."""
 
-    is_causal: bool
-    query_offset: Any
-    window: tuple[int | None, int | None] | None
-    key_lengths: Any
-    left_padding: Any
-    scale: float | None
-    softcap: float | None
-    alibi_slopes: Any
-    sinks: Any
     dropout_p: float
     dropout_seed: Any
     dropout_origin: tuple[int, int, int]

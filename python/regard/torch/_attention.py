@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 import regard
+from regard._arguments import flag
 from regard.torch import _operators
 from regard.torch._arguments import (
     TYPES,
@@ -109,7 +110,8 @@ def scaled_dot_product_attention(
         If shapes or devices disagree, a device is neither a CPU nor a CUDA device, or a number is
         out of range.
     NotImplementedError
-        If a derivative is asked for that is not known (see the notes), or any on a CUDA device.
+        If a derivative is asked for that is not implemented (see the notes), or any on a CUDA
+        device.
     ImportError
         If tensors are bfloat16 and the package ml_dtypes is missing.
 
@@ -122,10 +124,11 @@ def scaled_dot_product_attention(
     A row that sees no key gives output 0 and lse -inf, where some of PyTorch's implementations give
     NaN. Dropout drops what regard's dropout drops for the seed, and not what PyTorch's would.
 
-    `query`, `key`, `value`, a float `attn_mask`, `alibi_slopes` and `sinks` have gradients. Forward
-    mode and second derivatives (reverse over reverse, and either over the other) are those with
-    respect to query, key and value; where a mask, slopes or sinks have a tangent, or require a
-    gradient in a second derivative, and for higher derivatives, NotImplementedError is raised.
+    `query`, `key`, `value`, a float `attn_mask`, `alibi_slopes` and `sinks` have gradients.
+    Derivatives in forward mode and second derivatives exist with respect to query, key and value:
+    gradients of gradients, gradients of derivatives in forward mode, and derivatives of gradients
+    in forward mode. NotImplementedError is raised for all others, also where a mask, slopes or
+    sinks require a gradient in a second derivative.
 
     The operator has rules for ``torch.compile``, ``torch.export``, ``torch.vmap``, ``torch.func``
     and the device meta. Where nothing is recorded, a call does not pass PyTorch's dispatcher.
@@ -191,6 +194,8 @@ def scaled_dot_product_attention(
         others = [each for each in (shown, bias, *options.values()) if isinstance(each, Tensor)]
         is_direct = is_direct and all(type(each) in _PLAIN for each in others)
         is_traced |= torch.is_grad_enabled() and any(each.requires_grad for each in others)
+    if type(return_lse) is not bool:
+        return_lse = flag("return_lse", return_lse)
     if is_causal is not False:
         options["is_causal"] = is_causal
     if scale is not None:

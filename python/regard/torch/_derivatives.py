@@ -94,8 +94,8 @@ def _refuse(tensors: tuple[Any, ...], what: str) -> None:
     names = [name for name, taken in zip(_NAMES[3:], tensors, strict=True) if taken]
     if names:
         raise NotImplementedError(
-            f"{what} with respect to query, key and value alone: {', '.join(names)} must not take "
-            "part in it; pass detached tensors"
+            f"{what} is implemented with respect to query, key and value alone: "
+            f"{', '.join(names)} must not take part in it; pass detached tensors"
         )
 
 
@@ -103,8 +103,8 @@ def _given(tensors: tuple[Maybe, ...]) -> tuple[bool, ...]:
     return tuple(tensor is not None for tensor in tensors)
 
 
-_SECOND = "the second derivative of attention is known"
-_FORWARD = "the derivative of attention in forward mode is known"
+_SECOND = "the second derivative of attention"
+_FORWARD = "the derivative of attention in forward mode"
 
 
 class _Attention(_Derived):
@@ -248,8 +248,8 @@ class _AttentionJvp(_Derived):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
         raise NotImplementedError(
-            "the derivative of attention in forward mode has no derivative in forward mode: use "
-            "reverse mode for one of the two"
+            "forward mode of forward mode is not implemented for attention: use reverse mode for "
+            "one of the two"
         )
 
 
@@ -263,11 +263,11 @@ class _AttentionDoubleBackward(_Derived):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Maybe) -> tuple[Maybe, ...]:
-        raise NotImplementedError("attention has no third derivative")
+        raise NotImplementedError("the third derivative of attention is not implemented")
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
-        raise NotImplementedError("attention has no third derivative")
+        raise NotImplementedError("the third derivative of attention is not implemented")
 
 
 for _name, _function in (

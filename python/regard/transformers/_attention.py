@@ -39,7 +39,7 @@ def attend(
     Parameters
     ----------
     module : torch.nn.Module
-        Its attribute ``is_causal`` counts if there is no mask.
+        Without a mask, its attribute ``is_causal`` says whether attention is causal.
     query : tensor, shape (batch, heads, q_len, head_dim)
     key : tensor, shape (batch, kv_heads, kv_len, head_dim)
     value : tensor, shape (batch, kv_heads, kv_len, value_dim)
@@ -61,7 +61,7 @@ def attend(
     block_indices, cache
         Must be None: the attention of blocks, and continuous batching, are not supported.
     output_attentions : bool
-        Gives a warning: there are no weights.
+        If True, there is a warning, since no attention weights are returned.
     **others
         What the mask says already, such as ``sliding_window``.
 

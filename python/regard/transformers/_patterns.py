@@ -77,7 +77,10 @@ def _read_two_sided_window(closed: dict[str, Any], extent: Extent) -> Pattern | 
 
 
 def _read_chunks(closed: dict[str, Any], extent: Extent) -> Pattern | None:
-    """Read chunks that begin after the left padding. All within the first is no pattern at all."""
+    """Read chunks of keys, counted from the end of the left padding.
+
+    Within the first chunk, they hide nothing; beyond it, the pattern is unknown.
+    """
     if extent.end > closed["chunk_size"]:
         return None
     if not extent.hides_padding and closed["left_padding"].any():

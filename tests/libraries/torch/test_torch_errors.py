@@ -1,4 +1,4 @@
-"""Bad input raises an error that names the argument, before and behind the dispatcher."""
+"""Bad input raises an error that names the argument, in a direct call and in a recorded one."""
 
 import re
 
