@@ -7,6 +7,10 @@ Importing this module needs the packages torch and transformers: ``pip install
 'regard[transformers]'``.
 """
 
-from regard.transformers._register import register
+from regard._packages import needed as _needed
+
+_needed("torch", "regard.transformers", "transformers")
+
+from regard.transformers._register import register  # noqa: E402
 
 __all__ = ["register"]

@@ -1,0 +1,26 @@
+"""A stream of twenty chunks, and what it gives, for the tests of how streams are read and end."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import regard
+
+stream = regard.attend_stream
+SIZE = 10  # keys in a chunk
+
+
+def normal(*shape, seed=0, dtype="float64"):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+QUERY, KEY, VALUE = normal(2, 3, 8), normal(2, 200, 8, seed=1), normal(2, 200, 4, seed=2)
+CHUNKS = [(KEY[:, i : i + SIZE].copy(), VALUE[:, i : i + SIZE].copy()) for i in range(0, 200, SIZE)]
+WHOLE = stream(QUERY, CHUNKS, return_lse=True)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_remains():
+    yield
+    assert "regard.attend_stream" not in [thread.name for thread in threading.enumerate()]
