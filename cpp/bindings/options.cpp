@@ -119,7 +119,7 @@ DropoutOrigin dropout_origin_of(py::handle object) {
   const py::sequence given = py::reinterpret_borrow<py::sequence>(object);
   if (given.size() != 3) throw py::value_error(refuse(std::to_string(given.size()) + " elements"));
   std::int64_t numbers[3];
-  for (int i = 0; i < 3; ++i) {
+  for (std::size_t i = 0; i < 3; ++i) {
     static constexpr const char* kNames[] = {"the entry of dropout_origin", "the head of dropout_origin",
                                              "the position of dropout_origin"};
     numbers[i] = integer_of(kNames[i], given[i]);

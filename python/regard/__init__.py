@@ -2,6 +2,7 @@
 
 from regard import checkpoints, masks, positional
 from regard._attention import scaled_dot_product_attention
+from regard._attention_map import attention_map
 from regard._backward import (
     AttentionGradients,
     scaled_dot_product_attention_backward,
@@ -21,6 +22,7 @@ from regard._merge import merge_attention_states
 from regard._merge_backward import merge_attention_states_backward
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._stages import apply_mask, matmul, scale, softmax
+from regard._summary import AttentionSummary, TopKeys, summarize_attention
 from regard._threadpoolctl import register_when_imported
 from regard._threads import (
     ThreadingLayer,
@@ -34,16 +36,19 @@ from regard.layers import MultiHeadAttention, SelfAttention
 
 __all__ = [
     "AttentionGradients",
+    "AttentionSummary",
     "DoubleGradients",
     "Explanation",
     "KVCache",
     "MultiHeadAttention",
     "SelfAttention",
     "ThreadingLayer",
+    "TopKeys",
     "TorchGenerator",
     "__version__",
     "active_target",
     "apply_mask",
+    "attention_map",
     "checkpoints",
     "cpu_targets",
     "explain",
@@ -64,6 +69,7 @@ __all__ = [
     "set_threading_layer",
     "show_config",
     "softmax",
+    "summarize_attention",
     "threading_layer",
 ]
 
