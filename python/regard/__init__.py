@@ -22,7 +22,8 @@ from regard._merge import merge_attention_states
 from regard._merge_backward import merge_attention_states_backward
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._stages import apply_mask, matmul, scale, softmax
-from regard._summary import AttentionSummary, TopKeys, summarize_attention
+from regard._summary import summarize_attention, summarize_attention_ragged
+from regard._summary_request import AttentionSummary, TopKeys
 from regard._threadpoolctl import register_when_imported
 from regard._threads import (
     ThreadingLayer,
@@ -70,6 +71,7 @@ __all__ = [
     "show_config",
     "softmax",
     "summarize_attention",
+    "summarize_attention_ragged",
     "threading_layer",
 ]
 

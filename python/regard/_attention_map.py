@@ -10,7 +10,7 @@ from regard._arrays import as_masks, as_stored_arrays
 from regard._call import check_options, raise_with_hint
 from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
-from regard._summary import lse_of
+from regard._summary_request import lse_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -140,7 +140,7 @@ def attention_map(
     mask = as_masks(mask)
     pictures = []
     try:
-        lse = lse_of(query, key, mask, options, lse)
+        lse = lse_of(_core.attention, (query, key), (), mask, options, lse)
         for rows, keys in _bounds(regions, query.shape[-2], key.shape[-2]):
             size = min(height, rows[1] - rows[0]), min(width, keys[1] - keys[0])
             pooling = _POOLINGS.index(reduce)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from regard import _core
-from regard._arguments import count
+from regard._arguments import integers
 from regard._arrays import as_masks, as_stored_arrays
-from regard._call import check_options, raise_with_hint
+from regard._call import raise_with_hint
 from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
-from regard._target_keys import induction_keys, queries_after_a_key
+from regard._summary_request import (
+    DEFAULT_STATISTICS,
+    AttentionSummary,
+    Request,
+    lse_of,
+    means,
+)
+from regard._target_keys import (
+    Sizes,
+    induction_keys,
+    queries_after_a_key,
+    sequences_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,68 +33,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_NAME = "summarize_attention"
-# What the compiled module returns, in its order.
-_RESULTS = (
-    "entropy",
-    "max",
-    "effective_count",
-    "mean_distance",
-    "sink_mass",
-    "local_mass",
-    "previous_token",
-    "induction",
-    "top_k",
-    "column_sums",
-    "column_means",
-)
-_OTHERS = ("statistics", "top_k", "sink_keys", "local_reach", "tokens", "lse", "progress")
-_DEFAULT = tuple(name for name in _RESULTS if name not in ("induction", "top_k"))
-
-
-class TopKeys(NamedTuple):
-    """The keys with the largest weights of each query, in falling order of the weights.
-
-    Keys of weight 0 are left out: where there are fewer than `top_k` others, the last places hold
-    key -1 and weight 0.
-    """
-
-    keys: NDArray[np.int64]
-    """Shape (..., heads, q_len, top_k)."""
-    weights: Array
-    """Of the same shape."""
-
-
-class AttentionSummary(NamedTuple):
-    """What the weights of an attention call are like.
-
-    Each field is None where it was not asked for. Queries that see no key have 0 everywhere.
-    """
-
-    entropy: Array | None = None
-    """Shape (..., heads, q_len): of each query's weights, in nats."""
-    max: Array | None = None
-    """Shape (..., heads, q_len): each query's largest weight."""
-    effective_count: Array | None = None
-    """Shape (..., heads, q_len): 1 / sum of squared weights, which is n for n equal weights."""
-    mean_distance: Array | None = None
-    """Shape (..., heads, q_len): the mean of \\|p - j\\| over keys j, weighted."""
-    sink_mass: Array | None = None
-    """Shape (..., heads, q_len): the weight on the first `sink_keys` keys."""
-    local_mass: Array | None = None
-    """Shape (..., heads, q_len): the weight on keys with \\|p - j\\| <= `local_reach`."""
-    column_sums: Array | None = None
-    """Shape (..., heads, kv_len): the weight that each key gets from all queries."""
-    column_means: Array | None = None
-    """Shape (..., heads, kv_len): the mean of that over the queries that see the key."""
-    previous_token: Array | None = None
-    """Shape (..., heads): the mean weight on the key before the query's position, over the queries
-    that have one; NaN where none has."""
-    induction: Array | None = None
-    """Shape (..., heads): the mean weight on the key after the last earlier occurrence of the
-    query's token, over the queries that have one; NaN where none has."""
-    top_k: TopKeys | None = None
-
 
 @takes_options(WeightOptions)
 def summarize_attention(
@@ -90,7 +40,7 @@ def summarize_attention(
     key: ArrayLike,
     mask: ArrayLike | None = None,
     *,
-    statistics: Iterable[str] = _DEFAULT,
+    statistics: Iterable[str] = DEFAULT_STATISTICS,
     top_k: int = 8,
     sink_keys: int = 4,
     local_reach: int = 64,
@@ -201,81 +151,129 @@ def summarize_attention(
     >>> summary.entropy[:, 0]  # the first query sees one key
     array([0., 0., 0., 0.])
     """
-    check_options(_NAME, options, (*_OTHERS, *WeightOptions.__annotations__))
-    wanted = _wanted(statistics, tokens)
-    numbers = count("sink_keys", sink_keys), count("local_reach", local_reach)
+    request = Request.of(
+        "summarize_attention", options, statistics, top_k, sink_keys, local_reach, tokens
+    )
     if mask is not None:
         warn_if_zero_one(mask)
     query, key = as_stored_arrays(query=query, key=key)
     mask = as_masks(mask)
     try:
-        lse = lse_of(query, key, mask, options, lse)
+        lse = lse_of(_core.attention, (query, key), (), mask, options, lse)
+        batch = np.broadcast_shapes(query.shape[:-3], key.shape[:-3])
+        sizes = Sizes(batch, query.shape[-2], key.shape[-2])
         targets = None
-        if tokens is not None and wanted["induction"]:
-            targets = induction_keys(query, key, tokens, options)
-        results = _core.attention_summary(
-            query,
-            key,
-            mask,
-            options,
-            lse,
-            tuple(wanted.values()),
-            *numbers,
-            count("top_k", top_k, minimum=1),
-            targets if targets is None else _of_every_head(targets, lse.shape),
-            progress,
+        if tokens is not None and request.wanted["induction"]:
+            targets = induction_keys(sizes, tokens, options)
+            targets = np.broadcast_to(targets[..., None, :] if lse.ndim > 1 else targets, lse.shape)
+        arguments = query, key, mask, options, lse
+        found = request.answer(
+            _core.attention_summary(*arguments, *request.words(targets), progress)
         )
     except ValueError as error:
         raise_with_hint(error, query, key)
-    *fields, top_keys = results
-    found = dict(zip(_RESULTS, fields, strict=True))
-    if wanted["effective_count"]:
-        squares = found["effective_count"]
-        np.divide(1, squares, out=squares, where=squares != 0)
-    if wanted["previous_token"]:
-        queries = queries_after_a_key(query, key, options)
-        found["previous_token"] = _means(found["previous_token"], queries)
+    if request.wanted["previous_token"]:
+        queries = queries_after_a_key(sizes, options)
+        queries = queries[..., None] if lse.ndim > 1 else queries
+        found["previous_token"] = means(found["previous_token"], queries)
     if targets is not None:
-        queries = np.asarray((targets >= 0).sum(axis=-1))
-        found["induction"] = _means(found["induction"], queries)
-    if wanted["top_k"]:
-        found["top_k"] = TopKeys(top_keys, found["top_k"])
+        found["induction"] = means(found["induction"], (targets >= 0).sum(axis=-1))
     return AttentionSummary(**found)
 
 
-def lse_of(
-    query: Array, key: Array, mask: Any, options: WeightOptions, lse: ArrayLike | None
-) -> Array:
-    """Return the lse of a call, computed by the forward call with values of no columns."""
-    if lse is None:
-        _, computed = _core.attention(
-            query, key, key[..., :0], mask, {**options, "return_lse": True}
-        )
-        return np.asarray(computed)
-    (given,) = as_stored_arrays(lse=lse)
-    return given.astype(np.float32) if given.dtype.itemsize == 2 else given
+@takes_options(WeightOptions)
+def summarize_attention_ragged(
+    query: ArrayLike,
+    key: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    statistics: Iterable[str] = DEFAULT_STATISTICS,
+    top_k: int = 8,
+    sink_keys: int = 4,
+    local_reach: int = 64,
+    tokens: ArrayLike | None = None,
+    lse: ArrayLike | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    **options: Unpack[WeightOptions],
+) -> AttentionSummary:
+    """Say what the weights of attention over packed sequences are like, without storing them.
 
+    Each sequence has the numbers, to the last bit, that `summarize_attention` gives for it alone.
 
-def _wanted(statistics: Iterable[str], tokens: ArrayLike | None) -> dict[str, bool]:
-    names = [statistics] if isinstance(statistics, str) else list(statistics)
-    for name in names:
-        if name not in _RESULTS:
+    Parameters
+    ----------
+    query : array_like, shape (total_queries, heads, head_dim)
+        All sequences' queries.
+    key : array_like, shape (total_keys, kv_heads, head_dim)
+        All sequences' keys.
+    query_starts, key_starts, mask
+        As for `scaled_dot_product_attention_ragged`.
+    tokens : array_like of int, shape (total_keys,), optional
+        Which token each key belongs to. Needed for "induction".
+    lse : array_like, shape (total_queries, heads), optional
+        What the forward call with the same arguments returned with ``return_lse=True``.
+    statistics, top_k, sink_keys, local_reach, progress, and all options
+        See `summarize_attention`.
+
+    Returns
+    -------
+    AttentionSummary
+        Named tuple of arrays. What belongs to queries has shape (total_queries, heads), or
+        (total_queries, heads, top_k); what belongs to keys (total_keys, heads), with the numbers of
+        keys counted in their sequence; and what belongs to heads (sequences, heads).
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `summarize_attention`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> words = rng.standard_normal((5, 4, 16))
+    >>> starts = [0, 2, 5]
+    >>> summary = regard.summarize_attention_ragged(words, words, starts, starts)
+    >>> summary.entropy.shape, summary.previous_token.shape
+    ((5, 4), (2, 4))
+    """
+    name = "summarize_attention_ragged"
+    request = Request.of(name, options, statistics, top_k, sink_keys, local_reach, tokens)
+    if mask is not None:
+        warn_if_zero_one(mask)
+    query, key = as_stored_arrays(query=query, key=key)
+    mask, starts = as_masks(mask), (query_starts, key_starts)
+    lse = lse_of(_core.attention_ragged, (query, key), starts, mask, options, lse)
+    sequences = list(sequences_of(*starts, options))
+    targets = None
+    if tokens is not None and request.wanted["induction"]:
+        targets = np.empty(lse.shape, np.int64)
+        token_of_key = integers("tokens", tokens, "an integer array")
+        if token_of_key.shape != (len(key),):
             raise ValueError(
-                f"statistics must be of {', '.join(AttentionSummary._fields)}, got {name!r}"
+                f"tokens must have shape (total_keys,) = {(len(key),)}, got shape "
+                f"{token_of_key.shape}"
             )
-    if "induction" in names and tokens is None:
-        raise TypeError("statistics with 'induction' need tokens: the token of each key")
-    return {name: name in names for name in _RESULTS}
-
-
-def _of_every_head(numbers: Array, shape: tuple[int, ...]) -> Array:
-    """Return numbers of shape (..., q_len) for the heads of `shape`, (..., heads, q_len)."""
-    return np.broadcast_to(numbers[..., None, :] if len(shape) > 1 else numbers, shape)
-
-
-def _means(picked: Array, queries: Array) -> Array:
-    """Return each head's mean over the queries that have the key in question."""
-    sums = picked.sum(axis=-1, dtype=np.float64)
-    with np.errstate(invalid="ignore"):
-        means = sums / (queries[..., None] if sums.ndim else queries)
-    return np.asarray(means).astype(picked.dtype)
+        for each in sequences:
+            own = induction_keys(each.sizes, token_of_key[each.keys], each.options)
+            targets[each.queries] = own[:, None]
+    arguments = query, key, *starts, mask, options, lse
+    results = _core.attention_ragged_summary(*arguments, *request.words(targets), progress)
+    found = request.answer(results)
+    shape = len(sequences), lse.shape[1]
+    for name, is_wanted in (("previous_token", True), ("induction", targets is not None)):
+        picked = found[name]
+        if picked is None or not is_wanted:
+            continue
+        found[name] = np.empty(shape, picked.dtype)
+        for number, each in enumerate(sequences):
+            queries = (
+                queries_after_a_key(each.sizes, each.options)
+                if targets is None or name == "previous_token"
+                else (targets[each.queries, 0] >= 0).sum()
+            )
+            found[name][number] = means(picked[each.queries].T, queries)
+    return AttentionSummary(**found)
