@@ -67,7 +67,7 @@ py::object apply_mask(py::handle scores, py::handle mask, py::handle out, py::ha
 py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle threads);
 
 // Lists of arrays, one for each part.
-py::object merge_attention_states(const py::list& outputs, const py::list& lses);
+py::object merge_attention_states(const py::list& outputs, const py::list& lses, py::handle threads);
 
 // Integers, scales, and whether all scales are finite.
 py::tuple quantise_rows(py::handle rows, bool rotates);

@@ -96,7 +96,8 @@ bool are_native(const py::list& parts) {
 
 }  // namespace
 
-py::object merge_attention_states(const py::list& output_parts, const py::list& lse_parts) {
+py::object merge_attention_states(const py::list& output_parts, const py::list& lse_parts,
+                                  py::handle thread_count) {
   if (!are_native(output_parts) || !are_native(lse_parts)) return not_implemented();
   const std::vector<ArrayView> outputs = views_of("outputs", output_parts);
   const std::vector<ArrayView> lses = views_of("lses", lse_parts);
@@ -134,7 +135,7 @@ py::object merge_attention_states(const py::list& output_parts, const py::list& 
   problem.output = rows_of(output, 1, problem.rows, memory);
   problem.lse = rows_of(lse, 0, problem.rows, memory);
   collapse_axes(problem.rows, operands, memory);
-  const int threads = thread_count_of(py::none());
+  const int threads = thread_count_of(thread_count);
   run_without_gil([&](const StopSignal& signal) { merge_states(problem, threads, signal); });
   return py::make_tuple(output.array, lse.array);
 }

@@ -22,6 +22,8 @@ from regard._merge import merge_attention_states
 from regard._merge_backward import merge_attention_states_backward
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._stages import apply_mask, matmul, scale, softmax
+from regard._stream import attend_stream
+from regard._stream_source import KeyValueChunks
 from regard._summary import summarize_attention, summarize_attention_ragged
 from regard._summary_request import AttentionSummary, TopKeys
 from regard._threadpoolctl import register_when_imported
@@ -41,6 +43,7 @@ __all__ = [
     "DoubleGradients",
     "Explanation",
     "KVCache",
+    "KeyValueChunks",
     "MultiHeadAttention",
     "SelfAttention",
     "ThreadingLayer",
@@ -49,6 +52,7 @@ __all__ = [
     "__version__",
     "active_target",
     "apply_mask",
+    "attend_stream",
     "attention_map",
     "checkpoints",
     "cpu_targets",

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._foreign import readable
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
@@ -30,7 +32,7 @@ def as_array(name: str, value: ArrayLike) -> NDArray[Any]:
             "pass .filled(...) and a mask argument"
         )
     try:
-        return np.asarray(value)
+        return np.asarray(readable(name, value))
     except ValueError as error:
         raise ValueError(f"{name} must be an array or a regular nested list: {error}") from None
 
@@ -108,7 +110,7 @@ def is_pair(mask: Any) -> bool:
     """Tell a pair of masks from an array of two rows, which have one kind and one shape."""
     if not isinstance(mask, tuple) or len(mask) != 2:
         return False
-    parts = [np.asarray(part) for part in mask]
+    parts = [np.asarray(readable("mask", part)) for part in mask]
     is_bool = [part.dtype.kind == "b" for part in parts]
     return is_bool[0] != is_bool[1] or parts[0].shape != parts[1].shape
 
@@ -121,14 +123,17 @@ def stored(name: str, value: ArrayLike) -> NDArray[Any]:
     """
     array = as_array(name, value)
     if array.dtype in _PLAIN_STORED_TYPES:  # to ask for a dtype's name takes longer
-        return array
+        # A byte order that is spelled out, "<f4", is not what the kernels take for the native one.
+        is_plain = array.dtype.byteorder == "="
+        return array if is_plain else array.view(array.dtype.newbyteorder("="))
     if array.dtype.kind in "biu":
         return array.astype(np.float64)
     if array.dtype.name not in _STORED_TYPES:
         raise TypeError(
             f"{name} must be an array of float16, bfloat16, float32 or float64, got {array.dtype}"
         )
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    native = array.dtype.newbyteorder("=")
+    return array.view(native) if array.dtype.isnative else array.astype(native)
 
 
 def as_stored_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
@@ -193,3 +198,24 @@ def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
         return np.broadcast_shapes(shape, target) == target
     except ValueError:
         return False
+
+
+def shares_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Tell, carefully where the answer is a hard problem, whether two arrays share an element."""
+    try:
+        return np.shares_memory(a, b, max_work=100000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def repeats_an_element(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:
+    """Tell, carefully, whether two indices may lead to one element, which is `size` steps wide."""
+    if 0 in shape:
+        return False
+    steps = sorted((abs(step), n) for n, step in zip(shape, strides, strict=True) if n > 1)
+    reach = size
+    for step, n in steps:
+        if step < reach:
+            return True
+        reach += step * (n - 1)
+    return False

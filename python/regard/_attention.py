@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from regard import _core
 from regard._call import converted, raise_with_hint
 from regard._device import is_on_cuda
+from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import AttentionOptions, ResultOptions, takes_options
 
@@ -244,6 +245,8 @@ def scaled_dot_product_attention(
     if mask is not None:
         warn_if_zero_one(mask)
     try:
+        if options:
+            options = with_arrays(options)
         result = _core.attention(query, key, value, mask, options)
     except ValueError as error:
         raise_with_hint(error, query, key)

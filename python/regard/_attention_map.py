@@ -8,9 +8,10 @@ from regard import _core
 from regard._arguments import count
 from regard._arrays import as_masks, as_stored_arrays
 from regard._call import check_options, raise_with_hint
+from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
-from regard._summary_request import lse_of
+from regard._summary_request import check_progress, lse_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -134,8 +135,10 @@ def attention_map(
     height, width = _pair_of_counts(shape)
     if reduce not in _POOLINGS:
         raise ValueError(f"reduce must be 'max', 'sum' or 'mean', got {reduce!r}")
+    check_progress(progress)
     if mask is not None:
         warn_if_zero_one(mask)
+    options = with_arrays(options)
     query, key = as_stored_arrays(query=query, key=key)
     mask = as_masks(mask)
     pictures = []

@@ -9,6 +9,7 @@ import numpy as np
 from regard import _core
 from regard._arrays import as_masks, as_stored_arrays
 from regard._call import check_options, raise_with_hint
+from regard._foreign import readable, with_arrays
 from regard._gradient_sums import gradient_of_sinks, gradient_of_slopes
 from regard._hints import warn_if_zero_one
 from regard._options import BACKWARD_OPTIONS, BackwardOptions, takes_options
@@ -223,7 +224,8 @@ def scaled_dot_product_attention_ragged_backward(
     >>> gradients.query.shape
     (5, 4, 16)
     """
-    arrays = (query, key, value), (query_starts, key_starts), mask
+    starts = readable("query_starts", query_starts), readable("key_starts", key_starts)
+    arrays = (query, key, value), starts, mask
     given = (grad_output, output, lse, grad_lse)
     name = "scaled_dot_product_attention_ragged_backward"
     call = _core.attention_ragged_backward
@@ -244,6 +246,7 @@ def _gradients(
     check_options(name, options, (*_OTHERS, *BACKWARD_OPTIONS))
     if mask is not None:
         warn_if_zero_one(mask)
+    options = with_arrays(options)
     fields = AttentionGradients._fields
     inputs = {"query": query, "key": key, "value": value, "mask": mask}
     inputs |= {"grad_output": grad_output, "output": output, "lse": lse, "grad_lse": grad_lse}

@@ -13,7 +13,10 @@ def dlpack_device(array: Any) -> tuple[int, int] | None:
     ask = getattr(array, "__dlpack_device__", None)
     if ask is None:
         return None
-    kind, number = ask()
+    try:
+        kind, number = ask()
+    except (ValueError, BufferError, RuntimeError):  # DLPack has no number for it
+        return None
     return int(kind), int(number)
 
 

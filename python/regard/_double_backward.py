@@ -9,6 +9,7 @@ import numpy as np
 from regard import _core
 from regard._arrays import as_float_arrays, as_masks, as_stored_arrays, check_shape
 from regard._call import check_options, raise_with_hint
+from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import BACKWARD_OPTIONS, BackwardOptions, takes_options
 from regard._second_order_sums import Inputs, Sizes, second_order_sums
@@ -149,10 +150,11 @@ def scaled_dot_product_attention_double_backward(
     check_options(_NAME, options, BACKWARD_OPTIONS)
     if mask is not None:
         warn_if_zero_one(mask)
+    given = with_arrays(dict(options))
     query, key, value = as_stored_arrays(query=query, key=key, value=value)
     masks = as_masks(mask)
     try:
-        plan = _core.attention_plan(query, key, value, masks, options)
+        plan = _core.attention_plan(query, key, value, masks, given)
     except ValueError as error:
         raise_with_hint(error, query, key)
     check = _Check(plan["result_type"])
@@ -176,7 +178,7 @@ def scaled_dot_product_attention_double_backward(
         None if grad_lse is None else check.numbers("grad_lse", grad_lse, rows, "lse"),
     )
     sizes = Sizes(batch, *plan["shape"][1:])
-    return DoubleGradients(*second_order_sums(inputs, masks, sizes, check.dtype, options))
+    return DoubleGradients(*second_order_sums(inputs, masks, sizes, check.dtype, given))
 
 
 class _Check:

@@ -10,6 +10,7 @@ from regard import _core
 from regard._arrays import as_masks, as_stored_arrays
 from regard._call import check_options, raise_with_hint
 from regard._explanation import FLOAT_MASK, Explanation, distinct_bytes
+from regard._foreign import readable, with_arrays
 from regard._options import ExplainOptions, takes_options
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def explain(
     if (query_starts is None) != (key_starts is None):
         missing = "query_starts" if query_starts is None else "key_starts"
         raise TypeError(f"{missing} must be given too: packed sequences need both starts")
+    options = with_arrays(options)
+    starts = readable("query_starts", query_starts), readable("key_starts", key_starts)
     given = {"query": query, "key": key, "value": value}
     arrays = as_stored_arrays(**given)
     native_mask = as_masks(mask)
@@ -88,7 +91,7 @@ def explain(
             raise_with_hint(error, query, key)
     else:
         plan = _core.attention_ragged_plan(
-            arrays[0], arrays[1], arrays[2], query_starts, key_starts, native_mask, options
+            arrays[0], arrays[1], arrays[2], *starts, native_mask, options
         )
     given_masks = mask if isinstance(native_mask, tuple) else (mask,)
     read = [*arrays, *(part for part in masks if part is not None)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from regard import _core
 from regard._arrays import as_masks, as_stored_arrays
 from regard._call import check_options, raise_with_hint
+from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import DEFAULTS, BackwardOptions, takes_options
 
@@ -138,6 +139,7 @@ def scaled_dot_product_attention_jvp(
         "tangent_key": tangent_key,
         "tangent_value": tangent_value,
     }
+    options = with_arrays(options)
     result: Any = NotImplemented
     try:
         result = _core.attention_jvp(query, key, value, mask, options, *tangents.values())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def merge_attention_states(
-    outputs: Iterable[ArrayLike], lses: Iterable[ArrayLike]
+    outputs: Iterable[ArrayLike], lses: Iterable[ArrayLike], *, threads: int | None = None
 ) -> tuple[Array, Array]:
     r"""Join attention over disjoint sets of keys into attention over all of them.
 
@@ -37,6 +37,9 @@ def merge_attention_states(
     lses : sequence of array_like, each of shape (..., q_len)
         The natural log-sum-exp of each part's visible scores, as ``return_lse`` gives it, in the
         same order. Where another library gives it to base 2, multiply by ``log(2)``.
+    threads : int, optional
+        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
+        any number.
 
     Returns
     -------
@@ -102,10 +105,10 @@ def merge_attention_states(
     True
     """
     states, sums = parts_of("outputs", outputs), parts_of("lses", lses)
-    merged: tuple[Array, Array] = _core.merge_attention_states(states, sums)
+    merged: tuple[Array, Array] = _core.merge_attention_states(states, sums, threads)
     if merged is NotImplemented:
         states, sums = native_parts("outputs", states), native_parts("lses", sums)
-        merged = _core.merge_attention_states(states, sums)
+        merged = _core.merge_attention_states(states, sums, threads)
     return merged
 
 

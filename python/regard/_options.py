@@ -78,6 +78,12 @@ class ExplainOptions(BackwardOptions, total=False):
     return_lse: bool
 
 
+class StreamOptions(BackwardOptions, total=False):
+    """What `attend_stream` takes beside its own keywords."""
+
+    out: NDArray[Any] | None
+
+
 class CudaOptions(TypedDict, total=False):
     """What the attention calls of `regard.cuda` take. Arrays are on the device."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from regard import _core
 from regard._call import converted
 from regard._device import is_on_cuda
+from regard._foreign import readable, with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import AttentionOptions, ResultOptions, takes_options
 
@@ -142,10 +143,12 @@ def scaled_dot_product_attention_ragged(
     True
     """
     result: Array | tuple[Array, Array] | tuple[Array, Array, Array]
-    starts = query_starts, key_starts
     if mask is not None:
         warn_if_zero_one(mask)
+    starts: tuple[Any, Any] = query_starts, key_starts
     try:
+        options = with_arrays(options)
+        starts = readable("query_starts", query_starts), readable("key_starts", key_starts)
         result = _core.attention_ragged(query, key, value, *starts, mask, options)
     except TypeError:
         if not any(map(is_on_cuda, (query, key, value))):

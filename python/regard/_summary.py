@@ -10,12 +10,14 @@ from regard import _core
 from regard._arguments import integers
 from regard._arrays import as_masks, as_stored_arrays
 from regard._call import raise_with_hint
+from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
 from regard._summary_request import (
     DEFAULT_STATISTICS,
     AttentionSummary,
     Request,
+    check_progress,
     lse_of,
     means,
 )
@@ -154,8 +156,10 @@ def summarize_attention(
     request = Request.of(
         "summarize_attention", options, statistics, top_k, sink_keys, local_reach, tokens
     )
+    check_progress(progress)
     if mask is not None:
         warn_if_zero_one(mask)
+    options = with_arrays(options)
     query, key = as_stored_arrays(query=query, key=key)
     mask = as_masks(mask)
     try:
@@ -214,8 +218,13 @@ def summarize_attention_ragged(
         Which token each key belongs to. Needed for "induction".
     lse : array_like, shape (total_queries, heads), optional
         What the forward call with the same arguments returned with ``return_lse=True``.
-    statistics, top_k, sink_keys, local_reach, progress, and all options
+    statistics, top_k, sink_keys, local_reach, progress
         See `summarize_attention`.
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
+        As for `scaled_dot_product_attention_ragged`.
+    threads : int, optional
+        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
+        any number.
 
     Returns
     -------
@@ -242,8 +251,10 @@ def summarize_attention_ragged(
     """
     name = "summarize_attention_ragged"
     request = Request.of(name, options, statistics, top_k, sink_keys, local_reach, tokens)
+    check_progress(progress)
     if mask is not None:
         warn_if_zero_one(mask)
+    options = with_arrays(options)
     query, key = as_stored_arrays(query=query, key=key)
     mask, starts = as_masks(mask), (query_starts, key_starts)
     lse = lse_of(_core.attention_ragged, (query, key), starts, mask, options, lse)

@@ -69,6 +69,8 @@ _RENAMED = {
     "max_length": ("capacity",),
     "max_seq_len": ("capacity",),
     "block_size": ("page_size",),
+    "chunk_length": ("length",),
+    "chunk_size": ("length",),
     "dim_head": ("head_dim",),
     "key_dim": ("head_dim",),
     "kdim": ("d_key",),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard._arrays import is_floating, is_pair
+from regard._foreign import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -115,7 +116,7 @@ def _arrays_of_out(
 def _float_mask(mask: ArrayLike | None) -> Array:
     if mask is None:
         raise ValueError("with_respect_to has 'mask', and the call has no mask")
-    bias = np.asarray(mask[1] if is_pair(mask) else mask)  # type: ignore[index]
+    bias = np.asarray(readable("mask", mask[1] if is_pair(mask) else mask))  # type: ignore[index]
     if not is_floating(bias.dtype):
         raise TypeError(
             f"with_respect_to has 'mask', which needs a float mask, got one of {bias.dtype}: a "
@@ -128,7 +129,7 @@ def _option(name: str, options: Mapping[str, Any]) -> Array:
     given = options.get(name)
     if given is None:
         raise ValueError(f"with_respect_to has {name!r}, and the call has no {name}")
-    array = np.asarray(given)
+    array = np.asarray(readable(name, given))
     return array.astype(np.float64) if array.dtype.kind in "iu" else _native(array)
 
 

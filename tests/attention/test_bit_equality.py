@@ -359,7 +359,15 @@ def test_few_rows_of_a_product_have_its_bits(depth, columns, layout, dtype, targ
     assert_same_bits(out, whole[5:8])
 
 
-@pytest.mark.parametrize("layout", ["plain", "transposed", "strided", "broadcast"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "plain",
+        "transposed",
+        pytest.param("strided", marks=pytest.mark.slow),
+        pytest.param("broadcast", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     ("m", "k", "n"), [(300, 1030, 400), (2065, 40, 2081), (2 * 2048, 30, 2048)]
 )

@@ -96,7 +96,7 @@ def solved_with_integers(case, dtype):
     return problem, expected_of_integers(*problem.arrays, **problem.options)
 
 
-@each_in_one_type(OPTIONS[::3], "single_or_half")
+@each_in_one_type(OPTIONS[::3], "single_or_half", quick=3)
 def test_every_option_on_the_integers_scores(case, single_or_half, target):
     problem, want = solved_with_integers(case, single_or_half)
     output, weights, lse = sdpa(*problem.arrays, **problem.options, **EVERYTHING, **INT8)

@@ -52,7 +52,7 @@ def within(whole, parts):
     return whole._replace(limit=whole.limit._replace(output=output, lse=lse))
 
 
-@each_in_one_type(AXES, "dtype")
+@each_in_one_type(AXES, "dtype", quick=3)
 def test_parts_make_the_whole(case, dtype):
     problem, whole = solved(case, dtype)
     kv_len = problem.key.shape[-2]

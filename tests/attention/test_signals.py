@@ -121,7 +121,7 @@ def test_interrupt_of_a_long_call(operation, threads, target, layer, output_of):
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
-@pytest.mark.parametrize("handler", ["raises", "forks"])
+@pytest.mark.parametrize("handler", ["raises", pytest.param("forks", marks=pytest.mark.slow)])
 def test_while_the_caller_waits_for_a_worker(handler, layer, output_of):
     """A handler runs that raises, or forks: its child has no worker to wait for."""
     if layer == "serial":

@@ -1,4 +1,4 @@
-"""Regard behind PyTorch's autograd, under PyTorch's own checks of derivatives by differences."""
+"""`regard.torch` under PyTorch's own checks of derivatives by differences."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ import pytest
 import regard
 from cases import Case
 from gradient_cases import More, build, pair
-from torch_attention import INPUTS, Attention, as_tensors, other_options, torch
+from torch_formula import INPUTS, as_tensors, torch
+from torch_problems import attend
 
 # PyTorch's forward mode compiles its decompositions with what PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
@@ -69,10 +70,10 @@ FAST = CHECKED | {"fast_mode": True}
 
 def attention(problem):
     """A function of the six inputs, whose results are finite: lse is set to 0 where it is not."""
-    options = other_options(problem)
 
     def function(*inputs):
-        output, lse = Attention.apply(*inputs, options)
+        given = {n: x for n, x in zip(INPUTS, inputs, strict=True) if x is not None}
+        output, lse = attend(problem, given, return_lse=True)
         return output, torch.where(lse == -torch.inf, 0, lse)
 
     return function

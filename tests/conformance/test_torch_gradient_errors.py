@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gradient_cases import GradientProblem
-from torch_attention import INPUTS, as_tensors, formula, torch
+from torch_formula import INPUTS, as_tensors, formula, torch
 
 EPS = np.finfo(np.float32).eps
 

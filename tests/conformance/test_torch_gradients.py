@@ -10,7 +10,7 @@ from gradient_cases import ALL, GradientProblem, More, build, drawn, pair
 from gradient_reference import Tangents, backward, double_backward, jvp
 from reference import error, largest
 from test_torch import OPERATOR, as_array, problems
-from torch_attention import INPUTS, as_tensors, formula, torch
+from torch_formula import INPUTS, as_tensors, formula, torch
 
 # PyTorch's forward mode compiles its decompositions with what PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")

@@ -35,7 +35,7 @@ def arrays(random, dtype, batch, heads, lengths, dims):
 
 
 @each_in_one_type(
-    [case for case in OPTIONS if not case.name.startswith("long")], "single_or_half", quick=4
+    [case for case in OPTIONS if not case.name.startswith("long")], "single_or_half", quick=8
 )
 def test_options(case, single_or_half, emulation):
     problem, _ = solved(case, single_or_half)

@@ -10,6 +10,11 @@ import pytest
 
 EXAMPLES = pathlib.Path(__file__).parent.parent.parent / "examples"
 PRINTED = {
+    "beyond_memory.py": [
+        "39,062 keys in 5 chunks of 8,192",
+        "MB of keys and values held",
+        "as a single call over all of it: True",
+    ],
     "context_vector.py": ["work  0.1885", "[0.2413 0.2311]", "head_dim 256:"],
     "causal_mask.py": ["[0.0884 0.4204 0.049  0.4422]", "scores 3.5492, scaled 0.4437"],
     "positional_encoding.py": [
@@ -37,14 +42,20 @@ PRINTED = {
         "Return the ",
     ],
 }
-ARGUMENTS = {"train.py": ["--steps", "3", "--batch", "5", "--characters", "10000", "--sample", "9"]}
+ARGUMENTS = {
+    "beyond_memory.py": ["--megabytes", "40"],
+    "train.py": ["--steps", "3", "--batch", "5", "--characters", "10000", "--sample", "9"],
+}
 
 
 WITH_MODELS = {"generate.py", "similar.py", "transcribe.py"}  # In tests/models.
+WITH_PACKAGES = {"million_keys.py", "mpi_ring.py"}  # In tests/libraries/dask.
 
 
 def test_every_example_is_here():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTED) | WITH_MODELS
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(
+        PRINTED
+    ) | WITH_MODELS | WITH_PACKAGES
 
 
 @pytest.mark.parametrize("name", PRINTED)

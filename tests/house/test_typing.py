@@ -47,6 +47,8 @@ TYPES = (
         "regard.explain(x, x, x).workspace_bytes": "int",
         "regard.explain(x, x, x, precision='int8').int8_instruction": "str | None",
         "regard.merge_attention_states([x], [x])": PAIR,
+        "regard.attend_stream(x, [(x, x)], is_causal=True, progress=print)": ARRAY,
+        "regard.attend_stream(x, regard.KeyValueChunks(x, x), x > 0, return_lse=True)": PAIR,
         "regard.KVCache(1, 1, 4, window=3, path='x').fork()": "regard.KVCache",
         "regard.KVCache.open('x', mode='r').lengths": "NDArray[np.int64]",
         "len(regard.KVCache(1, 1, 4, 5, dtype='int8', capacity=3, page_size=16))": "int",
@@ -73,6 +75,11 @@ REFUSED += [
     "regard.positional.rotary(x, theta=500.0)",
     "regard.MultiHeadAttention(8, 2, embed_dim=8)",
     "regard.MultiHeadAttention(8, 2)(x, attn_mask=None)",
+]
+REFUSED += [
+    "regard.attend_stream(x, [(x, x)], return_weights=True)",
+    "regard.attend_stream(x, 3)",
+    "regard.KeyValueChunks(x, x, length='3')",
 ]
 REFUSED += ["regard.KVCache(1, 1, 4).attend(x, key_lengths=[3])", "regard.KVCache.open('x', 'w')"]
 

@@ -22,6 +22,7 @@ from trained_layers import (
     output_like,
 )
 
+BOTH = [pytest.param("plain", marks=pytest.mark.slow), "everything"]
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 3}
 
 
@@ -66,7 +67,7 @@ def test_cross_attention(name, query, key, value):
     check(*build(name, **sizes), inputs)
 
 
-@pytest.mark.parametrize("name", ["plain", "everything"])
+@pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
     "options",
     [
@@ -92,7 +93,7 @@ def test_options(name, options):
     check(*build(name), [normal((3, 4, D)), normal((3, 7, D), 1)], options)
 
 
-@pytest.mark.parametrize("name", ["plain", "everything"])
+@pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("seed", [0, 7, 2**64 - 1])
 def test_dropout(name, seed):
     layer, meaning = build(name, dropout=0.3)

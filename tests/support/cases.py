@@ -315,6 +315,11 @@ def _byte_swapped(array):
     return array.copy() if array.dtype.name == "bfloat16" else array.astype(swapped)
 
 
+def _explicit_order(array):
+    """A dtype with the machine's byte order spelled out, as HDF5 and Zarr give it."""
+    return array.copy().view(array.dtype.newbyteorder("<"))
+
+
 def _last(array, extra):
     return (*array.shape[:-1], extra)
 
@@ -340,4 +345,5 @@ LAYOUTS: dict[str, Callable] = {
     "record_field": _record_field,
     "read_only": _read_only,
     "byte_swapped": _byte_swapped,
+    "explicit_order": _explicit_order,
 }

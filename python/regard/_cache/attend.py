@@ -8,6 +8,7 @@ from regard import _core
 from regard._arrays import as_masks, as_stored_arrays
 from regard._cache import arguments
 from regard._cache.window import visible
+from regard._foreign import with_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ class Call(NamedTuple):
 
 def attend(content: Content, query: ArrayLike, mask: Any, options: dict[str, Any]) -> Any:
     """Attend with the queries of the last positions, or of those that an offset says."""
+    options = with_arrays(options)
     return _called(_core.attention_cached, _call(content, query, mask, options), options)
 
 
@@ -42,6 +44,7 @@ def plan(
     content: Content, query: ArrayLike, mask: Any, options: dict[str, Any]
 ) -> tuple[Call, _core._Plan]:
     """Return what `attend` would be given, and what it would do."""
+    options = with_arrays(options)
     call = _call(content, query, mask, options)
     found: _core._Plan = _called(_core.attention_cached_plan, call, options)
     return call, found

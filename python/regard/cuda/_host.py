@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arrays import as_masks, as_stored_arrays
+from regard._arrays import as_masks, as_stored_arrays, shares_memory
 from regard._options import DEFAULTS, CudaOptions
 from regard.cuda._device_array import DeviceArray, to_device
 from regard.cuda._elements import dense_strides
 from regard.cuda._problem import Call
-from regard.cuda._results import shares_memory
 from regard.cuda._status import check_available
 from regard.cuda._streams import PER_THREAD
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arrays import repeats_an_element, shares_memory
 from regard.cuda._device_array import DeviceArray
 from regard.cuda._elements import ITEM_BYTES, dense_strides
 from regard.cuda._status import module
@@ -17,8 +18,6 @@ from regard.cuda._views import View, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from numpy.typing import NDArray
 
 
 def new_array(name: str, query: View, element: str, shape: tuple[int, ...], stream: int) -> View:
@@ -58,7 +57,7 @@ def given_output(
         raise ValueError(f"out must be on device {query.device}, got device {view.device}")
     if view.is_read_only:
         raise ValueError("out must be writeable, got a read-only array")
-    if _repeats_an_element(view):
+    if repeats_an_element(view.shape, view.strides, 1):
         raise ValueError(
             f"out must have an element of its own for every result, got strides {view.strides} "
             f"for shape {shape}"
@@ -97,29 +96,6 @@ def _external(torch: Any, array: Any, stream: int) -> Any:
     if stream == normal(torch.cuda.default_stream(array.device).cuda_stream):
         return torch.cuda.default_stream(array.device)
     return torch.cuda.ExternalStream(stream, device=array.device)
-
-
-def _repeats_an_element(view: View) -> bool:
-    """Tell, carefully, whether two indices may lead to one element."""
-    if 0 in view.shape:
-        return False
-    steps = sorted(
-        (abs(step), n) for n, step in zip(view.shape, view.strides, strict=True) if n > 1
-    )
-    reach = 1
-    for step, n in steps:
-        if step < reach:
-            return True
-        reach += step * (n - 1)
-    return False
-
-
-def shares_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Tell, carefully where the answer is a hard problem, whether two arrays share an element."""
-    try:
-        return np.shares_memory(a, b, max_work=100000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
 
 
 class _Addresses:

@@ -1,0 +1,186 @@
+"""A transformers model of SmolLM2's shape with regard's attention and with PyTorch's, in turns.
+
+python benchmarks/transformers_against_sdpa.py
+python benchmarks/transformers_against_sdpa.py --match decode --pairs 5 --threads 1
+
+Needs regard[transformers]. The model has the shape of SmolLM2-135M and random weights in float32.
+The whole model is timed, not its attention alone. Each case is timed in several pairs of fresh
+processes, one for each implementation, which take turns; the order changes from round to round.
+The last figure of a line is the median of the rounds' ratios, sdpa's time over regard's, with
+their quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+
+IMPLEMENTATIONS = "sdpa", "regard"
+SHAPE = {
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "max_position_embeddings": 8192,
+    "rope_theta": 100000.0,
+    "tie_word_embeddings": True,
+}
+# What is timed, the batch, the number of tokens, and how many of the first entry are padding.
+CASES = {
+    "prefill, 512 tokens": ("prefill", 1, 512, 0),
+    "prefill, 2048 tokens": ("prefill", 1, 2048, 0),
+    "prefill, 2 x 1024 tokens, left padding": ("prefill", 2, 1024, 400),
+    "decode, after 512 tokens": ("decode", 1, 512, 0),
+    "decode, after 4096 tokens": ("decode", 1, 4096, 0),
+    "decode, 4 x 1024 tokens, left padding": ("decode", 4, 1024, 400),
+    "forward and backward, 512 tokens": ("train", 1, 512, 0),
+    "forward and backward, 2048 tokens": ("train", 1, 2048, 0),
+}
+STEPS = 16
+
+
+def runner_of(model, kind, batch, length, padding):
+    """A function without arguments to time, and how many times it does what is measured."""
+    import torch
+    import transformers
+
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, SHAPE["vocab_size"], (batch, length), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[0, :padding] = 0
+    words = {"attention_mask": mask} if padding else {}
+
+    def prefill():
+        with torch.inference_mode():
+            model(ids, **words, logits_to_keep=1)
+
+    def train():
+        model.zero_grad(set_to_none=True)
+        model(ids, **words, labels=ids, use_cache=False).loss.backward()
+
+    if kind == "prefill":
+        return prefill, 1
+    if kind == "train":
+        return train, 1
+    cache = transformers.DynamicCache(config=model.config)
+    with torch.inference_mode():
+        model(ids, **words, past_key_values=cache, logits_to_keep=1)
+    longer = torch.cat([mask, mask.new_ones(batch, STEPS)], dim=1)
+
+    def decode():
+        with torch.inference_mode():
+            for step in range(STEPS):
+                shown = {"attention_mask": longer[:, : length + step + 1]} if padding else {}
+                model(ids[:, :1], **shown, past_key_values=cache)
+            cache.crop(-STEPS)
+
+    return decode, STEPS
+
+
+def serve(implementation, threads, layers):
+    """Answer requests: a name prepares that case, and an empty line times it."""
+    warnings.simplefilter("ignore")
+    import torch
+    import transformers
+
+    import regard.transformers
+
+    regard.transformers.register()
+    if threads:
+        torch.set_num_threads(threads)
+        regard.set_num_threads(threads)
+    config = transformers.LlamaConfig(**SHAPE, num_hidden_layers=layers)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation=implementation
+    )
+    run, count = None, 1
+    for line in sys.stdin:
+        name = line.strip()
+        answer = None
+        if name:
+            run, count = runner_of(model, *CASES[name])
+            run()
+        else:
+            start = time.perf_counter()
+            run()
+            answer = (time.perf_counter() - start) / count
+        print(json.dumps(answer), flush=True)
+
+
+class Server:
+    """A process that times one of the two implementations."""
+
+    def __init__(self, implementation, options):
+        command = [sys.executable, __file__, "--serve", implementation]
+        command += ["--threads", str(options.threads), "--layers", str(options.layers)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+        )
+
+    def ask(self, line=""):
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"the process ended with exit code {self._process.wait()}")
+        return json.loads(answer)
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def times_of(name, options):
+    """Seconds of both implementations in all rounds of all pairs of processes."""
+    times = {implementation: [] for implementation in IMPLEMENTATIONS}
+    for pair in range(options.pairs):
+        with contextlib.ExitStack() as stack:
+            servers = {}
+            for implementation in IMPLEMENTATIONS:
+                servers[implementation] = Server(implementation, options)
+                stack.callback(servers[implementation].close)
+                servers[implementation].ask(name)
+            for turn in range(options.rounds):
+                order = IMPLEMENTATIONS if (pair + turn) % 2 else IMPLEMENTATIONS[::-1]
+                for implementation in order:
+                    times[implementation].append(servers[implementation].ask())
+    return times
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--match", default="", help="only cases whose name contains this")
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of processes")
+    parser.add_argument("--rounds", type=int, default=7, help="measurements in a process")
+    parser.add_argument("--threads", type=int, default=0, help="0: what both choose themselves")
+    parser.add_argument("--layers", type=int, default=30)
+    parser.add_argument("--serve", choices=IMPLEMENTATIONS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.threads, options.layers)
+        return
+    print(f"{'':40}{'sdpa':>11}{'regard':>11}   sdpa / regard (quartiles)")
+    for name in CASES:
+        if options.match not in name:
+            continue
+        times = times_of(name, options)
+        ratios = [a / b for a, b in zip(times["sdpa"], times["regard"], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        sdpa, regard = (statistics.median(times[each]) * 1e3 for each in IMPLEMENTATIONS)
+        print(
+            f"{name:40}{sdpa:8.1f} ms{regard:8.1f} ms   {middle:.2f} ({low:.2f} to {high:.2f})",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Attention to more keys than memory holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+
+import numpy as np
+
+from regard._arguments import flag
+from regard._device import is_on_cuda
+from regard._hints import warn_if_zero_one
+from regard._options import StreamOptions, takes_options
+from regard._stream_arrays import is_in_file
+from regard._stream_call import StreamCall
+from regard._stream_progress import reporter
+from regard._translations import refuse_keywords
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+    Progress = bool | Callable[[int, int | None], object] | None
+
+_OPTIONS = tuple(StreamOptions.__annotations__)
+_ARGUMENTS = ("query", "chunks", "mask", "return_lse", "progress", *_OPTIONS)
+_NO_WEIGHTS = (
+    "leave it out: weights for all keys would be as many as scores; with return_lse=True those for "
+    "some keys can be computed, exp(score - lse)"
+)
+_TWO_ARRAYS = "pass chunks=regard.KeyValueChunks(key, value)"
+_REASONS = {
+    "return_weights": _NO_WEIGHTS,
+    "need_weights": _NO_WEIGHTS,
+    "output_attentions": _NO_WEIGHTS,
+    "return_attention_scores": _NO_WEIGHTS,
+    "precision": "leave it out: 8-bit integers need the mean of all keys before the first one is "
+    "computed",
+    "device": "leave it out: chunks are computed on the CPU",
+    **dict.fromkeys(("key", "value", "k", "v", "K", "V"), _TWO_ARRAYS),
+    "chunk_length": "pass chunks=regard.KeyValueChunks(key, value, length=chunk_length)",
+    "chunk_size": "pass chunks=regard.KeyValueChunks(key, value, length=chunk_size)",
+}
+
+
+@overload
+def attend_stream(
+    query: ArrayLike,
+    chunks: Iterable[Any],
+    mask: Any = None,
+    *,
+    return_lse: Literal[False] = False,
+    progress: Progress = None,
+    **options: Unpack[StreamOptions],
+) -> Array: ...
+@overload
+def attend_stream(
+    query: ArrayLike,
+    chunks: Iterable[Any],
+    mask: Any = None,
+    *,
+    return_lse: Literal[True],
+    progress: Progress = None,
+    **options: Unpack[StreamOptions],
+) -> tuple[Array, Array]: ...
+@takes_options(StreamOptions)
+def attend_stream(
+    query: ArrayLike,
+    chunks: Iterable[Any],
+    mask: Any = None,
+    *,
+    return_lse: bool = False,
+    progress: Progress = None,
+    **options: Any,
+) -> Array | tuple[Array, Array]:
+    r"""Compute exact attention to keys and values that come in chunks, one after another.
+
+    They need not fit in memory: beside the queries and results, it holds two chunks, the one that
+    is computed and the one that a thread reads meanwhile.
+
+    Parameters
+    ----------
+    query : array_like, shape (..., heads, q_len, head_dim)
+        As in `scaled_dot_product_attention`.
+    chunks : iterable of (key, value) or (key, value, mask)
+        Keys of shape ``(..., kv_heads, length, head_dim)`` and values of shape
+        ``(..., kv_heads, length, value_dim)``, of any length; all other axes and the types are
+        those of the first chunk. Anything that NumPy makes an array of. For two arrays that are cut
+        into chunks, such as those of `numpy.memmap`, Zarr or HDF5, pass `KeyValueChunks`.
+    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+        As in `scaled_dot_product_attention`, over the keys of all chunks; it may be an array in a
+        file too, which is read with the chunks. If a chunk brings a mask, over its own keys, there
+        is none here.
+    return_lse : bool, default False
+        Also return the natural log-sum-exp of every row's visible scores, sink included.
+    progress : bool or callable, optional
+        True shows a bar, for which the package tqdm is needed. A function is called after every
+        chunk that is computed, in the thread of the caller, with two numbers: where the chunk ends,
+        and where the last key that any query can see does, or None if that is not known.
+    is_causal, query_offset, window, key_lengths, left_padding, alibi_slopes
+        As in `scaled_dot_product_attention`. Positions count from the first key of the first chunk.
+        ``query_offset="end"`` needs to know where the keys end: by `key_lengths`, or from `chunks`
+        that are a list, a tuple or `KeyValueChunks`.
+    scale, softcap, sinks, dropout_p, dropout_seed, dropout_origin
+        As in `scaled_dot_product_attention`. The weights that are dropped do not depend on how keys
+        are cut.
+    out : ndarray, optional
+        Where to write the output, at the end: of the result's type and shape, any strides, no
+        overlap with an input.
+    threads : int, optional
+        At most this many threads compute a chunk. Default: see `set_num_threads`. The result has
+        the same bits for any number.
+
+    Returns
+    -------
+    output : ndarray, shape (..., heads, q_len, value_dim)
+        Of the result type of query, key and value. No heads axis if all three are 2-D.
+    lse : ndarray, shape (..., heads, q_len)
+        If `return_lse`; float32, or float64 if the output is.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type, a chunk is not a pair or a triple, or its types differ
+        from those of the first one.
+    ValueError
+        If shapes disagree, a number is out of range, there is no chunk, or the keys end before
+        `mask` or `key_lengths` do. Messages name the chunk, counted from 0. What `chunks` says of
+        shapes before any chunk is read is checked before any is.
+    ImportError
+        If `progress` is True and tqdm is not installed.
+
+    See Also
+    --------
+    KeyValueChunks : cuts two arrays into chunks.
+    scaled_dot_product_attention : the same for keys and values in memory.
+    merge_attention_states : joins the states of chunks.
+
+    Notes
+    -----
+    A chunk that no query can see by its position, which causality, a window, lengths and padding
+    limit, is not computed, and not read either where nothing has read it yet: in `KeyValueChunks`,
+    or if it is a `numpy.memmap`, a Zarr array or an HDF5 dataset. After the last key that a query
+    can see, no chunk is asked for. A generator is closed when the call ends.
+
+    An iterator runs in the thread that reads, and its exceptions are raised by the call. Arrays
+    which it gives are read where they lie and must stay as they are until they have been computed,
+    which is when the next chunk but one is asked for. An iterator that fills the same memory again
+    for every chunk is noticed by its first two, and each is then computed before the next one is
+    asked for.
+
+    **Order and error.** Each chunk's output and lse are computed as by a call of its own and merged
+    in float64, in order: 16 chunks at a time, then 16 of these groups, and so on. The bits are
+    those of ::
+
+        states = [
+            scaled_dot_product_attention(query, key, value, query_offset=-start, return_lse=True)
+            for start, key, value in ...  # queries of float16 and bfloat16 as float32
+        ]
+        states = [(output.astype(float), lse.astype(float)) for output, lse in states]
+        while len(states) > 1:
+            states = [reduce(merge, states[i : i + 16]) for i in range(0, len(states), 16)]
+
+    where ``merge(a, b)`` is ``merge_attention_states([a[0], b[0]], [a[1], b[1]])``. `sinks` are
+    merged last, as a state with output 0. Then output and lse are rounded to their types. So the
+    error is that of a single call, whatever the number of chunks, and one chunk alone without sinks
+    gives the bits of a single call.
+
+    An interrupt (Ctrl-C) ends the call within 0.3 s. A read that takes longer is left to the
+    thread, which ends after it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> query = rng.standard_normal((8, 5, 64))
+    >>> key, value = rng.standard_normal((2, 8, 1000, 64))
+    >>> chunks = regard.KeyValueChunks(key, value, length=300)
+    >>> output = regard.attend_stream(query, chunks, is_causal=True, query_offset="end")
+    >>> whole = regard.scaled_dot_product_attention(
+    ...     query, key, value, is_causal=True, query_offset="end"
+    ... )
+    >>> bool(np.allclose(output, whole, rtol=0, atol=1e-14))
+    True
+
+    From a generator, which might read a file or decode a message for each chunk:
+
+    >>> def days():
+    ...     for seed in range(3):
+    ...         rng = np.random.default_rng(seed)
+    ...         yield rng.standard_normal((2, 8, 100 + seed, 64))
+    >>> chunks = ((key, value) for key, value in days())
+    >>> output, lse = regard.attend_stream(query, chunks, return_lse=True)
+    >>> lse.shape
+    (8, 5)
+    """
+    if unknown := [name for name in options if name not in _OPTIONS]:
+        refuse_keywords("attend_stream", unknown, _ARGUMENTS, _REASONS)
+    return_lse = flag("return_lse", return_lse)
+    reporter(progress)
+    if is_on_cuda(query):
+        raise TypeError("query must lie in the host's memory, got an array on a GPU")
+    if isinstance(mask, np.ndarray) and not is_in_file(mask):
+        warn_if_zero_one(mask)
+    output, lse = StreamCall(query, chunks, mask, options).run(progress)
+    return (output, lse) if return_lse else output

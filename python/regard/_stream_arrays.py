@@ -1,0 +1,76 @@
+"""Arrays that may be larger than memory: what is known of them, and how parts of them are read."""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._arrays import as_array
+from regard._device import is_on_cuda
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+# What is copied from a mapped file before it is asked whether to stop.
+_PIECE_BYTES = 16 << 20
+
+
+class Slice:
+    """Some keys of an array that is read when NumPy asks for it."""
+
+    def __init__(self, array: Any, start: int, stop: int) -> None:
+        self.array, self._keys = array, (..., slice(start, stop), slice(None))
+        self.shape = (*array.shape[:-2], stop - start, array.shape[-1])
+        self.dtype = array.dtype
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self.array[self._keys], dtype)
+
+
+def unread(name: str, value: Any) -> Any:
+    """Return an array, or an object that has a shape and a dtype of NumPy and becomes an array."""
+    if is_on_cuda(value):
+        raise TypeError(f"{name} must lie in the host's memory, got an array on a GPU")
+    is_array_like = isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "__array__")
+    has_dtype = isinstance(getattr(value, "dtype", None), np.dtype)
+    # NumPy's own scalars have both too, and masked arrays are refused.
+    if is_array_like and has_dtype and not isinstance(value, np.ndarray | np.generic):
+        return value
+    return as_array(name, value)
+
+
+def is_in_file(array: Array) -> bool:
+    """Tell whether an array's memory is a mapped file, which is read when it is touched."""
+    memory: Any = array
+    while memory is not None:
+        if isinstance(memory, np.memmap | mmap.mmap):
+            return True
+        memory = memory.obj if isinstance(memory, memoryview) else getattr(memory, "base", None)
+    return False
+
+
+def read(value: Any, should_stop: Callable[[], bool]) -> tuple[Array, bool]:
+    """Return keys or values in memory, and whether that memory belongs to who passed them.
+
+    What is left to be read when `should_stop` says so is not read: nobody will look at it.
+    """
+    if isinstance(value, Slice) and isinstance(value.array, np.ndarray):
+        value = np.asarray(value)
+    if not isinstance(value, np.ndarray):
+        return np.asarray(value), False
+    if not is_in_file(value):
+        return value, True
+    copy = np.empty(value.shape, value.dtype)
+    keys = value.shape[-2]
+    step = max(1, keys * _PIECE_BYTES // max(value.nbytes, 1))
+    for start in range(0, keys, step):
+        if should_stop():
+            break
+        copy[..., start : start + step, :] = value[..., start : start + step, :]
+    return copy, False

@@ -1,0 +1,131 @@
+"""Keys and values as two arrays, cut into the chunks of a stream."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._arguments import count
+from regard._stream_arrays import Slice, unread
+from regard._translations import translates_keywords
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+_DEFAULT_BYTES = 64 << 20
+# Chunks of the kernels, so that the tasks of a chunk are alike.
+_KERNEL_CHUNK = 1536
+
+
+class KeyValueChunks:
+    """Cut two arrays of keys and values into chunks for `attend_stream`.
+
+    It can be iterated again and again, and its length is the number of chunks. `attend_stream`
+    reads those that a query can see.
+
+    Parameters
+    ----------
+    key : array_like, shape (..., kv_heads, kv_len, head_dim)
+        Any object with a shape and a dtype that is cut like an array: an array, a `numpy.memmap`, a
+        Zarr array, an HDF5 dataset.
+    value : array_like, shape (..., kv_heads, kv_len, value_dim)
+        Likewise.
+    length : int, optional
+        How many keys a chunk has; the last one may have fewer. Default: as many as make 64 MiB with
+        their values, and a multiple of what the arrays store as one (their ``shards`` or
+        ``chunks``), or else of 1536, but never less than one of these.
+
+    Attributes
+    ----------
+    length : int
+        How many keys a chunk has.
+    kv_len : int
+        How many keys there are.
+
+    Raises
+    ------
+    TypeError
+        If an array is masked or on a GPU.
+    ValueError
+        If an array has fewer than two dimensions, the two differ in kv_len, or `length` is less
+        than 1.
+
+    See Also
+    --------
+    attend_stream : attends to the chunks.
+
+    Notes
+    -----
+    The result of `attend_stream` has bits that depend on how keys are cut, so write `length` down
+    where these matter. Arrays that are stored in blocks are read fastest where a chunk holds whole
+    blocks.
+
+    Arrays without any key make one chunk of none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> key, value = np.zeros((2, 8, 1000, 64), np.float32)
+    >>> chunks = regard.KeyValueChunks(key, value, length=300)
+    >>> len(chunks)
+    4
+    >>> [key.shape[-2] for key, value in chunks]
+    [300, 300, 300, 100]
+    """
+
+    @translates_keywords
+    def __init__(self, key: Any, value: Any, *, length: int | None = None) -> None:
+        self._key, self._value = unread("key", key), unread("value", value)
+        for name, array in (("key", self._key), ("value", self._value)):
+            if len(array.shape) < 2:
+                raise ValueError(
+                    f"{name} must have at least 2 dimensions, (length, dim), got shape "
+                    f"{tuple(array.shape)}"
+                )
+        self.kv_len = int(self._key.shape[-2])
+        if self._value.shape[-2] != self.kv_len:
+            raise ValueError(
+                f"key and value must share kv_len, got {self.kv_len} and {self._value.shape[-2]}"
+            )
+        self.length = self._default_length() if length is None else count("length", length, 1)
+
+    def _default_length(self) -> int:
+        arrays = self._key, self._value
+        bytes_of_key = sum(
+            math.prod((*array.shape[:-2], array.shape[-1], array.dtype.itemsize))
+            for array in arrays
+        )
+        block = max((_stored_length(array) for array in arrays), default=0) or _KERNEL_CHUNK
+        blocks: int = _DEFAULT_BYTES // max(bytes_of_key, 1) // block
+        return max(1, blocks) * block
+
+    def __len__(self) -> int:
+        return max(1, -(-self.kv_len // self.length))
+
+    def __iter__(self) -> Iterator[tuple[Array, Array]]:
+        return ((np.asarray(key), np.asarray(value)) for key, value in self.unread())
+
+    def unread(self) -> Iterator[tuple[Slice, Slice]]:
+        """Yield the chunks as objects that are read when NumPy asks for them."""
+        return map(self._slices, range(len(self)))
+
+    def _slices(self, number: int) -> tuple[Slice, Slice]:
+        start = number * self.length
+        stop = min(start + self.length, self.kv_len)
+        return Slice(self._key, start, stop), Slice(self._value, start, stop)
+
+
+def _stored_length(array: Any) -> int:
+    """How many keys lie in what an array stores as one, or 0 where it does not say."""
+    for name in ("shards", "chunks"):
+        blocks = getattr(array, name, None)
+        if isinstance(blocks, tuple) and isinstance(blocks[-2], int):
+            return int(blocks[-2])
+    return 0

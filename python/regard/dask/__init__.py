@@ -1,0 +1,14 @@
+"""Attention over Dask arrays: for queries, keys and values that no machine holds at once."""
+
+from regard._packages import needed
+
+if needed("dask.array", "regard.dask", "dask").Array.__module__ != "dask.array.core":
+    raise ImportError(
+        "regard.dask needs Dask's arrays without query planning, which is on: set "
+        "'array.query-planning' to False in Dask's configuration before dask.array is imported"
+    )
+
+from regard.dask._attention import scaled_dot_product_attention
+from regard.dask._backward import scaled_dot_product_attention_backward
+
+__all__ = ["scaled_dot_product_attention", "scaled_dot_product_attention_backward"]

@@ -1,0 +1,153 @@
+"""The gradients of attention over Dask arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from regard import AttentionGradients
+from regard._arrays import stored
+from regard._options import takes_options
+from regard._wanted_gradients import wanted_gradients
+from regard.dask._call import DaskOptions, call_of, check_split_every, token_of
+from regard.dask._chunks import check_chunks, check_dask_array
+from regard.dask._gradients import add_parts, gradient_sums
+from regard.dask._graph import Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dask.array import Array
+
+    from regard.dask._call import Call
+
+
+@takes_options(DaskOptions, threads=1)
+def scaled_dot_product_attention_backward(
+    grad_output: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    output: Array,
+    lse: Array,
+    mask: Any = None,
+    *,
+    grad_lse: Array | None = None,
+    with_respect_to: Iterable[str] = ("query", "key", "value"),
+    split_every: int = 8,
+    **options: Unpack[DaskOptions],
+) -> AttentionGradients:
+    """Compute the exact gradients of attention over Dask arrays, lazily.
+
+    Every visible pair of a chunk of queries and a chunk of keys is a task that calls
+    `regard.scaled_dot_product_attention_backward` with the output and lse of the whole rows. Each
+    gradient is the sum of what the tasks give for its chunks, added by trees of tasks.
+
+    Parameters
+    ----------
+    grad_output : dask.array.Array, shape (..., heads, q_len, value_dim)
+        The gradient of the loss with respect to the output, in the chunks of `output`.
+    query, key, value : dask.array.Array
+        As given to `regard.dask.scaled_dot_product_attention`.
+    output : dask.array.Array, shape (..., heads, q_len, value_dim)
+        What that call returned.
+    lse : dask.array.Array, shape (..., heads, q_len)
+        What that call returned with ``return_lse=True``.
+    mask : array of bool or float, or a pair (bool, float) of both, optional
+        As given to the forward call, like all options that follow.
+    grad_lse : dask.array.Array, shape (..., heads, q_len), optional
+        The gradient of the loss with respect to `lse`, in the chunks of `lse`. Default: zero.
+    with_respect_to : iterable of str, default ("query", "key", "value")
+        The fields of the result to compute. ``"mask"`` needs a float mask, ``"alibi_slopes"`` and
+        ``"sinks"`` these options.
+    split_every : int, default 8
+        How many partial results one task adds. The last bits of the result depend on it.
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
+        As given to the forward call.
+    dropout_p, dropout_seed, dropout_origin
+        As given to the forward call: the same weights are dropped.
+    threads : int or None, default 1
+        How many threads of regard's own each task uses. See
+        `regard.dask.scaled_dot_product_attention`.
+
+    Returns
+    -------
+    AttentionGradients
+        Named tuple of Dask arrays, or None where a gradient was not asked for. Each has the shape,
+        the type and the chunks of its input; those of NumPy arrays are cut like the others. Compute
+        them together, ``dask.compute(*gradients)``, since they share their tasks.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As the forward call, and as `regard.scaled_dot_product_attention_backward`.
+
+    See Also
+    --------
+    regard.dask.scaled_dot_product_attention : the forward call.
+
+    Notes
+    -----
+    Sums have an order that follows from the chunks and `split_every` alone: every scheduler and any
+    number of workers give the same bits. They are in float32, or in float64 where the arithmetic
+    is, and are rounded to the type of the input at the end.
+
+    Examples
+    --------
+    >>> import dask
+    >>> import dask.array as da
+    >>> import numpy as np
+    >>> import regard.dask
+    >>> rng = np.random.default_rng(0)
+    >>> arrays = rng.standard_normal((3, 4, 300, 16))
+    >>> query, key, value = (da.from_array(x, chunks=(4, 100, 16)) for x in arrays)
+    >>> output, lse = regard.dask.scaled_dot_product_attention(
+    ...     query, key, value, is_causal=True, return_lse=True
+    ... )
+    >>> gradients = regard.dask.scaled_dot_product_attention_backward(
+    ...     2 * output, query, key, value, output, lse, is_causal=True
+    ... )
+    >>> of_query, of_key, of_value = dask.compute(*gradients[:3])
+    >>> of_key.shape
+    (4, 300, 16)
+    """
+    check_split_every(split_every)
+    options = {"threads": 1, **options}
+    name = "regard.dask.scaled_dot_product_attention_backward"
+    others = ("grad_output", "output", "lse", "grad_lse", "with_respect_to", "split_every")
+    call = call_of(name, (query, key, value), mask, options, others)
+    given = _given(call, grad_output, output, lse, grad_lse)
+    wanted = _wanted(call, with_respect_to, options)
+    sums = gradient_sums(call, wanted, options)
+    arrays = [*call.inputs, *(array for array in given if array is not None)]
+    token = token_of(call, given, wanted, split_every)
+    graph = Graph("attention-gradient-parts", token, arrays)
+    add_parts(call, graph, given, sums)
+    return AttentionGradients(
+        **{name: each.finish(graph, split_every) for name, each in sums.items()}
+    )
+
+
+def _given(call: Call, *arrays: Any) -> tuple[Any, ...]:
+    """Check the gradients that come in, and what the forward call returned."""
+    names = ("grad_output", "output", "lse", "grad_lse")
+    rows = call.output_chunks[:-1]
+    for name, array in zip(names, arrays, strict=True):
+        if name == "grad_lse" and array is None:
+            continue
+        check_dask_array(name, array)
+        stored(name, np.empty(0, array.dtype))
+        wanted = rows if "lse" in name else call.output_chunks
+        check_chunks(name, array, wanted, may_broadcast=False)
+    return arrays
+
+
+def _wanted(call: Call, with_respect_to: Iterable[str], options: Any) -> tuple[str, ...]:
+    """Return the names of the gradients that are wanted, in the order of the result."""
+    mask = None if call.shown is None else np.empty(0, bool)
+    if call.bias is not None:
+        mask = np.empty(0, call.bias.dtype)
+    fields = AttentionGradients._fields
+    flags = wanted_gradients(with_respect_to, fields, mask, options, None, {}).flags
+    return tuple(name for name, is_wanted in zip(fields, flags, strict=True) if is_wanted)

@@ -1,0 +1,120 @@
+"""Which tasks add to which chunk of a gradient, and the trees that add them up."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._arrays import stored
+from regard.dask import _tasks
+from regard.dask._chunks import chunk_index
+from regard.dask._graph import refer, refer_all
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from regard.dask._call import Call
+    from regard.dask._chunks import Block, Chunks, Index
+    from regard.dask._graph import Graph, Key
+
+# What the inputs of a task are called in a `Call`.
+_OPERANDS = {"query": "query", "key": "key", "value": "value", "mask": "bias"}
+
+
+class GradientSum:
+    """A gradient whose chunks are sums of what tasks give."""
+
+    def __init__(self, name: str, chunks: tuple[Chunks, ...], dtype: np.dtype[Any]) -> None:
+        self.name, self._chunks = name, chunks
+        self._dtype = stored(name, np.empty(0, dtype)).dtype
+        counts = [range(len(axis)) for axis in chunks]
+        self._parts: dict[Index, list[Key]] = {index: [] for index in itertools.product(*counts)}
+
+    def add(self, index: Index, part: Key) -> None:
+        """Add the result of a task to a chunk. The order of the calls is that of the sum."""
+        self._parts[index].append(part)
+
+    def index_of(self, place: Index) -> Index:
+        """Return the index of the chunk that belongs to a place in the grid."""
+        return chunk_index(tuple(map(len, self._chunks)), place)
+
+    def finish(self, graph: Graph, split_every: int) -> Any:
+        """Return the gradient as an array."""
+        kind, add_up = f"attention-gradient-of-{self.name}", _tasks.add_up
+        blocks: dict[Index, tuple[Any, ...]] = {}
+        for index, parts in self._parts.items():
+            if parts:
+                left = graph.add_tree(f"{kind}-sum", index, add_up, parts, split_every)
+                blocks[index] = (_tasks.finish_sum, refer_all(left), self._dtype)
+            else:
+                shape = tuple(axis[i] for axis, i in zip(self._chunks, index, strict=True))
+                blocks[index] = (_tasks.zeros, shape, self._dtype)
+        return graph.array(kind, blocks, self._chunks, self._dtype)
+
+
+def gradient_sums(call: Call, wanted: tuple[str, ...], options: Mapping[str, Any]) -> Any:
+    """Return the sums for the gradients that are wanted, by their names."""
+    sums = {}
+    for name in wanted:
+        if name in _OPERANDS:
+            array = getattr(call, _OPERANDS[name])
+            sums[name] = GradientSum(name, array.chunks, array.dtype)
+        else:
+            array = np.asarray(options[name])
+            axes = (*call.grid.batch, call.grid.heads)[-array.ndim :]
+            chunks = tuple(
+                full if size == sum(full) else (size,)
+                for size, full in zip(array.shape, axes, strict=True)
+            )
+            sums[name] = GradientSum(name, chunks, array.dtype)
+    return sums
+
+
+def add_parts(
+    call: Call, graph: Graph, given: tuple[Any, ...], sums: Mapping[str, GradientSum]
+) -> None:
+    """Make a task for every visible pair of chunks, and add its results to the sums."""
+    names = tuple(name for name in sums if name != "sinks")
+    for block in call.grid.blocks():
+        rows = [_rows_of(call, array, block) for array in given]
+        if "sinks" in sums and not block.is_empty:
+            sinks = call.places.sinks_of(block)
+            part = graph.add(
+                "attention-gradient-part-of-sinks",
+                block.place,
+                _tasks.gradient_of_sinks,
+                refer_all(rows),
+                sinks,
+            )
+            sums["sinks"].add(sums["sinks"].index_of(block.place[:-1]), part)
+        if not names:
+            continue
+        for number, keys in call.key_chunks(block):
+            place = (*block.place, number)
+            pair = graph.add(
+                "attention-gradient-part",
+                place,
+                _tasks.gradients_of_part,
+                *(call.refer(name, block, number) for name in _tasks.OPERANDS),
+                refer_all(rows),
+                names,
+                call.places.options_of(block, keys),
+                call.arithmetic,
+            )
+            for position, name in enumerate(names):
+                kind = f"attention-gradient-part-of-{name}"
+                part = graph.add(kind, place, _tasks.part_of, refer(pair), position)
+                if name in _OPERANDS:
+                    index = call.chunk_of(_OPERANDS[name], block, number)
+                else:
+                    index = sums[name].index_of(block.place[:-1])
+                sums[name].add(index, part)
+
+
+def _rows_of(call: Call, array: Any, block: Block) -> Key | None:
+    """Return the key of a block's chunk of the output, of lse or of their gradients."""
+    if array is None:
+        return None
+    return (array.name, *call.output_index(block)[: array.ndim])

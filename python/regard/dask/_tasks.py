@@ -1,0 +1,158 @@
+"""What one task of a graph computes, in a worker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+import regard
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+    State = tuple[Array, Array]
+    DType = np.dtype[Any]
+
+# The inputs of a task for a pair of chunks, in the order of its arguments.
+OPERANDS = ("query", "key", "value", "shown", "bias")
+
+
+def attend_part(
+    query: Array,
+    key: Array,
+    value: Array,
+    shown: Array | None,
+    bias: Array | None,
+    options: Mapping[str, Any],
+    dtype: DType,
+) -> State:
+    """Attend from some queries to some keys.
+
+    `dtype` is that of the arithmetic: queries in it keep the output from being rounded to 16 bits
+    before it is merged.
+    """
+    query, mask = np.asarray(query, dtype), _mask(shown, bias)
+    return regard.scaled_dot_product_attention(query, key, value, mask, return_lse=True, **options)
+
+
+def attend_to_nothing(shape: tuple[int, ...], dtype: DType) -> State:
+    """Return the state of queries that see no key."""
+    return np.zeros(shape, dtype), np.full(shape[:-1], -np.inf, dtype)
+
+
+def merge_states(states: list[State], threads: int | None) -> State:
+    """Merge attention over several parts of the keys."""
+    return regard.merge_attention_states(*zip(*states, strict=True), threads=threads)
+
+
+def finish_states(
+    states: list[State], sinks: Array | None, dtype: DType, threads: int | None
+) -> State:
+    """Merge the last states, and the sinks: one more part, whose values are 0."""
+    output, lse = states[0]
+    if sinks is not None:
+        # Arrays of two axes have no heads axis.
+        logits = sinks.astype(lse.dtype).reshape((-1, 1) if output.ndim > 2 else (1,))
+        states = [*states, (np.zeros((*logits.shape, output.shape[-1]), output.dtype), logits)]
+    if len(states) > 1:
+        output, lse = merge_states(states, threads)
+    return output.astype(dtype, copy=False), lse
+
+
+def part_of(results: tuple[Any, ...], number: int) -> Any:
+    """Return one of the results of a task."""
+    return results[number]
+
+
+def gradients_of_part(
+    query: Array,
+    key: Array,
+    value: Array,
+    shown: Array | None,
+    bias: Array | None,
+    rows: list[Any],
+    with_respect_to: tuple[str, ...],
+    options: Mapping[str, Any],
+    dtype: DType,
+) -> tuple[Array, ...]:
+    """Return what one pair of chunks adds to gradients, in the precision of the arithmetic.
+
+    `rows` are the gradient of the output, the output, lse and its gradient or None, of whole rows.
+    """
+    query = np.asarray(query, _wide(query.dtype, dtype))
+    key = np.asarray(key, _wide(key.dtype, dtype))
+    value = np.asarray(value, _wide(value.dtype, dtype))
+    if bias is not None:
+        bias = np.asarray(bias, _wide(bias.dtype, dtype))
+    settings: Any = dict(options)
+    if "alibi_slopes" in settings:
+        # The type of their gradient too: a sum over all rows, which is rounded at the end.
+        settings["alibi_slopes"] = settings["alibi_slopes"].astype(np.float64)
+    grad_output, output, lse, grad_lse = rows
+    gradients = regard.scaled_dot_product_attention_backward(
+        grad_output,
+        query,
+        key,
+        value,
+        output,
+        lse,
+        _mask(shown, bias),
+        grad_lse=grad_lse,
+        with_respect_to=with_respect_to,
+        **settings,
+    )
+    return tuple(getattr(gradients, name) for name in with_respect_to)
+
+
+def gradient_of_sinks(rows: list[Any], sinks: Array) -> Array:
+    """Return what some queries add to the gradient of their sinks, in float64.
+
+    It does not depend on the keys, except by the output and lse: there are none here.
+    """
+    grad_output, output, lse, grad_lse = rows
+    heads = lse.shape[:-1]
+    gradients = regard.scaled_dot_product_attention_backward(
+        grad_output,
+        np.zeros((*lse.shape, 1), lse.dtype),
+        np.zeros((*heads, 0, 1), lse.dtype),
+        np.zeros((*heads, 0, output.shape[-1]), lse.dtype),
+        output,
+        lse,
+        grad_lse=grad_lse,
+        with_respect_to=("sinks",),
+        sinks=sinks.astype(np.float64),
+    )
+    return cast("Array", gradients.sinks)
+
+
+def add_up(parts: list[Array]) -> Array:
+    """Add arrays in their order."""
+    total = parts[0].copy()
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+def finish_sum(parts: list[Array], dtype: DType) -> Array:
+    """Add the last parts, and round to the type of the result."""
+    return (add_up(parts) if len(parts) > 1 else parts[0]).astype(dtype, copy=False)
+
+
+def zeros(shape: tuple[int, ...], dtype: DType) -> Array:
+    """Return the gradient of what nothing depends on."""
+    return np.zeros(shape, dtype)
+
+
+def _mask(shown: Array | None, bias: Array | None) -> Any:
+    if shown is None or bias is None:
+        return bias if shown is None else shown
+    return shown, bias
+
+
+def _wide(own: DType, arithmetic: DType) -> DType:
+    """Return the type in which the gradient of an array of type `own` is summed."""
+    return own if own.itemsize > 2 and own.kind == "f" else arithmetic

@@ -1,0 +1,9 @@
+"""Attention for JAX arrays on the CPU, under `jax.jit`, `jax.grad` and `jax.vmap`."""
+
+from regard._packages import needed
+
+needed("jax", "regard.jax", "jax")
+
+from regard.jax._attention import scaled_dot_product_attention  # noqa: E402
+
+__all__ = ["scaled_dot_product_attention"]

@@ -1,0 +1,116 @@
+"""What is computed when XLA runs: the NumPy calls, with the axes that `jax.vmap` adds."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import astuple, dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._attention import scaled_dot_product_attention
+from regard._backward import AttentionGradients, scaled_dot_product_attention_backward
+from regard._double_backward import scaled_dot_product_attention_double_backward
+from regard._jvp import scaled_dot_product_attention_jvp
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+    Arrays = dict[str, Any]
+    Options = dict[str, Any]
+
+# The options that may be arrays, and the inputs that have gradients. Of the two kinds of masks each
+# has a name of its own, since a call may have both.
+ARRAY_OPTIONS = ("query_offset", "key_lengths", "left_padding", "alibi_slopes", "sinks")
+DIFFERENTIABLE = ("query", "key", "value", "float_mask", "alibi_slopes", "sinks")
+_ROLES = ("query", "key", "value")
+
+
+@dataclass(frozen=True)
+class Computation:
+    """A function of named arrays, with all that is known of them when a program is traced."""
+
+    function: str
+    """One of the names in `_FUNCTIONS`."""
+    names: tuple[str, ...]
+    axes: int
+    """How many axes query, key and value have before `jax.vmap` adds any."""
+    options: tuple[tuple[str, Any], ...]
+
+    def as_text(self) -> str:
+        """Return a text that `of_text` reads."""
+        return repr(astuple(self))
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of_text(text: str) -> Computation:
+        """Read what `as_text` returned."""
+        return Computation(*ast.literal_eval(text))
+
+    def __call__(self, arrays: Sequence[Array], results: Sequence[Array]) -> None:
+        """Fill the results of all mapped calls, by one call wherever one can tell them apart."""
+        given = dict(zip(self.names, arrays, strict=True))
+        added = given["query"].ndim - self.axes
+        mapped = np.broadcast_shapes(*(array.shape[:added] for array in arrays))
+        given = {
+            name: np.broadcast_to(array, mapped + array.shape[added:])
+            for name, array in given.items()
+        }
+        # Sinks are one number for each head in all batch entries, and dropout counts entries.
+        is_apart = not {"sinks", "dropout_seed"} & (given.keys() | dict(self.options).keys())
+        if not mapped or is_apart:
+            self._compute(given, results)
+            return
+        for index in np.ndindex(*mapped):
+            entry = {name: array[index] for name, array in given.items()}
+            self._compute(entry, [result[index] for result in results])
+
+    def _compute(self, given: Arrays, results: Sequence[Array]) -> None:
+        options = dict(self.options)
+        for name in ARRAY_OPTIONS:
+            if name in given:
+                options[name] = given.pop(name)
+        if "dropout_seed" in given:
+            options["dropout_seed"] = int(given.pop("dropout_seed"))
+        masks = [given.pop(name) for name in ("bool_mask", "float_mask") if name in given]
+        options["mask"] = tuple(masks) if len(masks) == 2 else masks[0] if masks else None
+        _FUNCTIONS[self.function](given, options, results)
+
+
+def _attend(given: Arrays, options: Options, results: Sequence[Array]) -> None:
+    """Fill the output, and lse if there is room for it."""
+    if len(results) == 1:
+        scaled_dot_product_attention(**given, **options, out=results[0])
+    else:
+        options |= {"return_lse": True, "out": results[0]}
+        _, results[1][...] = scaled_dot_product_attention(**given, **options)
+
+
+def _backward(given: Arrays, options: Options, results: Sequence[Array]) -> None:
+    """Fill the gradients of the inputs that the option `with_respect_to` names."""
+    names = [name.removeprefix("float_") for name in options.pop("with_respect_to")]
+    out = AttentionGradients(**dict(zip(names, results, strict=True)))
+    scaled_dot_product_attention_backward(**given, **options, with_respect_to=names, out=out)
+
+
+def _double_backward(given: Arrays, options: Options, results: Sequence[Array]) -> None:
+    """Fill the gradients of the gradients of query, key and value.
+
+    They are those with respect to the gradient of the output, query, key and value, and that of lse
+    if there is one. The last is the derivative of lse along the gradients' gradients.
+    """
+    filled = list(scaled_dot_product_attention_double_backward(**given, **options))
+    if "grad_lse" in given:
+        arguments = {role: given[role] for role in _ROLES} | options | {"return_lse": True}
+        arguments |= {f"tangent_{role}": given[f"grad_grad_{role}"] for role in _ROLES}
+        *_, of_lse = scaled_dot_product_attention_jvp(**arguments)
+        filled.append(of_lse)
+    for result, computed in zip(results, filled, strict=True):
+        result[...] = computed
+
+
+_FUNCTIONS = {"attend": _attend, "backward": _backward, "double_backward": _double_backward}

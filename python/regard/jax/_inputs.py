@@ -1,0 +1,220 @@
+"""Check the arguments of a call when it is traced, and bring its arrays to one number of axes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regard import _core
+from regard._arrays import as_array, as_masks
+from regard._call import raise_with_hint
+from regard.jax._computation import ARRAY_OPTIONS
+from regard.jax._ffi import Result
+from regard.jax._gradients import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Arrays = dict[str, Any]
+
+_STORED = ("float16", "bfloat16", "float32", "float64")
+_INTEGERS = ("query_offset", "key_lengths", "left_padding")
+_MOST_INT32 = 2**31 - 1
+_MOST_UINT32 = 2**32 - 1
+
+
+def prepared(
+    arrays: Arrays, masks: Any, options: Mapping[str, Any], return_lse: bool
+) -> tuple[Call, Arrays, bool]:
+    """Return a call, its arrays by name, and whether its results have no axis of heads.
+
+    Shapes, types and everything that is known now are checked as the NumPy call checks them: it is
+    asked for its plan of the same call, with zeros for what is not known yet.
+    """
+    arrays = {name: _floats(name, array) for name, array in arrays.items()}
+    given_masks = {} if masks is None else _masks(masks)
+    numbers, known = _divided(options)
+    plan = _plan(arrays, given_masks, numbers, known)
+    batch = np.broadcast_shapes(*(array.shape[:-3] for array in arrays.values()))
+    _, heads, _, q_len, _, _, value_dim = plan["shape"]
+    rows = (*batch, heads, q_len)
+    axes = len(batch) + 3
+    dtype = jnp.dtype(plan["result_type"])
+    of_rows = jnp.dtype(np.float64 if dtype == np.float64 else np.float32)
+    call = Call(
+        axes,
+        tuple(known.items()),
+        Result((*rows, value_dim), dtype),
+        Result(rows, of_rows),
+        return_lse,
+    )
+    is_flat = all(array.ndim == 2 for array in arrays.values())
+    sizes = dict.fromkeys((*arrays, *given_masks), axes)
+    sizes |= dict.fromkeys(_INTEGERS, len(batch))
+    sizes |= {"alibi_slopes": len(batch) + 1, "sinks": 1, "dropout_seed": 0}
+    everything = arrays | given_masks | numbers
+    return call, {name: _with_axes(x, sizes[name]) for name, x in everything.items()}, is_flat
+
+
+def _with_axes(array: Any, axes: int) -> Any:
+    """Return an array with axes of size 1 in front, as many as it lacks."""
+    return array if array.ndim == axes else array.reshape((1,) * (axes - array.ndim) + array.shape)
+
+
+def _array(name: str, value: Any) -> Any:
+    """Return a JAX array on the CPU, traced or not, or a NumPy array of a type that JAX has."""
+    if isinstance(value, np.ndarray | np.generic):
+        return _of_numpy(name, as_array(name, value))
+    if not isinstance(value, jax.Array):
+        raise TypeError(
+            f"{name} must be an array of JAX or NumPy, got {type(value).__name__}"
+            + ("; pass jax.numpy.asarray of it" if isinstance(value, list | tuple) else "")
+        )
+    if not isinstance(value, jax.core.Tracer):
+        check_devices(name, value)
+    return value
+
+
+def check_devices(name: str, array: Any) -> None:
+    """Raise TypeError for an array on another device than a CPU."""
+    platforms = {device.platform for device in array.devices()}
+    if platforms != {"cpu"}:
+        raise TypeError(
+            f"{name} must be on the CPU, got an array on {', '.join(sorted(platforms))}: pass "
+            f'jax.device_put({name}, jax.devices("cpu")[0])'
+        )
+
+
+def _of_numpy(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array in the type that JAX would give it, such as float32 for float64."""
+    try:
+        dtype = jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("="))
+    except TypeError:
+        raise TypeError(f"{name} must be an array of a type of JAX, got {array.dtype}") from None
+    made = array.astype(dtype, copy=False)
+    if array.dtype.kind in "iu" and not np.array_equal(made, array):
+        raise ValueError(f"{name} must fit in 32 bits unless jax_enable_x64 is set, got {array}")
+    return made
+
+
+def _floats(name: str, value: Any) -> Any:
+    array = _array(name, value)
+    if jnp.dtype(array.dtype).name not in _STORED:
+        raise TypeError(
+            f"{name} must be an array of float16, bfloat16, float32 or float64, got {array.dtype}"
+        )
+    return array
+
+
+def _masks(mask: Any) -> Arrays:
+    """Return one mask or both of a pair, by kind."""
+    is_pair = isinstance(mask, tuple) and len(mask) == 2
+    arrays = [_array("mask", part) for part in (mask if is_pair else (mask,))]
+    kinds = [_kind_of_mask(array) for array in arrays]
+    if is_pair and kinds != ["bool_mask", "float_mask"]:
+        raise TypeError(
+            "mask must be a bool array, a float array or a pair (bool, float) of both, got a pair "
+            f"({arrays[0].dtype}, {arrays[1].dtype})"
+        )
+    return dict(zip(kinds, arrays, strict=True))
+
+
+def _kind_of_mask(array: Any) -> str:
+    if jnp.dtype(array.dtype).name in _STORED:
+        return "float_mask"
+    if array.dtype != np.bool_:
+        as_masks(np.zeros((), array.dtype))  # raises the error that says which of the two to use
+    return "bool_mask"
+
+
+def _divided(options: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
+    """Return the options that are arrays, and those that are part of the program."""
+    numbers: Arrays = {}
+    known: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in (*ARRAY_OPTIONS, "dropout_seed"):
+            known[name] = _known(name, value)
+        elif value is None or isinstance(value, str):
+            known[name] = value
+        elif isinstance(value, bool | np.bool_):
+            known[name] = value  # which the check of the call refuses
+        else:
+            made = _numbers(name, value)
+            (known if isinstance(made, int) else numbers)[name] = made
+    return numbers, {name: value for name, value in known.items() if value is not None}
+
+
+def _known(name: str, value: Any) -> Any:
+    """Return an option that a program is compiled for, or raise TypeError."""
+    parts = value if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(part, jax.core.Tracer) for part in parts):
+        advice = ": multiply query by it" if name == "scale" else ""
+        raise TypeError(
+            f"{name} must be known when a program is traced, got a traced array{advice}"
+        )
+    parts = tuple(map(_plain, parts))
+    return parts if isinstance(value, list | tuple) else parts[0]
+
+
+def _plain(part: Any) -> Any:
+    """Return a number as Python's own, whose text the compiled program holds."""
+    if isinstance(part, jax.Array | np.ndarray | np.generic) and part.ndim == 0:
+        part = part.item()
+    for kind in (bool, int, float):
+        if isinstance(part, kind):
+            return kind(part)
+    return part
+
+
+def _numbers(name: str, value: Any) -> Any:
+    """Return an option as an array, or as an int where JAX has no type for it."""
+    if isinstance(value, int):
+        # As arrays, numbers that change do not make JAX compile a program again.
+        if name == "dropout_seed" and 0 <= value <= _MOST_UINT32:
+            return np.asarray(value, np.uint32)
+        if name != "dropout_seed" and abs(value) <= _MOST_INT32:
+            return np.asarray(value, np.int32)
+        return value
+    given = np.asarray(value) if isinstance(value, list | tuple | float) else value
+    array = _array(name, given)
+    is_integer = jnp.issubdtype(array.dtype, jnp.integer)
+    if name == "dropout_seed" and (not is_integer or array.ndim):
+        raise TypeError(
+            "dropout_seed must be an integer, such as jax.random.bits(key, (), 'uint32'), got an "
+            f"array of {array.dtype} with shape {array.shape}"
+        )
+    return array
+
+
+def _plan(arrays: Arrays, masks: Arrays, numbers: Arrays, known: dict[str, Any]) -> Any:
+    """Return the NumPy call's plan of a call, or raise its errors."""
+    shown = {name: _stand_in(array, array.dtype) for name, array in arrays.items()}
+    parts = [
+        _stand_in(mask, np.dtype(np.bool_ if name == "bool_mask" else np.float32))
+        for name, mask in masks.items()
+    ]
+    mask = tuple(parts) if len(parts) == 2 else parts[0] if parts else None
+    options = known | {name: _value(array) for name, array in numbers.items()}
+    if "dropout_seed" in numbers:
+        options["dropout_seed"] = int(options["dropout_seed"])
+    query, key, value = shown.values()
+    try:
+        plan = _core.attention_plan(query, key, value, mask, options)
+    except ValueError as error:
+        raise_with_hint(error, query, key)
+    return plan
+
+
+def _stand_in(array: Any, dtype: Any) -> Any:
+    """Return zeros of a shape, which take no memory."""
+    return np.broadcast_to(np.zeros((), dtype), array.shape)
+
+
+def _value(array: Any) -> Any:
+    """Return the values of an array, or zeros if they are not known yet."""
+    if isinstance(array, jax.core.Tracer):
+        return np.zeros(array.shape, array.dtype)
+    return np.asarray(array)

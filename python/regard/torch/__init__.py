@@ -1,0 +1,10 @@
+"""Attention for PyTorch's tensors, with gradients, in the memory where they are."""
+
+from regard._packages import needed as _needed
+
+_needed("torch", "regard.torch", "torch")
+
+from regard.torch import _batching, _derivatives, _fake, _kernels  # noqa: E402, F401
+from regard.torch._attention import scaled_dot_product_attention  # noqa: E402
+
+__all__ = ["scaled_dot_product_attention"]

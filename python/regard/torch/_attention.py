@@ -1,0 +1,249 @@
+"""Attention over tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._C import (
+    _are_functorch_transforms_active,
+    _get_tracing_state,
+    _len_torch_dispatch_stack,
+)
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+
+import regard
+from regard.torch import _operators
+from regard.torch._arguments import (
+    TYPES,
+    autocast,
+    check_tensors,
+    drawn_seed,
+    masks,
+    with_equal_heads,
+)
+from regard.torch._memory import as_array, as_optional_array, as_tensor, empty_output
+from regard.torch._options import numpy_options, operator_words
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | tuple[Tensor, Tensor] | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    query_offset: Any = 0,
+    window: tuple[int | None, int | None] | None = None,
+    key_lengths: Tensor | ArrayLike | None = None,
+    left_padding: Tensor | ArrayLike | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Tensor | ArrayLike | None = None,
+    sinks: Tensor | ArrayLike | None = None,
+    dropout_seed: int | Tensor | None = None,
+    dropout_origin: tuple[int, int, int] = (0, 0, 0),
+    return_lse: bool = False,
+    threads: int | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    r"""Compute exact scaled-dot-product attention over PyTorch's tensors, fused.
+
+    It takes what `torch.nn.functional.scaled_dot_product_attention` takes, and regard's options.
+    Tensors are read and written where they lie, and gradients are regard's own, in both modes.
+
+    Parameters
+    ----------
+    query : Tensor, shape (..., heads, q_len, head_dim)
+        Float32, float64, float16 or bfloat16, on the CPU, with any strides; on a CUDA device, the
+        call goes to `regard.cuda`.
+    key : Tensor, shape (..., kv_heads, kv_len, head_dim)
+        Of the type and on the device of `query`, like `value`.
+    value : Tensor, shape (..., kv_heads, kv_len, value_dim)
+        ``value_dim`` may differ from ``head_dim``.
+    attn_mask : Tensor of bool or float, or a pair (bool, float) of both, optional
+        Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float, of any type:
+        added to the scores.
+    dropout_p : float, default 0.0
+        Drop each weight with this probability, from 0 to less than 1.
+    is_causal : bool, default False
+        Query ``i`` sees key ``j`` only if ``j <= i + query_offset``. It may be given beside a mask:
+        what both allow is seen.
+    scale : float, optional
+        Multiplies query . key. Default ``1 / sqrt(head_dim)``.
+    enable_gqa : bool, default False
+        Let ``heads`` be a multiple of ``kv_heads``. Otherwise the numbers of heads are equal, or
+        one.
+    query_offset : int, Tensor of int or "end", default 0
+        How many keys precede the first query.
+    window, key_lengths, left_padding, softcap, alibi_slopes, sinks, threads
+        See `regard.scaled_dot_product_attention`. Arrays may be tensors on the device of `query`.
+    dropout_seed : int or Tensor of int without axes, optional
+        Which weights are dropped. Default: drawn from PyTorch's default generator, so that
+        ``torch.manual_seed`` reproduces it.
+    dropout_origin : (entry, head, position), default (0, 0, 0)
+        Where the call stands in the larger call of which it computes a part, for dropout.
+    return_lse : bool, default False
+        Also return the natural log-sum-exp of every row's visible scores, sink included.
+
+    Returns
+    -------
+    output : Tensor, shape (..., heads, q_len, value_dim)
+        Of the query's type, in its layout: the axes lie in memory in the same order.
+    lse : Tensor, shape (..., heads, q_len)
+        If `return_lse`; float32, or float64 if the output is. It has gradients too.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not a tensor or has the wrong type, or the three types differ.
+    ValueError
+        If shapes or devices disagree, a device is neither a CPU nor a CUDA device, or a number is
+        out of range.
+    NotImplementedError
+        If a derivative is asked for that is not known (see the notes), or any on a CUDA device.
+    ImportError
+        If tensors are bfloat16 and the package ml_dtypes is missing.
+
+    See Also
+    --------
+    regard.scaled_dot_product_attention : the same for NumPy arrays; it explains the options.
+
+    Notes
+    -----
+    A row that sees no key gives output 0 and lse -inf, where some of PyTorch's implementations give
+    NaN. Dropout drops what regard's dropout drops for the seed, and not what PyTorch's would.
+
+    `query`, `key`, `value`, a float `attn_mask`, `alibi_slopes` and `sinks` have gradients. Forward
+    mode and second derivatives (reverse over reverse, and either over the other) are those with
+    respect to query, key and value; where a mask, slopes or sinks have a tangent, or require a
+    gradient in a second derivative, and for higher derivatives, NotImplementedError is raised.
+
+    The operator has rules for ``torch.compile``, ``torch.export``, ``torch.vmap``, ``torch.func``
+    and the device meta. Where nothing is recorded, a call does not pass PyTorch's dispatcher.
+    ``torch.autocast`` converts query, key and value as it does for PyTorch's call, and leaves the
+    mask as it is.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import regard.torch
+    >>> query = torch.ones(1, 4, 6, 16, requires_grad=True)
+    >>> key, value = torch.ones(2, 1, 2, 8, 16)
+    >>> output = regard.torch.scaled_dot_product_attention(
+    ...     query, key, value, is_causal=True, enable_gqa=True, window=(3, 0)
+    ... )
+    >>> output.sum().backward()
+    >>> query.grad.shape
+    torch.Size([1, 4, 6, 16])
+    """
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        query, key, value = map(autocast, (query, key, value))
+    is_direct = (
+        type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and _is_eager()
+    )
+    if not (
+        is_direct
+        and query.dtype is key.dtype is value.dtype
+        and query.dtype in TYPES
+        and query.is_cpu
+        and key.is_cpu
+        and value.is_cpu
+        and query.layout is key.layout is value.layout is torch.strided
+        and query.ndim > 1
+        and key.ndim > 1
+        and value.ndim > 1
+    ):
+        check_tensors(query, key, value)
+    kind = "cpu" if query.is_cpu else query.device.type
+    if not enable_gqa and not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        query, key, value = with_equal_heads(query, key, value)
+    is_traced = torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    )
+    options: dict[str, Any] = {}
+    if type(query_offset) is not int or query_offset:
+        options["query_offset"] = query_offset
+    if key_lengths is not None:
+        options["key_lengths"] = key_lengths
+    if left_padding is not None:
+        options["left_padding"] = left_padding
+    if alibi_slopes is not None:
+        options["alibi_slopes"] = alibi_slopes
+    if sinks is not None:
+        options["sinks"] = sinks
+    if dropout_p:
+        options["dropout_p"] = dropout_p
+        options["dropout_seed"] = drawn_seed() if dropout_seed is None else dropout_seed
+    if dropout_origin != (0, 0, 0):
+        options["dropout_origin"] = dropout_origin
+    shown, bias = (None, None) if attn_mask is None else masks(attn_mask, query.device)
+    others: list[Tensor] = []
+    if options or attn_mask is not None:
+        others = [each for each in (shown, bias, *options.values()) if isinstance(each, Tensor)]
+        is_direct = is_direct and all(type(each) in _PLAIN for each in others)
+        is_traced |= torch.is_grad_enabled() and any(each.requires_grad for each in others)
+    if is_causal is not False:
+        options["is_causal"] = is_causal
+    if scale is not None:
+        options["scale"] = scale
+    if window is not None:
+        options["window"] = window
+    if softcap is not None:
+        options["softcap"] = softcap
+    if threads is not None:
+        options["threads"] = threads
+    if kind == "cuda":
+        is_possible = is_direct and not is_traced
+        return _on_gpu(is_possible, (query, key, value), attn_mask, options, return_lse)
+    if is_traced or not is_direct or kind != "cpu":
+        words = operator_words(options, query.device)
+        float_mask = (bias, *words[:2])
+        output, lse = _operators.attention(query, key, value, *float_mask, shown, *words[2:])
+        return (output, lse) if return_lse else output
+    mask: Any = None
+    if shown is not None or bias is not None:
+        mask = as_optional_array(bias) if shown is None else as_array(shown)
+        mask = mask if shown is None or bias is None else (mask, as_array(bias))
+    if others:
+        options = numpy_options(options)
+    if return_lse:
+        options["return_lse"] = True
+    output = empty_output(query, key, value)
+    options["out"] = as_array(output)
+    result = regard.scaled_dot_product_attention(
+        as_array(query), as_array(key), as_array(value), mask, **options
+    )
+    return (output, as_tensor(result[1])) if return_lse else output
+
+
+def _is_eager() -> bool:
+    """Tell whether a call may leave PyTorch's dispatcher out: nothing records or transforms it."""
+    return not (
+        is_compiling()
+        or _are_functorch_transforms_active()
+        or _len_torch_dispatch_stack()
+        or _get_tracing_state()
+        or forward_ad._current_level >= 0
+    )
+
+
+def _on_gpu(is_possible: bool, tensors: Any, attn_mask: Any, options: Any, more: bool) -> Any:
+    """Compute a call on a GPU, where there are neither gradients nor transforms."""
+    if not is_possible:
+        raise NotImplementedError(
+            "attention on a CUDA device has no gradient and is not for torch.compile or "
+            "torch.func: call it under torch.no_grad(), or copy the tensors with .cpu()"
+        )
+    query, key, value = tensors
+    if more:
+        options["return_lse"] = True
+    return regard.scaled_dot_product_attention(query, key, value, attn_mask, **options)

@@ -1,0 +1,78 @@
+"""Tensors and NumPy arrays over the same memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from regard._packages import needed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    Array = NDArray[Any]
+
+
+def as_array(tensor: Tensor) -> Array:
+    """Return an array over the memory of a tensor on the CPU."""
+    if tensor.dtype is torch.bfloat16:
+        bits: Array = tensor.view(torch.uint16).numpy(force=True)
+        return bits.view(bfloat16())
+    array: Array = tensor.numpy(force=True)
+    return array
+
+
+def as_optional_array(tensor: Tensor | None) -> Array | None:
+    """Return an array over the memory of a tensor, or None for None."""
+    return None if tensor is None else as_array(tensor)
+
+
+def as_tensor(array: Array) -> Tensor:
+    """Return a tensor over the memory of a new array."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def bfloat16() -> np.dtype[Any]:
+    """Return NumPy's name of PyTorch's type, which is in an optional package."""
+    types = needed("ml_dtypes", "attention over tensors of bfloat16", "torch")
+    dtype: np.dtype[Any] = np.dtype(types.bfloat16)
+    return dtype
+
+
+def empty_output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Return memory for the output, in the layout of the query.
+
+    If its shape differs from the query's, only (..., length, heads, dim) and the order of the axes
+    are told apart.
+    """
+    shape = output_shape(query.shape, key.shape, value.shape)
+    if shape == query.shape:
+        return torch.empty_like(query)
+    if query.ndim > 2 and query.stride(-3) < query.stride(-2):
+        *batch, heads, q_len, value_dim = shape
+        return query.new_empty((*batch, q_len, heads, value_dim)).transpose(-3, -2)
+    return query.new_empty(shape)
+
+
+def output_shape(
+    of_query: tuple[int, ...], of_key: tuple[int, ...], of_value: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the shape of the output, or raise ValueError if batch axes do not broadcast."""
+    if of_key == of_value and of_query[:-2] == of_key[:-2]:
+        return of_query if of_query[-1] == of_value[-1] else (*of_query[:-1], of_value[-1])
+    last = (of_query[-2], of_value[-1])
+    if max(len(of_query), len(of_key), len(of_value)) == 2:
+        return last
+    try:
+        batch = torch.broadcast_shapes(of_query[:-3], of_key[:-3], of_value[:-3])
+    except RuntimeError:
+        raise ValueError(
+            f"the axes before heads must broadcast: query has {tuple(of_query[:-3])}, "
+            f"key {tuple(of_key[:-3])}, value {tuple(of_value[:-3])}"
+        ) from None
+    return (*batch, of_query[-3] if len(of_query) > 2 else 1, *last)

@@ -1,0 +1,12 @@
+"""Attention for the models of Hugging Face's transformers.
+
+`register` adds ``"regard"`` to the implementations that ``attn_implementation`` chooses from. What
+is supported and what is not is in the guide, ``docs/guide/transformers.md``.
+
+Importing this module needs the packages torch and transformers: ``pip install
+'regard[transformers]'``.
+"""
+
+from regard.transformers._register import register
+
+__all__ = ["register"]

@@ -1,0 +1,158 @@
+"""Compute attention for a model: the function that its attention modules call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import regard.torch
+from regard._packages import needed
+from regard.transformers._pattern_mask import PatternMask
+
+torch = needed("torch", "regard.transformers", "transformers")
+logging = needed("transformers.utils.logging", "regard.transformers", "transformers")
+
+logger = logging.get_logger(__name__)
+
+
+def attend(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Any = None,
+    sinks: Any = None,
+    position_bias: Any = None,
+    indices: Any = None,
+    block_indices: Any = None,
+    cache: Any = None,
+    output_attentions: bool = False,
+    **others: Any,
+) -> tuple[Any, None]:
+    """Return the output of an attention module, and None in place of the weights.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Its attribute ``is_causal`` counts if there is no mask.
+    query : tensor, shape (batch, heads, q_len, head_dim)
+    key : tensor, shape (batch, kv_heads, kv_len, head_dim)
+    value : tensor, shape (batch, kv_heads, kv_len, value_dim)
+    attention_mask : PatternMask, tensor of bool or float, or None
+        It says all about visibility. Without one, query ``i`` of a causal module sees key ``j`` if
+        ``j <= i``, and a single query sees everything, as with ``"sdpa"``.
+    dropout : float
+        The probability of dropping a weight: models pass 0 when they are not trained.
+    scaling, softcap : float, optional
+        As `scale` and `softcap` of `regard.scaled_dot_product_attention`.
+    is_causal : bool, optional
+        Counts in place of the module's attribute.
+    s_aux, sinks : tensor, shape (heads,) or one that broadcasts to (batch, heads, q_len, 1)
+        Logits that join the softmax and carry no value; the name depends on the model.
+    position_bias : tensor, shape (1 or batch, heads, q_len, kv_len), optional
+        Added to the scores.
+    indices : tensor of int, shape (batch, q_len, count), optional
+        The keys that a query may see, if only these are.
+    block_indices, cache
+        Must be None: the attention of blocks, and continuous batching, are not supported.
+    output_attentions : bool
+        Gives a warning: there are no weights.
+    **others
+        What the mask says already, such as ``sliding_window``.
+
+    Returns
+    -------
+    output : tensor, shape (batch, q_len, heads, value_dim)
+    weights : None
+    """
+    if block_indices is not None:
+        raise NotImplementedError(
+            f"{type(module).__name__} attends to blocks that it selects, which "
+            "attn_implementation='regard' does not support: use 'sdpa' or 'eager'"
+        )
+    if cache is not None:
+        raise NotImplementedError(
+            "continuous batching keeps keys and values in pages of its own, which "
+            "attn_implementation='regard' does not support: use 'sdpa' or 'paged|eager'"
+        )
+    if output_attentions:
+        logger.warning_once(
+            "attn_implementation='regard' returns no attention weights: use 'eager' for "
+            "output_attentions=True"
+        )
+    q_len, kv_len = query.shape[2], key.shape[2]
+    options, mask = _visibility(module, attention_mask, is_causal, q_len, kv_len)
+    if indices is not None:
+        mask = _both(mask, _selected(indices, kv_len))
+    if position_bias is not None:
+        mask = _with_bias(mask, position_bias)
+    sinks = s_aux if sinks is None else sinks
+    has_sink_per_head = sinks is not None and sinks.ndim == 1
+    if has_sink_per_head:
+        options["sinks"] = sinks.to(query.dtype)
+    result: Any = regard.torch.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        dropout_p=dropout,
+        scale=scaling,
+        enable_gqa=True,
+        softcap=softcap,
+        return_lse=sinks is not None and not has_sink_per_head,
+        **options,
+    )
+    if sinks is None or has_sink_per_head:
+        return result.transpose(1, 2).contiguous(), None
+    # A sink that depends on the query takes its share from an output that was computed without it.
+    output, lse = result
+    share = torch.sigmoid(lse[..., None] - sinks).to(output.dtype)
+    return (output * share).transpose(1, 2).contiguous(), None
+
+
+def _visibility(
+    module: Any, attention_mask: Any, is_causal: bool | None, q_len: int, kv_len: int
+) -> tuple[dict[str, Any], Any]:
+    """Return what may be seen: options, and a mask or None."""
+    if isinstance(attention_mask, PatternMask):
+        options, array = attention_mask.options_or_array()
+        if array is None and attention_mask.shape[2:] != (q_len, kv_len):
+            # The pattern counts from other positions than these queries and keys have.
+            array = attention_mask.logical_and(True)
+        if array is not None:
+            return {}, array
+        options = dict(options)
+        return options, options.pop("attn_mask", None)
+    if attention_mask is not None:
+        return {}, attention_mask
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    return {"is_causal": bool(q_len > 1 and is_causal)}, None
+
+
+def _selected(indices: Any, kv_len: int) -> Any:
+    """Return a mask of the keys that each query selects, for all heads."""
+    nothing = indices.new_zeros((*indices.shape[:-1], kv_len), dtype=torch.bool)
+    return nothing.scatter(-1, indices.long(), True).unsqueeze(1)
+
+
+def _both(mask: Any, shown: Any) -> Any:
+    """Return what both a mask and a bool mask show."""
+    if mask is None:
+        return shown
+    return mask & shown if mask.dtype == torch.bool else (shown, mask)
+
+
+def _with_bias(mask: Any, bias: Any) -> Any:
+    """Return a mask, or a pair of masks, and a bias."""
+    if mask is None:
+        return bias
+    if isinstance(mask, tuple):
+        shown, mask = mask
+        return shown, mask + bias
+    return (mask, bias) if mask.dtype == torch.bool else mask + bias

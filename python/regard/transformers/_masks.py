@@ -1,0 +1,129 @@
+"""Make the masks of a model: the function that transformers calls once per forward pass."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from regard._packages import needed
+from regard.transformers._pattern_mask import PatternMask
+from regard.transformers._patterns import Extent, read_pattern
+
+torch = needed("torch", "regard.transformers", "transformers")
+masking_utils = needed("transformers.masking_utils", "regard.transformers", "transformers")
+
+
+def make_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
+    mask_function: Any = masking_utils.causal_mask_function,
+    attention_mask: Any = None,
+    allow_is_causal_skip: bool = True,
+    device: Any = "cpu",
+    **others: Any,
+) -> Any:
+    """Return what `mask_function` and the padding show of the keys to the queries.
+
+    Parameters
+    ----------
+    batch_size, q_length, kv_length : int
+        The mask's shape is ``(batch_size, 1, q_length, kv_length)``.
+    q_offset, kv_offset : int or tensor
+        The positions of the first query and of the first key.
+    mask_function : callable
+        Whether a query sees a key, by their indices.
+    attention_mask : tensor of bool, shape (batch_size, tokens), optional
+        Which tokens are not padding.
+    allow_is_causal_skip : bool, default True
+        Whether a model that is traced may get None for a causal mask, as it does with ``"sdpa"``.
+    device : torch.device or str
+        Where the mask belongs.
+    **others
+        What else ``transformers.masking_utils.sdpa_mask`` takes.
+
+    Returns
+    -------
+    mask : PatternMask, or tensor of bool, or None
+        None only if a model is traced, or if it lets a mask that hides nothing be left out.
+    """
+    make = partial(
+        masking_utils.sdpa_mask,
+        batch_size=batch_size,
+        q_length=q_length,
+        kv_length=kv_length,
+        q_offset=q_offset,
+        kv_offset=kv_offset,
+        mask_function=mask_function,
+        attention_mask=attention_mask,
+        device=device,
+        **others,
+    )
+    if _is_traced(attention_mask, q_offset, device):
+        return make(allow_is_causal_skip=allow_is_causal_skip)
+    # None leaves it to the module whether it is causal, and says nothing of offsets.
+    make = partial(make, allow_is_causal_skip=False)
+    if not _is_plain(attention_mask, q_offset):
+        return make()
+    q_offset = int(q_offset)
+    end = max(q_offset + q_length, kv_offset + kv_length)
+    pattern = read_pattern(mask_function, Extent(end, attention_mask is not None))
+    if pattern is None:
+        return make()
+    options: dict[str, Any] = _padding_options(attention_mask, kv_offset, kv_length)
+    if pattern.is_causal:
+        options["is_causal"] = True
+    if pattern.window is not None:
+        options["window"] = pattern.window
+    if options.keys() & {"is_causal", "window"}:
+        options["query_offset"] = q_offset - kv_offset
+    elif not options and others.get("allow_is_bidirectional_skip", False):
+        return None
+    make = partial(make, allow_is_bidirectional_skip=False)
+    return PatternMask.of(options, (batch_size, 1, q_length, kv_length), device, make)
+
+
+def _is_traced(attention_mask: Any, q_offset: Any, device: Any) -> bool:
+    """Tell whether elements cannot be read."""
+    tensors = [each for each in (attention_mask, q_offset) if isinstance(each, torch.Tensor)]
+    if torch.device(device).type == "meta" or any(each.is_meta for each in tensors):
+        return True
+    return any(masking_utils.is_tracing(each) for each in tensors or [None])
+
+
+def _is_plain(attention_mask: Any, q_offset: Any) -> bool:
+    """Tell whether padding and offset have the shapes that transformers documents."""
+    if isinstance(q_offset, torch.Tensor) and q_offset.numel() != 1:
+        return False
+    return attention_mask is None or (
+        attention_mask.ndim == 2 and attention_mask.dtype == torch.bool
+    )
+
+
+def _padding_options(attention_mask: Any, kv_offset: int, kv_length: int) -> dict[str, Any]:
+    """Return which keys are not padding: none of the options if all are.
+
+    Keys beyond `attention_mask` are padding. What is not padding is nearly always one interval in
+    each batch entry, which says more than a mask: keys outside it are not even read.
+    """
+    if attention_mask is None:
+        return {}
+    is_token = attention_mask[:, kv_offset : kv_offset + kv_length]
+    if is_token.shape[-1] < kv_length:
+        is_token = torch.nn.functional.pad(is_token, (0, kv_length - is_token.shape[-1]))
+    counts = is_token.sum(dim=-1)
+    if (counts == kv_length).all():
+        return {}
+    places = torch.arange(kv_length, device=is_token.device)
+    first = torch.where(is_token, places, kv_length).amin(dim=-1)
+    beyond = torch.where(is_token, places + 1, 0).amax(dim=-1)
+    if not (counts == (beyond - first).clamp(min=0)).all():
+        return {"attn_mask": is_token[:, None, None, :]}
+    options = {}
+    if (beyond < kv_length).any():
+        options["key_lengths"] = beyond
+    if (first > 0).any():
+        options["left_padding"] = first
+    return options

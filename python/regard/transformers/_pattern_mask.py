@@ -1,0 +1,134 @@
+"""A mask that is known by its pattern, and becomes an array only if somebody looks into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from regard._packages import needed
+
+torch = needed("torch", "regard.transformers", "transformers")
+pytree = needed("torch.utils._pytree", "regard.transformers", "transformers")
+
+_aten = torch.ops.aten
+_SAME = {_aten.detach.default, _aten.alias.default}
+
+
+class _State:
+    """What the aliases of a mask share."""
+
+    def __init__(self, options: dict[str, Any], make: Callable[[], Any]) -> None:
+        self.options = options
+        self.make = make
+        # The array, once an alias of it has been handed out that somebody may write to.
+        self.shared: Any = None
+
+    def array(self) -> Any:
+        return self.make() if self.shared is None else self.shared
+
+
+class PatternMask(torch.Tensor):  # type: ignore[misc, name-defined]
+    """A bool mask of shape ``(batch, 1, q_len, kv_len)``, without its elements.
+
+    Models hand masks from layer to layer, and some slice them, combine them with others or write to
+    them. Any operation on a `PatternMask` is done on the array that it stands for, so that a model
+    may treat it as the mask that ``"sdpa"`` would have been given. `options_or_array` tells what
+    the mask is now.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    _state: _State
+
+    @staticmethod
+    def __new__(cls, state: _State, shape: tuple[int, ...], device: Any) -> PatternMask:
+        mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
+        mask._state = state
+        return mask  # type: ignore[no-any-return]
+
+    @classmethod
+    def of(
+        cls,
+        options: dict[str, Any],
+        shape: tuple[int, ...],
+        device: Any,
+        make: Callable[[], Any],
+    ) -> PatternMask:
+        """Return a mask.
+
+        Parameters
+        ----------
+        options : dict
+            What the mask says, as options of `regard.torch.scaled_dot_product_attention`.
+        shape : tuple of int
+            ``(batch, 1, q_len, kv_len)``.
+        device : torch.device or str
+            Where the array that `make` returns lies.
+        make : callable
+            Returns the bool mask.
+        """
+        return cls(_State(options, make), shape, device)
+
+    def options_or_array(self) -> tuple[dict[str, Any], Any]:
+        """Return what the mask says as options, and None; or {}, and an array that says it."""
+        state = self._state
+        return (state.options, None) if state.shared is None else ({}, state.shared)
+
+    def __repr__(self, **_: Any) -> str:
+        state = self._state
+        return f"PatternMask({state.options if state.shared is None else state.shared})"
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if operator in _SAME or (operator is _aten.slice.Tensor and _takes_all(*args)):
+            mask = args[0]
+            return cls(mask._state, tuple(mask.shape), mask.device)
+        # What an operator writes to, or returns a view of, must be the one array that this mask
+        # is from now on.
+        is_aliased = any(argument.alias_info for argument in operator._schema.arguments)
+
+        def array_of(value: Any) -> Any:
+            if not isinstance(value, PatternMask):
+                return value
+            state = value._state
+            array = state.array()
+            if is_aliased:
+                state.shared = array
+            return array
+
+        args, kwargs = pytree.tree_map(array_of, (args, kwargs or {}))
+        return operator(*args, **kwargs)
+
+
+def _on_array(name: str) -> Callable[..., Any]:
+    """Return a method that works on the array. What it returns may share the array's memory."""
+
+    def method(self: PatternMask, *args: Any, **kwargs: Any) -> Any:
+        state = self._state
+        state.shared = state.array()
+        return getattr(state.shared, name)(*args, **kwargs)
+
+    return method
+
+
+# These read memory without an operator, or copy it, and PyTorch does not stop them all.
+for _name in (
+    "__array__",
+    "__deepcopy__",
+    "__dlpack__",
+    "__reduce_ex__",
+    "data_ptr",
+    "numpy",
+    "share_memory_",
+    "tolist",
+):
+    setattr(PatternMask, _name, _on_array(_name))
+
+
+def _takes_all(
+    mask: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> bool:
+    """Tell whether a slice leaves out nothing."""
+    starts = start is None or start == 0
+    return starts and step == 1 and (end is None or end >= mask.shape[dim])

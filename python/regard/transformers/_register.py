@@ -1,0 +1,44 @@
+"""Tell transformers about regard."""
+
+from __future__ import annotations
+
+from regard._packages import needed
+from regard.transformers._attention import attend
+from regard.transformers._masks import make_mask
+
+transformers = needed("transformers", "regard.transformers", "transformers")
+
+NAME = "regard"
+
+
+def register() -> None:
+    """Add ``"regard"`` to the attention implementations of transformers, for this process.
+
+    Afterwards ``attn_implementation="regard"`` runs any model whose attention goes through
+    ``transformers.AttentionInterface``, and ``model.set_attn_implementation("regard")`` switches a
+    model that exists. Calling it again changes nothing.
+
+    Notes
+    -----
+    Two functions are registered: one computes attention, and the other makes masks. Where a mask is
+    causal, a window, padding, or a combination of these, it is kept as these few numbers, and no
+    array of shape ``(q_len, kv_len)`` is made. A model that looks into such a mask, or changes it,
+    gets the bool mask that ``"sdpa"`` would have made.
+
+    Dropout takes its seed from PyTorch's default generator, so that ``torch.manual_seed``
+    reproduces it. Attention weights are not returned, as with ``"sdpa"``.
+
+    Examples
+    --------
+    >>> import regard.transformers, torch, transformers
+    >>> regard.transformers.register()
+    >>> config = transformers.LlamaConfig(
+    ...     hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2,
+    ...     num_hidden_layers=2, vocab_size=100,
+    ... )
+    >>> model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="regard")
+    >>> model(torch.tensor([[1, 2, 3]])).logits.shape
+    torch.Size([1, 3, 100])
+    """
+    transformers.AttentionInterface.register(NAME, attend)
+    transformers.AttentionMaskInterface.register(NAME, make_mask)

@@ -1,0 +1,334 @@
+"""Arrays of other libraries: read where they lie, or refused by an error that says what to do."""
+
+import gc
+import importlib.util
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+
+import regard
+from messages import says
+from reference import assert_same_bits
+
+sdpa = regard.scaled_dot_product_attention
+QUERY, KEY, VALUE = np.random.default_rng(0).standard_normal((3, 4, 9, 8)).astype(np.float32)
+ARRAYS = QUERY, KEY, VALUE
+OUTPUT, LSE = sdpa(*ARRAYS, return_lse=True)
+STARTS = np.array([0, 4, 9])
+
+
+class Exporter:
+    """What has DLPack and nothing else, as arrays of small libraries do."""
+
+    def __init__(self, array, device=(1, 0)):
+        self.array, self.on = array, device
+
+    def __dlpack__(self, **options):
+        assert self.on == (1, 0), "an array on another device was read"
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.on
+
+
+def strict(array):
+    """An array of the Python array API, and nothing beyond it."""
+    library = pytest.importorskip("array_api_strict", reason="pip install array-api-strict")
+    return library.asarray(array, copy=False)
+
+
+def torch_tensor(array):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    return torch.from_numpy(array)
+
+
+def jax_array(array):
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    return jax.numpy.asarray(array)
+
+
+def xarray_array(array):
+    return pytest.importorskip("xarray", reason="xarray is not installed").DataArray(array)
+
+
+def dask_array(array):
+    module = pytest.importorskip("dask.array", reason="Dask is not installed")
+    return module.from_array(array)
+
+
+LIBRARIES = {
+    "DLPack": Exporter,
+    "array API": strict,
+    "torch": torch_tensor,
+    "jax": jax_array,
+    "xarray": xarray_array,
+}
+each_library = pytest.mark.parametrize("make", LIBRARIES.values(), ids=LIBRARIES)
+
+
+def append(key, value):
+    cache = regard.KVCache(batch=1, kv_heads=4, head_dim=8)
+    cache.append(key, value)
+    return cache
+
+
+def attend_cached(query, key, value, mask, slopes):
+    return append(key, value).attend(query, mask, alibi_slopes=slopes)
+
+
+def ragged(query, key, value, starts, others):
+    """Length before heads: every head's array is a sequence."""
+    return regard.scaled_dot_product_attention_ragged(query, key, value, starts, others)
+
+
+MASK = np.random.default_rng(1).standard_normal((9, 9)).astype(np.float32)
+SHOWN = np.tril(np.ones((9, 9), bool))
+SLOPES, SINKS = np.linspace(0, 1, 4, dtype=np.float32), np.zeros(4, np.float32)
+LENGTHS, OFFSETS = np.array(7), np.array(1)
+ROWS = np.ascontiguousarray(QUERY.swapaxes(0, 1))
+ROWS_OUTPUT, ROWS_LSE = regard.scaled_dot_product_attention_ragged(
+    ROWS, ROWS, ROWS, STARTS, STARTS, return_lse=True
+)
+
+# A call of every function that reads arrays, as a function of these alone.
+CALLS = {
+    "attention": (sdpa, ARRAYS),
+    "masked": (lambda q, k, v, m: sdpa(q, k, v, m), (*ARRAYS, MASK)),
+    "pair": (lambda q, k, v, s, m: sdpa(q, k, v, (s, m)), (*ARRAYS, SHOWN, MASK)),
+    "options": (
+        lambda *a: sdpa(
+            *ARRAYS,
+            **dict(
+                zip(
+                    ("key_lengths", "query_offset", "left_padding", "alibi_slopes", "sinks"),
+                    a,
+                    strict=True,
+                )
+            ),
+        ),
+        (LENGTHS, OFFSETS, OFFSETS, SLOPES, SINKS),
+    ),
+    "ragged": (ragged, (ROWS, ROWS, ROWS, STARTS, STARTS)),
+    "backward": (
+        lambda *a: regard.scaled_dot_product_attention_backward(*a)[:3],
+        (OUTPUT, *ARRAYS, OUTPUT, LSE),
+    ),
+    "backward of mask": (
+        lambda g, m, s: regard.scaled_dot_product_attention_backward(
+            g, *ARRAYS, OUTPUT, LSE, m, sinks=s, with_respect_to=("mask", "sinks"), grad_lse=LSE
+        )[3::2],
+        (OUTPUT, MASK, SINKS),
+    ),
+    "ragged backward": (
+        lambda *a: regard.scaled_dot_product_attention_ragged_backward(*a)[:3],
+        (ROWS_OUTPUT, ROWS, ROWS, ROWS, STARTS, STARTS, ROWS_OUTPUT, ROWS_LSE),
+    ),
+    "jvp": (regard.scaled_dot_product_attention_jvp, (*ARRAYS, *ARRAYS)),
+    "double backward": (
+        lambda *a: tuple(regard.scaled_dot_product_attention_double_backward(*a)),
+        (*ARRAYS, OUTPUT, *ARRAYS, OUTPUT, LSE),
+    ),
+    "explain": (
+        lambda q, k, v, n: regard.explain(q, k, v, key_lengths=n).flops,
+        (*ARRAYS, LENGTHS),
+    ),
+    "merge": (
+        lambda o, p, a, b: regard.merge_attention_states([o, p], [a, b]),
+        (OUTPUT, OUTPUT, LSE, LSE),
+    ),
+    "matmul": (regard.matmul, (QUERY, KEY.swapaxes(-1, -2))),
+    "scale": (lambda x: regard.scale(x, 2.0), (MASK,)),
+    "apply_mask": (regard.apply_mask, (MASK, SHOWN)),
+    "softmax": (regard.softmax, (MASK,)),
+    "cache": (attend_cached, (*ARRAYS, MASK, SLOPES)),
+}
+each_call = pytest.mark.parametrize("call", CALLS)
+
+
+@each_library
+@each_call
+def test_every_function_reads_foreign_arrays(call, make):
+    function, arrays = CALLS[call]
+    wanted = function(*arrays)
+    for i in range(len(arrays)):  # one of them, and then all
+        mixed = [make(x) if j == i else x for j, x in enumerate(arrays)]
+        assert_same_bits(function(*mixed), wanted)
+    assert_same_bits(function(*map(make, arrays)), wanted)
+
+
+@each_library
+def test_arrays_are_read_where_they_lie(make):
+    from regard._foreign import readable
+
+    array = np.random.default_rng(2).standard_normal((5, 64, 8)).astype(np.float32)[:, ::2]
+    foreign = make(array)
+    read = readable("query", foreign)
+    assert type(read) is np.ndarray
+    assert_same_bits(read, array)
+    if make is jax_array:
+        assert read.ctypes.data == foreign.unsafe_buffer_pointer()
+    else:
+        assert np.shares_memory(read, array)
+
+
+def test_read_only_memory_is_read():
+    frozen = QUERY.copy()
+    frozen.setflags(write=False)
+    assert_same_bits(sdpa(jax_array(frozen), KEY, VALUE), OUTPUT)
+    shared = np.broadcast_to(QUERY[:1], QUERY.shape)
+    wanted = sdpa(shared, KEY, VALUE)
+    assert_same_bits(sdpa(torch_tensor(QUERY)[:1].expand(4, -1, -1), KEY, VALUE), wanted)
+
+
+def test_memory_of_another_library_is_not_kept():
+    class Tracked(np.ndarray):
+        pass
+
+    array = QUERY.copy().view(Tracked)
+    gone = weakref.ref(array)
+    sdpa(Exporter(array), KEY, VALUE)
+    del array
+    gc.collect()
+    assert gone() is None
+
+
+def test_bfloat16_of_jax_is_read():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    arrays = [x.astype(ml_dtypes.bfloat16) for x in ARRAYS]
+    assert_same_bits(sdpa(*map(jax_array, arrays)), sdpa(*arrays))
+
+
+@each_call
+@pytest.mark.parametrize("wrap", [dask_array, lambda x: xarray_array(dask_array(x))])
+def test_dask_arrays_are_refused_for_every_argument(call, wrap):
+    """They would be computed whole, in this process."""
+    function, arrays = CALLS[call]
+    for i in range(len(arrays)):
+        mixed = [wrap(x) if j == i else x for j, x in enumerate(arrays)]
+        with pytest.raises(TypeError, match=says("regard.dask", "chunks")):
+            function(*mixed)
+
+
+@each_call
+@pytest.mark.parametrize("device", [(2, 0), (4, 1), (8, 0), (10, 0), (14, 0)])
+def test_arrays_on_other_devices_are_refused(call, device):
+    function, arrays = CALLS[call]
+    for i in range(len(arrays)):
+        mixed = [Exporter(x, device) if j == i else x for j, x in enumerate(arrays)]
+        if device == (2, 0) and i < 3 and call in ("attention", "masked", "pair", "ragged"):
+            continue  # these go to regard.cuda
+        with pytest.raises(TypeError, match=says("host")):
+            function(*mixed)
+
+
+@each_call
+def test_tensors_that_need_a_gradient_are_refused(call):
+    function, arrays = CALLS[call]
+    for i, array in enumerate(arrays):
+        if array.dtype.kind != "f":
+            continue
+        mixed = list(arrays)
+        mixed[i] = torch_tensor(array).clone().requires_grad_()
+        with pytest.raises(TypeError, match=says("gradient", "regard.torch")) as caught:
+            function(*mixed)
+        assert ".detach()" in str(caught.value)
+
+
+def test_tensors_that_numpy_would_misread_are_refused():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from torch._subclasses import FakeTensorMode
+
+    def refuse(query, *words):
+        with pytest.raises(TypeError, match=says("query", *words)):
+            sdpa(query, KEY, VALUE)
+
+    tensor = torch.from_numpy(QUERY)
+    refuse(tensor.bfloat16(), "BFloat16", "regard.torch")
+    refuse(torch._neg_view(tensor), "tensor.resolve_neg", "regard.torch")
+    refuse(torch.view_as_complex(tensor.reshape(4, 9, 4, 2).clone()).conj(), "tensor.resolve_conj")
+    refuse(tensor.to_sparse(), "Sparse")
+    refuse(tensor.to("meta"), "meta")
+    with FakeTensorMode():
+        fake = torch.empty(4, 9, 8)
+    refuse(fake, "regard.torch")
+    with warnings.catch_warnings(), torch.autograd.forward_ad.dual_level():
+        warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch's own
+        dual = torch.autograd.forward_ad.make_dual(tensor, tensor)
+        refuse(dual, "gradient", "regard.torch")
+    refuse(torch.nn.Parameter(tensor.clone()), "gradient")
+    for transform in (torch.func.vmap, lambda f: torch.func.grad(lambda x: f(x).sum())):
+        with pytest.raises(TypeError, match=says("regard.torch")):
+            transform(lambda x: torch.from_numpy(sdpa(x, KEY, VALUE)))(tensor)
+
+
+def test_traced_arrays_of_jax_are_refused():
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    with pytest.raises(TypeError, match=says("query", "regard.jax")):
+        jax.jit(lambda query: sdpa(query, KEY, VALUE))(QUERY)
+    with pytest.raises(TypeError, match=says("sinks", "regard.jax")):
+        jax.jit(lambda sinks: sdpa(*ARRAYS, sinks=sinks))(SINKS)
+
+
+class Failing:
+    def __init__(self, error):
+        self.error = error
+
+    def __array__(self, dtype=None, copy=None):
+        raise self.error
+
+
+@pytest.mark.parametrize("name", ["query", "mask", "sinks"])
+def test_objects_that_fail_are_named(name):
+    def call(thing):
+        given = {"query": QUERY, "key": KEY, "value": VALUE} | {name: thing}
+        return sdpa(**given)
+
+    for error in (RuntimeError("closed"), KeyError("closed"), OSError("closed")):
+        with pytest.raises(TypeError, match=says(name, "Failing", "closed")) as caught:
+            call(Failing(error))
+        assert caught.value.__cause__ is error
+    with pytest.raises(MemoryError):
+        call(Failing(MemoryError()))
+    with pytest.raises(KeyboardInterrupt):
+        call(Failing(KeyboardInterrupt()))
+    with pytest.raises(TypeError, match=name):
+        call(object())
+
+
+def test_an_array_interface_of_cuda_alone_is_seen():
+    class Device:
+        @property
+        def __cuda_array_interface__(self):
+            return {"shape": (9, 9)}
+
+    for name in ("mask", "sinks"):
+        with pytest.raises(TypeError, match=says(name, "host", "regard.cuda")):
+            sdpa(*ARRAYS, **{name: Device()})
+
+
+@pytest.mark.parametrize("make", [torch_tensor, jax_array, Exporter])
+def test_out_must_be_an_array_of_numpy(make):
+    out = make(np.zeros_like(OUTPUT))
+    with pytest.raises(TypeError, match=says("out")):
+        sdpa(*ARRAYS, out=out)
+    with pytest.raises(TypeError, match=says("out")):
+        regard.scaled_dot_product_attention_backward(
+            OUTPUT, *ARRAYS, OUTPUT, LSE, out=(out, None, None, None, None, None)
+        )
+
+
+def test_layers_read_foreign_arrays():
+    layer = regard.MultiHeadAttention(16, 4, rng=0)
+    x = np.random.default_rng(3).standard_normal((2, 5, 16)).astype(np.float32)
+    assert_same_bits(layer(torch_tensor(x)), layer(x))
+    with pytest.raises(TypeError, match=says("query", "regard.dask")):
+        layer(dask_array(x))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
+def test_data_frames_are_read():
+    import pandas as pd
+
+    assert_same_bits(sdpa(pd.DataFrame(QUERY[0]), KEY[0], VALUE[0]), sdpa(*(x[0] for x in ARRAYS)))

@@ -1,0 +1,132 @@
+"""The gradients of attention over Dask arrays against the oracle, for chunks of any sizes."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("dask.array", reason="pip install 'regard[dask]'")
+
+import dask
+import dask.array as da
+
+import regard
+import regard.dask
+from cases import Case
+from dask_chunks import cut
+from element_types import each_in_one_type
+from gradient_cases import FEW, OTHERS, assert_within, build, drawn
+from reference import assert_same_bits
+
+attend = regard.dask.scaled_dot_product_attention
+gradients_of = regard.dask.scaled_dot_product_attention_backward
+
+
+@pytest.fixture(autouse=True)
+def scheduler():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def pull(problem, name, wanted, **extra):
+    """The gradients as Dask arrays, from the output and lse that the same chunks give."""
+    whole = cut(problem, name)
+    state = attend(*whole.arrays, **whole.options, return_lse=True, split_every=2)
+    grad_output, grad_lse = (
+        da.from_array(array, chunks=own.chunks)
+        for array, own in zip((problem.grad_output, problem.grad_lse), state, strict=True)
+    )
+    gradients = gradients_of(
+        grad_output,
+        *whole.arrays,
+        *state,
+        **whole.options,
+        grad_lse=grad_lse,
+        with_respect_to=wanted,
+        split_every=2,
+        **extra,
+    )
+    inputs = dict(zip(("query", "key", "value"), whole.arrays, strict=True))
+    for name, array in inputs.items():
+        if name in wanted:
+            assert getattr(gradients, name).chunks == array.chunks
+    return gradients
+
+
+def check(case, dtype):
+    problem = build(case, dtype)
+    want, wanted = problem.expected(), tuple(problem.inputs)
+    gradients = pull(problem, case.name, wanted)
+    computed = dict(zip(gradients._fields, dask.compute(*gradients), strict=True))
+    for name, gradient in computed.items():
+        if name not in problem.inputs:
+            assert gradient is None, name
+        else:
+            dtype = problem.inputs[name].dtype
+            assert getattr(gradients, name).dtype == dtype
+            assert_within(getattr(want, name), gradient, dtype, name)
+
+
+@each_in_one_type(FEW[::3], "storage")
+def test_oracle(case, storage):
+    check(case, storage)
+
+
+@pytest.mark.slow
+@each_in_one_type([*FEW[1::3], *FEW[2::3], *OTHERS[::4]], "storage")
+def test_oracle_of_more_cases(case, storage):
+    check(case, storage)
+
+
+@pytest.mark.exhaustive
+@each_in_one_type([case for i, case in enumerate(OTHERS) if i % 4], "storage")
+def test_oracle_of_the_other_cases(case, storage):
+    check(case, storage)
+
+
+SHAPES = (2, 4, 19, 8), (2, 2, 41, 8), (2, 2, 41, 6)
+EVERYTHING = Case("everything", *SHAPES, float_mask=(4, 19, 41), alibi_slopes=0.1, sinks=0.5)
+
+
+@pytest.mark.parametrize("name", regard.AttentionGradients._fields)
+def test_one_gradient_has_the_bits_that_it_has_among_all(name):
+    problem = build(EVERYTHING, np.dtype(np.float32), 0.3)
+    together = dask.compute(*pull(problem, "cut", regard.AttentionGradients._fields))
+    alone = pull(problem, "cut", [name])
+    assert [field for field, array in alone._asdict().items() if array is not None] == [name]
+    wanted = regard.AttentionGradients(*together)
+    assert_same_bits(getattr(alone, name).compute(), getattr(wanted, name))
+
+
+def test_no_gradient_at_all():
+    problem = build(EVERYTHING, np.dtype(np.float32), 0.0)
+    assert pull(problem, "cut", ()) == regard.AttentionGradients()
+
+
+def test_gradients_share_their_tasks():
+    arrays = [da.from_array(x, chunks=(2, 25, 8)) for x in drawn((3, 2, 100, 8), np.float32)]
+    output, lse = attend(*arrays, is_causal=True, return_lse=True)
+    gradients = gradients_of(output, *arrays, output, lse, is_causal=True)
+    keys = {key for array in gradients[:3] for key in array.__dask_graph__()}
+    pairs = [key for key in keys if str(key[0]).startswith("attention-gradient-part-")]
+    pairs = [key for key in pairs if "-of-" not in key[0]]
+    assert len(pairs) == 4 * 5 // 2
+
+
+def test_keys_that_no_query_sees_have_gradients_of_zero():
+    arrays = [da.from_array(x, chunks=(2, 25, 8)) for x in drawn((3, 2, 100, 8), np.float32)]
+    arrays[1] = da.where(da.arange(100, chunks=25)[:, None] < 60, arrays[1], np.nan)
+    output, lse = attend(*arrays, key_lengths=60, return_lse=True)
+    gradients = gradients_of(output, *arrays, output, lse, key_lengths=60)
+    of_query, of_key, of_value = dask.compute(*gradients[:3])
+    assert np.isfinite(of_query).all()
+    for gradient in (of_key, of_value):
+        assert not gradient[:, 60:].any()
+        assert gradient[:, :60].all()
+
+
+def test_a_training_step_lowers_the_loss():
+    query, key, value = (da.from_array(x, chunks=(2, 25, 8)) for x in drawn((3, 2, 60, 8), float))
+    output, lse = attend(query, key, value, is_causal=True, return_lse=True)
+    gradients = gradients_of(2 * output, query, key, value, output, lse, is_causal=True)
+    stepped = [x - 0.01 * g for x, g in zip((query, key, value), gradients[:3], strict=True)]
+    before, after = dask.compute((output**2).sum(), (attend(*stepped, is_causal=True) ** 2).sum())
+    assert after < 0.99 * before

@@ -1,0 +1,230 @@
+"""The same bits on every scheduler and for any number of workers, also when one of them is killed;
+and the threads of workers and of regard do not multiply."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("dask.array", reason="pip install 'regard[dask]'")
+pytest.importorskip("distributed", reason="pip install 'regard[dask]'")
+
+import dask
+import dask.array as da
+import distributed
+
+import regard
+import regard.dask
+from cases import Case
+from dask_chunks import cut
+from gradient_cases import build
+from reference import assert_same_bits
+
+pytestmark = pytest.mark.slow
+NAMES = regard.AttentionGradients._fields
+CASE = Case(
+    "schedulers",
+    *((2, 4, 230, 16), (2, 2, 310, 16), (2, 2, 310, 12)),
+    float_mask=(4, 230, 310),
+    alibi_slopes=0.1,
+    sinks=0.5,
+    is_causal=True,
+    query_offset=(90, 40),
+)
+
+
+def everything(wrap=lambda array: array):
+    """Output, lse and all gradients of a call with most options, in one collection."""
+    problem = build(CASE, np.dtype(np.float32), 0.3)
+    whole = cut(problem, "some chunks", most=6)
+    arrays = [wrap(array) for array in whole.arrays]
+    state = regard.dask.scaled_dot_product_attention(
+        *arrays, **whole.options, return_lse=True, split_every=2
+    )
+    grads = (problem.grad_output, problem.grad_lse)
+    grad_output, grad_lse = (
+        da.from_array(x, chunks=own.chunks) for x, own in zip(grads, state, strict=True)
+    )
+    gradients = regard.dask.scaled_dot_product_attention_backward(
+        grad_output,
+        *arrays,
+        *state,
+        **whole.options,
+        grad_lse=grad_lse,
+        with_respect_to=NAMES,
+        split_every=3,
+    )
+    return [*state, *gradients]
+
+
+@pytest.fixture(scope="module")
+def wanted():
+    """What the calling thread alone computes, task by task."""
+    with dask.config.set(scheduler="synchronous"):
+        return dask.compute(*everything())
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with distributed.LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        memory_limit=0,
+        dashboard_address=None,
+        silence_logs="CRITICAL",
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster):
+    with distributed.Client(cluster, set_as_default=True) as client:
+        client.wait_for_workers(2, timeout=60)
+        yield client
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_threads(workers, wanted):
+    with dask.config.set(scheduler="threads", num_workers=workers):
+        assert_same_bits(dask.compute(*everything()), wanted)
+
+
+@pytest.mark.parametrize("threads", [2, None])
+def test_several_threads_in_every_task(threads, wanted):
+    problem = build(CASE, np.dtype(np.float32), 0.3)
+    whole = cut(problem, "some chunks", most=6)
+    state = regard.dask.scaled_dot_product_attention(
+        *whole.arrays, **whole.options, return_lse=True, split_every=2, threads=threads
+    )
+    with dask.config.set(scheduler="threads", num_workers=2):
+        assert_same_bits(dask.compute(*state), wanted[:2])
+
+
+def test_processes(client, wanted):
+    assert len(client.scheduler_info()["workers"]) == 2
+    assert_same_bits(dask.compute(*everything()), wanted)
+
+
+def test_one_process(client, wanted):
+    only = next(iter(client.scheduler_info()["workers"]))
+    with dask.annotate(workers=[only], allow_other_workers=False):
+        arrays = everything()
+    with dask.config.set({"optimization.fuse.active": False}):
+        futures = client.compute(arrays, optimize_graph=False)
+        assert_same_bits(tuple(client.gather(futures)), wanted)
+    assert {worker for held in client.who_has(futures).values() for worker in held} == {only}
+
+
+def slowly(block):
+    time.sleep(0.05)
+    return block
+
+
+def test_a_worker_is_killed(client, wanted):
+    """Its process ends without a word when some of the results are there; the nanny starts another
+    one, and what was lost is computed again."""
+    processes = client.run(os.getpid)
+    arrays = everything(lambda array: array.map_blocks(slowly, dtype=array.dtype))
+    with dask.config.set({"distributed.scheduler.allowed-failures": 10}):
+        futures = client.compute(arrays)
+        limit = time.monotonic() + 60
+        while not done_parts(client):
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        assert any(future.status == "pending" for future in futures)
+        victim = next(iter(processes.values()))
+        os.kill(victim, signal.SIGKILL)
+        results = tuple(client.gather(futures))
+    assert_same_bits(results, wanted)
+    client.wait_for_workers(2, timeout=60)
+    assert victim not in client.run(os.getpid).values()
+
+
+def done_parts(client):
+    """How many parts of attention are held by each of the two workers, if both hold some."""
+    held = [
+        sum("attention-part" in str(key) for key in keys) for keys in client.has_what().values()
+    ]
+    return sum(held) if len(held) == 2 and all(held) else 0
+
+
+@pytest.mark.parametrize("options", ["{}", "{'threads': None}"])
+def test_threads_of_dask_and_of_regard_do_not_multiply(options, output_of):
+    """Eight threads of Dask share the three workers of regard's pool, where any are used: there are
+    never more than their sum."""
+    script = """
+        import os, threading, time
+        import dask.array as da, numpy as np
+        import regard.dask
+
+        most, going = 0, True
+
+        def watch():
+            global most
+            while going:
+                most = max(most, len(os.listdir("/proc/self/task")))
+                time.sleep(0.002)
+
+        x = np.random.default_rng(0).standard_normal((4, 6000, 64), np.float32)
+        x = da.from_array(x, chunks=(1, 1500, 64))
+        output = regard.dask.scaled_dot_product_attention(x, x, x, **OPTIONS)
+        watcher = threading.Thread(target=watch)
+        before = len(os.listdir("/proc/self/task"))
+        watcher.start()
+        output.compute(scheduler="threads", num_workers=8)
+        going = False
+        watcher.join()
+        print(most - before - 1)
+    """
+    environment = {"REGARD_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "1"}
+    more = int(output_of(script.replace("OPTIONS", options), **environment))
+    assert 8 <= more <= 8 + 3
+
+
+def test_workers_of_a_local_cluster_use_one_thread_each(client):
+    """Their nannies say so by OMP_NUM_THREADS, also for the merges, which have no `threads`."""
+    assert set(client.run(regard.get_num_threads).values()) == {1}
+
+
+def test_an_interrupt_ends_a_computation(output_of):
+    """Ctrl-C in the middle of a computation by threads, and the next one is right."""
+    script = """
+        import os, signal, threading
+        import dask.array as da, numpy as np
+        import regard.dask
+
+        def begin(block):
+            if block.size:
+                threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            return block
+
+        x = np.random.default_rng(0).standard_normal((2, 4096, 64), np.float32)
+        x = da.from_array(x, chunks=(1, 1024, 64))
+        output = regard.dask.scaled_dot_product_attention(x, x, x)
+        wanted = output.compute(scheduler="synchronous")
+        keys = da.concatenate([x] * 64, axis=-2)
+        first = da.from_array(np.ones((2, 1024, 64), np.float32), chunks=-1)
+        first = first.map_blocks(begin, dtype=np.float32).rechunk((1, 1024, 64))
+        queries = da.concatenate([first, *[x] * 16], axis=-2)
+        longer = regard.dask.scaled_dot_product_attention(queries, keys, keys)
+        try:
+            longer.compute(scheduler="threads", num_workers=2)
+        except KeyboardInterrupt:
+            print("interrupted")
+        again = output.compute(scheduler="threads", num_workers=2)
+        print(np.array_equal(again, wanted))
+    """
+    assert output_of(script).split() == ["interrupted", "True"]
+
+
+def test_an_exception_in_a_task_comes_out():
+    def fail(block):
+        raise ArithmeticError("no such block")
+
+    x = da.ones((2, 100, 8), chunks=(1, 25, 8))
+    output = regard.dask.scaled_dot_product_attention(x, x, x.map_blocks(fail, dtype=float))
+    with pytest.raises(ArithmeticError, match="no such block"):
+        output.compute(scheduler="threads")

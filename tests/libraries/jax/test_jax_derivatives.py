@@ -1,0 +1,357 @@
+"""Gradients of the call on JAX arrays, and gradients of these, against the oracle."""
+
+import numpy as np
+import pytest
+from test_jax_attention import attend, divided, named, several
+
+import gradient_reference
+import regard
+from cases import Case
+from element_types import each_in_one_type
+from gradient_cases import ALL, assert_within, build, drawn, judge
+from option_cases import MIXES
+from reference import assert_same_bits
+
+jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'regard[jax]'")
+import jax.numpy as jnp  # noqa: E402
+
+import regard.jax  # noqa: E402
+
+ROLES = ("query", "key", "value")
+FEW = [*MIXES[4::16], *ALL[5::90]]
+OTHERS = [case for case in ALL if case not in FEW]
+
+
+def function_of(problem, *, return_lse=True):
+    """The call as a function of what has gradients, by name; all its other arrays are constants."""
+    constants, known = divided(problem.options)
+
+    def function(inputs):
+        given = dict(inputs)
+        arrays = [given.pop(role) for role in ROLES]
+        options = constants | known
+        if "mask" in given:
+            mask = given.pop("mask")
+            is_pair = isinstance(options["mask"], tuple)
+            options["mask"] = (options["mask"][0], mask) if is_pair else mask
+        options |= given
+        return regard.jax.scaled_dot_product_attention(*arrays, **options, return_lse=return_lse)
+
+    return function
+
+
+def check(problem):
+    function = function_of(problem)
+
+    @jax.jit
+    def gradients(inputs, grads):
+        _, pull = jax.vjp(function, inputs)
+        return pull(grads)[0]
+
+    inputs = {name: np.asarray(x) for name, x in problem.inputs.items()}
+    actual = gradients(inputs, (problem.grad_output, problem.grad_lse))
+    assert actual.keys() == problem.inputs.keys()
+    same, exact = problem.gradients(), problem.expected()
+    for name, gradient in actual.items():
+        gradient = np.asarray(gradient)
+        assert_same_bits(gradient, getattr(same, name))
+        assert_within(getattr(exact, name), gradient, problem.inputs[name].dtype, name)
+
+
+@each_in_one_type(FEW, "storage")
+def test_oracle(case, storage):
+    check(build(case, storage))
+
+
+@pytest.mark.slow
+@each_in_one_type(OTHERS, "storage")
+def test_oracle_of_the_other_cases(case, storage):
+    check(build(case, storage))
+
+
+SECOND = [*MIXES[1::24], *ALL[11::150]]
+
+
+def check_second(problem):
+    """The gradients of <a, dQ> + <b, dK> + <w, dV>, with that of the gradient of lse."""
+    function = function_of(problem)
+    inputs = {role: getattr(problem, role) for role in ROLES}
+    constants = {name: x for name, x in problem.inputs.items() if name not in ROLES}
+    directions = {
+        role: drawn(x.shape, x.dtype, 7 + i) for i, (role, x) in enumerate(inputs.items())
+    }
+
+    def gradients(inputs, grads):
+        _, pull = jax.vjp(lambda inputs: function(inputs | constants), inputs)
+        return pull(grads)[0]
+
+    @jax.jit
+    def double(inputs, grads, directions):
+        _, pull = jax.vjp(gradients, inputs, grads)
+        return pull(directions)
+
+    of_inputs, (of_output, of_lse) = double(
+        inputs, (problem.grad_output, problem.grad_lse), directions
+    )
+    given = *directions.values(), problem.grad_output, *problem.arrays
+    same = regard.scaled_dot_product_attention_double_backward(
+        *given, *problem.attend(), **problem.options, grad_lse=problem.grad_lse
+    )
+    grads = {"grad_lse": problem.grad_lse}
+    exact = judge(gradient_reference.double_backward, problem, *given, **grads)
+    for name, actual in {"grad_output": of_output, **of_inputs}.items():
+        actual = np.asarray(actual)
+        assert_same_bits(actual, getattr(same, name))
+        assert_within(getattr(exact, name), actual, actual.dtype, name)
+    along = *problem.arrays, *directions.values()
+    judged = judge(gradient_reference.jvp, problem, *along).tangent_lse
+    assert_within(judged, np.asarray(of_lse), problem.grad_lse.dtype, "grad_lse")
+
+
+@each_in_one_type(SECOND, "storage")
+def test_gradients_of_gradients(case, storage):
+    check_second(build(case, storage))
+
+
+@pytest.mark.slow
+@each_in_one_type([case for case in ALL[::3] if case not in SECOND], "storage")
+def test_gradients_of_gradients_of_other_cases(case, storage):
+    check_second(build(case, storage))
+
+
+PROBLEM = build(
+    Case(
+        "jax gradients",
+        *((2, 4, 9, 8), (2, 2, 21, 8), (2, 2, 21, 6)),
+        float_mask=(4, 9, 21),
+        alibi_slopes=0.2,
+        sinks=0.5,
+        query_offset=(12, 9),
+        is_causal=True,
+    ),
+    np.dtype(np.float64),
+    0.0,
+)
+SHARED = Case("shared", (3, 4, 9, 8), (2, 21, 8), (1, 2, 21, 6), float_mask=(4, 1, 21))
+
+
+def loss(given):
+    output, lse = attend(given, regard.jax.scaled_dot_product_attention)
+    return (output**2).sum() + jnp.sin(lse).sum()
+
+
+INPUTS = ("query", "key", "value", "float_mask", "alibi_slopes", "sinks")
+
+
+def numpy_gradients(given, names=INPUTS):
+    """The gradients of the loss by the NumPy calls."""
+    output, lse = attend(given, regard.scaled_dot_product_attention)
+    more = {name: x for name, x in given.items() if name not in (*ROLES, "float_mask")}
+    gradients = regard.scaled_dot_product_attention_backward(
+        2 * output,
+        *(given[role] for role in ROLES),
+        output,
+        lse,
+        given["float_mask"],
+        **more,
+        is_causal=True,
+        grad_lse=np.asarray(jnp.cos(lse)),
+        with_respect_to=[name.removeprefix("float_") for name in names],
+    )
+    return {name: getattr(gradients, name.removeprefix("float_")) for name in names}
+
+
+@pytest.mark.parametrize("mapped", [*((name,) for name in INPUTS), INPUTS, ("key", "value")])
+@pytest.mark.parametrize("without_sinks", [False, True])
+def test_jit_of_vmap_of_grad(mapped, without_sinks):
+    """Inputs that are not mapped have a gradient for each mapped call all the same."""
+    given = named(PROBLEM)
+    if without_sinks:
+        given.pop("sinks")
+    names = tuple(name for name in INPUTS if name in given)
+    mapped = tuple(name for name in mapped if name in given)
+    if not mapped:
+        return
+    given |= {name: several(name, given[name]) for name in mapped}
+    constants = {name: x for name, x in given.items() if name not in names}
+    inputs = {name: given[name] for name in names}
+    axes = {name: 0 if name in mapped else None for name in names}
+    gradient = jax.grad(lambda inputs: loss(inputs | constants))
+    actual = jax.jit(jax.vmap(gradient, (axes,)))(inputs)
+    each = [
+        numpy_gradients({k: x[i] if k in mapped else x for k, x in given.items()}, names)
+        for i in range(3)
+    ]
+    for name in names:
+        assert_same_bits(np.asarray(actual[name]), np.stack([one[name] for one in each]))
+
+
+def test_jit_of_grad_of_vmap():
+    """What is not mapped has the sum of the gradients of all mapped calls."""
+    given = named(PROBLEM)
+    queries = several("query", given["query"])
+    constants = {name: x for name, x in given.items() if name not in ("query", "key")}
+
+    @jax.jit
+    @jax.grad
+    def gradient(inputs):
+        each = jax.vmap(lambda query: loss(constants | inputs | {"query": query}))
+        return each(inputs["query"]).sum()
+
+    actual = gradient({"query": queries, "key": given["key"]})
+    each = [numpy_gradients(given | {"query": query}, ("query", "key")) for query in queries]
+    assert_same_bits(np.asarray(actual["query"]), np.stack([one["query"] for one in each]))
+    total = sum(one["key"] for one in each)
+    bound = 3 * np.finfo(np.float64).eps * sum(np.abs(one["key"]) for one in each)
+    assert (np.abs(actual["key"] - total) <= bound).all()
+
+
+def test_gradients_of_shared_inputs_are_sums():
+    check(build(SHARED, np.dtype(np.float64), 0.3))
+
+
+def test_only_what_is_asked_for_is_computed(monkeypatch):
+    from regard.jax import _computation
+
+    asked = []
+
+    def spy(*arguments, with_respect_to, **options):
+        asked.append(with_respect_to)
+        return regard.scaled_dot_product_attention_backward(
+            *arguments, with_respect_to=with_respect_to, **options
+        )
+
+    monkeypatch.setattr(_computation, "scaled_dot_product_attention_backward", spy)
+    given = named(PROBLEM)
+    for names in (("query",), ("float_mask",), ("value", "sinks")):
+        constants = {name: x for name, x in given.items() if name not in names}
+        inputs = {name: given[name] for name in names}
+        gradient = jax.jit(jax.grad(lambda inputs, c=constants: loss(c | inputs)))
+        jax.block_until_ready(gradient(inputs))
+        assert set(asked.pop()) == {name.removeprefix("float_") for name in names}
+        assert not asked
+
+
+def test_no_derivative_is_computed_twice(monkeypatch):
+    from regard.jax import _computation
+
+    calls = []
+
+    def counted(name, function):
+        def call(*arguments):
+            calls.append(name)
+            function(*arguments)
+
+        return call
+
+    for name, function in _computation._FUNCTIONS.items():
+        monkeypatch.setitem(_computation._FUNCTIONS, name, counted(name, function))
+    query, key, value = PROBLEM.arrays
+
+    def total(query):
+        return (regard.jax.scaled_dot_product_attention(query, key, value) ** 2).sum()
+
+    def penalty(query):
+        return (jax.grad(total)(query) ** 2).sum()
+
+    for function, wanted in (
+        (total, ["attend"]),
+        (jax.grad(total), ["attend", "backward"]),
+        (penalty, ["attend", "backward"]),
+        # The gradient of the penalty with respect to the output goes through attention once more.
+        (jax.grad(penalty), ["attend", "backward", "double_backward", "backward"]),
+    ):
+        jax.block_until_ready(jax.jit(function)(query))
+        assert calls == wanted
+        calls.clear()
+
+
+def test_a_jacobian_is_many_gradients():
+    query, key, value = (x[0, :2, :4] for x in PROBLEM.arrays)
+
+    def attend(query):
+        return regard.jax.scaled_dot_product_attention(query, key, value)
+
+    jacobian = np.asarray(jax.jit(jax.jacrev(attend))(query))
+    output, lse = regard.scaled_dot_product_attention(query, key, value, return_lse=True)
+    for index in np.ndindex(output.shape):
+        grad_output = np.zeros_like(output)
+        grad_output[index] = 1
+        gradient = regard.scaled_dot_product_attention_backward(
+            grad_output, query, key, value, output, lse
+        ).query
+        assert_same_bits(jacobian[index], gradient)
+
+
+@pytest.mark.slow
+def test_a_hessian_by_reverse_mode_is_symmetric():
+    query, key, value = (x[0, :2, :3, :2] for x in PROBLEM.arrays)
+
+    def loss(query):
+        output, lse = regard.jax.scaled_dot_product_attention(
+            query, key, value, softcap=2.0, return_lse=True
+        )
+        return (output**3).sum() + (lse**2).sum()
+
+    hessian = np.asarray(jax.jit(jax.jacrev(jax.jacrev(loss)))(query)).reshape(query.size, -1)
+    assert np.abs(hessian).max() > 0.1
+    assert (
+        np.abs(hessian - hessian.T).max() <= 64 * np.finfo(np.float64).eps * np.abs(hessian).max()
+    )
+    step = 1e-5 * drawn(query.shape, np.float64, 3)
+    moved = jax.grad(loss)(query + step) - jax.grad(loss)(query - step)
+    assert np.abs(hessian @ step.ravel() - np.ravel(moved) / 2).max() <= 1e-12
+
+
+def refused(function, *words, kind=NotImplementedError):
+    with pytest.raises(kind) as caught:
+        function()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_derivatives_that_do_not_exist_are_refused():
+    query, key, value = PROBLEM.arrays
+    attend = regard.jax.scaled_dot_product_attention
+
+    def total(query, mask=None, **options):
+        return (attend(query, key, value, mask, **options) ** 2).sum()
+
+    refused(lambda: jax.jvp(total, (query,), (query,)), "forward-mode", kind=TypeError)
+    refused(lambda: jax.hessian(total)(query), "forward-mode", kind=TypeError)
+    singles = [x.astype(np.float32) for x in PROBLEM.arrays]
+    refused(
+        lambda: jax.grad(lambda q: attend(q, *singles[1:], precision="int8").sum())(singles[0]),
+        "precision must be None",
+    )
+    mask = jnp.zeros((9, 21))
+    for wrt in ((1, 1), (0, 1), (1, 0)):
+        first, second = wrt
+        inner = jax.grad(total, argnums=first)
+        refused(
+            lambda inner=inner, second=second: jax.grad(
+                lambda q, m: (inner(q, m) ** 2).sum(), argnums=second
+            )(query, mask),
+            "mask must be a constant",
+        )
+    twice = jax.grad(lambda q: (jax.grad(total)(q) ** 2).sum())
+    with pytest.raises(Exception, match="cannot be differentiated"):
+        jax.grad(lambda q: (twice(q) ** 2).sum())(query)
+
+
+def test_a_constant_mask_allows_gradients_of_gradients():
+    query, key, value = PROBLEM.arrays
+    mask = jnp.asarray(PROBLEM.options["mask"])
+
+    def penalty(query, mask):
+        def total(query):
+            output = regard.jax.scaled_dot_product_attention(
+                query, key, value, jax.lax.stop_gradient(mask)
+            )
+            return (output**2).sum()
+
+        return (jax.grad(total)(query) ** 2).sum()
+
+    of_query, of_mask = jax.jit(jax.grad(penalty, argnums=(0, 1)))(query, mask)
+    assert np.abs(of_query).max() > 0
+    assert not np.asarray(of_mask).any()

@@ -1,0 +1,153 @@
+"""The operators as compilers see them."""
+
+import numpy as np
+import pytest
+
+from cases import Case
+from gradient_cases import More, build, drawn
+from torch_problems import arguments_of, leaves_of, scaled_dot_product_attention, torch
+
+from regard.torch import _operators  # isort: skip
+from regard.torch._options import operator_words  # isort: skip
+
+SHAPES = (2, 4, 5, 8), (2, 2, 9, 8), (1, 2, 9, 6)
+CASES = [
+    Case("plain", (2, 4, 5, 8), (2, 4, 9, 8), (2, 4, 9, 8)),
+    Case("causal", *SHAPES, is_causal=True, query_offset=4),
+    Case("window", *SHAPES, window=(3, None), query_offset=4),
+    Case("softcap", *SHAPES, softcap=3.0, scale=0.4),
+    Case("lengths", *SHAPES, key_lengths=7, left_padding=(0, 2)),
+    Case("offsets", *SHAPES, query_offset=(1, 4), is_causal=True),
+    Case("bool mask", *SHAPES, bool_mask=(5, 9)),
+    Case("float mask", *SHAPES, float_mask=(4, 1, 9)),
+    Case("slopes and sinks", *SHAPES, alibi_slopes=0.3, sinks=0.5),
+    More("end", Case("end", *SHAPES, is_causal=True), {"query_offset": "end"}),
+    More("dropout", Case("drop", *SHAPES), {"dropout_p": 0.4, "dropout_seed": 2**64 - 9}),
+]
+QUICK = "plain", "slopes and sinks"
+each_case = pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=() if c.name in QUICK else pytest.mark.slow) for c in CASES],
+    ids=lambda case: case.name,
+)
+
+
+def value_and_gradients(function, arguments, leaves):
+    output, lse = function(**arguments)
+    loss = (output**2).sum() + (lse * lse.cos()).sum()
+    return output, lse, *torch.autograd.grad(loss, tuple(leaves.values()))
+
+
+@pytest.mark.parametrize("dynamic", [pytest.param(None, marks=pytest.mark.slow), True])
+@each_case
+def test_compiled_calls_give_the_same_bits(case, dynamic):
+    torch._dynamo.reset()
+    problem = build(case, np.dtype(np.float32), dropout=None if isinstance(case, More) else 0.0)
+    function = scaled_dot_product_attention
+    compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    leaves = leaves_of(problem)
+    arguments = arguments_of(problem, leaves) | {"return_lse": True}
+    ours = value_and_gradients(compiled, arguments, leaves)
+    eager = value_and_gradients(function, arguments, leaves)
+    for one, other in zip(ours, eager, strict=True):
+        assert one.stride() == other.stride()
+        assert torch.equal(one, other)
+    with torch.no_grad():
+        assert torch.equal(compiled(**arguments)[0], function(**arguments)[0])
+
+
+def test_sizes_and_offsets_of_one_compiled_function():
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+
+    def decode(query, key, offset):
+        return scaled_dot_product_attention(
+            query, key, key, is_causal=True, query_offset=offset, window=(offset, 0)
+        )
+
+    compiled = torch.compile(decode, fullgraph=True, dynamic=True, backend=counter)
+    for length in (5, 6, 9, 30, 31):
+        query, key = torch.ones(1, 2, 2, 8), torch.rand(1, 2, length, 8)
+        assert torch.equal(compiled(query, key, length - 2), decode(query, key, length - 2))
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of what inductor imports
+def test_inductor():
+    torch._dynamo.reset()
+    query, key, value = torch.rand(3, 2, 4, 16, 8).unbind()
+
+    def block(query, key, value):
+        return scaled_dot_product_attention(query * 2, key, value, is_causal=True).sin()
+
+    compiled = torch.compile(block, fullgraph=True)
+    torch.testing.assert_close(compiled(query, key, value), block(query, key, value))
+    query.requires_grad_()
+    ours = torch.autograd.grad(compiled(query, key, value).sum(), query)
+    torch.testing.assert_close(ours, torch.autograd.grad(block(query, key, value).sum(), query))
+
+
+def test_drawn_dropout_follows_the_generator_when_compiled():
+    torch._dynamo.reset()
+    value = torch.ones(1, 1, 64, 4)
+
+    def dropped(value):
+        return scaled_dot_product_attention(value, value, value, dropout_p=0.5)
+
+    compiled = torch.compile(dropped, fullgraph=True, backend="aot_eager")
+    torch.manual_seed(5)
+    first, second = compiled(value), compiled(value)
+    assert not torch.equal(first, second)
+    torch.manual_seed(5)
+    assert torch.equal(compiled(value), first)
+
+
+def test_export():
+    class Module(torch.nn.Module):
+        def forward(self, query, key):
+            return scaled_dot_product_attention(query, key, key, is_causal=True)
+
+    query, key = torch.rand(1, 2, 5, 8), torch.rand(1, 2, 9, 8)
+    program = torch.export.export(Module(), (query, key))
+    assert "regard.attention.default" in str(program.graph)
+    assert torch.equal(program.module()(query, key), Module()(query, key))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["heads before length", "length before heads", "packed"])
+def test_opcheck(layout):
+    packed = torch.from_numpy(drawn((2, 5, 3, 4, 8), np.float64))
+    query = {
+        "heads before length": packed[:, :, 0].transpose(1, 2).contiguous(),
+        "length before heads": packed[:, :, 0].contiguous().transpose(1, 2),
+        "packed": packed[:, :, 0].transpose(1, 2),
+    }[layout]
+    key, value = (torch.from_numpy(drawn((2, 2, 9, n), np.float64, n)) for n in (8, 6))
+    mask, slopes, sinks = (torch.from_numpy(drawn(s, np.float64)) for s in ((4, 1, 9), 4, 4))
+    options = {"window": (3, 1), "key_lengths": torch.tensor([7, 4]), "query_offset": 2}
+    _, _, *constants = operator_words(options, query.device)
+    call = (mask, slopes, sinks, None, *constants)
+    inputs = [x.requires_grad_() for x in (query, key, value)]
+    torch.library.opcheck(_operators.attention, (*inputs, *call))
+    for tensor in (mask, slopes, sinks):
+        tensor.requires_grad_()
+    torch.library.opcheck(_operators.attention, (*inputs, *call))
+    call = (*(x.detach() for x in call[:3]), *call[3:])
+    output, lse = (x.detach() for x in _operators.attention(*inputs, *call))
+    grads = torch.ones_like(output).requires_grad_(), torch.ones_like(lse).requires_grad_()
+    three = [True, True, True, False, False, False]
+    torch.library.opcheck(
+        _operators.attention_backward, (*grads, output, lse, *inputs, *call, three)
+    )
+    constants = [x.detach() for x in inputs]
+    torch.library.opcheck(
+        _operators.attention_backward,
+        (*(g.detach() for g in grads), output, lse, *constants, *call, [True] * 6),
+    )
+    tangents = torch.ones_like(query).detach(), None, torch.ones_like(value).detach()
+    torch.library.opcheck(_operators.attention_jvp, (*tangents, *inputs, *call))
+    torch.library.opcheck(
+        _operators.attention_double_backward,
+        (*tangents, *(g.detach() for g in grads), output, lse, *constants, *call),
+    )

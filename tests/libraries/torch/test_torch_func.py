@@ -1,0 +1,197 @@
+"""`torch.func` and both modes of autograd, in combination, beside the formula's derivatives."""
+
+import numpy as np
+import pytest
+
+from cases import Case
+from gradient_cases import More, build
+from torch_formula import INPUTS, as_tensors, formula
+from torch_problems import attend, scaled_dot_product_attention, torch
+
+# PyTorch's forward mode compiles its decompositions with what PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
+
+DROPOUT = {"dropout_p": 0.4, "dropout_seed": 2**40 + 1}
+BATCHES = (2, 1, 2, 3, 2), (3, 1, 4, 2), (3, 1, 4, 3)
+CASES = [
+    Case("plain", (2, 2, 4, 3), (2, 2, 5, 3), (2, 2, 5, 2)),
+    Case("two axes", (4, 3), (5, 3), (5, 2)),
+    Case("groups, rows without keys", (4, 3, 3), (2, 5, 3), (2, 5, 2), is_causal=True),
+    More("dropout", Case("dropout", (2, 4, 3), (2, 5, 3), (2, 5, 2)), DROPOUT),
+    Case(
+        *("everything", *BATCHES),
+        float_mask=(2, 3, 2, 3, 4),
+        is_causal=True,
+        query_offset=2,
+        window=(2, 1),
+        key_lengths=(4, 3, 4),
+        left_padding=1,
+        scale=1.2,
+        softcap=1.5,
+        alibi_slopes=0.3,
+        sinks=0.1,
+    ),
+]
+THREE = (0, 1, 2)
+
+
+def loss(function):
+    def of_results(*tensors):
+        output, lse = function(*tensors)
+        return (output**2).sum() + (lse.sin() * (1 + lse)).sum()
+
+    return of_results
+
+
+def grad(function):
+    return torch.func.grad(loss(function), THREE)
+
+
+def along(function):
+    def derivative(*tensors):
+        return torch.func.jvp(function, tensors, tuple(x.flip(-2).sin() for x in tensors))[1]
+
+    return derivative
+
+
+def against(function):
+    def derivative(*tensors):
+        results, pull = torch.func.vjp(function, *tensors)
+        return pull(tuple(result.cos() for result in results))
+
+    return derivative
+
+
+def jacobian(function):
+    return torch.func.jacrev(function, THREE)
+
+
+def forward_jacobian(function):
+    return torch.func.jacfwd(function, THREE)
+
+
+TRANSFORMS = {
+    "grad": grad,
+    "jvp": along,
+    "vjp": against,
+    "jacrev": jacobian,
+    "jacfwd": forward_jacobian,
+    "jvp of grad": lambda f: along(grad(f)),
+    "vjp of grad": lambda f: against(grad(f)),
+    "vjp of jvp": lambda f: against(along(f)),
+    "hessian": lambda f: forward_jacobian(grad(f)),
+    "jacrev of grad": lambda f: jacobian(grad(f)),
+    "jacrev of jacfwd": lambda f: jacobian(forward_jacobian(loss(f))),
+}
+
+
+def functions_of(case):
+    """Ours and the formula, as functions of query, key and value, and these."""
+    problem = build(case, np.dtype(np.float64), dropout=None if isinstance(case, More) else 0.0)
+    *three, mask, slopes, sinks = as_tensors(problem)
+
+    def finite(output, lse):
+        return output, torch.where(lse == -torch.inf, 0, lse)
+
+    def ours(*tensors):
+        inputs = (*tensors, mask, slopes, sinks)
+        given = {n: x for n, x in zip(INPUTS, inputs, strict=True) if x is not None}
+        return finite(*attend(problem, given, return_lse=True))
+
+    def theirs(*tensors):
+        return finite(*formula(problem, *tensors, mask, slopes, sinks))
+
+    return ours, theirs, three
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "jacrev of jacfwd" else ())
+        for name in TRANSFORMS
+    ],
+)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_transforms(case, name):
+    ours, theirs, tensors = functions_of(case)
+    actual, tree = torch.utils._pytree.tree_flatten(TRANSFORMS[name](ours)(*tensors))
+    wanted, of_formula = torch.utils._pytree.tree_flatten(TRANSFORMS[name](theirs)(*tensors))
+    assert tree == of_formula
+    largest = max(float(x.abs().max()) for x in wanted)
+    for one, other in zip(actual, wanted, strict=True):
+        assert one.shape == other.shape
+        assert float((one - other).abs().max()) <= 1e-12 * largest
+
+
+def drawn(*shapes):
+    random = torch.Generator().manual_seed(1)
+    return [torch.randn(s, generator=random, dtype=torch.float64) for s in shapes]
+
+
+def test_tangents_of_autograd_are_those_of_functorch():
+    *tensors, tangent = drawn((2, 4, 3), (2, 5, 3), (2, 5, 3), (2, 4, 3))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(tensors[0], tangent)
+        output = scaled_dot_product_attention(dual, *tensors[1:])
+        actual = torch.autograd.forward_ad.unpack_dual(output).tangent
+        with torch.no_grad():
+            again = scaled_dot_product_attention(dual, *tensors[1:])
+        assert torch.equal(torch.autograd.forward_ad.unpack_dual(again).tangent, actual)
+        plain = scaled_dot_product_attention(*tensors)
+        assert torch.autograd.forward_ad.unpack_dual(plain).tangent is None
+    _, wanted = torch.func.jvp(
+        lambda query: scaled_dot_product_attention(query, *tensors[1:]), (tensors[0],), (tangent,)
+    )
+    assert float(wanted.abs().max()) > 0.01
+    assert torch.equal(actual, wanted)
+
+
+each_other = pytest.mark.parametrize("name", ["attn_mask", "alibi_slopes", "sinks"])
+
+
+def other(name):
+    """A function of a mask, slopes or sinks, and these."""
+    shape = (4, 5) if name == "attn_mask" else (2,)
+    *tensors, option = drawn((2, 4, 3), (2, 5, 3), (2, 5, 3), shape)
+    return lambda x: scaled_dot_product_attention(*tensors, **{name: x}), option
+
+
+@each_other
+def test_forward_mode_of_other_inputs_is_refused(name):
+    function, option = other(name)
+    with pytest.raises(NotImplementedError, match=f"forward mode.*{name} must not"):
+        torch.func.jvp(function, (option,), (torch.ones_like(option),))
+
+
+@each_other
+def test_second_derivatives_of_other_inputs_are_refused(name):
+    function, option = other(name)
+    option.requires_grad_()
+    (gradient,) = torch.autograd.grad((function(option) ** 2).sum(), option, create_graph=True)
+    with pytest.raises(NotImplementedError, match=f"second derivative.*{name} must not"):
+        torch.autograd.grad(gradient.sum(), option)
+    hessian = torch.func.hessian(lambda x: (function(x) ** 2).sum())
+    with pytest.raises(NotImplementedError, match=f"{name} must not"):
+        hessian(option.detach())
+
+
+def test_third_derivatives_are_refused():
+    (query,) = drawn((1, 2, 2))
+
+    def function(query):
+        return (scaled_dot_product_attention(query, query, query) ** 2).sum()
+
+    with pytest.raises(NotImplementedError, match="no third derivative"):
+        torch.func.jacrev(torch.func.jacrev(torch.func.grad(function)))(query)
+    with pytest.raises(NotImplementedError, match="no third derivative"):
+        torch.func.jacfwd(torch.func.jacrev(torch.func.grad(function)))(query)
+
+
+def test_forward_mode_of_forward_mode_is_refused():
+    (query,) = drawn((2, 4, 3))
+
+    def function(query):
+        return (scaled_dot_product_attention(query, query, query) ** 2).sum()
+
+    with pytest.raises(NotImplementedError, match="use reverse mode for one of the two"):
+        torch.func.jacfwd(torch.func.jacfwd(function))(query)

@@ -1,0 +1,215 @@
+"""`torch.vmap` gives each sample what a call with it alone gives."""
+
+import numpy as np
+import pytest
+
+from torch_problems import scaled_dot_product_attention, torch
+
+# PyTorch's forward mode compiles its decompositions with what PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
+
+SAMPLES = 3
+SHAPES = {
+    "batch": {
+        "query": (2, 4, 5, 8),
+        "key": (2, 2, 9, 8),
+        "value": (1, 2, 9, 6),
+        "float_mask": (4, 1, 9),
+        "bool_mask": (2, 1, 1, 9),
+        "alibi_slopes": (4,),
+        "sinks": (4,),
+        "key_lengths": (2,),
+        "left_padding": (2,),
+        "query_offset": (2,),
+    },
+    "heads": {
+        "query": (4, 5, 8),
+        "key": (2, 9, 8),
+        "value": (2, 9, 8),
+        "float_mask": (),
+        "bool_mask": (9,),
+        "alibi_slopes": (4,),
+        "sinks": (4,),
+        "key_lengths": (),
+        "left_padding": (),
+        "query_offset": (),
+    },
+    "two axes": {
+        "query": (5, 8),
+        "key": (9, 8),
+        "value": (9, 6),
+        "float_mask": (5, 9),
+        "bool_mask": (5, 1),
+        "alibi_slopes": (1,),
+        "sinks": (1,),
+        "key_lengths": (),
+        "left_padding": (),
+        "query_offset": (),
+    },
+    "ranks": {
+        "query": (5, 8),
+        "key": (3, 1, 9, 8),
+        "value": (2, 1, 1, 9, 6),
+        "float_mask": (3, 1, 1, 9),
+        "bool_mask": (9,),
+        "alibi_slopes": (3, 1),
+        "sinks": (1,),
+        "key_lengths": (3,),
+        "left_padding": (2, 1),
+        "query_offset": (3,),
+    },
+}
+NAMES = tuple(SHAPES["batch"])
+DIFFERENTIATED = (0, 1, 2, 3, 5, 6)
+RANDOM = np.random.default_rng(0)
+SUBSETS = [(name,) for name in NAMES] + [NAMES, NAMES[:3], NAMES[3:]]
+SUBSETS += [
+    pytest.param(tuple(RANDOM.permutation(NAMES)[:4].tolist()), marks=pytest.mark.slow)
+    for _ in range(12)
+]
+
+
+def drawn(name, shape, random):
+    if name == "bool_mask":
+        return torch.from_numpy(np.asarray(random.random(shape) < 0.7))
+    low = {"key_lengths": 5, "left_padding": 0, "query_offset": -1}.get(name)
+    if low is not None:
+        return torch.from_numpy(np.asarray(random.integers(low, low + 4, shape)))
+    return torch.from_numpy(np.asarray(random.standard_normal(shape)))
+
+
+def problem(kind, mapped):
+    """The arguments, and which axis of each is mapped."""
+    random = np.random.default_rng([len(kind), *map(len, mapped)])
+    tensors, dims = [], []
+    for name, shape in SHAPES[kind].items():
+        dim = int(random.integers(len(shape) + 1)) if name in mapped else None
+        if dim is not None:
+            shape = (*shape[:dim], SAMPLES, *shape[dim:])
+        tensors.append(drawn(name, shape, random))
+        dims.append(dim)
+    return tuple(tensors), tuple(dims)
+
+
+def attention(options):
+    def function(query, key, value, float_mask, bool_mask, slopes, sinks, lengths, padding, offset):
+        return scaled_dot_product_attention(
+            *(query, key, value, (bool_mask, float_mask)),
+            enable_gqa=True,
+            is_causal=True,
+            query_offset=offset,
+            window=(7, 2),
+            softcap=2.0,
+            key_lengths=lengths,
+            left_padding=padding,
+            alibi_slopes=slopes,
+            sinks=sinks,
+            return_lse=True,
+            **options,
+        )
+
+    return function
+
+
+def each_alone(function, tensors, dims):
+    results = []
+    for i in range(SAMPLES):
+        sample = [
+            x if dim is None else x.select(dim, i) for x, dim in zip(tensors, dims, strict=True)
+        ]
+        results.append(function(*sample))
+    return [torch.stack(each) for each in zip(*results, strict=True)]
+
+
+def loss(function):
+    def of_results(*tensors):
+        output, lse = function(*tensors)
+        return (output**2).sum() + torch.where(lse == -torch.inf, 0, lse).sin().sum()
+
+    return of_results
+
+
+OPTIONS = [{}, {"dropout_p": 0.4, "dropout_seed": 2**64 - 5}]
+each_options = pytest.mark.parametrize(
+    "options", [OPTIONS[0], pytest.param(OPTIONS[1], marks=pytest.mark.slow)], ids=["", "dropout"]
+)
+QUICK = "batch", "two axes"
+each_kind = pytest.mark.parametrize(
+    "kind", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SHAPES]
+)
+each_subset = pytest.mark.parametrize("mapped", SUBSETS, ids=lambda names: "+".join(names))
+
+
+@each_options
+@each_kind
+@each_subset
+def test_results(kind, mapped, options):
+    tensors, dims = problem(kind, mapped)
+    function = attention(options)
+    actual = torch.vmap(function, dims)(*tensors)
+    for ours, alone in zip(actual, each_alone(function, tensors, dims), strict=True):
+        assert torch.equal(ours, alone)
+
+
+@each_options
+@each_kind
+@each_subset
+def test_gradients_of_each_sample(kind, mapped, options):
+    tensors, dims = problem(kind, mapped)
+    gradients = torch.func.grad(loss(attention(options)), DIFFERENTIATED)
+    actual = torch.vmap(gradients, dims)(*tensors)
+    for ours, alone in zip(actual, each_alone(gradients, tensors, dims), strict=True):
+        assert torch.equal(ours, alone)
+
+
+@each_kind
+def test_second_derivatives_of_each_sample(kind):
+    tensors, dims = problem(kind, NAMES)
+    three = (0, 1, 2)
+    gradients = torch.func.grad(loss(attention({})), three)
+
+    def along_itself(*tensors):
+        def of_three(*inputs):
+            return gradients(*inputs, *tensors[3:])
+
+        reverse = torch.func.vjp(of_three, *tensors[:3])[1](tensors[:3])
+        return *reverse, *torch.func.jvp(of_three, tensors[:3], tensors[:3])[1]
+
+    actual = torch.vmap(along_itself, dims)(*tensors)
+    for ours, alone in zip(actual, each_alone(along_itself, tensors, dims), strict=True):
+        assert torch.equal(ours, alone)
+
+
+@each_kind
+def test_samples_of_samples(kind):
+    tensors, dims = problem(kind, NAMES)
+    doubled = [torch.stack([x, x.flip(0) if x.ndim else x], -1) for x in tensors]
+    function = attention({})
+    twice = torch.vmap(torch.vmap(function, dims), -1)(*doubled)
+    for i in range(2):
+        once = torch.vmap(function, dims)(*(x[..., i] for x in doubled))
+        for ours, alone in zip(twice, once, strict=True):
+            assert torch.equal(ours[i], alone)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["", "dropout"])
+def test_no_samples(options):
+    tensors, dims = problem("batch", NAMES)
+    none = [x.narrow(dim, 0, 0) for x, dim in zip(tensors, dims, strict=True)]
+    output, lse = torch.vmap(attention(options), dims)(*none)
+    assert output.shape == (0, 2, 4, 5, 6)
+    assert lse.shape == (0, 2, 4, 5)
+
+
+def test_drawn_dropout_asks_for_its_randomness():
+    query = torch.ones(SAMPLES, 2, 64, 4)
+
+    def dropped(query):
+        return scaled_dot_product_attention(query, query, query, dropout_p=0.5)
+
+    with pytest.raises(RuntimeError, match="randomness"):
+        torch.vmap(dropped)(query)
+    same = torch.vmap(dropped, randomness="same")(query)
+    different = torch.vmap(dropped, randomness="different")(query)
+    assert torch.equal(same[0], same[1])
+    assert not torch.equal(different[0], different[1])

@@ -1,0 +1,97 @@
+"""Models of diffusers, which call PyTorch's own function, with regard's in its place."""
+
+import contextlib
+import warnings
+
+import pytest
+
+from zoo import regard, torch
+
+F = torch.nn.functional
+
+REASON = "diffusers is not installed: pip install diffusers"
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    diffusers = pytest.importorskip("diffusers", reason=REASON)
+
+
+class WithRegard(torch.overrides.TorchFunctionMode):
+    """The recipe of the guide, which counts its calls here."""
+
+    calls = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is F.scaled_dot_product_attention:
+            function = regard.torch.scaled_dot_product_attention
+            self.calls += 1
+        return function(*args, **(kwargs or {}))
+
+
+def numbers(*shape):
+    return torch.randn(shape, dtype=torch.float64)
+
+
+def unet():
+    """Attention to itself and to a text, through the older processors."""
+    model = diffusers.UNet2DConditionModel(
+        sample_size=8,
+        in_channels=4,
+        out_channels=4,
+        layers_per_block=1,
+        block_out_channels=(8, 16),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        cross_attention_dim=12,
+        attention_head_dim=4,
+        norm_num_groups=4,
+    )
+    mask = torch.ones(2, 5, dtype=torch.bool)
+    mask[1, 3:] = False
+    inputs = {
+        "sample": numbers(2, 4, 8, 8),
+        "timestep": torch.tensor(3),
+        "encoder_hidden_states": numbers(2, 5, 12),
+        "encoder_attention_mask": mask,
+    }
+    return model, inputs
+
+
+def flux():
+    """Text and image in one sequence, through the dispatch of backends."""
+    model = diffusers.FluxTransformer2DModel(
+        in_channels=4,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=32,
+        pooled_projection_dim=32,
+        axes_dims_rope=[4, 4, 8],
+    )
+    inputs = {
+        "hidden_states": numbers(2, 16, 4),
+        "encoder_hidden_states": numbers(2, 7, 32),
+        "pooled_projections": numbers(2, 32),
+        "timestep": torch.tensor([0.3, 0.7], dtype=torch.float64),
+        "img_ids": torch.zeros(16, 3),
+        "txt_ids": torch.zeros(7, 3),
+    }
+    return model, inputs
+
+
+@pytest.mark.parametrize("make", [unet, flux])
+def test_model(make):
+    torch.manual_seed(0)
+    model, inputs = make()
+    model = model.double().eval()
+    outcomes = []
+    for mode in (contextlib.nullcontext(), WithRegard()):
+        model.zero_grad(set_to_none=True)
+        with mode:
+            sample = model(**inputs).sample
+        sample.square().sum().backward()
+        outcomes.append([sample.detach(), *(p.grad for p in model.parameters())])
+    assert mode.calls > 1
+    for wanted, actual in zip(*outcomes, strict=True):
+        if wanted is not None:
+            assert (actual - wanted).abs().max() <= 1e-10 * max(1, wanted.abs().max())

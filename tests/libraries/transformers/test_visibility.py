@@ -1,0 +1,200 @@
+"""What tokens see, in whole models: masks of users, packed texts, parts of a text, and edits."""
+
+import pytest
+
+from in_float64 import in_float64
+from zoo import PADDING, build, inputs_of, masking_utils, regard, result_of, torch, transformers
+
+PatternMask = regard.transformers._pattern_mask.PatternMask
+# No other axis of the models has this length.
+LENGTH = 53
+
+
+def tokens(length, batch=2):
+    generator = torch.Generator().manual_seed(3)
+    return torch.randint(3, 40, (batch, length), generator=generator)
+
+
+def results(model, *implementations, **inputs):
+    for implementation in implementations:
+        model.set_attn_implementation(implementation)
+        with in_float64(), torch.no_grad():
+            yield result_of(model(**inputs))
+
+
+def assert_same(model, where=slice(None), **inputs):
+    wanted, actual = results(model, "eager", "regard", **inputs)
+    assert (actual - wanted)[where].abs().max() <= 1e-10 * max(1, wanted.abs().max())
+
+
+class NoSquares(torch.utils._python_dispatch.TorchDispatchMode):
+    """No operator returns a tensor whose last axes are two lengths."""
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        result = operator(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and not isinstance(result, PatternMask):
+            assert result.shape[-2:] != (LENGTH, LENGTH), operator
+        return result
+
+
+@pytest.fixture
+def no_sdpa_mask(monkeypatch):
+    def refuse(*arguments, **options):
+        raise AssertionError("a mask was made")
+
+    monkeypatch.setattr(masking_utils, "sdpa_mask", refuse)
+
+
+OTHERS = ["gemma2", "gemma3_text", "gpt_oss", "modernbert", "opt"]
+PATTERNS = [
+    *("llama", "mistral", "bert", "bart"),
+    *(pytest.param(model_type, marks=pytest.mark.slow) for model_type in OTHERS),
+]
+
+
+@pytest.mark.usefixtures("no_sdpa_mask")
+@pytest.mark.parametrize("model_type", PATTERNS)
+@pytest.mark.parametrize("side", ["left", "right", None])
+def test_no_square(model_type, side):
+    model = build(model_type)
+    model.set_attn_implementation("regard")
+    inputs = {"input_ids": tokens(LENGTH)}
+    if side is not None:
+        mask = torch.ones(2, LENGTH, dtype=torch.int64)
+        mask[1, slice(5) if side == "left" else slice(-5, None)] = 0
+        inputs["attention_mask"] = mask
+    if model_type == "bart":
+        inputs["decoder_input_ids"] = tokens(LENGTH)
+    with NoSquares():
+        result_of(model(**inputs)).sum().backward()
+
+
+def test_squares_are_found():
+    model = build("llama")
+    model.set_attn_implementation("sdpa")
+    mask = torch.ones(2, LENGTH, dtype=torch.int64)
+    mask[0, 0] = 0
+    with NoSquares(), pytest.raises(AssertionError, match=r"aten\."):
+        model(tokens(LENGTH), attention_mask=mask)
+
+
+@pytest.mark.usefixtures("no_sdpa_mask")
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "gemma3_text", "gpt_oss"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("beams", [1, 2])
+def test_no_square_while_writing(model_type, cache, beams):
+    model = build(model_type)
+    inputs = inputs_of(model_type, model.config)
+    model.set_attn_implementation("regard")
+    words = {"cache_implementation": "static"} if cache == "static" else {}
+    model.generate(**inputs, **words, num_beams=beams, min_new_tokens=6, max_new_tokens=6)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "gemma2", "llama4_text"])
+def test_packed_texts(model_type):
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0], [0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]])
+    assert_same(build(model_type), input_ids=tokens(11), position_ids=positions, use_cache=False)
+
+
+def prefix_mask():
+    """Everyone sees the first three tokens, and what is not after them."""
+    mask = torch.ones(11, 11, dtype=torch.bool).tril()
+    mask[:, :3] = True
+    return mask.expand(2, 1, 11, 11)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "gpt_oss", "bert"])
+@pytest.mark.parametrize("heads", [1, 4])
+def test_bool_masks_of_users(model_type, heads):
+    """The eager attention wants them as floats."""
+    model, mask = build(model_type), prefix_mask().expand(2, heads, 11, 11).clone()
+    mask[:, -1:, 7, 1:4] = False
+    (actual,) = results(model, "regard", input_ids=tokens(11), attention_mask=mask)
+    least = torch.finfo(torch.float64).min
+    added = torch.where(mask, 0, torch.tensor(least, dtype=torch.float64))
+    for implementation in ("eager", "regard"):
+        (wanted,) = results(model, implementation, input_ids=tokens(11), attention_mask=added)
+        assert (actual - wanted).abs().max() <= 1e-10 * max(1, wanted.abs().max())
+
+
+@pytest.mark.parametrize(
+    "model_type", ["llama", "mistral", "gemma3_text", "gpt_oss", "llama4_text"]
+)
+@pytest.mark.parametrize("kind", ["DynamicCache", "StaticCache"])
+def test_a_text_in_parts(model_type, kind):
+    """Parts of 5, 3, 1 and 8 tokens. The first entry begins with padding."""
+    model, ids = build(model_type), tokens(17)
+    mask = torch.ones(2, 17, dtype=torch.int64)
+    mask[0, :PADDING] = 0
+    written = {}
+    for implementation in ("eager", "regard"):
+        model.set_attn_implementation(implementation)
+        words = {"max_cache_len": 24} if kind == "StaticCache" else {}
+        cache = getattr(transformers, kind)(config=model.config, **words)
+        parts = []
+        for start, stop in [(0, 5), (5, 8), (8, 9), (9, 17)]:
+            with in_float64(), torch.no_grad():
+                part = model(
+                    ids[:, start:stop], attention_mask=mask[:, :stop], past_key_values=cache
+                )
+            parts.append(part.logits)
+        written[implementation] = torch.cat(parts, dim=1)[mask.bool()]
+    error = (written["regard"] - written["eager"]).abs().max()
+    assert error <= 1e-10 * max(1, written["eager"].abs().max())
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "gemma2", "qwen3"])
+def test_guessed_tokens(model_type):
+    """Several tokens at once are added to a cache, and some are taken back."""
+    model, ids = build(model_type), tokens(5, batch=1).repeat(1, 3)
+    written = []
+    for implementation, words in [("eager", {}), ("regard", {"prompt_lookup_num_tokens": 3})]:
+        model.set_attn_implementation(implementation)
+        with in_float64():
+            written.append(
+                model.generate(ids, **words, do_sample=False, min_new_tokens=12, max_new_tokens=12)
+            )
+    assert torch.equal(*written)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral"])
+def test_a_decoder_that_is_not_causal(model_type):
+    """The configuration says it, and mask and modules must agree."""
+    model = build(model_type, is_causal=False)
+    inputs = inputs_of(model_type, model.config)
+    assert_same(model, where=inputs["attention_mask"].bool(), **inputs)
+    causal, free = (
+        next(results(build(model_type, is_causal=x), "regard", **inputs)) for x in (True, False)
+    )
+    assert (causal - free).abs().max() > 1e-3
+
+
+def test_a_model_that_edits_its_mask():
+    """A hook hides a token from one layer."""
+    model = build("llama")
+    inputs = inputs_of("llama", model.config)
+
+    def hide(module, arguments, words):
+        mask = words["attention_mask"].clone()
+        mask[:, :, 6:, 5] = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+        return arguments, words | {"attention_mask": mask}
+
+    (whole,) = results(model, "regard", **inputs)
+    model.model.layers[1].register_forward_pre_hook(hide, with_kwargs=True)
+    real = inputs["attention_mask"].bool()
+    assert_same(model, where=real, **inputs)
+    (edited,) = results(model, "regard", **inputs)
+    assert (edited - whole)[real].abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("model_type", ["llama", "bert", "t5"])
+def test_padding_changes_no_bit(model_type):
+    """What is padding may hold anything."""
+    model = build(model_type)
+    model.set_attn_implementation("regard")
+    inputs = inputs_of(model_type, model.config)
+    first = result_of(model(**inputs))[0]
+    inputs["input_ids"][0, :PADDING] = torch.tensor([7, 8, 9])
+    second = result_of(model(**inputs))[0]
+    real = slice(None) if model_type == "t5" else slice(PADDING, None)
+    assert torch.equal(first[real], second[real])

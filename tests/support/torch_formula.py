@@ -1,0 +1,70 @@
+"""The formula of attention in PyTorch's operators, which its autograd derives.
+
+A test module that imports this one is skipped where PyTorch is not installed.
+"""
+
+import numpy as np
+import pytest
+
+import regard
+from gradient_reference import offset_of
+from reference import lay_out
+
+torch = pytest.importorskip(
+    "torch", reason="PyTorch is not installed: pip install '.[conformance]'"
+)
+INPUTS = ("query", "key", "value", "mask", "alibi_slopes", "sinks")
+
+
+def as_tensors(problem, precision=torch.float64):
+    """The six inputs of a problem, None for those that are not there."""
+    arrays = map(problem.inputs.get, INPUTS)
+    # PyTorch wants arrays that it may write to, and knows no bfloat16 of NumPy.
+    return [None if x is None else torch.tensor(x.astype(np.float64)).to(precision) for x in arrays]
+
+
+def formula(problem, query, key, value, mask, alibi_slopes, sinks):
+    """The output and lse of these tensors with a problem's options, as whole matrices.
+
+    The sink is one more column of the scores. A row that sees nothing has a score of 0 there: the
+    gradients of its softmax are 0 then, and not NaN.
+    """
+    seen, distances, factors = _constants(problem)
+    is_flat = all(x.ndim == 2 for x in (query, key, value))
+    query, key, value = (x if x.ndim > 2 else x[None] for x in (query, key, value))
+    heads, kv_heads = query.shape[-3], key.shape[-3]
+    key, value = (x.repeat_interleave(heads // max(kv_heads, 1), dim=-3) for x in (key, value))
+    scale, softcap = problem.options.get("scale"), problem.options.get("softcap")
+    scores = (query.shape[-1] ** -0.5 if scale is None else scale) * (query @ key.mT)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if alibi_slopes is not None:
+        scores = scores - alibi_slopes[..., None, None] * distances.to(scores.dtype)
+    if mask is not None:
+        scores = scores + mask
+    nothing = scores.new_tensor(-torch.inf)
+    scores = torch.where(seen, scores, nothing)
+    sinks = nothing.expand(heads) if sinks is None else sinks
+    sinks = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+    is_empty = ~seen.any(dim=-1, keepdim=True) & (sinks == nothing)
+    columns = torch.cat([scores, torch.where(is_empty, 0, sinks)], dim=-1)
+    weights = torch.softmax(columns, dim=-1)[..., :-1] * factors.to(scores.dtype)
+    output = weights @ value
+    lse = torch.where(is_empty[..., 0], nothing, torch.logsumexp(columns, dim=-1))
+    return (output[0], lse[0]) if is_flat else (output, lse)
+
+
+def _constants(problem):
+    """What is seen, how far keys are from queries, and what dropout multiplies the weights by."""
+    options = {k: v for k, v in problem.options.items() if not k.startswith("dropout")}
+    options |= {"query_offset": offset_of(*problem.arrays[:2], options)}
+    options |= {"alibi_slopes": np.ones(()), "sinks": None}  # so that the biases are the distances
+    laid = lay_out(*problem.arrays, **options, precision=np.float64)
+    factors = np.ones(laid.seen.shape)
+    p = problem.options.get("dropout_p", 0)
+    if p:
+        _, weights = regard.scaled_dot_product_attention(
+            *problem.arrays, **problem.options, return_weights=True
+        )
+        factors = (weights != 0).reshape(laid.seen.shape) / (1 - p)
+    return torch.tensor(laid.seen), torch.tensor(laid.alibi), torch.tensor(factors)

@@ -1,0 +1,68 @@
+"""The problems of the tables as tensors, and calls of `regard.torch` with them.
+
+A test module that imports this one is skipped where PyTorch is not installed.
+"""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
+
+from regard.torch import scaled_dot_product_attention  # noqa: E402
+
+NAMES = ("query", "key", "value", "mask", "alibi_slopes", "sinks")
+
+
+def as_tensor(array):
+    """A tensor with a copy of an array, whose layout it keeps."""
+    array = np.array(array, order="K")
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def bits(result):
+    """The memory of a tensor or an array, as integers."""
+    if isinstance(result, torch.Tensor):
+        result = result.detach().contiguous()
+        return result.reshape(-1).view(torch.uint8).numpy()
+    return np.ascontiguousarray(result).reshape(-1).view(np.uint8)
+
+
+def assert_same(tensor, array):
+    """The same type, shape and bits."""
+    assert str(tensor.dtype).removeprefix("torch.") == array.dtype.name
+    assert tuple(tensor.shape) == array.shape
+    np.testing.assert_array_equal(bits(tensor), bits(array))
+
+
+def leaves_of(problem, wanted=NAMES):
+    """The six inputs by name, of which `wanted` require gradients."""
+    leaves = {name: as_tensor(array) for name, array in problem.inputs.items()}
+    for name, leaf in leaves.items():
+        leaf.requires_grad_(name in wanted)
+    return leaves
+
+
+def attend(problem, leaves, **extra):
+    """Call with a problem's options and with these tensors as its inputs."""
+    arguments = arguments_of(problem, leaves) | extra
+    return scaled_dot_product_attention(**arguments)
+
+
+def arguments_of(problem, leaves):
+    """What `attend` calls with, by name."""
+    options = {
+        name: as_tensor(option) if isinstance(option, np.ndarray) else option
+        for name, option in problem.options.items()
+        if name not in NAMES
+    }
+    options |= {name: leaves[name] for name in NAMES[4:] if name in leaves}
+    mask = problem.options.get("mask")
+    shown = mask[0] if isinstance(mask, tuple) else mask
+    is_shown = shown is not None and shown.dtype == bool
+    masks = [as_tensor(shown)] if is_shown else []
+    masks += [leaves["mask"]] if "mask" in leaves else []
+    if masks:
+        options["attn_mask"] = tuple(masks) if len(masks) == 2 else masks[0]
+    return options | {"enable_gqa": True} | {name: leaves[name] for name in NAMES[:3]}
