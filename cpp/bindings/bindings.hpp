@@ -40,6 +40,18 @@ py::object attention_ragged_backward(py::handle query, py::handle key, py::handl
 py::object attention_jvp(py::handle query, py::handle key, py::handle value, py::handle mask, py::handle keywords,
                          py::handle tangent_query, py::handle tangent_key, py::handle tangent_value);
 
+// What is to be known of the weights (summary_call.hpp).
+py::object attention_summary(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
+                             py::handle wanted, py::handle sink_keys, py::handle local_reach, py::handle top_count,
+                             py::handle induction_keys, py::handle progress);
+py::object attention_ragged_summary(py::handle query, py::handle key, py::handle query_starts, py::handle key_starts,
+                                    py::handle mask, py::handle keywords, py::handle lse, py::handle wanted,
+                                    py::handle sink_keys, py::handle local_reach, py::handle top_count,
+                                    py::handle induction_keys, py::handle progress);
+
+py::object attention_map(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
+                         py::handle extent, py::handle pooling, py::handle progress);
+
 // Keys and values in the pages of a cache: `rows` is a PageRows.
 py::object attention_cached(py::handle query, py::handle rows, py::handle pages,
                             py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,

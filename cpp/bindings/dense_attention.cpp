@@ -2,6 +2,7 @@
 #include "attention_call.hpp"
 #include "backward_call.hpp"
 #include "bindings.hpp"
+#include "summary_call.hpp"
 #include "tangent_call.hpp"
 
 namespace regard {
@@ -83,6 +84,21 @@ py::object attention_jvp(py::handle query, py::handle key, py::handle value, py:
   AttentionCall call(kDense);
   if (!prepare(call, query, key, value, mask, keywords)) return not_implemented();
   return tangents_of(call, tangent_query, tangent_key, tangent_value);
+}
+
+py::object attention_summary(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
+                             py::handle wanted, py::handle sink_keys, py::handle local_reach, py::handle top_count,
+                             py::handle induction_keys, py::handle progress) {
+  AttentionCall call(kDense);
+  if (!prepare(call, query, key, key, mask, keywords)) return not_implemented();
+  return summary_of(call, {lse, wanted, sink_keys, local_reach, top_count, induction_keys, progress});
+}
+
+py::object attention_map(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
+                         py::handle extent, py::handle pooling, py::handle progress) {
+  AttentionCall call(kDense);
+  if (!prepare(call, query, key, key, mask, keywords)) return not_implemented();
+  return map_of(call, {lse, extent, pooling, progress});
 }
 
 py::object attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,

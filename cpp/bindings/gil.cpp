@@ -23,6 +23,14 @@ bool GilReleased::handlers_raise() {
   return raised;
 }
 
+bool GilReleased::raises(py::handle function, long long first, long long second) {
+  acquire();
+  PyObject* const result = PyObject_CallFunction(function.ptr(), "LL", first, second);
+  Py_XDECREF(result);
+  state_ = PyEval_SaveThread();
+  return result == nullptr;
+}
+
 void GilReleased::acquire() noexcept {
   if (!finalizes_ && !Py_IsInitialized()) sleep_forever();
 #if defined(__GLIBCXX__)

@@ -25,6 +25,9 @@ class GilReleased {
   // Takes the GIL for a moment to run signal handlers. True if one raised; the error is then set.
   bool handlers_raise();
 
+  // Takes the GIL for a moment to call `function` with two integers. True if it raised; the error is then set.
+  bool raises(py::handle function, long long first, long long second);
+
  private:
   void acquire() noexcept;
 

@@ -7,6 +7,7 @@
 #include "attention_call.hpp"
 #include "backward_call.hpp"
 #include "bindings.hpp"
+#include "summary_call.hpp"
 
 namespace regard {
 namespace {
@@ -144,6 +145,15 @@ py::object attention_ragged_backward(py::handle query, py::handle key, py::handl
   const BackwardArguments arguments{grad_output, output, lse, grad_lse, wanted, out};
   return prepared([&](AttentionCall& call) { return gradients_of(call, arguments); }, query, key, value,
                   query_starts, key_starts, mask, keywords);
+}
+
+py::object attention_ragged_summary(py::handle query, py::handle key, py::handle query_starts, py::handle key_starts,
+                                    py::handle mask, py::handle keywords, py::handle lse, py::handle wanted,
+                                    py::handle sink_keys, py::handle local_reach, py::handle top_count,
+                                    py::handle induction_keys, py::handle progress) {
+  const SummaryArguments arguments{lse, wanted, sink_keys, local_reach, top_count, induction_keys, progress};
+  return prepared([&](AttentionCall& call) { return summary_of(call, arguments); }, query, key, key, query_starts,
+                  key_starts, mask, keywords);
 }
 
 py::object attention_ragged_plan(py::handle query, py::handle key, py::handle value,

@@ -12,6 +12,7 @@ extern const Int8Kernels int8;
 extern const PerScalar<MatmulKernels> matmul;
 extern const PerScalar<RowKernels> rows;
 extern const PerScalar<RooflineKernels> roofline;
+extern const PerScalar<SummaryKernels> summary;
 extern const PerScalar<TangentKernels> tangent;
 
 extern const Target target;

@@ -9,6 +9,7 @@
 #include "matmul/table.hpp"
 #include "roofline/table.hpp"
 #include "rows/table.hpp"
+#include "summary/table.hpp"
 #include "tangent/table.hpp"
 
 namespace regard {
@@ -21,6 +22,7 @@ struct Kernels {
   const MatmulKernels& matmul;
   const RowKernels& rows;
   const RooflineKernels& roofline;
+  const SummaryKernels& summary;
   const TangentKernels& tangent;
 };
 

@@ -17,6 +17,7 @@ constexpr Target target = {
                 .matmul = matmul.float32,
                 .rows = rows.float32,
                 .roofline = roofline.float32,
+                .summary = summary.float32,
                 .tangent = tangent.float32},
     .float64 = {.attention = attention.float64,
                 .backward = backward.float64,
@@ -25,6 +26,7 @@ constexpr Target target = {
                 .matmul = matmul.float64,
                 .rows = rows.float64,
                 .roofline = roofline.float64,
+                .summary = summary.float64,
                 .tangent = tangent.float64},
 };
 

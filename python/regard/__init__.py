@@ -2,6 +2,7 @@
 
 from regard import checkpoints, masks, positional
 from regard._attention import scaled_dot_product_attention
+from regard._attention_map import attention_map
 from regard._backward import (
     AttentionGradients,
     scaled_dot_product_attention_backward,
@@ -23,6 +24,8 @@ from regard._ragged import scaled_dot_product_attention_ragged
 from regard._stages import apply_mask, matmul, scale, softmax
 from regard._stream import attend_stream
 from regard._stream_source import KeyValueChunks
+from regard._summary import summarize_attention, summarize_attention_ragged
+from regard._summary_request import AttentionSummary, TopKeys
 from regard._threadpoolctl import register_when_imported
 from regard._threads import (
     ThreadingLayer,
@@ -36,6 +39,7 @@ from regard.layers import MultiHeadAttention, SelfAttention
 
 __all__ = [
     "AttentionGradients",
+    "AttentionSummary",
     "DoubleGradients",
     "Explanation",
     "KVCache",
@@ -43,11 +47,13 @@ __all__ = [
     "MultiHeadAttention",
     "SelfAttention",
     "ThreadingLayer",
+    "TopKeys",
     "TorchGenerator",
     "__version__",
     "active_target",
     "apply_mask",
     "attend_stream",
+    "attention_map",
     "checkpoints",
     "cpu_targets",
     "explain",
@@ -68,6 +74,8 @@ __all__ = [
     "set_threading_layer",
     "show_config",
     "softmax",
+    "summarize_attention",
+    "summarize_attention_ragged",
     "threading_layer",
 ]
 

@@ -123,6 +123,47 @@ def attention_jvp(
     tangent_value: Any,
     /,
 ) -> Any: ...
+def attention_summary(
+    query: Any,
+    key: Any,
+    mask: Any,
+    options: Any,
+    lse: Any,
+    wanted: Any,
+    sink_keys: Any,
+    local_reach: Any,
+    top_count: Any,
+    induction_keys: Any,
+    progress: Any,
+    /,
+) -> Any: ...
+def attention_map(
+    query: Any,
+    key: Any,
+    mask: Any,
+    options: Any,
+    lse: Any,
+    extent: Any,
+    pooling: Any,
+    progress: Any,
+    /,
+) -> Any: ...
+def attention_ragged_summary(
+    query: Any,
+    key: Any,
+    query_starts: Any,
+    key_starts: Any,
+    mask: Any,
+    options: Any,
+    lse: Any,
+    wanted: Any,
+    sink_keys: Any,
+    local_reach: Any,
+    top_count: Any,
+    induction_keys: Any,
+    progress: Any,
+    /,
+) -> Any: ...
 def attention_cached(
     query: Any,
     rows: PageRows,

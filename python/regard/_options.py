@@ -47,8 +47,8 @@ class ResultOptions(TypedDict, total=False):
     return_lse: bool
 
 
-class BackwardOptions(TypedDict, total=False):
-    """What the backward calls share with the forward call."""
+class WeightOptions(TypedDict, total=False):
+    """What decides the weights before dropout."""
 
     is_causal: bool
     query_offset: ArrayLike | Literal["end"]
@@ -59,10 +59,15 @@ class BackwardOptions(TypedDict, total=False):
     softcap: float | None
     alibi_slopes: ArrayLike | None
     sinks: ArrayLike | None
+    threads: int | None
+
+
+class BackwardOptions(WeightOptions, total=False):
+    """What the backward calls share with the forward call."""
+
     dropout_p: float
     dropout_seed: int | None
     dropout_origin: tuple[int, int, int]
-    threads: int | None
 
 
 class ExplainOptions(BackwardOptions, total=False):

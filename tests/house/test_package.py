@@ -64,6 +64,25 @@ for _name, _wanted in SIGNATURES.items():
         _wanted |= {"*": None, "out": None, "threads": None}
 
 NEEDED = inspect.Parameter.empty
+_WEIGHT_OPTIONS = {
+    name: default
+    for name, default in _attention.items()
+    if name in (*_names[5 : _names.index("dropout_p")], "threads")
+}
+_STATISTICS = {
+    "*": None,
+    "statistics": (
+        *("entropy", "max", "effective_count", "mean_distance", "sink_mass", "local_mass"),
+        *("previous_token", "column_sums", "column_means"),
+    ),
+    "top_k": 8,
+    "sink_keys": 4,
+    "local_reach": 64,
+    "tokens": None,
+    "lse": None,
+    "progress": None,
+    **_WEIGHT_OPTIONS,
+}
 BESIDE = {
     "KVCache": {
         "batch": NEEDED,
@@ -91,6 +110,27 @@ BESIDE = {
             if name not in ("query", "key", "value", "mask", "*", "return_lse")
             and name not in ("precision", "return_weights", "device")
         },
+    },
+    "summarize_attention": {"query": NEEDED, "key": NEEDED, "mask": None, **_STATISTICS},
+    "summarize_attention_ragged": {
+        "query": NEEDED,
+        "key": NEEDED,
+        "query_starts": NEEDED,
+        "key_starts": NEEDED,
+        "mask": None,
+        **_STATISTICS,
+    },
+    "attention_map": {
+        "query": NEEDED,
+        "key": NEEDED,
+        "mask": None,
+        "*": None,
+        "shape": (512, 512),
+        "reduce": "max",
+        "regions": None,
+        "lse": None,
+        "progress": None,
+        **_WEIGHT_OPTIONS,
     },
     "KeyValueChunks": {"key": NEEDED, "value": NEEDED, "*": None, "length": None},
     "set_threading_layer": {"name": NEEDED},

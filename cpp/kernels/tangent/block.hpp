@@ -8,6 +8,7 @@
 // weights of the second column alone.
 #pragma once
 
+#include "../attention/block_rows.hpp"
 #include "../attention/dropout.hpp"
 #include "../attention/mask_tiles.hpp"
 #include "../attention/online_softmax.hpp"
@@ -16,13 +17,6 @@
 
 namespace regard {
 namespace {
-
-// Rows of one array in a block, all of them to be read in whole tiles; null where the array is not there.
-template <class T>
-struct BlockRows {
-  const T* from;
-  std::ptrdiff_t stride;
-};
 
 template <class T>
 struct TangentKeys {

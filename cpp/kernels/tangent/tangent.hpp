@@ -8,7 +8,6 @@
 //       scores, weights, products       block.hpp
 #pragma once
 
-#include "../attention/key_block.hpp"
 #include "../backward/strip.hpp"
 #include "block.hpp"
 #include "table.hpp"
@@ -124,18 +123,6 @@ struct Tangent {
     });
   }
 
-  // Rows of the block where they lie, if whole tiles of them can be read there, or copied.
-  REGARD_INLINE BlockRows<T> rows_of(const Operand& operand, const void* data, std::int64_t key, int count,
-                                     std::int64_t columns, std::int64_t padded_columns, T* copy) {
-    if (!data) return {};
-    if (reads_in_place<T>(operand) && columns == padded_columns && count % kRows == 0)
-      return {static_cast<const T*>(data) + key * operand.row_stride, operand.row_stride};
-    const Operand no_scales{};
-    copy_rows(KvRows{operand, data, no_scales, nullptr, nullptr, 0, {}}, key, count, columns, copy,
-              round_up(count, kRows), padded_columns);
-    return {copy, padded_columns};
-  }
-
   REGARD_INLINE bool are_finite(const BlockRows<T>& rows, int count, std::int64_t columns) {
     return !rows.from || rows_are_finite(rows.from, rows.stride, count, columns);
   }
@@ -149,11 +136,11 @@ struct Tangent {
     TangentKeys<T> block{};
     block.begin = key;
     block.count = count;
-    block.keys = rows_of(forward.key, task.forward.key, key, count, head_dim, head_dim, work.keys);
+    block.keys = block_rows<T, kRows>(forward.key, task.forward.key, key, count, head_dim, head_dim, work.keys);
     block.tangent_keys =
-        rows_of(problem.tangent_key, task.tangent_key, key, count, head_dim, head_dim, work.tangent_keys);
-    block.values = rows_of(forward.value, task.forward.value, key, count, forward.value_dim, value_dim, work.values);
-    block.tangent_values = rows_of(problem.tangent_value, task.tangent_value, key, count, forward.value_dim, value_dim,
+        block_rows<T, kRows>(problem.tangent_key, task.tangent_key, key, count, head_dim, head_dim, work.tangent_keys);
+    block.values = block_rows<T, kRows>(forward.value, task.forward.value, key, count, forward.value_dim, value_dim, work.values);
+    block.tangent_values = block_rows<T, kRows>(problem.tangent_value, task.tangent_value, key, count, forward.value_dim, value_dim,
                                    work.tangent_values);
     block.values_are_finite = are_finite(block.values, count, forward.value_dim) &&
                               are_finite(block.tangent_values, count, forward.value_dim);

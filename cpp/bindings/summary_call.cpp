@@ -1,0 +1,146 @@
+#include "summary_call.hpp"
+
+#include <string>
+
+#include "../dispatch/attention/summary.hpp"
+#include "arguments.hpp"
+#include "bindings.hpp"
+#include "gil.hpp"
+
+namespace regard {
+namespace {
+
+enum Wanted {
+  kEntropy,
+  kLargest,
+  kSquareSum,
+  kMeanDistance,
+  kSinkMass,
+  kLocalMass,
+  kPrevious,
+  kInduced,
+  kTop,
+  kColumnSums,
+  kColumnMeans,
+  kWantedCount
+};
+
+// 64-bit integers, seen as elements of as many bytes.
+ArrayView integers_of(const char* name, const py::array& array) { return view_as(name, array, Element::float64); }
+
+using Compute = void (*)(const SummaryProblem& problem, int threads, const StopSignal& signal, RowsDone& rows);
+
+// Calls `progress`, unless it is None, about as often as signals are looked at, and at the end.
+void compute(Compute compute, const SummaryProblem& problem, std::int64_t all_rows, int threads, py::handle progress) {
+  RowsDone rows{all_rows};
+  struct Context {
+    GilReleased* gil;
+    py::handle progress;
+    RowsDone& rows;
+    bool raises() { return !progress.is_none() && gil->raises(progress, rows.done.load(), rows.all); }
+  };
+  try {
+    GilReleased released;
+    Context context{&released, progress, rows};
+    const StopSignal signal{[](void* state) {
+                              auto& context = *static_cast<Context*>(state);
+                              return context.gil->handlers_raise() || context.raises();
+                            },
+                            &context};
+    compute(problem, threads, signal, rows);
+    if (context.raises()) throw Stopped{};
+  } catch (const Stopped&) {
+    throw py::error_already_set();
+  }
+}
+
+bool take_lse(AttentionCall& call, py::handle object) {
+  ArrayView lse;
+  if (!take_view(lse, "lse", object, Accepts::floats)) return false;
+  if (lse.shape != call.rows_shape)
+    throw py::value_error("lse must have the shape of the forward call's lse, " + to_text(call.rows_shape) +
+                          ", got shape " + to_text(lse.shape));
+  call.problem.lse = call.numbers_of_rows(lse);
+  return true;
+}
+
+}  // namespace
+
+py::object summary_of(AttentionCall& call, const SummaryArguments& arguments) {
+  if (!take_lse(call, arguments.lse)) return not_implemented();
+  SummaryProblem problem{};
+  problem.sink_keys = integer_of("sink_keys", arguments.sink_keys);
+  problem.local_reach = integer_of("local_reach", arguments.local_reach);
+  problem.top_count = integer_of("top_k", arguments.top_count);
+
+  const py::tuple wanted = py::reinterpret_borrow<py::tuple>(arguments.wanted);
+  const auto wants = [&](Wanted result) { return wanted[result].cast<bool>(); };
+  const ResultType type = result_type_of(call.problem.scalar);
+  py::tuple results(kWantedCount + 1);
+  for (std::size_t i = 0; i < results.size(); ++i) results[i] = py::none();
+  const auto numbers_of_rows = [&](Wanted result, const char* name, Operand& operand) {
+    if (!wants(result)) return;
+    const ArrayView numbers = new_array(name, type, call.rows_shape);
+    operand = call.numbers_of_rows(numbers);
+    results[result] = numbers.array;
+  };
+  numbers_of_rows(kEntropy, "entropy", problem.entropy);
+  numbers_of_rows(kLargest, "max", problem.largest);
+  numbers_of_rows(kSquareSum, "effective_count", problem.square_sum);
+  numbers_of_rows(kMeanDistance, "mean_distance", problem.mean_distance);
+  numbers_of_rows(kSinkMass, "sink_mass", problem.sink_mass);
+  numbers_of_rows(kLocalMass, "local_mass", problem.local_mass);
+  numbers_of_rows(kPrevious, "previous_token", problem.previous);
+  numbers_of_rows(kInduced, "induction", problem.induced);
+  ArrayView induction_keys;
+  if (wants(kInduced)) {
+    induction_keys =
+        integers_of("induction_keys", py::array(py::reinterpret_borrow<py::object>(arguments.induction_keys)));
+    problem.induction_keys = call.numbers_of_rows(induction_keys);
+  }
+  if (wants(kTop)) {
+    Shape shape = call.rows_shape;
+    shape.push_back(problem.top_count);
+    const ArrayView weights = new_array("top_k", type, shape);
+    results[kTop] = weights.array;
+    problem.top_weights = call.operand_of(weights);
+    const py::array keys = py::array(py::dtype::of<std::int64_t>(), shape);
+    results[kWantedCount] = keys;
+    problem.top_keys = call.operand_of(integers_of("top_k", keys));
+  }
+  Shape keys_shape = call.rows_shape;  // with keys for rows
+  const int rows_axis = call.layout.rows_axis;
+  keys_shape[keys_shape.size() - static_cast<std::size_t>(rows_axis - 1)] = call.key.size(rows_axis);
+  const auto columns = [&](Wanted result, const char* name, Operand& operand) {
+    if (!wants(result)) return;
+    const ArrayView numbers = new_array(name, type, keys_shape);
+    operand = call.numbers_of_rows(numbers);
+    results[result] = numbers.array;
+  };
+  columns(kColumnSums, "column_sums", problem.column_sums);
+  columns(kColumnMeans, "column_means", problem.column_means);
+  problem.forward = call.problem;
+  compute(summarize_attention, problem, rows_of_all_heads(problem), call.threads(), arguments.progress);
+  return results;
+}
+
+py::object map_of(AttentionCall& call, const MapArguments& arguments) {
+  if (!take_lse(call, arguments.lse)) return not_implemented();
+  SummaryProblem problem{};
+  AttentionMap& map = problem.map;
+  const py::tuple extent = py::reinterpret_borrow<py::tuple>(arguments.extent);
+  std::int64_t* const numbers[] = {&map.height, &map.width, &map.row_begin, &map.row_end, &map.key_begin, &map.key_end};
+  for (std::size_t i = 0; i < std::size(numbers); ++i) *numbers[i] = integer_of("extent", extent[i]);
+  map.pooling = static_cast<Pooling>(integer_of("pooling", arguments.pooling));
+  Shape shape = call.rows_shape;
+  shape[shape.size() - 1] = map.height;
+  shape.push_back(map.width);
+  const ArrayView pixels = new_array("map", result_type_of(call.problem.scalar), shape);
+  map.pixels = call.operand_of(pixels);
+  problem.forward = call.problem;
+  const std::int64_t rows = call.problem.batch.count * call.problem.heads * (map.row_end - map.row_begin);
+  compute(map_attention, problem, rows, call.threads(), arguments.progress);
+  return pixels.array;
+}
+
+}  // namespace regard

@@ -1,0 +1,216 @@
+// What a strip's weights for one block of keys add to what is known of its rows and of the keys:
+//
+//   P = 2^(score - lse)                      a tile of keys x queries, as in the backward kernel
+//   row sums   += P log2 P, P^2, P |position - key|, and the largest P      from registers
+//   row sums   += P of the first keys, of near keys, of single keys         from the block's weights, where it has such keys
+//   columns[key] += the sum of P over the strip's rows                      likewise
+//
+// A hidden key has P = -0.0, whatever it holds.
+#pragma once
+
+#include "../attention/block_rows.hpp"
+#include "../attention/mask_tiles.hpp"
+#include "../attention/online_softmax.hpp"
+#include "../backward/products.hpp"
+#include "top_keys.hpp"
+
+namespace regard {
+namespace {
+
+template <class T>
+struct SummaryKeys {
+  std::int64_t begin;
+  int count;
+  BlockRows<T> rows;
+};
+
+REGARD_INLINE std::int64_t induction_key(const SummaryProblem& problem, const SummaryTask& task, std::int64_t row) {
+  return task.induction_keys[row * problem.induction_keys.row_stride];
+}
+
+template <class Shape>
+struct SummaryBlock {
+  using T = typename Shape::Element;
+  using Runs = KeyRuns<Shape>;
+  static constexpr int kRows = Shape::kRows;
+  static constexpr int kBlockTiles = Shape::kBlockKeys / kRows;
+
+  template <int kVectors>
+  REGARD_NOINLINE void add(const SummaryProblem& problem, const SummaryTask& task, const SummaryWorkspace<T>& work,
+                           const SummaryKeys<T>& block, SummaryStrip<T>& strip) {
+    TileKind kinds[kBlockTiles];
+    if (!classify_tiles<T, kRows, kVectors, kBlockTiles>(problem.forward, task.forward, strip, block.begin,
+                                                         block.count, work.bias, kinds))
+      return;
+    Runs runs;
+    const int seen = static_cast<int>(seen_of_block(strip.seen, block.begin, block.count).end);
+    for (int k = 0; k < seen; k += kRows) {
+      const TileKind kind = kinds[k / kRows];
+      if (kind == TileKind::hidden) continue;
+      const int end = k + kRows < seen ? k + kRows : seen;
+      add_tile_to_runs(runs, k, end, kind == TileKind::hiding);
+      switch (kind) {
+        case TileKind::visible: weights<kVectors, Bias::none>(problem, work, block, strip, k, end); break;
+        case TileKind::biased: weights<kVectors, Bias::adds>(problem, work, block, strip, k, end); break;
+        default: weights<kVectors, Bias::hides>(problem, work, block, strip, k, end);
+      }
+      if (task.pixels) add_to_map<kVectors>(problem.map, work, strip, block.begin, k, end);
+      if (task.column_sums) add_columns<kVectors>(work, strip, k, end, kind == TileKind::hiding);
+    }
+    if (task.sink_mass && block.begin < problem.sink_keys) add_sink_mass<kVectors>(problem, work, block, runs, strip);
+    if (task.local_mass) add_local_mass<kVectors>(work, block, runs, strip);
+    if (task.previous || task.induced) pick<kVectors>(problem, task, work, block, kinds, seen, strip);
+  }
+
+ private:
+  template <int kVectors, Bias kBias>
+  REGARD_NOINLINE void weights(const SummaryProblem& problem, const SummaryWorkspace<T>& work,
+                               const SummaryKeys<T>& block, const SummaryStrip<T>& strip, int k, int end) {
+    constexpr int kWidth = kVectors * kLanes<T>;
+    T* const tile = work.weights + k * kWidth;
+    const T* const bias = work.bias + k * kWidth;
+    Accumulators<T, kRows, kVectors> acc;
+    clear<T, kRows, kVectors>(acc);
+    multiply_rows<T, kRows, kVectors>(acc, block.rows.from + k * block.rows.stride, block.rows.stride, strip.queries,
+                                      kWidth, problem.forward.head_dim);
+    store_tile<T, kRows, kVectors>(acc, tile);
+    if (__builtin_expect(work.softcap != T(0), false)) cap_scores<T, kRows * kVectors>(work.softcap, tile);
+    const RowSums<T>& sums = strip.sums;
+    for (int v = 0; v < kVectors; ++v) {
+      const int lane = v * kLanes<T>;
+      const Vec<T> lse = load<T>(strip.lse + lane);
+      Vec<T> distance;  // from the tile's first key to the queries
+      for (int i = 0; i < kLanes<T>; ++i)
+        distance[i] = static_cast<T>(strip.positions[lane + i] - (block.begin + k));
+      Vec<T> log_weight{}, square{}, away{}, top{};
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const int at = r * kWidth + lane;
+        Vec<T> score = load<T>(tile + at);
+        if constexpr (kBias != Bias::none) score = with_added<T, kBias>(score, load(bias + at));
+        score = lse < score ? lse : score;  // as in the backward kernel: no weight is above 1. NaN stays
+        const Vec<T> weight = weight_of<T, kBias>(score, lse, bias, at);
+        Vec<T> exponent = maximum<T>(broadcast(kNegligible<T>), score - lse);  // 0 log 0 is 0
+        if constexpr (kBias == Bias::hides) exponent = unless_hidden<T>(exponent, load(bias + at), Vec<T>{});
+        store(tile + at, weight);
+        log_weight = fma(weight, exponent, log_weight);
+        square = fma(weight, weight, square);
+        const Vec<T> from = distance - broadcast(static_cast<T>(r));
+        away = fma(weight, maximum<T>(from, -from), away);
+        top = maximum<T>(top, weight);
+      }
+      const auto add_to = [&](T* sum, Vec<T> more) { store(sum + lane, load<T>(sum + lane) + more); };
+      add_to(sums.log_weight, log_weight);
+      add_to(sums.square, square);
+      add_to(sums.distance, away);
+      store(sums.largest + lane, maximum<T>(load<T>(sums.largest + lane), top));
+      if (strip.top.weights && any_greater(top, load<T>(strip.top.weights + (problem.top_count - 1) * kWidth + lane)))
+        add_to_top<T>(strip.top, problem.top_count, tile, end - k, block.begin + k, kWidth, lane);
+    }
+  }
+
+  // Lanes beyond the last row add nothing: their queries are zeros, which a key of inf makes NaN.
+  template <int kVectors>
+  REGARD_NOINLINE void add_columns(const SummaryWorkspace<T>& work, const SummaryStrip<T>& strip, int k, int end,
+                                   bool hides) {
+    constexpr int kWidth = kVectors * kLanes<T>;
+    for (; k < end; ++k) {
+      Vec<T> sum = load<T>(work.columns + k * kLanes<T>), rows{};
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec<T> weight = load<T>(work.weights + k * kWidth + v * kLanes<T>);
+        const Vec<T> is_row = load<T>(strip.is_row + v * kLanes<T>);
+        sum = sum + select<T>(is_row == Vec<T>{}, Vec<T>{}, weight);
+        if (hides) rows = rows + select<T>(as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0))), Vec<T>{}, is_row);
+      }
+      store(work.columns + k * kLanes<T>, sum);
+      T* const seen = work.column_rows + k * kLanes<T>;
+      if (hides)
+        store(seen, load<T>(seen) + rows);
+      else
+        *seen += static_cast<T>(strip.rows);
+    }
+  }
+
+  template <int kVectors>
+  REGARD_NOINLINE void add_to_map(const AttentionMap& map, const SummaryWorkspace<T>& work,
+                                  const SummaryStrip<T>& strip, std::int64_t block_begin, int k, int end) {
+    constexpr int kWidth = kVectors * kLanes<T>;
+    const int first = static_cast<int>(clamp(map.key_begin - block_begin, k, end));
+    end = static_cast<int>(clamp(map.key_end - block_begin, k, end));
+    for (k = first; k < end; ++k) {
+      T* const pixel = work.pixels + pixel_of(map, block_begin + k) * kLanes<T>;
+      Vec<T> pooled = load<T>(pixel);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec<T> is_row = load<T>(strip.is_row + v * kLanes<T>);
+        const Vec<T> weight =
+            select<T>(is_row == Vec<T>{}, Vec<T>{}, load<T>(work.weights + k * kWidth + v * kLanes<T>));
+        if (map.pooling == Pooling::largest)
+          pooled = select<T>((weight > pooled) | (weight != weight), weight, pooled);  // NaN stays
+        else
+          pooled = pooled + weight;
+      }
+      store(pixel, pooled);
+    }
+  }
+
+  // The column c with begin(c) <= key < begin(c + 1), where begin(c) = floor(c keys / width), counted from the first.
+  static std::int64_t pixel_of(const AttentionMap& map, std::int64_t key) {
+    return ((key - map.key_begin + 1) * map.width - 1) / (map.key_end - map.key_begin);
+  }
+
+  template <int kVectors>
+  REGARD_NOINLINE void add_sink_mass(const SummaryProblem& problem, const SummaryWorkspace<T>& work,
+                                     const SummaryKeys<T>& block, const Runs& runs, const SummaryStrip<T>& strip) {
+    constexpr int kWidth = kVectors * kLanes<T>;
+    for (int i = 0; i < runs.count; ++i)
+      for (int k = runs.run[i].begin; k < runs.run[i].end && block.begin + k < problem.sink_keys; ++k)
+        for (int lane = 0; lane < kWidth; lane += kLanes<T>) {
+          T* const sum = strip.sums.sink + lane;
+          store(sum, load<T>(sum) + load<T>(work.weights + k * kWidth + lane));
+        }
+  }
+
+  template <int kVectors>
+  REGARD_NOINLINE void add_local_mass(const SummaryWorkspace<T>& work, const SummaryKeys<T>& block, const Runs& runs,
+                                      const SummaryStrip<T>& strip) {
+    constexpr int kWidth = kVectors * kLanes<T>;
+    const int last = strip.rows - 1;
+    if (strip.local_begin[0] >= block.begin + block.count || strip.local_end[last] <= block.begin) return;
+    T begin[kWidth], end[kWidth];
+    for (int lane = 0; lane < kWidth; ++lane) {
+      begin[lane] = static_cast<T>(clamp(strip.local_begin[lane] - block.begin, 0, block.count));
+      end[lane] = static_cast<T>(clamp(strip.local_end[lane] - block.begin, 0, block.count));
+    }
+    for (int i = 0; i < runs.count; ++i)
+      for (int k = runs.run[i].begin; k < runs.run[i].end; ++k) {
+        const Vec<T> here = broadcast(static_cast<T>(k));
+        for (int lane = 0; lane < kWidth; lane += kLanes<T>) {
+          T* const sum = strip.sums.local + lane;
+          const Vec<T> weight = load<T>(work.weights + k * kWidth + lane);
+          const Mask<T> is_far = (here < load<T>(begin + lane)) | (here >= load<T>(end + lane));
+          store(sum, load<T>(sum) + select<T>(is_far, Vec<T>{}, weight));
+        }
+      }
+  }
+
+  // The weight of one key for each row. A key whose tile is hidden has weight 0.
+  template <int kVectors>
+  REGARD_NOINLINE void pick(const SummaryProblem& problem, const SummaryTask& task, const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
+                            const TileKind* kinds, int seen, const SummaryStrip<T>& strip) {
+    constexpr int kWidth = kVectors * kLanes<T>;
+    const auto weight_of_key = [&](std::int64_t key, int lane, T* picked) {
+      const std::int64_t k = key - block.begin;
+      if (k < 0 || k >= seen || kinds[k / kRows] == TileKind::hidden) return;
+      picked[lane] = work.weights[k * kWidth + lane] + T(0);
+    };
+    for (int lane = 0; lane < strip.rows; ++lane) {
+      if (task.previous) weight_of_key(strip.positions[lane] - 1, lane, strip.sums.previous);
+      if (task.induced) weight_of_key(induction_key(problem, task, strip.first_row + lane), lane, strip.sums.induced);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,176 @@
+// What is to be known of attention's weights, for the rows of one task, in one pass over the keys:
+//
+//   for a block of keys               keys stream through L2
+//     for a strip of queries          queries stay in L2
+//       weights, and their sums       block.hpp
+//     columns of the block            to the sums that the tasks of one part of a head share
+#pragma once
+
+#include "../backward/strip.hpp"
+#include "block.hpp"
+#include "table.hpp"
+
+namespace regard {
+namespace {
+
+template <class Shape>
+struct Summary {
+  using T = typename Shape::Element;
+  static constexpr int kRows = Shape::kRows;
+
+  static constexpr SummaryKernels kernels() {
+    return {.workspace_bytes = workspace_bytes, .begin = begin, .advance = advance, .finish = finish};
+  }
+
+  static std::int64_t workspace_bytes(const SummaryProblem& problem, std::int64_t task_rows) {
+    return lay_out_summary<Shape>(problem, task_rows, nullptr);
+  }
+
+  static SeenKeys begin(const SummaryProblem& problem, const SummaryTask& task, void* memory) {
+    const AttentionProblem& forward = problem.forward;
+    lay_out_summary<Shape>(problem, task.forward.row_end - task.forward.row_begin, static_cast<char*>(memory));
+    const SummaryWorkspace<T>& work = *static_cast<const SummaryWorkspace<T>*>(memory);
+    SeenKeys seen{{}, {task.forward.kv_len, 0}};
+    for (int s = 0; s < work.strip_count; ++s) {
+      SummaryStrip<T>& strip = work.strips[s];
+      const int lanes = strip.vectors * kLanes<T>;
+      strip.first_row += task.forward.row_begin;
+      locate_rows(forward, task.forward, strip);
+      locate_queries(task.forward, strip);
+      for (int lane = 0; lane < lanes; ++lane) {
+        if (strip.slopes) strip.slopes[lane] = slope_of<T>(forward, task.forward, 0);
+        const std::int64_t position = strip.positions[lane];
+        strip.local_begin[lane] = position - problem.local_reach;
+        strip.local_end[lane] = position + problem.local_reach + 1;
+        strip.lse[lane] = T(0);
+        strip.is_row[lane] = lane < strip.rows ? T(1) : T(0);
+        const RowSums<T>& sums = strip.sums;
+        for (T* sum : {sums.log_weight, sums.largest, sums.square, sums.distance, sums.sink, sums.local, sums.previous, sums.induced})
+          sum[lane] = T(0);
+      }
+      for_numbers_of_rows<Shape>(forward, forward.lse, task.forward.lse, strip, [&](int lane, double lse) {
+        strip.lse[lane] = static_cast<T>(lse * kLog2E);
+      });
+      if (strip.top.weights) start_top(strip.top, problem.top_count, lanes);
+      const std::int64_t padded = round_up(forward.head_dim, kLanes<T>);
+      rows_of_strip_to_lanes<Shape>(rows_of_strip<Shape>(forward, forward.query, task.forward.query, strip,
+                                                         forward.head_dim, work.rows, padded),
+                                    strip.rows, forward.head_dim, query_scale<T>(forward), strip.queries, lanes);
+      if (!is_empty(strip.seen.sink_tokens)) seen.sink_tokens = strip.seen.sink_tokens;
+      extend(seen.window, strip.seen.window);
+    }
+    if (task.pixels) {
+      for (std::int64_t i = 0; i < problem.map.width * kLanes<T>; i += kLanes<T>) store(work.pixels + i, Vec<T>{});
+      for (KeyInterval* keys : {&seen.sink_tokens, &seen.window})
+        *keys = {clamp(problem.map.key_begin, keys->begin, keys->end), clamp(problem.map.key_end, keys->begin, keys->end)};
+    }
+    return from_whole_blocks<Shape>(seen_keys(seen.sink_tokens, seen.window));
+  }
+
+  static void advance(const SummaryProblem& problem, const SummaryTask& task, std::int64_t key_begin,
+                      std::int64_t key_end, void* memory) {
+    const SummaryWorkspace<T>& work = *static_cast<const SummaryWorkspace<T>*>(memory);
+    for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
+      const std::int64_t left = task.forward.kv_len - key;
+      const int count = static_cast<int>(left < Shape::kBlockKeys ? left : Shape::kBlockKeys);
+      if (count <= 0) return;
+      const AttentionProblem& forward = problem.forward;
+      const SummaryKeys<T> block{key, count,
+                                 block_rows<T, kRows>(forward.key, task.forward.key, key, count, forward.head_dim,
+                                                      forward.head_dim, work.keys)};
+      for (int i = 0; task.column_sums && i < count; ++i) {
+        store(work.columns + i * kLanes<T>, Vec<T>{});
+        store(work.column_rows + i * kLanes<T>, Vec<T>{});
+      }
+      for (int s = 0; s < work.strip_count; ++s) {
+        SummaryStrip<T>& strip = work.strips[s];
+        if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
+        for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
+          SummaryBlock<Shape>::template add<vectors.kCount>(problem, task, work, block, strip);
+        });
+      }
+      for (int i = 0; task.column_sums && i < count; ++i) {
+        for (int lane = i * kLanes<T>; lane < (i + 1) * kLanes<T>; ++lane) {
+          task.column_sums[key + i] += static_cast<double>(work.columns[lane]);
+          task.column_counts[key + i] += static_cast<double>(work.column_rows[lane]);
+        }
+      }
+    }
+  }
+
+  static void finish(const SummaryProblem& problem, const SummaryTask& task, void* memory) {
+    const SummaryWorkspace<T>& work = *static_cast<const SummaryWorkspace<T>*>(memory);
+    for (int s = 0; s < work.strip_count; ++s) {
+      const SummaryStrip<T>& strip = work.strips[s];
+      const RowSums<T>& sums = strip.sums;
+      // A NaN among a row's weights shows in everything that is known of it.
+      for (int lane = 0; lane < strip.rows; ++lane)
+        if (sums.log_weight[lane] != sums.log_weight[lane]) sums.largest[lane] = kNaN;
+      const auto write = [&](const Operand& operand, void* data, const T* from, T factor) {
+        if (!data) return;
+        T* rows[Shape::kStripLanes];
+        row_pointers(problem.forward, operand, data, strip, 0, rows);
+        for (int lane = 0; lane < strip.rows; ++lane) *rows[lane] = from[lane] * factor + T(0);
+      };
+      write(problem.entropy, task.entropy, sums.log_weight, static_cast<T>(-kLn2));
+      write(problem.largest, task.largest, sums.largest, T(1));
+      write(problem.square_sum, task.square_sum, sums.square, T(1));
+      write(problem.mean_distance, task.mean_distance, sums.distance, T(1));
+      write(problem.sink_mass, task.sink_mass, sums.sink, T(1));
+      write(problem.local_mass, task.local_mass, sums.local, T(1));
+      write(problem.previous, task.previous, sums.previous, T(1));
+      write(problem.induced, task.induced, sums.induced, T(1));
+      if (task.top_weights) write_top(problem, task, strip);
+    }
+    if (task.pixels) write_pixels(problem.map, task, work);
+  }
+
+ private:
+  static constexpr T kNaN = static_cast<T>(__builtin_nan(""));
+
+  // `locate_rows` leaves positions out where all rows see all keys.
+  REGARD_NOINLINE void locate_queries(const AttentionTask& task,
+                                      const StripRows<T>& strip) {
+    for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
+      const std::int64_t row = strip.first_row + (lane < strip.rows ? lane : strip.rows - 1);
+      strip.positions[lane] =
+          clamp_wide(static_cast<Wide>(row) + task.query_offset, INT64_MIN / 2, INT64_MAX / 2);
+    }
+  }
+
+  REGARD_NOINLINE void write_pixels(const AttentionMap& map, const SummaryTask& task,
+                                    const SummaryWorkspace<T>& work) {
+    const std::int64_t rows = task.forward.row_end - task.forward.row_begin, keys = map.key_end - map.key_begin;
+    for (std::int64_t c = 0; c < map.width; ++c) {
+      const T* const lanes = work.pixels + c * kLanes<T>;
+      T pooled = lanes[0];
+      for (int lane = 1; lane < kLanes<T>; ++lane) {
+        if (map.pooling != Pooling::largest)
+          pooled += lanes[lane];
+        else if (lanes[lane] > pooled || lanes[lane] != lanes[lane])
+          pooled = lanes[lane];
+      }
+      const std::int64_t columns = (c + 1) * keys / map.width - c * keys / map.width;
+      if (map.pooling == Pooling::mean) pooled /= static_cast<T>(rows * columns);
+      static_cast<T*>(task.pixels)[c] = pooled + T(0);
+    }
+  }
+
+  REGARD_NOINLINE void write_top(const SummaryProblem& problem, const SummaryTask& task,
+                                 const SummaryStrip<T>& strip) {
+    const std::int64_t count = problem.top_count, lanes = strip.vectors * kLanes<T>;
+    for (int lane = 0; lane < strip.rows; ++lane) {
+      const std::int64_t row = strip.first_row + lane;
+      T* const weights = static_cast<T*>(task.top_weights) + row * problem.top_weights.row_stride;
+      std::int64_t* const keys = task.top_keys + row * problem.top_keys.row_stride;
+      const bool is_nan = strip.sums.largest[lane] != strip.sums.largest[lane];
+      for (std::int64_t i = 0; i < count; ++i) {
+        weights[i] = is_nan ? kNaN : strip.top.weights[i * lanes + lane];
+        keys[i] = is_nan ? -1 : strip.top.keys[i * lanes + lane];
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace regard

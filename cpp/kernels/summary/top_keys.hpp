@@ -1,0 +1,62 @@
+// The largest weights of each row, a lane a row, kept in falling order. Of equal weights the key that comes first stays
+// before the other.
+#pragma once
+
+#include "workspace.hpp"
+
+namespace regard {
+namespace {
+
+template <class T>
+REGARD_INLINE Mask<T> load_numbers(const typename KeyNumber<T>::Type* from) {
+  Mask<T> numbers;
+  __builtin_memcpy(&numbers, from, sizeof numbers);
+  return numbers;
+}
+
+template <class T>
+REGARD_INLINE void store_numbers(typename KeyNumber<T>::Type* to, Mask<T> numbers) {
+  __builtin_memcpy(to, &numbers, sizeof numbers);
+}
+
+template <class T>
+REGARD_INLINE void start_top(const TopKeys<T>& top, std::int64_t count, std::int64_t lanes) {
+  for (std::int64_t i = 0; i < count * lanes; ++i) {
+    top.weights[i] = T(0);
+    top.keys[i] = -1;
+  }
+}
+
+// Adds the weights of a tile, [keys][lanes], to the lists of the vector at `lane`. The tile's first key is `key`.
+//
+// What is smaller than a new weight moves down by one place, and the weight takes the first place that is free. All
+// lanes do this together, since among the first keys, where nearly all of the work is, most lanes have a new weight;
+// and all places of a list at once, since none of them waits for another.
+template <class T>
+REGARD_NOINLINE void add_to_top(const TopKeys<T>& top, std::int64_t count, const T* tile, int keys, std::int64_t key,
+                                std::int64_t lanes, int lane) {
+  using Number = typename KeyNumber<T>::Type;
+  T* const weights = top.weights + lane;
+  Number* const numbers = top.keys + lane;
+  const std::int64_t last = (count - 1) * lanes;
+  for (int k = 0; k < keys; ++k) {
+    const Vec<T> weight = load<T>(tile + k * lanes + lane);
+    if (!any_greater(weight, load<T>(weights + last))) continue;
+    const Mask<T> number = Mask<T>{} + static_cast<Number>(key + k);
+    Vec<T> here = load<T>(weights + last);
+    Mask<T> number_here = load_numbers<T>(numbers + last);
+    for (std::int64_t at = last; at >= 0; at -= lanes) {
+      const bool is_first = at == 0;
+      const Vec<T> above = is_first ? broadcast(kInfinity<T>) : load<T>(weights + at - lanes);
+      const Mask<T> number_above = is_first ? Mask<T>{} : load_numbers<T>(numbers + at - lanes);
+      const Mask<T> moves = weight > here, moves_above = weight > above;
+      store(weights + at, select<T>(moves, select<T>(moves_above, above, weight), here));
+      store_numbers<T>(numbers + at, moves ? (moves_above ? number_above : number) : number_here);
+      here = above;
+      number_here = number_above;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace regard

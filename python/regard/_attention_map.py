@@ -1,0 +1,186 @@
+"""Pictures of attention's weights, without having them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Unpack, overload
+
+from regard import _core
+from regard._arguments import count
+from regard._arrays import as_masks, as_stored_arrays
+from regard._call import check_options, raise_with_hint
+from regard._foreign import with_arrays
+from regard._hints import warn_if_zero_one
+from regard._options import WeightOptions, takes_options
+from regard._summary_request import check_progress, lse_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+    Region = tuple[slice, slice]
+
+_NAME = "attention_map"
+_OTHERS = ("shape", "reduce", "regions", "lse", "progress")
+_POOLINGS = ("max", "sum", "mean")
+
+
+@overload
+def attention_map(
+    query: ArrayLike,
+    key: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    shape: tuple[int, int] = (512, 512),
+    reduce: str = "max",
+    regions: None = None,
+    lse: ArrayLike | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    **options: Unpack[WeightOptions],
+) -> Array: ...
+@overload
+def attention_map(
+    query: ArrayLike,
+    key: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    shape: tuple[int, int] = (512, 512),
+    reduce: str = "max",
+    regions: Iterable[Region],
+    lse: ArrayLike | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    **options: Unpack[WeightOptions],
+) -> list[Array]: ...
+@takes_options(WeightOptions)
+def attention_map(
+    query: ArrayLike,
+    key: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    shape: tuple[int, int] = (512, 512),
+    reduce: str = "max",
+    regions: Iterable[Region] | None = None,
+    lse: ArrayLike | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    **options: Unpack[WeightOptions],
+) -> Array | list[Array]:
+    """Make a picture of the weights of scaled-dot-product attention, without storing them.
+
+    Pixel (i, j) of a picture of height h and width w holds the queries from ``i * q_len // h`` to
+    ``(i + 1) * q_len // h``, and the keys likewise. Queries go down and keys go right.
+
+    Parameters
+    ----------
+    query : array_like, shape (..., heads, q_len, head_dim)
+        As for `scaled_dot_product_attention`.
+    key : array_like, shape (..., kv_heads, kv_len, head_dim)
+        Likewise.
+    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+        As for `scaled_dot_product_attention`, like all options that are not described here.
+    shape : (int, int), default (512, 512)
+        The height and the width of a picture. A picture has no more rows than queries, and no more
+        columns than keys: where it has as many, it holds the weights themselves.
+    reduce : {"max", "sum", "mean"}, default "max"
+        What a pixel shows of its weights. The largest weight finds single keys that matter; the
+        sum and the mean say how much there is, hidden keys included as 0.
+    regions : iterable of (slice, slice), optional
+        Parts of the weights, as slices of queries and of keys without steps. Each gives a picture
+        of its own, of at most `shape`. Default: one picture of everything.
+    lse : array_like, shape (..., heads, q_len), optional
+        What the forward call with the same arguments returned with ``return_lse=True``. Without it,
+        it is computed first.
+    progress : callable, optional
+        Called now and then as ``progress(done, all)``, with numbers of queries of all heads, for
+        each picture.
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
+        As for `scaled_dot_product_attention`.
+    threads : int, optional
+        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
+        any number.
+
+    Returns
+    -------
+    ndarray or list of ndarray, each of shape (..., heads, height, width)
+        Float64 if query or key is, else float32. A list if there are `regions`.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type.
+    ValueError
+        If shapes disagree, a number is out of range, or `reduce` is unknown.
+    MemoryError
+        If a result or the workspace cannot be allocated.
+
+    See Also
+    --------
+    summarize_attention : says what the weights are like, in numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> query, key = rng.standard_normal((2, 4, 1000, 16), dtype=np.float32)
+    >>> regard.attention_map(query, key, is_causal=True, shape=(100, 100)).shape
+    (4, 100, 100)
+    >>> (corner,) = regard.attention_map(
+    ...     query, key, is_causal=True, regions=[(slice(0, 3), slice(0, 3))]
+    ... )
+    >>> corner[0, 0]  # the first query sees the first key
+    array([1., 0., 0.], dtype=float32)
+    """
+    check_options(_NAME, options, (*_OTHERS, *WeightOptions.__annotations__))
+    height, width = _pair_of_counts(shape)
+    if reduce not in _POOLINGS:
+        raise ValueError(f"reduce must be 'max', 'sum' or 'mean', got {reduce!r}")
+    check_progress(progress)
+    if mask is not None:
+        warn_if_zero_one(mask)
+    options = with_arrays(options)
+    query, key = as_stored_arrays(query=query, key=key)
+    mask = as_masks(mask)
+    pictures = []
+    try:
+        lse = lse_of(_core.attention, (query, key), (), mask, options, lse)
+        for rows, keys in _bounds(regions, query.shape[-2], key.shape[-2]):
+            size = min(height, rows[1] - rows[0]), min(width, keys[1] - keys[0])
+            pooling = _POOLINGS.index(reduce)
+            arrays = query, key, mask, options, lse
+            pictures.append(_core.attention_map(*arrays, (*size, *rows, *keys), pooling, progress))
+    except ValueError as error:
+        raise_with_hint(error, query, key)
+    return pictures[0] if regions is None else pictures
+
+
+def _pair_of_counts(shape: tuple[int, int]) -> tuple[int, int]:
+    try:
+        height, width = shape
+    except (TypeError, ValueError):
+        raise TypeError(f"shape must be a pair (height, width), got {shape!r}") from None
+    return count("shape", height, minimum=1), count("shape", width, minimum=1)
+
+
+def _bounds(
+    regions: Iterable[Region] | None, q_len: int, kv_len: int
+) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the first and the end of the queries, and of the keys, of each region."""
+    if regions is None:
+        return [((0, q_len), (0, kv_len))]
+    bounds = []
+    for number, region in enumerate(regions):
+        name = f"regions[{number}]"
+        if not isinstance(region, tuple) or len(region) != 2:
+            raise TypeError(f"{name} must be a pair of slices, got {region!r}")
+        bounds.append((_ends(name, region[0], q_len), _ends(name, region[1], kv_len)))
+    return bounds
+
+
+def _ends(name: str, part: slice, length: int) -> tuple[int, int]:
+    if not isinstance(part, slice):
+        raise TypeError(f"{name} must be a pair of slices, got {type(part).__name__}")
+    start, stop, step = part.indices(length)
+    if step != 1:
+        raise ValueError(f"{name} must have slices without steps, got {part}")
+    return start, max(start, stop)

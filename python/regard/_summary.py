@@ -1,0 +1,290 @@
+"""What attention's weights are like, without having them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from regard import _core
+from regard._arguments import integers
+from regard._arrays import as_masks, as_stored_arrays
+from regard._call import raise_with_hint
+from regard._foreign import with_arrays
+from regard._hints import warn_if_zero_one
+from regard._options import WeightOptions, takes_options
+from regard._summary_request import (
+    DEFAULT_STATISTICS,
+    AttentionSummary,
+    Request,
+    check_progress,
+    lse_of,
+    means,
+)
+from regard._target_keys import (
+    Sizes,
+    induction_keys,
+    queries_after_a_key,
+    sequences_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+
+@takes_options(WeightOptions)
+def summarize_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    statistics: Iterable[str] = DEFAULT_STATISTICS,
+    top_k: int = 8,
+    sink_keys: int = 4,
+    local_reach: int = 64,
+    tokens: ArrayLike | None = None,
+    lse: ArrayLike | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    **options: Unpack[WeightOptions],
+) -> AttentionSummary:
+    r"""Say what the weights of scaled-dot-product attention are like, without storing them.
+
+    With the weights :math:`w_{ij}` of query i, which stands at position p, for key j:
+
+    ================== ==================================================================
+    entropy            :math:`-\sum_j w_{ij} \log w_{ij}` [1]_
+    max                :math:`\max_j w_{ij}`
+    effective_count    :math:`1 / \sum_j w_{ij}^2`
+    mean_distance      :math:`\sum_j w_{ij} |p - j|` [2]_
+    sink_mass          :math:`\sum_{j < \mathrm{sink\_keys}} w_{ij}` [3]_
+    local_mass         :math:`\sum_{|p - j| \le \mathrm{local\_reach}} w_{ij}`
+    column_sums        :math:`\sum_i w_{ij}`, what key j gets [4]_
+    column_means       column_sums divided by the number of queries that see key j
+    previous_token     the mean over queries of :math:`w_{i, p - 1}` [5]_
+    induction          the mean over queries of the weight on the key after the last earlier
+                       occurrence of the query's token [5]_
+    top_k              the keys with the largest weights, and these
+    ================== ==================================================================
+
+    Parameters
+    ----------
+    query : array_like, shape (..., heads, q_len, head_dim)
+        As for `scaled_dot_product_attention`.
+    key : array_like, shape (..., kv_heads, kv_len, head_dim)
+        Likewise.
+    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+        As for `scaled_dot_product_attention`, like all options that are not described here.
+    statistics : iterable of str, default all but "induction" and "top_k"
+        The fields of the result to compute.
+    top_k : int, default 8
+        How many keys the field `top_k` has for each query.
+    sink_keys : int, default 4
+        How many keys count as the first ones.
+    local_reach : int, default 64
+        How far a key may be from the query to be local.
+    tokens : array_like of int, shape (..., kv_len), optional
+        Which token each key belongs to, for all batch entries or for each. Needed for "induction",
+        where queries have the token of the key at their position.
+    lse : array_like, shape (..., heads, q_len), optional
+        What the forward call with the same arguments returned with ``return_lse=True``. Without it,
+        it is computed first, which takes about half of the forward call's time.
+    progress : callable, optional
+        Called now and then as ``progress(done, all)``, with numbers of queries of all heads.
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
+        As for `scaled_dot_product_attention`.
+    threads : int, optional
+        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
+        any number.
+
+    Returns
+    -------
+    AttentionSummary
+        Named tuple of arrays, float64 if query or key is, else float32.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type, or "induction" is asked for without `tokens`.
+    ValueError
+        If shapes disagree, a number is out of range, or a statistic is unknown.
+    MemoryError
+        If a result or the workspace cannot be allocated.
+
+    See Also
+    --------
+    scaled_dot_product_attention : has the weights, with ``return_weights=True``.
+
+    Notes
+    -----
+    Beside the results, a call needs a fixed amount of memory per thread, and up to 128 bytes for
+    each key of some heads where sums over queries are asked for.
+
+    With `sinks`, the weights of a query add up to less than 1, and everything is said of these
+    weights as they are.
+
+    References
+    ----------
+    .. [1] Zhai et al., "Stabilizing Transformer Training by Preventing Attention Entropy Collapse",
+       2023. https://arxiv.org/abs/2303.06296
+    .. [2] Dosovitskiy et al., "An Image is Worth 16x16 Words", 2020, figure 7.
+       https://arxiv.org/abs/2010.11929
+    .. [3] Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023.
+       https://arxiv.org/abs/2309.17453
+    .. [4] Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large
+       Language Models", 2023. https://arxiv.org/abs/2306.14048
+    .. [5] Olsson et al., "In-context Learning and Induction Heads", 2022.
+       https://arxiv.org/abs/2209.11895
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> query, key = rng.standard_normal((2, 4, 100, 16))
+    >>> summary = regard.summarize_attention(
+    ...     query, key, is_causal=True, statistics=("entropy", "column_sums", "top_k"), top_k=3
+    ... )
+    >>> summary.entropy.shape, summary.column_sums.shape, summary.top_k.keys.shape
+    ((4, 100), (4, 100), (4, 100, 3))
+    >>> summary.entropy[:, 0]  # the first query sees one key
+    array([0., 0., 0., 0.])
+    """
+    request = Request.of(
+        "summarize_attention", options, statistics, top_k, sink_keys, local_reach, tokens
+    )
+    check_progress(progress)
+    if mask is not None:
+        warn_if_zero_one(mask)
+    options = with_arrays(options)
+    query, key = as_stored_arrays(query=query, key=key)
+    mask = as_masks(mask)
+    try:
+        lse = lse_of(_core.attention, (query, key), (), mask, options, lse)
+        batch = np.broadcast_shapes(query.shape[:-3], key.shape[:-3])
+        sizes = Sizes(batch, query.shape[-2], key.shape[-2])
+        targets = None
+        if tokens is not None and request.wanted["induction"]:
+            targets = induction_keys(sizes, tokens, options)
+            targets = np.broadcast_to(targets[..., None, :] if lse.ndim > 1 else targets, lse.shape)
+        arguments = query, key, mask, options, lse
+        found = request.answer(
+            _core.attention_summary(*arguments, *request.words(targets), progress)
+        )
+    except ValueError as error:
+        raise_with_hint(error, query, key)
+    if request.wanted["previous_token"]:
+        queries = queries_after_a_key(sizes, options)
+        queries = queries[..., None] if lse.ndim > 1 else queries
+        found["previous_token"] = means(found["previous_token"], queries)
+    if targets is not None:
+        found["induction"] = means(found["induction"], (targets >= 0).sum(axis=-1))
+    return AttentionSummary(**found)
+
+
+@takes_options(WeightOptions)
+def summarize_attention_ragged(
+    query: ArrayLike,
+    key: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    statistics: Iterable[str] = DEFAULT_STATISTICS,
+    top_k: int = 8,
+    sink_keys: int = 4,
+    local_reach: int = 64,
+    tokens: ArrayLike | None = None,
+    lse: ArrayLike | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    **options: Unpack[WeightOptions],
+) -> AttentionSummary:
+    """Say what the weights of attention over packed sequences are like, without storing them.
+
+    Each sequence has the numbers, to the last bit, that `summarize_attention` gives for it alone.
+
+    Parameters
+    ----------
+    query : array_like, shape (total_queries, heads, head_dim)
+        All sequences' queries.
+    key : array_like, shape (total_keys, kv_heads, head_dim)
+        All sequences' keys.
+    query_starts, key_starts, mask
+        As for `scaled_dot_product_attention_ragged`.
+    tokens : array_like of int, shape (total_keys,), optional
+        Which token each key belongs to. Needed for "induction".
+    lse : array_like, shape (total_queries, heads), optional
+        What the forward call with the same arguments returned with ``return_lse=True``.
+    statistics, top_k, sink_keys, local_reach, progress
+        See `summarize_attention`.
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
+        As for `scaled_dot_product_attention_ragged`.
+    threads : int, optional
+        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
+        any number.
+
+    Returns
+    -------
+    AttentionSummary
+        Named tuple of arrays. What belongs to queries has shape (total_queries, heads), or
+        (total_queries, heads, top_k); what belongs to keys (total_keys, heads), with the numbers of
+        keys counted in their sequence; and what belongs to heads (sequences, heads).
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `summarize_attention`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> words = rng.standard_normal((5, 4, 16))
+    >>> starts = [0, 2, 5]
+    >>> summary = regard.summarize_attention_ragged(words, words, starts, starts)
+    >>> summary.entropy.shape, summary.previous_token.shape
+    ((5, 4), (2, 4))
+    """
+    name = "summarize_attention_ragged"
+    request = Request.of(name, options, statistics, top_k, sink_keys, local_reach, tokens)
+    check_progress(progress)
+    if mask is not None:
+        warn_if_zero_one(mask)
+    options = with_arrays(options)
+    query, key = as_stored_arrays(query=query, key=key)
+    mask, starts = as_masks(mask), (query_starts, key_starts)
+    lse = lse_of(_core.attention_ragged, (query, key), starts, mask, options, lse)
+    sequences = list(sequences_of(*starts, options))
+    targets = None
+    if tokens is not None and request.wanted["induction"]:
+        targets = np.empty(lse.shape, np.int64)
+        token_of_key = integers("tokens", tokens, "an integer array")
+        if token_of_key.shape != (len(key),):
+            raise ValueError(
+                f"tokens must have shape (total_keys,) = {(len(key),)}, got shape "
+                f"{token_of_key.shape}"
+            )
+        for each in sequences:
+            own = induction_keys(each.sizes, token_of_key[each.keys], each.options)
+            targets[each.queries] = own[:, None]
+    arguments = query, key, *starts, mask, options, lse
+    results = _core.attention_ragged_summary(*arguments, *request.words(targets), progress)
+    found = request.answer(results)
+    shape = len(sequences), lse.shape[1]
+    for name, is_wanted in (("previous_token", True), ("induction", targets is not None)):
+        picked = found[name]
+        if picked is None or not is_wanted:
+            continue
+        found[name] = np.empty(shape, picked.dtype)
+        for number, each in enumerate(sequences):
+            queries = (
+                queries_after_a_key(each.sizes, each.options)
+                if targets is None or name == "previous_token"
+                else (targets[each.queries, 0] >= 0).sum()
+            )
+            found[name][number] = means(picked[each.queries].T, queries)
+    return AttentionSummary(**found)

@@ -1,0 +1,166 @@
+"""What a caller may ask to know of attention's weights, and how it is delivered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from regard._arguments import count, listed
+from regard._arrays import as_stored_arrays
+from regard._call import check_options
+from regard._options import WeightOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+# What the compiled module returns, in its order.
+_RESULTS = (
+    "entropy",
+    "max",
+    "effective_count",
+    "mean_distance",
+    "sink_mass",
+    "local_mass",
+    "previous_token",
+    "induction",
+    "top_k",
+    "column_sums",
+    "column_means",
+)
+_OTHERS = ("statistics", "top_k", "sink_keys", "local_reach", "tokens", "lse", "progress")
+DEFAULT_STATISTICS = tuple(name for name in _RESULTS if name not in ("induction", "top_k"))
+
+
+class TopKeys(NamedTuple):
+    """The keys with the largest weights of each query, in falling order of the weights.
+
+    Keys of weight 0 are left out: where there are fewer than `top_k` others, the last places hold
+    key -1 and weight 0.
+    """
+
+    keys: NDArray[np.int64]
+    """Shape (..., heads, q_len, top_k)."""
+    weights: Array
+    """Of the same shape."""
+
+
+class AttentionSummary(NamedTuple):
+    """What the weights of an attention call are like.
+
+    Each field is None where it was not asked for. Queries that see no key have 0 everywhere.
+    """
+
+    entropy: Array | None = None
+    """Shape (..., heads, q_len): of each query's weights, in nats."""
+    max: Array | None = None
+    """Shape (..., heads, q_len): each query's largest weight."""
+    effective_count: Array | None = None
+    """Shape (..., heads, q_len): 1 / sum of squared weights, which is n for n equal weights."""
+    mean_distance: Array | None = None
+    """Shape (..., heads, q_len): the mean of \\|p - j\\| over keys j, weighted."""
+    sink_mass: Array | None = None
+    """Shape (..., heads, q_len): the weight on the first `sink_keys` keys."""
+    local_mass: Array | None = None
+    """Shape (..., heads, q_len): the weight on keys with \\|p - j\\| <= `local_reach`."""
+    column_sums: Array | None = None
+    """Shape (..., heads, kv_len): the weight that each key gets from all queries."""
+    column_means: Array | None = None
+    """Shape (..., heads, kv_len): the mean of that over the queries that see the key."""
+    previous_token: Array | None = None
+    """Shape (..., heads): the mean weight on the key before the query's position, over the queries
+    that have one; NaN where none has."""
+    induction: Array | None = None
+    """Shape (..., heads): the mean weight on the key after the last earlier occurrence of the
+    query's token, over the queries that have one; NaN where none has."""
+    top_k: TopKeys | None = None
+
+
+class Request(NamedTuple):
+    """The arguments of a call that are not those of attention, checked."""
+
+    wanted: dict[str, bool]
+    sink_keys: int
+    local_reach: int
+    top_k: int
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        options: Mapping[str, Any],
+        statistics: Iterable[str],
+        top_k: int,
+        sink_keys: int,
+        local_reach: int,
+        tokens: ArrayLike | None,
+    ) -> Request:
+        """Check them, and that a function of this name takes the options."""
+        check_options(name, options, (*_OTHERS, *WeightOptions.__annotations__))
+        names = [statistics] if isinstance(statistics, str) else list(statistics)
+        for each in names:
+            if each not in _RESULTS:
+                raise ValueError(f"statistics must be of {listed(_RESULTS)}, got {each!r}")
+        if "induction" in names and tokens is None:
+            raise TypeError("statistics with 'induction' need tokens: the token of each key")
+        return cls(
+            {each: each in names for each in _RESULTS},
+            count("sink_keys", sink_keys),
+            count("local_reach", local_reach, maximum=2**62),
+            count("top_k", top_k, minimum=1),
+        )
+
+    def words(self, targets: Array | None) -> tuple[tuple[bool, ...], int, int, int, Array | None]:
+        """Return what the compiled module takes after lse."""
+        wanted = tuple(self.wanted.values())
+        return wanted, self.sink_keys, self.local_reach, self.top_k, targets
+
+    def answer(self, results: tuple[Any, ...]) -> dict[str, Any]:
+        """Return what the compiled module returned, by its names.
+
+        `previous_token` and `induction` are weights of single keys, of which the means are wanted.
+        """
+        *fields, top_keys = results
+        found = dict(zip(_RESULTS, fields, strict=True))
+        squares = found["effective_count"]
+        if squares is not None:
+            np.divide(1, squares, out=squares, where=squares != 0)
+        if found["top_k"] is not None:
+            found["top_k"] = TopKeys(top_keys, found["top_k"])
+        return found
+
+
+def lse_of(
+    attention: Callable[..., Any],
+    arrays: tuple[Array, Array],
+    starts: tuple[ArrayLike, ...],
+    mask: Any,
+    options: WeightOptions,
+    lse: ArrayLike | None,
+) -> Array:
+    """Return the lse of a call, computed by the forward call with values of no columns."""
+    if lse is None:
+        query, key = arrays
+        words = {**options, "return_lse": True}
+        _, computed = attention(query, key, key[..., :0], *starts, mask, words)
+        return np.asarray(computed)
+    (given,) = as_stored_arrays(lse=lse)
+    return given.astype(np.float32) if given.dtype.itemsize == 2 else given
+
+
+def check_progress(progress: Callable[[int, int], object] | None) -> None:
+    """Raise TypeError unless it can be called."""
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be callable, got {type(progress).__name__}")
+
+
+def means(picked: Array, queries: Array) -> Array:
+    """Return each head's mean over the queries that have the key in question, or NaN."""
+    rows = np.ascontiguousarray(picked)  # whose order decides the last bit of the sum
+    sums = np.asarray(rows.sum(axis=-1, dtype=np.float64))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(sums / queries).astype(picked.dtype)

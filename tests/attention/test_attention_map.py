@@ -1,0 +1,132 @@
+"""Pictures of weights, against all of them."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+import regard
+from element_types import each_in_one_type
+from gradient_cases import FEW, OTHERS, build
+from gradient_reference import solve
+from reference import arithmetic, assert_same_bits, largest, result_type
+
+POOLINGS = {"max": np.max, "sum": np.sum, "mean": np.mean}
+
+
+def pooled(weights, height, width, reduce):
+    *_, q_len, kv_len = weights.shape
+    rows = [i * q_len // height for i in range(height + 1)]
+    keys = [j * kv_len // width for j in range(width + 1)]
+    pool = functools.partial(POOLINGS[reduce], axis=(-2, -1))
+    pixels = [
+        [pool(weights[..., a:b, c:d]) for c, d in itertools.pairwise(keys)]
+        for a, b in itertools.pairwise(rows)
+    ]
+    return np.moveaxis(np.array(pixels), (0, 1), (-2, -1))
+
+
+def weights_of(problem, options, *, precision, magnitudes=None, **_):
+    s = solve(*problem.arrays, **options, precision=precision, magnitudes=magnitudes)
+    return s.shaped(np.where(s.seen, s.weights * s.share, 0))
+
+
+def check(case, dtype):
+    problem = build(case, dtype, 0.0)
+    query, options = problem.query, problem.options
+    if problem.batch != query.shape[:-3]:
+        inner = query.shape[-3:] if query.ndim > 2 else (1, *query.shape)
+        query = np.broadcast_to(query, (*problem.batch, *inner))
+    inner = arithmetic(result_type(problem.query, problem.key))
+    exact = weights_of(problem, options, precision=np.longdouble)
+    moved = weights_of(
+        problem, options, precision=np.float64, magnitudes=float(np.finfo(inner).eps)
+    )
+    *_, q_len, kv_len = exact.shape
+    if 0 in exact.shape:
+        return
+    least = kv_len * q_len * 2.0 ** {4: -100, 8: -960}[inner.itemsize]
+    shapes = {(q_len, kv_len), (min(7, q_len), min(5, kv_len)), (1, 1)}
+    for height, width in shapes:
+        for reduce in POOLINGS:
+            shape = height, width
+            got = regard.attention_map(query, problem.key, shape=shape, reduce=reduce, **options)
+            assert got.dtype == inner
+            want = pooled(exact, *shape, reduce)
+            assert got.shape == want.shape
+            limit = 4 * largest(pooled(moved, *shape, reduce)) + least
+            assert largest(got - want) <= limit
+
+
+@each_in_one_type(FEW, "storage")
+def test_oracle(case, storage, target):
+    check(case, storage)
+
+
+@pytest.mark.slow
+@each_in_one_type(OTHERS, "storage")
+def test_oracle_of_the_other_cases(case, storage, target):
+    check(case, storage)
+
+
+@pytest.mark.parametrize("reduce", POOLINGS)
+def test_regions_and_threads(reduce, dtype, target, layer):
+    random = np.random.default_rng(0)
+    query = random.standard_normal((2, 4, 530, 16)).astype(dtype)
+    key = random.standard_normal((2, 2, 700, 16)).astype(dtype)
+    options = {"is_causal": True, "query_offset": 170}
+    _, weights = regard.scaled_dot_product_attention(
+        query, key, key, **options, return_weights=True
+    )
+    regions = [
+        (slice(13, 60), slice(20, 99)),
+        (slice(500, None), slice(-3, None)),
+        (slice(7), slice(None)),
+        (slice(30, 30), slice(0, 5)),
+    ]
+    more = {"reduce": reduce, "shape": (11, 9), "regions": regions, **options}
+    pictures = regard.attention_map(query, key, **more, threads=1)
+    for region, picture in zip(regions, pictures, strict=True):
+        part = weights[(..., *region)]
+        height, width = min(11, part.shape[-2]), min(9, part.shape[-1])
+        assert picture.shape == (2, 4, height, width)
+        if height:
+            want = pooled(part.astype(np.float64), height, width, reduce)
+            assert np.allclose(picture, want, rtol=200 * np.finfo(dtype).eps, atol=0)
+    again = regard.attention_map(query, key, **more, threads=3)
+    assert_same_bits(tuple(again), tuple(pictures))
+
+
+def test_nan_shows_in_its_pixels(dtype, target):
+    query, key = np.random.default_rng(1).standard_normal((2, 1, 40, 8)).astype(dtype)
+    key[0, 20] = np.nan
+    for reduce in POOLINGS:
+        picture = regard.attention_map(query, key, is_causal=True, shape=(4, 4), reduce=reduce)
+        assert np.isnan(picture[0, 2:, :3]).all()
+        assert not np.isnan(picture[0, :2]).any()
+
+
+X = np.zeros((2, 5, 4))
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message"),
+    [
+        ({"shape": 5}, TypeError, r"shape must be a pair \(height, width\), got 5"),
+        ({"shape": (0, 5)}, ValueError, "shape must be at least 1, got 0"),
+        ({"reduce": "median"}, ValueError, "reduce must be 'max', 'sum' or 'mean', got 'median'"),
+        ({"regions": [slice(3)]}, TypeError, r"regions\[0\] must be a pair of slices"),
+        (
+            {"regions": [(slice(3), 4)]},
+            TypeError,
+            r"regions\[0\] must be a pair of slices, got int",
+        ),
+        ({"regions": [(slice(3), slice(0, 5, 2))]}, ValueError, "without steps"),
+        ({"return_weights": True}, TypeError, "return_weights"),
+        ({"lse": np.zeros(5)}, ValueError, "lse must have the shape"),
+    ],
+)
+def test_bad_input(words, kind, message):
+    with pytest.raises(kind, match=message):
+        regard.attention_map(X, X, **words)

@@ -1,0 +1,241 @@
+"""What `summarize_attention` says of weights, against all of them."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import regard
+import summary_reference
+from element_types import each_in_one_type
+from gradient_cases import FEW, OTHERS, assert_within, build, judge
+from gradient_reference import solve
+from option_cases import MIXES
+from reference import arithmetic, assert_same_bits, result_type
+
+ALL = regard.AttentionSummary._fields
+HEAD = "previous_token", "induction"
+
+
+def tokens_of(kv_len):
+    return np.random.default_rng(kv_len).integers(0, max(kv_len // 3, 1), kv_len)
+
+
+def numbers_of(problem):
+    kv_len = problem.key.shape[-2]
+    return {"sink_keys": 5, "local_reach": 11, "tokens": tokens_of(kv_len)}
+
+
+@functools.lru_cache(maxsize=8)
+def solved(case, dtype):
+    problem = build(case, dtype, 0.0)
+    options = {k: v for k, v in problem.options.items() if not k.startswith("dropout")}
+    return (
+        problem,
+        options,
+        judge(summary_reference.summarize, problem, *problem.arrays, **numbers_of(problem)),
+    )
+
+
+def summarize(problem, options, **more):
+    more = {"statistics": ALL, "top_k": 7, **numbers_of(problem)} | more
+    query = problem.query
+    if problem.batch != query.shape[:-3]:  # some of its axes may be those of the values alone
+        inner = query.shape[-3:] if query.ndim > 2 else (1, *query.shape)
+        query = np.broadcast_to(query, (*problem.batch, *inner))
+    return regard.summarize_attention(query, problem.key, **options, **more)
+
+
+def check(case, dtype):
+    problem, options, want = solved(case, dtype)
+    got = summarize(problem, options)
+    inner = arithmetic(result_type(problem.query, problem.key))
+    least = problem.key.shape[-2] * 2.0 ** {4: -100, 8: -960}[inner.itemsize]  # which counts as 0
+    for name, judged in want._asdict().items():
+        if name == "square_sum":
+            eff = got.effective_count
+            actual = np.divide(1, eff, out=np.zeros_like(eff), where=eff != 0)
+        else:
+            actual = getattr(got, name)
+        if name in HEAD:
+            assert (np.isnan(actual) <= (judged.exact == 0)).all(), name
+            actual = np.nan_to_num(actual)
+        judged = judged._replace(limit=judged.limit + least)
+        assert_within(judged, np.asarray(actual), inner, name)
+    check_top(problem, options, got.top_k, want.max.limit)
+
+
+def check_top(problem, options, top, limit):
+    s = solve(*problem.arrays, **options, precision=np.longdouble)
+    weights = s.shaped(np.where(s.seen, s.weights, 0))
+    keys, given = top
+    assert keys.dtype == np.int64
+    assert keys.shape == given.shape == (*weights.shape[:-1], 7)
+    assert (np.diff(given, axis=-1) <= 0).all()
+    assert np.array_equal(keys == -1, given == 0)
+    at = np.take_along_axis(weights, np.maximum(keys, 0), axis=-1) if weights.shape[-1] else 0
+    assert np.all((np.abs(at - given) <= limit + 1e-6 * limit) | (keys == -1))
+    for places in np.moveaxis(keys, -1, 0):
+        assert ((keys == places[..., None]).sum(axis=-1) == 1)[places >= 0].all()  # once each
+    largest = -np.sort(-weights, axis=-1)[..., :7]
+    assert np.all(np.abs(given[..., : largest.shape[-1]] - largest) <= limit * (1 + 1e-6))
+
+
+@each_in_one_type(FEW, "storage")
+def test_oracle(case, storage, target):
+    check(case, storage)
+
+
+@pytest.mark.slow
+@each_in_one_type(OTHERS, "storage")
+def test_oracle_of_the_other_cases(case, storage, target):
+    check(case, storage)
+
+
+@each_in_one_type(MIXES[::6], "storage")
+def test_any_number_of_threads(case, storage, target, layer):
+    problem, options, _ = solved(case, storage)
+    one = summarize(problem, options, threads=1)
+    for threads in (2, 3, 8):
+        assert_same_bits(_flat(summarize(problem, options, threads=threads)), _flat(one))
+
+
+def _flat(summary):
+    return (*summary[:-1], *summary.top_k) if summary.top_k else summary
+
+
+def test_a_choice_changes_no_number(target):
+    problem, options, _ = solved(FEW[5], np.dtype("float32"))
+    whole = summarize(problem, options)
+    for name in ALL:
+        alone = summarize(problem, options, statistics=[name])
+        assert [each for each in ALL if getattr(alone, each) is not None] == [name]
+        assert_same_bits(_parts(getattr(alone, name)), _parts(getattr(whole, name)))
+
+
+def _parts(field):
+    return tuple(field) if isinstance(field, tuple) else field
+
+
+def test_a_given_lse_is_used(target):
+    query, key = np.random.default_rng(0).standard_normal((2, 3, 50, 16))
+    _, lse = regard.scaled_dot_product_attention(query, key, key, return_lse=True)
+    known = regard.summarize_attention(query, key, statistics=ALL[:5], lse=lse)
+    assert_same_bits(_flat(known)[:5], _flat(regard.summarize_attention(query, key))[:5])
+    halved = regard.summarize_attention(query, key, lse=lse + np.log(2))
+    assert np.allclose(halved.max, known.max / 2, rtol=1e-14)
+
+
+def test_heads_of_a_group_are_heads_of_their_own(storage, target):
+    random = np.random.default_rng(3)
+    query = random.standard_normal((2, 6, 70, 24)).astype(storage)
+    key = random.standard_normal((2, 2, 300, 24)).astype(storage)
+    more = {"statistics": ALL, "tokens": tokens_of(300), "is_causal": True, "query_offset": 230}
+    grouped = regard.summarize_attention(query, key, **more)
+    repeated = regard.summarize_attention(query, np.repeat(key, 3, axis=1), **more)
+    assert_same_bits(_flat(grouped), _flat(repeated))
+
+
+def test_sequences_have_what_they_have_alone(storage, target):
+    random = np.random.default_rng(4)
+    q_lengths, k_lengths = [1, 49, 0, 5, 130], [97, 96, 20, 300, 150]
+    q_starts, k_starts = (np.concatenate([[0], np.cumsum(n)]) for n in (q_lengths, k_lengths))
+    query = random.standard_normal((185, 4, 16)).astype(storage)
+    key = random.standard_normal((663, 2, 16)).astype(storage)
+    tokens, offsets = random.integers(0, 40, 663), np.arange(5) * 9 - 4
+    more = {"statistics": ALL, "is_causal": True, "top_k": 5}
+    packed = regard.summarize_attention_ragged(
+        query, key, q_starts, k_starts, tokens=tokens, query_offset=offsets, **more
+    )
+    for i in range(5):
+        rows, keys = (slice(s[i], s[i + 1]) for s in (q_starts, k_starts))
+        alone = regard.summarize_attention(
+            *(x.swapaxes(0, 1) for x in (query[rows], key[keys])),
+            tokens=tokens[keys],
+            query_offset=int(offsets[i]),
+            **more,
+        )
+        for name in ALL:
+            for part, own in zip(*(_tuple(getattr(x, name)) for x in (packed, alone)), strict=True):
+                where = i if name in HEAD else keys if name.startswith("column") else rows
+                own = own if name in HEAD else own.swapaxes(0, 1)
+                assert np.array_equal(part[where], own, equal_nan=True), name
+
+
+def _tuple(field):
+    return field if isinstance(field, tuple) else (field,)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 8), (2, 0, 8)], ids=["heads", "queries"])
+def test_nothing_to_summarize(shape, target):
+    key = np.ones((shape[0], 7, 8))
+    summary = regard.summarize_attention(np.ones(shape), key)
+    assert summary.entropy.shape == shape[:2]
+    assert (summary.column_sums == np.zeros((shape[0], 7))).all()
+
+
+def test_rows_without_keys(dtype, target):
+    query, key = np.ones((2, 1, 5, 8), dtype)
+    everything = {"statistics": ALL, "tokens": np.zeros(5, int), "top_k": 2}
+    summary = regard.summarize_attention(query, key, mask=np.zeros((5, 5), bool), **everything)
+    for name in ALL[:-1]:
+        assert (getattr(summary, name) == 0).all(), name
+    assert (summary.top_k.keys == -1).all()
+    none = regard.summarize_attention(query, key[:, :0], statistics=ALL[:9])
+    assert (none.entropy == 0).all()
+    assert none.column_sums.shape == (1, 0)
+    assert np.isnan(none.previous_token).all()
+
+
+def test_nan_shows_in_the_rows_that_see_it(dtype, target):
+    query, key = np.random.default_rng(1).standard_normal((2, 2, 40, 8)).astype(dtype)
+    key[0, 20] = np.nan
+    summary = regard.summarize_attention(query, key, is_causal=True, statistics=ALL[:7])
+    clean = regard.summarize_attention(
+        query, np.nan_to_num(key), is_causal=True, statistics=ALL[:7]
+    )
+    for name in ALL[:6]:
+        got, want = getattr(summary, name), getattr(clean, name)
+        assert np.isnan(got[0, 20:]).all(), name
+        assert_same_bits(got[0, :20], want[0, :20])
+        assert_same_bits(got[1], want[1])
+    assert np.isnan(summary.column_sums[0, :21]).all()
+
+
+def test_progress_reports_and_may_stop():
+    query = np.zeros((4, 3000, 32), np.float32)
+    seen = []
+    regard.summarize_attention(query, query, progress=lambda *numbers: seen.append(numbers))
+    assert seen[-1] == (12000, 12000)
+    assert sorted(seen) == seen
+
+    def stop(done, everything):
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        regard.summarize_attention(query, query, progress=stop)
+
+
+X = np.zeros((2, 5, 4))
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message"),
+    [
+        ({"statistics": ["entropi"]}, ValueError, "statistics must be of .*, got 'entropi'"),
+        ({"statistics": "induction"}, TypeError, "need tokens: the token of each key"),
+        ({"statistics": "induction", "tokens": np.zeros(4)}, TypeError, "tokens must be"),
+        ({"statistics": "induction", "tokens": [1, 2]}, ValueError, r"kv_len, \(5,\), got shape"),
+        ({"top_k": 0, "statistics": "top_k"}, ValueError, "top_k must be at least 1, got 0"),
+        ({"sink_keys": -1}, ValueError, "sink_keys must be at least 0"),
+        ({"local_reach": 1.5}, TypeError, "local_reach must be an int, got float"),
+        ({"lse": np.zeros((2, 4))}, ValueError, r"lse must have the shape .*\(2, 5\), got shape"),
+        ({"dropout_p": 0.5}, TypeError, "dropout_p"),
+        ({"causal": True}, TypeError, "is_causal"),
+        ({"key_lengths": 9}, ValueError, "key_lengths must be from 0 to 5"),
+        ({"progress": 3}, TypeError, "progress must be callable"),
+    ],
+)
+def test_bad_input(words, kind, message):
+    with pytest.raises(kind, match=message):
+        regard.summarize_attention(X, X, **words)

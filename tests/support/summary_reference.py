@@ -1,0 +1,74 @@
+"""What attention's weights are like, from all of them, in any precision."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gradient_reference import offset_of, solve
+
+
+class Summary(NamedTuple):
+    entropy: np.ndarray
+    max: np.ndarray
+    square_sum: np.ndarray  # of which effective_count is the inverse
+    mean_distance: np.ndarray
+    sink_mass: np.ndarray
+    local_mass: np.ndarray
+    column_sums: np.ndarray
+    column_means: np.ndarray
+    previous_token: np.ndarray
+    induction: np.ndarray
+
+
+def summarize(query, key, value, mask=None, *, sink_keys, local_reach, tokens, **options):
+    """All statistics; of magnitudes, what rounding may move them by.
+
+    `tokens` are those of the keys, for all batch entries.
+    """
+    query_offset = offset_of(query, key, options)
+    with np.errstate(all="ignore"):
+        s = solve(query, key, value, mask, **options)
+        *batch, heads, q_len, kv_len = s.seen.shape
+        weights = np.where(s.seen, s.weights, 0)
+        logs = np.where(weights > 0, np.log(weights), 0)
+        moved = weights * s.share
+        offsets = np.broadcast_to(query_offset, batch)[..., None, None]
+        positions = np.broadcast_to(offsets + np.arange(q_len), (*batch, 1, q_len))
+        keys = np.arange(kv_len)
+        queries = np.maximum(s.seen.sum(axis=-2), 1)
+
+        def per_row(terms):
+            return s.shaped(terms.sum(axis=-1))
+
+        def per_head(target):
+            """The mean of the weights for the key target[query], -1 for none; 0 without any."""
+            picked = np.where(keys == np.asarray(target)[..., None], moved, 0).sum(axis=-1)
+            found = (np.asarray(target) >= 0).sum(axis=-1)
+            found = np.broadcast_to(found, (*batch, heads))
+            return s.shaped(np.where(found == 0, 0, picked.sum(axis=-1) / found))
+
+        end = kv_len if options.get("key_lengths") is None else options["key_lengths"]
+        start = 0 if options.get("left_padding") is None else options["left_padding"]
+        end, start = (np.broadcast_to(x, batch)[..., None, None] for x in (end, start))
+        before = positions - 1
+        previous = np.where((before >= start) & (before < end), before, -1)
+        after = np.array([_after_the_last(tokens, j) for j in range(kv_len)] + [-1])
+        induced = after[np.where((positions >= 0) & (positions < kv_len), positions, kv_len)]
+        slopes = np.abs(logs) + 1 if s.is_magnitude else -logs
+        return Summary(
+            per_row(moved * slopes),
+            s.shaped(np.max(moved, axis=-1, initial=0)),
+            per_row(weights * moved * (2 if s.is_magnitude else 1)),
+            per_row(np.where(s.seen, moved * s.distance, 0)),
+            per_row(np.where(keys < sink_keys, moved, 0)),
+            per_row(np.where(s.distance <= local_reach, moved, 0)),
+            s.shaped(moved.sum(axis=-2)),
+            s.shaped(moved.sum(axis=-2) / queries),
+            per_head(previous),
+            per_head(induced),
+        )
+
+
+def _after_the_last(tokens, position):
+    earlier = [j for j in range(position) if tokens[j] == tokens[position]]
+    return earlier[-1] + 1 if earlier else -1
