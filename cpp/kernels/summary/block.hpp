@@ -57,6 +57,7 @@ struct SummaryBlock {
       if (task.pixels) add_to_map<kVectors>(problem.map, work, strip, block.begin, k, end);
       if (task.column_sums) add_columns<kVectors>(work, strip, k, end, kind == TileKind::hiding);
     }
+    if (task.pixels) add_lanes_to_pixels(problem.map, work, block.begin, seen);
     if (task.sink_mass && block.begin < problem.sink_keys) add_sink_mass<kVectors>(problem, work, block, runs, strip);
     if (task.local_mass) add_local_mass<kVectors>(work, block, runs, strip);
     if (task.previous || task.induced) pick<kVectors>(problem, task, work, block, kinds, seen, strip);
@@ -139,7 +140,7 @@ struct SummaryBlock {
     const int first = static_cast<int>(clamp(map.key_begin - block_begin, k, end));
     end = static_cast<int>(clamp(map.key_end - block_begin, k, end));
     for (k = first; k < end; ++k) {
-      T* const pixel = work.pixels + pixel_of(map, block_begin + k) * kLanes<T>;
+      T* const pixel = work.pixel_lanes + pixel_of(map, block_begin + k) * kLanes<T>;
       Vec<T> pooled = load<T>(pixel);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
@@ -152,6 +153,27 @@ struct SummaryBlock {
           pooled = pooled + weight;
       }
       store(pixel, pooled);
+    }
+  }
+
+  // A pixel may hold millions of weights, whose sum would lose small ones in float32: lanes hold those of a strip and a
+  // block only.
+  REGARD_NOINLINE void add_lanes_to_pixels(const AttentionMap& map, const SummaryWorkspace<T>& work,
+                                           std::int64_t block_begin, int seen) {
+    const std::int64_t first = clamp(block_begin, map.key_begin, map.key_end);
+    const std::int64_t end = clamp(block_begin + seen, map.key_begin, map.key_end);
+    if (first >= end) return;
+    for (std::int64_t c = pixel_of(map, first); c <= pixel_of(map, end - 1); ++c) {
+      T* const lanes = work.pixel_lanes + c * kLanes<T>;
+      double& pixel = work.pixels[c];
+      for (int lane = 0; lane < kLanes<T>; ++lane) {
+        const auto pooled = static_cast<double>(lanes[lane]);
+        if (map.pooling != Pooling::largest)
+          pixel += pooled;
+        else if (pooled > pixel || pooled != pooled)
+          pixel = pooled;
+      }
+      store(lanes, Vec<T>{});
     }
   }
 

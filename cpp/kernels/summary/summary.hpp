@@ -60,7 +60,10 @@ struct Summary {
       extend(seen.window, strip.seen.window);
     }
     if (task.pixels) {
-      for (std::int64_t i = 0; i < problem.map.width * kLanes<T>; i += kLanes<T>) store(work.pixels + i, Vec<T>{});
+      for (std::int64_t c = 0; c < problem.map.width; ++c) {
+        store(work.pixel_lanes + c * kLanes<T>, Vec<T>{});
+        work.pixels[c] = 0.0;
+      }
       for (KeyInterval* keys : {&seen.sink_tokens, &seen.window})
         *keys = {clamp(problem.map.key_begin, keys->begin, keys->end), clamp(problem.map.key_end, keys->begin, keys->end)};
     }
@@ -142,17 +145,9 @@ struct Summary {
                                     const SummaryWorkspace<T>& work) {
     const std::int64_t rows = task.forward.row_end - task.forward.row_begin, keys = map.key_end - map.key_begin;
     for (std::int64_t c = 0; c < map.width; ++c) {
-      const T* const lanes = work.pixels + c * kLanes<T>;
-      T pooled = lanes[0];
-      for (int lane = 1; lane < kLanes<T>; ++lane) {
-        if (map.pooling != Pooling::largest)
-          pooled += lanes[lane];
-        else if (lanes[lane] > pooled || lanes[lane] != lanes[lane])
-          pooled = lanes[lane];
-      }
       const std::int64_t columns = (c + 1) * keys / map.width - c * keys / map.width;
-      if (map.pooling == Pooling::mean) pooled /= static_cast<T>(rows * columns);
-      static_cast<T*>(task.pixels)[c] = pooled + T(0);
+      const auto weights = static_cast<double>(map.pooling == Pooling::mean ? rows * columns : 1);
+      static_cast<T*>(task.pixels)[c] = static_cast<T>(work.pixels[c] / weights);
     }
   }
 

@@ -62,7 +62,8 @@ struct SummaryWorkspace {
   T* keys;         // [block keys][head_dim]: what cannot be read in place
   T* columns;      // [block keys][vector]: sums over the rows of all strips
   T* column_rows;  // [block keys][vector]: how many rows see a key
-  T* pixels;       // [width of the map][vector]
+  T* pixel_lanes;  // [width of the map][vector]: of one strip and block
+  double* pixels;  // [width of the map]
 };
 
 // Lays a SummaryWorkspace out in `memory`, itself first. Returns its size in bytes, which is all that happens where
@@ -119,7 +120,10 @@ REGARD_NOINLINE std::int64_t lay_out_summary(const SummaryProblem& problem, std:
   work.keys = take_elements(Shape::kBlockKeys * forward.head_dim);
   work.columns = take_elements(Shape::kBlockKeys * kLanes<T>);
   work.column_rows = take_elements(Shape::kBlockKeys * kLanes<T>);
-  if (problem.map.pixels.data) work.pixels = take_elements(problem.map.width * kLanes<T>);
+  if (problem.map.pixels.data) {
+    work.pixel_lanes = take_elements(problem.map.width * kLanes<T>);
+    work.pixels = reinterpret_cast<double*>(take(problem.map.width * 8));
+  }
   if (memory) *reinterpret_cast<SummaryWorkspace<T>*>(memory) = work;
   return used;
 }
