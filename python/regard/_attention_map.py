@@ -11,12 +11,15 @@ from regard._call import check_options, raise_with_hint
 from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
-from regard._summary_request import check_progress, lse_of
+from regard._progress import check_progress, reporting
+from regard._summary_request import lse_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from numpy.typing import ArrayLike, NDArray
+
+    from regard._progress import Progress, Report
 
     Array = NDArray[Any]
     Region = tuple[slice, slice]
@@ -36,7 +39,7 @@ def attention_map(
     reduce: str = "max",
     regions: None = None,
     lse: ArrayLike | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress = None,
     **options: Unpack[WeightOptions],
 ) -> Array: ...
 @overload
@@ -49,7 +52,7 @@ def attention_map(
     reduce: str = "max",
     regions: Iterable[Region],
     lse: ArrayLike | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress = None,
     **options: Unpack[WeightOptions],
 ) -> list[Array]: ...
 @takes_options(WeightOptions)
@@ -62,7 +65,7 @@ def attention_map(
     reduce: str = "max",
     regions: Iterable[Region] | None = None,
     lse: ArrayLike | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress = None,
     **options: Unpack[WeightOptions],
 ) -> Array | list[Array]:
     """Make a picture of the weights of scaled-dot-product attention, without storing them.
@@ -90,9 +93,10 @@ def attention_map(
     lse : array_like, shape (..., heads, q_len), optional
         What the forward call with the same arguments returned with ``return_lse=True``. Without it,
         it is computed first.
-    progress : callable, optional
-        Called now and then as ``progress(done, all)``, with numbers of queries of all heads, for
-        each picture.
+    progress : bool or callable, optional
+        True shows a bar, for which the package tqdm or rich is needed. A function is called now and
+        then, in the thread of the caller, with two numbers of queries of all heads and regions:
+        those done, and all. What it raises ends the call.
     is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
         As for `scaled_dot_product_attention`.
     threads : int, optional
@@ -108,6 +112,8 @@ def attention_map(
     ------
     TypeError
         If an argument has the wrong type.
+    ImportError
+        If `progress` is True and neither tqdm nor rich is installed.
     ValueError
         If shapes disagree, a number is out of range, or `reduce` is unknown.
     MemoryError
@@ -135,7 +141,7 @@ def attention_map(
     height, width = _pair_of_counts(shape)
     if reduce not in _POOLINGS:
         raise ValueError(f"reduce must be 'max', 'sum' or 'mean', got {reduce!r}")
-    check_progress(progress)
+    check_progress(progress, _NAME)
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)
@@ -144,14 +150,28 @@ def attention_map(
     pictures = []
     try:
         lse = lse_of(_core.attention, (query, key), (), mask, options, lse)
-        for rows, keys in _bounds(regions, query.shape[-2], key.shape[-2]):
-            size = min(height, rows[1] - rows[0]), min(width, keys[1] - keys[0])
-            pooling = _POOLINGS.index(reduce)
-            arrays = query, key, mask, options, lse
-            pictures.append(_core.attention_map(*arrays, (*size, *rows, *keys), pooling, progress))
+        bounds = _bounds(regions, query.shape[-2], key.shape[-2])
+        heads = lse.size // max(1, lse.shape[-1])
+        total = heads * sum(end - first for (first, end), _ in bounds)
+        with reporting(progress, total, "query", _NAME) as report:
+            done = 0
+            for rows, keys in bounds:
+                size = min(height, rows[1] - rows[0]), min(width, keys[1] - keys[0])
+                words = (*size, *rows, *keys), _POOLINGS.index(reduce)
+                pictures.append(
+                    _core.attention_map(
+                        query, key, mask, options, lse, *words, _after(done, total, report)
+                    )
+                )
+                done += heads * (rows[1] - rows[0])
     except ValueError as error:
         raise_with_hint(error, query, key)
     return pictures[0] if regions is None else pictures
+
+
+def _after(done: int, total: int, report: Report | None) -> Report | None:
+    """Return a report of one of several pictures."""
+    return report and (lambda more, _: report(done + more, total))
 
 
 def _pair_of_counts(shape: tuple[int, int]) -> tuple[int, int]:

@@ -10,9 +10,9 @@ from regard._arguments import flag
 from regard._device import is_on_cuda
 from regard._hints import warn_if_zero_one
 from regard._options import StreamOptions, takes_options
+from regard._progress import check_progress
 from regard._stream_arrays import is_in_file
 from regard._stream_call import StreamCall
-from regard._stream_progress import reporter
 from regard._translations import refuse_keywords
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def attend_stream(
     return_lse : bool, default False
         Also return the natural log-sum-exp of every row's visible scores, sink included.
     progress : bool or callable, optional
-        True shows a bar, for which the package tqdm is needed. A function is called after every
+        True shows a bar, for which the package tqdm or rich is needed. A function is called after every
         chunk that is computed, in the thread of the caller, with two numbers: where the chunk ends,
         and where the last key that any query can see does, or None if that is not known.
     is_causal, query_offset, window, key_lengths, left_padding, alibi_slopes
@@ -130,7 +130,7 @@ def attend_stream(
         `mask` or `key_lengths` say. Messages name the chunk, counted from 0. What `chunks` says of
         shapes before any chunk is read is checked before any is.
     ImportError
-        If `progress` is True and tqdm is not installed.
+        If `progress` is True and neither tqdm nor rich is installed.
 
     See Also
     --------
@@ -200,7 +200,7 @@ def attend_stream(
     if unknown := [name for name in options if name not in _OPTIONS]:
         refuse_keywords("attend_stream", unknown, _ARGUMENTS, _REASONS)
     return_lse = flag("return_lse", return_lse)
-    reporter(progress)
+    check_progress(progress, "attend_stream")
     if is_on_cuda(query):
         raise TypeError("query must lie in the host's memory, got an array on a GPU")
     if isinstance(mask, np.ndarray) and not is_in_file(mask):

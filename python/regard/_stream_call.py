@@ -14,11 +14,11 @@ from regard._arrays import (
     result_type,
     shares_memory,
 )
+from regard._progress import reporting
 from regard._stream_chunks import Chunk, Layout, produce, source_of
 from regard._stream_masks import StreamMask
 from regard._stream_order import MergeOrder, merged
 from regard._stream_positions import Positions
-from regard._stream_progress import reporting
 from regard._stream_reader import ReadAhead
 
 if TYPE_CHECKING:
@@ -74,10 +74,11 @@ class StreamCall:
             shape, dtype = self._result(reader.layout())
             end = self._positions.visible()[1]
             total = end if isinstance(end, int) else None
-            with reporting(progress, total) as report:
+            with reporting(progress, total, "key", "attend_stream") as report:
                 for chunk in reader.chunks():
                     order.add(chunk.number, *self._attend(chunk))
-                    report(chunk.stop if total is None else min(chunk.stop, total), total)
+                    if report:
+                        report(chunk.stop if total is None else min(chunk.stop, total), total)
                     del chunk  # before the next but one is read
         state = order.finish() or (np.zeros(shape), np.full(shape[:-1], -np.inf))
         return self._rounded(self._with_sinks(state), dtype)

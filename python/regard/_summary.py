@@ -13,11 +13,11 @@ from regard._call import raise_with_hint
 from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
+from regard._progress import check_progress, reporting
 from regard._summary_request import (
     DEFAULT_STATISTICS,
     AttentionSummary,
     Request,
-    check_progress,
     lse_of,
     means,
 )
@@ -29,9 +29,11 @@ from regard._target_keys import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from numpy.typing import ArrayLike, NDArray
+
+    from regard._progress import Progress
 
     Array = NDArray[Any]
 
@@ -48,7 +50,7 @@ def summarize_attention(
     local_reach: int = 64,
     tokens: ArrayLike | None = None,
     lse: ArrayLike | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress = None,
     **options: Unpack[WeightOptions],
 ) -> AttentionSummary:
     r"""Say what the weights of scaled-dot-product attention are like, without storing them.
@@ -92,8 +94,10 @@ def summarize_attention(
     lse : array_like, shape (..., heads, q_len), optional
         What the forward call with the same arguments returned with ``return_lse=True``. Without it,
         it is computed first, which takes about half of the forward call's time.
-    progress : callable, optional
-        Called now and then as ``progress(done, all)``, with numbers of queries of all heads.
+    progress : bool or callable, optional
+        True shows a bar, for which the package tqdm or rich is needed. A function is called now and
+        then, in the thread of the caller, with two numbers of queries of all heads: those done, and
+        all. What it raises ends the call.
     is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
         As for `scaled_dot_product_attention`.
     threads : int, optional
@@ -109,6 +113,8 @@ def summarize_attention(
     ------
     TypeError
         If an argument has the wrong type, or "induction" is asked for without `tokens`.
+    ImportError
+        If `progress` is True and neither tqdm nor rich is installed.
     ValueError
         If shapes disagree, a number is out of range, or a statistic is unknown.
     MemoryError
@@ -156,7 +162,7 @@ def summarize_attention(
     request = Request.of(
         "summarize_attention", options, statistics, top_k, sink_keys, local_reach, tokens
     )
-    check_progress(progress)
+    check_progress(progress, "summarize_attention")
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)
@@ -171,9 +177,9 @@ def summarize_attention(
             targets = induction_keys(sizes, tokens, options)
             targets = np.broadcast_to(targets[..., None, :] if lse.ndim > 1 else targets, lse.shape)
         arguments = query, key, mask, options, lse
-        found = request.answer(
-            _core.attention_summary(*arguments, *request.words(targets), progress)
-        )
+        with reporting(progress, lse.size, "query", "summarize_attention") as report:
+            results = _core.attention_summary(*arguments, *request.words(targets), report)
+        found = request.answer(results)
     except ValueError as error:
         raise_with_hint(error, query, key)
     if request.wanted["previous_token"]:
@@ -199,7 +205,7 @@ def summarize_attention_ragged(
     local_reach: int = 64,
     tokens: ArrayLike | None = None,
     lse: ArrayLike | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress = None,
     **options: Unpack[WeightOptions],
 ) -> AttentionSummary:
     """Say what the weights of attention over packed sequences are like, without storing them.
@@ -235,7 +241,7 @@ def summarize_attention_ragged(
 
     Raises
     ------
-    TypeError, ValueError, MemoryError
+    TypeError, ImportError, ValueError, MemoryError
         As `summarize_attention`.
 
     Examples
@@ -251,7 +257,7 @@ def summarize_attention_ragged(
     """
     name = "summarize_attention_ragged"
     request = Request.of(name, options, statistics, top_k, sink_keys, local_reach, tokens)
-    check_progress(progress)
+    check_progress(progress, name)
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)
@@ -272,7 +278,8 @@ def summarize_attention_ragged(
             own = induction_keys(each.sizes, token_of_key[each.keys], each.options)
             targets[each.queries] = own[:, None]
     arguments = query, key, *starts, mask, options, lse
-    results = _core.attention_ragged_summary(*arguments, *request.words(targets), progress)
+    with reporting(progress, lse.size, "query", name) as report:
+        results = _core.attention_ragged_summary(*arguments, *request.words(targets), report)
     found = request.answer(results)
     shape = len(sequences), lse.shape[1]
     for name, is_wanted in (("previous_token", True), ("induction", targets is not None)):

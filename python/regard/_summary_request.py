@@ -152,12 +152,6 @@ def lse_of(
     return given.astype(np.float32) if given.dtype.itemsize == 2 else given
 
 
-def check_progress(progress: Callable[[int, int], object] | None) -> None:
-    """Raise TypeError unless it can be called."""
-    if progress is not None and not callable(progress):
-        raise TypeError(f"progress must be callable, got {type(progress).__name__}")
-
-
 def means(picked: Array, queries: Array) -> Array:
     """Return each head's mean over the queries that have the key in question, or NaN."""
     rows = np.ascontiguousarray(picked)  # whose order decides the last bit of the sum

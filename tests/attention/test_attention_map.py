@@ -96,6 +96,10 @@ def test_regions_and_threads(reduce, dtype, target, layer):
             assert np.allclose(picture, want, rtol=200 * np.finfo(dtype).eps, atol=0)
     again = regard.attention_map(query, key, **more, threads=3)
     assert_same_bits(tuple(again), tuple(pictures))
+    seen = []
+    regard.attention_map(query, key, **more, progress=lambda *numbers: seen.append(numbers))
+    assert seen[-1] == (8 * (47 + 30 + 7), 8 * (47 + 30 + 7))
+    assert sorted(seen) == seen
 
 
 def test_nan_shows_in_its_pixels(dtype, target):

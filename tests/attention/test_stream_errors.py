@@ -239,6 +239,7 @@ def test_the_number_of_the_chunk_counts_hidden_ones():
 
 def test_a_bar_without_tqdm(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
     refused(ImportError, "pip install tqdm", QUERY, unread(), progress=True)
 
 

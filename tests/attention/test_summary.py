@@ -1,6 +1,7 @@
 """What `summarize_attention` says of weights, against all of them."""
 
 import functools
+import sys
 
 import numpy as np
 import pytest
@@ -233,9 +234,29 @@ X = np.zeros((2, 5, 4))
         ({"dropout_p": 0.5}, TypeError, "dropout_p"),
         ({"causal": True}, TypeError, "is_causal"),
         ({"key_lengths": 9}, ValueError, "key_lengths must be from 0 to 5"),
-        ({"progress": 3}, TypeError, "progress must be callable"),
+        ({"progress": 3}, TypeError, "progress must be True, False or a function"),
     ],
 )
 def test_bad_input(words, kind, message):
     with pytest.raises(kind, match=message):
         regard.summarize_attention(X, X, **words)
+
+
+@pytest.mark.parametrize("package", ["tqdm", "rich"])
+def test_a_bar(package, monkeypatch, capfd):
+    pytest.importorskip(package, reason=f"pip install {package}")
+    if package == "rich":
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+    query = np.zeros((2, 100, 8))
+    regard.summarize_attention(query, query, progress=True)
+    regard.attention_map(query, query, progress=True, regions=[(slice(9), slice(9))] * 3)
+    out, err = capfd.readouterr()
+    assert (err if package == "tqdm" else out).count("100%") == 2
+
+
+def test_a_bar_without_its_packages(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    for function in (regard.summarize_attention, regard.attention_map):
+        with pytest.raises(ImportError, match=r"progress=True.* pip install tqdm"):
+            function(X, X, progress=True)

@@ -1,0 +1,53 @@
+"""How far a long call has come, told to a function or shown as a bar."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Progress = bool | Callable[[int, int], object] | None
+    Report = Callable[[int, int | None], object]
+
+
+def check_progress(progress: Any, caller: str) -> None:
+    """Raise TypeError or ImportError if nothing can be told of progress."""
+    if progress is True:
+        _bars(caller)
+    elif progress is not None and progress is not False and not callable(progress):
+        raise TypeError(
+            "progress must be True, False or a function of (done, total), got "
+            f"{type(progress).__name__}"
+        )
+
+
+@contextmanager
+def reporting(progress: Any, total: int | None, unit: str, caller: str) -> Iterator[Report | None]:
+    """Give a function of how many units are done and how many there are, or None for no reports."""
+    if progress is None or progress is False:
+        yield None
+    elif progress is not True:
+        yield progress
+    elif (bars := _bars(caller)).__name__ == "tqdm":
+        with bars.tqdm(total=total, unit=unit, unit_scale=True) as bar:
+            yield lambda done, total: bar.update(done - bar.n)
+    else:
+        with bars.Progress() as lines:
+            task = lines.add_task(unit, total=total)
+            yield lambda done, total: lines.update(task, completed=done)
+
+
+def _bars(caller: str) -> Any:
+    """Import tqdm, or else rich."""
+    for module in ("tqdm", "rich.progress"):
+        try:
+            return import_module(module)
+        except ModuleNotFoundError:
+            continue
+    raise ImportError(
+        f"{caller}(progress=True) needs the package tqdm or rich: pip install tqdm, or pass a "
+        "function of (done, total)"
+    )
