@@ -11,7 +11,7 @@
 #include "../dispatch/attention/backward.hpp"
 #include "../dispatch/attention/plan.hpp"
 #include "../dispatch/attention/tangent.hpp"
-#include "testing.hpp"
+#include "arrays.hpp"
 
 namespace {
 
@@ -28,31 +28,16 @@ struct Case {
 };
 
 template <class T>
-struct Array {
-  Array(std::int64_t matrices, std::int64_t rows, std::int64_t columns, int step, unsigned seed)
-      : rows(rows), columns(columns), step(step),
-        elements(matrices * rows * columns == 0 ? 0 : (matrices * rows * columns - 1) * step + 1) {
-    if (seed) elements.fill_normal(seed);
-  }
-  T& at(std::int64_t matrix, std::int64_t row, std::int64_t column) const {
-    return elements[((matrix * rows + row) * columns + column) * step];
-  }
-  Operand operand_of(std::int64_t heads) const { return operand(elements.data(), heads, rows, columns, step); }
-  bool agrees(const Array<Wide>& wanted, std::int64_t matrices) const {
-    Wide largest = 1, worst = 0;
-    for (std::int64_t m = 0; m < matrices; ++m)
-      for (std::int64_t r = 0; r < rows; ++r)
-        for (std::int64_t c = 0; c < columns; ++c) {
-          largest = std::max<Wide>(largest, std::fabs(wanted.at(m, r, c)));
-          worst = std::max<Wide>(worst, std::fabs(at(m, r, c) - wanted.at(m, r, c)));
-        }
-    return worst <= 200 * static_cast<Wide>(std::numeric_limits<T>::epsilon()) * largest;
-  }
-
-  std::int64_t rows, columns;
-  int step;
-  Guarded<T> elements;
-};
+bool agrees(const Array<T>& got, const Array<Wide>& wanted, std::int64_t matrices) {
+  Wide largest = 1, worst = 0;
+  for (std::int64_t m = 0; m < matrices; ++m)
+    for (std::int64_t r = 0; r < got.rows; ++r)
+      for (std::int64_t c = 0; c < got.columns; ++c) {
+        largest = std::max<Wide>(largest, std::fabs(wanted.at(m, r, c)));
+        worst = std::max<Wide>(worst, std::fabs(got.at(m, r, c) - wanted.at(m, r, c)));
+      }
+  return worst <= 200 * static_cast<Wide>(std::numeric_limits<T>::epsilon()) * largest;
+}
 
 template <class T>
 void test_case(const Case& c) {
@@ -175,9 +160,9 @@ void test_case(const Case& c) {
   const std::string what = std::string(kName<T>) + " attention, q_len " + std::to_string(c.q_len) + ", kv_len " +
                            std::to_string(c.kv_len) + ", dims " + std::to_string(c.head_dim) + " and " +
                            std::to_string(c.value_dim);
-  check(grad_query.agrees(want_query, heads), "gradient of query of " + what);
-  check(grad_key.agrees(want_key, kv_heads), "gradient of key of " + what);
-  check(grad_value.agrees(want_value, kv_heads), "gradient of value of " + what);
+  check(agrees(grad_query, want_query, heads), "gradient of query of " + what);
+  check(agrees(grad_key, want_key, kv_heads), "gradient of key of " + what);
+  check(agrees(grad_value, want_value, kv_heads), "gradient of value of " + what);
   if (c.has_bias) {
     Wide worst = 0;
     for (std::int64_t i = 0; i < c.q_len; ++i)
@@ -185,9 +170,9 @@ void test_case(const Case& c) {
         worst = std::max<Wide>(worst, std::fabs(grad_bias.at(0, i, j) - want_bias.at(0, i, j)));
     check(worst <= 500 * static_cast<Wide>(std::numeric_limits<T>::epsilon()), "gradient of bias of " + what);
   }
-  check(moved.agrees(want_output, heads), "output beside its derivative, of " + what);
-  check(tangent_output.agrees(want_tangent, heads), "derivative of the output of " + what);
-  check(tangent_lse.agrees(want_tangent_lse, heads), "derivative of lse of " + what);
+  check(agrees(moved, want_output, heads), "output beside its derivative, of " + what);
+  check(agrees(tangent_output, want_tangent, heads), "derivative of the output of " + what);
+  check(agrees(tangent_lse, want_tangent_lse, heads), "derivative of lse of " + what);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "test_attention.hpp"
 #include "test_gradients.hpp"
 #include "test_kv_rows.hpp"
+#include "test_summary.hpp"
 #include "test_visibility.hpp"
 #include "testing.hpp"
 #include "testing_kernels.hpp"
@@ -310,6 +311,7 @@ void test_all() {
   test_tanh<T>(3.5);
   test_attention<T>();
   test_gradients<T>();
+  test_summary<T>();
   test_visibility<T>();
   for (const bool transposed : {false, true})
     for (const std::int64_t size : {1, 3, 16, 49, 130}) {

@@ -96,9 +96,9 @@ def attend_stream(
     return_lse : bool, default False
         Also return the natural log-sum-exp of every row's visible scores, sink included.
     progress : bool or callable, optional
-        True shows a bar, for which the package tqdm or rich is needed. A function is called after every
-        chunk that is computed, in the thread of the caller, with two numbers: where the chunk ends,
-        and where the last key that any query can see does, or None if that is not known.
+        True shows a bar, for which the package tqdm or rich is needed. A function is called after
+        every chunk that is computed, in the thread of the caller, with two numbers: where the chunk
+        ends, and where the last key that any query can see does, or None if that is not known.
     is_causal, query_offset, window, key_lengths, left_padding, alibi_slopes
         As in `scaled_dot_product_attention`. Positions count from the first key of the first chunk.
         ``query_offset="end"`` needs to know where the keys end: by `key_lengths`, or from `chunks`
