@@ -10,6 +10,7 @@ from regard._device import is_on_cuda
 from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import AttentionOptions, ResultOptions, takes_options
+from regard._rows import weights_of_rows
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -35,6 +36,7 @@ def scaled_dot_product_attention(
     value: ArrayLike,
     mask: ArrayLike | None = None,
     *,
+    rows: slice | None = None,
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
     **options: Unpack[AttentionOptions],
@@ -57,6 +59,7 @@ def scaled_dot_product_attention(
     value: ArrayLike,
     mask: ArrayLike | None = None,
     *,
+    rows: slice | None = None,
     return_weights: Literal[True],
     return_lse: Literal[True],
     **options: Unpack[AttentionOptions],
@@ -67,6 +70,8 @@ def scaled_dot_product_attention(
     key: ArrayLike,
     value: ArrayLike,
     mask: ArrayLike | None = None,
+    *,
+    rows: slice | None = None,
     **options: Any,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
     r"""Compute exact scaled-dot-product attention, fused.
@@ -93,6 +98,9 @@ def scaled_dot_product_attention(
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float: added to the
         scores; -inf = may not attend. A pair does both, each with a shape of its own: a padding
         mask beside a position bias, say. See `regard.masks`.
+    rows : slice, optional
+        With `return_weights`: the queries whose weights are returned, without a step. The output is
+        that of all queries, and weights of others take neither time nor memory.
     is_causal : bool, default False
         Query ``i`` sees key ``j`` only if ``j <= i + query_offset``. With 3 queries, 3 keys and
         offset 0 what is visible is::
@@ -161,7 +169,8 @@ def scaled_dot_product_attention(
     output : ndarray, shape (..., heads, q_len, value_dim)
         Of the result type of query, key and value. No heads axis if all three are 2-D.
     weights : ndarray, shape (..., heads, q_len, kv_len)
-        If `return_weights`, of the output's type. Hidden keys have weight 0.
+        If `return_weights`, of the output's type. Hidden keys have weight 0. With `rows`, ``q_len``
+        is the number of those.
     lse : ndarray, shape (..., heads, q_len)
         If `return_lse`; float32, or float64 if the output is.
 
@@ -169,12 +178,13 @@ def scaled_dot_product_attention(
     ------
     TypeError
         If an argument has the wrong type: an integer mask, an `out` of another type, a window that
-        is not a pair, `dropout_p` without a seed.
+        is not a pair, `dropout_p` without a seed, `rows` without `return_weights`.
     ValueError
         If shapes disagree, a number is out of range, `out` overlaps an input, or `precision` is
         ``"int8"`` for float64 arrays or a head_dim above 1024.
     MemoryError
-        If a result or the workspace cannot be allocated. Nothing has been written then.
+        If a result or the workspace cannot be allocated. Nothing has been written then, but with
+        `rows` the output may have been.
 
     See Also
     --------
@@ -242,6 +252,10 @@ def scaled_dot_product_attention(
     (2, 8, 6, 64)
     """
     result: Array | tuple[Array, Array] | tuple[Array, Array, Array]
+    if rows is not None:
+        attention = scaled_dot_product_attention
+        result = weights_of_rows(attention, (query, key, value), mask, rows, options)
+        return result
     if mask is not None:
         warn_if_zero_one(mask)
     try:

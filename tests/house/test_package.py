@@ -22,6 +22,7 @@ SIGNATURES = {
         "value": inspect.Parameter.empty,
         "mask": None,
         "*": None,
+        "rows": None,
         "is_causal": False,
         "query_offset": 0,
         "window": None,
@@ -46,7 +47,8 @@ SIGNATURES = {
     "apply_mask": {"scores": inspect.Parameter.empty, "mask": inspect.Parameter.empty},
     "softmax": {"x": inspect.Parameter.empty, "axis": -1},
 }
-_attention = SIGNATURES["scaled_dot_product_attention"]
+_attention = {**SIGNATURES["scaled_dot_product_attention"]}
+del _attention["rows"]
 _starts = {"query_starts": inspect.Parameter.empty, "key_starts": inspect.Parameter.empty}
 _names = list(_attention)
 SIGNATURES["scaled_dot_product_attention_ragged"] = {
