@@ -52,7 +52,7 @@ def summarize(query, key, value, mask=None, *, sink_keys, local_reach, tokens, *
         end, start = (np.broadcast_to(x, batch)[..., None, None] for x in (end, start))
         before = positions - 1
         previous = np.where((before >= start) & (before < end), before, -1)
-        after = np.array([_after_the_last(tokens, j) for j in range(kv_len)] + [-1])
+        after = np.array([*_after_the_last(tokens), -1])
         induced = after[np.where((positions >= 0) & (positions < kv_len), positions, kv_len)]
         slopes = np.abs(logs) + 1 if s.is_magnitude else -logs
         return Summary(
@@ -69,6 +69,9 @@ def summarize(query, key, value, mask=None, *, sink_keys, local_reach, tokens, *
         )
 
 
-def _after_the_last(tokens, position):
-    earlier = [j for j in range(position) if tokens[j] == tokens[position]]
-    return earlier[-1] + 1 if earlier else -1
+def _after_the_last(tokens):
+    """The position after the last earlier occurrence of each token, -1 where none is."""
+    last = {}
+    for position, token in enumerate(tokens):
+        yield last.get(token, -2) + 1
+        last[token] = position
