@@ -24,6 +24,7 @@ extensions = [
     "docstring_links",
     "drawings",
     "mathml",
+    "notebook_downloads",
     "repository_links",
 ]
 exclude_patterns = ["_*", "**/.ipynb_checkpoints", "**/__pycache__"]

@@ -1,15 +1,13 @@
 """The directive ``drawing``: a figure that a module of ``docs/figures`` draws for the site.
 
 The module's function `draw` returns a matplotlib figure. Its SVG becomes a part of the page, so
-that its colours can follow the theme: each colour of `drawing.COLOURS` is a property of the style
-sheet.
+that its ink has the colour of the page's text.
 """
 
 from __future__ import annotations
 
 import html
 import importlib
-import io
 import re
 import sys
 from pathlib import Path
@@ -21,33 +19,27 @@ from sphinx.util.docutils import SphinxDirective
 
 FIGURES = Path(__file__).parent.parent / "figures"
 IDENTIFIERS = re.compile(r'(?<= id=")|(?<=href="#)|(?<=url\(#)')
-OPENING = re.compile(r'<svg [^>]*?width="(?P<width>[\d.]+)pt"[^>]*?(?P<view>viewBox="[^"]*")[^>]*>')
+OPENING = re.compile(
+    r'<svg [^>]*?width="(?P<points>[\d.]+)pt"[^>]*?(?P<view>viewBox="[^"]*")[^>]*>'
+)
+METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+PIXELS_OF_A_POINT = 4 / 3
 
 
 def svg_of(name: str, alt: str) -> str:
-    """Draw a figure, and return the SVG as a part of a page."""
-    import matplotlib as mpl
-
+    """Draw a figure, and return its SVG as a part of a page."""
     if str(FIGURES) not in sys.path:
         sys.path.insert(0, str(FIGURES))
-    from drawing import COLOURS
-
-    module = importlib.import_module(name)
-    buffer = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": name}):
-        module.draw().savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    style = importlib.import_module("style")
+    text = METADATA.sub("", style.svg(importlib.import_module(name).draw()))
     # Other drawings of the page have the same names for their parts.
     text = IDENTIFIERS.sub(f"{name}-", text)
-    for variable, colour in COLOURS.items():
-        text = text.replace(colour, f"var(--drawing-{variable})")
 
     def opening(match: re.Match[str]) -> str:
-        pixels = float(match["width"]) * 4 / 3
+        width = float(match["points"]) * PIXELS_OF_A_POINT
         return (
             f'<svg role="img" aria-label="{html.escape(alt)}" {match["view"]} '
-            f'style="width: {pixels:.0f}px" xmlns:xlink="http://www.w3.org/1999/xlink">'
+            f'style="width: {width:.0f}px" xmlns:xlink="http://www.w3.org/1999/xlink">'
         )
 
     return OPENING.sub(opening, text, count=1)
@@ -64,14 +56,14 @@ class Drawing(SphinxDirective):
         """Draw, and return the figure."""
         name = self.arguments[0]
         if "alt" not in self.options:
-            raise self.error(f"the drawing {name} needs the option alt")
-        for path in (FIGURES / f"{name}.py", FIGURES / "drawing.py"):
+            raise self.error(f"the drawing {name} needs the option alt, a description in words")
+        for path in (FIGURES / f"{name}.py", FIGURES / "style.py"):
             self.env.note_dependency(str(path))
         figure = nodes.figure(classes=["drawing"])
         figure += nodes.raw("", svg_of(name, self.options["alt"]), format="html")
         if self.content:
             caption = nodes.caption()
-            caption += self.parse_inline("\n".join(self.content), lineno=self.lineno)[0]
+            caption += self.parse_inline(" ".join(self.content), lineno=self.lineno)[0]
             figure += caption
         return [figure]
 

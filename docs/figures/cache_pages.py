@@ -1,57 +1,54 @@
 """Pages of a cache: shared by forks, and used again behind a window."""
 
-from __future__ import annotations
-
-from drawing import arrow, box, canvas, label
+import style
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-WIDTH, HEIGHT = 0.82, 0.34
+SIZE = (2.0, 0.85)
 
 
-def page(axes, x: float, y: float, text: str, colour: str) -> None:
+def page(axes: Axes, x: float, y: float, text: str, colour: str, **options: bool) -> None:
     """Draw a page with what it holds."""
-    box(axes, x, y, WIDTH, HEIGHT, colour)
-    label(axes, x + WIDTH / 2, y + HEIGHT / 2, text, fontsize=8)
+    style.box(axes, (x, y), SIZE, text, colour=colour, font_size=style.SMALL, **options)
+
+
+def draw_forks(axes: Axes) -> None:
+    """Draw a prompt that two texts share."""
+    style.label(axes, (0.2, 0.45), "two forks of a prompt", align="left")
+    for number in range(3):
+        page(axes, 4 + number * SIZE[0], 1.6, f"prompt {number + 1}", style.BLUE)
+    for y, name, colour in ((1.0, "text A", style.ORANGE), (2.2, "text B", style.PURPLE)):
+        middle = y + SIZE[1] / 2
+        style.label(axes, (0.2, middle), name, align="left")
+        style.arrow(axes, (1.8, middle), (3.85, 2.02))
+        style.arrow(axes, (10.15, 2.02), (12.3, middle))
+        page(axes, 12.45, y, "its own", colour)
+
+
+def draw_window(axes: Axes) -> None:
+    """Draw the pages of a text whose middle has been forgotten."""
+    top, step = 5.5, SIZE[0] + 0.12
+    style.label(axes, (0.2, 4.4), "a window, with sink tokens", align="left")
+    page(axes, 0.2, top, "sink", style.ORANGE)
+    for number in (1, 2):
+        page(axes, 0.2 + number * step, top, "free", style.INK, dashed=True)
+    for number in range(3, 7):
+        page(axes, 0.2 + number * step, top, f"page {number + 5}", style.BLUE)
+    left, right = 0.2 + 3 * step, 0.2 + 6 * step + SIZE[0]
+    bracket = [top - 0.15, top - 0.32, top - 0.32, top - 0.15]
+    axes.plot([left, left, right, right], bracket, color=style.INK, linewidth=1)
+    style.label(axes, ((left + right) / 2, top - 0.75), "what queries see", font_size=style.SMALL)
+    bottom, below = top + SIZE[1] + 0.1, top + SIZE[1] + 0.6
+    last, free = right - SIZE[0] / 2, 0.2 + step + SIZE[0] / 2
+    axes.plot([last, last, free], [bottom, below, below], color=style.INK, linewidth=1.3)
+    style.arrow(axes, (free, below), (free, bottom))
+    text = "new tokens go to pages that have left the window"
+    style.label(axes, ((last + free) / 2, below + 0.45), text, font_size=style.SMALL)
 
 
 def draw() -> Figure:
     """Draw forks above, and a window below."""
-    figure, axes = canvas(7.6, 3.2)
-    label(axes, 0.1, 2.98, "two forks of a prompt", ha="left")
-    for number in range(3):
-        page(axes, 1.5 + number * WIDTH, 2.35, f"prompt {number + 1}", "first")
-    for y, name, colour in ((2.62, "text A", "second"), (2.08, "text B", "third")):
-        label(axes, 0.1, y + HEIGHT / 2, name, ha="left", muted=True)
-        page(axes, 1.9 + 3 * WIDTH + 0.45, y, "its own", colour)
-        arrow(axes, (0.65, y + HEIGHT / 2), (1.45, 2.35 + HEIGHT / 2))
-        arrow(
-            axes, (1.55 + 3 * WIDTH, 2.35 + HEIGHT / 2), (1.85 + 3 * WIDTH + 0.45, y + HEIGHT / 2)
-        )
-    label(axes, 0.1, 1.5, "a window, with sink tokens", ha="left")
-    y = 0.72
-    contents = [("sink", "second"), ("free", "empty"), ("free", "empty")]
-    contents += [(f"{8 + n}", "first") for n in range(3)] + [("11", "first")]
-    for number, (text, colour) in enumerate(contents):
-        page(axes, 0.6 + number * WIDTH * 1.06, y, text, colour)
-    left, right = 0.6 + 3 * WIDTH * 1.06, 0.6 + 6 * WIDTH * 1.06 + WIDTH
-    axes.plot(
-        [left, left, right, right],
-        [y + 0.42, y + 0.48, y + 0.48, y + 0.42],
-        color="#5b6470",
-        linewidth=1,
-    )
-    label(axes, (left + right) / 2, y + 0.6, "window: the last pages of the text", muted=True)
-    arrow(
-        axes,
-        (right - WIDTH / 2, y - 0.05),
-        (0.6 + WIDTH * 1.06 + WIDTH / 2, y - 0.05),
-        connectionstyle="arc3,rad=-0.12",
-    )
-    label(
-        axes,
-        0.6 + 3.6 * WIDTH,
-        0.12,
-        "new tokens go to pages that have left the window",
-        muted=True,
-    )
+    figure, axes = style.canvas(15.5, 7.7)
+    draw_forks(axes)
+    draw_window(axes)
     return figure
