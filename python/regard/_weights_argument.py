@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# By how much a row's sum may exceed 1. Weights may have been rounded to three decimals or to 16 bits,
-# and bfloat16 rounds each by up to 1/256 of it.
+# By how much a row's sum may exceed 1. Weights may have been rounded to three decimals, or to 16
+# bits: bfloat16 rounds each by up to 1/256 of it.
 _TOLERANCE = 5e-3
 _TOLERANCE_OF_BFLOAT16 = 2e-2
 _ENTRIES_AT_ONCE = 1 << 22
