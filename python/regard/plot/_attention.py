@@ -17,7 +17,7 @@ from regard.plot._axes import (
     room_of,
     scale_label,
 )
-from regard.plot._pooling import check_reduce, part_of
+from regard.plot._pooling import check_reduce, cut_of, part_of
 from regard.plot._source import OPTIONS, head_of, source_of
 
 if TYPE_CHECKING:
@@ -132,9 +132,10 @@ def attention(
     place = head_of(head, source.lead)
     offset = source.offset(place)
     texts = tokens_of_axes(tokens, *source.sizes, offset)
+    cut = cut_of(region, source.sizes)
     is_log, has_scale = flag("log", log), flag("colorbar", colorbar)
-    with axes_of(ax) as axes:
-        part = part_of(region, shape, source.sizes, room_of(axes))
+    with axes_of(ax, cut.lengths) as axes:
+        part = part_of(cut, shape, room_of(axes))
         values = source.picture(place, part, reduce)
         norm = norm_of([values], is_log, imshow)
         image = draw(axes, values, part, norm, offset or 0, texts, imshow)
