@@ -32,9 +32,10 @@ def html_of_weights(title: str, weights: NDArray[Any], tokens: AxisTokens) -> st
     more_keys, more_queries = kv_len > _MOST, q_len > _MOST
     ellipsis = f'<td style="{_CELL}">…</td>' if more_keys else ""
     header = "".join(_label(key, "col") for key in keys)
+    caption = html.escape(_caption(title, q_len, kv_len))
     lines = [
-        '<table style="border-collapse: collapse">',
-        f"<caption>{html.escape(_caption(title, q_len, kv_len))}</caption>",
+        '<table style="border-collapse: collapse; margin: 0.5em 0">',
+        f'<caption style="text-align: left">{caption}</caption>',
         f"<thead><tr><td></td>{header}{ellipsis}</tr></thead>",
         "<tbody>",
     ]

@@ -34,6 +34,8 @@ def shade_of(weight: float) -> str:
 
 def number_of(weight: float) -> str:
     """Return a weight as text; a dot stands for 0, such as the weight of a hidden key."""
+    if weight != weight:
+        return "NaN"
     return "·" if weight == 0 else f"{weight:.2f}"
 
 
