@@ -107,16 +107,15 @@ def show(
     >>> import regard
     >>> weights = [[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.05, 0.15, 0.8]]
     >>> regard.show(weights, ["the", "cat", "sat"])
-             the    cat    sat
-    the   █ 1.00      ·      ·
-    cat   ▒ 0.25 █ 0.75      ·
-    sat   ░ 0.05 ░ 0.15 █ 0.80
+            the    cat    sat
+    the  █ 1.00      ·      ·
+    cat  ▒ 0.25 █ 0.75      ·
+    sat  ░ 0.05 ░ 0.15 █ 0.80
     """
     array = attention_weights(weights)
     texts = tokens_of_axes(tokens, array.shape[-2], array.shape[-1])
-    return ShownWeights(
-        array, texts, None if head is None else place_of_head(head, array.shape[:-2])
-    )
+    place = None if head is None else place_of_head(head, array.shape[:-2])
+    return ShownWeights(array, texts, place)
 
 
 def _title(place: tuple[int, ...]) -> str:

@@ -98,10 +98,9 @@ class KeyValueChunks(ShowsOptions):
         self.length = self._default_length() if length is None else count("length", length, 1)
 
     def _shown_options(self) -> dict[str, str]:
-        key, value = (
-            f"{tuple(array.shape)} of {array.dtype}" for array in (self._key, self._value)
-        )
-        return {"key": key, "value": value, "length": f"{self.length}"}
+        arrays = {"key": self._key, "value": self._value}
+        shown = {name: f"{tuple(x.shape)} of {x.dtype}" for name, x in arrays.items()}
+        return {**shown, "length": f"{self.length}"}
 
     def _default_length(self) -> int:
         arrays = self._key, self._value

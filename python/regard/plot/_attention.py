@@ -120,10 +120,8 @@ def attention(
     >>> x = np.random.default_rng(0).standard_normal((4, 8))
     >>> ax = Figure().subplots()
     >>> image = regard.plot.attention((x, x), ["the", "cat", "sat", "down"], is_causal=True, ax=ax)
-    >>> image.get_array()[0]
-    masked_array(data=[1.0, 0.0, 0.0, 0.0],
-                 mask=False,
-           fill_value=1e+20)
+    >>> image.get_array()[0].tolist()
+    [1.0, 0.0, 0.0, 0.0]
     """
     options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
     check_imshow(_NAME, imshow, (*OWN, *OPTIONS))
