@@ -20,6 +20,7 @@ OPTIONAL = {
     "regard.checkpoints._safetensors": "safetensors",
     "regard.dask": "dask",
     "regard.jax": "jax",
+    "regard.plot": "matplotlib",
     "regard.torch": "torch",
     "regard.transformers": "transformers",
 }
