@@ -37,7 +37,9 @@ def compiler() -> str | None:
 def build(name: str, folder: str) -> Attention:
     """Compile a program; return a function of (query, key, value) and a number of threads."""
     library = Path(folder) / f"{name}.so"
-    subprocess.run([str(compiler()), *FLAGS, str(measure.HERE / name), "-o", str(library)], check=True)
+    subprocess.run(
+        [str(compiler()), *FLAGS, str(measure.HERE / name), "-o", str(library)], check=True
+    )
     function = ctypes.CDLL(str(library)).attention
     function.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int] * (1 + (name in WITH_THREADS))
     function.restype = None
@@ -81,7 +83,9 @@ def main(name: str) -> None:
         attention = build(name, folder)
         check(name, attention, build(BEFORE[name], folder) if BEFORE[name] else None, arrays)
         cores = measure.CORES if name in WITH_THREADS else 1
-        seconds = measure.median_time(lambda: attention(arrays, cores), 3 if name == "loops.cpp" else 9)
+        seconds = measure.median_time(
+            lambda: attention(arrays, cores), 3 if name == "loops.cpp" else 9
+        )
         measure.report(name, seconds, cores=cores, is_causal=name == "causal.cpp")
 
 

@@ -23,8 +23,12 @@ stages = {
 
 if __name__ == "__main__":
     peak, bandwidth = measure.peak(), measure.bandwidth()
-    print(f"one core: {peak / bandwidth:.0f} FLOP in the time in which one byte is read from memory")
-    print(f"scores: {square / 2**20:.1f} MiB; query, key, value, output: {4 * thin / 2**20:.1f} MiB")
+    print(
+        f"one core: {peak / bandwidth:.0f} FLOP in the time in which one byte is read from memory"
+    )
+    print(
+        f"scores: {square / 2**20:.1f} MiB; query, key, value, output: {4 * thin / 2**20:.1f} MiB"
+    )
     times = {name: measure.median_time(call) for name, (call, _, _) in stages.items()}
     total = sum(times.values())
     print(f"\n{'stage':17}{'of the time':>12}{'of the peak':>13}{'of the bandwidth':>18}")

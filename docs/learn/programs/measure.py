@@ -1,6 +1,6 @@
-"""What the steps share: one problem, the limits of this machine, medians, and a record of each step.
+"""What the steps share: one problem, this machine's limits, medians, a record of each step.
 
-Import this before NumPy: the steps in NumPy use one core, which its libraries are told as they load.
+Import this before NumPy, whose libraries are told as they load that they may use one core.
 """
 
 import hashlib
@@ -8,6 +8,8 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,18 +63,24 @@ def median_time(call: Callable[[], object], repeats: int = 7) -> float:
 
 def machine_and_source(name: str) -> str:
     """Return what a record holds for: another machine or another program makes it stale."""
-    machine = (platform.node(), platform.machine(), CORES, regard.active_target(), regard.__version__)
+    machine = (platform.node(), CORES, regard.active_target(), regard.__version__)
     sources = b"".join(path.read_bytes() for path in sorted(HERE.glob("*.hpp")))
     program = (HERE / name).read_bytes()
     return hashlib.sha256(repr(machine).encode() + program + sources).hexdigest()
 
 
-def report(name: str, seconds: float, *, cores: int = 1, is_causal: bool = False, row: str = "") -> None:
-    """Print a step's share of the peak that is measured beside it, and keep it for the ladder."""
+def report(
+    name: str, seconds: float, *, cores: int = 1, is_causal: bool = False, row: str = ""
+) -> None:
+    """Print a step's share of the peak that is measured beside it, and keep it for the ladder.
+
+    `name` is that of the program; where it has several rows in the ladder, `row` tells them apart.
+    """
+    row = row or name.split(".")[0]
     one = peak(1)
     limit = one if cores == 1 else peak(cores)
     speed = work(is_causal=is_causal) / seconds
-    print(f"{row or name}: {speed / limit:.1%} of the peak of {cores} core{'s' * (cores > 1)}")
+    print(f"{row}: {speed / limit:.1%} of the peak of {cores} core{'s' * (cores > 1)}")
     content = {
         "holds_for": machine_and_source(name),
         "cores": cores,
@@ -81,6 +89,15 @@ def report(name: str, seconds: float, *, cores: int = 1, is_causal: bool = False
         "is_causal": is_causal,
     }
     RECORDS.mkdir(parents=True, exist_ok=True)
-    unfinished = RECORDS / f"{row or name}.{os.getpid()}"
+    unfinished = RECORDS / f"{row}.{os.getpid()}"
     unfinished.write_text(json.dumps(content), encoding="utf-8")
-    unfinished.replace(RECORDS / f"{row or name}.json")
+    unfinished.replace(RECORDS / f"{row}.json")
+
+
+def run(name: str) -> str:
+    """Run a program, in Python or in C++, in a process of its own, and return what it prints."""
+    command = [HERE / name] if name.endswith(".py") else [HERE / "compiled.py", name]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{name} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout

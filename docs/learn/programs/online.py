@@ -52,6 +52,8 @@ if __name__ == "__main__":
     left = merge(merge(pieces[0], pieces[1]), merge(pieces[2], start(16)))
     right = merge(pieces[2], merge(start(16), merge(pieces[1], pieces[0])))
     expected = stable.attention(query[:1], key, value)[0]
-    print("merged in two orders, off by", max(abs(result(s) - expected).max() for s in (left, right)))
+    print(
+        "merged in two orders, off by", max(abs(result(s) - expected).max() for s in (left, right))
+    )
     for state in (left, right):
         np.testing.assert_allclose(result(state), expected, rtol=0, atol=8 * np.finfo(float).eps)

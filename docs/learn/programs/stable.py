@@ -16,7 +16,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return weights / np.where(sums == 0, 1, sums)
 
 
-def attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: np.ndarray | None = None):
+def attention(query, key, value, mask=None):
     """Return the output; `mask` is added to the scores, and hides where it is -inf."""
     scores = query @ key.T / np.sqrt(query.shape[-1]).astype(query.dtype)
     return softmax(scores if mask is None else scores + mask) @ value

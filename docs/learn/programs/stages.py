@@ -4,7 +4,7 @@ import measure
 import numpy as np
 
 
-def attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: np.ndarray | None = None):
+def attention(query, key, value, mask=None):
     """Return softmax(query key^T / sqrt(head_dim) + mask) value, and the weights."""
     scores = query @ key.T / np.sqrt(query.shape[-1]).astype(query.dtype)
     if mask is not None:
