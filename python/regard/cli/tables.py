@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from regard._text import clip, left, printable, right, width_of
+
 from .stages import Array
-from .terminal import bold, clip, dim, left, printable, right, width_of
+from .terminal import bold, dim
 
 # Longer sentences are shown in part: their numbers, and their weights as a picture.
 MAX_TOKENS_SHOWN = 6

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from regard._text import clip, printable
+
 from .stages import HEAD_DIM, SEED, Check, NotebookCheck, Stages
 from .tables import (
     MAX_TOKENS_PICTURED,
@@ -14,7 +16,7 @@ from .tables import (
     weight_picture,
     weight_table,
 )
-from .terminal import bold, clip, dim, printable
+from .terminal import bold, dim
 from .words import EMBEDDING_DIM
 
 _SENTENCE_WIDTH = 76

@@ -1,0 +1,186 @@
+"""Axes and figures to draw on, and one picture with its scale."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.artist import ArtistInspector
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.image import AxesImage
+
+from regard._translations import refuse_keywords
+from regard.plot._pooling import has_square_entries
+from regard.plot._ticks import set_ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from matplotlib.figure import FigureBase
+    from numpy.typing import NDArray
+
+    from regard._tokens import AxisTokens
+    from regard.plot._pooling import Part
+
+    Array = NDArray[Any]
+
+
+class Colours(NamedTuple):
+    """A map that the colour-blind can read, and a colour for NaN that it does not have."""
+
+    name: str
+    of_nan: str
+
+
+OF_WEIGHTS = Colours("cividis", "white")
+_LEAST_OF_LOG = 1e-6
+# What is left of a new figure's axes beside labels and a colour bar, at least.
+_SHARE_OF_AXES = 0.8
+_OWN = {"self", "X", "data", "array", "extent", "origin", "figure", "axes", "transform"}
+
+
+def check_imshow(name: str, imshow: dict[str, Any], known: Sequence[str]) -> None:
+    """Raise TypeError, with advice, for keywords that neither the function nor imshow has."""
+    drawing = set(inspect.signature(Axes.imshow).parameters) - _OWN
+    drawing |= set(ArtistInspector(AxesImage).get_setters()) - _OWN
+    unknown = imshow.keys() - drawing
+    if unknown:
+        refuse_keywords(name, unknown, known)
+
+
+@contextmanager
+def axes_of(ax: Axes | None) -> Iterator[Axes]:
+    """Give the axes to draw on: those of the caller, or new ones in a figure of pyplot's."""
+    if ax is None:
+        with figure_of(None) as figure:
+            yield figure.subplots()
+        return
+    if not isinstance(ax, Axes):
+        raise TypeError(f"ax must be an Axes of matplotlib, got {type(ax).__name__}")
+    yield ax
+
+
+@contextmanager
+def figure_of(
+    figure: FigureBase | None, size: tuple[float, float] | None = None
+) -> Iterator[FigureBase]:
+    """Give the figure to draw on: the caller's, or a new one, which is closed if drawing fails.
+
+    Notebooks show new ones, and ``plt.show()`` opens them.
+    """
+    if figure is not None:
+        if not isinstance(figure, Figure | SubFigure):
+            raise TypeError(f"figure must be a Figure of matplotlib, got {type(figure).__name__}")
+        yield figure
+        return
+    from matplotlib import pyplot
+
+    new = pyplot.figure(figsize=size, layout="constrained")
+    try:
+        yield new
+    except BaseException:
+        pyplot.close(new)
+        raise
+
+
+def room_of(ax: Axes) -> tuple[int, int]:
+    """Return how many rows and columns of pixels the axes have on the screen, at least."""
+    box = ax.get_window_extent()
+    return max(1, int(_SHARE_OF_AXES * box.height)), max(1, int(_SHARE_OF_AXES * box.width))
+
+
+def given_norm(imshow: dict[str, Any], *beside: str) -> Normalize | None:
+    """Take the argument `norm` out of `imshow`, where nothing else may say how to scale."""
+    norm = imshow.pop("norm", None)
+    if norm is None:
+        return None
+    if not isinstance(norm, Normalize):
+        raise TypeError(f"norm must be a Normalize of matplotlib, got {type(norm).__name__}")
+    if {*beside, *(name for name in ("vmin", "vmax") if name in imshow)}:
+        raise ValueError("norm must be left out beside log, vmin and vmax, which make one")
+    return norm
+
+
+def norm_of(values: Iterable[Array], log: bool, imshow: dict[str, Any]) -> Normalize:
+    """Return the scale of pictures that share it, and take what says so out of `imshow`."""
+    norm = given_norm(imshow, *(["log"] if log else []))
+    if norm is not None:
+        return norm
+    low, high = imshow.pop("vmin", None), imshow.pop("vmax", None)
+    if high is None:
+        high = largest(values) or 1.0
+    if not log:
+        return Normalize(0.0 if low is None else low, high)
+    low = min(_LEAST_OF_LOG, high / 10) if low is None else low
+    return LogNorm(low, high, clip=True)  # smaller weights, and 0, have the lowest colour
+
+
+def largest(values: Iterable[Array]) -> float:
+    """Return the largest finite number of some pictures, or 0."""
+    found = [each[np.isfinite(each)] for each in values]
+    return max((float(each.max()) for each in found if each.size), default=0.0)
+
+
+def draw(
+    ax: Axes,
+    values: Array,
+    part: Part,
+    norm: Normalize,
+    offset: int,
+    tokens: AxisTokens,
+    imshow: dict[str, Any],
+    colours: Colours = OF_WEIGHTS,
+) -> AxesImage:
+    """Draw one picture, with queries down and keys across, each at its position."""
+    (top, bottom), (left, right) = part.queries, part.keys
+    q_len, kv_len = bottom - top, right - left
+    image = ax.imshow(
+        values,
+        norm=norm,
+        origin="upper",
+        extent=(left - 0.5, right - 0.5, offset + bottom - 0.5, offset + top - 0.5),
+        **_with_defaults(imshow, (q_len, kv_len), colours),
+    )
+    of_queries, of_keys = tokens
+    set_ticks(ax.xaxis, left, kv_len, None if of_keys is None else of_keys[left:right])
+    set_ticks(ax.yaxis, offset + top, q_len, None if of_queries is None else of_queries[top:bottom])
+    return image
+
+
+def _with_defaults(
+    imshow: dict[str, Any], lengths: tuple[int, int], colours: Colours
+) -> dict[str, Any]:
+    chosen = {"interpolation": "nearest", "cmap": colours.name, **imshow}
+    chosen.setdefault("aspect", "equal" if has_square_entries(lengths) else "auto")
+    if chosen["cmap"] is None or isinstance(chosen["cmap"], str):
+        named = matplotlib.colormaps.get_cmap(chosen["cmap"] or colours.name)
+        chosen["cmap"] = named.with_extremes(bad=colours.of_nan)
+    return chosen
+
+
+def scale_label(label: str, values: Iterable[Array], colours: Colours = OF_WEIGHTS) -> str:
+    """Return the label of a colour bar, which says so where a picture has NaN."""
+    has_nan = any(np.isnan(each).any() for each in values)
+    return f"{label} ({colours.of_nan}: NaN)" if has_nan else label
+
+
+def add_scale(image: AxesImage, axes: Axes | Sequence[Axes], label: str) -> None:
+    """Add a colour bar beside the axes."""
+    figure = image.axes.get_figure()
+    is_clipped = isinstance(image.norm, LogNorm) and image.norm.clip
+    bar = figure.colorbar(  # type: ignore[union-attr]
+        image, ax=axes, label=label, extend="min" if is_clipped else "neither"
+    )
+    bar.outline.set_linewidth(0.6)
+    bar.ax.tick_params(width=0.6, length=2.5)
+
+
+def name_axes(ax: Axes, offset: int) -> None:
+    """Label the axes."""
+    ax.set_xlabel("key")
+    ax.set_ylabel("query position" if offset else "query")
