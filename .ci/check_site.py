@@ -38,6 +38,11 @@ HEADINGS = {f"h{level}": level for level in range(1, 7)}
 WITHOUT_REFERENCE = {"bench", "cli"}
 
 
+def describes(text: str, values: dict[str, str]) -> bool:
+    """Tell whether the alternative text of a picture is more than the name of its file."""
+    return bool(text.strip()) and Path(text).name != Path(values.get("src", "")).name
+
+
 class Page(HTMLParser):
     """What the checks need to know of a page."""
 
@@ -71,7 +76,7 @@ class Page(HTMLParser):
             self.headings.append(HEADINGS[tag])
         if tag == "html" and not values.get("lang"):
             self.problems.append("the page does not say its language")
-        if tag == "img" and not values.get("alt", "").strip():
+        if tag == "img" and not describes(values.get("alt", ""), values):
             self.problems.append(f"{values.get('src')} has no alternative text")
         is_picture = tag == "svg" and values.get("role") == "img"
         if is_picture and not {"aria-label", "aria-hidden"} & set(values):
@@ -97,9 +102,10 @@ def link_problems(page: Page, pages: dict[Path, Page], site: Path) -> list[str]:
             target = (page.path.parent / unquote(parts.path)).resolve()
         if not target.is_relative_to(site) or not target.is_file():
             problems.append(f"{link} does not exist")
-        elif parts.fragment and target in pages:
-            if unquote(parts.fragment) not in pages[target].anchors:
-                problems.append(f"{link} names an anchor that does not exist")
+            continue
+        known = pages[target].anchors if target in pages else {unquote(parts.fragment)}
+        if parts.fragment and unquote(parts.fragment) not in known:
+            problems.append(f"{link} names an anchor that does not exist")
     return problems
 
 

@@ -30,6 +30,7 @@ extensions = [
 exclude_patterns = ["_*", "**/.ipynb_checkpoints", "**/__pycache__"]
 html_math_renderer = "mathml"
 default_role = "code"
+highlight_language = "text"
 
 myst_enable_extensions = ["colon_fence", "dollarmath", "fieldlist"]
 myst_heading_anchors = 4
@@ -67,6 +68,9 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+# Opened from a folder, a page may not read another one, from which the summary would come.
+html_show_search_summary = False
+html_context = {"default_mode": "auto"}
 html_sidebars = {"index": []}
 html_theme_options = {
     "logo": {"text": "regard"},

@@ -2,6 +2,9 @@
 
 A parameter is code; a public name of regard is a link; everything else is code. Sphinx's own role
 for this would link the parameter ``scale`` to the function of that name.
+
+References get back the numbers that docstrings give them: numpydoc makes their labels unique, and
+restores the numbers in pages of reStructuredText alone.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ import inspect
 import re
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
 
 # A shape such as (*batch, length) outside of code, whose asterisk would begin an emphasis.
 UNPACKED = re.compile(r"(?<![`\w])\(\*(?=\w)")
+UNIQUE_LABEL = re.compile(r"\[R[0-9a-f]{12}-(\d+)\]")
 QUOTED = re.compile(r"(?<![`:\w])`([A-Za-z_][\w.]*)`(?![`_])")
 
 
@@ -65,7 +70,15 @@ def is_module(name: str) -> bool:
         return False
 
 
+def number_references(app: Sphinx, page: nodes.document, name: str) -> None:
+    """Show ``[1]`` where numpydoc has made the label unique."""
+    for text in list(page.findall(nodes.Text)):
+        if match := UNIQUE_LABEL.fullmatch(text.astext()):
+            text.parent.replace(text, nodes.Text(f"[{match[1]}]"))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the handler, before numpydoc's own."""
+    """Register the handlers, that of docstrings before numpydoc's own."""
+    app.connect("doctree-resolved", number_references)
     app.connect("autodoc-process-docstring", link_names, priority=100)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arguments import integers
 from regard._arrays import as_array, is_floating
 
 if TYPE_CHECKING:
@@ -94,3 +95,20 @@ def _hint(array: Array, place: tuple[int, ...]) -> str:
             ": its columns add up to 1, so queries and keys are exchanged; swap the last two axes"
         )
     return "; weights after dropout, which are larger, cannot be shown"
+
+
+def place_of_head(head: Any, lead: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the place of one head among the leading axes, after an argument `head`.
+
+    Leading axes of length 1 before those that `head` has numbers for may be left out.
+    """
+    place = integers("head", head, "an int or a tuple of ints").reshape(-1).tolist()
+    missing = len(lead) - len(place)
+    if missing > 0 and lead[:missing] == (1,) * missing:
+        place = [0] * missing + place
+    if len(place) != len(lead):
+        raise ValueError(f"head must have an int for each of the leading axes {lead}, got {head!r}")
+    for number, length in zip(place, lead, strict=True):
+        if not -length <= number < length:
+            raise ValueError(f"head must be within the leading axes {lead}, got {head!r}")
+    return tuple(number % length for number, length in zip(place, lead, strict=True))

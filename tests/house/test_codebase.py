@@ -36,6 +36,7 @@ PACKAGES = {
     "transformers": {"regard", "torch"},
     "jax": {"regard"},
     "dask": {"regard"},
+    "plot": set(),
     "bench": {"regard"},
     "cli": {"bench", "regard"},
 }

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from regard._text import clip, printable
+from regard._weight_table import shade_of
 
 from .stages import HEAD_DIM, SEED, Check, NotebookCheck, Stages
 from .tables import (
     MAX_TOKENS_PICTURED,
     MAX_TOKENS_SHOWN,
     number_table,
-    shade_of,
     side_by_side,
     weight_picture,
     weight_table,

@@ -17,7 +17,7 @@ from regard.plot._axes import (
     room_of,
     scale_label,
 )
-from regard.plot._pooling import check_reduce, part_of
+from regard.plot._pooling import check_reduce, cut_of, part_of
 from regard.plot._source import OPTIONS, head_of, source_of
 
 if TYPE_CHECKING:
@@ -120,10 +120,8 @@ def attention(
     >>> x = np.random.default_rng(0).standard_normal((4, 8))
     >>> ax = Figure().subplots()
     >>> image = regard.plot.attention((x, x), ["the", "cat", "sat", "down"], is_causal=True, ax=ax)
-    >>> image.get_array()[0]
-    masked_array(data=[1.0, 0.0, 0.0, 0.0],
-                 mask=False,
-           fill_value=1e+20)
+    >>> image.get_array()[0].tolist()
+    [1.0, 0.0, 0.0, 0.0]
     """
     options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
     check_imshow(_NAME, imshow, (*OWN, *OPTIONS))
@@ -132,9 +130,10 @@ def attention(
     place = head_of(head, source.lead)
     offset = source.offset(place)
     texts = tokens_of_axes(tokens, *source.sizes, offset)
+    cut = cut_of(region, source.sizes)
     is_log, has_scale = flag("log", log), flag("colorbar", colorbar)
-    with axes_of(ax) as axes:
-        part = part_of(region, shape, source.sizes, room_of(axes))
+    with axes_of(ax, cut.lengths) as axes:
+        part = part_of(cut, shape, room_of(axes))
         values = source.picture(place, part, reduce)
         norm = norm_of([values], is_log, imshow)
         image = draw(axes, values, part, norm, offset or 0, texts, imshow)

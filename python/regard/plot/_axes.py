@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import matplotlib
 import numpy as np
@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
+from matplotlib.transforms import Bbox
 
 from regard._translations import refuse_keywords
 from regard.plot._pooling import has_square_entries
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+Layout: TypeAlias = Literal["compressed", "constrained", "none"]
+
+
 class Colours(NamedTuple):
     """A map that the colour-blind can read, and a colour for NaN that it does not have."""
 
@@ -41,6 +45,9 @@ OF_WEIGHTS = Colours("cividis", "white")
 _LEAST_OF_LOG = 1e-6
 # What is left of a new figure's axes beside labels and a colour bar, at least.
 _SHARE_OF_AXES = 0.8
+_SIZE = 6.4, 4.2  # inches, of a figure and of a picture in it
+_LEAST_HEIGHT, _HEIGHT_OF_LABELS = 0.8, 1.0
+_WIDEST_SCALE = 0.2
 _OWN = {"self", "X", "data", "array", "extent", "origin", "figure", "axes", "transform"}
 
 
@@ -54,10 +61,15 @@ def check_imshow(name: str, imshow: dict[str, Any], known: Sequence[str]) -> Non
 
 
 @contextmanager
-def axes_of(ax: Axes | None) -> Iterator[Axes]:
-    """Give the axes to draw on: those of the caller, or new ones in a figure of pyplot's."""
+def axes_of(ax: Axes | None, lengths: tuple[int, int]) -> Iterator[Axes]:
+    """Give the axes to draw on: those of the caller, or new ones in a figure of pyplot's.
+
+    A new figure has the height that a picture of these numbers of queries and keys needs.
+    """
     if ax is None:
-        with figure_of(None) as figure:
+        width, height = _SIZE
+        picture = max(_LEAST_HEIGHT, min(1.0, lengths[0] / lengths[1]) * height)
+        with figure_of(None, (width, picture + _HEIGHT_OF_LABELS)) as figure:
             yield figure.subplots()
         return
     if not isinstance(ax, Axes):
@@ -67,9 +79,11 @@ def axes_of(ax: Axes | None) -> Iterator[Axes]:
 
 @contextmanager
 def figure_of(
-    figure: FigureBase | None, size: tuple[float, float] | None = None
+    figure: FigureBase | None, size: tuple[float, float], layout: Layout = "compressed"
 ) -> Iterator[FigureBase]:
     """Give the figure to draw on: the caller's, or a new one, which is closed if drawing fails.
+
+    The layout "compressed" is that for pictures drawn to scale; "constrained" would cut off labels.
 
     Notebooks show new ones, and ``plt.show()`` opens them.
     """
@@ -80,7 +94,7 @@ def figure_of(
         return
     from matplotlib import pyplot
 
-    new = pyplot.figure(figsize=size, layout="constrained")
+    new = pyplot.figure(figsize=size, layout=layout)
     try:
         yield new
     except BaseException:
@@ -146,6 +160,7 @@ def draw(
         extent=(left - 0.5, right - 0.5, offset + bottom - 0.5, offset + top - 0.5),
         **_with_defaults(imshow, (q_len, kv_len), colours),
     )
+    ax.spines[:].set_linewidth(0.6)
     of_queries, of_keys = tokens
     set_ticks(ax.xaxis, left, kv_len, None if of_keys is None else of_keys[left:right])
     set_ticks(ax.yaxis, offset + top, q_len, None if of_queries is None else of_queries[top:bottom])
@@ -170,11 +185,19 @@ def scale_label(label: str, values: Iterable[Array], colours: Colours = OF_WEIGH
 
 
 def add_scale(image: AxesImage, axes: Axes | Sequence[Axes], label: str) -> None:
-    """Add a colour bar beside the axes."""
+    """Add a colour bar beside the axes, which is not wider beside many of them."""
     figure = image.axes.get_figure()
+    assert figure is not None
     is_clipped = isinstance(image.norm, LogNorm) and image.norm.clip
-    bar = figure.colorbar(  # type: ignore[union-attr]
-        image, ax=axes, label=label, extend="min" if is_clipped else "neither"
+    beside = [axes] if isinstance(axes, Axes) else axes
+    height = Bbox.union([each.get_window_extent() for each in beside]).height
+    bar = figure.colorbar(
+        image,
+        ax=axes,
+        label=label,
+        extend="min" if is_clipped else "neither",
+        fraction=min(0.15, 0.6 / len(beside) ** 0.5),
+        aspect=max(20.0, height / figure.dpi / _WIDEST_SCALE),
     )
     bar.outline.set_linewidth(0.6)
     bar.ax.tick_params(width=0.6, length=2.5)

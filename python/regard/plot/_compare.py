@@ -24,7 +24,7 @@ from regard.plot._axes import (
     scale_label,
 )
 from regard.plot._labels import labels
-from regard.plot._pooling import check_reduce, part_of
+from regard.plot._pooling import check_reduce, cut_of, part_of
 from regard.plot._source import OPTIONS, head_of, source_of
 
 if TYPE_CHECKING:
@@ -118,8 +118,9 @@ def compare(
     places = [head_of(head, each.lead) for each in sources]
     offset = sources[0].offset(places[0])
     texts = tokens_of_axes(tokens, *sources[0].sizes, offset)
-    with axes_of(ax) as axes:
-        part = part_of(region, shape, sources[0].sizes, room_of(axes))
+    cut = cut_of(region, sources[0].sizes)
+    with axes_of(ax, cut.lengths) as axes:
+        part = part_of(cut, shape, room_of(axes))
         left, right = (
             each.picture(place, part, reduce) for each, place in zip(sources, places, strict=True)
         )

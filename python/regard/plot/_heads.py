@@ -21,7 +21,7 @@ from regard.plot._axes import (
     scale_label,
 )
 from regard.plot._labels import labels
-from regard.plot._pooling import check_reduce, part_of
+from regard.plot._pooling import check_reduce, cut_of, part_of
 from regard.plot._source import OPTIONS, source_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _NAME = "regard.plot.heads"
 _MOST_PANELS = 400
 _INCHES = 1.9  # of a panel
-_MOST_INCHES = 16.0
+_MOST_INCHES = 24.0
 # More panels are too small for titles and numbers, and take long to lay out.
 _MOST_WITH_LABELS = 64
 
@@ -117,12 +117,16 @@ def heads(
     offsets = [source.offset(place) for place in places]
     texts = [tokens_of_axes(tokens, *source.sizes, offset) for offset in offsets]
     down, across = _grid(source.lead, columns)
+    cut = cut_of(region, source.sizes, len(places))
     is_log, has_scale = flag("log", log), flag("colorbar", colorbar)
     inches = min(_INCHES, _MOST_INCHES / max(down, across, 1))
-    size = max(4.8, across * inches + 1.2), max(2.4, down * inches + 0.6)
-    with figure_of(figure, size) as drawing:
+    size = max(4.8, across * inches + 1.6), max(2.4, down * inches + 0.4)
+    is_crowded = len(places) > _MOST_WITH_LABELS
+    with figure_of(figure, size, "none" if is_crowded else "compressed") as drawing:
+        if is_crowded and figure is None:
+            drawing.subplots_adjust(0.07, 0.04, 0.95, 0.98, wspace=0.1, hspace=0.35)
         panels = drawing.subplots(down, across, squeeze=False).reshape(-1)
-        part = part_of(region, shape, source.sizes, room_of(panels[0]), len(places))
+        part = part_of(cut, shape, room_of(panels[0]), len(places))
         values = source.picture(None, part, reduce)
         values = values.reshape(len(places), *values.shape[-2:])
         norm = norm_of(values, is_log, imshow)

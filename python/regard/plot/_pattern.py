@@ -17,7 +17,7 @@ from regard._options import takes_options
 from regard._tokens import tokens_of_axes
 from regard._visible_blocks import Mask, mask_of, positions_of_entries
 from regard.plot._axes import add_scale, axes_of, check_imshow, draw, name_axes, room_of
-from regard.plot._pooling import areas, part_of, starts
+from regard.plot._pooling import areas, cut_of, part_of, starts
 from regard.plot._source import head_of
 
 if TYPE_CHECKING:
@@ -128,13 +128,14 @@ def pattern(
     has_scale = flag("colorbar", colorbar)
     offset = positions.query_offset
     texts = tokens_of_axes(tokens, *sizes, offset if "query_offset" in options else None)
-    with axes_of(ax) as axes:
-        part = part_of(region, shape, sizes, room_of(axes))
+    cut = cut_of(region, sizes)
+    for name in ("norm", "vmin", "vmax"):
+        if name in imshow:
+            raise ValueError(f"{name} must be left out: the scale goes from hidden to visible")
+    with axes_of(ax, cut.lengths) as axes:
+        part = part_of(cut, shape, room_of(axes))
         shares = _visible(positions, mask_of(one_mask), part) / areas(part)
         norm = Normalize(0.0, 1.0)
-        for name in ("norm", "vmin", "vmax"):
-            if name in imshow:
-                raise ValueError(f"{name} must be left out: the scale goes from hidden to visible")
         two = LinearSegmentedColormap.from_list("pattern", [_HIDDEN, _VISIBLE])
         image = draw(axes, shares, part, norm, offset, texts, {"cmap": two, **imshow})
         name_axes(axes, offset)

@@ -59,13 +59,20 @@ def check_reduce(reduce: str) -> None:
         raise ValueError(f"reduce must be 'max', 'mean' or 'sum', got {reduce!r}")
 
 
-def part_of(
-    region: Any, shape: Any, sizes: tuple[int, int], room: tuple[int, int], pictures: int = 1
-) -> Part:
-    """Return what to draw of weights of these sizes, after the arguments `region` and `shape`.
+class Cut(NamedTuple):
+    """The queries and keys that are drawn, of all that there are."""
 
-    `room` is the height and width that a picture has on the screen, for where no `shape` is given.
-    """
+    queries: tuple[int, int]
+    keys: tuple[int, int]
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """How many they are."""
+        return self.queries[1] - self.queries[0], self.keys[1] - self.keys[0]
+
+
+def cut_of(region: Any, sizes: tuple[int, int], heads: int = 1) -> Cut:
+    """Return what the argument `region` selects of weights of these sizes, if that is anything."""
     if region is None:
         region = (slice(None), slice(None))
     if not isinstance(region, tuple) or len(region) != 2:
@@ -73,19 +80,27 @@ def part_of(
     queries, keys = (
         slice_ends("region", part, size) for part, size in zip(region, sizes, strict=True)
     )
-    lengths = queries[1] - queries[0], keys[1] - keys[0]
-    if 0 in lengths or not pictures:
+    cut = Cut(queries, keys)
+    if 0 in cut.lengths or not heads:
         raise ValueError(
-            f"there are no weights to draw: {lengths[0]} queries and {lengths[1]} keys of "
-            f"{pictures} heads"
+            "there are no weights to draw: {} queries and {} keys".format(*cut.lengths)
+            + f" of {heads} heads"
         )
-    height, width = _fit(lengths, room) if shape is None else _given(shape, lengths)
-    if height * width * pictures > _MOST_PIXELS:
+    return cut
+
+
+def part_of(cut: Cut, shape: Any, room: tuple[int, int], heads: int = 1) -> Part:
+    """Return the pixels in which to draw a cut, after the argument `shape`.
+
+    `room` is the height and width that a picture has on the screen, for where no `shape` is given.
+    """
+    height, width = _fit(cut.lengths, room) if shape is None else _given(shape, cut.lengths)
+    if height * width * heads > _MOST_PIXELS:
         raise ValueError(
-            f"shape must give at most {_MOST_PIXELS:,} pixels, got {pictures} x {height:,} x "
+            f"shape must give at most {_MOST_PIXELS:,} pixels, got {heads} x {height:,} x "
             f"{width:,}: pass a smaller shape, or draw a region, or fewer heads"
         )
-    return Part(queries, keys, height, width)
+    return Part(cut.queries, cut.keys, height, width)
 
 
 def has_square_entries(lengths: tuple[int, int]) -> bool:

@@ -15,7 +15,7 @@ from regard._foreign import with_arrays
 from regard._options import WeightOptions
 from regard._summary_request import check_progress
 from regard._visible_blocks import positions_of_entries
-from regard._weights_argument import attention_weights
+from regard._weights_argument import attention_weights, place_of_head
 from regard.plot._one_head import one_head
 from regard.plot._pooling import pooled
 
@@ -135,13 +135,4 @@ def head_of(head: Any, lead: tuple[int, ...]) -> tuple[int, ...]:
                 "regard.plot.heads draws all of them"
             )
         return (0,) * len(lead)
-    place = integers("head", head, "an int or a tuple of ints").reshape(-1).tolist()
-    missing = len(lead) - len(place)
-    if missing > 0 and lead[:missing] == (1,) * missing:
-        place = [0] * missing + place
-    if len(place) != len(lead):
-        raise ValueError(f"head must have an int for each of the leading axes {lead}, got {head!r}")
-    for number, length in zip(place, lead, strict=True):
-        if not -length <= number < length:
-            raise ValueError(f"head must be within the leading axes {lead}, got {head!r}")
-    return tuple(number % length for number, length in zip(place, lead, strict=True))
+    return place_of_head(head, lead)

@@ -106,7 +106,8 @@ def statistics(
     across = 1 if len(shown) == 1 else 2
     down = -(-len(shown) // across)
     tall = _HEIGHT + min(max(heads - 12, 0) * 0.06, 2.0)
-    with figure_of(figure, (max(5.0, across * _WIDTH), down * tall + 0.3)) as drawing:
+    size = max(5.0, across * _WIDTH), down * tall + 0.3
+    with figure_of(figure, size, "constrained") as drawing:
         panels = drawing.subplots(down, across, squeeze=False).reshape(-1)
         for ax, (name, numbers) in zip(panels, shown.items(), strict=False):
             ax.set_title(_FIELDS[name], fontsize="medium", loc="left")
@@ -198,7 +199,8 @@ def _positions(ax: Axes, numbers: Array, axis: str, tokens: list[str] | None, cm
         ax.set_ylabel("head")
         add_scale(image, ax, "")
     set_ticks(ax.xaxis, 0, length, tokens)
-    ax.set_xlabel(axis)
+    block = -(-length // means.shape[1])
+    ax.set_xlabel(axis if block == 1 else f"{axis} (means of {block:,} each)")
 
 
 def _block_means(numbers: Array) -> Array:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from matplotlib.axis import Axis
 
-_LINE = 1.25  # of the font's size: from one line of text to the next
+# Of the font's size: from one line of text to the next, and from one number to the next.
+_LINE, _LINE_OF_NUMBERS = 1.25, 2.0
 _MOST_UPRIGHT = 40
 
 
@@ -74,7 +75,7 @@ def set_ticks(axis: Axis, first: int, count: int, tokens: Sequence[str] | None) 
     axis.set_tick_params(which="both", length=2.5, width=0.6)
     if tokens is None:
         widest = max((str(first), str(last)), key=len)
-        points = _width(widest, size) + size if is_across else _LINE * size
+        points = _width(widest, size) + size if is_across else _LINE_OF_NUMBERS * size
         axis.set_major_locator(NumberLocator(first, last, points))
         axis.set_major_formatter(ticker.FuncFormatter(lambda at, _: f"{round(at)}"))
         return
