@@ -8,7 +8,7 @@ COLUMNS = 22
 
 def draw() -> Figure:
     """Draw the scores of many queries and of one, over the same keys."""
-    figure, axes = style.canvas(16, 6.6)
+    figure, axes = style.canvas(17, 6.2)
     cell = 0.3
     for y, rows, name in ((1.0, 8, "many queries"), (5.0, 1, "one query")):
         style.grid(axes, (5.2, y), [[style.GREEN] * COLUMNS], cell=cell, fill=0.5)

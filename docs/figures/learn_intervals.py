@@ -17,7 +17,7 @@ def draw() -> Figure:
             size = (KEYS * cell, QUERIES * cell)
             if j > last:
                 style.box(axes, corner, size, fill=0, line=0.6)
-            elif j > first:
+            elif j >= first:
                 style.box(axes, corner, size, colour=style.ORANGE, fill=0.6, line=0.6)
             else:
                 style.box(axes, corner, size, colour=style.BLUE, fill=0.45, line=0.6)
@@ -25,10 +25,10 @@ def draw() -> Figure:
     style.label(axes, (0.8, 3.8), "queries")
     legend = (
         (style.BLUE, 0.45, "computed, nothing to compare"),
-        (style.ORANGE, 0.6, "at the diagonal: computed, then compared"),
+        (style.ORANGE, 0.6, "at the diagonal: positions compared"),
         (style.INK, 0.0, "beyond the interval: never touched"),
     )
     for i, (colour, fill, text) in enumerate(legend):
-        style.box(axes, (8.4, 2.2 + 0.9 * i), (0.5, 0.5), colour=colour, fill=fill)
-        style.label(axes, (9.1, 2.45 + 0.9 * i), text, align="left")
+        style.box(axes, (8.0, 2.2 + 0.9 * i), (0.5, 0.5), colour=colour, fill=fill)
+        style.label(axes, (8.7, 2.45 + 0.9 * i), text, align="left")
     return figure

@@ -9,7 +9,7 @@ SCORES = (20.0, 60.0, 95.0, 130.0)
 
 def draw() -> Figure:
     """Draw two number lines with the same scores, the second shifted by the largest."""
-    figure, axes = style.canvas(16, 5.4)
+    figure, axes = style.canvas(16, 5.3)
 
     def place(score: float) -> float:
         return 1.0 + 14.0 * (score + 125) / 270

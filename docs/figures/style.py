@@ -1,7 +1,7 @@
 """What the drawings of the documentation have in common: colours, a canvas, boxes, arrows, SVG.
 
-The colours are middle tones, told apart with any colour vision, that read on a light page and on a dark one.
-Ink becomes the colour of the page's text, so a drawing needs no background of its own.
+The colours are middle tones, told apart with any colour vision, that read on a light page and on
+a dark one. Ink becomes the colour of the page's text, so a drawing needs no background of its own.
 """
 
 import io
@@ -23,7 +23,7 @@ Point = tuple[float, float]
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a figure and its axes, `width` x `height` units, (0, 0) at the top left and y downwards."""
+    """Return a figure and its axes in units, with (0, 0) at the top left and y downwards."""
     figure = Figure(figsize=(width * _UNIT, height * _UNIT))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(height, 0), aspect="equal")
@@ -103,7 +103,7 @@ def arrow(axes: Axes, start: Point, end: Point, *, colour: str = INK, both: bool
 
 
 def svg(figure: Figure) -> str:
-    """Return a figure as SVG to put into a page: no background, ink in the colour of the page's text."""
+    """Return a figure as SVG for a page: no background, ink in the colour of the page's text."""
     content = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "regard", "svg.fonttype": "path"}):
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
