@@ -99,9 +99,21 @@ def test_a_downloaded_notebook_has_no_word_of_the_site():
     assert [output.text for output in code.outputs] == ["one\ntwo\n"]
 
 
-def test_formulas_of_docstrings_become_mathml():
-    from latex2mathml.converter import convert
+def test_formulas_become_mathml_that_can_be_read_aloud():
+    import mathml
 
-    formula = ElementTree.fromstring(convert(r"\sum_{j < \mathrm{sink\_keys}} w_{ij}"))
-    assert formula.tag == "{http://www.w3.org/1998/Math/MathML}math"
-    assert "".join(formula.itertext()).replace(" ", "") == "∑j<sink_keyswij"
+    formula = mathml.mathml(r"\sum_{j < \mathrm{sink\_keys}} w_{ij} \log w_{ij}", "inline")
+    root = ElementTree.fromstring(formula)
+    assert root.tag == "{http://www.w3.org/1998/Math/MathML}math"
+    words = [part.text for part in root.iter() if part.tag.endswith("}mi")]
+    assert words == ["j", "sink_keys", "w", "i", "j", "log", "w", "i", "j"]
+    assert formula.count("<mspace") == 2, "before and after log"
+    assert "<mspace" not in mathml.mathml(r"\log(x)", "inline")
+
+
+def test_a_display_has_a_formula_for_each_line():
+    import mathml
+
+    assert mathml.rows("a \\\\ b\n\nc\n") == ["a ", " b", "c"]
+    split = "\\begin{aligned} a \\\\ b \\end{aligned}"
+    assert mathml.rows(split) == [split]
