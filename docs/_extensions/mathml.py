@@ -13,14 +13,20 @@ from sphinx.writers.html5 import HTML5Translator
 LETTER = r'<mi mathvariant="normal">([^<]+)</mi>'
 WORD = re.compile(rf"<mrow>(?:{LETTER}){{2,}}</mrow>")
 FUNCTION = r"<mi>(?:cos|exp|log|max|min|sin|tanh)</mi>"
+# A function with an index or an exponent, or alone and not within such a pair.
+INDEXED = rf"<msu[bp]>{FUNCTION}<m[in]>[^<]*</m[in]></msu[bp]>|(?<!<msub>)(?<!<msup>){FUNCTION}"
 THIN_SPACE = '<mspace width="0.167em" />'
-BEFORE_FUNCTION = re.compile(rf"(</(?:mi|mn|msub|msubsup|msup)>)(?={FUNCTION})")
-AFTER_FUNCTION = re.compile(rf"({FUNCTION})(?!<mo[^>]*>&#x0*28;)(?=<m)")
+BEFORE_FUNCTION = re.compile(rf"(</(?:mi|mn|msub|msubsup|msup)>)(?=<msu[bp]>{FUNCTION}|{FUNCTION})")
+AFTER_FUNCTION = re.compile(rf"({INDEXED})(?!<mo[^>]*>&#x0*28;)(?=<m)")
+# A sign has no space after it; a browser takes what stands after an operator for one between two.
+SIGN = re.compile(r"(<mo[^>]*>(?:&#x0*28;|&#x0*5B;|\[|&#x0*3D;|,|&#x0*2C;)</mo>)<mo>(?=&#x0*2212;)")
+INFINITY = re.compile(r"<mo>(&#x0*221E;)</mo>")
 
 
 def mathml(latex: str, display: str) -> str:
-    """Convert a formula, with words in one piece and the spaces of TeX around functions."""
+    """Convert a formula, with words in one piece and the spaces of TeX."""
     converted = WORD.sub(word, convert(latex, display=display))
+    converted = INFINITY.sub(r"<mi>\1</mi>", SIGN.sub(r'\1<mo form="prefix">', converted))
     return AFTER_FUNCTION.sub(
         rf"\1{THIN_SPACE}", BEFORE_FUNCTION.sub(rf"\1{THIN_SPACE}", converted)
     )

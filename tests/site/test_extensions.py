@@ -109,6 +109,8 @@ def test_formulas_become_mathml_that_can_be_read_aloud():
     assert words == ["j", "sink_keys", "w", "i", "j", "log", "w", "i", "j"]
     assert formula.count("<mspace") == 2, "before and after log"
     assert "<mspace" not in mathml.mathml(r"\log(x)", "inline")
+    assert mathml.mathml(r"x \log_2 e", "inline").count("</msub><mspace") == 1
+    assert mathml.mathml(r"-\infty - (-\infty)", "inline").count('<mo form="prefix">') == 1
 
 
 def test_a_display_has_a_formula_for_each_line():
