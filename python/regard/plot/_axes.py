@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import contextmanager
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import matplotlib
@@ -50,6 +51,8 @@ _TINY = 1e-300
 _SIZE = 6.4, 4.2  # inches, of a figure and of a picture in it
 _LEAST_HEIGHT, _HEIGHT_OF_LABELS = 0.8, 1.0
 _WIDEST_SCALE = 0.2
+# Of a colour bar's label, which has several lines beside a low picture.
+_LEAST_LETTERS, _LETTERS_AN_INCH = 12, 10.0
 _OWN = {"self", "X", "data", "array", "extent", "origin", "figure", "axes", "transform"}
 
 
@@ -200,10 +203,11 @@ def add_scale(image: AxesImage, axes: Axes | Sequence[Axes], label: str) -> None
     is_clipped = isinstance(image.norm, LogNorm) and image.norm.clip
     beside = [axes] if isinstance(axes, Axes) else axes
     height = Bbox.union([each.get_window_extent() for each in beside]).height
+    letters = max(_LEAST_LETTERS, int(height / figure.dpi * _LETTERS_AN_INCH))
     bar = figure.colorbar(
         image,
         ax=axes,
-        label=label,
+        label=fill(label, letters),
         extend="min" if is_clipped else "neither",
         fraction=min(0.15, 0.6 / len(beside) ** 0.5),
         aspect=max(20.0, height / figure.dpi / _WIDEST_SCALE),
