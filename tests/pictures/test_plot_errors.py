@@ -49,6 +49,7 @@ CASES = {
         ((EYE,), {"progress": 3}, TypeError, "progress must be callable, got int"),
         ((EYE,), {"query_offset": [1, 2]}, ValueError, "query_offset must be one number beside"),
         (((X, X, X),), {}, TypeError, "takes weights or a pair (query, key), got a tuple of 3"),
+        (((HEADS, HEADS),), {}, TypeError, "np.stack joins the weights of two layers"),
         (((X, X[..., :2]),), {"head": 0}, ValueError, "query and key must share head_dim, got 4"),
         (((X, X),), {"head": 0, "window": 3}, TypeError, "window must be a pair (left, right)"),
         (((X, X),), {"head": 0, "mask": EYE.astype(int)}, TypeError, "mask must be bool"),

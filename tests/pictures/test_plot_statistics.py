@@ -58,6 +58,7 @@ def test_many_positions_are_means_and_the_label_says_so(pyplot):
     assert ax.get_images()[0].get_extent() == [-0.5, 2999.5, 1.5, -0.5]
 
 
+@pytest.mark.slow
 def test_batches_and_layers_are_rows(pyplot):
     summary = summary_of(3, 6, batch=(2,))
     panels = regard.plot.statistics(summary, list("abcdef"))
@@ -68,6 +69,7 @@ def test_batches_and_layers_are_rows(pyplot):
     assert labels == list("abcdef")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [1, 2])
 def test_nan_and_single_tokens(pyplot, heads):
     """The first query has no key before it, so the scores of one token are NaN."""

@@ -122,7 +122,7 @@ def pattern(
     options = _of_one_entry(dict(with_arrays(options)))
     one_mask, sizes = _one_mask(as_masks(mask), q_len, kv_len, head)
     # All that is wrong with the options is said in the words of the calls that take them.
-    query, key = (np.empty((size, 1), np.float32) for size in sizes)
+    query, key = (np.broadcast_to(np.float32(0), (size, 1)) for size in sizes)
     explain(query, key, key, one_mask, **options)
     (positions,) = dict(positions_of_entries(options, (), *sizes)).values()
     has_scale = flag("colorbar", colorbar)
