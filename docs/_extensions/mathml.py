@@ -20,6 +20,8 @@ BEFORE_FUNCTION = re.compile(rf"(</(?:mi|mn|msub|msubsup|msup)>)(?=<msu[bp]>{FUN
 AFTER_FUNCTION = re.compile(rf"({INDEXED})(?!<mo[^>]*>&#x0*28;)(?=<m)")
 # A sign has no space after it; a browser takes what stands after an operator for one between two.
 SIGN = re.compile(r"(<mo[^>]*>(?:&#x0*28;|&#x0*5B;|\[|&#x0*3D;|,|&#x0*2C;)</mo>)<mo>(?=&#x0*2212;)")
+# A prime is raised by itself.
+PRIME = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>(&#x0*2032;)</mi></msup>")
 INFINITY = re.compile(r"<mo>(&#x0*221E;)</mo>")
 
 
@@ -27,6 +29,7 @@ def mathml(latex: str, display: str) -> str:
     """Convert a formula, with words in one piece and the spaces of TeX."""
     converted = WORD.sub(word, convert(latex, display=display))
     converted = INFINITY.sub(r"<mi>\1</mi>", SIGN.sub(r'\1<mo form="prefix">', converted))
+    converted = PRIME.sub(r'<mrow>\1<mo lspace="0" rspace="0">\2</mo></mrow>', converted)
     return AFTER_FUNCTION.sub(
         rf"\1{THIN_SPACE}", BEFORE_FUNCTION.sub(rf"\1{THIN_SPACE}", converted)
     )
