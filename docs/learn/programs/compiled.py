@@ -31,7 +31,11 @@ Attention = Callable[[np.ndarray, int], np.ndarray]
 
 def compiler() -> str | None:
     """Return the C++ compiler of this machine, or None."""
-    return shutil.which(os.environ.get("CXX", "")) or shutil.which("g++") or shutil.which("clang++")
+    return (
+        shutil.which(os.environ.get("CXX", ""))
+        or shutil.which("g++")
+        or shutil.which("clang++")
+    )
 
 
 def build(name: str, folder: str) -> Attention:
@@ -53,7 +57,9 @@ def build(name: str, folder: str) -> Attention:
     return attention
 
 
-def check(name: str, attention: Attention, before: Attention | None, arrays: np.ndarray) -> None:
+def check(
+    name: str, attention: Attention, before: Attention | None, arrays: np.ndarray
+) -> None:
     """Raise an AssertionError where the step is wrong, or differs from the step before."""
     query, key, value = arrays.astype(float)
     seen = np.tri(len(query), dtype=bool) if name == "causal.cpp" else np.ones((1, 1), bool)
@@ -83,10 +89,13 @@ def main(name: str) -> None:
         attention = build(name, folder)
         check(name, attention, build(BEFORE[name], folder) if BEFORE[name] else None, arrays)
         cores = measure.CORES if name in WITH_THREADS else 1
-        seconds = measure.median_time(
-            lambda: attention(arrays, cores), 3 if name == "loops.cpp" else 9
+        measure.report(
+            name,
+            lambda: attention(arrays, cores),
+            cores=cores,
+            is_causal=name == "causal.cpp",
+            rounds=1 if name == "loops.cpp" else 5,
         )
-        measure.report(name, seconds, cores=cores, is_causal=name == "causal.cpp")
 
 
 if __name__ == "__main__":

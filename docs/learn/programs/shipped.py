@@ -15,9 +15,13 @@ if __name__ == "__main__":
 
     for is_causal, seen in ((False, square), (True, np.tril(square))):
         mask = np.where(seen, 0, -np.inf)
-        expected = stable.attention(*(array.astype(float) for array in (query, key, value)), mask)
+        expected = stable.attention(
+            *(array.astype(float) for array in (query, key, value)), mask
+        )
         outputs = [
-            scaled_dot_product_attention(query, key, value, is_causal=is_causal, threads=threads)
+            scaled_dot_product_attention(
+                query, key, value, is_causal=is_causal, threads=threads
+            )
             for threads in (1, 2, 3, 5)
         ]
         np.testing.assert_allclose(outputs[0], expected, rtol=0, atol=16 * eps)
@@ -34,8 +38,7 @@ if __name__ == "__main__":
                 threads=cores,
                 out=np.empty_like(query),
             )
-            seconds = measure.median_time(call, 15)
             row = f"shipped, {name}, {row}"
-            measure.report("shipped.py", seconds, cores=cores, is_causal=is_causal, row=row)
+            measure.report("shipped.py", call, cores=cores, is_causal=is_causal, row=row)
 
     print(explain(query, key, value, is_causal=True, threads=1))

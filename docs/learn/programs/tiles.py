@@ -37,4 +37,4 @@ if __name__ == "__main__":
     np.testing.assert_allclose(attention(*arrays), stable.attention(*arrays), atol=tolerance)
     square = 4 * measure.LENGTH**2
     print(f"scores in memory: {4 * QUERIES * KEYS / square:.1%} of those of the stages")
-    measure.report("tiles.py", measure.median_time(lambda: attention(*arrays)))
+    measure.report("tiles.py", lambda: attention(*arrays))
