@@ -65,9 +65,10 @@ def check(
     seen = np.tri(len(query), dtype=bool) if name == "causal.cpp" else np.ones((1, 1), bool)
     expected = stable.attention(query, key, value, np.where(seen, 0, -np.inf))
     output = attention(arrays, 1)
-    tolerance = 16 * np.finfo(np.float32).eps
+    # An error of a score is one of its weight, and grows with the score.
+    largest = max(1, abs(query @ key.T).max() / np.sqrt(measure.HEAD_DIM))
+    tolerance = 4 * largest * np.finfo(np.float32).eps
     np.testing.assert_allclose(output, expected, rtol=0, atol=tolerance)
-    print(f"float64 differs by {abs(output - expected).max():.1e}")
     if before and name not in WITH_THREADS:
         np.testing.assert_allclose(output, before(arrays, 1), rtol=0, atol=2 * tolerance)
     elif before:
@@ -77,6 +78,7 @@ def check(
         for threads in (2, 3, 5):
             np.testing.assert_array_equal(attention(arrays, threads), output, strict=True)
         print("the same bits with 1, 2, 3 and 5 threads")
+    print(f"off by {abs(output - expected).max():.1e}, where scores reach {largest:.0f}")
 
 
 def main(name: str) -> None:
@@ -87,7 +89,10 @@ def main(name: str) -> None:
     arrays = measure.problem()
     with tempfile.TemporaryDirectory() as folder:
         attention = build(name, folder)
-        check(name, attention, build(BEFORE[name], folder) if BEFORE[name] else None, arrays)
+        before = build(BEFORE[name], folder) if BEFORE[name] else None
+        check(name, attention, before, arrays)
+        # Large scores move the references of an online softmax again and again.
+        check(name, attention, before, arrays * np.float32([[[8]], [[1]], [[1]]]))
         cores = measure.CORES if name in WITH_THREADS else 1
         measure.report(
             name,

@@ -28,7 +28,7 @@ CORES = (
     len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 )
 HERE = Path(__file__).parent
-RECORDS = Path(os.environ.get("REGARD_LEARN_RECORDS", HERE / "measured"))
+RECORDS = HERE / "measured"
 
 
 def problem(

@@ -29,7 +29,7 @@ if __name__ == "__main__":
             np.testing.assert_array_equal(output, outputs[0], strict=True)
 
         name = "causal" if is_causal else "full"
-        print(f"{name}: float64 differs by {abs(outputs[0] - expected).max():.1e}")
+        print(f"{name}: off by {abs(outputs[0] - expected).max():.1e}")
         for row, cores in (("one core", 1), ("all cores", measure.CORES)):
             call = functools.partial(
                 scaled_dot_product_attention,
