@@ -24,7 +24,7 @@ PLANTED = [
     ("online.py", "online.py", "a[1] * share_a + b[1] * share_b", "a[1] + b[1]"),
     ("tiles.py", "tiles.py", "o = o * rescale", "o = o"),
     ("intervals.py", "intervals.py", "keys.stop) > positions", "keys.stop) >= positions"),
-    ("intervals.py", "intervals.py", "range(0, end, KEYS)", "range(0, end - 1, KEYS)"),
+    ("intervals.py", "intervals.py", "range(0, end, KEYS)", "range(0, end - KEYS, KEYS)"),
     ("loops.cpp", "loops.cpp", "total / sum", "total"),
     ("registers.cpp", "registers.cpp", "value + d, 1, kDim", "value + d, kDim, 1"),
     ("lanes.cpp", "exp2.hpp", "2.40226468906e-1f", "2.3e-1f"),
