@@ -2,12 +2,15 @@
 
 Every relative link and every anchor must exist, a page must load nothing from another machine, and
 headings, pictures and names must be in order for readers who cannot see the page. Every public name
-of regard must be in the reference.
+of regard must be in the reference. Where Chromium is installed, a search must find pages, without a
+server.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import sys
 import zlib
 from html.parser import HTMLParser
@@ -124,12 +127,32 @@ def missing_names(site: Path) -> list[str]:
     return sorted(name for name in names if not {name, aliases.get(name)} & known)
 
 
+def search_problems(site: Path, word: str) -> list[str]:
+    """Say whether a search for a word finds nothing, where a browser can tell."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        print("the search is not tried: there is no Chromium")
+        return []
+    options = ["--headless", "--no-sandbox", "--virtual-time-budget=20000", "--dump-dom"]
+    address = f"{(site / 'search.html').as_uri()}?q={word}"
+    done = subprocess.run(
+        [browser, *options, address], capture_output=True, text=True, timeout=120, check=False
+    )
+    results = done.stdout.partition('id="search-results"')[2]
+    found = len(re.findall(r'<li class="[^"]*kind-', results))
+    print(f"a search for {word} finds {found} places")
+    return [] if found else [f"a search for {word} finds nothing"]
+
+
 def main(folder: str) -> int:
     """Print what is wrong with the site in a folder, and return the exit status."""
     site = Path(folder).resolve()
+    if not (site / "objects.inv").is_file():
+        sys.exit(f"{folder} holds no site: build one with python -m sphinx -b html docs {folder}")
     files = [path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts]
     pages = {path: Page(path) for path in files}
     problems = [f"the reference lacks {name}" for name in missing_names(site)]
+    problems += search_problems(site, "window")
     for path, page in pages.items():
         found = [*page.problems, *page.heading_problems(), *link_problems(page, pages, site)]
         problems += [f"{path.relative_to(site)}: {problem}" for problem in found]
@@ -143,4 +166,6 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    if len(sys.argv) != 2:
+        sys.exit("usage: python .ci/check_site.py FOLDER")
+    sys.exit(main(sys.argv[1]))

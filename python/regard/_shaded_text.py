@@ -50,8 +50,8 @@ def _labelled(labels: list[str], rows: list[str], margin: int) -> list[str]:
 def _what_is_shown(q_len: int, kv_len: int) -> str:
     counted = f"{q_len:,} queries and {kv_len:,} keys"
     if max(q_len, kv_len) <= _MOST_SHADES:
-        return f"Above: the first weights of {counted} in numbers, and all in shades."
-    return f"Above: the first weights of {counted}, in numbers and in shades."
+        return f"Of {counted}, the first are shown in numbers and all in shades."
+    return f"Of {counted}, the first are shown."
 
 
 def _joined(title: str, lines: list[str]) -> str:

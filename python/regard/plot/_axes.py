@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import contextmanager
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import matplotlib
@@ -43,11 +44,15 @@ class Colours(NamedTuple):
 
 OF_WEIGHTS = Colours("cividis", "white")
 _LEAST_OF_LOG = 1e-6
-# What is left of a new figure's axes beside labels and a colour bar, at least.
-_SHARE_OF_AXES = 0.8
+# What a layout may take of axes for labels and a colour bar: a share, or so many inches.
+_SHARE_OF_LABELS, _INCHES_OF_LABELS = 0.2, 0.5
+# Weights below it have no scale: their logarithms are those of no numbers that are shown.
+_TINY = 1e-300
 _SIZE = 6.4, 4.2  # inches, of a figure and of a picture in it
 _LEAST_HEIGHT, _HEIGHT_OF_LABELS = 0.8, 1.0
 _WIDEST_SCALE = 0.2
+# Of a colour bar's label, which has several lines beside a low picture.
+_LEAST_LETTERS, _LETTERS_AN_INCH = 12, 10.0
 _OWN = {"self", "X", "data", "array", "extent", "origin", "figure", "axes", "transform"}
 
 
@@ -104,8 +109,14 @@ def figure_of(
 
 def room_of(ax: Axes) -> tuple[int, int]:
     """Return how many rows and columns of pixels the axes have on the screen, at least."""
-    box = ax.get_window_extent()
-    return max(1, int(_SHARE_OF_AXES * box.height)), max(1, int(_SHARE_OF_AXES * box.width))
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    inches, box = _INCHES_OF_LABELS * figure.dpi, ax.get_window_extent()
+    height, width = (
+        max(1, int(min((1 - _SHARE_OF_LABELS) * size, size - inches)))
+        for size in (box.height, box.width)
+    )
+    return height, width
 
 
 def given_norm(imshow: dict[str, Any], *beside: str) -> Normalize | None:
@@ -127,7 +138,8 @@ def norm_of(values: Iterable[Array], log: bool, imshow: dict[str, Any]) -> Norma
         return norm
     low, high = imshow.pop("vmin", None), imshow.pop("vmax", None)
     if high is None:
-        high = largest(values) or 1.0
+        high = largest(values)
+        high = high if high > _TINY else 1.0
     if not log:
         return Normalize(0.0 if low is None else low, high)
     low = min(_LEAST_OF_LOG, high / 10) if low is None else low
@@ -191,10 +203,11 @@ def add_scale(image: AxesImage, axes: Axes | Sequence[Axes], label: str) -> None
     is_clipped = isinstance(image.norm, LogNorm) and image.norm.clip
     beside = [axes] if isinstance(axes, Axes) else axes
     height = Bbox.union([each.get_window_extent() for each in beside]).height
+    letters = max(_LEAST_LETTERS, int(height / figure.dpi * _LETTERS_AN_INCH))
     bar = figure.colorbar(
         image,
         ax=axes,
-        label=label,
+        label=fill(label, letters),
         extend="min" if is_clipped else "neither",
         fraction=min(0.15, 0.6 / len(beside) ** 0.5),
         aspect=max(20.0, height / figure.dpi / _WIDEST_SCALE),

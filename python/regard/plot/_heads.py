@@ -113,7 +113,7 @@ def heads(
         raise ValueError(
             f"at most {_MOST_PANELS} heads fit in one figure, got {len(places)}: draw some of them"
         )
-    titles = _titles(names, places)
+    titles = _titles(names, places, source.lead)
     offsets = [source.offset(place) for place in places]
     texts = [tokens_of_axes(tokens, *source.sizes, offset) for offset in offsets]
     down, across = _grid(source.lead, columns)
@@ -145,9 +145,11 @@ def heads(
     return images
 
 
-def _titles(names: Iterable[str] | None, places: list[tuple[int, ...]]) -> list[str]:
+def _titles(
+    names: Iterable[str] | None, places: list[tuple[int, ...]], lead: tuple[int, ...]
+) -> list[str]:
     if names is None:
-        return [_title(place) for place in places]
+        return [_title(place, lead) for place in places]
     if isinstance(names, str):
         raise TypeError("names must be an iterable of str, got a str")
     titles = list(names)
@@ -159,10 +161,11 @@ def _titles(names: Iterable[str] | None, places: list[tuple[int, ...]]) -> list[
     return labels(titles)
 
 
-def _title(place: tuple[int, ...]) -> str:
-    if len(place) < 2:
-        return f"head {place[0]}" if place else ""
-    return ", ".join(map(str, place))
+def _title(place: tuple[int, ...], lead: tuple[int, ...]) -> str:
+    """Return the index of a head, without axes that have one entry."""
+    *others, head = place or (0,)
+    numbers = [number for number, length in zip(others, lead, strict=False) if length > 1]
+    return ", ".join(map(str, [*numbers, head])) if numbers else f"head {head}"
 
 
 def _grid(lead: tuple[int, ...], columns: SupportsIndex | None) -> tuple[int, int]:

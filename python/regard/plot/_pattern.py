@@ -15,7 +15,7 @@ from regard._explain import explain
 from regard._foreign import with_arrays
 from regard._options import takes_options
 from regard._tokens import tokens_of_axes
-from regard._visible_blocks import Mask, mask_of, positions_of_entries
+from regard._visible_blocks import mask_of, positions_of_entries
 from regard.plot._axes import add_scale, axes_of, check_imshow, draw, name_axes, room_of
 from regard.plot._pooling import areas, cut_of, part_of, starts
 from regard.plot._source import head_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from regard._tokens import TokensArgument
-    from regard._visible_blocks import Positions
+    from regard._visible_blocks import Mask, Positions
     from regard.plot._pooling import Part
 
     Array = NDArray[Any]
@@ -122,7 +122,7 @@ def pattern(
     options = _of_one_entry(dict(with_arrays(options)))
     one_mask, sizes = _one_mask(as_masks(mask), q_len, kv_len, head)
     # All that is wrong with the options is said in the words of the calls that take them.
-    query, key = (np.empty((size, 1), np.float32) for size in sizes)
+    query, key = (np.broadcast_to(np.float32(0), (size, 1)) for size in sizes)
     explain(query, key, key, one_mask, **options)
     (positions,) = dict(positions_of_entries(options, (), *sizes)).values()
     has_scale = flag("colorbar", colorbar)
@@ -204,7 +204,7 @@ def _visible(positions: Positions, mask: Mask, part: Part) -> Array:
 def _visible_of_rows(positions: Positions, mask: Mask, rows: slice, part: Part) -> Array:
     first, end = (each[:, None] for each in positions.intervals(rows))
     columns = starts(part.keys, part.width)
-    if mask == Mask():
+    if mask.shown is None and mask.bias is None:
         edges = np.clip(np.append(columns, part.keys[1]), first, np.maximum(end, first))
         return np.asarray(np.diff(edges, axis=1).sum(axis=0))
     keys = np.arange(*part.keys)

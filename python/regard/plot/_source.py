@@ -100,9 +100,15 @@ def source_of(
     if isinstance(argument, tuple):
         if len(argument) != 2:
             raise TypeError(
-                f"{name}() takes weights or a pair (query, key), got a tuple of {len(argument)}"
+                f"{name}() takes weights or a pair (query, key), got a tuple of {len(argument)}: "
+                "np.stack joins the weights of several layers"
             )
         query, key = as_stored_arrays(query=argument[0], key=argument[1])
+        if _look_like_weights(query) and _look_like_weights(key):
+            raise TypeError(
+                f"{name}() takes a tuple as a pair (query, key), and this one has weights: np.stack "
+                "joins the weights of two layers"
+            )
         return _QueryAndKey(query, key, as_masks(mask), dict(with_arrays(options)), progress)
     given = [option for option in options if option != "query_offset"]
     given += ["mask"] if mask is not None else []
@@ -112,6 +118,14 @@ def source_of(
             "(query, key) instead of them"
         )
     return _Weights(attention_weights(argument), _one_offset(options, argument))
+
+
+def _look_like_weights(array: Array) -> bool:
+    """Tell whether rows are as long as there are queries, not negative, and add up to 1."""
+    if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] < 2:
+        return False
+    first = array.reshape(-1, array.shape[-1])[: array.shape[-1]].astype(np.float64)
+    return bool((first >= 0).all() and np.allclose(first.sum(axis=-1), 1, atol=1e-2))
 
 
 def _one_offset(options: dict[str, Any], weights: Any) -> int | None:

@@ -64,7 +64,8 @@ def statistics(
     Parameters
     ----------
     summary : AttentionSummary
-        What `regard.summarize_attention` returned. Fields that are None are left out.
+        What `regard.summarize_attention` returned, for any batch axes. Fields that are None are
+        left out. (In what `regard.summarize_attention_ragged` returns, heads come last.)
     tokens : sequence of str or a pair of them, optional
         As for `attention`.
     fields : iterable of str, optional

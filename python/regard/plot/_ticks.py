@@ -36,7 +36,8 @@ class EntryLocator(ticker.Locator):
         first, last = max(math.ceil(low), self._first), min(math.floor(high), self._last)
         shown = (high - low) * self._points / max(_points_of(self.axis), 1.0)
         step = max(1, math.ceil(shown))
-        return [float(at) for at in range(first + (self._first - first) % step, last + 1, step)]
+        ticks = range(first + (self._first - first) % step, last + 1, step)
+        return [float(at) for at in ticks] or [float(at) for at in range(first, last + 1)][:1]
 
 
 class NumberLocator(EntryLocator):
