@@ -16,7 +16,7 @@ def attention(query, key, value):
         rows = query[first : first + QUERIES] * factor
         positions = np.arange(first, first + len(rows))[:, None]
         m = np.full((len(rows), 1), -np.inf, query.dtype)
-        l, o = np.zeros_like(m), np.zeros_like(output[first : first + QUERIES])  # noqa: E741
+        l, o = np.zeros_like(m), np.zeros_like(output[first : first + QUERIES])
         end = first + len(rows)  # of the interval of keys that some row sees
         for at in range(0, end, KEYS):
             keys = slice(at, min(at + KEYS, end))
@@ -27,7 +27,7 @@ def attention(query, key, value):
                 scores[hidden] = -np.inf
             new = np.maximum(m, scores.max(axis=-1, keepdims=True))
             rescale, weights = np.exp(m - new), np.exp(scores - new)
-            l = l * rescale + weights.sum(axis=-1, keepdims=True)  # noqa: E741
+            l = l * rescale + weights.sum(axis=-1, keepdims=True)
             o = o * rescale + weights @ value[keys]
             m = new
         output[first : first + QUERIES] = o / l

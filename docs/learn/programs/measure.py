@@ -18,10 +18,10 @@ for library in ("OPENBLAS", "MKL", "OMP", "VECLIB"):
     os.environ[f"{library}_NUM_THREADS"] = "1"
 os.environ["VECLIB_MAXIMUM_THREADS"] = "1"
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-import regard  # noqa: E402
-from regard import _core  # noqa: E402
+import regard
+from regard import _core
 
 LENGTH, HEAD_DIM = 1536, 64
 CORES = (

@@ -14,7 +14,7 @@ def start(value_dim: int) -> State:
 
 def see(state: State, score: float, value: np.ndarray) -> State:
     """Return the state after one more key."""
-    m, l, o = state  # noqa: E741
+    m, l, o = state
     new = max(m, score)
     if new == -np.inf:
         return state

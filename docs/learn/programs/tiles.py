@@ -14,12 +14,12 @@ def attention(query, key, value):
     for first in range(0, len(query), QUERIES):
         rows = query[first : first + QUERIES] * factor
         m = np.full((len(rows), 1), -np.inf, query.dtype)
-        l, o = np.zeros_like(m), np.zeros_like(output[first : first + QUERIES])  # noqa: E741
+        l, o = np.zeros_like(m), np.zeros_like(output[first : first + QUERIES])
         for at in range(0, len(key), KEYS):
             scores = rows @ key[at : at + KEYS].T
             new = np.maximum(m, scores.max(axis=-1, keepdims=True))
             rescale, weights = np.exp(m - new), np.exp(scores - new)
-            l = l * rescale + weights.sum(axis=-1, keepdims=True)  # noqa: E741
+            l = l * rescale + weights.sum(axis=-1, keepdims=True)
             o = o * rescale + weights @ value[at : at + KEYS]
             m = new
         output[first : first + QUERIES] = o / l
