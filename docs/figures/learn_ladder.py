@@ -15,7 +15,7 @@ def draw(rows: Sequence[tuple[str, dict[str, Any] | None]]) -> Figure:
     bottom = HEIGHT * len(rows) + 0.5
     for share in (0.25, 0.5, 0.75, 1.0):
         x = NAMES + FULL * share
-        axes.plot([x, x], [0.3, bottom], color=style.INK, linewidth=0.6, alpha=0.6)
+        axes.plot([x, x], [0.3, bottom], color=style.INK, linewidth=0.6, alpha=0.35)
         style.label(axes, (x, bottom + 0.35), f"{share:.0%}", font_size=style.SMALL)
     style.label(axes, (NAMES - 0.3, bottom + 0.35), "share of the peak", align="right")
     first = next((record["speed"] for _, record in rows if record), None)

@@ -5,7 +5,7 @@
 
 #include "strip.hpp"
 
-// Packs the queries from `first` on: lane by lane, with the scale and log2(e), since e^x = 2^(x log2(e)).
+// Packs the queries from `first` on, times the scale and log2(e), since e^x = 2^(x log2(e)).
 inline void begin(Strip& s, const float* query, int first) {
   const float factor = 1.44269504f / std::sqrt(float(kDim));
   for (int d = 0; d < kDim; ++d)
@@ -28,8 +28,8 @@ inline void finish(Strip& s, float* output, int first) {
 }
 
 // The queries from `first` on see every key.
-inline void attend(const float* query, const float* key, const float* value, float* output,
-                   int length, int first) {
+inline void attend(const float* query, const float* key, const float* value,
+                   float* output, int length, int first) {
   Strip s;
   begin(s, query, first);
   for (int at = 0; at < length; at += kKeys)

@@ -1,12 +1,12 @@
-// Causal attention: each strip ends at its own last key, and only tiles at the diagonal compare.
+// Causal attention: each strip ends at its last key, and only tiles at the diagonal compare.
 #include <algorithm>
 
 #include "attend.hpp"
 #include "tasks.hpp"
 
 // Query `first` + lane sees keys 0 to `first` + lane.
-static void attend_causally(const float* query, const float* key, const float* value, float* output,
-                            int first) {
+static void attend_causally(const float* query, const float* key, const float* value,
+                            float* output, int first) {
   Bits lanes;
   for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = lane;
   Strip s;
@@ -28,10 +28,10 @@ static void attend_causally(const float* query, const float* key, const float* v
   finish(s, output, first);
 }
 
-extern "C" void attention(const float* query, const float* key, const float* value, float* output,
-                          int length, int threads) {
+extern "C" void attention(const float* query, const float* key, const float* value,
+                          float* output, int length, int threads) {
   const int strips = length / kQueries;
-  // The last strips see the most keys. Begun first, they do not keep everyone waiting at the end.
+  // The last strips see the most keys. Begun first, they keep nobody waiting at the end.
   in_parallel(strips, threads, [=](int task) {
     attend_causally(query, key, value, output, (strips - 1 - task) * kQueries);
   });

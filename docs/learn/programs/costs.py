@@ -1,4 +1,4 @@
-"""How long each stage takes, beside the time that its operations and its bytes need at least."""
+"""How long each stage takes, beside what its operations and bytes need at least."""
 
 import measure
 import numpy as np
@@ -23,12 +23,8 @@ stages = {
 
 if __name__ == "__main__":
     peak, bandwidth = measure.peak(), measure.bandwidth()
-    print(
-        f"one core: {peak / bandwidth:.0f} FLOP in the time in which one byte is read from memory"
-    )
-    print(
-        f"scores: {square / 2**20:.1f} MiB; query, key, value, output: {4 * thin / 2**20:.1f} MiB"
-    )
+    print(f"one core: {peak / bandwidth:.0f} FLOP in the time that a byte takes from memory")
+    print(f"scores: {square / 2**20:.1f} MiB; the other arrays: {4 * thin / 2**20:.1f} MiB")
     times = {name: measure.median_time(call) for name, (call, _, _) in stages.items()}
     total = sum(times.values())
     print(f"\n{'stage':17}{'of the time':>12}{'of the peak':>13}{'of the bandwidth':>18}")
@@ -40,7 +36,9 @@ if __name__ == "__main__":
     needed = measure.work() / peak
     print(f"\nthe two products at the peak would take {needed / total:.0%} of this time")
     fused = 4 * thin / bandwidth
-    print(f"reading query, key and value and writing the output once: {fused / total:.1%} of it")
+    print(
+        f"reading query, key and value and writing the output once: {fused / total:.1%} of it"
+    )
     np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=length * np.finfo(np.float32).eps)
     if not measure.work() == 2 * product or not 0 < needed < total:
         raise SystemExit("the operations, the peak and the time contradict each other")

@@ -13,31 +13,32 @@ HEADS, KEYS, HEAD_DIM = 8, 8192, 64
 
 def median_share(arrays, threads: int, attend) -> float:
     """Return the bytes of keys and values a second, as a share of the read bandwidth."""
-    sets = itertools.cycle(arrays)  # more than any cache holds: each call finds its keys in memory
+    sets = itertools.cycle(arrays)  # more than caches hold: a call finds its keys in memory
     seconds = measure.median_time(lambda: attend(*next(sets), threads), 3 * len(arrays))
     moved = arrays[0][1].nbytes + arrays[0][2].nbytes
     return moved / seconds / measure.bandwidth(threads)
 
 
-def in_numpy(query: np.ndarray, key: np.ndarray, value: np.ndarray, threads: int) -> np.ndarray:
+def in_numpy(query, key, value, threads: int) -> np.ndarray:
     """Attend with NumPy, head by head."""
     heads = zip(query, key, value, strict=True)
     return np.stack([stable.attention(*(a.astype("f", copy=False) for a in h)) for h in heads])
 
 
-def in_regard(query: np.ndarray, key: np.ndarray, value: np.ndarray, threads: int) -> np.ndarray:
+def in_regard(query, key, value, threads: int) -> np.ndarray:
     """Attend with the shipped kernel for few queries."""
     return scaled_dot_product_attention(query, key, value, threads=threads)
 
 
 if __name__ == "__main__":
-    flop, moved = 4 * HEAD_DIM, 2 * HEAD_DIM * 4  # for each key: two products; a key and a value
-    print(f"a query does {flop / moved:.1f} FLOP for each byte of keys and values that it reads;")
+    flop, moved = 4 * HEAD_DIM, 2 * HEAD_DIM * 4  # for a key: two products; it and its value
+    print(f"a query does {flop / moved:.1f} FLOP for each byte of keys and values;")
     print(f"this core could do {measure.peak() / measure.bandwidth():.0f} in the time\n")
 
     normal = np.random.default_rng(2).standard_normal
     sets = [
-        [normal((HEADS, rows, HEAD_DIM), np.float32) for rows in (1, KEYS, KEYS)] for _ in range(6)
+        [normal((HEADS, rows, HEAD_DIM), np.float32) for rows in (1, KEYS, KEYS)]
+        for _ in range(6)
     ]
     tolerance = 16 * np.finfo(np.float32).eps
     np.testing.assert_allclose(in_regard(*sets[0], 1), in_numpy(*sets[0], 1), atol=tolerance)

@@ -18,13 +18,13 @@ def rounded(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def scores(query: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Return query key^T of rounded rows: exact sums of integers, scaled once for each score."""
+    """Return query key^T of rounded rows: exact sums of integers, then scaled."""
     (q, q_step), (k, k_step) = rounded(query), rounded(key)
     return (q.astype(np.int32) @ k.astype(np.int32).T) * (q_step * k_step.T)
 
 
 def hadamard(size: int) -> np.ndarray:
-    """Return an orthogonal matrix of +-1 / sqrt(size), which spreads a large dimension over all."""
+    """Return an orthogonal matrix of +-1 / sqrt(size), which spreads a dimension over all."""
     matrix = np.ones((1, 1))
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])

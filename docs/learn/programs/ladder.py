@@ -5,7 +5,7 @@ from pathlib import Path
 
 import measure
 
-# The rows of the ladder: what a record is called, the program that writes it, and the name shown.
+# For each row: what its record is called, the program that writes it, and the name shown.
 ROWS = (
     ("stages", "stages.py", "stages in NumPy"),
     ("stable", "stable.py", "stable softmax"),

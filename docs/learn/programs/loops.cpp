@@ -5,8 +5,8 @@
 
 constexpr int kDim = 64;
 
-extern "C" void attention(const float* query, const float* key, const float* value, float* output,
-                          int length) {
+extern "C" void attention(const float* query, const float* key, const float* value,
+                          float* output, int length) {
   const float scale = 1 / std::sqrt(float(kDim));
   std::vector<float> weights(length);
   for (int i = 0; i < length; ++i, query += kDim, output += kDim) {

@@ -18,24 +18,28 @@ for library in ("OPENBLAS", "MKL", "OMP", "VECLIB"):
     os.environ[f"{library}_NUM_THREADS"] = "1"
 os.environ["VECLIB_MAXIMUM_THREADS"] = "1"
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-import regard  # noqa: E402
-from regard import _core  # noqa: E402
+import regard
+from regard import _core
 
 LENGTH, HEAD_DIM = 1536, 64
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = (
+    len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+)
 HERE = Path(__file__).parent
-RECORDS = Path(os.environ.get("REGARD_LEARN_RECORDS", HERE / "measured"))
+RECORDS = HERE / "measured"
 
 
-def problem(length: int = LENGTH, head_dim: int = HEAD_DIM, dtype: type = np.float32) -> np.ndarray:
+def problem(
+    length: int = LENGTH, head_dim: int = HEAD_DIM, dtype: type = np.float32
+) -> np.ndarray:
     """Return query, key and value: normal numbers that are the same in every step."""
     return np.random.default_rng(1).standard_normal((3, length, head_dim)).astype(dtype)
 
 
 def work(*, is_causal: bool = False) -> int:
-    """Return the operations of the two products: 2 * HEAD_DIM for each, for every visible score."""
+    """Return the operations of the two products, over all visible scores."""
     scores = LENGTH * (LENGTH + 1) // 2 if is_causal else LENGTH * LENGTH
     return 4 * HEAD_DIM * scores
 
@@ -70,23 +74,31 @@ def machine_and_source(name: str) -> str:
 
 
 def report(
-    name: str, seconds: float, *, cores: int = 1, is_causal: bool = False, row: str = ""
+    name: str,
+    call: Callable[[], object],
+    *,
+    cores: int = 1,
+    is_causal: bool = False,
+    rounds: int = 5,
+    row: str = "",
 ) -> None:
-    """Print a step's share of the peak that is measured beside it, and keep it for the ladder.
+    """Time a step beside the peak, print its share of it, and keep that for the ladder.
 
-    `name` is that of the program; where it has several rows in the ladder, `row` tells them apart.
+    `name` is that of the program; where it has several rows in the ladder, `row` tells them
+    apart. A share is the median of rounds, each with a peak of its own: the clock changes.
     """
     row = row or name.split(".")[0]
-    one = peak(1)
-    limit = one if cores == 1 else peak(cores)
-    speed = work(is_causal=is_causal) / seconds
-    print(f"{row}: {speed / limit:.1%} of the peak of {cores} core{'s' * (cores > 1)}")
+    operations = work(is_causal=is_causal)
+    shares = [
+        operations / median_time(call, 3) / _core.fma_peak(False, cores) for _ in range(rounds)
+    ]
+    share = statistics.median(shares)
+    print(f"{row}: {share:.1%} of the peak of {cores} core{'s' * (cores > 1)}")
     content = {
         "holds_for": machine_and_source(name),
         "cores": cores,
-        "share": speed / limit,  # of the peak of the cores that it uses
-        "speed": speed / one,  # in peaks of one core
-        "is_causal": is_causal,
+        "share": share,  # of the peak of the cores that it uses
+        "speed": share * (peak(cores) / peak(1) if cores > 1 else 1),  # in peaks of one core
     }
     RECORDS.mkdir(parents=True, exist_ok=True)
     unfinished = RECORDS / f"{row}.{os.getpid()}"
@@ -95,7 +107,7 @@ def report(
 
 
 def run(name: str) -> str:
-    """Run a program, in Python or in C++, in a process of its own, and return what it prints."""
+    """Run a program, in Python or C++, in its own process, and return what it prints."""
     command = [HERE / name] if name.endswith(".py") else [HERE / "compiled.py", name]
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
     if done.returncode != 0:

@@ -14,7 +14,7 @@ def start(value_dim: int) -> State:
 
 def see(state: State, score: float, value: np.ndarray) -> State:
     """Return the state after one more key."""
-    m, l, o = state  # noqa: E741
+    m, l, o = state
     new = max(m, score)
     if new == -np.inf:
         return state
@@ -41,7 +41,9 @@ if __name__ == "__main__":
     state = start(1)
     for score, value in zip(scores, values, strict=True):
         state = see(state, score, value)
-        print("e^m = {:.0f}, l = {:.4f}, o = {:.4f}".format(np.exp(state[0]), state[1], *state[2]))
+        print(
+            "e^m = {:.0f}, l = {:.2f}, o = {:.2f}".format(np.exp(state[0]), state[1], *state[2])
+        )
     print(f"o / l = {result(state)[0]:.4f}")
     np.testing.assert_allclose(result(state), stable.softmax(scores) @ values, rtol=4e-16)
 
@@ -52,8 +54,7 @@ if __name__ == "__main__":
     left = merge(merge(pieces[0], pieces[1]), merge(pieces[2], start(16)))
     right = merge(pieces[2], merge(start(16), merge(pieces[1], pieces[0])))
     expected = stable.attention(query[:1], key, value)[0]
-    print(
-        "merged in two orders, off by", max(abs(result(s) - expected).max() for s in (left, right))
-    )
+    tolerance = 8 * np.finfo(float).eps
     for state in (left, right):
-        np.testing.assert_allclose(result(state), expected, rtol=0, atol=8 * np.finfo(float).eps)
+        print(f"merged in one of two orders, off by {abs(result(state) - expected).max():.1e}")
+        np.testing.assert_allclose(result(state), expected, rtol=0, atol=tolerance)

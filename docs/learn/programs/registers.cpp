@@ -6,10 +6,11 @@
 #include "tile.hpp"
 
 // `length` is a multiple of kQueries and of kRows.
-extern "C" void attention(const float* query, const float* key, const float* value, float* output,
-                          int length) {
+extern "C" void attention(const float* query, const float* key, const float* value,
+                          float* output, int length) {
   const float scale = 1 / std::sqrt(float(kDim));
-  std::vector<float> packed(kDim * kQueries), weights(length * kQueries), result(kDim * kQueries);
+  std::vector<float> packed(kDim * kQueries), result(kDim * kQueries);
+  std::vector<float> weights(length * kQueries);
   for (int first = 0; first < length; first += kQueries) {
     for (int d = 0; d < kDim; ++d)
       for (int lane = 0; lane < kQueries; ++lane)
@@ -23,10 +24,11 @@ extern "C" void attention(const float* query, const float* key, const float* val
 
     float sums[kQueries];
     for (int lane = 0; lane < kQueries; ++lane) {
-      float largest = weights[lane], sum = 0;
-      for (int j = 1; j < length; ++j) largest = std::max(largest, weights[j * kQueries + lane]);
+      float* column = &weights[lane];
+      float largest = *column, sum = 0;
+      for (int j = 1; j < length; ++j) largest = std::max(largest, column[j * kQueries]);
       for (int j = 0; j < length; ++j)
-        sum += weights[j * kQueries + lane] = std::exp(weights[j * kQueries + lane] - largest);
+        sum += column[j * kQueries] = std::exp(column[j * kQueries] - largest);
       sums[lane] = sum;
     }
 

@@ -8,34 +8,29 @@ import stable
 
 from regard import explain, scaled_dot_product_attention
 
+ARRAYS = measure.problem()
+
+
+def attention(is_causal: bool, threads: int) -> np.ndarray:
+    """Return the output of the shipped kernel."""
+    return scaled_dot_product_attention(*ARRAYS, is_causal=is_causal, threads=threads)
+
+
 if __name__ == "__main__":
-    query, key, value = measure.problem()
     square = np.ones(2 * [measure.LENGTH], bool)
-    eps = np.finfo(np.float32).eps
-
     for is_causal, seen in ((False, square), (True, np.tril(square))):
-        mask = np.where(seen, 0, -np.inf)
-        expected = stable.attention(*(array.astype(float) for array in (query, key, value)), mask)
-        outputs = [
-            scaled_dot_product_attention(query, key, value, is_causal=is_causal, threads=threads)
-            for threads in (1, 2, 3, 5)
-        ]
-        np.testing.assert_allclose(outputs[0], expected, rtol=0, atol=16 * eps)
-        for output in outputs[1:]:
-            np.testing.assert_array_equal(output, outputs[0], strict=True)
+        expected = stable.attention(*ARRAYS.astype(float), np.where(seen, 0, -np.inf))
+        output = attention(is_causal, 1)
+        tolerance = 16 * np.finfo(np.float32).eps
+        np.testing.assert_allclose(output, expected, rtol=0, atol=tolerance)
+        for threads in (2, 3, 5):
+            np.testing.assert_array_equal(attention(is_causal, threads), output, strict=True)
+        print(f"{'causal' if is_causal else 'full'}: off by {abs(output - expected).max():.1e}")
 
-        name = "causal" if is_causal else "full"
-        print(f"{name}: float64 differs by {abs(outputs[0] - expected).max():.1e}")
-        for row, cores in (("one core", 1), ("all cores", measure.CORES)):
-            call = functools.partial(
-                scaled_dot_product_attention,
-                *(query, key, value),
-                is_causal=is_causal,
-                threads=cores,
-                out=np.empty_like(query),
-            )
-            seconds = measure.median_time(call, 15)
-            row = f"shipped, {name}, {row}"
-            measure.report("shipped.py", seconds, cores=cores, is_causal=is_causal, row=row)
-
-    print(explain(query, key, value, is_causal=True, threads=1))
+    for is_causal, name in ((False, "full"), (True, "causal")):
+        for cores, where in ((1, "one core"), (measure.CORES, "all cores")):
+            call = functools.partial(attention, is_causal, cores)
+            row = f"shipped, {name}, {where}"
+            measure.report("shipped.py", call, cores=cores, is_causal=is_causal, row=row)
+    print()
+    print(explain(*ARRAYS, is_causal=True))

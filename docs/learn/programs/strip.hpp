@@ -1,33 +1,10 @@
-// A strip: some queries in lanes, and what the online softmax keeps of the keys that they have seen.
+// A block of keys for a strip of queries: scores become weights in registers, then outputs.
 #pragma once
 
-#include "exp2.hpp"
+#include "reference.hpp"
 
-struct Strip {
-  Vec m[kVectors], l[kVectors];  // a weight is 2^(score - m), l is the sum of weights
-  alignas(64) float query[kDim * kQueries], output[kDim * kQueries], weights[kKeys * kQueries];
-};
-
-// For scores that exceed m by more than 8: moves m there, and rescales what was gathered before.
-__attribute__((noinline)) inline void move_references(const Tile& scores, Strip& s, int keys) {
-  for (int v = 0; v < kVectors; ++v) {
-    Vec top = scores[0][v];
-    for (int r = 1; r < kRows; ++r) top = scores[r][v] > top ? scores[r][v] : top;
-    const Vec moved = top > s.m[v] + 8.0f ? top : s.m[v];
-    const Vec factor = exp2(s.m[v] - moved);
-    s.m[v] = moved;
-    s.l[v] *= factor;
-    const auto rescale = [=](float* rows, int count) {
-      for (float* at = rows + v * kLanes; count > 0; --count, at += kQueries)
-        store(at, load(at) * factor);
-    };
-    rescale(s.output, kDim);
-    rescale(s.weights, keys);
-  }
-}
-
-// Adds the block of keys at `key`. `hide(scores, k)` may set scores of the tile of keys from k on to
-// -inf, which a lane's very first score must not be.
+// Adds the block of keys at `key`. `hide(scores, k)` may set scores of the tile of keys from k
+// on to -inf, which a lane's very first score must not be.
 template <class Hide>
 inline void add_keys(Strip& s, const float* key, const float* value, int keys, Hide hide) {
   for (int k = 0; k < keys; k += kRows) {
@@ -54,7 +31,8 @@ inline void add_keys(Strip& s, const float* key, const float* value, int keys, H
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v) sum[r][v] += load(s.output + (d + r) * kQueries + v * kLanes);
+      for (int v = 0; v < kVectors; ++v)
+        sum[r][v] += load(s.output + (d + r) * kQueries + v * kLanes);
     store_tile(sum, s.output + d * kQueries);
   }
 }

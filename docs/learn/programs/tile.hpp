@@ -26,8 +26,8 @@ inline Vec broadcast(float value) { return value - Vec{}; }
 using Tile = Vec[kRows][kVectors];
 
 // tile[r][lane] += sum over i of a[r * row + i * step] * b[i * kQueries + lane]
-__attribute__((always_inline)) inline void multiply(Tile& tile, const float* a, int row, int step,
-                                                    const float* b, int depth) {
+__attribute__((always_inline)) inline void multiply(Tile& tile, const float* a, int row,
+                                                    int step, const float* b, int depth) {
   for (int i = 0; i < depth; ++i) {
     Vec right[kVectors];
 #pragma GCC unroll 3
@@ -36,7 +36,7 @@ __attribute__((always_inline)) inline void multiply(Tile& tile, const float* a, 
     for (int r = 0; r < kRows; ++r) {
       const Vec left = broadcast(a[r * row + i * step]);
 #pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v) tile[r][v] += left * right[v];  // one fused instruction
+      for (int v = 0; v < kVectors; ++v) tile[r][v] += left * right[v];  // one instruction
     }
   }
 }
