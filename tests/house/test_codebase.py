@@ -30,6 +30,7 @@ PACKAGES = {
     "positional": set(),
     "checkpoints": set(),
     "_cache": set(),
+    "_explore": set(),
     "layers": {"positional"},
     "cuda": set(),
     "torch": {"regard"},
