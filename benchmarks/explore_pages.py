@@ -1,11 +1,11 @@
-"""Pages of `regard.explore` at several lengths: their sizes, and how long a browser takes to show them.
+"""Pages of `regard.explore` at several lengths: their sizes, and how soon a browser shows them.
 
 python benchmarks/explore_pages.py --lengths 1024 8192 32768 [--keep FOLDER]
 
 The heads are like those of language models: some look at the token before, some near by, one where
-the text has repeated itself, some at the first token, and some at tokens of the same kind. Opening is
-the time from the navigation to the first drawn overview, and to the first head. It needs Chromium
-and the extra `browser`; without them, only sizes are shown.
+the text has repeated itself, some at the first token, and some at tokens of the same kind. Opening
+is the time from the navigation to the first drawn overview, and to the first head. It needs
+Chromium and the extra `browser`; without them, only sizes are shown.
 """
 
 import argparse
@@ -29,7 +29,9 @@ WORDS = (
 def text_of(length, rng):
     """Return words of which passages come again, as in real texts."""
     words = WORDS.split()
-    numbers = rng.choice(len(words), length, p=(chances := 1 / np.arange(3, 3 + len(words))) / chances.sum())
+    numbers = rng.choice(
+        len(words), length, p=(chances := 1 / np.arange(3, 3 + len(words))) / chances.sum()
+    )
     for _ in range(max(1, length // 400)):
         size = int(rng.integers(10, 60))
         if length > 4 * size:

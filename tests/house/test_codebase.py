@@ -31,6 +31,7 @@ PACKAGES = {
     "checkpoints": set(),
     "_cache": set(),
     "_explore": set(),
+    "_llama": {"checkpoints", "layers", "positional"},
     "layers": {"positional"},
     "cuda": set(),
     "torch": {"regard"},
@@ -38,7 +39,7 @@ PACKAGES = {
     "jax": {"regard"},
     "dask": {"regard"},
     "bench": {"regard"},
-    "cli": {"bench", "regard"},
+    "cli": {"_explore", "_llama", "bench", "regard"},
 }
 SOURCES = {".hpp", ".cpp", ".cu", ".inc"}
 KERNEL_HEADERS = {"cstddef", "cstdint", "utility", "immintrin.h", "arm_neon.h"}

@@ -79,4 +79,5 @@ def _srgb(lightness: Array, chroma: Array, hue: Array) -> Array:
     )
     linear = np.clip(cones**3 @ matrix.T, 0, 1)
     curved = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
-    return np.rint(255 * curved)
+    colours: Array = np.rint(255 * curved)
+    return colours

@@ -28,7 +28,8 @@ def levels(weights: Array) -> NDArray[np.uint8]:
     bounded = np.clip(weights, 10.0**-DECADES, 1)
     with np.errstate(invalid="ignore"):
         scaled = np.rint(TOP * (np.log10(bounded, dtype=np.float64) + DECADES) / DECADES)
-    return np.where(np.isnan(scaled), NOT_A_NUMBER, scaled).astype(np.uint8)
+    found = np.where(np.isnan(scaled), NOT_A_NUMBER, scaled)
+    return found.astype(np.uint8)
 
 
 def halves(numbers: Array) -> Array:
@@ -57,7 +58,8 @@ def short_halves(numbers: Array) -> Array:
     is_finite = np.isfinite(result)
     rounded = np.where(is_finite & (bits > 0xF), (bits + 3 + (bits >> 3 & 1)) & 0xFFF8, bits)
     rounded = np.where(is_finite & ((rounded & 0x7C00) == 0x7C00), bits & 0xFFF8, rounded)
-    return rounded.astype("<u2").view("<f2")
+    shortened: Array = rounded.astype("<u2").view("<f2")
+    return shortened
 
 
 def places(keys: Array, kv_len: int) -> Array:
@@ -66,8 +68,9 @@ def places(keys: Array, kv_len: int) -> Array:
     Heads that look at a fixed distance have the same numbers in all rows, which compress well.
     """
     size = 2 if kv_len <= 2**16 else 4
-    relative = keys - np.arange(len(keys))[:, None]
-    return np.mod(relative, 2 ** (8 * size)).astype(f"<u{size}")
+    relative: Array = keys - np.arange(len(keys))[:, None]
+    wrapped: Array = np.mod(relative, 2 ** (8 * size)).astype(f"<u{size}")
+    return wrapped
 
 
 def packed(arrays: Mapping[str, Array]) -> tuple[bytes, list[list[Any]]]:

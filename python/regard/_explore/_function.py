@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from regard._explore._layers import Layer
-    from regard._explore._plan import Plan
     from regard._tokens import TokensArgument
 
 _OTHERS = (
@@ -122,8 +121,9 @@ def explore(
     Notes
     -----
     The page rounds: weights in pictures of blocks to 254 levels of a logarithmic scale from 1e-6 to
-    1, which is 5.6 % from one to the next; the top keys' weights and statistics to 8 significant
-    bits; weights where there is one pixel for each, and of regions, to float16.
+    1, which is 5.6 % from one to the next, and the top keys' weights and the statistics beside them
+    to 8 significant bits, which is 0.4 %. Where a picture has one pixel for each weight, and in
+    regions, all of these are float16.
 
     Examples
     --------
@@ -168,7 +168,9 @@ def explore(
         request["statistics"].append("induction")
         request["tokens"] = numbers_of_tokens
     steps = Steps((3 if plan.is_exact else 4) * q_len * sum(x.heads for x in layers), progress)
-    described, blobs, thumbnails = [], [], []
+    described: list[dict[str, Any]] = []
+    blobs: list[tuple[str, bytes]] = []
+    thumbnails: list[Any] = []
     for number, layer in enumerate(layers):
         heads = []
         for index, head in enumerate(heads_of(number, layer, plan, request, steps)):
@@ -263,7 +265,9 @@ def _texts(
 def _shown(mask: Any, options: Mapping[str, Any]) -> str:
     """Return the options of attention in a line: numbers in full, arrays by their shapes."""
     given = {} if mask is None else {"mask": mask}
-    given |= {name: value for name, value in options.items() if name != "threads"}
+    given |= {
+        name: value for name, value in options.items() if name != "threads" and value is not None
+    }
     return ", ".join(f"{name}={_short(value)}" for name, value in given.items())
 
 

@@ -66,11 +66,12 @@ def heads_of(
     arrays = layer.query, layer.key, layer.mask
     rows = layer.heads * layer.query.shape[-2]
     begin = steps.begin(rows)
-    lse = lse_of(_core.attention, arrays[:2], (), layer.mask, layer.options, None)
+    own: Any = layer.options
+    lse = lse_of(_core.attention, arrays[:2], (), layer.mask, own, None)
     if begin is not None:
         begin(rows, rows)
-    shared = {**layer.options, "lse": lse}
-    summary = summarize_attention(*arrays, progress=steps.begin(rows), **shared, **request)
+    shared: Any = {**layer.options, "lse": lse}
+    summary = summarize_attention(*arrays, progress=steps.begin(rows), **{**shared, **request})
     pictures = {
         reduce: attention_map(
             *arrays, shape=plan.shape, reduce=reduce, progress=steps.begin(rows), **shared
@@ -90,7 +91,7 @@ def heads_of(
         is_visible = lse[head] > -np.inf
         yield Head(
             packed(planes),
-            packed(_rows_of(summary, head, layer.key.shape[-2])),
+            packed(_rows_of(summary, head, layer.key.shape[-2], plan.is_exact)),
             _thumbnails(largest, mean, layer.query.shape[-2], layer.key.shape[-2]),
             _numbers_of(summary, head, is_visible),
         )
@@ -119,13 +120,14 @@ def _regions_of(
     return found
 
 
-def _rows_of(summary: Any, head: int, kv_len: int) -> dict[str, Array]:
+def _rows_of(summary: Any, head: int, kv_len: int, is_exact: bool) -> dict[str, Array]:
+    rounded = halves if is_exact else short_halves
     keys, weights = summary.top_k.keys[head], summary.top_k.weights[head]
-    found = {"top_keys": places(keys, kv_len).T, "top_weights": short_halves(weights.T)}
+    found = {"top_keys": places(keys, kv_len).T, "top_weights": rounded(weights.T)}
     for name in (*OF_ROWS, *OF_KEYS):
         values = getattr(summary, name)
         if values is not None:
-            found[name] = short_halves(values[head])
+            found[name] = rounded(values[head])
     return found
 
 

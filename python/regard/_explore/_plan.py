@@ -54,7 +54,7 @@ def plan_of(
 
     def bytes_of_maps(side: int) -> float:
         height, width = min(side, q_len), min(side, kv_len)
-        return heads * 2 * height * width * _LEFT_OF_MAPS * _AS_TEXT
+        return float(heads * 2 * height * width) * _LEFT_OF_MAPS * _AS_TEXT
 
     if detail is None:
         fitting = [side for side in DETAILS if bytes_of_maps(side) <= _MAP_BYTES]

@@ -15,7 +15,7 @@ function drawArcs(tops) {
     const from = x(position), to = x(key), half = Math.abs(from - to) / 2, height = Math.min(74, Math.max(half, 5));
     const shape = half < 1 ? `M${to} ${base}v-14` : `M${from} ${base}A${half} ${height} 0 0 ${from > to ? 0 : 1} ${to} ${base}`;
     const arc = drawn("path", { d: shape, "stroke-width": 0.7 + 5 * clamp(weight, 0, 1), "stroke-opacity": 0.25 + 0.7 * Math.sqrt(clamp(weight, 0, 1)) });
-    arc.append(drawn("title", {}, `key ${key}${quoted(keyText(key))}: ${number(weight)}`));
+    arc.append(drawn("title", {}, `key ${key}${quoted(keyText(key))}: ${number(weight, DIGITS)}`));
     parts.push(arc);
   }
   parts.push(drawn("circle", { cx: x(position), cy: base, r: 3.5 }));

@@ -21,7 +21,7 @@ function layOut(canvas) {
   plot.left = named ? 96 : 54;
   plot.top = named ? 84 : 38;
   plot.width = Math.max(60, canvas.clientWidth - plot.left - 10);
-  plot.height = clamp(plot.width * clamp(facts.q_len / facts.kv_len, 0.3, 1), 90, Math.max(240, innerHeight - 330));
+  plot.height = clamp(plot.width * clamp(facts.q_len / facts.kv_len, 0.3, 1), 90, Math.max(280, innerHeight - 440));
   canvas.dataset.plot = [plot.left, plot.top, plot.width, plot.height].join(" ");
 }
 function draw(data) {
@@ -102,12 +102,11 @@ function drawAxes(pen, x, y) {
   pen.fillStyle = style("--ink");
   pen.textAlign = "left";
   pen.textBaseline = "top";
-  pen.fillText("keys →", plot.left, 2);
-  pen.textAlign = "left";
-  pen.fillText("queries ↓", 2, plot.top - 16 - (keysNamed ? 0 : 0));
+  pen.fillText("keys →", plot.left, keysNamed ? 2 : plot.top - 34);
+  pen.fillText("queries ↓", 2, plot.top - 16);
 }
 function drawLegend(data) {
-  const { pen, width } = sized(byId("legend"), 40), left = 14, span = width - 28, isLog = state.scale === "log";
+  const { pen, width } = sized(byId("legend"), 40), left = 24, span = width - 36, isLog = state.scale === "log";
   for (let i = 0; i < 255; i++) {
     pen.fillStyle = `rgb(${data.table[i].join(" ")})`;
     pen.fillRect(left + (i * span) / 255, 4, span / 255 + 0.7, 12);
@@ -119,8 +118,8 @@ function drawLegend(data) {
   pen.textBaseline = "top";
   const powers = isLog ? (state.other ? [-1, -0.01, 0, 0.01, 1] : [1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1]) : state.other ? [-1, -0.5, 0, 0.5, 1].map((s) => s * data.largest) : [0, 0.25, 0.5, 0.75, 1].map((s) => s * data.largest);
   for (const value of powers) {
-    const at = data.index(value, data.largest), labelled = value === 1e-6 ? "≤1e−6" : number(value, 2);
-    pen.fillText(labelled.replace(/\.0$/, ""), left + ((at + 0.5) * span) / 255, 20);
+    const at = data.index(value, data.largest), labelled = (value === 1e-6 ? "≤" : "") + number(value, 2).replace(/(\.\d*?)0+(?=e|$)/, "$1").replace(/\.(?=e|$)/, "");
+    pen.fillText(labelled, left + ((at + 0.5) * span) / 255, 20);
   }
   byId("legend").setAttribute("aria-label", `Colour scale, ${isLog ? "logarithmic" : "linear"}, from ${number(powers[0], 2)} to ${number(powers.at(-1), 2)}`);
 }
@@ -138,7 +137,7 @@ function readout(data, query, key) {
   if (own || facts.exact) return `${place}: ${state.other ? "difference" : "weight"} ${number(value)}`;
   const of = state.reduce === "max" ? "largest weight" : "mean weight", says = value === 0 && !state.other ? "at most 1e−6" : number(value, 2);
   const among = topKeys(data.rows, query).find((each) => each.key === key);
-  const exact = among && !state.other ? `; weight ${number(among.weight)}` : "";
+  const exact = among && !state.other ? `; weight ${number(among.weight, DIGITS)}` : "";
   return `${place}${exact}; ${state.other ? `difference of the ${of}s` : of} of the block ${says}`;
 }
 // The pixel of a query or key: pixel i holds those from i * length / size on, rounded down.

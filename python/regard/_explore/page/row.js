@@ -12,21 +12,21 @@ function showRow(data) {
   const { query, layer, head } = state, tops = topKeys(data.rows, query), position = positionOf(query);
   const first = data.rows.get("top_weights").values[query], covered = tops.reduce((sum, each) => sum + each.weight, 0);
   byId("row-title").textContent = `Query ${query}${quoted(queryText(query))}`;
-  const share = covered > 0.995 && covered < 1.02 ? "all" : `${number(100 * covered, 2)} %`;
+  const share = covered > 0.995 ? "all" : `${number(100 * covered, 2)} %`;
   const many = tops.length === 1 ? "One key holds" : `${tops.length} keys hold`;
-  byId("row-summary").textContent = `${headName(layer, head)}${position === query ? "" : `, position ${position}`}. ` + (first !== first ? "The weights of this query are not numbers." : tops.length ? `${many} ${share === "all" ? "all of its weight" : `${share} of the weight 1`}.` : "This query sees no key.");
+  byId("row-summary").textContent = `${headName(layer, head)}${position === query ? "" : `, position ${position}`}. ` + (first !== first ? "The weights of this query are not numbers." : tops.length ? `${many} ${share === "all" ? "all of its weight" : `${share} of its weight`}.` : "This query sees no key.");
   const body = byId("top-keys").tBodies[0];
   body.replaceChildren(...tops.map(({ key, weight }) => {
     const go = element("button", { type: "button", "aria-label": `key ${key}` }, String(key)), bar = element("span", { class: "bar", "aria-hidden": "true" });
     go.addEventListener("click", () => { change({ key }); });
     bar.style.width = `${clamp(weight, 0, 1) * 100}%`;
-    const cell = element("td", {}, number(weight), bar);
+    const cell = element("td", {}, number(weight, DIGITS), bar);
     return element("tr", key === state.key ? { "aria-current": "true" } : {}, element("td", {}, go), element("td", {}, inContext(key)), cell);
   }));
   byId("top-keys").hidden = !tops.length;
   byId("row-statistics").replaceChildren(...Object.keys(LABELS).flatMap((name) => {
     const values = data.rows.get(name)?.values;
-    return values && values.length && !name.startsWith("column") ? [element("dt", {}, LABELS[name]), element("dd", {}, number(values[query]))] : [];
+    return values && values.length && !name.startsWith("column") ? [element("dt", {}, LABELS[name]), element("dd", {}, number(values[query], DIGITS))] : [];
   }));
   drawArcs(tops);
   showText(data);

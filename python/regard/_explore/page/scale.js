@@ -20,6 +20,8 @@ function differenceIndex(difference, largest) {
   if (state.scale === "log") share = size > 10 ** -DIFFERENCE_DECADES ? (Math.log10(Math.min(1, size)) + DIFFERENCE_DECADES) / DIFFERENCE_DECADES : 0;
   return 127 + Math.round(127 * share) * Math.sign(difference);
 }
+// As many digits as the page has: it rounds what goes with pictures of blocks.
+const DIGITS = facts.exact ? 3 : 2;
 function number(value, digits = 3) {
   if (value === undefined || value === null || value !== value) return "not a number";
   if (value === 0) return "0";

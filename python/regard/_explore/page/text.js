@@ -1,6 +1,6 @@
 // Texts: of tokens, which reach the page by textContent alone, and of what there is to choose.
 const LABELS = {
-  entropy: "entropy (nats)", max: "largest weight", effective_count: "effective number of keys", mean_distance: "mean distance",
+  entropy: "entropy (nats)", max: "largest weight", effective_count: "effective keys", mean_distance: "mean distance",
   sink_mass: `weight on the first ${facts.sink_keys}`, local_mass: `weight within ${facts.local_reach}`,
   column_sums: "sum of a key's weights", column_means: "mean weight of a key", previous_token: "previous token", induction: "induction",
 };
