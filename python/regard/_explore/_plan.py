@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 DETAILS = (512, 256, 128)
 _MAP_BYTES = 48e6
-# What compression usually leaves of the raw bytes, and what base64 makes of that.
-_LEFT_OF_MAPS, _LEFT_OF_ROWS, _AS_TEXT = 0.6, 0.8, 4 / 3
+# What compression leaves of the raw bytes of noise, and what base64 makes of that.
+_LEFT_OF_MAPS, _LEFT_OF_ROWS, _AS_TEXT = 0.8, 0.9, 4 / 3
+_PROGRAM_BYTES, _THUMBNAIL_BYTES = 90_000, 6_000
 
 
 class Region(NamedTuple):
@@ -66,6 +67,7 @@ def plan_of(
     rows = heads * (q_len * bytes_per_row + kv_len * bytes_per_key)
     exact = 2 * sum(region.size for region in wanted)
     total = bytes_of_maps(side) + (rows + exact) * _LEFT_OF_ROWS * _AS_TEXT
+    total += _PROGRAM_BYTES + heads * _THUMBNAIL_BYTES
     if total > count("max_bytes", max_bytes, minimum=1):
         parts = {
             "detail": bytes_of_maps(side),

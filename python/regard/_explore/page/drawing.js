@@ -19,9 +19,11 @@ function ticks(first, end, most) {
 function layOut(canvas) {
   const named = Boolean(facts.tokens);
   plot.left = named ? 96 : 54;
-  plot.top = named ? 84 : 38;
   plot.width = Math.max(60, canvas.clientWidth - plot.left - 10);
-  plot.height = clamp(plot.width * clamp(facts.q_len / facts.kv_len, 0.3, 1), 90, Math.max(280, innerHeight - 440));
+  const keysNamed = named && plot.width / (state.view[3] - state.view[2]) >= 12, top = keysNamed ? 84 : 38;
+  plot.top = top;
+  // The canvas is as high with names above the keys as without them.
+  plot.height = (named ? 84 : 38) - top + clamp(plot.width * clamp(facts.q_len / facts.kv_len, 0.3, 1), 90, Math.max(280, innerHeight - 440));
   canvas.dataset.plot = [plot.left, plot.top, plot.width, plot.height].join(" ");
 }
 function draw(data) {

@@ -1,21 +1,26 @@
 // One way in: `change` says what is new, and `render` draws what is shown, once a frame.
-let waiting = false, thumbnails = "";
+let isDrawing = false, isNew = false, thumbnails = "";
 function change(news) {
   Object.assign(state, news);
   if ("query" in news || "key" in news) follow();
   render();
 }
 function render() {
-  if (waiting) return;
-  waiting = true;
+  isNew = true;
+  if (isDrawing) return;
+  isDrawing = true;
   requestAnimationFrame(async () => {
-    waiting = false;
     try {
-      await show();
+      while (isNew) { // what changes while a head is read is drawn after it, never before
+        isNew = false;
+        await show();
+      }
     } catch (error) {
       byId("trouble").hidden = false;
       byId("trouble").textContent = `This page cannot be shown: ${error.message}`;
       throw error;
+    } finally {
+      isDrawing = false;
     }
   });
 }

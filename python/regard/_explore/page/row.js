@@ -14,7 +14,7 @@ function showRow(data) {
   byId("row-title").textContent = `Query ${query}${quoted(queryText(query))}`;
   const share = covered > 0.995 ? "all" : `${number(100 * covered, 2)} %`;
   const many = tops.length === 1 ? "One key holds" : `${tops.length} keys hold`;
-  byId("row-summary").textContent = `${headName(layer, head)}${position === query ? "" : `, position ${position}`}. ` + (first !== first ? "The weights of this query are not numbers." : tops.length ? `${many} ${share === "all" ? "all of its weight" : `${share} of its weight`}.` : "This query sees no key.");
+  byId("row-summary").textContent = (first !== first ? "The weights of this query are not numbers" : tops.length ? `${many} ${share} of its weight` : "This query sees no key") + ` in ${headName(layer, head)}${position === query ? "" : `, where it stands at position ${position}`}.`;
   const body = byId("top-keys").tBodies[0];
   body.replaceChildren(...tops.map(({ key, weight }) => {
     const go = element("button", { type: "button", "aria-label": `key ${key}` }, String(key)), bar = element("span", { class: "bar", "aria-hidden": "true" });

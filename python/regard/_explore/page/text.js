@@ -38,4 +38,4 @@ function inContext(key, before = 4, after = 3) {
   return box;
 }
 // Tokens of a language model bring their spaces with them; words do not.
-const glue = tokensOfKeys && tokensOfKeys.some((token) => /\s/.test(token)) ? "" : " ";
+const glue = tokensOfKeys && tokensOfKeys.filter((token) => /^\s|\s$/.test(token)).length > tokensOfKeys.length / 10 ? "" : " ";
