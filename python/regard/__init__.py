@@ -19,6 +19,7 @@ from regard._double_backward import (
 )
 from regard._explain import explain
 from regard._explanation import Explanation
+from regard._explore import Explorer, explore
 from regard._jvp import scaled_dot_product_attention_jvp
 from regard._merge import merge_attention_states
 from regard._merge_backward import merge_attention_states_backward
@@ -45,6 +46,7 @@ __all__ = [
     "AttentionSummary",
     "DoubleGradients",
     "Explanation",
+    "Explorer",
     "KVCache",
     "KeyValueChunks",
     "MultiHeadAttention",
@@ -61,6 +63,7 @@ __all__ = [
     "checkpoints",
     "cpu_targets",
     "explain",
+    "explore",
     "get_num_threads",
     "masks",
     "matmul",
