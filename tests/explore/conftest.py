@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 import regard
-from explorer_pages import Page
+from explorer_pages import TOKENS, Page, problem, settled
 
 
 @pytest.fixture
@@ -14,6 +14,21 @@ def page_of(tmp_path):
         return Page(regard.explore(*arguments, **options), tmp_path)
 
     return made
+
+
+@pytest.fixture(scope="session")
+def exact(tmp_path_factory):
+    query, key = problem(layers=(2,))
+    explorer = regard.explore(query, key, is_causal=True, tokens=TOKENS)
+    return Page(explorer, tmp_path_factory.mktemp("exact"))
+
+
+@pytest.fixture(scope="session")
+def pooled(tmp_path_factory):
+    query, key = problem(q_len=500, kv_len=500)
+    regions = [(slice(100, 130), slice(60, 100))]
+    explorer = regard.explore(query, key, is_causal=True, detail=64, regions=regions)
+    return Page(explorer, tmp_path_factory.mktemp("pooled"))
 
 
 @pytest.fixture(scope="session")
@@ -52,11 +67,3 @@ def opened(chromium):
     for context in contexts:
         context.close()
     assert wrong == []
-
-
-def settled(page):
-    """Wait until what is shown is what the address says."""
-    page.wait_for_function(
-        "document.documentElement.dataset.shown === location.hash && new Promise(done => "
-        "requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
-    )

@@ -111,7 +111,7 @@ def test_a_notebook_shows_a_page_that_cannot_reach_it(explorer):
 
 
 def test_a_notebook_is_told_that_a_page_is_too_large():
-    query = np.random.default_rng(0).standard_normal((8, 512, 8), dtype=np.float32)
+    query = np.random.default_rng(0).standard_normal((9, 512, 8), dtype=np.float32)
     large = regard.explore(query, query)
     assert large.nbytes > 5_000_000
     shown = large._repr_html_()

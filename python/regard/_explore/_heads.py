@@ -88,7 +88,7 @@ def heads_of(
             else {"max": levels(largest), "mean": levels(mean)}
         )
         planes |= exact[head]
-        is_visible = lse[head] > -np.inf
+        is_visible = lse[head] != -np.inf
         yield Head(
             packed(planes),
             packed(_rows_of(summary, head, layer.key.shape[-2], plan.is_exact)),

@@ -9,6 +9,8 @@ function render() {
   isNew = true;
   if (isDrawing) return;
   isDrawing = true;
+  const main = document.querySelector("main");
+  main.ariaBusy = "true";
   requestAnimationFrame(async () => {
     try {
       while (isNew) { // what changes while a head is read is drawn after it, never before
@@ -21,6 +23,7 @@ function render() {
       throw error;
     } finally {
       isDrawing = false;
+      main.ariaBusy = "false";
     }
   });
 }

@@ -23,18 +23,16 @@ function makeGrid() {
     grid.append(row);
   });
   grid.addEventListener("keydown", (event) => {
-    const next = neighbour(event.key);
-    if (!next) return;
+    if (!/^(Arrow|Home$|End$)/.test(event.key)) return;
     event.preventDefault();
-    event.stopPropagation();
-    next.focus();
+    event.stopPropagation(); // also at the edges, where the document would move the query
+    neighbour(event.key)?.focus();
   });
 }
 function neighbour(key) {
   const all = [...cells.values()], at = all.indexOf(cells.get(`${state.layer}.${state.head}`));
   const steps = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: all.length - 1 };
   if (key in steps) return all[steps[key]];
-  if (key !== "ArrowUp" && key !== "ArrowDown") return undefined;
   // The nearest cell of the line above or below, as the lines are broken now.
   const { left, top } = all[at].getBoundingClientRect(), sign = key === "ArrowUp" ? -1 : 1;
   const lines = all.map((cell) => ({ cell, box: cell.getBoundingClientRect() })).filter(({ box }) => sign * (box.top - top) > 2);
