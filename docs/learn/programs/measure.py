@@ -88,17 +88,17 @@ def report(
     apart. A share is the median of rounds, each with a peak of its own: the clock changes.
     """
     row = row or name.split(".")[0]
-    operations = work(is_causal=is_causal)
-    shares = [
-        operations / median_time(call, 3) / _core.fma_peak(False, cores) for _ in range(rounds)
-    ]
-    share = statistics.median(shares)
+    speeds, peaks = [], []
+    for _ in range(rounds):
+        speeds.append(work(is_causal=is_causal) / median_time(call, 3))
+        peaks.append(_core.fma_peak(False, cores))
+    share = statistics.median(speed / limit for speed, limit in zip(speeds, peaks, strict=True))
     print(f"{row}: {share:.1%} of the peak of {cores} core{'s' * (cores > 1)}")
     content = {
         "holds_for": machine_and_source(name),
         "cores": cores,
         "share": share,  # of the peak of the cores that it uses
-        "speed": share * (peak(cores) / peak(1) if cores > 1 else 1),  # in peaks of one core
+        "speed": share * (max(peaks) / peak(1) if cores > 1 else 1),  # in peaks of one core
     }
     RECORDS.mkdir(parents=True, exist_ok=True)
     unfinished = RECORDS / f"{row}.{os.getpid()}"

@@ -55,6 +55,6 @@ if __name__ == "__main__":
     right = merge(pieces[2], merge(start(16), merge(pieces[1], pieces[0])))
     expected = stable.attention(query[:1], key, value)[0]
     tolerance = 8 * np.finfo(float).eps
-    for state in (left, right):
-        print(f"merged in one of two orders, off by {abs(result(state) - expected).max():.1e}")
+    for order, state in (("one", left), ("another", right)):
+        print(f"merged in {order} order, off by {abs(result(state) - expected).max():.1e}")
         np.testing.assert_allclose(result(state), expected, rtol=0, atol=tolerance)
