@@ -81,6 +81,8 @@ CASES = {
     "pattern": [
         ((), {}, TypeError, "q_len must be given where there is no mask"),
         ((), {"q_len": 2.0}, TypeError, "q_len must be an int, got float"),
+        ((), {"q_len": 3, "query_offset": 2**62}, ValueError, "query_offset must be from -1,099"),
+        ((), {"q_len": 10**12}, ValueError, "q_len and kv_len must be at most 134,217,728 in a"),
         ((), {"q_len": 0}, ValueError, "there are no weights to draw"),
         ((EYE > 0,), {"q_len": 4}, ValueError, "mask must broadcast to (q_len, kv_len) = (4, 3)"),
         ((EYE.astype(int),), {}, TypeError, "mask must be bool"),

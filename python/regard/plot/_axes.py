@@ -53,6 +53,7 @@ _LEAST_HEIGHT, _HEIGHT_OF_LABELS = 0.8, 1.0
 _WIDEST_SCALE = 0.2
 # Of a colour bar's label, which has several lines beside a low picture.
 _LEAST_LETTERS, _LETTERS_AN_INCH = 12, 10.0
+_MOST_OFFSET = 1 << 40  # matplotlib cannot tell larger positions apart
 _OWN = {"self", "X", "data", "array", "extent", "origin", "figure", "axes", "transform"}
 
 
@@ -165,6 +166,11 @@ def draw(
     """Draw one picture, with queries down and keys across, each at its position."""
     (top, bottom), (left, right) = part.queries, part.keys
     q_len, kv_len = bottom - top, right - left
+    if abs(offset) > _MOST_OFFSET:
+        raise ValueError(
+            f"query_offset must be from {-_MOST_OFFSET:,} to {_MOST_OFFSET:,} in a picture, got "
+            f"{offset:,}"
+        )
     image = ax.imshow(
         values,
         norm=norm,

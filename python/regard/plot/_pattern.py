@@ -35,6 +35,7 @@ _NAME = "regard.plot.pattern"
 _HIDDEN, _VISIBLE = "#e6e9ec", "#2b5a8c"
 _MOST_WITH_LINES = 32  # entries of an axis
 _ENTRIES_AT_ONCE = 1 << 22
+_MOST_LENGTH = 1 << 27
 
 
 class PatternOptions(TypedDict, total=False):
@@ -176,6 +177,11 @@ def _one_mask(
     else:
         keys = shape[-1] if parts and shape[-1] != 1 else queries
     sizes = queries, keys
+    if max(sizes) > _MOST_LENGTH:
+        raise ValueError(
+            f"q_len and kv_len must be at most {_MOST_LENGTH:,} in a picture, got {queries:,} and "
+            f"{keys:,}"
+        )
     if not parts:
         return None, sizes
     try:
@@ -192,9 +198,10 @@ def _one_mask(
 def _visible(positions: Positions, mask: Mask, part: Part) -> Array:
     """Return how many pairs of each pixel are visible."""
     counts = np.zeros((part.height, part.width))
+    keys = part.keys[1] - part.keys[0] if mask.shown is not None or mask.bias is not None else 1
+    step = max(1, _ENTRIES_AT_ONCE // keys)
     ends = [*starts(part.queries, part.height).tolist(), part.queries[1]]
     for pixel in range(part.height):
-        step = max(1, _ENTRIES_AT_ONCE // (part.keys[1] - part.keys[0]))
         for first in range(ends[pixel], ends[pixel + 1], step):
             rows = slice(first, min(first + step, ends[pixel + 1]))
             counts[pixel] += _visible_of_rows(positions, mask, rows, part)
@@ -202,18 +209,30 @@ def _visible(positions: Positions, mask: Mask, part: Part) -> Array:
 
 
 def _visible_of_rows(positions: Positions, mask: Mask, rows: slice, part: Part) -> Array:
-    first, end = (each[:, None] for each in positions.intervals(rows))
+    first, end = positions.intervals(rows)
     columns = starts(part.keys, part.width)
     if mask.shown is None and mask.bias is None:
-        edges = np.clip(np.append(columns, part.keys[1]), first, np.maximum(end, first))
-        return np.asarray(np.diff(edges, axis=1).sum(axis=0))
+        before = _visible_before(np.append(columns, part.keys[1]), first, np.maximum(first, end))
+        return np.diff(before)
     keys = np.arange(*part.keys)
-    seen = (keys >= first) & (keys < end)
+    seen = (keys >= first[:, None]) & (keys < end[:, None])
     for each in mask:
         if each is not None:
             shown = each[rows, slice(*part.keys)]
             seen &= shown if shown.dtype == np.bool_ else shown != -np.inf
     return np.asarray(np.add.reduceat(seen.sum(axis=0), columns - part.keys[0]))
+
+
+def _visible_before(edges: Array, first: Array, end: Array) -> Array:
+    """Return the sum over rows of each edge clipped to what the row sees, from `first` to `end`.
+
+    Neither bound falls from row to row, so rows that are clipped to one of them lie together.
+    """
+    is_past = np.searchsorted(end, edges, side="right")
+    is_ahead = np.maximum(np.searchsorted(first, edges, side="left"), is_past)
+    ends, firsts = (np.append(0, np.cumsum(bound, dtype=np.int64)) for bound in (end, first))
+    within = (is_ahead - is_past) * edges
+    return np.asarray(ends[is_past] + within + firsts[-1] - firsts[is_ahead])
 
 
 def _draw_lines(ax: Axes, part: Part, offset: int) -> None:

@@ -106,8 +106,8 @@ def source_of(
         query, key = as_stored_arrays(query=argument[0], key=argument[1])
         if _look_like_weights(query) and _look_like_weights(key):
             raise TypeError(
-                f"{name}() takes a tuple as a pair (query, key), and this one has weights: np.stack "
-                "joins the weights of two layers"
+                f"{name}() takes a tuple as a pair (query, key), and this one has weights: "
+                "np.stack joins the weights of two layers"
             )
         return _QueryAndKey(query, key, as_masks(mask), dict(with_arrays(options)), progress)
     given = [option for option in options if option != "query_offset"]
