@@ -1,5 +1,7 @@
 """Exact, fused scaled-dot-product attention for NumPy arrays."""
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from regard import checkpoints, masks, positional
 from regard._attention import scaled_dot_product_attention
 from regard._attention_map import attention_map
@@ -17,10 +19,12 @@ from regard._double_backward import (
 )
 from regard._explain import explain
 from regard._explanation import Explanation
+from regard._explore import Explorer, explore
 from regard._jvp import scaled_dot_product_attention_jvp
 from regard._merge import merge_attention_states
 from regard._merge_backward import merge_attention_states_backward
 from regard._ragged import scaled_dot_product_attention_ragged
+from regard._show import ShownWeights, show
 from regard._stages import apply_mask, matmul, scale, softmax
 from regard._stream import attend_stream
 from regard._stream_source import KeyValueChunks
@@ -42,10 +46,12 @@ __all__ = [
     "AttentionSummary",
     "DoubleGradients",
     "Explanation",
+    "Explorer",
     "KVCache",
     "KeyValueChunks",
     "MultiHeadAttention",
     "SelfAttention",
+    "ShownWeights",
     "ThreadingLayer",
     "TopKeys",
     "TorchGenerator",
@@ -57,6 +63,7 @@ __all__ = [
     "checkpoints",
     "cpu_targets",
     "explain",
+    "explore",
     "get_num_threads",
     "masks",
     "matmul",
@@ -72,6 +79,7 @@ __all__ = [
     "scaled_dot_product_attention_ragged_backward",
     "set_num_threads",
     "set_threading_layer",
+    "show",
     "show_config",
     "softmax",
     "summarize_attention",
@@ -81,3 +89,15 @@ __all__ = [
 
 register_when_imported()
 del register_when_imported
+
+if _TYPE_CHECKING:
+    from regard import plot as plot
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import `regard.plot`, and with it matplotlib, when it is first used."""
+        if name == "plot":
+            import importlib
+
+            return importlib.import_module("regard.plot")
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")

@@ -151,6 +151,16 @@ def window_sides(window: Any) -> tuple[int | None, int | None]:
     return left, right
 
 
+def slice_ends(name: str, part: slice, length: int) -> tuple[int, int]:
+    """Return where a slice without steps begins and ends, or raise TypeError or ValueError."""
+    if not isinstance(part, slice):
+        raise TypeError(f"{name} must be a pair of slices, got {type(part).__name__}")
+    start, stop, step = part.indices(length)
+    if step != 1:
+        raise ValueError(f"{name} must have slices without steps, got {part}")
+    return start, max(start, stop)
+
+
 def file_path(path: str | os.PathLike[str]) -> str:
     """Return a path as a str, or raise TypeError."""
     try:

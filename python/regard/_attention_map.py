@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from regard import _core
-from regard._arguments import count
+from regard._arguments import count, slice_ends
 from regard._arrays import as_masks, as_stored_arrays
 from regard._call import check_options, raise_with_hint
 from regard._foreign import with_arrays
@@ -193,14 +193,5 @@ def _bounds(
         name = f"regions[{number}]"
         if not isinstance(region, tuple) or len(region) != 2:
             raise TypeError(f"{name} must be a pair of slices, got {region!r}")
-        bounds.append((_ends(name, region[0], q_len), _ends(name, region[1], kv_len)))
+        bounds.append((slice_ends(name, region[0], q_len), slice_ends(name, region[1], kv_len)))
     return bounds
-
-
-def _ends(name: str, part: slice, length: int) -> tuple[int, int]:
-    if not isinstance(part, slice):
-        raise TypeError(f"{name} must be a pair of slices, got {type(part).__name__}")
-    start, stop, step = part.indices(length)
-    if step != 1:
-        raise ValueError(f"{name} must have slices without steps, got {part}")
-    return start, max(start, stop)

@@ -132,7 +132,20 @@ class Explanation:
             notes=(*notes, *_copies(plan, key, value)),
         )
 
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in _IN_ONE_LINE)
+        return f"Explanation({shown})"
+
     def __str__(self) -> str:
+        return "\n".join(f"{name:<9} {text}" for name, text in self._rows())
+
+    def _repr_html_(self) -> str:
+        from regard._html_table import html_table
+
+        return html_table("What is computed", self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Return what there is to say, as names and texts; the second line of one has no name."""
         group = self.heads // self.kv_heads if self.kv_heads else 1
         grouped = f" ({self.kv_heads} of keys, {group} query heads each)" if group > 1 else ""
         noun = _TILES[self.kernel]
@@ -170,9 +183,7 @@ class Explanation:
                 f"{_quantity(self.workspace_bytes, 'B')} of workspace",
             ),
         ]
-        lines = [f"{name:<9} {text}" for name, text in rows]
-        lines += [f"{'note':<9} {note}" for note in self.notes]
-        return "\n".join(lines)
+        return rows + [("note", note) for note in self.notes]
 
     def _instruction(self) -> str:
         if self.kernel != "int8":
@@ -193,6 +204,11 @@ class Explanation:
         )
 
 
+# The fields that the representation has, of all those that `print` shows.
+_IN_ONE_LINE = (
+    *("target", "kernel", "result_type", "batch", "heads", "kv_heads", "q_len", "kv_len"),
+    *("head_dim", "value_dim", "threads", "tasks", "tiles_computed", "tiles", "flops"),
+)
 _TILES = {"forward": "tile", "int8": "tile", "decode": "step"}
 _KERNELS = {
     "forward": "queries in SIMD lanes",

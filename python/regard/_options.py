@@ -135,13 +135,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def takes_options(*groups: type, **defaults: Any) -> Callable[[Function], Function]:
     """Show the options of some groups in a function's signature, in place of ``**options``.
 
+    Other keywords, ``**imshow`` for example, stay behind them.
     `defaults` are those that differ from `DEFAULTS`.
     """
     annotations = {name: kind for group in groups for name, kind in group.__annotations__.items()}
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
-        named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        named, others = [], []
+        for parameter in signature.parameters.values():
+            if parameter.kind is not parameter.VAR_KEYWORD:
+                named.append(parameter)
+            elif parameter.name != "options":
+                others.append(parameter)
         options = [
             inspect.Parameter(
                 name,
@@ -152,7 +158,9 @@ def takes_options(*groups: type, **defaults: Any) -> Callable[[Function], Functi
             for name, default in DEFAULTS.items()
             if name in annotations
         ]
-        function.__signature__ = signature.replace(parameters=named + options)  # type: ignore[attr-defined]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*named, *options, *others]
+        )
         return function
 
     return decorate

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments import count
+from regard._shows_options import ShowsOptions
 from regard._stream_arrays import Slice, unread
 from regard._translations import translates_keywords
 
@@ -23,7 +24,7 @@ _DEFAULT_BYTES = 64 << 20
 _KERNEL_CHUNK = 1536
 
 
-class KeyValueChunks:
+class KeyValueChunks(ShowsOptions):
     """Cut two arrays of keys and values into chunks for `attend_stream`.
 
     It can be iterated again and again, and its length is the number of chunks. `attend_stream`
@@ -95,6 +96,11 @@ class KeyValueChunks:
                 f"key and value must share kv_len, got {self.kv_len} and {self._value.shape[-2]}"
             )
         self.length = self._default_length() if length is None else count("length", length, 1)
+
+    def _shown_options(self) -> dict[str, str]:
+        arrays = {"key": self._key, "value": self._value}
+        shown = {name: f"{tuple(x.shape)} of {x.dtype}" for name, x in arrays.items()}
+        return {**shown, "length": f"{self.length}"}
 
     def _default_length(self) -> int:
         arrays = self._key, self._value

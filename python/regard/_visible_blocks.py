@@ -92,6 +92,14 @@ class Positions(NamedTuple):
         rows = min(self._rows_of_block(), self.q_len)
         return rows * min(self.kv_len, self._keys_of_row() + rows)
 
+    def intervals(self, rows: slice) -> tuple[Integers, Integers]:
+        """Return the first key that each of these rows sees, and the end of those that it sees.
+
+        A row sees nothing where the end is not larger.
+        """
+        queries = np.arange(rows.start, rows.stop)
+        return self._first_keys(queries), self._ends(queries)
+
     def _keys_of_row(self) -> int:
         if self.left is None or self.right is None:
             return self.kv_len
@@ -102,8 +110,7 @@ class Positions(NamedTuple):
 
     def _block(self, rows: slice) -> Block | None:
         """Return the block of these rows, or None where they see nothing by their positions."""
-        queries = np.arange(rows.start, rows.stop)
-        first, end = self._first_keys(queries), self._ends(queries)
+        first, end = self.intervals(rows)
         sees_any = first < end
         if not sees_any.any():
             return None

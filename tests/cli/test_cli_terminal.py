@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 
+from regard._text import clip, printable, width_of
+from regard._weight_table import shade_of
 from regard.cli.progress import Progress
-from regard.cli.tables import number_table, shade_of, side_by_side, weight_table
-from regard.cli.terminal import clip, printable, width_of
+from regard.cli.tables import number_table, side_by_side, weight_table
 from regard.cli.words import EXAMPLE
 
 SGR = re.compile("\x1b\\[[0-9;]*m")

@@ -30,14 +30,17 @@ PACKAGES = {
     "positional": set(),
     "checkpoints": set(),
     "_cache": set(),
+    "_explore": set(),
+    "_llama": {"checkpoints", "layers", "positional"},
     "layers": {"positional"},
     "cuda": set(),
     "torch": {"regard"},
     "transformers": {"regard", "torch"},
     "jax": {"regard"},
     "dask": {"regard"},
+    "plot": set(),
     "bench": {"regard"},
-    "cli": {"bench", "regard"},
+    "cli": {"_explore", "_llama", "bench", "regard"},
 }
 SOURCES = {".hpp", ".cpp", ".cu", ".inc"}
 KERNEL_HEADERS = {"cstddef", "cstdint", "utility", "immintrin.h", "arm_neon.h"}

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,16 +21,22 @@ OPTIONAL = {
     "regard.checkpoints._safetensors": "safetensors",
     "regard.dask": "dask",
     "regard.jax": "jax",
+    "regard.plot": "matplotlib",
     "regard.torch": "torch",
     "regard.transformers": "transformers",
 }
 PAGES_THAT_NEED = {
     "docs/guide/arrays.md": ["jax"],
     "docs/guide/beyond-one-machine.md": ["dask"],
+    "docs/guide/pictures.md": ["matplotlib"],
     "docs/guide/torch.md": ["torch"],
     "docs/guide/transformers.md": ["torch", "transformers"],
 }
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# A cell of a page that the site executes, after its options.
+CELL = re.compile(
+    r"^```\{code-cell\} python\n(?:---\n.*?^---\n)?(.*?)^```", re.MULTILINE | re.DOTALL
+)
 
 
 def is_installed(package):
@@ -62,15 +69,17 @@ def doctests():
             yield name, shown
 
 
-def pages():
+def pages(pattern):
     """What shows Python code, and that code."""
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        if blocks := PYTHON_BLOCK.findall(path.read_text(encoding="utf-8")):
+        if path.parent.name == "learn":  # tests/learn runs the programs that these pages show
+            continue
+        if blocks := pattern.findall(path.read_text(encoding="utf-8")):
             yield path.relative_to(ROOT).as_posix(), blocks
 
 
 DOCTESTS = dict(doctests())
-PAGES = dict(pages())
+PAGES, EXECUTED = dict(pages(PYTHON_BLOCK)), dict(pages(CELL))
 
 
 @pytest.fixture(params=[1, 3])
@@ -112,3 +121,16 @@ def test_pages(page):
         assert namespace["weights"].shape == (8, 100, 100)
         assert namespace["lse"].shape == (1, 8, 100)
         assert namespace["context"].shape == (6, 2)
+
+
+@pytest.mark.parametrize("page", EXECUTED)
+def test_executed_pages(page):
+    """What they print is on the site; here they must run, where there is no Sphinx either."""
+    cells = EXECUTED[page]
+    if any("regard.plot" in cell or "matplotlib" in cell for cell in cells):
+        pytest.importorskip("matplotlib", reason="pip install matplotlib").use("agg")
+    namespace = {}
+    for cell in cells:
+        exec(compile(cell, page, "exec"), namespace)
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")

@@ -22,6 +22,13 @@ PRINTED = {
         "[0.0018 0.9978 0.0004]",
         "without positions 0.0000",
     ],
+    "rollout.py": [
+        "as the dense product: True",
+        "adds up to 1: True",
+        "3   0.3125    0.3125",
+        "6   0.0156    0.0156",
+        "everything before: 0.0000",
+    ],
     "shared_prefix.py": [
         "equal up to rounding: True",
         "memory          34.1 MB         2.6 MB   13.0 times less",
@@ -43,6 +50,7 @@ PRINTED = {
     ],
 }
 ARGUMENTS = {
+    "rollout.py": ["--length", "2000"],
     "beyond_memory.py": ["--megabytes", "40"],
     "train.py": ["--steps", "3", "--batch", "5", "--characters", "10000", "--sample", "9"],
 }

@@ -135,6 +135,7 @@ BESIDE = {
         **_WEIGHT_OPTIONS,
     },
     "KeyValueChunks": {"key": NEEDED, "value": NEEDED, "*": None, "length": None},
+    "show": {"weights": NEEDED, "tokens": None, "*": None, "head": None},
     "set_threading_layer": {"name": NEEDED},
     "threading_layer": {},
     "merge_attention_states": {"outputs": NEEDED, "lses": NEEDED, "*": None, "threads": None},

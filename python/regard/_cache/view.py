@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from regard._cache import attend, explain
 from regard._cache.stored import stored_tokens
 from regard._hints import warn_if_zero_one
+from regard._shows_options import ShowsOptions
 from regard._translations import refuse_keywords
 
 if TYPE_CHECKING:
@@ -33,7 +34,11 @@ _OF_THE_CACHE = {
 }
 
 
-class CacheView:
+# More are not read by anybody, in one line.
+_MOST_LENGTHS = 16
+
+
+class CacheView(ShowsOptions):
     """A cache as queries see it."""
 
     _content: Content
@@ -42,20 +47,27 @@ class CacheView:
         """Return how many tokens the longest entry has seen."""
         return opened_state(self).longest
 
-    def __repr__(self) -> str:
-        content, name = self._content, type(self).__name__
-        if content.state is None:
-            return f"{name}(closed)"
-        geometry, state = content.geometry, content.state
-        limits = "" if geometry.capacity is None else f", capacity={geometry.capacity}"
+    def _shown_options(self) -> dict[str, str] | str:
+        geometry, state = self._content.geometry, self._content.state
+        if state is None:
+            return "closed"
+        shown = {"batch": state.batch}
+        shown |= {name: getattr(geometry, name) for name in ("kv_heads", "head_dim", "value_dim")}
+        limits = {}
+        if geometry.capacity is not None:
+            limits["capacity"] = f"{geometry.capacity}"
         if geometry.window is not None:
-            limits += f", window={geometry.window}, sink_tokens={geometry.sink_tokens}"
-        return (
-            f"{name}(batch={state.batch}, kv_heads={geometry.kv_heads}, "
-            f"head_dim={geometry.head_dim}, value_dim={geometry.value_dim}, "
-            f"dtype={geometry.dtype.name}{limits}, page_size={geometry.page_size}, "
-            f"lengths={state.all_lengths().tolist()})"
-        )
+            limits["window"] = f"{geometry.window}"
+            limits["sink_tokens"] = f"{geometry.sink_tokens}"
+        lengths = state.all_lengths()
+        more = f" and {len(lengths) - _MOST_LENGTHS} more" if len(lengths) > _MOST_LENGTHS else ""
+        return {
+            **{name: f"{number}" for name, number in shown.items()},
+            "dtype": geometry.dtype.name,
+            **limits,
+            "page_size": f"{geometry.page_size}",
+            "lengths": f"{lengths[:_MOST_LENGTHS].tolist()}{more}",
+        }
 
     @property
     def lengths(self) -> NDArray[np.int64]:

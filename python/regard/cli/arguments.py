@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from .terminal import printable
+from regard._text import printable
 
 MAX_THREADS = 4096
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import regard
+from regard._text import printable
 from regard.bench import plot
 from regard.bench.cases import Case, Comparison, select
 from regard.bench.document import document_of
@@ -20,7 +21,6 @@ from regard.bench.shapes import CURVE_GRAMMAR, GRAMMAR, parse_curve, parse_lengt
 
 from .arguments import add_threads, whole_number
 from .progress import Progress
-from .terminal import printable
 
 ROUNDS, QUICK_ROUNDS, MAX_ROUNDS = 5, 2, 1000
 CURVE_SHAPE, CURVE_LENGTHS = "1,4,64", "128:32768"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import regard
 
-from . import bench, demo, info
+from . import bench, demo, explore, info
 from .arguments import Parser
 
 DESCRIPTION = """\
@@ -25,6 +25,7 @@ examples:
   python -m regard "any sentence of yours"
   python -m regard info
   python -m regard bench --shape 1,8,512,64
+  python -m regard explore --smollm2 "any sentence of yours"
 
 environment:
   REGARD_TARGET           the instruction set to use, by default the best one
@@ -35,7 +36,7 @@ environment:
 exit status: 0 all went well, 1 a failure, a wrong result or Ctrl-C, 2 wrong arguments
 """
 
-_COMMANDS = {"demo": demo, "info": info, "bench": bench}
+_COMMANDS = {"demo": demo, "info": info, "bench": bench, "explore": explore}
 
 
 def run(argv: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import regard
+from regard._text import printable
 from regard.bench.fresh_process import run_in_fresh_process
 from regard.bench.measuring import Request, measure
 from regard.bench.results import CaseResult, Results
@@ -29,7 +30,6 @@ from .stages import (
     check_notebook,
     run_stages,
 )
-from .terminal import printable
 from .walkthrough import verdict, walkthrough
 from .words import EXAMPLE, UnusableSentenceError, tokenize
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from .terminal import printable
+from regard._text import printable
 
 
 class Progress:

@@ -7,16 +7,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from regard._text import left, width_of
+from regard._weight_table import (
+    WEIGHT_WIDTH,
+    header_of,
+    labels_of,
+    shade_rows,
+    weight_rows,
+    with_ellipses,
+)
+
 from .stages import Array
-from .terminal import bold, clip, dim, left, printable, right, width_of
+from .terminal import bold, dim
 
 # Longer sentences are shown in part: their numbers, and their weights as a picture.
 MAX_TOKENS_SHOWN = 6
 MAX_TOKENS_PICTURED = 24
-_LABEL_WIDTH = 8
 _CELL_WIDTH = 5
-_WEIGHT_WIDTH = 6
-_SHADES = " ░▒▓█"
 
 
 @dataclass(frozen=True)
@@ -34,42 +41,27 @@ def number_table(title: str, values: Array, decimals: int, *, columns: Sequence[
     cells = [["-∞" if np.isneginf(x) else f"{x:.{decimals}f}" for x in row] for row in shown]
     width = max(_CELL_WIDTH, *(len(cell) for row in cells for cell in row))
     rows = [" ".join(cell.rjust(width) for cell in row) for row in cells]
-    return _with_ellipses(Table(title, _header(columns, width), rows), values)
+    header = header_of(columns, width, MAX_TOKENS_SHOWN)
+    return Table(title, header, with_ellipses(rows, values, MAX_TOKENS_SHOWN))
 
 
 def weight_table(title: str, weights: Array, tokens: Sequence[str]) -> Table:
-    """Write causal weights, each with a shade that grows with it."""
-    shown = weights[:MAX_TOKENS_SHOWN, :MAX_TOKENS_SHOWN]
-    rows = [
-        " ".join(
-            f"{shade_of(weight)} {weight:.2f}" if key <= query else "·".rjust(_WEIGHT_WIDTH)
-            for key, weight in enumerate(row)
-        )
-        for query, row in enumerate(shown.tolist())
-    ]
-    return _with_ellipses(Table(title, _header(tokens, _WEIGHT_WIDTH), rows), weights)
+    """Write weights, each with a shade that grows with it."""
+    header = header_of(tokens, WEIGHT_WIDTH, MAX_TOKENS_SHOWN)
+    return Table(title, header, weight_rows(weights, MAX_TOKENS_SHOWN))
 
 
 def weight_picture(weights: Array, tokens: Sequence[str]) -> list[str]:
-    """Write causal weights as shades alone, a row for each token."""
-    labels = _labels(tokens, MAX_TOKENS_PICTURED)
+    """Write weights as shades alone, a row for each token."""
+    labels = labels_of(tokens, MAX_TOKENS_PICTURED)
     margin = max(map(width_of, labels))
-    rows = weights[:MAX_TOKENS_PICTURED, :MAX_TOKENS_PICTURED].tolist()
-    return [
-        f"  {left(label, margin)}  " + "".join(shade_of(weight) * 2 for weight in row).rstrip()
-        for label, row in zip(labels, rows, strict=True)
-    ]
-
-
-def shade_of(weight: float) -> str:
-    """Return the character whose ink is that of a weight from 0 to 1; NaN has none."""
-    # The square root keeps small weights apart.
-    return _SHADES[min(int(weight**0.5 * len(_SHADES)), len(_SHADES) - 1)] if weight > 0 else " "
+    rows = shade_rows(weights, MAX_TOKENS_PICTURED)
+    return [f"  {left(label, margin)}  {row}" for label, row in zip(labels, rows, strict=True)]
 
 
 def side_by_side(tokens: Sequence[str], *tables: Table) -> list[str]:
     """Put tables next to each other, with the tokens as labels of their rows."""
-    labels = _labels(tokens, MAX_TOKENS_SHOWN)
+    labels = labels_of(tokens, MAX_TOKENS_SHOWN)
     if len(tokens) > MAX_TOKENS_SHOWN:
         labels.append("…")
     margin = max(map(width_of, labels))
@@ -86,21 +78,3 @@ def side_by_side(tokens: Sequence[str], *tables: Table) -> list[str]:
     return [
         f"  {left(label, margin)}{line}".rstrip() for label, line in zip(labels, lines, strict=True)
     ]
-
-
-def _labels(tokens: Sequence[str], most: int) -> list[str]:
-    return [clip(printable(token), _LABEL_WIDTH) for token in tokens[:most]]
-
-
-def _header(tokens: Sequence[str], width: int) -> str:
-    names = [right(clip(printable(token), width), width) for token in tokens[:MAX_TOKENS_SHOWN]]
-    return " ".join(names)
-
-
-def _with_ellipses(table: Table, values: Array) -> Table:
-    rows = table.rows
-    if values.shape[1] > MAX_TOKENS_SHOWN:
-        rows = [f"{row} …" for row in rows]
-    if values.shape[0] > MAX_TOKENS_SHOWN:
-        rows = [*rows, right("…", _CELL_WIDTH)]
-    return Table(table.title, table.header, rows)

@@ -1,4 +1,4 @@
-"""Text that any terminal takes: its encoding, its styles, its width, and nothing hostile."""
+"""What a terminal takes: its encoding and its styles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import codecs
 import io
 import os
 import sys
-import unicodedata
 
 # What is shown for a character that the encoding of the output does not have.
 _ASCII = str.maketrans(
@@ -44,49 +43,3 @@ def _has_styles() -> bool:
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     environ = os.environ
     return is_terminal and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
-
-
-def printable(raw: str) -> str:
-    """Escape control characters, surrogates and the like, and drop marks that only format.
-
-    A terminal acts on what it is sent: no text of the user's reaches it unescaped.
-    """
-    seen = "".join(_escape(char) for char in raw if unicodedata.category(char) != "Cf")
-    return seen or raw.encode("unicode_escape").decode("ascii")
-
-
-def _escape(char: str) -> str:
-    return char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-
-
-def width_of(text: str) -> int:
-    """Return how many columns unstyled text takes."""
-    return sum(_width_of_char(char) for char in text)
-
-
-def _width_of_char(char: str) -> int:
-    if unicodedata.category(char) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
-def clip(text: str, width: int) -> str:
-    """Shorten unstyled text to at most `width` columns, with an ellipsis where it is cut."""
-    if width_of(text) <= width:
-        return text
-    kept = ""
-    for char in text:
-        if width_of(kept + char) >= width:
-            break
-        kept += char
-    return kept + "…"
-
-
-def left(text: str, width: int) -> str:
-    """Pad unstyled text on its right."""
-    return text + " " * (width - width_of(text))
-
-
-def right(text: str, width: int) -> str:
-    """Pad unstyled text on its left."""
-    return " " * (width - width_of(text)) + text

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from regard._text import clip, printable
+from regard._weight_table import shade_of
+
 from .stages import HEAD_DIM, SEED, Check, NotebookCheck, Stages
 from .tables import (
     MAX_TOKENS_PICTURED,
     MAX_TOKENS_SHOWN,
     number_table,
-    shade_of,
     side_by_side,
     weight_picture,
     weight_table,
 )
-from .terminal import bold, clip, dim, printable
+from .terminal import bold, dim
 from .words import EMBEDDING_DIM
 
 _SENTENCE_WIDTH = 76

@@ -162,7 +162,7 @@ class MultiHeadAttention(MultiHeadParameters):
         )
         self._projections = Projections(self._sizes, own, self._qk_norm_eps)
 
-    def __repr__(self) -> str:
+    def _shown_options(self) -> dict[str, str]:
         d_model, d_key, d_value = self._sizes.inputs
         always = {
             "d_model": d_model,
@@ -183,8 +183,8 @@ class MultiHeadAttention(MultiHeadParameters):
             "dropout": self._dropout or None,
         }
         options = always | {name: value for name, value in where_used.items() if value is not None}
-        shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        return f"MultiHeadAttention({shown}, dtype={self._dtype})"
+        shown = {name: f"{value!r}" for name, value in options.items()}
+        return {**shown, "dtype": f"{self._dtype}"}
 
     @overload
     def __call__(

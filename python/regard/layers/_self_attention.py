@@ -126,12 +126,16 @@ class SelfAttention(SelfAttentionParameters):
             setattr(self, f"W_{name}", weight)
             setattr(self, f"b_{name}", bias)
 
-    def __repr__(self) -> str:
-        dropout = f"dropout={self._dropout}, " if self._dropout else ""
-        return (
-            f"SelfAttention(d_in={self._d_in}, d_out={self._d_out}, qkv_bias={self._qkv_bias}, "
-            f"init={self._init!r}, {dropout}dtype={self._dtype})"
-        )
+    def _shown_options(self) -> dict[str, str]:
+        dropout = {"dropout": f"{self._dropout}"} if self._dropout else {}
+        return {
+            "d_in": f"{self._d_in}",
+            "d_out": f"{self._d_out}",
+            "qkv_bias": f"{self._qkv_bias}",
+            "init": f"{self._init!r}",
+            **dropout,
+            "dtype": f"{self._dtype}",
+        }
 
     @overload
     def __call__(

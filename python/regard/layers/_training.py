@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import numpy as np
 
 from regard._arrays import as_array, as_native, is_floating
+from regard._shows_options import ShowsOptions
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -35,7 +36,7 @@ class HeldCall(Protocol[Inputs]):
         """Return the gradients of the inputs and, by their names, of the parameters."""
 
 
-class Trainable:
+class Trainable(ShowsOptions):
     """A layer that computes gradients in train mode. It begins in eval mode."""
 
     def __init__(self) -> None:

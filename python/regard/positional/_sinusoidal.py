@@ -23,7 +23,7 @@ def sinusoidal(
     *,
     dtype: DTypeLike = np.float64,
 ) -> NDArray[np.floating[Any]]:
-    """Encode positions ``0 .. length - 1`` as sines and cosines.
+    """Encode the positions from 0 to ``length - 1`` as sines and cosines.
 
     Column ``2 m`` of row ``p`` is ``sin(p / base ** (2 m / dim))`` and column ``2 m + 1`` is the
     cosine of the same angle [1]_. An odd `dim` ends with a sine. The angles are computed in

@@ -1,0 +1,7 @@
+"""Attention of many layers and heads as one HTML file that a browser explores."""
+
+from regard._explore._function import explore
+from regard._explore._page import Explorer
+from regard._explore._saving import check_place
+
+__all__ = ["Explorer", "check_place", "explore"]

@@ -1,0 +1,279 @@
+"""The function `explore`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from regard._arguments import count, listed, mapping
+from regard._call import check_options
+from regard._explore._encoding import DECADES, TOP, packed
+from regard._explore._heads import OF_HEADS, OF_KEYS, OF_ROWS, THUMBNAIL, Steps, heads_of
+from regard._explore._layers import layers_of
+from regard._explore._page import Explorer
+from regard._explore._plan import plan_of
+from regard._foreign import with_arrays
+from regard._hints import warn_if_zero_one
+from regard._options import WeightOptions, takes_options
+from regard._summary_request import DEFAULT_STATISTICS, check_progress
+from regard._tokens import tokens_of_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from numpy.typing import ArrayLike
+
+    from regard._explore._layers import Layer
+    from regard._tokens import TokensArgument
+
+_OTHERS = (
+    *("tokens", "names", "statistics", "top_k", "sink_keys", "local_reach"),
+    *("detail", "regions", "max_bytes", "progress"),
+)
+_MOST_TOP_KEYS = 64
+
+
+@takes_options(WeightOptions)
+def explore(
+    query: ArrayLike | Sequence[ArrayLike],
+    key: ArrayLike | Sequence[ArrayLike],
+    mask: ArrayLike | None = None,
+    *,
+    tokens: TokensArgument = None,
+    names: Mapping[str, Sequence[str]] | None = None,
+    statistics: Iterable[str] = DEFAULT_STATISTICS,
+    top_k: int = 8,
+    sink_keys: int = 4,
+    local_reach: int = 64,
+    detail: int | None = None,
+    regions: Iterable[Any] = (),
+    max_bytes: int = 100_000_000,
+    progress: Callable[[int, int], object] | None = None,
+    **options: Unpack[WeightOptions],
+) -> Explorer:
+    """Make a page that shows what attention does, for a browser: one HTML file.
+
+    The page shows all heads at once, and any of them at any scale; for each query the keys with the
+    largest weights, in their context; statistics of queries, keys and heads; where a token occurs;
+    and the difference of two heads. It needs no network, no server, and no mouse.
+
+    Parameters
+    ----------
+    query : array_like, shape (..., heads, q_len, head_dim), or list of arrays
+        As for `scaled_dot_product_attention`. The axes before heads are layers. A list of arrays
+        ``(heads, q_len, head_dim)`` has a layer each, which may differ in heads and head_dim.
+    key : array_like, shape (..., kv_heads, kv_len, head_dim), or list of arrays
+        Likewise.
+    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+        As for `scaled_dot_product_attention`, like all options that are not described here. With a
+        list of layers, masks and options are those of every layer.
+    tokens : sequence of str, or pair of sequences of str, optional
+        The text of each key, which queries have by their position; or the texts of queries and
+        those of keys.
+    names : mapping, optional
+        ``{"layers": [...], "heads": [...]}``, or one of the two: a str for each layer, and for each
+        head of a layer. By default, they have their numbers.
+    statistics : iterable of str, default all but "induction"
+        The fields of `summarize_attention` to show. "induction" is shown where `tokens` is one
+        sequence.
+    top_k : int, default 8
+        How many keys of each query are shown with their weights: at most 64.
+    sink_keys : int, default 4
+        How many keys count as the first ones.
+    local_reach : int, default 64
+        How far a key may be from the query to be local.
+    detail : int, optional
+        The most rows and columns of a head's picture. Where there are at most this many queries and
+        keys, it shows each weight; else the largest and the mean weight of blocks. Default: 512, or
+        256 or 128 where there are so many heads that all pictures would take more than 48 MB.
+    regions : iterable, optional
+        Parts to show exactly, beside the pictures: ``(queries, keys)`` as slices without steps, for
+        all heads, or ``(layer, head, queries, keys)``.
+    max_bytes : int, default 100_000_000
+        Refuse to make a page that would be larger than this, by a rough estimate.
+    progress : callable, optional
+        Called now and then as ``progress(done, all)``.
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
+        As for `scaled_dot_product_attention`.
+    threads : int, optional
+        At most this many threads. Default: see `set_num_threads`.
+
+    Returns
+    -------
+    Explorer
+        ``save("page.html")`` writes the page. A notebook shows it where it has at most 5 MB.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type.
+    ValueError
+        If shapes disagree, there is no head, query or key, the numbers of tokens or names are not
+        those of the axes, or the page would be larger than `max_bytes`.
+    MemoryError
+        If a result or the workspace cannot be allocated.
+
+    See Also
+    --------
+    summarize_attention, attention_map : have the numbers that the page shows.
+
+    Notes
+    -----
+    The page rounds: weights in pictures of blocks to 254 levels of a logarithmic scale from 1e-6 to
+    1, which is 5.6 % from one to the next, and the top keys' weights and the statistics beside them
+    to 8 significant bits, which is 0.4 %. Where a picture has one pixel for each weight, and in
+    regions, all of these are float16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> query, key = rng.standard_normal((2, 2, 4, 6, 16), dtype=np.float32)
+    >>> explorer = regard.explore(
+    ...     query, key, is_causal=True, tokens="Dream big and work for it".split()
+    ... )
+    >>> str(explorer).rpartition(",")[0]
+    'Explorer(2 layers, 8 heads, q_len=6, kv_len=6'
+    >>> explorer.save("page.html")  # doctest: +SKIP
+    """
+    check_options("explore", options, (*_OTHERS, *WeightOptions.__annotations__))
+    check_progress(progress)
+    wanted = _statistics(statistics)
+    top_k = count("top_k", top_k, minimum=1, maximum=_MOST_TOP_KEYS)
+    sink_keys, local_reach = count("sink_keys", sink_keys), count("local_reach", local_reach)
+    if mask is not None:
+        warn_if_zero_one(mask)
+    options = with_arrays(options)
+    layers = layers_of(query, key, mask, options)
+    q_len, kv_len = layers[0].query.shape[-2], layers[0].key.shape[-2]
+    layers, head_names = _named(layers, names)
+    texts, numbers_of_tokens = _texts(tokens, layers)
+    plan = plan_of(
+        layers,
+        detail,
+        regions,
+        bytes_per_row=4 * top_k + 2 * sum(name in OF_ROWS for name in wanted),
+        bytes_per_key=2 * sum(name in OF_KEYS for name in wanted),
+        max_bytes=max_bytes,
+    )
+    request: dict[str, Any] = {
+        "statistics": [*wanted, "top_k"],
+        "top_k": min(top_k, kv_len),
+        "sink_keys": sink_keys,
+        "local_reach": local_reach,
+    }
+    if numbers_of_tokens is not None:
+        request["statistics"].append("induction")
+        request["tokens"] = numbers_of_tokens
+    steps = Steps((3 if plan.is_exact else 4) * q_len * sum(x.heads for x in layers), progress)
+    described: list[dict[str, Any]] = []
+    blobs: list[tuple[str, bytes]] = []
+    thumbnails: list[Any] = []
+    for number, layer in enumerate(layers):
+        heads = []
+        for index, head in enumerate(heads_of(number, layer, plan, request, steps)):
+            place = f"{number}.{index}"
+            blobs += [(f"map-{place}", head.picture[0]), (f"rows-{place}", head.rows[0])]
+            thumbnails += head.thumbnails
+            heads.append(
+                {
+                    "name": head_names[index] if head_names else str(index),
+                    "map": head.picture[1],
+                    "rows": head.rows[1],
+                    "statistics": head.numbers,
+                }
+            )
+        described.append({"name": layer.name, "position": layer.positions, "heads": heads})
+    overview, arrays = packed({"levels": np.stack(thumbnails)})
+    facts = {
+        "q_len": q_len,
+        "kv_len": kv_len,
+        "shape": plan.shape,
+        "exact": plan.is_exact,
+        "decades": DECADES,
+        "top": TOP,
+        "thumbnail": THUMBNAIL,
+        "overview": arrays,
+        "sink_keys": sink_keys,
+        "local_reach": local_reach,
+        "options": _shown(mask, options),
+        "tokens": texts,
+        "layers": described,
+    }
+    return Explorer(facts, [("thumbnails", overview), *blobs])
+
+
+def _statistics(statistics: Iterable[str]) -> list[str]:
+    known = (*OF_ROWS, *OF_KEYS, *OF_HEADS)
+    names = [statistics] if isinstance(statistics, str) else list(statistics)
+    for each in names:
+        if each not in known:
+            raise ValueError(f"statistics must be of {listed(known)}, got {each!r}")
+    # Induction needs tokens as numbers, which `_texts` finds.
+    return [name for name in known if name in names and name != "induction"]
+
+
+def _named(
+    layers: list[Layer], names: Mapping[str, Sequence[str]] | None
+) -> tuple[list[Layer], list[str]]:
+    """Return the layers with their names, and the names of heads."""
+    given = {} if names is None else dict(mapping("names", names))
+    unknown = [str(name) for name in given if name not in ("layers", "heads")]
+    if unknown:
+        raise ValueError(f"names must have the keys 'layers' and 'heads', got {listed(unknown)}")
+    for name, wanted in (
+        ("layers", len(layers)),
+        ("heads", max(layer.heads for layer in layers)),
+    ):
+        if name not in given:
+            continue
+        texts = [] if isinstance(given[name], str) else list(given[name])
+        if not texts or not all(isinstance(each, str) for each in texts):
+            raise TypeError(f"names[{name!r}] must be a sequence of str, got {given[name]!r}")
+        if len(texts) != wanted:
+            raise ValueError(f"names[{name!r}] must have {wanted} names, got {len(texts)}")
+        given[name] = texts
+    if "layers" in given:
+        layers = [
+            layer._replace(name=name) for layer, name in zip(layers, given["layers"], strict=True)
+        ]
+    return layers, list(given.get("heads", ()))
+
+
+def _texts(
+    tokens: TokensArgument, layers: list[Layer]
+) -> tuple[dict[str, Any] | None, np.ndarray[Any, Any] | None]:
+    """Return the tokens as the page has them, and the number of each key's for "induction"."""
+    if tokens is None:
+        return None, None
+    positions = {layer.positions for layer in layers}
+    first = layers[0]
+    q_len, kv_len = first.query.shape[-2], first.key.shape[-2]
+    is_one_offset = len(positions) == 1
+    texts = tokens_of_axes(tokens, q_len, kv_len, first.positions if is_one_offset else None)
+    of_positions = texts.query is not None and texts.key is not None
+    start = first.positions
+    of_positions = of_positions and texts.query == (texts.key or [])[max(start, 0) : start + q_len]
+    numbers = None
+    if of_positions:
+        _, numbers = np.unique(np.array(texts.key, object), return_inverse=True)
+    return {"key": texts.key, "query": start if of_positions else texts.query}, numbers
+
+
+def _shown(mask: Any, options: Mapping[str, Any]) -> str:
+    """Return the options of attention in a line: numbers in full, arrays by their shapes."""
+    given = {} if mask is None else {"mask": mask}
+    given |= {
+        name: value for name, value in options.items() if name != "threads" and value is not None
+    }
+    return ", ".join(f"{name}={_short(value)}" for name, value in given.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, tuple) and any(isinstance(each, np.ndarray) for each in value):
+        return f"({', '.join(map(_short, value))})"
+    if isinstance(value, np.ndarray | list):
+        return f"array of shape {np.shape(value)}"
+    return repr(value)

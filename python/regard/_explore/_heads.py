@@ -1,0 +1,169 @@
+"""What a page has of each head: pictures, top keys and statistics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from regard import _core
+from regard._attention_map import attention_map
+from regard._explore._encoding import halves, levels, packed, places, short_halves
+from regard._summary import summarize_attention
+from regard._summary_request import lse_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from regard._explore._layers import Layer
+    from regard._explore._plan import Plan
+
+    Array = NDArray[Any]
+
+OF_ROWS = ("entropy", "max", "effective_count", "mean_distance", "sink_mass", "local_mass")
+OF_KEYS = ("column_sums", "column_means")
+OF_HEADS = ("previous_token", "induction")
+THUMBNAIL = 64
+
+
+class Head(NamedTuple):
+    """What a page has of one head."""
+
+    picture: tuple[bytes, list[list[Any]]]
+    rows: tuple[bytes, list[list[Any]]]
+    thumbnails: tuple[Array, Array]  # levels of the largest and of the mean weights
+    numbers: dict[str, float | None]  # statistics of the whole head
+
+
+class Steps:
+    """Turns the progress of the calls for one layer into that of the whole page."""
+
+    def __init__(self, calls: int, progress: Callable[[int, int], object] | None) -> None:
+        self._all = calls
+        self._done = 0
+        self._progress = progress
+
+    def begin(self, queries: int) -> Callable[[int, int], object] | None:
+        """Return the callback of a call over so many queries."""
+        before = self._done
+        self._done += queries
+        if self._progress is None:
+            return None
+        report, whole = self._progress, self._all
+        return lambda done, _: report(before + done, whole)
+
+
+def heads_of(
+    number: int,
+    layer: Layer,
+    plan: Plan,
+    request: Mapping[str, Any],
+    steps: Steps,
+) -> Iterator[Head]:
+    """Compute what a page has of each head of a layer; `request` is what summaries take."""
+    arrays = layer.query, layer.key, layer.mask
+    rows = layer.heads * layer.query.shape[-2]
+    begin = steps.begin(rows)
+    own: Any = layer.options
+    lse = lse_of(_core.attention, arrays[:2], (), layer.mask, own, None)
+    if begin is not None:
+        begin(rows, rows)
+    shared: Any = {**layer.options, "lse": lse}
+    summary = summarize_attention(*arrays, progress=steps.begin(rows), **{**shared, **request})
+    pictures = {
+        reduce: attention_map(
+            *arrays, shape=plan.shape, reduce=reduce, progress=steps.begin(rows), **shared
+        )
+        for reduce in (("max",) if plan.is_exact else ("max", "mean"))
+    }
+    exact = _regions_of(number, layer, plan, steps, shared)
+    for head in range(layer.heads):
+        largest = pictures["max"][head]
+        mean = pictures["max" if plan.is_exact else "mean"][head]
+        planes = (
+            {"weights": halves(largest)}
+            if plan.is_exact
+            else {"max": levels(largest), "mean": levels(mean)}
+        )
+        planes |= exact[head]
+        is_visible = lse[head] != -np.inf
+        yield Head(
+            packed(planes),
+            packed(_rows_of(summary, head, layer.key.shape[-2], plan.is_exact)),
+            _thumbnails(largest, mean, layer.query.shape[-2], layer.key.shape[-2]),
+            _numbers_of(summary, head, is_visible),
+        )
+
+
+def _regions_of(
+    number: int, layer: Layer, plan: Plan, steps: Steps, shared: dict[str, Any]
+) -> list[dict[str, Array]]:
+    """Return the weights of the exact regions of each head, by a name that says which."""
+    found: list[dict[str, Array]] = [{} for _ in range(layer.heads)]
+    own = [region for region in plan.regions if region.layer == number]
+    for bounds in dict.fromkeys((region.queries, region.keys) for region in own):
+        (first, end), (first_key, end_key) = bounds
+        (picture,) = attention_map(
+            layer.query,
+            layer.key,
+            layer.mask,
+            shape=(end - first, end_key - first_key),
+            regions=[(slice(first, end), slice(first_key, end_key))],
+            **shared,
+        )
+        for region in own:
+            if (region.queries, region.keys) == bounds:
+                name = f"region {first} {end} {first_key} {end_key}"
+                found[region.head][name] = halves(picture[region.head])
+    return found
+
+
+def _rows_of(summary: Any, head: int, kv_len: int, is_exact: bool) -> dict[str, Array]:
+    rounded = halves if is_exact else short_halves
+    keys, weights = summary.top_k.keys[head], summary.top_k.weights[head]
+    found = {"top_keys": places(keys, kv_len).T, "top_weights": rounded(weights.T)}
+    for name in (*OF_ROWS, *OF_KEYS):
+        values = getattr(summary, name)
+        if values is not None:
+            found[name] = rounded(values[head])
+    return found
+
+
+def _thumbnails(largest: Array, mean: Array, q_len: int, kv_len: int) -> tuple[Array, Array]:
+    """Pool a picture once more."""
+    small = [min(THUMBNAIL, size) for size in largest.shape]
+    starts = [
+        np.arange(count) * size // count for count, size in zip(small, largest.shape, strict=True)
+    ]
+    maxima = np.maximum.reduceat(np.maximum.reduceat(largest, starts[0], axis=0), starts[1], axis=1)
+    # Pixels differ by a row or a column where the lengths are not multiples of the picture's.
+    sizes = [
+        np.diff(np.arange(size + 1) * length // size)
+        for size, length in zip(largest.shape, (q_len, kv_len), strict=True)
+    ]
+    sums = mean * sizes[0][:, None] * sizes[1]
+    sums = np.add.reduceat(np.add.reduceat(sums, starts[0], axis=0), starts[1], axis=1)
+    areas = [np.add.reduceat(each, start) for each, start in zip(sizes, starts, strict=True)]
+    return levels(maxima), levels(sums / (areas[0][:, None] * areas[1]))
+
+
+def _numbers_of(summary: Any, head: int, is_visible: Array) -> dict[str, float | None]:
+    """Return the means over queries that see something, and the scores of the head."""
+    found: dict[str, float | None] = {}
+    for name in OF_ROWS:
+        values = getattr(summary, name)
+        if values is not None:
+            seen = values[head][is_visible]
+            found[name] = _plain(seen.mean(dtype=np.float64)) if seen.size else None
+    for name in OF_HEADS:
+        values = getattr(summary, name)
+        if values is not None:
+            found[name] = _plain(values[head])
+    return found
+
+
+def _plain(number: Any) -> float | None:
+    """Return a number that JSON has, or None for NaN and infinity."""
+    return float(f"{number:.6g}") if np.isfinite(number) else None

@@ -1,0 +1,154 @@
+"""The page: one HTML file, whose source lies in the folder `page`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from regard._explore._colours import diverging, sequential
+from regard._explore._saving import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# In the order in which the page has them: each knows those before it.
+SCRIPTS = (
+    "payload",
+    "scale",
+    "text",
+    "state",
+    "overview",
+    "picture",
+    "drawing",
+    "row",
+    "arcs",
+    "charts",
+    "search",
+    "keyboard",
+    "main",
+)
+_MOST_BYTES_IN_A_NOTEBOOK = 5_000_000
+
+
+class Explorer:
+    """Attention of one or more layers, to be explored in a browser.
+
+    `regard.explore` makes it. In a notebook it shows itself, if its page has at most 5 MB.
+    """
+
+    def __init__(self, facts: dict[str, Any], blobs: Sequence[tuple[str, bytes]]) -> None:
+        self._facts = facts
+        overview, *self._blobs = blobs
+        self._head, self._tail = _frame(facts, _element(*overview))
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the page in bytes."""
+        return sum(map(len, self._parts()))
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the page to a file.
+
+        The file needs nothing beside it, and no network. The same arguments of `regard.explore`
+        give the same bytes.
+
+        Parameters
+        ----------
+        path : str or path
+            Where to write, ``"page.html"`` for example.
+        overwrite : bool, default False
+            Whether a file that exists is replaced.
+
+        Raises
+        ------
+        FileExistsError
+            If the file exists, without `overwrite`.
+        OSError
+            If the folder does not exist or the file cannot be written, on a full disk for example.
+            What was there before is there still.
+        TypeError
+            If `path` is not a path, or `overwrite` not a bool.
+        """
+        write_whole(path, self._parts(), overwrite)
+
+    def __repr__(self) -> str:
+        layers = self._facts["layers"]
+        heads = sum(len(layer["heads"]) for layer in layers)
+        return (
+            f"Explorer({_count(len(layers), 'layer')}, {_count(heads, 'head')}, "
+            f"q_len={self._facts['q_len']}, kv_len={self._facts['kv_len']}, {_size(self.nbytes)})"
+        )
+
+    def _repr_html_(self) -> str:
+        import html
+
+        if self.nbytes > _MOST_BYTES_IN_A_NOTEBOOK:
+            return (
+                f"<p>{html.escape(repr(self))}<br>This page is too large for a notebook: "
+                '<code>.save("page.html")</code> writes it to a file, for a browser to open.</p>'
+            )
+        page = html.escape(b"".join(self._parts()).decode())
+        return (
+            '<iframe sandbox="allow-scripts" title="Attention, explored" width="100%" height="760" '
+            f'style="border:1px solid #8886;border-radius:6px" srcdoc="{page}"></iframe>'
+        )
+
+    def _parts(self) -> Iterator[bytes]:
+        """Yield the bytes of the page."""
+        yield self._head
+        for name, blob in self._blobs:
+            yield _element(name, blob)
+        yield self._tail
+
+
+def _element(name: str, blob: bytes) -> bytes:
+    return b'<script type="application/octet-stream;base64" id="%s">%s</script>\n' % (
+        name.encode(),
+        blob,
+    )
+
+
+def _frame(facts: dict[str, Any], overview: bytes) -> tuple[bytes, bytes]:
+    """Return what stands before and after the heads' blobs in a page.
+
+    The program comes before them: it draws the overview while they are read.
+    """
+    from importlib.resources import files
+
+    def source(name: str) -> str:
+        return files(__package__).joinpath("page", name).read_text(encoding="utf-8")
+
+    colours = {
+        theme: {"sequential": sequential(theme).tolist(), "diverging": diverging(theme).tolist()}
+        for theme in ("light", "dark")
+    }
+    program = "\n".join(source(f"{name}.js").rstrip() for name in SCRIPTS)
+    filled = (
+        source("page.html")
+        .replace("/*style*/", source("style.css").rstrip())
+        .replace("/*program*/", f'"use strict";\n(() => {{\n{program}\n}})();')
+    )
+    before, _, after = filled.partition("<!--heads-->\n")
+    before = before.replace("<!--overview-->\n", overview.decode())
+    # Last, since texts of the caller's could contain the other marks.
+    before = before.replace("/*facts*/", json_in_html({**facts, "colours": colours}))
+    return before.encode(), after.encode()
+
+
+def json_in_html(value: Any) -> str:
+    """Return JSON that a script element can hold: no text in it ends the element.
+
+    Nothing but ASCII is left, so that surrogates and line separators are escaped too.
+    """
+    import json
+
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}" + "s" * (number != 1)
+
+
+def _size(bytes_: int) -> str:
+    return f"{bytes_ / 1e6:.1f} MB" if bytes_ >= 1e6 else f"{bytes_ / 1e3:.0f} kB"

@@ -1,0 +1,118 @@
+"""How large pictures and pages become, before there is anything to show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from regard._arguments import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from regard._explore._layers import Layer
+
+DETAILS = (512, 256, 128)
+_MAP_BYTES = 48e6
+# What compression leaves of the raw bytes of noise, and what base64 makes of that.
+_LEFT_OF_MAPS, _LEFT_OF_ROWS, _AS_TEXT = 0.8, 0.9, 4 / 3
+_PROGRAM_BYTES, _THUMBNAIL_BYTES = 90_000, 6_000
+
+
+class Region(NamedTuple):
+    """A part of the weights of a head that a page has exactly."""
+
+    layer: int
+    head: int
+    queries: tuple[int, int]
+    keys: tuple[int, int]
+
+    @property
+    def size(self) -> int:
+        """How many weights it has."""
+        return (self.queries[1] - self.queries[0]) * (self.keys[1] - self.keys[0])
+
+
+class Plan(NamedTuple):
+    """What a page will have."""
+
+    shape: tuple[int, int]  # of a head's picture
+    is_exact: bool  # whether a picture has one pixel for each weight
+    regions: list[Region]
+    bytes: int  # of the page, roughly
+
+
+def plan_of(
+    layers: Sequence[Layer],
+    detail: int | None,
+    regions: Iterable[Any],
+    bytes_per_row: int,
+    bytes_per_key: int,
+    max_bytes: int,
+) -> Plan:
+    """Return what a page will have, or raise ValueError where it would be too large."""
+    q_len, kv_len = layers[0].query.shape[-2], layers[0].key.shape[-2]
+    heads = sum(layer.heads for layer in layers)
+
+    def bytes_of_maps(side: int) -> float:
+        height, width = min(side, q_len), min(side, kv_len)
+        return float(heads * 2 * height * width) * _LEFT_OF_MAPS * _AS_TEXT
+
+    if detail is None:
+        fitting = [side for side in DETAILS if bytes_of_maps(side) <= _MAP_BYTES]
+        side = fitting[0] if fitting else DETAILS[-1]
+    else:
+        side = count("detail", detail, minimum=16, maximum=8192)
+    shape = min(side, q_len), min(side, kv_len)
+    wanted = _regions(regions, layers, q_len, kv_len)
+    rows = heads * (q_len * bytes_per_row + kv_len * bytes_per_key)
+    exact = 2 * sum(region.size for region in wanted)
+    total = bytes_of_maps(side) + (rows + exact) * _LEFT_OF_ROWS * _AS_TEXT
+    total += _PROGRAM_BYTES + heads * _THUMBNAIL_BYTES
+    if total > count("max_bytes", max_bytes, minimum=1):
+        parts = {
+            "detail": bytes_of_maps(side),
+            "top_k and statistics": rows * _LEFT_OF_ROWS * _AS_TEXT,
+            "regions": exact * _LEFT_OF_ROWS * _AS_TEXT,
+        }
+        shares = ", ".join(f"{name} {part / 1e6:.0f} MB" for name, part in parts.items())
+        raise ValueError(
+            f"max_bytes must be at least about {total / 1e6:.0f} MB for a page of {heads} heads, "
+            f"{q_len} queries and {kv_len} keys ({shares}), got {max_bytes / 1e6:.0f} MB: show "
+            "fewer heads, lower detail, top_k or the number of statistics, or raise max_bytes"
+        )
+    return Plan(shape, shape == (q_len, kv_len), wanted, round(total))
+
+
+def _regions(
+    regions: Iterable[Any], layers: Sequence[Layer], q_len: int, kv_len: int
+) -> list[Region]:
+    found = []
+    for number, given in enumerate(regions):
+        name = f"regions[{number}]"
+        if not isinstance(given, tuple) or len(given) not in (2, 4):
+            raise TypeError(
+                f"{name} must be a pair of slices (queries, keys) or (layer, head, queries, keys), "
+                f"got {given!r}"
+            )
+        queries, keys = (
+            _ends(name, part, length)
+            for part, length in zip(given[-2:], (q_len, kv_len), strict=True)
+        )
+        if len(given) == 4:
+            layer = count(f"{name}'s layer", given[0], maximum=len(layers) - 1)
+            pairs = [(layer, count(f"{name}'s head", given[1], maximum=layers[layer].heads - 1))]
+        else:
+            pairs = [(i, head) for i, layer in enumerate(layers) for head in range(layer.heads)]
+        found += [Region(layer, head, queries, keys) for layer, head in pairs]
+    return found
+
+
+def _ends(name: str, part: Any, length: int) -> tuple[int, int]:
+    if not isinstance(part, slice):
+        raise TypeError(f"{name} must have slices of queries and keys, got {type(part).__name__}")
+    start, stop, step = part.indices(length)
+    if step != 1 or stop <= start:
+        raise ValueError(
+            f"{name} must have slices without steps that select something of {length}, got {part}"
+        )
+    return start, stop

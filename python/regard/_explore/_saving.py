@@ -1,0 +1,82 @@
+"""Write a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from regard._arguments import file_path, flag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def check_place(path: str | os.PathLike[str], overwrite: bool) -> str:
+    """Return a path as a str, or raise the error that writing a file there would end in."""
+    name = file_path(path)
+    if not name:
+        raise ValueError("path must name a file, got an empty str")
+    folder = os.path.dirname(name) or "."
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"path must be in a folder that exists, got {name!r}: create it")
+    if os.path.isdir(name):
+        raise IsADirectoryError(f"path must be that of a file, got the folder {name!r}")
+    if os.path.lexists(name) and not flag("overwrite", overwrite):
+        raise FileExistsError(
+            f"path must be that of a new file, got {name!r}, which exists: pass overwrite=True, or "
+            "another path"
+        )
+    return name
+
+
+def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes], overwrite: bool) -> str:
+    """Write a file beside its place, and move it there when it is complete.
+
+    Whatever fails on the way, nothing new is left. A device such as /dev/stdout is written to.
+    """
+    import tempfile
+
+    name = check_place(path, overwrite)
+    if os.path.exists(name) and not os.path.isfile(name):
+        with open(name, "wb") as device:
+            device.writelines(parts)
+        return name
+    place = os.path.realpath(name)  # what a symbolic link points to is replaced, not the link
+    handle, beside = tempfile.mkstemp(".part", ".regard-", os.path.dirname(place))
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.writelines(parts)
+        os.chmod(beside, _mode(place))
+        if overwrite:
+            os.replace(beside, place)
+        else:
+            _move_to_new_name(beside, place)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(beside)
+        raise
+    return name
+
+
+def _mode(place: str) -> int:
+    """Return the permissions that a file has there, or that a new one would have."""
+    with suppress(FileNotFoundError):
+        return os.stat(place).st_mode & 0o7777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _move_to_new_name(beside: str, place: str) -> None:
+    """Move a file to a name that nothing may have taken since it was checked."""
+    try:
+        os.link(beside, place)
+    except FileExistsError:
+        raise FileExistsError(
+            f"path must be that of a new file, got {place!r}, which was created meanwhile"
+        ) from None
+    except OSError:  # a file system without links
+        os.rename(beside, place)
+    else:
+        os.unlink(beside)

@@ -1,0 +1,50 @@
+"""What is known of a model, wherever its parameters come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float32]
+
+
+class Model(NamedTuple):
+    """A decoder of the Llama family."""
+
+    name: str
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    epsilon: float  # of the norms
+    rotary: Mapping[str, Any]  # options of `regard.positional.rotary_cache`
+    interleaved: bool  # whether neighbouring columns are rotated
+    windows: tuple[int | None, ...]  # how many tokens each layer sees, itself counted
+    embed: Callable[[NDArray[np.int64]], Array]
+    parameters: Callable[[int], Mapping[str, Array]]
+    """Those of a layer: norm, query, key, value, output, feed_norm, gate, up, down, and where the
+    model has them query_bias, key_bias, value_bias, query_norm and key_norm."""
+    tokens: Callable[[str], tuple[list[int], list[str]]]
+    """The numbers and the texts of a text's tokens."""
+
+
+def shape_error(where: str, name: str, array: Any, wanted: tuple[int, ...]) -> ValueError:
+    """Return the error for a parameter that does not fit the model's sizes."""
+    return ValueError(f"{where}: {name} must have shape {wanted}, got {array.shape}")
+
+
+def spans(text: str, encoding: Any) -> list[str]:
+    """Return what each token of an encoding stands for in its text.
+
+    A token of a character's part has the whole character; one that stands for no text, its name.
+    """
+    return [
+        text[first:end] if end > first else name
+        for (first, end), name in zip(encoding.offsets, encoding.tokens, strict=True)
+    ]

@@ -1,0 +1,122 @@
+"""Weights as a shaded table, in a terminal and in a notebook."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from regard._tokens import AxisTokens, tokens_of_axes
+from regard._weights_argument import attention_weights, place_of_head
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from regard._tokens import TokensArgument
+
+    Array = NDArray[Any]
+
+_MOST_TABLES = 8
+
+
+class ShownWeights:
+    """Attention weights as a table: text where it is printed, HTML where a notebook shows it.
+
+    `regard.show` makes it.
+    """
+
+    def __init__(self, weights: Array, tokens: AxisTokens, head: tuple[int, ...] | None) -> None:
+        self._weights, self._tokens, self._head = weights, tokens, head
+
+    def __str__(self) -> str:
+        from regard._shaded_text import text_of_weights
+
+        tables = [text_of_weights(*table, self._tokens) for table in self._tables()]
+        return "\n\n".join([*tables, *self._left_out()])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from regard._shaded_html import html_of_weights
+
+        tables = [html_of_weights(*table, self._tokens) for table in self._tables()]
+        return "\n".join([*tables, *(f"<p>{line}</p>" for line in self._left_out())])
+
+    def _tables(self) -> Iterator[tuple[str, Array]]:
+        """Go through what is shown: the title and the weights of each head."""
+        if self._head is not None:
+            yield _title(self._head), self._weights[self._head]
+            return
+        for number, place in enumerate(np.ndindex(self._weights.shape[:-2])):
+            if number == _MOST_TABLES:
+                return
+            yield _title(place), self._weights[place]
+
+    def _left_out(self) -> Iterator[str]:
+        heads = int(np.prod(self._weights.shape[:-2], dtype=np.int64))
+        if self._head is None and heads > _MOST_TABLES:
+            yield f"… and {heads - _MOST_TABLES} more heads: pass head= for one of them"
+
+
+def show(
+    weights: ArrayLike,
+    tokens: TokensArgument = None,
+    *,
+    head: SupportsIndex | tuple[SupportsIndex, ...] | None = None,
+) -> ShownWeights:
+    """Show attention weights as a table with shades: text in a terminal, HTML in a notebook.
+
+    Parameters
+    ----------
+    weights : array_like of float, shape (..., q_len, kv_len)
+        Weights, as `scaled_dot_product_attention` returns them with ``return_weights=True``.
+    tokens : sequence of str or a pair of them, optional
+        The texts of keys and queries; or a pair (query tokens, key tokens), where None has position
+        numbers.
+    head : int or tuple of int, optional
+        Which head to show, as an index of the leading axes. Default: each of them in a table of its
+        own, up to 8.
+
+    Returns
+    -------
+    ShownWeights
+        ``print`` shows it as text, and a notebook as HTML. Of many queries or keys, the first ones
+        are shown.
+
+    Raises
+    ------
+    TypeError
+        If `weights` is not an array of real numbers, or `tokens` is not what is described above.
+    ValueError
+        If weights are negative or a row adds up to more than 1, if tokens do not fit, or if there
+        is no such head.
+
+    See Also
+    --------
+    summarize_attention : says what many weights are like.
+
+    Notes
+    -----
+    A dot is a weight of exactly 0, such as that of a hidden key. Shades grow with the square root
+    of the weight.
+
+    Examples
+    --------
+    >>> import regard
+    >>> weights = [[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.05, 0.15, 0.8]]
+    >>> regard.show(weights, ["the", "cat", "sat"])
+            the    cat    sat
+    the  █ 1.00      ·      ·
+    cat  ▒ 0.25 █ 0.75      ·
+    sat  ░ 0.05 ░ 0.15 █ 0.80
+    """
+    array = attention_weights(weights)
+    texts = tokens_of_axes(tokens, array.shape[-2], array.shape[-1])
+    place = None if head is None else place_of_head(head, array.shape[:-2])
+    return ShownWeights(array, texts, place)
+
+
+def _title(place: tuple[int, ...]) -> str:
+    return f"head {', '.join(map(str, place))}" if place else ""

@@ -1,0 +1,17 @@
+"""Pictures of attention with matplotlib: weights, statistics of them, and what a mask shows.
+
+Queries go down and keys go right. Each function draws on the axes or the figure that it is given,
+else on a new figure of pyplot's, and returns what it has drawn.
+"""
+
+from regard._packages import needed as _needed
+
+_needed("matplotlib", "regard.plot", "plot")
+
+from regard.plot._attention import attention  # noqa: E402
+from regard.plot._compare import compare  # noqa: E402
+from regard.plot._heads import heads  # noqa: E402
+from regard.plot._pattern import pattern  # noqa: E402
+from regard.plot._statistics import statistics  # noqa: E402
+
+__all__ = ["attention", "compare", "heads", "pattern", "statistics"]

@@ -1,0 +1,143 @@
+"""The picture of one head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from regard._arguments import flag
+from regard._options import WeightOptions, takes_options
+from regard._tokens import tokens_of_axes
+from regard.plot._axes import (
+    add_scale,
+    axes_of,
+    check_imshow,
+    draw,
+    name_axes,
+    norm_of,
+    room_of,
+    scale_label,
+)
+from regard.plot._pooling import check_reduce, cut_of, part_of
+from regard.plot._source import OPTIONS, head_of, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+    from numpy.typing import ArrayLike
+
+    from regard._tokens import TokensArgument
+
+_NAME = "regard.plot.attention"
+OWN = ("head", "region", "shape", "reduce", "log", "colorbar", "mask", "progress")
+
+
+@takes_options(WeightOptions)
+def attention(
+    weights_or_query_key: ArrayLike | tuple[ArrayLike, ArrayLike],
+    tokens: TokensArgument = None,
+    *,
+    head: SupportsIndex | tuple[SupportsIndex, ...] | None = None,
+    region: tuple[slice, slice] | None = None,
+    shape: tuple[int, int] | None = None,
+    reduce: str = "max",
+    log: bool = False,
+    colorbar: bool = True,
+    ax: Axes | None = None,
+    mask: ArrayLike | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    **imshow: Any,
+) -> AxesImage:
+    """Draw the attention weights of one head: queries go down, keys go right.
+
+    Parameters
+    ----------
+    weights_or_query_key : array_like, or a tuple (query, key)
+        Weights of shape (..., q_len, kv_len). Or query and key, as for `regard.attention_map`: then
+        the weights are computed for the picture alone, however many there are.
+    tokens : sequence of str or a pair of them, optional
+        The texts of the keys, which are also those of the queries at the same positions; or a pair
+        (query tokens, key tokens), where None has position numbers.
+    head : int or tuple of int, optional
+        Which head to draw, as an index of the leading axes. It may be left out where there is one.
+    region : (slice, slice), optional
+        Draw these queries and keys alone.
+    shape : (int, int), optional
+        The most rows and columns that the picture has. Where there are more weights, a pixel stands
+        for a block of them, and the colour bar says so. Default: as many as the axes have pixels on
+        the screen, so that none is lost.
+    reduce : {"max", "mean", "sum"}, default "max"
+        What a pixel shows of its block.
+    log : bool, default False
+        Whether colours follow the logarithm of the weights. Those below `vmin`, which is 1e-6
+        unless given, have the lowest colour.
+    colorbar : bool, default True
+        Whether to add a colour bar.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw. Default: a new figure.
+    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+        With query and key: as for `regard.scaled_dot_product_attention`.
+    progress : callable, optional
+        With query and key: called now and then as ``progress(done, all)``, with numbers of queries.
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
+        With query and key: as for `regard.scaled_dot_product_attention`. `query_offset` may be
+        given beside weights too, and then says at which positions the queries stand.
+    threads : int, optional
+        With query and key: at most this many threads.
+    **imshow
+        Passed on to `matplotlib.axes.Axes.imshow`: ``cmap``, ``vmin``, ``vmax``, ``norm``,
+        ``aspect``, ``alpha`` and others.
+
+    Returns
+    -------
+    matplotlib.image.AxesImage
+        Its ``axes``, ``figure`` and ``colorbar`` are the rest of the drawing.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type, or an option of query and key is given beside weights.
+    ValueError
+        If the weights are negative or a row adds up to more than 1, if tokens or shapes do not fit,
+        if there is nothing to draw, or if the picture would have more than 33 million pixels.
+
+    See Also
+    --------
+    heads : draws all heads.
+    regard.attention_map : has the same pixels as an array.
+
+    Notes
+    -----
+    NaN is white. Characters that the font lacks are shown as escapes; ``matplotlib.rcParams
+    ["font.family"]`` may list fonts that have them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard.plot
+    >>> from matplotlib.figure import Figure
+    >>> x = np.random.default_rng(0).standard_normal((4, 8))
+    >>> ax = Figure().subplots()
+    >>> image = regard.plot.attention((x, x), ["the", "cat", "sat", "down"], is_causal=True, ax=ax)
+    >>> image.get_array()[0].tolist()
+    [1.0, 0.0, 0.0, 0.0]
+    """
+    options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
+    check_imshow(_NAME, imshow, (*OWN, *OPTIONS))
+    check_reduce(reduce)
+    source = source_of("attention", weights_or_query_key, mask, progress, options)
+    place = head_of(head, source.lead)
+    offset = source.offset(place)
+    texts = tokens_of_axes(tokens, *source.sizes, offset)
+    cut = cut_of(region, source.sizes)
+    is_log, has_scale = flag("log", log), flag("colorbar", colorbar)
+    with axes_of(ax, cut.lengths) as axes:
+        part = part_of(cut, shape, room_of(axes))
+        values = source.picture(place, part, reduce)
+        norm = norm_of([values], is_log, imshow)
+        image = draw(axes, values, part, norm, offset or 0, texts, imshow)
+        name_axes(axes, offset or 0)
+        if has_scale:
+            add_scale(image, axes, scale_label(part.label(reduce), [values]))
+    return image

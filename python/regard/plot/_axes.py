@@ -1,0 +1,228 @@
+"""Axes and figures to draw on, and one picture with its scale."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import contextmanager
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import matplotlib
+import numpy as np
+from matplotlib.artist import ArtistInspector
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.image import AxesImage
+from matplotlib.transforms import Bbox
+
+from regard._translations import refuse_keywords
+from regard.plot._pooling import has_square_entries
+from regard.plot._ticks import set_ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from matplotlib.figure import FigureBase
+    from numpy.typing import NDArray
+
+    from regard._tokens import AxisTokens
+    from regard.plot._pooling import Part
+
+    Array = NDArray[Any]
+
+
+Layout: TypeAlias = Literal["compressed", "constrained", "none"]
+
+
+class Colours(NamedTuple):
+    """A map that the colour-blind can read, and a colour for NaN that it does not have."""
+
+    name: str
+    of_nan: str
+
+
+OF_WEIGHTS = Colours("cividis", "white")
+_LEAST_OF_LOG = 1e-6
+# What a layout may take of axes for labels and a colour bar: a share, or so many inches.
+_SHARE_OF_LABELS, _INCHES_OF_LABELS = 0.2, 0.5
+# Weights below it have no scale: their logarithms are those of no numbers that are shown.
+_TINY = 1e-300
+_SIZE = 6.4, 4.2  # inches, of a figure and of a picture in it
+_LEAST_HEIGHT, _HEIGHT_OF_LABELS = 0.8, 1.0
+_WIDEST_SCALE = 0.2
+# Of a colour bar's label, which has several lines beside a low picture.
+_LEAST_LETTERS, _LETTERS_AN_INCH = 12, 10.0
+_MOST_OFFSET = 1 << 40  # matplotlib cannot tell larger positions apart
+_OWN = {"self", "X", "data", "array", "extent", "origin", "figure", "axes", "transform"}
+
+
+def check_imshow(name: str, imshow: dict[str, Any], known: Sequence[str]) -> None:
+    """Raise TypeError, with advice, for keywords that neither the function nor imshow has."""
+    drawing = set(inspect.signature(Axes.imshow).parameters) - _OWN
+    drawing |= set(ArtistInspector(AxesImage).get_setters()) - _OWN
+    unknown = imshow.keys() - drawing
+    if unknown:
+        refuse_keywords(name, unknown, known)
+
+
+@contextmanager
+def axes_of(ax: Axes | None, lengths: tuple[int, int]) -> Iterator[Axes]:
+    """Give the axes to draw on: those of the caller, or new ones in a figure of pyplot's.
+
+    A new figure has the height that a picture of these numbers of queries and keys needs.
+    """
+    if ax is None:
+        width, height = _SIZE
+        picture = max(_LEAST_HEIGHT, min(1.0, lengths[0] / lengths[1]) * height)
+        with figure_of(None, (width, picture + _HEIGHT_OF_LABELS)) as figure:
+            yield figure.subplots()
+        return
+    if not isinstance(ax, Axes):
+        raise TypeError(f"ax must be an Axes of matplotlib, got {type(ax).__name__}")
+    yield ax
+
+
+@contextmanager
+def figure_of(
+    figure: FigureBase | None, size: tuple[float, float], layout: Layout = "compressed"
+) -> Iterator[FigureBase]:
+    """Give the figure to draw on: the caller's, or a new one, which is closed if drawing fails.
+
+    The layout "compressed" is that for pictures drawn to scale; "constrained" would cut off labels.
+
+    Notebooks show new ones, and ``plt.show()`` opens them.
+    """
+    if figure is not None:
+        if not isinstance(figure, Figure | SubFigure):
+            raise TypeError(f"figure must be a Figure of matplotlib, got {type(figure).__name__}")
+        yield figure
+        return
+    from matplotlib import pyplot
+
+    new = pyplot.figure(figsize=size, layout=layout)
+    try:
+        yield new
+    except BaseException:
+        pyplot.close(new)
+        raise
+
+
+def room_of(ax: Axes) -> tuple[int, int]:
+    """Return how many rows and columns of pixels the axes have on the screen, at least."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    inches, box = _INCHES_OF_LABELS * figure.dpi, ax.get_window_extent()
+    height, width = (
+        max(1, int(min((1 - _SHARE_OF_LABELS) * size, size - inches)))
+        for size in (box.height, box.width)
+    )
+    return height, width
+
+
+def given_norm(imshow: dict[str, Any], *beside: str) -> Normalize | None:
+    """Take the argument `norm` out of `imshow`, where nothing else may say how to scale."""
+    norm = imshow.pop("norm", None)
+    if norm is None:
+        return None
+    if not isinstance(norm, Normalize):
+        raise TypeError(f"norm must be a Normalize of matplotlib, got {type(norm).__name__}")
+    if {*beside, *(name for name in ("vmin", "vmax") if name in imshow)}:
+        raise ValueError("norm must be left out beside log, vmin and vmax, which make one")
+    return norm
+
+
+def norm_of(values: Iterable[Array], log: bool, imshow: dict[str, Any]) -> Normalize:
+    """Return the scale of pictures that share it, and take what says so out of `imshow`."""
+    norm = given_norm(imshow, *(["log"] if log else []))
+    if norm is not None:
+        return norm
+    low, high = imshow.pop("vmin", None), imshow.pop("vmax", None)
+    if high is None:
+        high = largest(values)
+        high = high if high > _TINY else 1.0
+    if not log:
+        return Normalize(0.0 if low is None else low, high)
+    low = min(_LEAST_OF_LOG, high / 10) if low is None else low
+    return LogNorm(low, high, clip=True)  # smaller weights, and 0, have the lowest colour
+
+
+def largest(values: Iterable[Array]) -> float:
+    """Return the largest finite number of some pictures, or 0."""
+    found = [each[np.isfinite(each)] for each in values]
+    return max((float(each.max()) for each in found if each.size), default=0.0)
+
+
+def draw(
+    ax: Axes,
+    values: Array,
+    part: Part,
+    norm: Normalize,
+    offset: int,
+    tokens: AxisTokens,
+    imshow: dict[str, Any],
+    colours: Colours = OF_WEIGHTS,
+) -> AxesImage:
+    """Draw one picture, with queries down and keys across, each at its position."""
+    (top, bottom), (left, right) = part.queries, part.keys
+    q_len, kv_len = bottom - top, right - left
+    if abs(offset) > _MOST_OFFSET:
+        raise ValueError(
+            f"query_offset must be from {-_MOST_OFFSET:,} to {_MOST_OFFSET:,} in a picture, got "
+            f"{offset:,}"
+        )
+    image = ax.imshow(
+        values,
+        norm=norm,
+        origin="upper",
+        extent=(left - 0.5, right - 0.5, offset + bottom - 0.5, offset + top - 0.5),
+        **_with_defaults(imshow, (q_len, kv_len), colours),
+    )
+    ax.spines[:].set_linewidth(0.6)
+    of_queries, of_keys = tokens
+    set_ticks(ax.xaxis, left, kv_len, None if of_keys is None else of_keys[left:right])
+    set_ticks(ax.yaxis, offset + top, q_len, None if of_queries is None else of_queries[top:bottom])
+    return image
+
+
+def _with_defaults(
+    imshow: dict[str, Any], lengths: tuple[int, int], colours: Colours
+) -> dict[str, Any]:
+    chosen = {"interpolation": "nearest", "cmap": colours.name, **imshow}
+    chosen.setdefault("aspect", "equal" if has_square_entries(lengths) else "auto")
+    if chosen["cmap"] is None or isinstance(chosen["cmap"], str):
+        named = matplotlib.colormaps.get_cmap(chosen["cmap"] or colours.name)
+        chosen["cmap"] = named.with_extremes(bad=colours.of_nan)
+    return chosen
+
+
+def scale_label(label: str, values: Iterable[Array], colours: Colours = OF_WEIGHTS) -> str:
+    """Return the label of a colour bar, which says so where a picture has NaN."""
+    has_nan = any(np.isnan(each).any() for each in values)
+    return f"{label} ({colours.of_nan}: NaN)" if has_nan else label
+
+
+def add_scale(image: AxesImage, axes: Axes | Sequence[Axes], label: str) -> None:
+    """Add a colour bar beside the axes, which is not wider beside many of them."""
+    figure = image.axes.get_figure()
+    assert figure is not None
+    is_clipped = isinstance(image.norm, LogNorm) and image.norm.clip
+    beside = [axes] if isinstance(axes, Axes) else axes
+    height = Bbox.union([each.get_window_extent() for each in beside]).height
+    letters = max(_LEAST_LETTERS, int(height / figure.dpi * _LETTERS_AN_INCH))
+    bar = figure.colorbar(
+        image,
+        ax=axes,
+        label=fill(label, letters),
+        extend="min" if is_clipped else "neither",
+        fraction=min(0.15, 0.6 / len(beside) ** 0.5),
+        aspect=max(20.0, height / figure.dpi / _WIDEST_SCALE),
+    )
+    bar.outline.set_linewidth(0.6)
+    bar.ax.tick_params(width=0.6, length=2.5)
+
+
+def name_axes(ax: Axes, offset: int) -> None:
+    """Label the axes."""
+    ax.set_xlabel("key")
+    ax.set_ylabel("query position" if offset else "query")

@@ -1,0 +1,152 @@
+"""The difference of two heads' weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+from matplotlib.colors import Normalize
+
+from regard._arguments import flag
+from regard._options import WeightOptions, takes_options
+from regard._tokens import tokens_of_axes
+from regard.plot._attention import OWN
+from regard.plot._axes import (
+    Colours,
+    add_scale,
+    axes_of,
+    check_imshow,
+    draw,
+    given_norm,
+    largest,
+    name_axes,
+    room_of,
+    scale_label,
+)
+from regard.plot._labels import labels
+from regard.plot._pooling import check_reduce, cut_of, part_of
+from regard.plot._source import OPTIONS, head_of, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+    from numpy.typing import ArrayLike, NDArray
+
+    from regard._tokens import TokensArgument
+
+_NAME = "regard.plot.compare"
+_OWN = ("names", *(name for name in OWN if name != "log"))
+_OF_DIFFERENCES = Colours("PuOr", "grey")  # white is 0
+
+
+@takes_options(WeightOptions)
+def compare(
+    a: ArrayLike | tuple[ArrayLike, ArrayLike],
+    b: ArrayLike | tuple[ArrayLike, ArrayLike],
+    tokens: TokensArgument = None,
+    *,
+    names: tuple[str, str] = ("a", "b"),
+    head: SupportsIndex | tuple[SupportsIndex, ...] | None = None,
+    region: tuple[slice, slice] | None = None,
+    shape: tuple[int, int] | None = None,
+    reduce: str = "mean",
+    colorbar: bool = True,
+    ax: Axes | None = None,
+    mask: ArrayLike | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    **imshow: Any,
+) -> AxesImage:
+    """Draw the weights of `a` minus those of `b`, on a scale that is centred at 0.
+
+    Parameters
+    ----------
+    a, b : array_like, or tuples (query, key)
+        Two heads of the same lengths, each as for `attention`. Options are those of both.
+    tokens : sequence of str or a pair of them, optional
+        As for `attention`.
+    names : (str, str), default ("a", "b")
+        What the colour bar calls the two.
+    head : int or tuple of int, optional
+        Which head of both to draw, where they have several.
+    region, shape
+        As for `attention`.
+    reduce : {"mean", "max", "sum"}, default "mean"
+        What is subtracted, where a pixel stands for a block of weights.
+    colorbar, ax, mask, progress
+        As for `attention`.
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
+        As for `attention`.
+    threads : int, optional
+        With query and key: at most this many threads.
+    **imshow
+        Passed on to `matplotlib.axes.Axes.imshow`. ``vmax`` is the end of the scale on both sides.
+
+    Returns
+    -------
+    matplotlib.image.AxesImage
+        Its ``axes``, ``figure`` and ``colorbar`` are the rest of the drawing.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `attention`; ValueError too if `a` and `b` differ in their lengths.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard.plot
+    >>> from matplotlib.figure import Figure
+    >>> a, b = [[0.5, 0.5], [0.0, 1.0]], [[0.25, 0.75], [0.0, 1.0]]
+    >>> image = regard.plot.compare(a, b, ax=Figure().subplots())
+    >>> image.get_array().tolist(), image.get_clim()
+    ([[0.25, -0.25], [0.0, 0.0]], (-0.25, 0.25))
+    """
+    options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
+    check_imshow(_NAME, imshow, (*_OWN, *OPTIONS))
+    if imshow.get("vmin") is not None:
+        raise ValueError("vmin must be left out: the scale goes from -vmax to vmax")
+    imshow.pop("vmin", None)
+    check_reduce(reduce)
+    title = " − ".join(_pair_of_names(names))
+    has_scale = flag("colorbar", colorbar)
+    sources = [source_of("compare", each, mask, progress, options) for each in (a, b)]
+    if sources[0].sizes != sources[1].sizes:
+        first, second = ("{:,} queries and {:,} keys".format(*each.sizes) for each in sources)
+        raise ValueError(f"a and b must have the same lengths, got {first}, and {second}")
+    places = [head_of(head, each.lead) for each in sources]
+    offset = sources[0].offset(places[0])
+    texts = tokens_of_axes(tokens, *sources[0].sizes, offset)
+    cut = cut_of(region, sources[0].sizes)
+    with axes_of(ax, cut.lengths) as axes:
+        part = part_of(cut, shape, room_of(axes))
+        left, right = (
+            each.picture(place, part, reduce) for each, place in zip(sources, places, strict=True)
+        )
+        with np.errstate(invalid="ignore"):
+            values = left - right
+        norm = _centred(values, imshow)
+        image = draw(axes, values, part, norm, offset or 0, texts, imshow, _OF_DIFFERENCES)
+        name_axes(axes, offset or 0)
+        if has_scale:
+            label = f"{part.label(reduce)}, {title}"
+            add_scale(image, axes, scale_label(label, [values], _OF_DIFFERENCES))
+    return image
+
+
+def _centred(values: NDArray[Any], imshow: dict[str, Any]) -> Normalize:
+    norm = given_norm(imshow)
+    if norm is not None:
+        return norm
+    end = imshow.pop("vmax", None)
+    end = (largest([np.abs(values)]) or 1.0) if end is None else abs(end)
+    return Normalize(-end, end)
+
+
+def _pair_of_names(names: Any) -> list[str]:
+    if not isinstance(names, tuple | list) or len(names) != 2:
+        raise TypeError(f"names must be a pair of str, got {names!r}")
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"names must be a pair of str, got {names!r}")
+    return labels(names)

@@ -1,0 +1,194 @@
+"""A picture of each head, side by side."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from regard._arguments import count, flag
+from regard._options import WeightOptions, takes_options
+from regard._tokens import tokens_of_axes
+from regard.plot._attention import OWN
+from regard.plot._axes import (
+    add_scale,
+    check_imshow,
+    draw,
+    figure_of,
+    norm_of,
+    room_of,
+    scale_label,
+)
+from regard.plot._labels import labels
+from regard.plot._pooling import check_reduce, cut_of, part_of
+from regard.plot._source import OPTIONS, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from matplotlib.figure import FigureBase
+    from matplotlib.image import AxesImage
+    from numpy.typing import ArrayLike
+
+    from regard._tokens import TokensArgument
+
+_NAME = "regard.plot.heads"
+_MOST_PANELS = 400
+_INCHES = 1.9  # of a panel
+_MOST_INCHES = 24.0
+# More panels are too small for titles and numbers, and take long to lay out.
+_MOST_WITH_LABELS = 64
+
+
+@takes_options(WeightOptions)
+def heads(
+    weights_or_query_key: ArrayLike | tuple[ArrayLike, ArrayLike],
+    tokens: TokensArgument = None,
+    *,
+    names: Iterable[str] | None = None,
+    columns: SupportsIndex | None = None,
+    region: tuple[slice, slice] | None = None,
+    shape: tuple[int, int] | None = None,
+    reduce: str = "max",
+    log: bool = False,
+    colorbar: bool = True,
+    figure: FigureBase | None = None,
+    mask: ArrayLike | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    **imshow: Any,
+) -> list[AxesImage]:
+    """Draw the attention weights of all heads as a grid of pictures on one scale.
+
+    Parameters
+    ----------
+    weights_or_query_key : array_like, or a tuple (query, key)
+        As for `attention`. Where there are two leading axes, such as layers and heads, the first
+        goes down and the second goes right.
+    tokens : sequence of str or a pair of them, optional
+        As for `attention`. The same for all heads.
+    names : iterable of str, optional
+        A title for each picture, in the order of the array. Default: its index.
+    columns : int, optional
+        How many pictures stand in a row.
+    region, shape, reduce, log, colorbar
+        As for `attention`. The colour bar belongs to all pictures.
+    figure : matplotlib.figure.Figure, optional
+        Where to draw: an empty figure or a part of one. Default: a new figure.
+    mask, progress
+        As for `attention`.
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
+        As for `attention`.
+    threads : int, optional
+        With query and key: at most this many threads.
+    **imshow
+        Passed on to `matplotlib.axes.Axes.imshow`.
+
+    Returns
+    -------
+    list of matplotlib.image.AxesImage
+        One for each head, in the order of the array.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `attention`; ValueError too if there are more than 400 heads.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard.plot
+    >>> from matplotlib.figure import Figure
+    >>> x = np.random.default_rng(0).standard_normal((6, 10, 8))
+    >>> images = regard.plot.heads((x, x), is_causal=True, figure=Figure())
+    >>> [image.axes.get_title() for image in images]
+    ['head 0', 'head 1', 'head 2', 'head 3', 'head 4', 'head 5']
+    """
+    options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
+    check_imshow(_NAME, imshow, ("names", "columns", *OWN[1:], *OPTIONS))
+    check_reduce(reduce)
+    source = source_of("heads", weights_or_query_key, mask, progress, options)
+    places = list(np.ndindex(source.lead))
+    if len(places) > _MOST_PANELS:
+        raise ValueError(
+            f"at most {_MOST_PANELS} heads fit in one figure, got {len(places)}: draw some of them"
+        )
+    titles = _titles(names, places, source.lead)
+    offsets = [source.offset(place) for place in places]
+    texts = [tokens_of_axes(tokens, *source.sizes, offset) for offset in offsets]
+    down, across = _grid(source.lead, columns)
+    cut = cut_of(region, source.sizes, len(places))
+    is_log, has_scale = flag("log", log), flag("colorbar", colorbar)
+    inches = min(_INCHES, _MOST_INCHES / max(down, across, 1))
+    size = max(4.8, across * inches + 1.6), max(2.4, down * inches + 0.4)
+    is_crowded = len(places) > _MOST_WITH_LABELS
+    with figure_of(figure, size, "none" if is_crowded else "compressed") as drawing:
+        if is_crowded and figure is None:
+            drawing.subplots_adjust(0.07, 0.04, 0.95, 0.98, wspace=0.1, hspace=0.35)
+        panels = drawing.subplots(down, across, squeeze=False).reshape(-1)
+        part = part_of(cut, shape, room_of(panels[0]), len(places))
+        values = source.picture(None, part, reduce)
+        values = values.reshape(len(places), *values.shape[-2:])
+        norm = norm_of(values, is_log, imshow)
+        images = []
+        for number, (ax, picture) in enumerate(zip(panels, values, strict=False)):
+            offset = offsets[number] or 0
+            images.append(draw(ax, picture, part, norm, offset, texts[number], imshow))
+            _label_panel(ax, titles[number], number, across, len(places))
+        for ax in panels[len(places) :]:
+            ax.remove()
+        drawing.supxlabel("key", fontsize="medium")
+        drawing.supylabel("query position" if any(offsets) else "query", fontsize="medium")
+        if has_scale:
+            label = scale_label(part.label(reduce), values)
+            add_scale(images[0], list(panels[: len(places)]), label)
+    return images
+
+
+def _titles(
+    names: Iterable[str] | None, places: list[tuple[int, ...]], lead: tuple[int, ...]
+) -> list[str]:
+    if names is None:
+        return [_title(place, lead) for place in places]
+    if isinstance(names, str):
+        raise TypeError("names must be an iterable of str, got a str")
+    titles = list(names)
+    for title in titles:
+        if not isinstance(title, str):
+            raise TypeError(f"names must be an iterable of str, got a {type(title).__name__} in it")
+    if len(titles) != len(places):
+        raise ValueError(f"names must have one for each head, {len(places)}, got {len(titles)}")
+    return labels(titles)
+
+
+def _title(place: tuple[int, ...], lead: tuple[int, ...]) -> str:
+    """Return the index of a head, without axes that have one entry."""
+    *others, head = place or (0,)
+    numbers = [number for number, length in zip(others, lead, strict=False) if length > 1]
+    return ", ".join(map(str, [*numbers, head])) if numbers else f"head {head}"
+
+
+def _grid(lead: tuple[int, ...], columns: SupportsIndex | None) -> tuple[int, int]:
+    """Return how many pictures go down and how many go right."""
+    heads = math.prod(lead)
+    if columns is not None:
+        across = min(count("columns", columns, minimum=1), max(heads, 1))
+    elif len(lead) > 1 and heads > lead[-1]:
+        across = lead[-1]
+    else:
+        side = max(1, math.ceil(math.sqrt(heads)))
+        across = next((n for n in range(side, 2 * side) if n and heads % n == 0), side)
+    return max(1, -(-heads // across)), across
+
+
+def _label_panel(ax: Any, title: str, number: int, across: int, panels: int) -> None:
+    """Give a panel its title, and ticks where no neighbour has the same ones."""
+    if panels > _MOST_WITH_LABELS:
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.set_title(title, fontsize=5, pad=1.5)
+        return
+    ax.set_title(title, fontsize="small", pad=3)
+    ax.tick_params(labelsize="x-small")
+    is_lowest = number + across >= panels
+    ax.tick_params(labelbottom=is_lowest, labelleft=number % across == 0)

@@ -1,0 +1,259 @@
+"""The picture of which keys each query sees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.patches import Patch
+
+from regard._arguments import count, flag
+from regard._arrays import as_masks
+from regard._call import check_options
+from regard._explain import explain
+from regard._foreign import with_arrays
+from regard._options import takes_options
+from regard._tokens import tokens_of_axes
+from regard._visible_blocks import mask_of, positions_of_entries
+from regard.plot._axes import add_scale, axes_of, check_imshow, draw, name_axes, room_of
+from regard.plot._pooling import areas, cut_of, part_of, starts
+from regard.plot._source import head_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+    from numpy.typing import ArrayLike, NDArray
+
+    from regard._tokens import TokensArgument
+    from regard._visible_blocks import Mask, Positions
+    from regard.plot._pooling import Part
+
+    Array = NDArray[Any]
+
+_NAME = "regard.plot.pattern"
+_HIDDEN, _VISIBLE = "#e6e9ec", "#2b5a8c"
+_MOST_WITH_LINES = 32  # entries of an axis
+_ENTRIES_AT_ONCE = 1 << 22
+_MOST_LENGTH = 1 << 27
+
+
+class PatternOptions(TypedDict, total=False):
+    """What decides which keys a query sees, beside a mask."""
+
+    is_causal: bool
+    query_offset: ArrayLike | Literal["end"]
+    window: tuple[int | None, int | None] | None
+    key_lengths: ArrayLike | None
+    left_padding: ArrayLike | None
+
+
+_OPTIONS = tuple(PatternOptions.__annotations__)
+
+
+@takes_options(PatternOptions)
+def pattern(
+    mask: ArrayLike | None = None,
+    q_len: SupportsIndex | None = None,
+    kv_len: SupportsIndex | None = None,
+    *,
+    tokens: TokensArgument = None,
+    head: SupportsIndex | tuple[SupportsIndex, ...] | None = None,
+    region: tuple[slice, slice] | None = None,
+    shape: tuple[int, int] | None = None,
+    colorbar: bool = True,
+    ax: Axes | None = None,
+    **imshow: Any,
+) -> AxesImage:
+    """Draw which keys each query sees, by a mask and the options of attention together.
+
+    Parameters
+    ----------
+    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+        As for `regard.scaled_dot_product_attention`. What a float mask adds is not drawn: a key is
+        hidden where it adds -inf.
+    q_len : int, optional
+        How many queries there are. Needed where no mask has them.
+    kv_len : int, optional
+        How many keys there are. Default: those of the mask, or as many as queries.
+    tokens : sequence of str or a pair of them, optional
+        As for `attention`.
+    head : int or tuple of int, optional
+        Which head of the mask to draw, as an index of its leading axes.
+    region, shape
+        As for `attention`. Where a pixel stands for a block, its colour is the visible share of it,
+        which is exact for any lengths.
+    colorbar : bool, default True
+        Whether to say which colour is which.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw. Default: a new figure.
+    is_causal, query_offset, window
+        As for `regard.scaled_dot_product_attention`.
+    key_lengths, left_padding
+        Likewise, and as `query_offset` one number: those of one batch entry.
+    **imshow
+        Passed on to `matplotlib.axes.Axes.imshow`.
+
+    Returns
+    -------
+    matplotlib.image.AxesImage
+        Its array has the visible share of each pixel: 0 or 1 where each pair of query and key has a
+        pixel of its own.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type, or there is neither a mask nor `q_len`.
+    ValueError
+        If shapes disagree, a number is out of range, or there is nothing to draw.
+
+    Examples
+    --------
+    >>> import regard.plot
+    >>> from matplotlib.figure import Figure
+    >>> ax = Figure().subplots()
+    >>> image = regard.plot.pattern(q_len=4, is_causal=True, window=(1, None), ax=ax)
+    >>> image.get_array().astype(int).tolist()
+    [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    """
+    options = {name: imshow.pop(name) for name in _OPTIONS if name in imshow}
+    own = ("mask", "q_len", "kv_len", "tokens", "head", "region", "shape", "colorbar")
+    check_imshow(_NAME, imshow, (*own, *_OPTIONS))
+    check_options("pattern", options, _OPTIONS)
+    options = _of_one_entry(dict(with_arrays(options)))
+    one_mask, sizes = _one_mask(as_masks(mask), q_len, kv_len, head)
+    # All that is wrong with the options is said in the words of the calls that take them.
+    query, key = (np.broadcast_to(np.float32(0), (size, 1)) for size in sizes)
+    explain(query, key, key, one_mask, **options)
+    (positions,) = dict(positions_of_entries(options, (), *sizes)).values()
+    has_scale = flag("colorbar", colorbar)
+    offset = positions.query_offset
+    texts = tokens_of_axes(tokens, *sizes, offset if "query_offset" in options else None)
+    cut = cut_of(region, sizes)
+    for name in ("norm", "vmin", "vmax"):
+        if name in imshow:
+            raise ValueError(f"{name} must be left out: the scale goes from hidden to visible")
+    with axes_of(ax, cut.lengths) as axes:
+        part = part_of(cut, shape, room_of(axes))
+        shares = _visible(positions, mask_of(one_mask), part) / areas(part)
+        norm = Normalize(0.0, 1.0)
+        two = LinearSegmentedColormap.from_list("pattern", [_HIDDEN, _VISIBLE])
+        image = draw(axes, shares, part, norm, offset, texts, {"cmap": two, **imshow})
+        name_axes(axes, offset)
+        _draw_lines(axes, part, offset)
+        if has_scale and part.is_exact:
+            _add_legend(axes, image)
+        elif has_scale:
+            add_scale(image, axes, f"visible share of each {part.block_name}")
+    return image
+
+
+def _of_one_entry(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options with numbers in place of arrays of one, or raise ValueError."""
+    for name in ("query_offset", "key_lengths", "left_padding"):
+        array = np.asarray(options.get(name))
+        if options.get(name) is None or isinstance(options[name], str) or array.ndim == 0:
+            continue
+        if array.size != 1:
+            raise ValueError(
+                f"{name} must be one number for one picture, got shape {array.shape}: pass that of "
+                "one batch entry"
+            )
+        options[name] = array.reshape(())[()]
+    return options
+
+
+def _one_mask(
+    mask: Any, q_len: SupportsIndex | None, kv_len: SupportsIndex | None, head: Any
+) -> tuple[Any, tuple[int, int]]:
+    """Return the mask of one head, and how many queries and keys there are."""
+    parts = [part for part in (mask if isinstance(mask, tuple) else (mask,)) if part is not None]
+    shape = np.broadcast_shapes((1, 1), *(part.shape for part in parts))
+    if q_len is None and not parts:
+        raise TypeError("q_len must be given where there is no mask")
+    queries = shape[-2] if q_len is None else count("q_len", q_len)
+    if kv_len is not None:
+        keys = count("kv_len", kv_len)
+    else:
+        keys = shape[-1] if parts and shape[-1] != 1 else queries
+    sizes = queries, keys
+    if max(sizes) > _MOST_LENGTH:
+        raise ValueError(
+            f"q_len and kv_len must be at most {_MOST_LENGTH:,} in a picture, got {queries:,} and "
+            f"{keys:,}"
+        )
+    if not parts:
+        return None, sizes
+    try:
+        whole = [np.broadcast_to(part, (*shape[:-2], *sizes)) for part in parts]
+    except ValueError:
+        raise ValueError(
+            f"mask must broadcast to (q_len, kv_len) = {sizes}, got shape {shape}"
+        ) from None
+    place = head_of(head, shape[:-2])
+    own = [part[place] for part in whole]
+    return (own[0], own[1]) if isinstance(mask, tuple) else own[0], sizes
+
+
+def _visible(positions: Positions, mask: Mask, part: Part) -> Array:
+    """Return how many pairs of each pixel are visible."""
+    counts = np.zeros((part.height, part.width))
+    keys = part.keys[1] - part.keys[0] if mask.shown is not None or mask.bias is not None else 1
+    step = max(1, _ENTRIES_AT_ONCE // keys)
+    ends = [*starts(part.queries, part.height).tolist(), part.queries[1]]
+    for pixel in range(part.height):
+        for first in range(ends[pixel], ends[pixel + 1], step):
+            rows = slice(first, min(first + step, ends[pixel + 1]))
+            counts[pixel] += _visible_of_rows(positions, mask, rows, part)
+    return counts
+
+
+def _visible_of_rows(positions: Positions, mask: Mask, rows: slice, part: Part) -> Array:
+    first, end = positions.intervals(rows)
+    columns = starts(part.keys, part.width)
+    if mask.shown is None and mask.bias is None:
+        before = _visible_before(np.append(columns, part.keys[1]), first, np.maximum(first, end))
+        return np.diff(before)
+    keys = np.arange(*part.keys)
+    seen = (keys >= first[:, None]) & (keys < end[:, None])
+    for each in mask:
+        if each is not None:
+            shown = each[rows, slice(*part.keys)]
+            seen &= shown if shown.dtype == np.bool_ else shown != -np.inf
+    return np.asarray(np.add.reduceat(seen.sum(axis=0), columns - part.keys[0]))
+
+
+def _visible_before(edges: Array, first: Array, end: Array) -> Array:
+    """Return the sum over rows of each edge clipped to what the row sees, from `first` to `end`.
+
+    Neither bound falls from row to row, so rows that are clipped to one of them lie together.
+    """
+    is_past = np.searchsorted(end, edges, side="right")
+    is_ahead = np.maximum(np.searchsorted(first, edges, side="left"), is_past)
+    ends, firsts = (np.append(0, np.cumsum(bound, dtype=np.int64)) for bound in (end, first))
+    within = (is_ahead - is_past) * edges
+    return np.asarray(ends[is_past] + within + firsts[-1] - firsts[is_ahead])
+
+
+def _draw_lines(ax: Axes, part: Part, offset: int) -> None:
+    """Draw lines between the entries of a small picture, which is for counting."""
+    if not part.is_exact or max(part.height, part.width) > _MOST_WITH_LINES:
+        return
+    ax.set_xticks(np.arange(part.keys[0] + 1, part.keys[1]) - 0.5, minor=True)
+    ax.set_yticks(np.arange(part.queries[0] + 1, part.queries[1]) + offset - 0.5, minor=True)
+    ax.tick_params(which="minor", length=0)
+    ax.grid(which="minor", color="white", linewidth=1.2)
+
+
+def _add_legend(ax: Axes, image: AxesImage) -> None:
+    colours = image.get_cmap()
+    handles = [Patch(facecolor=colours(share)) for share in (1.0, 0.0)]
+    ax.legend(
+        handles,
+        ["visible", "hidden"],
+        loc="upper left",
+        bbox_to_anchor=(1.02, 1.0),
+        borderaxespad=0.0,
+        frameon=False,
+        handlelength=1.0,
+    )

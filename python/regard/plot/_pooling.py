@@ -1,0 +1,155 @@
+"""Blocks of weights that are one pixel each, and what their colour means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from regard._arguments import count, slice_ends
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+POOLINGS = ("max", "mean", "sum")
+# What matplotlib makes of more, in arrays of its own, takes gigabytes.
+_MOST_PIXELS = 1 << 25
+_LABELS = {"max": "largest weight", "mean": "mean weight", "sum": "sum of the weights"}
+
+
+class Part(NamedTuple):
+    """The queries and keys that are drawn, and the height and width of their picture."""
+
+    queries: tuple[int, int]
+    keys: tuple[int, int]
+    height: int
+    width: int
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """How many queries and keys a pixel has at most."""
+        q_len, kv_len = (end - first for first, end in (self.queries, self.keys))
+        return -(-q_len // self.height), -(-kv_len // self.width)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each weight has a pixel of its own."""
+        return self.block == (1, 1)
+
+    @property
+    def region(self) -> tuple[slice, slice]:
+        """Return the part as `regard.attention_map` takes it."""
+        return slice(*self.queries), slice(*self.keys)
+
+    def label(self, reduce: str) -> str:
+        """Say what a pixel's colour is."""
+        return "weight" if self.is_exact else f"{_LABELS[reduce]} of each {self.block_name}"
+
+    @property
+    def block_name(self) -> str:
+        """Say how large the blocks are."""
+        return "{:,} × {:,} block".format(*self.block)
+
+
+def check_reduce(reduce: str) -> None:
+    """Raise ValueError unless it is a way to pool."""
+    if reduce not in POOLINGS:
+        raise ValueError(f"reduce must be 'max', 'mean' or 'sum', got {reduce!r}")
+
+
+class Cut(NamedTuple):
+    """The queries and keys that are drawn, of all that there are."""
+
+    queries: tuple[int, int]
+    keys: tuple[int, int]
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """How many they are."""
+        return self.queries[1] - self.queries[0], self.keys[1] - self.keys[0]
+
+
+def cut_of(region: Any, sizes: tuple[int, int], heads: int = 1) -> Cut:
+    """Return what the argument `region` selects of weights of these sizes, if that is anything."""
+    if region is None:
+        region = (slice(None), slice(None))
+    if not isinstance(region, tuple) or len(region) != 2:
+        raise TypeError(f"region must be a pair of slices (queries, keys), got {region!r}")
+    queries, keys = (
+        slice_ends("region", part, size) for part, size in zip(region, sizes, strict=True)
+    )
+    cut = Cut(queries, keys)
+    if 0 in cut.lengths or not heads:
+        raise ValueError(
+            "there are no weights to draw: {} queries and {} keys".format(*cut.lengths)
+            + f" of {heads} heads"
+        )
+    return cut
+
+
+def part_of(cut: Cut, shape: Any, room: tuple[int, int], heads: int = 1) -> Part:
+    """Return the pixels in which to draw a cut, after the argument `shape`.
+
+    `room` is the height and width that a picture has on the screen, for where no `shape` is given.
+    """
+    height, width = _fit(cut.lengths, room) if shape is None else _given(shape, cut.lengths)
+    if height * width * heads > _MOST_PIXELS:
+        raise ValueError(
+            f"shape must give at most {_MOST_PIXELS:,} pixels, got {heads} x {height:,} x "
+            f"{width:,}: pass a smaller shape, or draw a region, or fewer heads"
+        )
+    return Part(cut.queries, cut.keys, height, width)
+
+
+def has_square_entries(lengths: tuple[int, int]) -> bool:
+    """Tell whether a picture of these lengths is drawn to scale: others would be a thin line."""
+    return max(lengths) <= 4 * min(lengths)
+
+
+def _fit(lengths: tuple[int, int], room: tuple[int, int]) -> tuple[int, int]:
+    """Choose the smallest blocks whose pixels a screen can show."""
+    blocks = [-(-length // pixels) for length, pixels in zip(lengths, room, strict=True)]
+    if has_square_entries(lengths):
+        blocks = [max(blocks)] * 2
+    height, width = (-(-length // block) for length, block in zip(lengths, blocks, strict=True))
+    return height, width
+
+
+def _given(shape: Any, lengths: tuple[int, int]) -> tuple[int, int]:
+    try:
+        height, width = shape
+    except (TypeError, ValueError):
+        raise TypeError(f"shape must be a pair (height, width), got {shape!r}") from None
+    return (
+        min(count("shape", height, minimum=1), lengths[0]),
+        min(count("shape", width, minimum=1), lengths[1]),
+    )
+
+
+def pooled(weights: Array, part: Part, reduce: str) -> Array:
+    """Return pictures of weights (..., q_len, kv_len), as `regard.attention_map` makes them."""
+    shown = weights[..., *part.region]
+    if part.is_exact:
+        return shown
+    rows = starts(part.queries, part.height) - part.queries[0]
+    columns = starts(part.keys, part.width) - part.keys[0]
+    if reduce == "max":
+        return np.maximum.reduceat(np.maximum.reduceat(shown, rows, axis=-2), columns, axis=-1)
+    sums = np.add.reduceat(shown, columns, axis=-1, dtype=np.float64)
+    sums = np.add.reduceat(sums, rows, axis=-2)
+    return sums if reduce == "sum" else sums / areas(part)
+
+
+def areas(part: Part) -> Array:
+    """Return how many weights each pixel has."""
+    heights = np.diff(starts(part.queries, part.height), append=part.queries[1])
+    widths = np.diff(starts(part.keys, part.width), append=part.keys[1])
+    return heights[:, None] * widths
+
+
+def starts(interval: tuple[int, int], pixels: int) -> NDArray[np.int64]:
+    """Return where the blocks of an interval begin."""
+    first, end = interval
+    return first + np.arange(pixels, dtype=np.int64) * (end - first) // pixels

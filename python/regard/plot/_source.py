@@ -1,0 +1,152 @@
+"""What a picture is made from: weights, or query and key with the options of attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from regard._arguments import integers, offsets
+from regard._arrays import as_masks, as_stored_arrays
+from regard._attention_map import attention_map
+from regard._call import check_options
+from regard._explain import explain
+from regard._foreign import with_arrays
+from regard._options import WeightOptions
+from regard._summary_request import check_progress
+from regard._visible_blocks import positions_of_entries
+from regard._weights_argument import attention_weights, place_of_head
+from regard.plot._one_head import one_head
+from regard.plot._pooling import pooled
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from regard.plot._pooling import Part
+
+    Array = NDArray[Any]
+
+OPTIONS = tuple(WeightOptions.__annotations__)
+
+
+class Source(Protocol):
+    """Weights of the heads (lead), which may not have been computed."""
+
+    lead: tuple[int, ...]
+    sizes: tuple[int, int]
+
+    def offset(self, head: tuple[int, ...]) -> int | None:
+        """Return how many keys precede the first query of a head, or None if nobody said so."""
+
+    def picture(self, head: tuple[int, ...] | None, part: Part, reduce: str) -> Array:
+        """Return the picture of a head, or with None those of all heads."""
+
+
+class _Weights:
+    def __init__(self, weights: Array, query_offset: int | None) -> None:
+        self._weights, self._offset = weights, query_offset
+        self.lead = weights.shape[:-2]
+        self.sizes = weights.shape[-2], weights.shape[-1]
+
+    def offset(self, head: tuple[int, ...]) -> int | None:
+        return self._offset
+
+    def picture(self, head: tuple[int, ...] | None, part: Part, reduce: str) -> Array:
+        return pooled(self._weights if head is None else self._weights[head], part, reduce)
+
+
+class _QueryAndKey:
+    def __init__(
+        self, query: Array, key: Array, mask: Any, options: dict[str, Any], progress: Any
+    ) -> None:
+        # Nothing is computed, and all that is wrong with the arguments is said in the usual words.
+        explain(query, key, key[..., :0], mask, **options)
+        if query.ndim > 2 or key.ndim > 2:
+            query, key = (x[None] if x.ndim == 2 else x for x in (query, key))
+        self._call, self._progress = (query, key, mask, options), progress
+        self._batch = np.broadcast_shapes(query.shape[:-3], key.shape[:-3])
+        self.lead = (*self._batch, query.shape[-3]) if query.ndim > 2 else ()
+        self.sizes = query.shape[-2], key.shape[-2]
+
+    def offset(self, head: tuple[int, ...]) -> int | None:
+        options = self._call[-1]
+        if options.get("query_offset") is None:
+            return None
+        entries = dict(positions_of_entries(options, self._batch, *self.sizes))
+        return entries[head[:-1]].query_offset
+
+    def picture(self, head: tuple[int, ...] | None, part: Part, reduce: str) -> Array:
+        query, key, mask, options = self._call if head is None else one_head(*self._call, head)
+        size = part.height, part.width
+        pictures: list[Array] = attention_map(
+            query,
+            key,
+            mask,
+            shape=size,
+            reduce=reduce,
+            regions=[part.region],
+            progress=self._progress,
+            **options,
+        )
+        return pictures[0]
+
+
+def source_of(
+    name: str, argument: Any, mask: Any, progress: Any, options: dict[str, Any]
+) -> Source:
+    """Return what the arguments of a function of this name are."""
+    check_options(name, options, OPTIONS)
+    check_progress(progress)
+    if isinstance(argument, tuple):
+        if len(argument) != 2:
+            raise TypeError(
+                f"{name}() takes weights or a pair (query, key), got a tuple of {len(argument)}: "
+                "np.stack joins the weights of several layers"
+            )
+        query, key = as_stored_arrays(query=argument[0], key=argument[1])
+        if _look_like_weights(query) and _look_like_weights(key):
+            raise TypeError(
+                f"{name}() takes a tuple as a pair (query, key), and this one has weights: "
+                "np.stack joins the weights of two layers"
+            )
+        return _QueryAndKey(query, key, as_masks(mask), dict(with_arrays(options)), progress)
+    given = [option for option in options if option != "query_offset"]
+    given += ["mask"] if mask is not None else []
+    if given:
+        raise TypeError(
+            f"{given[0]} must be left out beside weights, which it would not change: pass a pair "
+            "(query, key) instead of them"
+        )
+    return _Weights(attention_weights(argument), _one_offset(options, argument))
+
+
+def _look_like_weights(array: Array) -> bool:
+    """Tell whether rows are as long as there are queries, not negative, and add up to 1."""
+    if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] < 2:
+        return False
+    first = array.reshape(-1, array.shape[-1])[: array.shape[-1]].astype(np.float64)
+    return bool((first >= 0).all() and np.allclose(first.sum(axis=-1), 1, atol=1e-2))
+
+
+def _one_offset(options: dict[str, Any], weights: Any) -> int | None:
+    if "query_offset" not in options:
+        return None
+    if isinstance(options["query_offset"], str):
+        q_len, kv_len = np.shape(weights)[-2:]
+        return int(offsets(options["query_offset"], kv_len - q_len))
+    offset = integers("query_offset", options["query_offset"])
+    if offset.size != 1:
+        raise ValueError(f"query_offset must be one number beside weights, got {offset.size}")
+    return int(offset.reshape(())[()])
+
+
+def head_of(head: Any, lead: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the place of one head among the leading axes, after the argument `head`."""
+    if head is None:
+        if np.prod(lead, dtype=np.int64) != 1:
+            raise ValueError(
+                f"head must say which to draw where the leading axes are {lead}; "
+                "regard.plot.heads draws all of them"
+            )
+        return (0,) * len(lead)
+    return place_of_head(head, lead)

@@ -1,0 +1,216 @@
+"""Panels of what `regard.summarize_attention` says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.colors import Normalize
+
+from regard._arguments import listed
+from regard._summary_request import AttentionSummary
+from regard._tokens import tokens_of_axes
+from regard.plot._axes import add_scale, figure_of
+from regard.plot._ticks import set_ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
+    from numpy.typing import NDArray
+
+    from regard._tokens import TokensArgument
+
+    Array = NDArray[Any]
+
+# What each panel is about, in the order in which they are drawn.
+_OF_QUERIES = {
+    "entropy": "entropy (nats)",
+    "effective_count": "effective number of keys",
+    "max": "largest weight",
+    "mean_distance": "mean distance (tokens)",
+    "sink_mass": "weight on the first keys",
+    "local_mass": "weight on nearby keys",
+    "top_k": "weight on the top keys",
+}
+_OF_KEYS = {
+    "column_sums": "weight that a key gets, summed over queries",
+    "column_means": "weight that a key gets, mean of the queries that see it",
+}
+_OF_HEADS = {
+    "previous_token": "previous-token score",
+    "induction": "induction score",
+}
+_FIELDS = _OF_QUERIES | _OF_KEYS | _OF_HEADS
+_MOST_POSITIONS = 1024  # as many as a panel has pixels on a screen
+_WIDTH, _HEIGHT = 4.6, 1.9  # of a panel, in inches
+_LINE = "#2b5a8c"
+
+
+def statistics(
+    summary: AttentionSummary,
+    tokens: TokensArgument = None,
+    *,
+    fields: Iterable[str] | None = None,
+    figure: FigureBase | None = None,
+    cmap: Any = "viridis",
+) -> dict[str, Axes]:
+    """Draw a panel for each statistic of attention weights.
+
+    What belongs to queries or keys is a line where there is one head, and else a strip for each
+    head, whose colour is the number. What belongs to heads is a bar for each.
+
+    Parameters
+    ----------
+    summary : AttentionSummary
+        What `regard.summarize_attention` returned, for any batch axes. Fields that are None are
+        left out. (In what `regard.summarize_attention_ragged` returns, heads come last.)
+    tokens : sequence of str or a pair of them, optional
+        As for `attention`.
+    fields : iterable of str, optional
+        The fields to draw. Default: all that are there.
+    figure : matplotlib.figure.Figure, optional
+        Where to draw: an empty figure or a part of one. Default: a new figure.
+    cmap : str or matplotlib.colors.Colormap, default "viridis"
+        The colours of strips.
+
+    Returns
+    -------
+    dict of str to matplotlib.axes.Axes
+        The panels, by the names of their fields.
+
+    Raises
+    ------
+    TypeError
+        If `summary` is not an AttentionSummary.
+    ValueError
+        If a field is unknown or None, if there is none to draw, or if tokens do not fit.
+
+    Notes
+    -----
+    A strip or a line has at most 1024 positions: where there are more, each is the mean of a block.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard.plot
+    >>> from matplotlib.figure import Figure
+    >>> x = np.random.default_rng(0).standard_normal((4, 100, 8))
+    >>> summary = regard.summarize_attention(x, x, is_causal=True, statistics=("entropy", "max"))
+    >>> sorted(regard.plot.statistics(summary, figure=Figure()))
+    ['entropy', 'max']
+    """
+    shown = _numbers(summary, fields)
+    of_queries, of_keys = _tokens(tokens, shown)
+    heads = next(iter(shown.values())).shape[0]
+    across = 1 if len(shown) == 1 else 2
+    down = -(-len(shown) // across)
+    tall = _HEIGHT + min(max(heads - 12, 0) * 0.06, 2.0)
+    size = max(5.0, across * _WIDTH), down * tall + 0.3
+    with figure_of(figure, size, "constrained") as drawing:
+        panels = drawing.subplots(down, across, squeeze=False).reshape(-1)
+        for ax, (name, numbers) in zip(panels, shown.items(), strict=False):
+            ax.set_title(_FIELDS[name], fontsize="medium", loc="left")
+            if name in _OF_HEADS:
+                _bars(ax, numbers)
+                continue
+            is_of_keys = name in _OF_KEYS
+            texts = of_keys if is_of_keys else of_queries
+            _positions(ax, numbers, "key" if is_of_keys else "query", texts, cmap)
+        for ax in panels[len(shown) :]:
+            ax.remove()
+    return dict(zip(shown, panels, strict=False))
+
+
+def _numbers(summary: AttentionSummary, fields: Iterable[str] | None) -> dict[str, Array]:
+    """Return the arrays to draw, each of shape (heads, ...)."""
+    if not isinstance(summary, AttentionSummary):
+        raise TypeError(
+            "summary must be what regard.summarize_attention returned, got "
+            f"{type(summary).__name__}"
+        )
+    names = [fields] if isinstance(fields, str) else None if fields is None else list(fields)
+    for name in names or ():
+        if name not in _FIELDS:
+            raise ValueError(f"fields must be of {listed(_FIELDS)}, got {name!r}")
+        if getattr(summary, name) is None:
+            raise ValueError(f"fields has {name!r}, which the summary does not have")
+    chosen = [
+        name for name in (_FIELDS if names is None else names) if getattr(summary, name) is not None
+    ]
+    if not chosen:
+        raise ValueError("summary has no field to draw")
+    found = {}
+    for name in chosen:
+        field = getattr(summary, name)
+        array = np.asarray(field.weights.sum(axis=-1) if name == "top_k" else field)
+        if not array.size:
+            raise ValueError(f"summary has nothing to draw: {name} has shape {array.shape}")
+        axes = 0 if name in _OF_HEADS else 1
+        found[name] = array.reshape(-1, *array.shape[array.ndim - axes :])
+    return found
+
+
+def _tokens(
+    tokens: TokensArgument, shown: dict[str, Array]
+) -> tuple[list[str] | None, list[str] | None]:
+    """Return the texts of queries and of keys, of which a summary may not have both."""
+    lengths = [
+        next((shown[name].shape[1] for name in names if name in shown), None)
+        for names in (_OF_QUERIES, _OF_KEYS)
+    ]
+    known = [length for length in lengths if length is not None]
+    if not known:
+        return None, None
+    q_len, kv_len = (known[0] if length is None else length for length in lengths)
+    return tokens_of_axes(tokens, q_len, kv_len)
+
+
+def _bars(ax: Axes, numbers: Array) -> None:
+    ax.bar(np.arange(len(numbers)), numbers, width=0.8, color=_LINE)
+    ax.set_xlim(-0.6, len(numbers) - 0.4)
+    ax.set_ylim(bottom=0)
+    set_ticks(ax.xaxis, 0, len(numbers), None)
+    ax.set_xlabel("head")
+    _quiet(ax)
+
+
+def _positions(ax: Axes, numbers: Array, axis: str, tokens: list[str] | None, cmap: Any) -> None:
+    heads, length = numbers.shape
+    means = _block_means(numbers)
+    if heads == 1:
+        places = (np.arange(means.shape[1]) + 0.5) * length / means.shape[1] - 0.5
+        ax.plot(places, means[0], color=_LINE, linewidth=1.2, marker="." if length == 1 else None)
+        ax.set_xlim(-0.5, length - 0.5)
+        ax.set_ylim(bottom=0)
+        _quiet(ax)
+    else:
+        finite = means[np.isfinite(means)]
+        high = float(finite.max()) if finite.size else 1.0
+        image = ax.imshow(
+            means,
+            norm=Normalize(0.0, high or 1.0),
+            cmap=cmap,
+            aspect="auto",
+            interpolation="nearest",
+            extent=(-0.5, length - 0.5, heads - 0.5, -0.5),
+        )
+        set_ticks(ax.yaxis, 0, heads, None)
+        ax.set_ylabel("head")
+        add_scale(image, ax, "")
+    set_ticks(ax.xaxis, 0, length, tokens)
+    block = -(-length // means.shape[1])
+    ax.set_xlabel(axis if block == 1 else f"{axis} (means of {block:,} each)")
+
+
+def _block_means(numbers: Array) -> Array:
+    length = numbers.shape[1]
+    pixels = -(-length // -(-length // _MOST_POSITIONS))
+    starts = np.arange(pixels) * length // pixels
+    sizes = np.diff(starts, append=length)
+    return np.asarray(np.add.reduceat(numbers, starts, axis=1, dtype=np.float64) / sizes)
+
+
+def _quiet(ax: Axes) -> None:
+    ax.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,69 @@
+"""Pages, and a browser that opens them."""
+
+import shutil
+
+import pytest
+
+import regard
+from explorer_pages import TOKENS, Page, problem, settled
+
+
+@pytest.fixture
+def page_of(tmp_path):
+    def made(*arguments, **options):
+        return Page(regard.explore(*arguments, **options), tmp_path)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def exact(tmp_path_factory):
+    query, key = problem(layers=(2,))
+    explorer = regard.explore(query, key, is_causal=True, tokens=TOKENS)
+    return Page(explorer, tmp_path_factory.mktemp("exact"))
+
+
+@pytest.fixture(scope="session")
+def pooled(tmp_path_factory):
+    query, key = problem(q_len=500, kv_len=500)
+    regions = [(slice(100, 130), slice(60, 100))]
+    explorer = regard.explore(query, key, is_causal=True, detail=64, regions=regions)
+    return Page(explorer, tmp_path_factory.mktemp("pooled"))
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install 'regard[browser]'")
+    executable = shutil.which("chromium")
+    if executable is None:
+        pytest.skip("apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium):
+    """Open a page; whatever it logs, and every request but for itself, fails the test."""
+    contexts, wrong = [], []
+
+    def opens(path, fragment="", **options):
+        options = {"viewport": {"width": 1300, "height": 900}, **options}
+        contexts.append(chromium.new_context(**options))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        url = path.as_uri()
+        page.on(
+            "request",
+            lambda request: request.url.partition("#")[0] == url or wrong.append(request.url),
+        )
+        page.goto(url + fragment)
+        settled(page)
+        return page
+
+    yield opens
+    for context in contexts:
+        context.close()
+    assert wrong == []

@@ -1,0 +1,251 @@
+"""What a page holds is what NumPy computes."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import regard
+from explorer_pages import problem
+
+ONES = np.ones((1, 1), np.float32)
+
+
+def weights_of(query, key, mask=None, **options):
+    value = np.zeros((*key.shape[:-1], 1), key.dtype)
+    return regard.scaled_dot_product_attention(
+        query, key, value, mask, return_weights=True, **options
+    )[1].astype(np.float64)
+
+
+def value_of(levels):
+    values = 10.0 ** (6 * levels.astype(np.float64) / 254 - 6)
+    return np.where(levels == 0, 0, values)
+
+
+def level_of(weights):
+    return np.rint(254 * (np.log10(np.clip(weights, 1e-6, 1)) + 6) / 6)
+
+
+def close_levels(levels, weights):
+    """Allow the next level: the kernels' pooled means round differently."""
+    assert np.abs(levels.astype(int) - level_of(weights)).max() <= 1
+    assert np.mean(levels == level_of(weights)) > 0.99
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"is_causal": True},
+        {"window": (7, 3), "query_offset": "end", "softcap": 5.0},
+        {"sinks": np.linspace(-1, 1, 4), "key_lengths": 29, "left_padding": 3, "is_causal": True},
+        {"mask": np.random.default_rng(1).random((4, 33, 40)) < 0.5, "scale": 0.3},
+        {"mask": (np.tri(33, 40, 4) > 0, np.linspace(0, 1, 40, dtype=np.float32)[None])},
+    ],
+)
+def test_exact_pictures(page_of, dtype, options):
+    query, key = problem(q_len=33, dtype=dtype)
+    page, weights = page_of(query, key, **options), weights_of(query, key, **options)
+    assert page.facts["exact"]
+    for head in range(4):
+        (stored,) = page.map(0, head).values()
+        assert stored.dtype == np.float16
+        assert np.allclose(stored, weights[head], rtol=2**-10, atol=2**-24)
+
+
+def test_bfloat16(page_of):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    query, key = problem(dtype=ml_dtypes.bfloat16)
+    weights = weights_of(query.astype(np.float32), key.astype(np.float32))
+    assert np.allclose(page_of(query, key).map(0, 1)["weights"], weights[1], rtol=1e-3, atol=1e-7)
+
+
+def edges(length, count):
+    return np.arange(count + 1) * length // count
+
+
+def blocks(weights, rows, columns, reduce):
+    return np.array(
+        [
+            [reduce(weights[a:b, c:d]) for c, d in itertools.pairwise(columns)]
+            for a, b in itertools.pairwise(rows)
+        ]
+    )
+
+
+def test_pictures_of_blocks_and_thumbnails(page_of):
+    query, key = problem(q_len=150, kv_len=170)
+    page = page_of(query, key, is_causal=True, query_offset=20, detail=100)
+    weights = weights_of(query, key, is_causal=True, query_offset=20)
+    thumbnails = page.arrays("thumbnails", page.facts["overview"])["levels"]
+    assert thumbnails.shape == (8, 64, 64)
+    for head in range(4):
+        planes = page.map(0, head)
+        rows, columns = edges(150, 100), edges(170, 100)
+        small = edges(100, 64)
+        for reduce, thumbnail in ((np.max, 0), (np.mean, 1)):
+            plane = planes["max" if reduce is np.max else "mean"]
+            close_levels(plane, blocks(weights[head], rows, columns, reduce))
+            wanted = blocks(weights[head], rows[small], columns[small], reduce)
+            close_levels(thumbnails[2 * head + thumbnail], wanted)
+
+
+@pytest.mark.parametrize("detail", [None, 64])
+def test_top_keys_and_statistics(page_of, detail):
+    query, key = problem(q_len=80, kv_len=90)
+    options = {"is_causal": True, "query_offset": 10}
+    page = page_of(query, key, detail=detail, top_k=5, **options)
+    summary = regard.summarize_attention(
+        query,
+        key,
+        statistics=("top_k", "entropy", "mean_distance", "column_means", "previous_token"),
+        top_k=5,
+        **options,
+    )
+    tolerance = 2**-10 if detail is None else 2**-8 + 2**-11
+    for head in range(4):
+        rows = page.rows(0, head)
+        keys = (rows["top_keys"].T.astype(int) + np.arange(80)[:, None]) % 2**16
+        seen = summary.top_k.weights[head] > 0
+        assert np.array_equal(keys[seen], summary.top_k.keys[head][seen])
+        stored = rows["top_weights"].T
+        assert np.array_equal(stored > 0, seen)
+        assert np.allclose(stored, summary.top_k.weights[head], rtol=tolerance, atol=2**-22)
+        for name in ("entropy", "mean_distance", "column_means"):
+            wanted = getattr(summary, name)[head]
+            assert np.allclose(rows[name], wanted, rtol=tolerance, atol=2**-22), name
+        numbers = page.facts["layers"][0]["heads"][head]["statistics"]
+        assert numbers["entropy"] == pytest.approx(summary.entropy[head].mean(), rel=1e-5)
+        assert numbers["previous_token"] == pytest.approx(summary.previous_token[head], rel=1e-5)
+
+
+def test_numbers_beyond_float16_and_65536_keys(page_of):
+    query, key = np.zeros((1, 3, 1), np.float32), np.zeros((1, 70_000, 1), np.float32)
+    key[0, 69_999] = 1
+    query[0, 1] = 50
+    rows = page_of(query, key, detail=16, top_k=1).rows(0, 0)
+    assert rows["top_keys"].dtype == np.uint32
+    assert rows["top_keys"][0, 1] + 1 == 69_999
+    assert rows["effective_count"].dtype == np.float32
+    assert np.allclose(rows["effective_count"], [70_000, 1, 70_000], rtol=1e-4)
+
+
+def test_regions_are_exact(page_of):
+    query, key = problem(q_len=300, kv_len=300)
+    regions = [(slice(10, 40), slice(0, 50)), (0, 2, slice(100, 120), slice(-30, None))]
+    page = page_of(query, key, detail=32, regions=regions)
+    weights = weights_of(query, key)
+    for head in range(4):
+        found = {name: plane for name, plane in page.map(0, head).items() if "region" in name}
+        assert len(found) == 1 + (head == 2)
+        own = found["region 10 40 0 50"]
+        assert np.allclose(own, weights[head, 10:40, :50], rtol=2**-10, atol=2**-24)
+    own = found = page.map(0, 2)["region 100 120 270 300"]
+    assert np.allclose(own, weights[2, 100:120, 270:], rtol=2**-10, atol=2**-24)
+
+
+def test_layers_of_an_array_and_of_a_list_agree(page_of):
+    query, key = problem(layers=(2, 3))
+    options = {"is_causal": True, "query_offset": np.arange(6).reshape(2, 3)}
+    page = page_of(query, key, **options)
+    assert [layer["name"] for layer in page.facts["layers"]][:2] == ["0, 0", "0, 1"]
+    assert [layer["position"] for layer in page.facts["layers"]] == list(range(6))
+    weights = weights_of(query, key, **options)
+    (stored,) = page.map(4, 3).values()
+    assert np.allclose(stored, weights[1, 1, 3], rtol=2**-10, atol=2**-24)
+    pairs = list(zip(query.reshape(6, 4, 40, 16), key.reshape(6, 2, 40, 16), strict=True))
+    listed = page_of([q[: i % 2 + 1] for i, (q, _) in enumerate(pairs)], [k[:1] for _, k in pairs])
+    assert [len(layer["heads"]) for layer in listed.facts["layers"]] == [1, 2] * 3
+    weights = weights_of(pairs[3][0][:2], pairs[3][1][:1])
+    assert np.allclose(listed.map(3, 1)["weights"], weights[1], rtol=2**-10, atol=2**-24)
+
+
+def test_masks_and_slopes_of_layers(page_of):
+    query, key = problem(layers=(2,))
+    rng = np.random.default_rng(3)
+    options = {"mask": rng.random((2, 1, 40, 40)) < 0.7, "alibi_slopes": rng.random((2, 4))}
+    page, weights = page_of(query, key, **options), weights_of(query, key, **options)
+    assert np.allclose(page.map(1, 2)["weights"], weights[1, 2], rtol=2**-10, atol=2**-24)
+
+
+def test_nan_is_not_shown_as_a_weight(page_of):
+    query, key = problem(q_len=64, kv_len=64)
+    query[1, 10] = np.nan
+    page = page_of(query, key, detail=16)
+    planes = page.map(0, 1)
+    assert (planes["max"][2] == 255).all()
+    assert (planes["max"][3] < 255).all()
+    assert np.isnan(page.rows(0, 1)["entropy"][10])
+    assert page.facts["layers"][0]["heads"][1]["statistics"]["entropy"] is None
+
+
+def test_one_query_and_one_key(page_of):
+    page = page_of(ONES, ONES)
+    assert page.map(0, 0)["weights"].tolist() == [[1]]
+    page = page_of(ONES, ONES, ~ONES.astype(bool))
+    assert page.map(0, 0)["weights"].tolist() == [[0]]
+    assert (page.rows(0, 0)["top_weights"] == 0).all()
+
+
+def test_induction_needs_tokens(page_of):
+    query, key = problem()
+    tokens = [f"t{i % 7}" for i in range(40)]
+    page = page_of(query, key, tokens=tokens, is_causal=True)
+    numbers = np.arange(40) % 7
+    wanted = regard.summarize_attention(
+        query, key, statistics=["induction"], tokens=numbers, is_causal=True
+    ).induction
+    stored = [head["statistics"]["induction"] for head in page.facts["layers"][0]["heads"]]
+    assert np.allclose(stored, wanted, rtol=1e-5)
+    pair = page_of(query, key, tokens=(["q"] * 40, tokens))
+    assert "induction" not in pair.facts["layers"][0]["heads"][0]["statistics"]
+    assert pair.facts["tokens"]["query"] == ["q"] * 40
+
+
+def test_statistics_that_are_not_wanted_are_left_out(page_of):
+    query, key = problem()
+    page = page_of(query, key, statistics=["entropy", "column_sums"])
+    assert set(page.rows(0, 0)) == {"top_keys", "top_weights", "entropy", "column_sums"}
+
+
+def test_the_same_call_has_the_same_bytes(page_of):
+    query, key = problem(q_len=100)
+    options = {"tokens": (None, ["é"] * 40), "detail": 32}
+    first = page_of(query, key, **options).bytes
+    assert page_of(query, key, threads=1, **options).bytes == first
+    strided = np.repeat(query, 2, axis=-1)[..., ::2]
+    assert page_of(strided, key, **options).bytes == first
+
+
+def test_texts_cannot_end_the_element_that_holds_them(page_of):
+    query, key = problem(q_len=3, kv_len=4)
+    tokens = ["</script><script>alert(1)</script>", "\u2028 <!--", "\ud800", "&amp;"]
+    names = {"layers": ["<!--facts-->/*facts*/"], "heads": ["/*style*/", "b", "c", "d"]}
+    page = page_of(query, key, tokens=(None, tokens), names=names)
+    assert page.facts["tokens"]["key"] == tokens
+    assert page.facts["layers"][0]["name"] == names["layers"][0]
+    assert page.facts["layers"][0]["heads"][0]["name"] == "/*style*/"
+    plain = page_of(query, key)
+    assert page.bytes.count(b"<script") == plain.bytes.count(b"<script")
+    assert page.bytes.count(b"<!--") == plain.bytes.count(b"<!--") == 0
+
+
+@pytest.mark.parametrize("detail", [None, 64])
+def test_progress_rises_to_all_there_is(detail):
+    query, key = problem(layers=(2,), q_len=300, kv_len=300)
+    calls = []
+    regard.explore(query, key, detail=detail, progress=lambda *each: calls.append(each))
+    done, whole = zip(*calls, strict=True)
+    assert set(whole) == {done[-1]}
+    assert list(done) == sorted(done)
+
+
+def test_an_exception_in_progress_comes_out():
+    query, key = problem()
+
+    def fail(_done, _all):
+        raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        regard.explore(query, key, progress=fail)

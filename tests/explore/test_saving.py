@@ -1,0 +1,119 @@
+"""Pages reach their place whole or not at all, and a notebook shows those that are small."""
+
+import html
+import os
+import re
+import stat
+
+import numpy as np
+import pytest
+
+import regard
+from explorer_pages import problem
+
+
+@pytest.fixture(scope="module")
+def explorer():
+    return regard.explore(*problem())
+
+
+def test_a_line_says_what_there_is(explorer):
+    line = repr(explorer)
+    assert re.fullmatch(r"Explorer\(1 layer, 4 heads, q_len=40, kv_len=40, \d+ kB\)", line)
+    assert "\n" not in line
+
+
+def test_nbytes_is_the_size_of_the_file(explorer, tmp_path):
+    explorer.save(tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size == explorer.nbytes
+
+
+def test_an_existing_file_stays_unless_it_may_be_replaced(explorer, tmp_path):
+    place = tmp_path / "page.html"
+    place.write_text("mine")
+    place.chmod(0o640)
+    with pytest.raises(FileExistsError, match=r"page\.html', which exists: pass overwrite=True"):
+        explorer.save(place)
+    assert place.read_text() == "mine"
+    explorer.save(str(place), overwrite=True)
+    assert place.read_text().startswith("<!doctype html>")
+    assert stat.S_IMODE(place.stat().st_mode) == 0o640
+    assert os.listdir(tmp_path) == ["page.html"]
+
+
+def test_a_new_file_has_the_usual_permissions(explorer, tmp_path):
+    explorer.save(tmp_path / "page.html")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "page.html").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_link_stays_a_link(explorer, tmp_path):
+    (tmp_path / "target.html").write_text("old")
+    (tmp_path / "link.html").symlink_to("target.html")
+    explorer.save(tmp_path / "link.html", overwrite=True)
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "target.html").stat().st_size == explorer.nbytes
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "message"),
+    [
+        ("none/page.html", FileNotFoundError, "in a folder that exists"),
+        ("", ValueError, "must name a file"),
+        (".", IsADirectoryError, "got the folder"),
+        (3, TypeError, "path must be a str or a path, got int"),
+    ],
+)
+def test_places_that_cannot_be(explorer, place, error, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=message):
+        explorer.save(place)
+    assert os.listdir(tmp_path) == []
+
+
+def test_overwrite_is_a_bool(explorer, tmp_path):
+    (tmp_path / "page.html").touch()
+    with pytest.raises(TypeError, match="overwrite must be True or False, got str"):
+        explorer.save(tmp_path / "page.html", overwrite="yes")
+
+
+def test_no_space_leaves_what_was_there(run_python, tmp_path):
+    """A limit on the size of files is a full disk."""
+    done = run_python(
+        """
+        import os, resource, signal
+        import numpy as np, regard
+        explorer = regard.explore(np.ones((1, 4, 4)), np.ones((1, 4, 4)))
+        open("page.html", "w").write("old")
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        for overwrite, name in ((True, "page.html"), (False, "new.html")):
+            try:
+                explorer.save(name, overwrite=overwrite)
+            except OSError as error:
+                print(error.strerror, open("page.html").read(), sorted(os.listdir(".")))
+        """
+    )
+    assert done.stdout.splitlines() == ["File too large old ['page.html']"] * 2, done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device here")
+def test_a_full_device(explorer):
+    with pytest.raises(OSError, match="No space left"):
+        explorer.save("/dev/full", overwrite=True)
+
+
+def test_a_notebook_shows_a_page_that_cannot_reach_it(explorer):
+    shown = explorer._repr_html_()
+    assert shown.startswith('<iframe sandbox="allow-scripts"')
+    page = html.unescape(re.search(r'srcdoc="([^"]*)"', shown)[1])
+    assert len(page.encode()) == explorer.nbytes
+
+
+def test_a_notebook_is_told_that_a_page_is_too_large():
+    query = np.random.default_rng(0).standard_normal((9, 512, 8), dtype=np.float32)
+    large = regard.explore(query, query)
+    assert large.nbytes > 5_000_000
+    shown = large._repr_html_()
+    assert "iframe" not in shown
+    assert ".save(" in shown

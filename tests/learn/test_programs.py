@@ -1,0 +1,137 @@
+"""Every program of docs/learn runs, is short, and stops with an error where its result is wrong."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LEARN = Path(__file__).parent.parent.parent / "docs/learn"
+PROGRAMS = LEARN / "programs"
+SHARED = {"measure.py", "compiled.py"}
+STEPS = sorted(path.name for path in PROGRAMS.iterdir() if path.suffix in (".py", ".cpp", ".hpp"))
+MOST_LINES, MOST_LINES_OF_SHARED = 60, 120
+
+# An error to plant: the program that must find it, the file that has it, what is replaced by what.
+PLANTED = [
+    ("stages.py", "stages.py", "sum(axis=-1", "sum(axis=0"),
+    ("costs.py", "costs.py", "product = 2 *", "product = 3 *"),
+    ("stable.py", "stable.py", "np.where(np.isneginf(largest), 0, largest)", "largest"),
+    ("stable.py", "stable.py", "np.exp(scores - np", "np.exp(scores - 0 * np"),
+    ("online.py", "online.py", "o * rescale + weight", "o + weight"),
+    ("online.py", "online.py", "a[1] * share_a + b[1] * share_b", "a[1] + b[1]"),
+    ("tiles.py", "tiles.py", "o = o * rescale", "o = o"),
+    ("intervals.py", "intervals.py", "keys.stop) > positions", "keys.stop) >= positions"),
+    ("intervals.py", "intervals.py", "range(0, end, KEYS)", "range(0, end - KEYS, KEYS)"),
+    ("loops.cpp", "loops.cpp", "total / sum", "total"),
+    ("registers.cpp", "registers.cpp", "value + d, 1, kDim", "value + d, kDim, 1"),
+    ("lanes.cpp", "exp2.hpp", "2.40226468906e-1f", "2.3e-1f"),
+    ("lanes.cpp", "reference.hpp", "rescale(s.output, kDim);", ""),
+    ("lanes.cpp", "reference.hpp", "rescale(s.weights, keys);", ""),
+    ("threads.cpp", "threads.cpp", "length / kQueries,", "length / kQueries - (threads > 2),"),
+    ("causal.cpp", "causal.cpp", ">= at + k + r", "> at + k + r"),
+    ("shipped.py", "shipped.py", "is_causal=is_causal, threads=threads", "threads=threads"),
+    ("decode.py", "decode.py", "(query, key, value, threads=", "(query, value, key, threads="),
+    ("eight_bits.py", "eight_bits.py", "(k - mean) @ rotation", "k @ rotation"),
+    ("gradients.py", "gradients.py", "value[keys].T - mean)", "value[keys].T)"),
+]
+QUICK = {"online.py", "tiles.py", "lanes.cpp"}
+QUICK_PLANTED = {"online.py", "tiles.py"}
+
+
+def slow_unless(quick, names):
+    """The names as parameters, those that are not quick with the mark."""
+    return [
+        pytest.param(*case, marks=() if case[0] in quick else pytest.mark.slow)
+        for case in (name if isinstance(name, tuple) else (name,) for name in names)
+    ]
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """A copy of the programs, which keeps its own records."""
+    return Path(
+        shutil.copytree(PROGRAMS, tmp_path / "programs", ignore=shutil.ignore_patterns("measured"))
+    )
+
+
+def run(programs, name, **options):
+    arguments = [name] if name.endswith(".py") else ["compiled.py", name]
+    if name.endswith(".cpp") and not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("neither g++ nor clang++ is installed")
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=programs, capture_output=True, text=True, **options
+    )
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_programs_are_short(name):
+    lines = len((PROGRAMS / name).read_text(encoding="utf-8").splitlines())
+    assert lines <= (MOST_LINES_OF_SHARED if name in SHARED else MOST_LINES)
+
+
+@pytest.mark.parametrize("name", [*STEPS, "index.md"])
+def test_every_program_is_shown_and_every_page_listed(name):
+    pages = {path.name: path.read_text(encoding="utf-8") for path in LEARN.glob("*.md")}
+    if name == "index.md":
+        listed = re.findall(r"^\d\d-[\w-]+$", pages[name], re.MULTILINE)
+        assert {f"{page}.md" for page in listed} == set(pages) - {"index.md"}
+    elif name not in SHARED | {"ladder.py"}:
+        assert sum(f"{{literalinclude}} programs/{name}\n" in text for text in pages.values()) == 1
+
+
+RUN = [name for name in STEPS if name not in SHARED | {"ladder.py"} and not name.endswith("hpp")]
+
+
+@pytest.mark.parametrize("name", slow_unless(QUICK, RUN))
+def test_programs_run(programs, name):
+    done = run(programs, name)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert "nan" not in done.stdout or name == "stable.py"
+
+
+def test_an_error_is_planted_in_every_program():
+    assert {program for program, *_ in PLANTED} == set(RUN)
+
+
+@pytest.mark.parametrize(("program", "file", "right", "wrong"), slow_unless(QUICK_PLANTED, PLANTED))
+def test_planted_errors_are_found(programs, program, file, right, wrong):
+    path = programs / file
+    source = path.read_text(encoding="utf-8")
+    assert source.count(right) == 1
+    path.write_text(source.replace(right, wrong), encoding="utf-8")
+    done = run(programs, program)
+    assert done.returncode != 0, done.stdout
+    assert not (programs / "measured").exists()  # what is wrong is not in the ladder
+
+
+def test_steps_in_cpp_say_that_there_is_no_compiler(programs, tmp_path):
+    environment = {"PATH": str(tmp_path), "PYTHONPATH": ":".join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "compiled.py", "lanes.cpp"],
+        cwd=programs,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "lanes.cpp was not run: there is no g++, clang++ or CXX on this machine\n"
+    )
+
+
+@pytest.mark.slow
+def test_the_ladder_runs_what_is_missing_and_reads_the_rest(programs):
+    first = run(programs, "ladder.py")
+    assert first.returncode == 0, first.stderr
+    records = {path: path.stat().st_mtime_ns for path in (programs / "measured").iterdir()}
+    assert run(programs, "ladder.py").stdout == first.stdout
+    assert {path: path.stat().st_mtime_ns for path in records} == records
+    with (programs / "stages.py").open("a") as source:
+        source.write("# Changed.\n")
+    run(programs, "ladder.py")
+    changed = {path.name for path in records if path.stat().st_mtime_ns != records[path]}
+    assert changed == {"stages.json"}

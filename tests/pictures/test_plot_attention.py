@@ -1,0 +1,255 @@
+"""What is drawn of weights.
+
+Arrays, positions and colours of pixels are compared with NumPy's. There are no images to compare
+with, because another version of matplotlib sets text differently.
+"""
+
+import numpy as np
+import pytest
+
+import regard
+
+pytest.importorskip("matplotlib")
+
+rng = np.random.default_rng(0)
+QUERY = rng.standard_normal((2, 4, 6, 8))
+KEY = rng.standard_normal((2, 2, 9, 8))
+OPTIONS = {
+    "none": {},
+    "causal": {"is_causal": True},
+    "end": {"is_causal": True, "query_offset": "end", "key_lengths": [9, 7]},
+    "window": {"window": (2, 1), "query_offset": [1, 3]},
+    "padding": {"left_padding": [0, 2], "scale": 0.3},
+    "alibi": {"alibi_slopes": [0.1, 0.2, 0.3, 0.4]},
+    "alibi of entries": {"alibi_slopes": rng.random((2, 4))},
+    "sinks": {"sinks": [0.5, -1.0, 2.0, -np.inf], "softcap": 2.0},
+    "bool mask": {"mask": rng.random((4, 6, 9)) > 0.3},
+    "mask of entries": {"mask": rng.random((2, 1, 1, 9)) > 0.3},
+    "float mask": {"mask": rng.standard_normal((6, 9))},
+    "pair": {"mask": (rng.random((2, 1, 6, 9)) > 0.3, rng.standard_normal((4, 1, 9)))},
+}
+
+
+def weights_of(query, key, mask=None, **options):
+    value = key[..., :1]
+    _, weights = regard.scaled_dot_product_attention(
+        query, key, value, mask, return_weights=True, **options
+    )
+    return weights
+
+
+def slow(*values):
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def drawn(image):
+    return np.ma.filled(image.get_array(), np.nan)
+
+
+@pytest.mark.parametrize("name", ["pair", *slow(*OPTIONS)])
+def test_every_head_of_a_call_has_its_own_weights(pyplot, name):
+    weights = weights_of(QUERY, KEY, **OPTIONS[name])
+    ax = pyplot.figure().subplots()
+    for head in np.ndindex(2, 4):
+        image = regard.plot.attention(
+            (QUERY, KEY), head=head, ax=ax, colorbar=False, **OPTIONS[name]
+        )
+        np.testing.assert_allclose(drawn(image), weights[head], rtol=1e-12, atol=1e-15)
+    images = regard.plot.heads((QUERY, KEY), figure=pyplot.figure(), **OPTIONS[name])
+    together = np.reshape([drawn(image) for image in images], weights.shape)
+    np.testing.assert_allclose(together, weights, rtol=1e-12, atol=1e-15)
+
+
+def test_two_axes_are_one_head(pyplot):
+    query, key = QUERY[0, 0], KEY[0, 0]
+    image = regard.plot.attention((query, key), is_causal=True)
+    np.testing.assert_allclose(drawn(image), weights_of(query, key, is_causal=True), rtol=1e-12)
+    assert image.axes.get_xlabel() == "key"
+    assert image.axes.get_ylabel() == "query"
+    assert image.colorbar.ax.get_ylabel() == "weight"
+    assert pyplot.get_fignums() == [image.figure.number]
+
+
+@pytest.mark.parametrize("kind", ["query and key", *slow("weights")])
+@pytest.mark.parametrize(
+    ("reduce", "label"),
+    [
+        ("max", "largest weight of each 4 × 5 block"),
+        ("mean", "mean weight of each 4 × 5 block"),
+        ("sum", "sum of the weights of each 4 × 5 block"),
+    ],
+)
+def test_many_weights_are_pooled_and_the_label_says_so(pyplot, kind, reduce, label):
+    query, key = rng.standard_normal((2, 3, 50, 4))
+    weights = weights_of(query, key, is_causal=True)
+    source, options = (weights, {}) if kind == "weights" else ((query, key), {"is_causal": True})
+    region = slice(3, 35), slice(7, 50)
+    image = regard.plot.attention(
+        source, head=1, region=region, shape=(9, 10), reduce=reduce, **options
+    )
+    rows, keys = 3 + np.arange(10) * 32 // 9, 7 + np.arange(11) * 43 // 10
+    wanted = [
+        [
+            getattr(weights[1, rows[i] : rows[i + 1], keys[j] : keys[j + 1]], reduce)()
+            for j in range(10)
+        ]
+        for i in range(9)
+    ]
+    np.testing.assert_allclose(drawn(image), wanted, rtol=1e-12)
+    assert image.colorbar.ax.get_ylabel().split() == label.split()
+    assert image.get_extent() == [6.5, 49.5, 34.5, 2.5]
+
+
+def test_no_weight_is_lost_on_a_screen(pyplot):
+    """A single large weight is seen, in whatever axes: nearest sampling would skip most of them."""
+    weights = np.full((3000, 3000), 1e-4)
+    weights[1234, 2345] = 0.5
+    for size in [(6.4, 4.8), (3, 2.2)]:
+        ax = pyplot.figure(figsize=size, layout="constrained").subplots()
+        image = regard.plot.attention(weights, ax=ax)
+        assert drawn(image).max() == 0.5
+        ax.figure.canvas.draw()
+        box = ax.get_window_extent()
+        height, width = image.get_array().shape
+        assert height <= box.height
+        assert width <= box.width
+        pixels = np.asarray(ax.figure.canvas.buffer_rgba())
+        brightest = (np.array(image.get_cmap()(1.0)) * 255).round().astype(int)
+        assert (np.abs(pixels.astype(int) - brightest).max(axis=-1) <= 1).sum() > 0
+
+
+def test_pixels_have_the_colours_of_their_weights(pyplot):
+    weights = regard.softmax(rng.standard_normal((5, 7)) * 2)
+    weights[3] = np.nan
+    ax = pyplot.figure(figsize=(4, 3), dpi=100).subplots()
+    image = regard.plot.attention(weights, ax=ax)
+    assert image.colorbar.ax.get_ylabel() == "weight (white: NaN)"
+    ax.figure.canvas.draw()
+    pixels = np.asarray(ax.figure.canvas.buffer_rgba())
+    for (query, key), weight in np.ndenumerate(weights):
+        across, up = ax.transData.transform((key, query))
+        found = pixels[len(pixels) - 1 - int(up), int(across)]
+        wanted = pyplot.get_cmap("cividis")(weight / np.nanmax(weights))
+        wanted = (1, 1, 1, 1) if np.isnan(weight) else wanted
+        assert np.abs(found / 255 - wanted).max() < 0.02, (query, key)
+
+
+def test_a_logarithmic_scale_gives_zeros_the_lowest_colour(pyplot):
+    weights = np.array([[1.0, 0.0, 0.0], [1e-3, 0.999, 0.0], [1e-9, 0.5, 0.5 - 1e-9]])
+    image = regard.plot.attention(weights, log=True)
+    assert image.get_clim() == (1e-6, 1.0)
+    shown = image.norm(drawn(image))
+    np.testing.assert_allclose(shown[0], [1, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(shown[:, 0], [1, 0.5, 0], atol=1e-12)
+    assert image.colorbar.extend == "min"
+
+
+@pytest.mark.parametrize(
+    ("keywords", "limits"),
+    [({}, (0, 0.75)), ({"vmax": 1}, (0, 1)), ({"vmin": 0.1, "vmax": 0.2}, (0.1, 0.2))],
+)
+def test_limits(pyplot, keywords, limits):
+    image = regard.plot.attention([[0.25, 0.75], [0.5, 0.5]], **keywords)
+    assert image.get_clim() == limits
+
+
+@pytest.mark.parametrize(
+    "weights", [np.zeros((2, 3)), *slow(np.full((2, 3), np.nan), [[1e-320, 0.0]])]
+)
+def test_weights_without_a_scale(pyplot, weights):
+    for log in (False, True):
+        image = regard.plot.attention(weights, log=log)
+        image.figure.canvas.draw()
+        assert np.isfinite(image.get_clim()).all()
+
+
+def test_keywords_reach_imshow(pyplot):
+    norm = pyplot.Normalize(0, 2)
+    ax = pyplot.figure().subplots()
+    image = regard.plot.attention(
+        np.eye(3), ax=ax, cmap="magma", norm=norm, alpha=0.5, aspect="auto", zorder=7
+    )
+    assert image.get_cmap().name == "magma"
+    assert image.norm is norm
+    assert image.get_alpha() == 0.5
+    assert image.get_zorder() == 7
+    assert ax.get_aspect() == "auto"
+    assert image.origin == "upper"
+    assert image.get_interpolation() == "nearest"
+
+
+def test_queries_stand_at_their_positions(pyplot):
+    options = {"is_causal": True, "query_offset": "end"}
+    image = regard.plot.attention(
+        (QUERY, KEY), list("abcdefghi"), head=(0, 1), region=(slice(1, 5), slice(2, 9)), **options
+    )
+    assert image.get_extent() == [1.5, 8.5, 7.5, 3.5]
+    assert image.axes.get_ylabel() == "query position"
+    image.figure.canvas.draw()
+    assert [label.get_text() for label in image.axes.get_yticklabels()] == list("efgh")
+    assert [label.get_text() for label in image.axes.get_xticklabels()] == list("cdefghi")
+    weights = weights_of(QUERY, KEY, **options)[0, 1]
+    image = regard.plot.attention(weights, query_offset="end")
+    assert image.get_extent() == [-0.5, 8.5, 8.5, 2.5]
+
+
+def test_heads_share_one_scale(pyplot):
+    weights = regard.softmax(rng.standard_normal((3, 5, 6, 6)))
+    images = regard.plot.heads(weights, list("abcdef"))
+    assert len(images) == 15
+    assert {image.get_clim() for image in images} == {(0, weights.max())}
+    places = [image.axes.get_subplotspec() for image in images]
+    assert [(p.rowspan.start, p.colspan.start) for p in places] == list(np.ndindex(3, 5))
+    assert [image.axes.get_title() for image in images[:2]] == ["0, 0", "0, 1"]
+    assert len(images[0].figure.axes) == 16  # one colour bar
+    images = regard.plot.heads(weights[:1], list("abcdef"))
+    assert [image.axes.get_title() for image in images[:2]] == ["head 0", "head 1"]
+    images = regard.plot.heads(weights[0], names=["$a$", *"bcde"], columns=2, colorbar=False)
+    assert images[0].axes.get_subplotspec().get_gridspec().get_geometry() == (3, 2)
+    assert len(images[0].figure.axes) == 5
+
+
+def test_differences_are_centred(pyplot):
+    a, b = regard.softmax(rng.standard_normal((2, 20, 20)) * 3)
+    image = regard.plot.compare(a, b, names=("before", "after"))
+    np.testing.assert_array_equal(drawn(image), a - b)
+    most = np.abs(a - b).max()
+    assert image.get_clim() == (-most, most)
+    assert image.get_cmap().name == "PuOr"
+    assert image.colorbar.ax.get_ylabel() == "weight, before − after"
+    image = regard.plot.compare(a, b, shape=(4, 4), vmax=0.5)
+    np.testing.assert_allclose(drawn(image), (a - b).reshape(4, 5, 4, 5).mean(axis=(1, 3)))
+    assert image.get_clim() == (-0.5, 0.5)
+    assert " ".join(image.colorbar.ax.get_ylabel().split()) == (
+        "mean weight of each 5 × 5 block, a − b"
+    )
+    query, key = QUERY[:, :, :5], KEY[:, :, :5]
+    image = regard.plot.compare((query, key), (query[:1], key[1:]), head=(0, 3), is_causal=True)
+    wanted = weights_of(query, key, is_causal=True)[0, 3]
+    wanted = wanted - weights_of(query[:1], key[1:], is_causal=True)[0, 3]
+    np.testing.assert_allclose(drawn(image), wanted, atol=1e-14)
+    same = regard.plot.compare(a, a)
+    assert same.get_clim() == (-1, 1)
+
+
+def test_given_axes_and_figures_are_the_only_ones(pyplot):
+    figure = pyplot.figure()
+    axes = figure.subplots(1, 2)
+    image = regard.plot.attention(np.eye(3), ax=axes[1], colorbar=False)
+    assert image.axes is axes[1]
+    assert figure.axes == list(axes)
+    regard.plot.pattern(q_len=3, is_causal=True, ax=axes[0])
+    regard.plot.compare(np.eye(3), np.eye(3), ax=axes[0])
+    parts = pyplot.figure(figsize=(14, 9), layout="constrained").subfigures(1, 2)
+    images = regard.plot.heads(np.ones((2, 1, 1)), figure=parts[0])
+    assert all(image.axes.get_figure(root=False) is parts[0] for image in images)
+    regard.plot.statistics(regard.summarize_attention(QUERY, KEY), figure=parts[1])
+    assert len(pyplot.get_fignums()) == 2
+    parts[0].figure.canvas.draw()
+
+
+def test_progress_is_reported(pyplot):
+    told = []
+    regard.plot.heads((QUERY, KEY), progress=lambda done, all: told.append((done, all)))
+    assert told
+    assert told[-1][0] == told[-1][1]

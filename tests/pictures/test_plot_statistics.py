@@ -1,0 +1,80 @@
+"""Panels of statistics, compared with the arrays that they are drawn from."""
+
+import numpy as np
+import pytest
+
+import regard
+
+pytest.importorskip("matplotlib")
+
+rng = np.random.default_rng(0)
+ALL = (
+    "entropy", "max", "effective_count", "mean_distance", "sink_mass", "local_mass",
+    "previous_token", "induction", "top_k", "column_sums", "column_means",
+)  # fmt: skip
+
+
+def summary_of(heads, length, batch=(), **options):
+    query, key = rng.standard_normal((2, *batch, heads, length, 8))
+    tokens = np.arange(length) % 5
+    return regard.summarize_attention(
+        query, key, statistics=ALL, tokens=tokens, is_causal=True, **options
+    )
+
+
+def strip_of(ax):
+    return np.asarray(ax.get_images()[0].get_array())
+
+
+def test_every_field_has_a_panel(pyplot):
+    summary = summary_of(3, 20)
+    panels = regard.plot.statistics(summary)
+    assert set(panels) == set(ALL)
+    for name in ("entropy", "max", "effective_count", "column_sums", "column_means"):
+        np.testing.assert_allclose(strip_of(panels[name]), getattr(summary, name))
+    np.testing.assert_allclose(strip_of(panels["top_k"]), summary.top_k.weights.sum(axis=-1))
+    for name in ("previous_token", "induction"):
+        heights = [bar.get_height() for bar in panels[name].patches]
+        np.testing.assert_allclose(heights, getattr(summary, name))
+    assert panels["entropy"].get_xlabel() == "query"
+    assert panels["column_sums"].get_xlabel() == "key"
+    panels["entropy"].figure.canvas.draw()
+
+
+def test_one_head_is_a_line(pyplot):
+    summary = summary_of(1, 20)
+    panels = regard.plot.statistics(summary, fields=["entropy", "column_sums"])
+    (line,) = panels["entropy"].get_lines()
+    np.testing.assert_allclose(line.get_xdata(), np.arange(20))
+    np.testing.assert_allclose(line.get_ydata(), summary.entropy[0])
+    assert list(panels) == ["entropy", "column_sums"]
+
+
+def test_many_positions_are_means_and_the_label_says_so(pyplot):
+    summary = summary_of(2, 3000)
+    ax = regard.plot.statistics(summary, fields="max")["max"]
+    np.testing.assert_allclose(strip_of(ax), summary.max.reshape(2, 1000, 3).mean(axis=-1))
+    assert ax.get_xlabel() == "query (means of 3 each)"
+    assert ax.get_images()[0].get_extent() == [-0.5, 2999.5, 1.5, -0.5]
+
+
+@pytest.mark.slow
+def test_batches_and_layers_are_rows(pyplot):
+    summary = summary_of(3, 6, batch=(2,))
+    panels = regard.plot.statistics(summary, list("abcdef"))
+    np.testing.assert_allclose(strip_of(panels["entropy"]), summary.entropy.reshape(6, 6))
+    assert len(panels["induction"].patches) == 6
+    panels["entropy"].figure.canvas.draw()
+    labels = [label.get_text() for label in panels["entropy"].get_xticklabels()]
+    assert labels == list("abcdef")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heads", [1, 2])
+def test_nan_and_single_tokens(pyplot, heads):
+    """The first query has no key before it, so the scores of one token are NaN."""
+    summary = summary_of(heads, 1)
+    assert np.isnan(summary.previous_token).all()
+    regard.plot.statistics(summary)["max"].figure.canvas.draw()
+    query = np.full((heads, 4, 8), np.nan)
+    regard.plot.statistics(regard.summarize_attention(query, query))["max"].figure.canvas.draw()

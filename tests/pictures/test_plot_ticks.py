@@ -1,0 +1,107 @@
+"""Labels at queries and keys: as many as there is room for, and always the tokens themselves."""
+
+import io
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+import regard
+
+pytest.importorskip("matplotlib")
+
+HOSTILE = [
+    "$x_1$", "$", r"\$", "<b>&", "a\nb", "\x1b[31m", "", "  ", "{}_^%#~", "x" * 5000,
+    "\N{GRINNING FACE}", "日本", "שלום", "\u200f", "e\u0301", "\ud800",
+]  # fmt: skip
+
+
+def labels_on(axis):
+    """The texts that an axis shows after drawing, with their places on the screen."""
+    axis.axes.figure.canvas.draw()
+    low, high = sorted(axis.get_view_interval())
+    shown = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    return [(tick.label1.get_text(), tick.label1.get_window_extent()) for tick in shown]
+
+
+def slow(*values):
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+@pytest.mark.parametrize("size", [(6.4, 4.8), *slow((2.5, 2), (12, 10))])
+@pytest.mark.parametrize("kind", ["numbers", "short", "long"])
+@pytest.mark.parametrize("length", [7, *slow(1, 2, 30, 300, 12345)])
+def test_labels_do_not_overlap(pyplot, size, kind, length):
+    tokens = {
+        "numbers": None,
+        "short": [f"w{i % 7}" for i in range(length)],
+        "long": [f"token number {i}" for i in range(length)],
+    }[kind]
+    ax = pyplot.figure(figsize=size, layout="constrained").subplots()
+    regard.plot.pattern(q_len=length, is_causal=True, tokens=tokens, ax=ax, colorbar=False)
+    for axis in (ax.xaxis, ax.yaxis):
+        labels = labels_on(axis)
+        assert 1 <= len(labels) <= length
+        boxes = [box for _, box in labels]
+        assert not any(a.overlaps(b) for a, b in itertools.pairwise(boxes))
+        places = [axis.get_major_formatter()(at, 0) for at in axis.get_majorticklocs()]
+        wanted = tokens or [str(i) for i in range(length)]
+        for at, text in zip(axis.get_majorticklocs(), places, strict=True):
+            assert wanted[round(at)].startswith(text.removesuffix("…"))
+
+
+def test_zooming_in_shows_more_tokens(pyplot):
+    tokens = [f"token {i}" for i in range(1000)]
+    ax = regard.plot.pattern(q_len=1000, is_causal=True, tokens=tokens).axes
+    ax.set(xlim=(99.5, 104.5), ylim=(104.5, 99.5))
+    assert [text for text, _ in labels_on(ax.xaxis)] == tokens[100:105]
+
+
+def test_round_numbers(pyplot):
+    ax = regard.plot.pattern(q_len=2000, is_causal=True).axes
+    numbers = [int(text) for text, _ in labels_on(ax.xaxis)]
+    assert len(numbers) > 3
+    assert all(number % 100 == 0 for number in numbers)
+
+
+@pytest.mark.parametrize("kind", ["png", *slow("svg", "pdf")])
+def test_hostile_tokens_are_drawn(pyplot, kind):
+    length = len(HOSTILE)
+    image = regard.plot.attention(np.eye(length), HOSTILE)
+    image.figure.savefig(io.BytesIO(), format=kind)
+    regard.plot.heads(np.stack([np.eye(length)] * 2), HOSTILE, names=["$a$", "\N{GRINNING FACE}"])
+    pyplot.gcf().savefig(io.BytesIO(), format=kind)
+
+
+def test_tokens_are_text_and_not_formulas(pyplot):
+    pyplot.rcParams["svg.fonttype"] = "none"
+    image = regard.plot.attention(np.eye(4), ["$x_1$", r"\$", "<script>", "a\nb"])
+    file = io.StringIO()
+    image.figure.savefig(file, format="svg")
+    svg = file.getvalue()
+    for text in ("$x_1$", r"\$", "&lt;script&gt;", r"a\nb"):
+        assert len(re.findall(rf"<text[^>]*>{re.escape(text)}</text>", svg)) == 2, text
+    assert "<script>" not in svg
+    assert svg.count("<image") == 2  # the picture, and its scale
+
+
+def test_pdf_has_text_and_one_image(pyplot):
+    pyplot.rcParams["pdf.compression"] = 0
+    image = regard.plot.attention(np.eye(300), colorbar=False)
+    file = io.BytesIO()
+    image.figure.savefig(file, format="pdf")
+    assert file.getvalue().count(b"/Subtype /Image") == 1
+    assert b"/Type /Font" in file.getvalue()
+
+
+def test_characters_that_no_font_has_are_escaped(pyplot):
+    ax = regard.plot.attention(np.eye(2), ["\U0001fae8", "é"]).axes
+    found = [text for text, _ in labels_on(ax.yaxis)]
+    assert found == [r"\U0001fae8", "é"]
+
+
+def test_fonts_that_are_not_installed_do_not_matter(pyplot):
+    pyplot.rcParams["font.family"] = ["No Such Font", "DejaVu Sans"]
+    ax = regard.plot.attention(np.eye(2), ["a", "é"]).axes
+    assert ax.yaxis.get_major_formatter()(1, 0) == "é"

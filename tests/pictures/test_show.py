@@ -1,0 +1,200 @@
+"""Weights as a shaded table: text where it is printed, HTML in a notebook."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import regard
+from regard._html_table import html_table
+from regard._text import width_of
+
+HOSTILE = ["<script>alert(1)</script>", "\"&'", "a\nb\x1b[31m", "x" * 5000, "😀", "\ud800"]
+rng = np.random.default_rng(0)
+
+
+class Table(HTMLParser):
+    """The tags, their attributes, and the texts of cells."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.cells, self.headers, self.caption, self._open = [], [], [], "", []
+        self.feed(page)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._open.append(tag)
+        if tag == "td":
+            self.cells.append("")
+        if tag == "th":
+            self.headers.append("")
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if "td" in self._open:
+            self.cells[-1] += data
+        elif "th" in self._open:
+            self.headers[-1] += data
+        elif "caption" in self._open:
+            self.caption += data
+
+
+def causal_weights(*shape):
+    length = shape[-1]
+    scores = np.where(np.tri(length, dtype=bool), rng.standard_normal(shape), -np.inf)
+    return regard.softmax(scores)
+
+
+def test_text():
+    weights = [[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.05, np.nan, np.nan]]
+    shown = regard.show(weights, ["the", "cat", "sat"])
+    assert str(shown) == repr(shown)
+    assert str(shown).splitlines() == [
+        "        the    cat    sat",
+        "the  █ 1.00      ·      ·",
+        "cat  ▒ 0.25 █ 0.75      ·",
+        "sat  ░ 0.05    NaN    NaN",
+    ]
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (1, 1), (9, 9), (10, 3), (3, 10), (34, 34), (500, 800)])
+def test_lines_fit_and_say_what_is_left_out(shape):
+    weights = regard.softmax(rng.standard_normal(shape) * 3)
+    text = str(regard.show(weights))
+    lines = text.splitlines()
+    assert max(map(width_of, lines)) <= 80
+    if max(shape) > 9:
+        assert f"{shape[0]:,} queries and {shape[1]:,} keys" in lines[-1]
+        assert ("and all in shades" in lines[-1]) == (max(shape) <= 34)
+    first = re.findall(r"\d\.\d\d", lines[1])
+    assert first == [f"{weight:.2f}" for weight in weights[0, :9]]
+    assert (" …" in lines[1]) == (shape[1] > 9)
+    assert any(line.startswith("… ") for line in lines) == (shape[0] > 9)
+
+
+def test_every_head_has_a_table():
+    weights = causal_weights(2, 2, 3, 3)
+    text = str(regard.show(weights))
+    titles = re.findall(r"^head (.*)$", text, re.M)
+    assert titles == ["0, 0", "0, 1", "1, 0", "1, 1"]
+    assert str(regard.show(weights, head=(1, 0))).startswith("head 1, 0\n")
+    many = regard.show(causal_weights(11, 3, 3))
+    assert str(many).count("head ") == 8
+    assert str(many).endswith("… and 3 more heads: pass head= for one of them")
+    assert many._repr_html_().count("<table") == 8
+    assert "3 more heads" in many._repr_html_()
+    assert str(regard.show(np.zeros((0, 3, 3)))) == ""
+
+
+def test_html():
+    weights = np.array([[1.0, 0.0], [0.25, np.nan]])
+    table = Table(regard.show(weights, (["q0", "q1"], ["k0", "k1"]))._repr_html_())
+    assert table.caption == "Attention weights: queries are rows, keys are columns"
+    assert table.headers == ["k0", "k1", "q0", "q1"]
+    assert table.cells == ["", "1.00", "·", "0.25", "NaN"]
+    scopes = [attributes["scope"] for tag, attributes in table.tags if tag == "th"]
+    assert scopes == ["col", "col", "row", "row"]
+    styles = [attributes.get("style", "") for tag, attributes in table.tags if tag == "td"]
+    shades = [re.findall(r"rgba\(.*, (.*)\)", style) for style in styles[1:]]
+    assert shades == [["0.60"], [], ["0.30"], []]
+
+
+def test_html_of_many_weights_is_cut_and_says_so():
+    page = regard.show(causal_weights(100, 100))._repr_html_()
+    table = Table(page)
+    assert "the first of 100 queries (rows) and 100 keys (columns)" in table.caption
+    assert len(table.headers) == 64
+    assert table.cells.count("…") == 1 + 32 + 1
+    assert len(page) < 200_000
+
+
+def test_tokens_are_never_markup_nor_escape_sequences():
+    length = len(HOSTILE)
+    shown = regard.show(np.eye(length), HOSTILE)
+    page, text = shown._repr_html_(), str(shown)
+    table = Table(page)
+    assert {tag for tag, _ in table.tags} <= {
+        *("table", "caption", "thead", "tbody", "tr", "th", "td", "bdi")
+    }
+    assert table.headers[0] == "<script>alert(1)</scrip…"
+    assert table.headers[1] == HOSTILE[1]
+    assert len(page) < 20_000
+    assert "\x1b" not in page + text
+    assert "\ud800" not in page + text
+    (page + text).encode()
+    assert len(text.splitlines()) == length + 1
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_no_weights(shape):
+    shown = regard.show(np.zeros(shape))
+    assert str(shown) == f"no weights: {shape[0]} queries, {shape[1]} keys"
+    Table(shown._repr_html_())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "error", "message"),
+    [
+        ((np.eye(3) * 2,), {}, ValueError, "weights must be from 0 to 1, got 2 at [0, 0]"),
+        ((np.eye(3), ["a"]), {}, ValueError, "tokens must have one str for each key, 3, got 1"),
+        ((np.eye(3),), {"head": 0}, ValueError, "head must have an int for each of the leading"),
+        ((np.zeros((2, 3, 3)),), {"head": -3}, ValueError, "head must be within the leading axes"),
+        ((np.zeros((2, 3, 3)),), {"head": "a"}, TypeError, "head must be an int or a tuple of"),
+    ],
+)
+def test_what_is_refused(arguments, keywords, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        regard.show(*arguments, **keywords)
+
+
+X = np.zeros((2, 40, 8), np.float32)
+OBJECTS = {
+    "explanation": lambda: regard.explain(X, X, X, is_causal=True),
+    "MultiHeadAttention": lambda: regard.MultiHeadAttention(8, 2, window=(3, None), rng=0),
+    "SelfAttention": lambda: regard.SelfAttention(8, 2, rng=0),
+    "KVCache": lambda: regard.KVCache(2, 2, 8, window=20),
+    "KeyValueChunks": lambda: regard.KeyValueChunks(X, X),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_objects_show_their_options(name):
+    made = OBJECTS[name]()
+    assert "\n" not in repr(made)
+    assert len(repr(made)) < 300
+    table = Table(made._repr_html_())
+    told = dict(zip(table.headers, table.cells, strict=True))
+    if name == "explanation":
+        assert told["kernel"].startswith("forward")
+        assert "tiles_computed=" in repr(made)
+    else:
+        for option, text in told.items():
+            assert f"{option}={text}" in repr(made)
+        assert table.caption == type(made).__name__
+
+
+def test_objects_without_state_have_representations():
+    cache = regard.KVCache(2, 2, 8)
+    cache.close()
+    assert repr(cache) == "KVCache(closed)"
+    assert Table(cache._repr_html_()).caption == "KVCache (closed)"
+    for kind in (regard.KVCache, regard.SelfAttention, regard.MultiHeadAttention):
+        made = object.__new__(kind)
+        assert repr(made) == f"{kind.__name__}(not initialised)"
+        Table(made._repr_html_())
+
+
+def test_a_large_batch_has_a_short_representation():
+    cache = regard.KVCache(5000, 1, 8)
+    assert repr(cache).endswith("0, 0] and 4984 more)")
+    assert len(repr(cache)) < 300
+
+
+def test_options_are_escaped():
+    table = Table(html_table("<caption>", [("<b>", "<script>")]))
+    assert (table.caption, table.headers, table.cells) == ("<caption>", ["<b>"], ["<script>"])

@@ -1,0 +1,115 @@
+"""Pages of `regard.explore`, read as their format says, and problems to make them of."""
+
+import base64
+import gzip
+import json
+import re
+
+import numpy as np
+
+BLOB = re.compile(rb'<script type="application/octet-stream;base64" id="([^"]+)">([^<]*)</script>')
+FACTS = re.compile(rb'<script type="application/json" id="facts">(.*?)</script>', re.DOTALL)
+
+
+class Page:
+    """A page, read as its format says and not as its program does."""
+
+    def __init__(self, explorer, folder):
+        self.path = folder / "page.html"
+        explorer.save(self.path, overwrite=True)
+        self.bytes = self.path.read_bytes()
+        self.facts = json.loads(FACTS.search(self.bytes)[1])
+        self._blobs = dict(BLOB.findall(self.bytes))
+
+    def arrays(self, name, described):
+        raw = gzip.decompress(base64.b64decode(self._blobs[name.encode()]))
+        found, start = {}, 0
+        for label, kind, shape in described:
+            dtype = np.dtype(f"<{kind[0]}{int(kind[1:]) // 8}")
+            count = int(np.prod(shape))
+            planes = np.frombuffer(raw, np.uint8, count * dtype.itemsize, start)
+            start += planes.size
+            ordered = np.ascontiguousarray(planes.reshape(dtype.itemsize, count).T)
+            found[label] = ordered.view(dtype).reshape(shape)
+        assert start == len(raw)
+        return found
+
+    def map(self, layer, head):
+        described = self.facts["layers"][layer]["heads"][head]["map"]
+        return self.arrays(f"map-{layer}.{head}", described)
+
+    def rows(self, layer, head):
+        described = self.facts["layers"][layer]["heads"][head]["rows"]
+        return self.arrays(f"rows-{layer}.{head}", described)
+
+
+TOKENS = [f" word{i % 9}" for i in range(40)]
+
+
+def problem(q_len=40, kv_len=40, heads=4, kv_heads=2, layers=(), seed=0, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    query = 2 * rng.standard_normal((*layers, heads, q_len, 16))
+    key = rng.standard_normal((*layers, kv_heads, kv_len, 16))
+    return query.astype(dtype), key.astype(dtype)
+
+
+def settled(page):
+    """Wait until a browser has drawn what was asked for."""
+    page.evaluate(
+        """async () => {
+            const frame = () => new Promise(requestAnimationFrame);
+            const main = document.querySelector("main");
+            for (let calm = 0; calm < 2; calm = main.ariaBusy === "false" ? calm + 1 : 0)
+                await frame();
+        }"""
+    )
+
+
+def press(page, *keys):
+    for key in keys:
+        page.keyboard.press(key)
+        settled(page)
+
+
+def address(page):
+    words = page.evaluate("[...new URLSearchParams(location.hash.slice(1))]")
+    return dict(words)
+
+
+def drawn(page, rows, columns):
+    """Return the colours in the middle of each of so many cells of the picture's plot."""
+    return np.array(
+        page.evaluate(
+            """([rows, columns]) => {
+                const canvas = document.getElementById("picture");
+                const [left, top, width, height] = canvas.dataset.plot.split(" ").map(Number);
+                const pen = canvas.getContext("2d");
+                const { data } = pen.getImageData(0, 0, canvas.width, canvas.height);
+                const found = [];
+                for (let r = 0; r < rows; r++) for (let c = 0; c < columns; c++) {
+                    const x = Math.floor(left + (c + 0.5) * width / columns);
+                    const y = Math.floor(top + (r + 0.5) * height / rows);
+                    found.push([...data.subarray(4 * (y * canvas.width + x)).subarray(0, 3)]);
+                }
+                return found;
+            }""",
+            [rows, columns],
+        )
+    ).reshape(rows, columns, 3)
+
+
+def indices(weights):
+    """Return what level a weight has on the page's logarithmic scale."""
+    bounded = np.clip(weights.astype(np.float32).astype(float), 1e-6, 1)
+    return np.rint(254 * (np.log10(bounded) + 6) / 6).astype(int)
+
+
+def alike(colours, table, wanted):
+    """Allow the neighbouring colour where a logarithm in the browser rounds otherwise."""
+    away = np.abs(colours - table[wanted].astype(int)).max(axis=-1)
+    assert np.mean(away == 0) > 0.98
+    near = [
+        np.abs(colours - table[np.clip(wanted + step, 0, 254)].astype(int)).max(axis=-1)
+        for step in (-1, 0, 1)
+    ]
+    assert np.min(near, axis=0).max() == 0
