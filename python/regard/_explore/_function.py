@@ -16,15 +16,17 @@ from regard._explore._plan import plan_of
 from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
-from regard._summary_request import DEFAULT_STATISTICS, check_progress
+from regard._progress import check_progress, reporting
+from regard._summary_request import DEFAULT_STATISTICS
 from regard._tokens import tokens_of_axes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import ArrayLike
 
     from regard._explore._layers import Layer
+    from regard._progress import Progress
     from regard._tokens import TokensArgument
 
 _OTHERS = (
@@ -49,7 +51,7 @@ def explore(
     detail: int | None = None,
     regions: Iterable[Any] = (),
     max_bytes: int = 100_000_000,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress = None,
     **options: Unpack[WeightOptions],
 ) -> Explorer:
     """Make a page that shows what attention does, for a browser: one HTML file.
@@ -92,8 +94,10 @@ def explore(
         all heads, or ``(layer, head, queries, keys)``.
     max_bytes : int, default 100_000_000
         Refuse to make a page that would be larger than this, by a rough estimate.
-    progress : callable, optional
-        Called now and then as ``progress(done, all)``.
+    progress : bool or callable, optional
+        True shows a bar, for which the package tqdm or rich is needed. A function is called now and
+        then, in the thread of the caller, with two numbers that say how much is done, and how much
+        there is. What it raises ends the call.
     is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
         As for `scaled_dot_product_attention`.
     threads : int, optional
@@ -108,6 +112,8 @@ def explore(
     ------
     TypeError
         If an argument has the wrong type.
+    ImportError
+        If `progress` is True and neither tqdm nor rich is installed.
     ValueError
         If shapes disagree, there is no head, query or key, the numbers of tokens or names are not
         those of the axes, or the page would be larger than `max_bytes`.
@@ -139,7 +145,7 @@ def explore(
     >>> explorer.save("page.html")  # doctest: +SKIP
     """
     check_options("explore", options, (*_OTHERS, *WeightOptions.__annotations__))
-    check_progress(progress)
+    check_progress(progress, "explore")
     wanted = _statistics(statistics)
     top_k = count("top_k", top_k, minimum=1, maximum=_MOST_TOP_KEYS)
     sink_keys, local_reach = count("sink_keys", sink_keys), count("local_reach", local_reach)
@@ -167,25 +173,27 @@ def explore(
     if numbers_of_tokens is not None:
         request["statistics"].append("induction")
         request["tokens"] = numbers_of_tokens
-    steps = Steps((3 if plan.is_exact else 4) * q_len * sum(x.heads for x in layers), progress)
+    total = (3 if plan.is_exact else 4) * q_len * sum(x.heads for x in layers)
     described: list[dict[str, Any]] = []
     blobs: list[tuple[str, bytes]] = []
     thumbnails: list[Any] = []
-    for number, layer in enumerate(layers):
-        heads = []
-        for index, head in enumerate(heads_of(number, layer, plan, request, steps)):
-            place = f"{number}.{index}"
-            blobs += [(f"map-{place}", head.picture[0]), (f"rows-{place}", head.rows[0])]
-            thumbnails += head.thumbnails
-            heads.append(
-                {
-                    "name": head_names[index] if head_names else str(index),
-                    "map": head.picture[1],
-                    "rows": head.rows[1],
-                    "statistics": head.numbers,
-                }
-            )
-        described.append({"name": layer.name, "position": layer.positions, "heads": heads})
+    with reporting(progress, total, "query", "explore") as report:
+        steps = Steps(total, report)
+        for number, layer in enumerate(layers):
+            heads = []
+            for index, head in enumerate(heads_of(number, layer, plan, request, steps)):
+                place = f"{number}.{index}"
+                blobs += [(f"map-{place}", head.picture[0]), (f"rows-{place}", head.rows[0])]
+                thumbnails += head.thumbnails
+                heads.append(
+                    {
+                        "name": head_names[index] if head_names else str(index),
+                        "map": head.picture[1],
+                        "rows": head.rows[1],
+                        "statistics": head.numbers,
+                    }
+                )
+            described.append({"name": layer.name, "position": layer.positions, "heads": heads})
     overview, arrays = packed({"levels": np.stack(thumbnails)})
     facts = {
         "q_len": q_len,

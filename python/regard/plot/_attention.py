@@ -21,12 +21,11 @@ from regard.plot._pooling import check_reduce, cut_of, part_of
 from regard.plot._source import OPTIONS, head_of, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
     from numpy.typing import ArrayLike
 
+    from regard._progress import Progress
     from regard._tokens import TokensArgument
 
 _NAME = "regard.plot.attention"
@@ -46,7 +45,7 @@ def attention(
     colorbar: bool = True,
     ax: Axes | None = None,
     mask: ArrayLike | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress = None,
     **imshow: Any,
 ) -> AxesImage:
     """Draw the attention weights of one head: queries go down, keys go right.
@@ -78,8 +77,8 @@ def attention(
         Where to draw. Default: a new figure.
     mask : array_like of bool or float, or a pair (bool, float) of both, optional
         With query and key: as for `regard.scaled_dot_product_attention`.
-    progress : callable, optional
-        With query and key: called now and then as ``progress(done, all)``, with numbers of queries.
+    progress : bool or callable, optional
+        With query and key: as for `regard.attention_map`.
     is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
         With query and key: as for `regard.scaled_dot_product_attention`. `query_offset` may be
         given beside weights too, and then says at which positions the queries stand.

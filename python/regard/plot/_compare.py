@@ -28,12 +28,11 @@ from regard.plot._pooling import check_reduce, cut_of, part_of
 from regard.plot._source import OPTIONS, head_of, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
     from numpy.typing import ArrayLike, NDArray
 
+    from regard._progress import Progress
     from regard._tokens import TokensArgument
 
 _NAME = "regard.plot.compare"
@@ -55,7 +54,7 @@ def compare(
     colorbar: bool = True,
     ax: Axes | None = None,
     mask: ArrayLike | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress = None,
     **imshow: Any,
 ) -> AxesImage:
     """Draw the weights of `a` minus those of `b`, on a scale that is centred at 0.

@@ -25,12 +25,13 @@ from regard.plot._pooling import check_reduce, cut_of, part_of
 from regard.plot._source import OPTIONS, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from matplotlib.figure import FigureBase
     from matplotlib.image import AxesImage
     from numpy.typing import ArrayLike
 
+    from regard._progress import Progress
     from regard._tokens import TokensArgument
 
 _NAME = "regard.plot.heads"
@@ -55,7 +56,7 @@ def heads(
     colorbar: bool = True,
     figure: FigureBase | None = None,
     mask: ArrayLike | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress = None,
     **imshow: Any,
 ) -> list[AxesImage]:
     """Draw the attention weights of all heads as a grid of pictures on one scale.

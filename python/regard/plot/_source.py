@@ -13,7 +13,7 @@ from regard._call import check_options
 from regard._explain import explain
 from regard._foreign import with_arrays
 from regard._options import WeightOptions
-from regard._summary_request import check_progress
+from regard._progress import check_progress
 from regard._visible_blocks import positions_of_entries
 from regard._weights_argument import attention_weights, place_of_head
 from regard.plot._one_head import one_head
@@ -96,7 +96,7 @@ def source_of(
 ) -> Source:
     """Return what the arguments of a function of this name are."""
     check_options(name, options, OPTIONS)
-    check_progress(progress)
+    check_progress(progress, f"regard.plot.{name}")
     if isinstance(argument, tuple):
         if len(argument) != 2:
             raise TypeError(
