@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,15 @@ def test_every_public_function_is_called_in_an_example():
     assert functions <= shown
 
 
-@pytest.mark.usefixtures("target", "default_threads")
+@pytest.fixture
+def figures():
+    """None are left open, of which matplotlib warns when they are many."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
+
+
+@pytest.mark.usefixtures("target", "default_threads", "figures")
 @pytest.mark.parametrize("page", PAGES)
 def test_pages(page):
     for package in PAGES_THAT_NEED.get(page, ()):
