@@ -44,7 +44,8 @@ class Colours(NamedTuple):
 
 OF_WEIGHTS = Colours("cividis", "white")
 _LEAST_OF_LOG = 1e-6
-# What a layout may take of axes for labels and a colour bar: a share, or so many inches.
+# What a layout may take of axes for labels and a colour bar: a share, or so many inches where the
+# axes do not share their labels with others.
 _SHARE_OF_LABELS, _INCHES_OF_LABELS = 0.2, 0.5
 # Weights below it have no scale: their logarithms are those of no numbers that are shown.
 _TINY = 1e-300
@@ -108,11 +109,12 @@ def figure_of(
         raise
 
 
-def room_of(ax: Axes) -> tuple[int, int]:
+def room_of(ax: Axes, in_grid: bool = False) -> tuple[int, int]:
     """Return how many rows and columns of pixels the axes have on the screen, at least."""
     figure = ax.get_figure(root=True)
     assert figure is not None
-    inches, box = _INCHES_OF_LABELS * figure.dpi, ax.get_window_extent()
+    inches = 0.0 if in_grid else _INCHES_OF_LABELS * figure.dpi
+    box = ax.get_window_extent()
     height, width = (
         max(1, int(min((1 - _SHARE_OF_LABELS) * size, size - inches)))
         for size in (box.height, box.width)

@@ -87,7 +87,7 @@ def heads(
     Returns
     -------
     list of matplotlib.image.AxesImage
-        One for each head, in the order of the array.
+        One for each head, in the order of the array. The first has the ``colorbar``.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def heads(
         if is_crowded and figure is None:
             drawing.subplots_adjust(0.07, 0.04, 0.95, 0.98, wspace=0.1, hspace=0.35)
         panels = drawing.subplots(down, across, squeeze=False).reshape(-1)
-        part = part_of(cut, shape, room_of(panels[0]), len(places))
+        part = part_of(cut, shape, room_of(panels[0], in_grid=True), len(places))
         values = source.picture(None, part, reduce)
         values = values.reshape(len(places), *values.shape[-2:])
         norm = norm_of(values, is_log, imshow)
