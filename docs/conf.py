@@ -36,7 +36,8 @@ myst_enable_extensions = ["colon_fence", "dollarmath", "fieldlist"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
 
-nb_execution_mode = "cache"
+# A cache would show what another version of regard has printed.
+nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_execution_show_tb = True
@@ -71,7 +72,7 @@ html_show_sourcelink = False
 # Opened from a folder, a page may not read another one, from which the summary would come.
 html_show_search_summary = False
 html_context = {"default_mode": "auto"}
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "start": []}
 html_theme_options = {
     "logo": {"text": "regard"},
     "header_links_before_dropdown": 6,
