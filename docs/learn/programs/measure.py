@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-for library in ("OPENBLAS", "MKL", "OMP", "VECLIB"):
-    os.environ[f"{library}_NUM_THREADS"] = "1"
-os.environ["VECLIB_MAXIMUM_THREADS"] = "1"
+for name in ("BLIS_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[name] = "1"
 
 import numpy as np
 
@@ -24,9 +23,7 @@ import regard
 from regard import _core
 
 LENGTH, HEAD_DIM = 1536, 64
-CORES = (
-    len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-)
+CORES = regard.get_num_threads()
 HERE = Path(__file__).parent
 RECORDS = HERE / "measured"
 
