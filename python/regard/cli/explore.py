@@ -106,6 +106,7 @@ def _split(options: argparse.Namespace) -> tuple[str, list[str]]:
 def _explored(model_path: str | None, text: str, progress: Progress) -> regard.Explorer:
     progress.show(("reading the model", ""))
     model = open_smollm2() if model_path is None else open_hugging_face(model_path)
+    window = _window(model)
     numbers, tokens = model.tokens(text)
     if not 0 < len(numbers) <= _MOST_TOKENS:
         raise ValueError(f"the text must have 1 to {_MOST_TOKENS} tokens, got {len(numbers)}")
@@ -120,7 +121,7 @@ def _explored(model_path: str | None, text: str, progress: Progress) -> regard.E
         tokens=tokens,
         names={"layers": [str(number) for number in range(model.layers)]},
         is_causal=True,
-        window=_window(model),
+        window=window,
         progress=lambda done, all_: progress.show(
             ("looking at its attention", f"{100 * done // all_} %")
         ),

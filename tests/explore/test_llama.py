@@ -1,0 +1,176 @@
+"""Models of Hugging Face's files: their queries and keys against a float64 forward pass."""
+
+import json
+
+import numpy as np
+import pytest
+
+from regard._llama import open_hugging_face, queries_and_keys
+
+safetensors = pytest.importorskip("safetensors.numpy", reason="pip install 'regard[models]'")
+tokenizers = pytest.importorskip("tokenizers", reason="pip install 'regard[models]'")
+
+WIDTH, HEADS, KV_HEADS, DIM, INNER, LAYERS, WORDS = 24, 4, 2, 8, 40, 3, 11
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "head_dim": DIM,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500.0,
+}
+ROPE = {"rope_type": "default", "rope_theta": 500.0}
+TEXT = "w3 w1 w4 w1 w5 w9 w2 w6"
+
+
+def parameters(rng, model_type):
+    shapes = {
+        "self_attn.q_proj": (HEADS * DIM, WIDTH),
+        "self_attn.k_proj": (KV_HEADS * DIM, WIDTH),
+        "self_attn.v_proj": (KV_HEADS * DIM, WIDTH),
+        "self_attn.o_proj": (WIDTH, HEADS * DIM),
+        "mlp.gate_proj": (INNER, WIDTH),
+        "mlp.up_proj": (INNER, WIDTH),
+        "mlp.down_proj": (WIDTH, INNER),
+        "input_layernorm": (WIDTH,),
+        "post_attention_layernorm": (WIDTH,),
+    }
+    if model_type == "qwen3":
+        shapes |= {"self_attn.q_norm": (DIM,), "self_attn.k_norm": (DIM,)}
+    found = {"model.embed_tokens.weight": rng.standard_normal((WORDS, WIDTH))}
+    for layer in range(LAYERS):
+        start = f"model.layers.{layer}."
+        found |= {f"{start}{name}.weight": rng.standard_normal(s) for name, s in shapes.items()}
+        if model_type == "qwen2":
+            for letter, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
+                name = f"{start}self_attn.{letter}_proj.bias"
+                found[name] = rng.standard_normal(heads * DIM)
+    return {name: array.astype(np.float32) for name, array in found.items()}
+
+
+def forward(own, numbers, window=None):
+    """Yield the rotated queries and keys of each layer, by the book."""
+    angles = np.arange(len(numbers))[:, None] * 500.0 ** (-np.arange(0, DIM, 2) / DIM)
+    places = np.arange(len(numbers))
+    visible = places[:, None] >= places
+    if window is not None:
+        visible &= places[:, None] - places < window
+
+    def norm(x, weight):
+        return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-5) * weight
+
+    def heads_of(x, start, letter, heads):
+        rows = x @ own[f"{start}self_attn.{letter}_proj.weight"].T
+        rows = rows + own.get(f"{start}self_attn.{letter}_proj.bias", 0)
+        split = rows.reshape(-1, heads, DIM).swapaxes(0, 1)
+        weight = own.get(f"{start}self_attn.{letter}_norm.weight")
+        return split if weight is None else norm(split, weight)
+
+    def turned(x):
+        a, b = np.split(x, 2, axis=-1)
+        cos, sin = np.cos(angles), np.sin(angles)
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+    own = {name: array.astype(float) for name, array in own.items()}
+    x = own["model.embed_tokens.weight"][numbers]
+    for layer in range(LAYERS):
+        start = f"model.layers.{layer}."
+        normed = norm(x, own[f"{start}input_layernorm.weight"])
+        query = turned(heads_of(normed, start, "q", HEADS))
+        key = turned(heads_of(normed, start, "k", KV_HEADS))
+        value = heads_of(normed, start, "v", KV_HEADS)
+        yield query, key
+        scores = query @ np.repeat(key, 2, axis=0).swapaxes(1, 2) / np.sqrt(DIM)
+        weights = np.where(visible, np.exp(scores - scores.max(-1, keepdims=True)), 0)
+        weights /= weights.sum(-1, keepdims=True)
+        rows = (weights @ np.repeat(value, 2, axis=0)).swapaxes(0, 1).reshape(len(numbers), -1)
+        x = x + rows @ own[f"{start}self_attn.o_proj.weight"].T
+        normed = norm(x, own[f"{start}post_attention_layernorm.weight"])
+        gate = normed @ own[f"{start}mlp.gate_proj.weight"].T
+        inner = gate / (1 + np.exp(-gate)) * (normed @ own[f"{start}mlp.up_proj.weight"].T)
+        x = x + inner @ own[f"{start}mlp.down_proj.weight"].T
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a function that writes a model, with changes to its configuration."""
+
+    def write(own=None, **changes):
+        model_type = changes.get("model_type", "llama")
+        own = parameters(np.random.default_rng(0), model_type) if own is None else own
+        safetensors.save_file(own, tmp_path / "model.safetensors")
+        config = {key: value for key, value in (CONFIG | changes).items() if value is not None}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        encoder = tokenizers.models.WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0")
+        tokenizer = tokenizers.Tokenizer(encoder)
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        return own, tmp_path / "model.safetensors"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [
+        ({}, None),
+        (
+            {"rope_theta": None, "rope_parameters": ROPE},
+            None,
+        ),
+        ({"model_type": "qwen2", "sliding_window": 4, "use_sliding_window": False}, None),
+        ({"model_type": "qwen3"}, None),
+        ({"model_type": "mistral", "sliding_window": 3}, 3),
+    ],
+)
+def test_queries_and_keys(folder, changes, window):
+    own, path = folder(**changes)
+    model = open_hugging_face(path)
+    numbers, texts = model.tokens(TEXT)
+    assert numbers == [3, 1, 4, 1, 5, 9, 2, 6]
+    assert texts == TEXT.split()
+    queries, keys = queries_and_keys(model, numbers)
+    for query, key, exact in zip(queries, keys, forward(own, numbers, window), strict=True):
+        assert np.allclose(query, exact[0], rtol=1e-4, atol=1e-3 * np.abs(exact[0]).max())
+        assert np.allclose(key, exact[1], rtol=1e-4, atol=1e-3 * np.abs(exact[1]).max())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "gpt2"}, "model_type must be one of llama, mistral"),
+        ({"model_type": None}, "model_type must be one of"),
+        ({"hidden_act": "gelu"}, "hidden_act must be 'silu'"),
+        ({"rms_norm_eps": None}, "rms_norm_eps must be there"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1"),
+    ],
+)
+def test_configurations_that_are_refused(folder, changes, message):
+    _, path = folder(**changes)
+    with pytest.raises(ValueError, match=message):
+        open_hugging_face(path)
+
+
+def test_parameters_that_do_not_fit(folder):
+    own, path = folder(num_attention_heads=2, num_key_value_heads=2)
+    with pytest.raises(ValueError, match=r"q_proj\.weight must have shape \(16, 24\), got"):
+        queries_and_keys(open_hugging_face(path), [1])
+    del own["model.layers.1.mlp.up_proj.weight"]
+    _, path = folder(own)
+    with pytest.raises(ValueError, match=r"layer 1 must have .* missing: model\.layers\.1\.mlp"):
+        queries_and_keys(open_hugging_face(path), [1])
+    with pytest.raises(ValueError, match="they belong to different models"):
+        queries_and_keys(open_hugging_face(path), [WORDS])
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_files_beside_the_model(folder, name):
+    _, path = folder()
+    (path.parent / name).write_text("{")
+    with pytest.raises(ValueError, match=rf"{name} is not "):
+        open_hugging_face(path)
+    (path.parent / name).unlink()
+    with pytest.raises(FileNotFoundError, match=rf"{name} is missing: the model's file needs"):
+        open_hugging_face(path)
