@@ -81,6 +81,8 @@ class Page(HTMLParser):
             self.problems.append("the page does not say its language")
         if tag == "img" and not describes(values.get("alt", ""), values):
             self.problems.append(f"{values.get('src')} has no alternative text")
+        if tag == "iframe" and not values.get("title"):
+            self.problems.append("a frame has no title")
         is_picture = tag == "svg" and values.get("role") == "img"
         if is_picture and not {"aria-label", "aria-hidden"} & set(values):
             self.problems.append("a drawing has no alternative text")

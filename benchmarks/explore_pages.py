@@ -104,11 +104,15 @@ def main():
             numbers, tokens = text_of(length, rng)
             query, key = heads_of(numbers, rng)
             started = time.perf_counter()
+            regard.scaled_dot_product_attention(query, key, key, is_causal=True)
+            forward = time.perf_counter() - started
+            started = time.perf_counter()
             explorer = regard.explore(query, key, tokens=tokens, is_causal=True)
             made = time.perf_counter() - started
             path = keep / f"explorer-{length}.html"
             explorer.save(path, overwrite=True)
-            line = f"{length:6} tokens: {explorer.nbytes / 1e6:6.2f} MB, made in {made:6.1f} s"
+            line = f"{length:6} tokens: {explorer.nbytes / 1e6:6.2f} MB, made in {made:6.1f} s, "
+            line += f"{made / forward:.1f} forward calls"
             try:
                 overview, head = opened(path)
                 line += f", overview after {overview:.2f} s, first head after {head:.2f} s"

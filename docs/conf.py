@@ -36,7 +36,8 @@ myst_enable_extensions = ["colon_fence", "dollarmath", "fieldlist"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
 
-nb_execution_mode = "cache"
+# A cache would show what another version of regard has printed.
+nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_execution_show_tb = True

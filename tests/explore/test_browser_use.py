@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import regard
-from explorer_pages import address, press, problem, settled
+from explorer_pages import Page, address, press, problem, settled
 
 pytestmark = pytest.mark.slow
 
@@ -234,3 +234,17 @@ def test_a_notebook_shows_it_in_a_sandbox(chromium, exact):
     assert frame.locator("#trouble").is_hidden()
     page.close()
     assert wrong == []
+
+
+def test_tokens_of_one_axis(opened, tmp_path):
+    query, key = problem(q_len=12, kv_len=30)
+    names = [f"query{i}" for i in range(12)], [f"key{i}" for i in range(30)]
+    for tokens in ((names[0], None), (None, names[1]), names):
+        explorer = regard.explore(query, key, tokens=tokens)
+        page = opened(Page(explorer, tmp_path).path, "#q=7&k=3")
+        has_query, has_key = (texts is not None for texts in tokens)
+        assert page.inner_text("#row-title") == "Query 7" + has_query * " “query7”"
+        assert page.locator("#search").is_visible() == has_key
+        assert ("key3" in page.inner_text("#readout")) == has_key
+        heading = page.inner_text("#beside-key")
+        assert heading == ("in its context" if has_key else "distance")

@@ -107,7 +107,15 @@ def test_every_public_function_is_called_in_an_example():
     assert functions <= shown
 
 
-@pytest.mark.usefixtures("target", "default_threads")
+@pytest.fixture
+def figures():
+    """None are left open, of which matplotlib warns when they are many."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
+
+
+@pytest.mark.usefixtures("target", "default_threads", "figures")
 @pytest.mark.parametrize("page", PAGES)
 def test_pages(page):
     for package in PAGES_THAT_NEED.get(page, ()):

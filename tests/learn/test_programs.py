@@ -37,7 +37,7 @@ PLANTED = [
     ("eight_bits.py", "eight_bits.py", "(k - mean) @ rotation", "k @ rotation"),
     ("gradients.py", "gradients.py", "value[keys].T - mean)", "value[keys].T)"),
 ]
-QUICK = {"online.py", "tiles.py", "lanes.cpp"}
+QUICK = {"online.py", "lanes.cpp"}
 QUICK_PLANTED = {"online.py", "tiles.py"}
 
 

@@ -13,7 +13,8 @@ GOOD = """<!DOCTYPE html><html lang="en"><head>
 <h1 id="top">Title</h1><h2 id="part">Part</h2><h3>Detail</h3><h2>Part</h2>
 <a href="#part">here</a> <a href="other/two.html#there">there</a> <a href="https://example.org">far</a>
 <img src="picture.png" alt="A square."> <svg role="img" aria-label="A circle."></svg>
-<svg role="img" aria-hidden="true"></svg> <script src="code.js?v=1"></script>
+<svg role="img" aria-hidden="true"></svg>
+<iframe title="A frame." srcdoc="&lt;p&gt;"></iframe> <script src="code.js?v=1"></script>
 </body></html>"""
 
 
@@ -62,6 +63,7 @@ def test_a_good_page_has_no_problem(check, site):
         (' alt="A square."', "", "picture.png has no alternative text"),
         ("A square.", "_images/picture.png", "picture.png has no alternative text"),
         (' aria-label="A circle."', "", "a drawing has no alternative text"),
+        (' title="A frame."', "", "a frame has no title"),
         ("h3", "h4", "a heading of level 4 follows one of 2"),
         ("h1", "h2", "there must be one heading of level 1, found 0"),
         ("<h2>Part</h2>", "<h1>Part</h1>", "there must be one heading of level 1, found 2"),

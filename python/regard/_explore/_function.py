@@ -162,6 +162,7 @@ def explore(
         regions,
         bytes_per_row=4 * top_k + 2 * sum(name in OF_ROWS for name in wanted),
         bytes_per_key=2 * sum(name in OF_KEYS for name in wanted),
+        text_bytes=_bytes_of(texts),
         max_bytes=max_bytes,
     )
     request: dict[str, Any] = {
@@ -268,6 +269,12 @@ def _texts(
     if of_positions:
         _, numbers = np.unique(np.array(texts.key, object), return_inverse=True)
     return {"key": texts.key, "query": start if of_positions else texts.query}, numbers
+
+
+def _bytes_of(texts: Mapping[str, Any] | None) -> int:
+    """Return how many bytes texts take, roughly: characters beyond ASCII take more than others."""
+    lists = [each for each in (texts or {}).values() if isinstance(each, list)]
+    return sum(len(text) * (1 if text.isascii() else 6) + 3 for each in lists for text in each)
 
 
 def _shown(mask: Any, options: Mapping[str, Any]) -> str:

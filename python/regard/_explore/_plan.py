@@ -47,6 +47,7 @@ def plan_of(
     regions: Iterable[Any],
     bytes_per_row: int,
     bytes_per_key: int,
+    text_bytes: int,
     max_bytes: int,
 ) -> Plan:
     """Return what a page will have, or raise ValueError where it would be too large."""
@@ -67,12 +68,13 @@ def plan_of(
     rows = heads * (q_len * bytes_per_row + kv_len * bytes_per_key)
     exact = 2 * sum(region.size for region in wanted)
     total = bytes_of_maps(side) + (rows + exact) * _LEFT_OF_ROWS * _AS_TEXT
-    total += _PROGRAM_BYTES + heads * _THUMBNAIL_BYTES
+    total += _PROGRAM_BYTES + heads * _THUMBNAIL_BYTES + text_bytes
     if total > count("max_bytes", max_bytes, minimum=1):
         parts = {
             "detail": bytes_of_maps(side),
             "top_k and statistics": rows * _LEFT_OF_ROWS * _AS_TEXT,
             "regions": exact * _LEFT_OF_ROWS * _AS_TEXT,
+            "tokens": text_bytes,
         }
         shares = ", ".join(f"{name} {part / 1e6:.0f} MB" for name, part in parts.items())
         raise ValueError(

@@ -88,7 +88,7 @@ def heads(
     Returns
     -------
     list of matplotlib.image.AxesImage
-        One for each head, in the order of the array.
+        One for each head, in the order of the array. The first has the ``colorbar``.
 
     Raises
     ------

@@ -34,11 +34,10 @@ function drawCharts(data) {
   const ofHeads = places.map(([l, h]) => headFacts(l, h).statistics[state.ofHeads] ?? NaN), ends = [places[0], places.at(-1)].map(([l, h]) => shown(facts.layers.length > 1 ? facts.layers[l].name : headFacts(l, h).name, 9));
   byId("head-chart").hidden = !state.ofHeads;
   if (state.ofHeads) drawChart("head-chart", ofHeads, at, `${LABELS[state.ofHeads]} by head`, (chosen) => change({ layer: places[chosen][0], head: places[chosen][1] }), ends);
-  for (const [id, name, marked, choose] of [["query", state.ofQueries, state.query, (query) => change({ query })], ["key", state.ofKeys, state.key, (key) => change({ key })]]) {
-    const values = data.rows.get(name)?.values;
-    byId(`${id}-chart`).parentElement.hidden = !values;
-    if (values) drawChart(`${id}-chart`, values, marked, `${LABELS[name]} by ${id}`, choose);
-  }
+  const charts = [["query", state.ofQueries, state.query, (query) => change({ query })], ["key", state.ofKeys, state.key, (key) => change({ key })]];
+  for (const [id, name] of charts) byId(`${id}-chart`).parentElement.hidden = !data.rows.has(name); // all, before any is measured
+  for (const [id, name, marked, choose] of charts)
+    if (data.rows.has(name)) drawChart(`${id}-chart`, data.rows.get(name).values, marked, `${LABELS[name]} by ${id}`, choose);
 }
 function fillChoices() {
   const described = facts.layers.flatMap((layer) => layer.heads), first = described[0];

@@ -51,6 +51,7 @@ function begin() {
   byId("about").textContent = [many(facts.layers.length, "layer"), many(heads, "head"), `${facts.q_len} queries × ${facts.kv_len} keys`, facts.options].filter(Boolean).join(" · ");
   byId("reduce-label").hidden = facts.exact;
   byId("search").hidden = !tokensOfKeys;
+  if (!tokensOfKeys) byId("beside-key").textContent = "distance";
   fillChoices();
   makeGrid();
   readAddress();

@@ -21,7 +21,7 @@ function showRow(data) {
     go.addEventListener("click", () => { change({ key }); });
     bar.style.width = `${clamp(weight, 0, 1) * 100}%`;
     const cell = element("td", {}, number(weight, DIGITS), bar);
-    return element("tr", key === state.key ? { "aria-current": "true" } : {}, element("td", {}, go), element("td", {}, inContext(key)), cell);
+    return element("tr", key === state.key ? { "aria-current": "true" } : {}, element("td", {}, go), element("td", {}, tokensOfKeys ? inContext(key) : distance(position - key)), cell);
   }));
   byId("top-keys").hidden = !tops.length;
   byId("row-statistics").replaceChildren(...Object.keys(LABELS).flatMap((name) => {
@@ -30,6 +30,9 @@ function showRow(data) {
   }));
   drawArcs(tops);
   showText(data);
+}
+function distance(steps) {
+  return steps === 0 ? "itself" : `${Math.abs(steps)} ${steps > 0 ? "before" : "after"}`;
 }
 // Where each weight is there and the text is short: the text, shaded as the row of the picture.
 function showText(data) {
