@@ -1,4 +1,4 @@
-// The top keys of a query as arcs over the line of all positions.
+// The top keys of a query as arcs over the line of positions: of all, or of the part they lie in.
 const SVG = "http://www.w3.org/2000/svg";
 function drawn(tag, attributes, text) {
   const made = document.createElementNS(SVG, tag);
@@ -8,7 +8,11 @@ function drawn(tag, attributes, text) {
 }
 function drawArcs(tops) {
   const svg = byId("arcs"), width = svg.clientWidth || 360, base = 82, position = positionOf(state.query);
-  const last = Math.max(facts.kv_len - 1, position, 1), x = (place) => 8 + (clamp(place, 0, last) / last) * (width - 16);
+  const whole = Math.max(facts.kv_len - 1, position, 1), used = [position, ...tops.map((each) => each.key)];
+  let first = Math.min(...used), last = Math.max(...used);
+  const margin = Math.max(8, Math.round(0.1 * (last - first)));
+  [first, last] = last - first > whole / 2 ? [0, whole] : [Math.max(0, first - margin), Math.min(whole, last + margin)];
+  const x = (place) => 8 + (clamp(place - first, 0, last - first) / Math.max(1, last - first)) * (width - 16);
   svg.setAttribute("viewBox", `0 0 ${width} 110`);
   const parts = [drawn("line", { x1: 8, x2: width - 8, y1: base, y2: base })];
   for (const { key, weight } of [...tops].reverse()) {
@@ -26,7 +30,7 @@ function drawArcs(tops) {
     free.push(at);
     parts.push(drawn("text", { x: at, y: base + 13, "text-anchor": "middle" }, tokensOfKeys ? shown(keyText(key), 9).trim() || "␣" : key));
   }
-  parts.push(drawn("text", { x: 8, y: base + 26 }, "0"), drawn("text", { x: width - 8, y: base + 26, "text-anchor": "end" }, last));
+  parts.push(drawn("text", { x: 8, y: base + 26 }, first), drawn("text", { x: width - 8, y: base + 26, "text-anchor": "end" }, last));
   svg.replaceChildren(...parts);
   svg.setAttribute("aria-label", `Arcs from position ${position} to keys ${tops.map((each) => each.key).join(", ") || "none"}`);
 }

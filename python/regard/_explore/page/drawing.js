@@ -39,7 +39,13 @@ function draw(data) {
   pen.rect(plot.left, plot.top, plot.width, plot.height);
   pen.clip();
   pen.imageSmoothingEnabled = false;
+  // Where single weights could be seen, blocks are pale, lest one is taken for many weights.
+  const isClose = !facts.exact && plot.height / (q1 - q0) >= 1.5;
+  pen.fillStyle = style("--paper");
+  pen.fillRect(plot.left, plot.top, plot.width, plot.height);
+  pen.globalAlpha = isClose ? 0.35 : 1;
   pen.drawImage(imageOf(data, level), (k0 / facts.kv_len) * level.width, (q0 / facts.q_len) * level.height, ((k1 - k0) / facts.kv_len) * level.width, ((q1 - q0) / facts.q_len) * level.height, plot.left, plot.top, plot.width, plot.height);
+  pen.globalAlpha = 1;
   for (const { bounds: [first, end, firstKey, endKey], plane } of data.regions) {
     if (y(end) - y(first) < 3) continue;
     pen.drawImage(imageOf(data, plane), x(firstKey), y(first), x(endKey) - x(firstKey), y(end) - y(first));
@@ -48,7 +54,9 @@ function draw(data) {
     pen.strokeRect(x(firstKey), y(first), x(endKey) - x(firstKey), y(end) - y(first));
     pen.setLineDash([]);
   }
-  if (!facts.exact && !state.other && plot.height / (q1 - q0) >= 1.5) drawTopKeys(pen, data, x, y);
+  if (isClose && !state.other) drawTopKeys(pen, data, x, y);
+  byId("close").hidden = !isClose;
+  byId("close").textContent = state.other ? "Pale: blocks." : "Pale: blocks. In full colour: the top keys of each query.";
   drawCross(pen, x, y);
   pen.restore();
   pen.strokeStyle = style("--line");
