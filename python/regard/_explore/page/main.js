@@ -1,5 +1,7 @@
 // One way in: `change` says what is new, and `render` draws what is shown, once a frame.
-let isDrawing = false, isNew = false, thumbnails = "";
+let isDrawing = false,
+  isNew = false,
+  thumbnails = "";
 function change(news) {
   Object.assign(state, news);
   if ("query" in news || "key" in news) follow();
@@ -13,7 +15,8 @@ function render() {
   main.ariaBusy = "true";
   requestAnimationFrame(async () => {
     try {
-      while (isNew) { // what changes while a head is read is drawn after it, never before
+      while (isNew) {
+        // what changes while a head is read is drawn after it, never before
         isNew = false;
         await show();
       }
@@ -30,25 +33,50 @@ function render() {
 async function show() {
   for (const name of ["ofQueries", "ofKeys", "ofHeads"]) state[name] ||= defaults[name];
   const wanted = `${state.reduce} ${isDark.matches}`;
-  if (thumbnails !== wanted) { thumbnails = wanted; await drawThumbnails(); document.documentElement.dataset.overview = "drawn"; }
+  if (thumbnails !== wanted) {
+    thumbnails = wanted;
+    await drawThumbnails();
+    document.documentElement.dataset.overview = "drawn";
+  }
   markCells();
   writeAddress();
   const data = await prepared();
-  for (const [id, name] of [["reduce", "reduce"], ["scale", "scale"], ["other", "other"], ["query-statistic", "ofQueries"], ["key-statistic", "ofKeys"], ["head-statistic", "ofHeads"], ["query", "query"]]) byId(id).value = state[name];
+  for (const [id, name] of [
+    ["reduce", "reduce"],
+    ["scale", "scale"],
+    ["other", "other"],
+    ["query-statistic", "ofQueries"],
+    ["key-statistic", "ofKeys"],
+    ["head-statistic", "ofHeads"],
+    ["query", "query"],
+  ])
+    byId(id).value = state[name];
   byId("key").value = state.key < 0 ? "" : state.key;
   if (document.activeElement !== byId("find")) byId("find").value = state.find;
-  const title = headName(state.layer, state.head), minus = state.other ? ` minus ${headName(...state.other.split(".").map(Number))}` : "";
+  const title = headName(state.layer, state.head),
+    minus = state.other ? ` minus ${headName(...state.other.split(".").map(Number))}` : "";
   byId("head-title").textContent = title[0].toUpperCase() + title.slice(1) + minus;
   draw(data);
   byId("readout").textContent = state.key < 0 ? "" : readout(data, state.query, state.key);
   showRow(data);
   drawCharts(data);
-  if (tokensOfKeys) { search(); markMatches(); }
+  if (tokensOfKeys) {
+    search();
+    markMatches();
+  }
   document.documentElement.dataset.shown = location.hash;
 }
 function begin() {
-  const heads = cellCount(), many = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-  byId("about").textContent = [many(facts.layers.length, "layer"), many(heads, "head"), `${facts.q_len} queries × ${facts.kv_len} keys`, facts.options].filter(Boolean).join(" · ");
+  const heads = cellCount(),
+    many = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
+  byId("about").textContent = [
+    many(facts.layers.length, "layer"),
+    many(heads, "head"),
+    `${facts.q_len} queries × ${facts.kv_len} keys`,
+    facts.options,
+  ]
+    .filter(Boolean)
+    .join(" · ");
   byId("reduce-label").hidden = facts.exact;
   byId("search").hidden = !tokensOfKeys;
   if (!tokensOfKeys) byId("beside-key").textContent = "distance";
@@ -59,7 +87,12 @@ function begin() {
   pointers();
   isDark.addEventListener("change", render);
   addEventListener("resize", render);
-  addEventListener("hashchange", () => { if (location.hash !== written) { readAddress(); render(); } });
+  addEventListener("hashchange", () => {
+    if (location.hash !== written) {
+      readAddress();
+      render();
+    }
+  });
   render();
 }
 const cellCount = () => facts.layers.reduce((sum, layer) => sum + layer.heads.length, 0);

@@ -8,13 +8,24 @@ function makeGrid() {
   if (several) grid.className = "layers";
   facts.layers.forEach((layer, l) => {
     const row = element("div", { role: "row", class: "layer" });
-    if (several) row.append(element("div", { role: "rowheader", title: layer.name, "aria-label": `layer ${layer.name}` }, shown(layer.name)));
+    if (several)
+      row.append(
+        element(
+          "div",
+          { role: "rowheader", title: layer.name, "aria-label": `layer ${layer.name}` },
+          shown(layer.name),
+        ),
+      );
     layer.heads.forEach((head, h) => {
       const canvas = element("canvas", { "aria-hidden": "true" });
       canvas.style.width = canvas.style.height = `${size}px`;
       const cell = element("div", { role: "gridcell", class: "cell", tabindex: "-1" }, canvas);
       cell.style.width = `${size}px`;
-      if (size >= 40) cell.append(element("span", { class: "name" }, head.name), element("span", { class: "value" }));
+      if (size >= 40)
+        cell.append(
+          element("span", { class: "name" }, head.name),
+          element("span", { class: "value" }),
+        );
       cell.addEventListener("click", () => change({ layer: l, head: h }));
       cell.addEventListener("focus", () => change({ layer: l, head: h }));
       cells.set(`${l}.${h}`, cell);
@@ -30,32 +41,46 @@ function makeGrid() {
   });
 }
 function neighbour(key) {
-  const all = [...cells.values()], at = all.indexOf(cells.get(`${state.layer}.${state.head}`));
+  const all = [...cells.values()],
+    at = all.indexOf(cells.get(`${state.layer}.${state.head}`));
   const steps = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: all.length - 1 };
   if (key in steps) return all[steps[key]];
   // The nearest cell of the line above or below, as the lines are broken now.
-  const { left, top } = all[at].getBoundingClientRect(), sign = key === "ArrowUp" ? -1 : 1;
-  const lines = all.map((cell) => ({ cell, box: cell.getBoundingClientRect() })).filter(({ box }) => sign * (box.top - top) > 2);
-  lines.sort((a, b) => sign * (a.box.top - b.box.top) || Math.abs(a.box.left - left) - Math.abs(b.box.left - left));
+  const { left, top } = all[at].getBoundingClientRect(),
+    sign = key === "ArrowUp" ? -1 : 1;
+  const lines = all
+    .map((cell) => ({ cell, box: cell.getBoundingClientRect() }))
+    .filter(({ box }) => sign * (box.top - top) > 2);
+  lines.sort(
+    (a, b) =>
+      sign * (a.box.top - b.box.top) || Math.abs(a.box.left - left) - Math.abs(b.box.left - left),
+  );
   return lines[0]?.cell;
 }
 async function drawThumbnails() {
-  const { values, shape: [, height, width] } = (await decodedOnce("thumbnails", facts.overview)).get("levels");
+  const {
+    values,
+    shape: [, height, width],
+  } = (await decodedOnce("thumbnails", facts.overview)).get("levels");
   const table = colours().sequential;
   let number = 0;
   for (const cell of cells.values()) {
     const canvas = cell.firstChild;
     canvas.width = width;
     canvas.height = height;
-    const image = new ImageData(width, height), first = (2 * number++ + (state.reduce === "mean" && !facts.exact)) * height * width;
-    for (let i = 0; i < height * width; i++) image.data.set([...table[values[first + i]], 255], 4 * i);
+    const image = new ImageData(width, height),
+      first = (2 * number++ + (state.reduce === "mean" && !facts.exact)) * height * width;
+    for (let i = 0; i < height * width; i++)
+      image.data.set([...table[values[first + i]], 255], 4 * i);
     canvas.getContext("2d").putImageData(image, 0, 0);
   }
 }
 function markCells() {
   for (const [place, cell] of cells) {
-    const [l, h] = place.split(".").map(Number), value = headFacts(l, h).statistics[state.ofHeads];
-    const chosen = l === state.layer && h === state.head, says = value === undefined || value === null ? "–" : number(value);
+    const [l, h] = place.split(".").map(Number),
+      value = headFacts(l, h).statistics[state.ofHeads];
+    const chosen = l === state.layer && h === state.head,
+      says = value === undefined || value === null ? "–" : number(value);
     cell.setAttribute("aria-selected", chosen);
     cell.tabIndex = chosen ? 0 : -1;
     cell.classList.toggle("other", place === state.other);

@@ -5,7 +5,8 @@ const READERS = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f32: Float
 const halfTable = (() => {
   const table = new Float32Array(65536);
   for (let bits = 0; bits < 65536; bits++) {
-    const exponent = (bits >> 10) & 31, fraction = bits & 1023;
+    const exponent = (bits >> 10) & 31,
+      fraction = bits & 1023;
     let value = exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : fraction * 2 ** -24;
     if (exponent === 31) value = fraction ? NaN : Infinity;
     table[bits] = bits >> 15 ? -value : value;
@@ -16,11 +17,15 @@ const halfTable = (() => {
 async function inflated(id) {
   let element = document.getElementById(id);
   if (!element && document.readyState === "loading") {
-    await new Promise((done) => document.addEventListener("DOMContentLoaded", done, { once: true }));
+    await new Promise((done) =>
+      document.addEventListener("DOMContentLoaded", done, { once: true }),
+    );
     element = document.getElementById(id);
   }
   const text = element.textContent;
-  const bytes = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const bytes = Uint8Array.fromBase64
+    ? Uint8Array.fromBase64(text)
+    : Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
@@ -30,12 +35,17 @@ async function arraysOf(id, described) {
   const arrays = new Map();
   let start = 0;
   for (const [name, kind, shape] of described) {
-    const size = Number(kind.slice(1)) / 8, count = shape.reduce((a, b) => a * b, 1);
+    const size = Number(kind.slice(1)) / 8,
+      count = shape.reduce((a, b) => a * b, 1);
     const ordered = new Uint8Array(count * size);
     for (let place = 0; place < size; place++)
-      for (let i = 0, from = start + place * count; i < count; i++) ordered[i * size + place] = bytes[from + i];
+      for (let i = 0, from = start + place * count; i < count; i++)
+        ordered[i * size + place] = bytes[from + i];
     start += count * size;
-    const values = kind === "f16" ? Float32Array.from(new Uint16Array(ordered.buffer), (bits) => halfTable[bits]) : new READERS[kind](ordered.buffer);
+    const values =
+      kind === "f16"
+        ? Float32Array.from(new Uint16Array(ordered.buffer), (bits) => halfTable[bits])
+        : new READERS[kind](ordered.buffer);
     arrays.set(name, { values, shape });
   }
   return arrays;

@@ -1,6 +1,8 @@
 // Weights, levels and colours.
 const { decades, top: topLevel } = facts;
-const levelTable = Float32Array.from({ length: 256 }, (_, level) => (level > topLevel ? NaN : level ? 10 ** ((decades * level) / topLevel - decades) : 0));
+const levelTable = Float32Array.from({ length: 256 }, (_, level) =>
+  level > topLevel ? NaN : level ? 10 ** ((decades * level) / topLevel - decades) : 0,
+);
 const isDark = matchMedia("(prefers-color-scheme: dark)");
 const colours = () => facts.colours[isDark.matches ? "dark" : "light"];
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -8,7 +10,8 @@ const style = (name) => getComputedStyle(document.documentElement).getPropertyVa
 // The index in a table of colours; the last one is that of NaN.
 function weightIndex(weight, largest) {
   if (weight !== weight) return 255;
-  if (state.scale === "linear") return Math.round(topLevel * Math.min(1, largest > 0 ? weight / largest : 0));
+  if (state.scale === "linear")
+    return Math.round(topLevel * Math.min(1, largest > 0 ? weight / largest : 0));
   if (!(weight > 10 ** -decades)) return 0;
   return Math.round((topLevel * (Math.log10(Math.min(1, weight)) + decades)) / decades);
 }
@@ -17,7 +20,11 @@ function differenceIndex(difference, largest) {
   if (difference !== difference) return 255;
   const size = Math.abs(difference);
   let share = largest > 0 ? Math.min(1, size / largest) : 0;
-  if (state.scale === "log") share = size > 10 ** -DIFFERENCE_DECADES ? (Math.log10(Math.min(1, size)) + DIFFERENCE_DECADES) / DIFFERENCE_DECADES : 0;
+  if (state.scale === "log")
+    share =
+      size > 10 ** -DIFFERENCE_DECADES
+        ? (Math.log10(Math.min(1, size)) + DIFFERENCE_DECADES) / DIFFERENCE_DECADES
+        : 0;
   return 127 + Math.round(127 * share) * Math.sign(difference);
 }
 // As many digits as the page has: it rounds what goes with pictures of blocks.
@@ -31,5 +38,8 @@ function number(value, digits = 3) {
     const [mantissa, exponent] = value.toExponential(Math.min(digits, 2) - 1).split("e");
     return `${mantissa}e${Number(exponent)}`.replace(/-/g, "−");
   }
-  return (size >= 10 ** digits ? String(Math.round(value)) : value.toPrecision(digits)).replace("-", "−");
+  return (size >= 10 ** digits ? String(Math.round(value)) : value.toPrecision(digits)).replace(
+    "-",
+    "−",
+  );
 }

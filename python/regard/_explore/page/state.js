@@ -2,8 +2,34 @@
 const byId = (id) => document.getElementById(id);
 const clamp = (value, least, most) => Math.min(Math.max(value, least), most);
 const whole = () => [0, facts.q_len, 0, facts.kv_len];
-const state = { layer: 0, head: 0, query: facts.q_len - 1, key: -1, view: whole(), reduce: "max", scale: "log", other: "", ofQueries: "", ofKeys: "", ofHeads: "", find: "" };
-const SHORT = { layer: "l", head: "h", query: "q", key: "k", view: "v", reduce: "m", scale: "s", other: "c", ofQueries: "t", ofKeys: "u", ofHeads: "w", find: "f" };
+const state = {
+  layer: 0,
+  head: 0,
+  query: facts.q_len - 1,
+  key: -1,
+  view: whole(),
+  reduce: "max",
+  scale: "log",
+  other: "",
+  ofQueries: "",
+  ofKeys: "",
+  ofHeads: "",
+  find: "",
+};
+const SHORT = {
+  layer: "l",
+  head: "h",
+  query: "q",
+  key: "k",
+  view: "v",
+  reduce: "m",
+  scale: "s",
+  other: "c",
+  ofQueries: "t",
+  ofKeys: "u",
+  ofHeads: "w",
+  find: "f",
+};
 const defaults = { ...state };
 
 function readAddress() {
@@ -14,17 +40,23 @@ function readAddress() {
     if (Number.isInteger(value)) state[name] = clamp(value, least, most);
   };
   integer("layer", 0, facts.layers.length - 1);
-  if (!facts.layers[state.layer].heads.length) state.layer = facts.layers.findIndex((layer) => layer.heads.length);
+  if (!facts.layers[state.layer].heads.length)
+    state.layer = facts.layers.findIndex((layer) => layer.heads.length);
   integer("head", 0, Infinity);
   state.head = Math.min(state.head, facts.layers[state.layer].heads.length - 1);
   integer("query", 0, facts.q_len - 1);
   integer("key", -1, facts.kv_len - 1);
   const view = (given.get("v") ?? "").split(",").map(Number);
   if (view.length === 4 && view.every(Number.isFinite)) setView(...view);
-  const choice = (name, choices) => { if (choices.includes(given.get(SHORT[name]))) state[name] = given.get(SHORT[name]); };
+  const choice = (name, choices) => {
+    if (choices.includes(given.get(SHORT[name]))) state[name] = given.get(SHORT[name]);
+  };
   choice("reduce", ["max", "mean"]);
   choice("scale", ["log", "linear"]);
-  choice("other", facts.layers.flatMap((layer, l) => layer.heads.map((_, h) => `${l}.${h}`)));
+  choice(
+    "other",
+    facts.layers.flatMap((layer, l) => layer.heads.map((_, h) => `${l}.${h}`)),
+  );
   for (const name of ["ofQueries", "ofKeys", "ofHeads"]) choice(name, Object.keys(LABELS));
   state.find = given.get("f") ?? "";
 }
@@ -32,7 +64,10 @@ let written = location.hash;
 function writeAddress() {
   const words = new URLSearchParams();
   for (const [name, short] of Object.entries(SHORT)) {
-    const value = name === "view" ? state.view.map((x) => Math.round(x * 100) / 100).join(",") : String(state[name]);
+    const value =
+      name === "view"
+        ? state.view.map((x) => Math.round(x * 100) / 100).join(",")
+        : String(state[name]);
     const usual = name === "view" ? whole().join(",") : String(defaults[name]);
     if (value !== usual) words.set(short, value);
   }
@@ -54,14 +89,23 @@ function setView(q0, q1, k0, k1) {
 }
 function zoom(factor, atQuery = 0.5, atKey = 0.5) {
   const [q0, q1, k0, k1] = state.view;
-  const rows = (q1 - q0) * factor, columns = (k1 - k0) * factor;
-  const q = q0 + atQuery * (q1 - q0), k = k0 + atKey * (k1 - k0);
-  setView(q - atQuery * rows, q + (1 - atQuery) * rows, k - atKey * columns, k + (1 - atKey) * columns);
+  const rows = (q1 - q0) * factor,
+    columns = (k1 - k0) * factor;
+  const q = q0 + atQuery * (q1 - q0),
+    k = k0 + atKey * (k1 - k0);
+  setView(
+    q - atQuery * rows,
+    q + (1 - atQuery) * rows,
+    k - atKey * columns,
+    k + (1 - atKey) * columns,
+  );
 }
 // Move the view, if need be, so that it has the query and the key that were chosen.
 function follow() {
   let [q0, q1, k0, k1] = state.view;
-  const moved = (first, end, place) => (place < first ? place - first : place + 1 > end ? place + 1 - end : 0);
-  const down = moved(q0, q1, state.query), across = state.key < 0 ? 0 : moved(k0, k1, state.key);
+  const moved = (first, end, place) =>
+    place < first ? place - first : place + 1 > end ? place + 1 - end : 0;
+  const down = moved(q0, q1, state.query),
+    across = state.key < 0 ? 0 : moved(k0, k1, state.key);
   setView(q0 + down, q1 + down, k0 + across, k1 + across);
 }

@@ -1,8 +1,15 @@
 // Texts: of tokens, which reach the page by textContent alone, and of what there is to choose.
 const LABELS = {
-  entropy: "entropy (nats)", max: "largest weight", effective_count: "effective keys", mean_distance: "mean distance",
-  sink_mass: `weight on the first ${facts.sink_keys}`, local_mass: `weight within ${facts.local_reach}`,
-  column_sums: "sum of a key's weights", column_means: "mean weight of a key", previous_token: "previous token", induction: "induction",
+  entropy: "entropy (nats)",
+  max: "largest weight",
+  effective_count: "effective keys",
+  mean_distance: "mean distance",
+  sink_mass: `weight on the first ${facts.sink_keys}`,
+  local_mass: `weight within ${facts.local_reach}`,
+  column_sums: "sum of a key's weights",
+  column_means: "mean weight of a key",
+  previous_token: "previous token",
+  induction: "induction",
 };
 const MOST = 40;
 const tokensOfKeys = facts.tokens && facts.tokens.key;
@@ -11,16 +18,26 @@ const positionOf = (query, layer = state.layer) => query + facts.layers[layer].p
 function shown(token, most = MOST) {
   if (token === undefined || token === null) return "";
   const characters = [...token.slice(0, 2 * most)];
-  const cut = token.length > 2 * most || characters.length > most ? characters.slice(0, most).join("") + "…" : token;
-  return cut.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/[\u0000-\u001f\u007f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "·");
+  const cut =
+    token.length > 2 * most || characters.length > most
+      ? characters.slice(0, most).join("") + "…"
+      : token;
+  return cut
+    .replace(/\n/g, "↵")
+    .replace(/\t/g, "⇥")
+    .replace(/[\u0000-\u001f\u007f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "·");
 }
 const keyText = (key) => (tokensOfKeys ? tokensOfKeys[key] : undefined);
 function queryText(query) {
   if (!facts.tokens || facts.tokens.query === null) return undefined;
-  return typeof facts.tokens.query === "number" ? keyText(query + facts.tokens.query) : facts.tokens.query[query];
+  return typeof facts.tokens.query === "number"
+    ? keyText(query + facts.tokens.query)
+    : facts.tokens.query[query];
 }
 const quoted = (token) => (token === undefined ? "" : ` “${shown(token)}”`);
-const headName = (layer, head) => (facts.layers.length > 1 ? `layer ${facts.layers[layer].name}, ` : "") + `head ${headFacts(layer, head).name}`;
+const headName = (layer, head) =>
+  (facts.layers.length > 1 ? `layer ${facts.layers[layer].name}, ` : "") +
+  `head ${headFacts(layer, head).name}`;
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -32,10 +49,23 @@ function element(tag, attributes = {}, ...children) {
 function inContext(key, before = 4, after = 3) {
   const box = element("bdi", { class: "context" });
   if (!tokensOfKeys) return box;
-  const part = (first, end) => tokensOfKeys.slice(Math.max(0, first), Math.max(0, end)).map((token) => shown(token)).join(glue);
-  const left = part(key - before, key), right = part(key + 1, key + 1 + after);
-  box.append(left ? left + glue : "", element("b", {}, shown(keyText(key)) || "∅"), right ? glue + right : "");
+  const part = (first, end) =>
+    tokensOfKeys
+      .slice(Math.max(0, first), Math.max(0, end))
+      .map((token) => shown(token))
+      .join(glue);
+  const left = part(key - before, key),
+    right = part(key + 1, key + 1 + after);
+  box.append(
+    left ? left + glue : "",
+    element("b", {}, shown(keyText(key)) || "∅"),
+    right ? glue + right : "",
+  );
   return box;
 }
 // Tokens of a language model bring their spaces with them; words do not.
-const glue = tokensOfKeys && tokensOfKeys.filter((token) => /^\s|\s$/.test(token)).length > tokensOfKeys.length / 10 ? "" : " ";
+const glue =
+  tokensOfKeys &&
+  tokensOfKeys.filter((token) => /^\s|\s$/.test(token)).length > tokensOfKeys.length / 10
+    ? ""
+    : " ";
