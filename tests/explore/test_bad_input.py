@@ -87,6 +87,7 @@ def test_the_estimate_is_not_far_below_the_size(shape):
         regard.explore(query, query, max_bytes=size // 2)
 
 
+@pytest.mark.slow
 def test_many_heads_have_smaller_pictures(page_of):
     query = np.zeros((100, 600, 1), np.float32)
     assert page_of(query, query, statistics=(), top_k=1).facts["shape"] == [256, 256]

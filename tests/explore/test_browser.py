@@ -21,7 +21,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_pixels_are_the_weights(opened, exact, theme):
     page = opened(exact.path, "#l=1&h=3&q=39", color_scheme=theme)
     colours = drawn(page, 40, 40)

@@ -49,7 +49,7 @@ function draw(data) {
   pen.clip();
   pen.imageSmoothingEnabled = false;
   // Where single weights could be seen, blocks are pale, lest one is taken for many weights.
-  const isClose = !facts.exact && plot.height / (q1 - q0) >= 1.5;
+  const isClose = !facts.exact && plot.height / (q1 - q0) >= 1.5 && plot.width / (k1 - k0) >= 1.5;
   pen.fillStyle = style("--paper");
   pen.fillRect(plot.left, plot.top, plot.width, plot.height);
   pen.globalAlpha = isClose ? 0.35 : 1;
@@ -86,7 +86,7 @@ function draw(data) {
   byId("close").hidden = !isClose;
   byId("close").textContent = state.other
     ? "Pale: blocks."
-    : "Pale: blocks. In full colour: the top keys of each query.";
+    : "Pale: blocks. In full colour: the top keys of each query, and outlined regions.";
   drawCross(pen, x, y);
   pen.restore();
   pen.strokeStyle = style("--line");

@@ -72,7 +72,7 @@ function begin() {
   byId("about").textContent = [
     many(facts.layers.length, "layer"),
     many(heads, "head"),
-    `${facts.q_len} queries × ${facts.kv_len} keys`,
+    `${facts.q_len} ${facts.q_len === 1 ? "query" : "queries"} × ${many(facts.kv_len, "key")}`,
     facts.options,
   ]
     .filter(Boolean)
