@@ -19,6 +19,7 @@ struct AttentionMap {
   std::int64_t key_begin;
   std::int64_t key_end;
   Pooling pooling;
+  std::int64_t task_height;  // how many of its rows a task has at most
 };
 
 // Data of a result is null where it is not wanted.
@@ -67,8 +68,10 @@ struct SummaryTask {
   // Of the task's queries and those before it in the same part of the head, [kv_len] each; null where not wanted.
   double* column_sums;
   double* column_counts;
-  // A row of the map, where the task has the queries of this row; null otherwise.
+  // Some rows of the map, from `map_row` on, where the task has the queries of these rows; null otherwise.
   void* pixels;
+  std::int64_t map_row;
+  std::int64_t map_rows;
 };
 
 }  // namespace regard

@@ -167,7 +167,7 @@ void test_case(const Case& c) {
     const Array<T> pixels = plain(heads, height, width);
     SummaryProblem mapped{};
     mapped.forward = problem;
-    mapped.map = {pixels.operand_of(c.heads), height, width, row_begin, c.q_len, key_begin, c.kv_len, pooling};
+    mapped.map = {pixels.operand_of(c.heads), height, width, row_begin, c.q_len, key_begin, c.kv_len, pooling, 0};
     RowsDone map_rows{heads * (c.q_len - row_begin)};
     map_attention(mapped, 3, kNoSignal, map_rows);
     maps_agree = maps_agree && map_rows.done == map_rows.all;

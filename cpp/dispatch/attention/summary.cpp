@@ -52,14 +52,16 @@ class SummaryHeads {
     return task;
   }
 
-  // A row of a head's map.
-  SummaryTask row_of_map(std::int64_t index, std::int64_t row) const {
+  // Some rows of a head's map.
+  SummaryTask rows_of_map(std::int64_t index, std::int64_t row) const {
     const AttentionMap& map = problem_.map;
-    const std::int64_t rows = map.row_end - map.row_begin;
-    SummaryTask task = at(index, map.row_begin + row * rows / map.height, map.row_begin + (row + 1) * rows / map.height);
+    const std::int64_t rows = map.row_end - map.row_begin, end = std::min(row + map.task_height, map.height);
+    SummaryTask task = at(index, map.row_begin + row * rows / map.height, map.row_begin + end * rows / map.height);
     const HeadPlace place(by_head_, index / by_head_.heads, index % by_head_.heads);
     task.pixels = static_cast<char*>(place.of_queries(map.pixels)) +
                   row * map.pixels.row_stride * size_of(map.pixels.element);
+    task.map_row = row;
+    task.map_rows = end - row;
     return task;
   }
 
@@ -137,6 +139,17 @@ struct Wave {
   std::int64_t first_head;
   std::int64_t numbers = 0;
 };
+
+// How many rows of a map a task has. Its strips are full where it has as many queries as a task of the forward call;
+// smaller tasks keep all threads busy; and their pixels have room in a cache. Threads take no part in the choice, since
+// the order in which a pixel's weights are added follows from it.
+std::int64_t task_height(const AttentionMap& map, std::int64_t most_queries) {
+  constexpr std::int64_t kLeastTasks = 16;  // of a head
+  constexpr std::int64_t kMostPixels = std::int64_t{1} << 19;
+  const std::int64_t queries = std::min(most_queries, ceil_div(map.row_end - map.row_begin, kLeastTasks));
+  const std::int64_t rows = queries * map.height / (map.row_end - map.row_begin);
+  return std::clamp<std::int64_t>(std::min(rows, kMostPixels / map.width), 1, map.height);
+}
 
 }  // namespace
 
@@ -220,21 +233,24 @@ void summarize_attention(const SummaryProblem& problem, int threads, const StopS
   }
 }
 
-void map_attention(const SummaryProblem& problem, int threads, const StopSignal& signal, RowsDone& rows_done) {
+void map_attention(const SummaryProblem& asked, int threads, const StopSignal& signal, RowsDone& rows_done) {
+  SummaryProblem problem = asked;
   const AttentionProblem& forward = problem.forward;
-  const AttentionMap& map = problem.map;
+  AttentionMap& map = problem.map;
   if (forward.batch.count == 0 || forward.heads == 0 || map.height == 0 || map.width == 0) return;
   check_dims(forward);
   const Kernels& kernels = kernels_for(active_target(), forward.scalar);
+  map.task_height = task_height(map, kernels.attention.task_rows(SummaryHeads(problem).single().forward));
   const SummaryHeads heads(problem);
   const SummaryProblem& single = heads.single();
   threads = threads_for(work_of(forward), threads);
-  const std::int64_t most_rows = ceil_div(map.row_end - map.row_begin, map.height);
+  const std::int64_t most_rows = ceil_div(map.task_height * (map.row_end - map.row_begin), map.height);
+  const std::int64_t tasks = ceil_div(map.height, map.task_height);
   const std::int64_t interval = interval_for(problem, kernels, most_rows);
   const Scratch scratch(threads, kernels.summary.workspace_bytes(single, most_rows));
-  parallel_for(threads, heads.count() * map.height, signal, [&](std::int64_t index, Worker& worker) {
+  parallel_for(threads, heads.count() * tasks, signal, [&](std::int64_t index, Worker& worker) {
     if (worker.should_stop()) return;
-    const SummaryTask task = heads.row_of_map(index / map.height, map.height - 1 - index % map.height);
+    const SummaryTask task = heads.rows_of_map(index / tasks, (tasks - 1 - index % tasks) * map.task_height);
     run_summary(kernels.summary, single, task, interval, worker, scratch.of(worker), rows_done);
   });
 }

@@ -22,6 +22,8 @@ struct SummaryKeys {
   std::int64_t begin;
   int count;
   BlockRows<T> rows;
+  std::int64_t map_column = 0;  // the first one of the map that the block has a part of, and how many follow
+  std::int64_t map_columns = 0;
 };
 
 REGARD_INLINE std::int64_t induction_key(const SummaryProblem& problem, const SummaryTask& task, std::int64_t row) {
@@ -54,10 +56,10 @@ struct SummaryBlock {
         case TileKind::biased: weights<kVectors, Bias::adds>(problem, work, block, strip, k, end); break;
         default: weights<kVectors, Bias::hides>(problem, work, block, strip, k, end);
       }
-      if (task.pixels) add_to_map<kVectors>(problem.map, work, strip, block.begin, k, end);
+      if (block.map_columns > 0) add_to_map<kVectors>(problem.map, work, k, end);
       if (task.column_sums) add_columns<kVectors>(work, strip, k, end, kind == TileKind::hiding);
     }
-    if (task.pixels) add_lanes_to_pixels(problem.map, work, block.begin, seen);
+    if (block.map_columns > 0) add_lanes_to_pixels<kVectors>(problem.map, work, block, strip);
     if (task.sink_mass && block.begin < problem.sink_keys) add_sink_mass<kVectors>(problem, work, block, runs, strip);
     if (task.local_mass) add_local_mass<kVectors>(work, block, runs, strip);
     if (task.previous || task.induced) pick<kVectors>(problem, task, work, block, kinds, seen, strip);
@@ -133,53 +135,42 @@ struct SummaryBlock {
     }
   }
 
+  // Lanes beyond the last row are not looked at again.
   template <int kVectors>
-  REGARD_NOINLINE void add_to_map(const AttentionMap& map, const SummaryWorkspace<T>& work,
-                                  const SummaryStrip<T>& strip, std::int64_t block_begin, int k, int end) {
+  REGARD_NOINLINE void add_to_map(const AttentionMap& map, const SummaryWorkspace<T>& work, int k, int end) {
     constexpr int kWidth = kVectors * kLanes<T>;
-    const int first = static_cast<int>(clamp(map.key_begin - block_begin, k, end));
-    end = static_cast<int>(clamp(map.key_end - block_begin, k, end));
-    for (k = first; k < end; ++k) {
-      T* const pixel = work.pixel_lanes + pixel_of(map, block_begin + k) * kLanes<T>;
-      Vec<T> pooled = load<T>(pixel);
+    for (; k < end; ++k) {
+      if (work.pixel_of_key[k] < 0) continue;
+      T* const pixel = work.pixel_lanes + work.pixel_of_key[k] * kWidth;
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        const Vec<T> is_row = load<T>(strip.is_row + v * kLanes<T>);
-        const Vec<T> weight =
-            select<T>(is_row == Vec<T>{}, Vec<T>{}, load<T>(work.weights + k * kWidth + v * kLanes<T>));
+      for (int lane = 0; lane < kWidth; lane += kLanes<T>) {
+        const Vec<T> pooled = load<T>(pixel + lane), weight = load<T>(work.weights + k * kWidth + lane);
         if (map.pooling == Pooling::largest)
-          pooled = select<T>((weight > pooled) | (weight != weight), weight, pooled);  // NaN stays
+          store(pixel + lane, select<T>((weight > pooled) | (weight != weight), weight, pooled));  // NaN stays
         else
-          pooled = pooled + weight;
+          store(pixel + lane, pooled + weight);
       }
-      store(pixel, pooled);
     }
   }
 
-  // A pixel may hold millions of weights, whose sum would lose small ones in float32: lanes hold those of a strip and a
-  // block only.
+  // A pixel may hold millions of weights, whose sum would lose small ones in float32: lanes hold those of a block only.
+  template <int kVectors>
   REGARD_NOINLINE void add_lanes_to_pixels(const AttentionMap& map, const SummaryWorkspace<T>& work,
-                                           std::int64_t block_begin, int seen) {
-    const std::int64_t first = clamp(block_begin, map.key_begin, map.key_end);
-    const std::int64_t end = clamp(block_begin + seen, map.key_begin, map.key_end);
-    if (first >= end) return;
-    for (std::int64_t c = pixel_of(map, first); c <= pixel_of(map, end - 1); ++c) {
-      T* const lanes = work.pixel_lanes + c * kLanes<T>;
-      double& pixel = work.pixels[c];
-      for (int lane = 0; lane < kLanes<T>; ++lane) {
+                                           const SummaryKeys<T>& block, const SummaryStrip<T>& strip) {
+    constexpr int kWidth = kVectors * kLanes<T>;
+    for (std::int64_t c = 0; c < block.map_columns; ++c) {
+      T* const lanes = work.pixel_lanes + c * kWidth;
+      double* const column = work.pixels + block.map_column + c;
+      for (int lane = 0; lane < strip.rows; ++lane) {
         const auto pooled = static_cast<double>(lanes[lane]);
+        double& pixel = column[strip.map_row[lane] * map.width];
         if (map.pooling != Pooling::largest)
           pixel += pooled;
         else if (pooled > pixel || pooled != pooled)
           pixel = pooled;
       }
-      store(lanes, Vec<T>{});
+      for (int lane = 0; lane < kWidth; lane += kLanes<T>) store(lanes + lane, Vec<T>{});
     }
-  }
-
-  // The column c with begin(c) <= key < begin(c + 1), where begin(c) = floor(c keys / width), counted from the first.
-  static std::int64_t pixel_of(const AttentionMap& map, std::int64_t key) {
-    return ((key - map.key_begin + 1) * map.width - 1) / (map.key_end - map.key_begin);
   }
 
   template <int kVectors>

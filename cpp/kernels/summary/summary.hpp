@@ -44,6 +44,11 @@ struct Summary {
         strip.local_end[lane] = position + problem.local_reach + 1;
         strip.lse[lane] = T(0);
         strip.is_row[lane] = lane < strip.rows ? T(1) : T(0);
+        if (strip.map_row && lane < strip.rows) {
+          const AttentionMap& map = problem.map;
+          strip.map_row[lane] = part_of(strip.first_row + lane - map.row_begin, map.row_end - map.row_begin, map.height) -
+                                task.map_row;
+        }
         const RowSums<T>& sums = strip.sums;
         for (T* sum : {sums.log_weight, sums.largest, sums.square, sums.distance, sums.sink, sums.local, sums.previous, sums.induced})
           sum[lane] = T(0);
@@ -60,10 +65,8 @@ struct Summary {
       extend(seen.window, strip.seen.window);
     }
     if (task.pixels) {
-      for (std::int64_t c = 0; c < problem.map.width; ++c) {
-        store(work.pixel_lanes + c * kLanes<T>, Vec<T>{});
-        work.pixels[c] = 0.0;
-      }
+      for (std::int64_t i = 0; i < task.map_rows * problem.map.width; ++i) work.pixels[i] = 0.0;
+      for (int i = 0; i < Shape::kBlockKeys * Shape::kStripLanes; i += kLanes<T>) store(work.pixel_lanes + i, Vec<T>{});
       for (KeyInterval* keys : {&seen.sink_tokens, &seen.window})
         *keys = {clamp(problem.map.key_begin, keys->begin, keys->end), clamp(problem.map.key_end, keys->begin, keys->end)};
     }
@@ -78,9 +81,10 @@ struct Summary {
       const int count = static_cast<int>(left < Shape::kBlockKeys ? left : Shape::kBlockKeys);
       if (count <= 0) return;
       const AttentionProblem& forward = problem.forward;
-      const SummaryKeys<T> block{key, count,
-                                 block_rows<T, kRows>(forward.key, task.forward.key, key, count, forward.head_dim,
-                                                      forward.head_dim, work.keys)};
+      SummaryKeys<T> block{key, count,
+                           block_rows<T, kRows>(forward.key, task.forward.key, key, count, forward.head_dim,
+                                                forward.head_dim, work.keys)};
+      if (task.pixels) find_columns(problem.map, work, block);
       for (int i = 0; task.column_sums && i < count; ++i) {
         store(work.columns + i * kLanes<T>, Vec<T>{});
         store(work.column_rows + i * kLanes<T>, Vec<T>{});
@@ -141,13 +145,36 @@ struct Summary {
     }
   }
 
+  // Where floor(c count / parts) is the first of the part c: the part that has the index-th.
+  static std::int64_t part_of(std::int64_t index, std::int64_t count, std::int64_t parts) {
+    return ((index + 1) * parts - 1) / count;
+  }
+
+  REGARD_NOINLINE void find_columns(const AttentionMap& map, const SummaryWorkspace<T>& work, SummaryKeys<T>& block) {
+    for (int k = 0; k < block.count; ++k) {
+      const std::int64_t key = block.begin + k;
+      work.pixel_of_key[k] = -1;
+      if (key < map.key_begin || key >= map.key_end) continue;
+      const std::int64_t column = part_of(key - map.key_begin, map.key_end - map.key_begin, map.width);
+      if (block.map_columns == 0) block.map_column = column;
+      work.pixel_of_key[k] = column - block.map_column;
+      block.map_columns = work.pixel_of_key[k] + 1;
+    }
+  }
+
   REGARD_NOINLINE void write_pixels(const AttentionMap& map, const SummaryTask& task,
                                     const SummaryWorkspace<T>& work) {
-    const std::int64_t rows = task.forward.row_end - task.forward.row_begin, keys = map.key_end - map.key_begin;
-    for (std::int64_t c = 0; c < map.width; ++c) {
-      const std::int64_t columns = (c + 1) * keys / map.width - c * keys / map.width;
-      const auto weights = static_cast<double>(map.pooling == Pooling::mean ? rows * columns : 1);
-      static_cast<T*>(task.pixels)[c] = static_cast<T>(work.pixels[c] / weights);
+    const std::int64_t rows = map.row_end - map.row_begin, keys = map.key_end - map.key_begin;
+    const auto size_of_part = [](std::int64_t part, std::int64_t count, std::int64_t parts) {
+      return (part + 1) * count / parts - part * count / parts;
+    };
+    for (std::int64_t r = 0; r < task.map_rows; ++r) {
+      T* const to = static_cast<T*>(task.pixels) + r * map.pixels.row_stride;
+      const std::int64_t height = size_of_part(task.map_row + r, rows, map.height);
+      for (std::int64_t c = 0; c < map.width; ++c) {
+        const std::int64_t pooled = map.pooling == Pooling::mean ? height * size_of_part(c, keys, map.width) : 1;
+        to[c] = static_cast<T>(work.pixels[r * map.width + c] / static_cast<double>(pooled));
+      }
     }
   }
 

@@ -47,6 +47,7 @@ struct SummaryStrip : StripRows<T> {
   // Keys from here to before there are near enough to count as local, [lanes] each.
   std::int64_t* local_begin;
   std::int64_t* local_end;
+  std::int64_t* map_row;  // [lanes]: which of the task's rows of the map a query belongs to; null without a map
   RowSums<T> sums;
   TopKeys<T> top;
 };
@@ -62,8 +63,9 @@ struct SummaryWorkspace {
   T* keys;         // [block keys][head_dim]: what cannot be read in place
   T* columns;      // [block keys][vector]: sums over the rows of all strips
   T* column_rows;  // [block keys][vector]: how many rows see a key
-  T* pixel_lanes;  // [width of the map][vector]: of one strip and block
-  double* pixels;  // [width of the map]
+  double* pixels;  // [task_height][width of the map]
+  T* pixel_lanes;  // [block keys][lanes]: the block's columns of the map, for each query of a strip
+  std::int64_t* pixel_of_key;  // [block keys]: which of these columns a key belongs to, -1 outside the map
 };
 
 // Lays a SummaryWorkspace out in `memory`, itself first. Returns its size in bytes, which is all that happens where
@@ -101,6 +103,7 @@ REGARD_NOINLINE std::int64_t lay_out_summary(const SummaryProblem& problem, std:
     strip.end_key = take_integers(lanes);
     strip.local_begin = take_integers(lanes);
     strip.local_end = take_integers(lanes);
+    if (problem.map.pixels.data) strip.map_row = take_integers(lanes);
     if (forward.alibi_slopes.data) strip.slopes = take_elements(lanes);
     for (T** sum : {&strip.sums.log_weight, &strip.sums.largest, &strip.sums.square, &strip.sums.distance,
                     &strip.sums.sink, &strip.sums.local, &strip.sums.previous, &strip.sums.induced})
@@ -121,8 +124,9 @@ REGARD_NOINLINE std::int64_t lay_out_summary(const SummaryProblem& problem, std:
   work.columns = take_elements(Shape::kBlockKeys * kLanes<T>);
   work.column_rows = take_elements(Shape::kBlockKeys * kLanes<T>);
   if (problem.map.pixels.data) {
-    work.pixel_lanes = take_elements(problem.map.width * kLanes<T>);
-    work.pixels = reinterpret_cast<double*>(take(problem.map.width * 8));
+    work.pixels = reinterpret_cast<double*>(take(problem.map.task_height * problem.map.width * 8));
+    work.pixel_lanes = take_elements(kBlock);
+    work.pixel_of_key = take_integers(Shape::kBlockKeys);
   }
   if (memory) *reinterpret_cast<SummaryWorkspace<T>*>(memory) = work;
   return used;
