@@ -1,0 +1,74 @@
+"""What statistics and maps of weights cost beside the forward call, in turns; attention is causal.
+
+python benchmarks/statistics.py --length 32768 --rounds 3
+"""
+
+import argparse
+import resource
+import time
+
+import numpy as np
+
+import regard
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--rounds", type=int, default=7)
+    return parser.parse_args()
+
+
+def calls_of(options):
+    random = np.random.default_rng(0)
+    shape = 3, 1, options.heads, options.length, 64
+    query, key, value = random.standard_normal(shape, dtype=np.float32)
+    shared = {"is_causal": True, "threads": options.threads}
+    forward = regard.scaled_dot_product_attention
+    _, lse = forward(query, key, value, **shared, return_lse=True)
+    known = {**shared, "lse": lse}
+    tokens = np.arange(options.length) % 997
+    summarize = regard.summarize_attention
+    return {
+        "forward call": lambda: forward(query, key, value, **shared),
+        "default statistics": lambda: summarize(query, key, **known),
+        "top_k": lambda: summarize(query, key, **known, statistics="top_k"),
+        "all of them": lambda: summarize(
+            query, key, **known, statistics=regard.AttentionSummary._fields, tokens=tokens
+        ),
+        "default, lse unknown": lambda: summarize(query, key, **shared),
+        "map of maxima": lambda: regard.attention_map(query, key, **known),
+        "map of means": lambda: regard.attention_map(query, key, **known, reduce="mean"),
+    }
+
+
+def peak_megabytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main():
+    options = arguments()
+    calls = calls_of(options)
+    seconds = {name: [] for name in calls}
+    before = peak_megabytes()
+    calls["default statistics"]()
+    extra = peak_megabytes() - before
+    for _ in range(options.rounds):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - start)
+    print(
+        f"{regard.active_target()}, {options.heads} heads x {options.length} tokens x 64, causal; "
+        f"default statistics took {extra:.0f} MB at most, results included"
+    )
+    forward = np.array(seconds["forward call"])
+    for name, each in seconds.items():
+        ratio = np.median(np.array(each) / forward)
+        print(f"{name:<22} {np.median(each) * 1e3:9.1f} ms {ratio:6.2f} of the forward call")
+
+
+if __name__ == "__main__":
+    main()
