@@ -4,32 +4,32 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from regard import checkpoints, masks, positional
 from regard._attention import scaled_dot_product_attention
-from regard._attention_map import attention_map
-from regard._backward import (
+from regard._cache import KVCache
+from regard._config import active_target, cpu_targets, show_config
+from regard._core import __version__
+from regard._explain import explain
+from regard._explanation import Explanation
+from regard._explore import Explorer, explore
+from regard._gradients.backward import (
     AttentionGradients,
     scaled_dot_product_attention_backward,
     scaled_dot_product_attention_ragged_backward,
 )
-from regard._cache import KVCache
-from regard._config import active_target, cpu_targets, show_config
-from regard._core import __version__
-from regard._double_backward import (
+from regard._gradients.double_backward import (
     DoubleGradients,
     scaled_dot_product_attention_double_backward,
 )
-from regard._explain import explain
-from regard._explanation import Explanation
-from regard._explore import Explorer, explore
-from regard._jvp import scaled_dot_product_attention_jvp
+from regard._gradients.jvp import scaled_dot_product_attention_jvp
+from regard._gradients.merge_backward import merge_attention_states_backward
 from regard._merge import merge_attention_states
-from regard._merge_backward import merge_attention_states_backward
 from regard._ragged import scaled_dot_product_attention_ragged
-from regard._show import ShownWeights, show
+from regard._show.show import ShownWeights, show
 from regard._stages import apply_mask, matmul, scale, softmax
-from regard._stream import attend_stream
-from regard._stream_source import KeyValueChunks
-from regard._summary import summarize_attention, summarize_attention_ragged
-from regard._summary_request import AttentionSummary, TopKeys
+from regard._statistics.attention_map import attention_map
+from regard._statistics.request import AttentionSummary, TopKeys
+from regard._statistics.summary import summarize_attention, summarize_attention_ragged
+from regard._stream.attend import attend_stream
+from regard._stream.source import KeyValueChunks
 from regard._threadpoolctl import register_when_imported
 from regard._threads import (
     ThreadingLayer,

@@ -12,7 +12,7 @@ import pytest
 
 import regard
 from reference import assert_same_bits
-from regard._stream_arrays import read
+from regard._stream.arrays import read
 from streams import CHUNKS, KEY, QUERY, SIZE, VALUE, WHOLE, no_thread_remains, normal, stream  # noqa: F401
 
 

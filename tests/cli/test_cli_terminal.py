@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from regard._text import clip, printable, width_of
-from regard._weight_table import shade_of
+from regard._show.text import clip, printable, width_of
+from regard._show.weight_table import shade_of
 from regard.cli.progress import Progress
 from regard.cli.tables import number_table, side_by_side, weight_table
 from regard.cli.words import EXAMPLE

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import regard
-from regard._html_table import html_table
-from regard._text import width_of
+from regard._show.html_table import html_table
+from regard._show.text import width_of
 
 HOSTILE = ["<script>alert(1)</script>", "\"&'", "a\nb\x1b[31m", "x" * 5000, "😀", "\ud800"]
 rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from regard._cache import attend, explain
 from regard._cache.stored import stored_tokens
 from regard._hints import warn_if_zero_one
-from regard._shows_options import ShowsOptions
+from regard._show.shows_options import ShowsOptions
 from regard._translations import refuse_keywords
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
 from regard._progress import check_progress, reporting
-from regard._summary_request import DEFAULT_STATISTICS
+from regard._statistics.request import DEFAULT_STATISTICS
 from regard._tokens import tokens_of_axes
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard import _core
-from regard._attention_map import attention_map
 from regard._explore._encoding import halves, levels, packed, places, short_halves
-from regard._summary import summarize_attention
-from regard._summary_request import lse_of
+from regard._statistics.attention_map import attention_map
+from regard._statistics.request import lse_of
+from regard._statistics.summary import summarize_attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

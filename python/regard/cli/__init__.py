@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _in_one_line(error: Exception) -> str:
-    from regard._text import printable
+    from regard._show.text import printable
 
     message = " ".join(printable(str(error)).split())
     name = type(error).__name__

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from regard._text import printable
+from regard._show.text import printable
 
 MAX_THREADS = 4096
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import regard
-from regard._text import printable
+from regard._show.text import printable
 from regard.bench import plot
 from regard.bench.cases import Case, Comparison, select
 from regard.bench.document import document_of

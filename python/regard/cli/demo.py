@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import regard
-from regard._text import printable
+from regard._show.text import printable
 from regard.bench.fresh_process import run_in_fresh_process
 from regard.bench.measuring import Request, measure
 from regard.bench.results import CaseResult, Results

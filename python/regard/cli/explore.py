@@ -10,7 +10,7 @@ import regard
 from regard._arguments import listed
 from regard._explore import check_place
 from regard._llama import open_hugging_face, open_smollm2, queries_and_keys
-from regard._text import printable
+from regard._show.text import printable
 
 from .arguments import add_threads
 from .progress import Progress

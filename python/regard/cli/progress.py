@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from regard._text import printable
+from regard._show.text import printable
 
 
 class Progress:

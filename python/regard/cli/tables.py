@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regard._text import left, width_of
-from regard._weight_table import (
+from regard._show.text import left, width_of
+from regard._show.weight_table import (
     WEIGHT_WIDTH,
     header_of,
     labels_of,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from regard._text import clip, printable
-from regard._weight_table import shade_of
+from regard._show.text import clip, printable
+from regard._show.weight_table import shade_of
 
 from .stages import HEAD_DIM, SEED, Check, NotebookCheck, Stages
 from .tables import (

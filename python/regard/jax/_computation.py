@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._attention import scaled_dot_product_attention
-from regard._backward import AttentionGradients, scaled_dot_product_attention_backward
-from regard._double_backward import scaled_dot_product_attention_double_backward
-from regard._jvp import scaled_dot_product_attention_jvp
+from regard._gradients.backward import AttentionGradients, scaled_dot_product_attention_backward
+from regard._gradients.double_backward import scaled_dot_product_attention_double_backward
+from regard._gradients.jvp import scaled_dot_product_attention_jvp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

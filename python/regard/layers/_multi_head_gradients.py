@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._backward import AttentionGradients, scaled_dot_product_attention_backward
+from regard._gradients.backward import AttentionGradients, scaled_dot_product_attention_backward
 from regard.layers._linear import gradient_of_bias, gradient_of_input, gradient_of_weight
 from regard.layers._names import own_names
 from regard.layers._norms import gradient_of_norm

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib import font_manager, rcParams
 
-from regard._text import clip, printable
+from regard._show.text import clip, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

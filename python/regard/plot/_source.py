@@ -8,12 +8,12 @@ import numpy as np
 
 from regard._arguments import integers, offsets
 from regard._arrays import as_masks, as_stored_arrays
-from regard._attention_map import attention_map
 from regard._call import check_options
 from regard._explain import explain
 from regard._foreign import with_arrays
 from regard._options import WeightOptions
 from regard._progress import check_progress
+from regard._statistics.attention_map import attention_map
 from regard._visible_blocks import positions_of_entries
 from regard._weights_argument import attention_weights, place_of_head
 from regard.plot._one_head import one_head

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from regard._arguments import listed
-from regard._summary_request import AttentionSummary
+from regard._statistics.request import AttentionSummary
 from regard._tokens import tokens_of_axes
 from regard.plot._axes import add_scale, figure_of
 from regard.plot._ticks import set_ticks

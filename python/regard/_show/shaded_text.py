@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from regard._text import left, width_of
-from regard._weight_table import WEIGHT_WIDTH, header_of, labels_of, shade_rows, weight_rows
+from regard._show.text import left, width_of
+from regard._show.weight_table import (
+    WEIGHT_WIDTH,
+    header_of,
+    labels_of,
+    shade_rows,
+    weight_rows,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from regard._text import clip, printable, right
+from regard._show.text import clip, printable, right
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

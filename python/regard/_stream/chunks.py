@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard._arrays import as_native, shares_memory, stored
-from regard._stream_arrays import read, unread
-from regard._stream_masks import StreamMask
-from regard._stream_source import KeyValueChunks
+from regard._stream.arrays import read, unread
+from regard._stream.masks import StreamMask
+from regard._stream.source import KeyValueChunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from regard._stream_positions import Positions
+    from regard._stream.positions import Positions
 
     Array = NDArray[Any]
 

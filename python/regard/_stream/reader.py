@@ -7,7 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from regard._stream_chunks import Chunk, Layout
+from regard._stream.chunks import Chunk, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arrays import as_array, as_masks
-from regard._stream_arrays import is_in_file, unread
+from regard._stream.arrays import is_in_file, unread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

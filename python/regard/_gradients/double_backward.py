@@ -10,9 +10,9 @@ from regard import _core
 from regard._arrays import as_float_arrays, as_masks, as_stored_arrays, check_shape
 from regard._call import check_options, raise_with_hint
 from regard._foreign import with_arrays
+from regard._gradients.second_order_sums import Inputs, Sizes, second_order_sums
 from regard._hints import warn_if_zero_one
 from regard._options import BACKWARD_OPTIONS, BackwardOptions, takes_options
-from regard._second_order_sums import Inputs, Sizes, second_order_sums
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

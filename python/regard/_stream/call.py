@@ -15,11 +15,11 @@ from regard._arrays import (
     shares_memory,
 )
 from regard._progress import reporting
-from regard._stream_chunks import Chunk, Layout, produce, source_of
-from regard._stream_masks import StreamMask
-from regard._stream_order import MergeOrder, merged
-from regard._stream_positions import Positions
-from regard._stream_reader import ReadAhead
+from regard._stream.chunks import Chunk, Layout, produce, source_of
+from regard._stream.masks import StreamMask
+from regard._stream.order import MergeOrder, merged
+from regard._stream.positions import Positions
+from regard._stream.reader import ReadAhead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._philox import dropout_of
-from regard._second_order import (
+from regard._gradients.second_order import (
     Factor,
     KeyRows,
     QueryRows,
@@ -16,6 +15,7 @@ from regard._second_order import (
     Workspace,
     gradients_of_block,
 )
+from regard._philox import dropout_of
 from regard._visible_blocks import Mask, mask_of, positions_of_entries
 
 if TYPE_CHECKING:

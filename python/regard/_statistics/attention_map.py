@@ -12,7 +12,7 @@ from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
 from regard._progress import check_progress, reporting
-from regard._summary_request import lse_of
+from regard._statistics.request import lse_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

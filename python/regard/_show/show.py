@@ -31,7 +31,7 @@ class ShownWeights:
         self._weights, self._tokens, self._head = weights, tokens, head
 
     def __str__(self) -> str:
-        from regard._shaded_text import text_of_weights
+        from regard._show.shaded_text import text_of_weights
 
         tables = [text_of_weights(*table, self._tokens) for table in self._tables()]
         return "\n\n".join([*tables, *self._left_out()])
@@ -39,7 +39,7 @@ class ShownWeights:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from regard._shaded_html import html_of_weights
+        from regard._show.shaded_html import html_of_weights
 
         tables = [html_of_weights(*table, self._tokens) for table in self._tables()]
         return "\n".join([*tables, *(f"<p>{line}</p>" for line in self._left_out())])

@@ -11,8 +11,8 @@ from regard._device import is_on_cuda
 from regard._hints import warn_if_zero_one
 from regard._options import StreamOptions, takes_options
 from regard._progress import check_progress
-from regard._stream_arrays import is_in_file
-from regard._stream_call import StreamCall
+from regard._stream.arrays import is_in_file
+from regard._stream.call import StreamCall
 from regard._translations import refuse_keywords
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Any
 
-from regard._text import clip, printable
-from regard._weight_table import ink_of, number_of
+from regard._show.text import clip, printable
+from regard._show.weight_table import ink_of, number_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,10 +10,10 @@ from regard import _core
 from regard._arrays import as_masks, as_stored_arrays
 from regard._call import check_options, raise_with_hint
 from regard._foreign import readable, with_arrays
-from regard._gradient_sums import gradient_of_sinks, gradient_of_slopes
+from regard._gradients.sums import gradient_of_sinks, gradient_of_slopes
+from regard._gradients.wanted import wanted_gradients
 from regard._hints import warn_if_zero_one
 from regard._options import BACKWARD_OPTIONS, BackwardOptions, takes_options
-from regard._wanted_gradients import wanted_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,14 +14,14 @@ from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
 from regard._progress import check_progress, reporting
-from regard._summary_request import (
+from regard._statistics.request import (
     DEFAULT_STATISTICS,
     AttentionSummary,
     Request,
     lse_of,
     means,
 )
-from regard._target_keys import (
+from regard._statistics.target_keys import (
     Sizes,
     induction_keys,
     queries_after_a_key,

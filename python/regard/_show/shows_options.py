@@ -19,7 +19,7 @@ class ShowsOptions:
         return f"{type(self).__name__}({options})"
 
     def _repr_html_(self) -> str:
-        from regard._html_table import html_table
+        from regard._show.html_table import html_table
 
         name, options = type(self).__name__, self._options_or_state()
         if isinstance(options, str):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments import count
-from regard._shows_options import ShowsOptions
-from regard._stream_arrays import Slice, unread
+from regard._show.shows_options import ShowsOptions
+from regard._stream.arrays import Slice, unread
 from regard._translations import translates_keywords
 
 if TYPE_CHECKING:
