@@ -35,7 +35,11 @@ CASES = [
     ({"regions": [(1, 0, slice(3), slice(3))]}, ValueError, "layer must be at most 0, got 1"),
     ({"max_bytes": 1000}, ValueError, "max_bytes must be at least about"),
     ({"tokens": ["é" * 10**6] * 40}, ValueError, "tokens 240 MB), got 100 MB"),
-    ({"progress": 3}, TypeError, "progress must be callable, got int"),
+    (
+        {"progress": 3},
+        TypeError,
+        "progress must be True, False or a function of (done, total), got int",
+    ),
     ({"mask": np.ones((3, 3), bool)}, ValueError, "mask"),
     ({"attn_mask": None}, TypeError, "pass mask="),
     ({"dropout_p": 0.1}, TypeError, "explore() has no argument dropout_p"),

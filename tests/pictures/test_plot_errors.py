@@ -46,7 +46,12 @@ CASES = {
         ((EYE,), {"colorbar": None}, TypeError, "colorbar must be True or False, got NoneType"),
         ((EYE,), {"norm": "log"}, TypeError, "norm must be a Normalize of matplotlib, got str"),
         ((EYE,), {"ax": 3}, TypeError, "ax must be an Axes of matplotlib, got int"),
-        ((EYE,), {"progress": 3}, TypeError, "progress must be callable, got int"),
+        (
+            (EYE,),
+            {"progress": 3},
+            TypeError,
+            "progress must be True, False or a function of (done, total), got int",
+        ),
         ((EYE,), {"query_offset": [1, 2]}, ValueError, "query_offset must be one number beside"),
         (((X, X, X),), {}, TypeError, "takes weights or a pair (query, key), got a tuple of 3"),
         (((HEADS, HEADS),), {}, TypeError, "np.stack joins the weights of two layers"),
