@@ -13,7 +13,7 @@ namespace {
 enum Wanted {
   kEntropy,
   kLargest,
-  kSquareSum,
+  kEffectiveCount,
   kMeanDistance,
   kSinkMass,
   kLocalMass,
@@ -86,7 +86,7 @@ py::object summary_of(AttentionCall& call, const SummaryArguments& arguments) {
   };
   numbers_of_rows(kEntropy, "entropy", problem.entropy);
   numbers_of_rows(kLargest, "max", problem.largest);
-  numbers_of_rows(kSquareSum, "effective_count", problem.square_sum);
+  numbers_of_rows(kEffectiveCount, "effective_count", problem.effective_count);
   numbers_of_rows(kMeanDistance, "mean_distance", problem.mean_distance);
   numbers_of_rows(kSinkMass, "sink_mass", problem.sink_mass);
   numbers_of_rows(kLocalMass, "local_mass", problem.local_mass);

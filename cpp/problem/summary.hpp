@@ -29,7 +29,7 @@ struct SummaryProblem {
   // One number a row.
   Operand entropy;
   Operand largest;
-  Operand square_sum;  // of the weights
+  Operand effective_count;  // the square of the weights' sum over the sum of their squares
   Operand mean_distance;
   Operand sink_mass;   // on the first sink_keys keys
   Operand local_mass;  // on keys up to local_reach before or after the query's position
@@ -56,7 +56,7 @@ struct SummaryTask {
   AttentionTask forward;  // all pointers are of this head
   void* entropy;
   void* largest;
-  void* square_sum;
+  void* effective_count;
   void* mean_distance;
   void* sink_mass;
   void* local_mass;

@@ -24,7 +24,7 @@ struct Case {
 
 // What is to be known of one row's weights.
 struct RowOracle {
-  double entropy = 0, largest = 0, square_sum = 0, mean_distance = 0, sink_mass = 0, local_mass = 0;
+  double entropy = 0, largest = 0, total = 0, square_sum = 0, mean_distance = 0, sink_mass = 0, local_mass = 0;
   std::vector<double> falling;
 };
 
@@ -38,6 +38,7 @@ RowOracle oracle_of(const Array<T>& weights, std::int64_t head, std::int64_t row
     const auto distance = static_cast<double>(std::abs(position - j));
     if (weight > 0) row_oracle.entropy -= weight * std::log(weight);
     row_oracle.largest = std::max(row_oracle.largest, weight);
+    row_oracle.total += weight;
     row_oracle.square_sum += weight * weight;
     row_oracle.mean_distance += weight * distance;
     if (j < kSinkKeys) row_oracle.sink_mass += weight;
@@ -91,7 +92,7 @@ void test_case(const Case& c) {
   problem.weights = {};
 
   const auto numbers = [&](std::int64_t rows) { return plain(heads, rows, 1); };
-  const Array<T> entropy = numbers(c.q_len), largest = numbers(c.q_len), square_sum = numbers(c.q_len);
+  const Array<T> entropy = numbers(c.q_len), largest = numbers(c.q_len), effective_count = numbers(c.q_len);
   const Array<T> mean_distance = numbers(c.q_len), sink_mass = numbers(c.q_len), local_mass = numbers(c.q_len);
   const Array<T> previous = numbers(c.q_len), induced = numbers(c.q_len);
   const Array<T> column_sums = numbers(c.kv_len), column_means = numbers(c.kv_len);
@@ -100,7 +101,7 @@ void test_case(const Case& c) {
   for (std::int64_t i = 0; i < heads * c.q_len; ++i) induction_keys.elements[i] = c.kv_len ? i * 7 % c.kv_len - 1 : -1;
   summary.entropy = entropy.operand_of(c.heads);
   summary.largest = largest.operand_of(c.heads);
-  summary.square_sum = square_sum.operand_of(c.heads);
+  summary.effective_count = effective_count.operand_of(c.heads);
   summary.mean_distance = mean_distance.operand_of(c.heads);
   summary.sink_mass = sink_mass.operand_of(c.heads);
   summary.local_mass = local_mass.operand_of(c.heads);
@@ -133,7 +134,7 @@ void test_case(const Case& c) {
         return j >= 0 && j < c.kv_len ? static_cast<double>(weights.at(head, i, j)) : 0.0;
       };
       rows_agree = rows_agree && agrees(entropy.at(head, i, 0), wanted.entropy) && agrees(largest.at(head, i, 0), wanted.largest) &&
-                   agrees(square_sum.at(head, i, 0), wanted.square_sum) &&
+                   agrees(effective_count.at(head, i, 0), wanted.square_sum > 0 ? wanted.total * wanted.total / wanted.square_sum : 0) &&
                    agrees(mean_distance.at(head, i, 0), wanted.mean_distance) &&
                    agrees(sink_mass.at(head, i, 0), wanted.sink_mass) && agrees(local_mass.at(head, i, 0), wanted.local_mass) &&
                    agrees(previous.at(head, i, 0), weight_of(position - 1)) && agrees(induced.at(head, i, 0), weight_of(target));

@@ -101,3 +101,7 @@ else:
 
             return importlib.import_module("regard.plot")
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        """Name `regard.plot` too, so that it can be completed."""
+        return sorted({*globals(), "plot"})

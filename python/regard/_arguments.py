@@ -151,14 +151,27 @@ def window_sides(window: Any) -> tuple[int | None, int | None]:
     return left, right
 
 
-def slice_ends(name: str, part: slice, length: int) -> tuple[int, int]:
+def slice_ends(
+    name: str, part: slice, length: int, wanted: str = "a pair of slices"
+) -> tuple[int, int]:
     """Return where a slice without steps begins and ends, or raise TypeError or ValueError."""
     if not isinstance(part, slice):
-        raise TypeError(f"{name} must be a pair of slices, got {type(part).__name__}")
-    start, stop, step = part.indices(length)
+        raise TypeError(f"{name} must be {wanted}, got {type(part).__name__}")
+    try:
+        start, stop, step = part.indices(length)
+    except TypeError:
+        raise TypeError(f"{name} must have slices of ints, got {part}") from None
     if step != 1:
         raise ValueError(f"{name} must have slices without steps, got {part}")
     return start, max(start, stop)
+
+
+def iterated(name: str, values: Iterable[Any], wanted: str) -> list[Any]:
+    """Return what an iterable gives, or raise TypeError."""
+    try:
+        return list(values)
+    except TypeError:
+        raise TypeError(f"{name} must be {wanted}, got {type(values).__name__}") from None
 
 
 def file_path(path: str | os.PathLike[str]) -> str:

@@ -21,12 +21,15 @@ _ARRAYS = ("query", "key", "value", "mask")
 
 
 def check_options(
-    name: str, options: Mapping[str, Any], known: Collection[str] = DEFAULTS.keys()
+    name: str,
+    options: Mapping[str, Any],
+    known: Collection[str] = DEFAULTS.keys(),
+    arrays: tuple[str, ...] = _ARRAYS,
 ) -> None:
     """Raise TypeError, with advice, where a call has no such option."""
     unknown = [option for option in options if option not in known]
     if unknown:
-        refuse_keywords(name, unknown, (*_ARRAYS, *known))
+        refuse_keywords(name, unknown, (*arrays, *known))
 
 
 def raise_with_hint(error: ValueError, query: ArrayLike, key: ArrayLike) -> NoReturn:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments import offsets
+from regard._arguments import offsets, slice_ends
 from regard._arrays import as_masks, as_stored_arrays
 from regard._device import is_on_cuda
 
@@ -32,20 +32,16 @@ def weights_of_rows(
 
     These are the weights of a call with these queries and no values.
     """
-    if not isinstance(rows, slice):
-        raise TypeError(f"rows must be a slice, got {type(rows).__name__}")
     if not options.get("return_weights"):
         raise TypeError("rows need return_weights=True: they say whose weights are returned")
     if options.get("device") == "cuda" or any(map(is_on_cuda, arrays)):
         raise TypeError("rows are those of weights, which the kernels for GPUs do not keep")
     query, key, value = as_stored_arrays(query=arrays[0], key=arrays[1], value=arrays[2])
+    first, end = slice_ends("rows", rows, query.shape[-2] if query.ndim > 1 else 0, "a slice")
     mask = as_masks(mask)
     results = attention(query, key, value, mask, **{**options, "return_weights": False})
 
-    first, end, step = rows.indices(query.shape[-2])
-    if step != 1:
-        raise ValueError(f"rows must be a slice without a step, got {rows}")
-    part = slice(first, max(first, end))
+    part = slice(first, end)
     words = {name: each for name, each in options.items() if name not in ("out", "return_lse")}
     words["query_offset"] = _offset_of(first, query.shape[-2], key.shape[-2], options)
     shown = tuple(_rows_of(each, part) for each in (mask if isinstance(mask, tuple) else (mask,)))

@@ -116,6 +116,12 @@ X = np.zeros((2, 5, 4))
         ({"shape": 5}, TypeError, r"shape must be a pair \(height, width\), got 5"),
         ({"shape": (0, 5)}, ValueError, "shape must be at least 1, got 0"),
         ({"reduce": "median"}, ValueError, "reduce must be 'max', 'sum' or 'mean', got 'median'"),
+        ({"regions": 3}, TypeError, "regions must be an iterable of pairs of slices, got int"),
+        (
+            {"regions": [(slice("a"), slice(3))]},
+            TypeError,
+            r"regions\[0\] must have slices of ints",
+        ),
         ({"regions": [slice(3)]}, TypeError, r"regions\[0\] must be a pair of slices"),
         (
             {"regions": [(slice(3), 4)]},

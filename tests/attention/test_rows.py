@@ -53,7 +53,8 @@ def test_out_and_precision():
     ("words", "kind", "message"),
     [
         ({"rows": 3}, TypeError, "rows must be a slice, got int"),
-        ({"rows": slice(0, 4, 2)}, ValueError, "rows must be a slice without a step, got slice"),
+        ({"rows": slice(0, 4, 2)}, ValueError, "rows must have slices without steps, got slice"),
+        ({"rows": slice(0.5, None)}, TypeError, "rows must have slices of ints, got slice"),
         ({"rows": slice(3), "return_weights": False}, TypeError, "rows need return_weights=True"),
         ({"rows": slice(3), "device": "cuda"}, TypeError, "the kernels for GPUs do not keep"),
         ({"rows": slice(3), "mask": np.ones((3, 5), bool)}, ValueError, "mask"),

@@ -53,9 +53,11 @@ def check(case, dtype):
     inner = arithmetic(result_type(problem.query, problem.key))
     least = problem.key.shape[-2] * 2.0 ** {4: -100, 8: -960}[inner.itemsize]  # which counts as 0
     for name, judged in want._asdict().items():
-        if name == "square_sum":
-            eff = got.effective_count
-            actual = np.divide(1, eff, out=np.zeros_like(eff), where=eff != 0)
+        if name == "effective_share":
+            # Weights whose squares cannot be held, because a sink has all the rest, count as none.
+            can_be_squared = want.max.exact**2 > 2**20 * np.finfo(inner).tiny
+            actual = np.where(can_be_squared, 0, judged.exact).astype(inner)
+            np.divide(1, got.effective_count, out=actual, where=can_be_squared)
         else:
             actual = getattr(got, name)
         if name in HEAD:
@@ -225,6 +227,8 @@ X = np.zeros((2, 5, 4))
     [
         ({"statistics": ["entropi"]}, ValueError, "statistics must be of .*, got 'entropi'"),
         ({"statistics": "induction"}, TypeError, "need tokens: the token of each key"),
+        ({"statistics": 3}, TypeError, "statistics must be a str or some of them, got int"),
+        ({"value": X}, TypeError, "value"),
         ({"statistics": "induction", "tokens": np.zeros(4)}, TypeError, "tokens must be"),
         ({"statistics": "induction", "tokens": [1, 2]}, ValueError, r"kv_len, \(5,\), got shape"),
         ({"top_k": 0, "statistics": "top_k"}, ValueError, "top_k must be at least 1, got 0"),
@@ -260,3 +264,31 @@ def test_a_bar_without_its_packages(monkeypatch):
     for function in (regard.summarize_attention, regard.attention_map):
         with pytest.raises(ImportError, match=r"progress=True.* pip install tqdm"):
             function(X, X, progress=True)
+
+
+def test_tokens_may_be_texts():
+    words = ["the", "cat", "sat", "on", "the", "mat", "and", "the", "cat", "ran"]
+    numbers = np.unique(words, return_inverse=True)[1]
+    query, key = np.random.default_rng(0).standard_normal((2, 3, 10, 4))
+    want = regard.summarize_attention(query, key, statistics="induction", tokens=numbers)
+    for texts in (words, np.array(words, object)):
+        got = regard.summarize_attention(query, key, statistics="induction", tokens=texts)
+        assert_same_bits((got.induction,), (want.induction,))
+    packed = regard.summarize_attention_ragged(
+        *(each.swapaxes(0, 1) for each in (query, key)),
+        [0, 10],
+        [0, 10],
+        statistics="induction",
+        tokens=words,
+    )
+    assert_same_bits((packed.induction[0],), (want.induction,))
+
+
+def test_effective_count_beside_a_sink():
+    """Equal weights count as so many, whatever a sink has of the rest."""
+    zeros = np.zeros((1, 5, 4), np.float32)
+    for sink in (-np.inf, 0.0, 5.0, 30.0):
+        summary = regard.summarize_attention(
+            zeros, zeros, statistics="effective_count", sinks=[sink], is_causal=True
+        )
+        assert np.allclose(summary.effective_count, [[1, 2, 3, 4, 5]], rtol=1e-5)

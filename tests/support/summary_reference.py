@@ -10,7 +10,7 @@ from gradient_reference import offset_of, solve
 class Summary(NamedTuple):
     entropy: np.ndarray
     max: np.ndarray
-    square_sum: np.ndarray  # of which effective_count is the inverse
+    effective_share: np.ndarray  # of which effective_count is the inverse
     mean_distance: np.ndarray
     sink_mass: np.ndarray
     local_mass: np.ndarray
@@ -58,7 +58,7 @@ def summarize(query, key, value, mask=None, *, sink_keys, local_reach, tokens, *
         return Summary(
             per_row(moved * slopes),
             s.shaped(np.max(moved, axis=-1, initial=0)),
-            per_row(weights * moved * (2 if s.is_magnitude else 1)),
+            per_row(effective_share(weights, moved, s.is_magnitude)),
             per_row(np.where(s.seen, moved * s.distance, 0)),
             per_row(np.where(keys < sink_keys, moved, 0)),
             per_row(np.where(s.distance <= local_reach, moved, 0)),
@@ -67,6 +67,16 @@ def summarize(query, key, value, mask=None, *, sink_keys, local_reach, tokens, *
             per_head(previous),
             per_head(induced),
         )
+
+
+def effective_share(weights, moved, is_magnitude):
+    """The terms of sum w^2 / (sum w)^2."""
+    total = weights.sum(axis=-1, keepdims=True)
+    total = np.where(total == 0, 1, total)
+    weights, moved = weights / total, moved / total
+    if not is_magnitude:
+        return weights * moved
+    return 2 * (weights * moved + weights**2 * moved.sum(axis=-1, keepdims=True))
 
 
 def _after_the_last(tokens):

@@ -40,7 +40,7 @@ class SummaryHeads {
     task.forward.key = HeadPlace(problem_.forward, entry, head / group).of_keys(problem_.forward.key);
     task.entropy = place.of_queries(problem_.entropy);
     task.largest = place.of_queries(problem_.largest);
-    task.square_sum = place.of_queries(problem_.square_sum);
+    task.effective_count = place.of_queries(problem_.effective_count);
     task.mean_distance = place.of_queries(problem_.mean_distance);
     task.sink_mass = place.of_queries(problem_.sink_mass);
     task.local_mass = place.of_queries(problem_.local_mass);

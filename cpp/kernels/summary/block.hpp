@@ -1,7 +1,7 @@
 // What a strip's weights for one block of keys add to what is known of its rows and of the keys:
 //
 //   P = 2^(score - lse)                      a tile of keys x queries, as in the backward kernel
-//   row sums   += P log2 P, P^2, P |position - key|, and the largest P      from registers
+//   row sums   += P log2 P, P, P^2, P |position - key|, and the largest P   from registers
 //   row sums   += P of the first keys, of near keys, of single keys         from the block's weights, where it has such keys
 //   columns[key] += the sum of P over the strip's rows                      likewise
 //
@@ -85,7 +85,7 @@ struct SummaryBlock {
       Vec<T> distance;  // from the tile's first key to the queries
       for (int i = 0; i < kLanes<T>; ++i)
         distance[i] = static_cast<T>(strip.positions[lane + i] - (block.begin + k));
-      Vec<T> log_weight{}, square{}, away{}, top{};
+      Vec<T> log_weight{}, total{}, square{}, away{}, top{};
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const int at = r * kWidth + lane;
@@ -97,6 +97,7 @@ struct SummaryBlock {
         if constexpr (kBias == Bias::hides) exponent = unless_hidden<T>(exponent, load(bias + at), Vec<T>{});
         store(tile + at, weight);
         log_weight = fma(weight, exponent, log_weight);
+        total = total + weight;
         square = fma(weight, weight, square);
         const Vec<T> from = distance - broadcast(static_cast<T>(r));
         away = fma(weight, maximum<T>(from, -from), away);
@@ -104,6 +105,7 @@ struct SummaryBlock {
       }
       const auto add_to = [&](T* sum, Vec<T> more) { store(sum + lane, load<T>(sum + lane) + more); };
       add_to(sums.log_weight, log_weight);
+      add_to(sums.total, total);
       add_to(sums.square, square);
       add_to(sums.distance, away);
       store(sums.largest + lane, maximum<T>(load<T>(sums.largest + lane), top));

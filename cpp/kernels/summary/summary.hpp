@@ -50,7 +50,7 @@ struct Summary {
                                 task.map_row;
         }
         const RowSums<T>& sums = strip.sums;
-        for (T* sum : {sums.log_weight, sums.largest, sums.square, sums.distance, sums.sink, sums.local, sums.previous, sums.induced})
+        for (T* sum : {sums.log_weight, sums.largest, sums.total, sums.square, sums.distance, sums.sink, sums.local, sums.previous, sums.induced})
           sum[lane] = T(0);
       }
       for_numbers_of_rows<Shape>(forward, forward.lse, task.forward.lse, strip, [&](int lane, double lse) {
@@ -121,7 +121,11 @@ struct Summary {
       };
       write(problem.entropy, task.entropy, sums.log_weight, static_cast<T>(-kLn2));
       write(problem.largest, task.largest, sums.largest, T(1));
-      write(problem.square_sum, task.square_sum, sums.square, T(1));
+      for (int lane = 0; lane < strip.rows; ++lane) {
+        T& square = sums.square[lane];  // the count takes its place
+        if (square != T(0)) square = sums.total[lane] * sums.total[lane] / square;
+      }
+      write(problem.effective_count, task.effective_count, sums.square, T(1));
       write(problem.mean_distance, task.mean_distance, sums.distance, T(1));
       write(problem.sink_mass, task.sink_mass, sums.sink, T(1));
       write(problem.local_mass, task.local_mass, sums.local, T(1));

@@ -13,6 +13,7 @@ template <class T>
 struct RowSums {
   T* log_weight;  // sum of P log2 P
   T* largest;
+  T* total;
   T* square;
   T* distance;
   T* sink;
@@ -105,7 +106,7 @@ REGARD_NOINLINE std::int64_t lay_out_summary(const SummaryProblem& problem, std:
     strip.local_end = take_integers(lanes);
     if (problem.map.pixels.data) strip.map_row = take_integers(lanes);
     if (forward.alibi_slopes.data) strip.slopes = take_elements(lanes);
-    for (T** sum : {&strip.sums.log_weight, &strip.sums.largest, &strip.sums.square, &strip.sums.distance,
+    for (T** sum : {&strip.sums.log_weight, &strip.sums.largest, &strip.sums.total, &strip.sums.square, &strip.sums.distance,
                     &strip.sums.sink, &strip.sums.local, &strip.sums.previous, &strip.sums.induced})
       *sum = take_elements(lanes);
     if (problem.top_weights.data) {

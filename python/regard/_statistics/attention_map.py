@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from regard import _core
-from regard._arguments import count, slice_ends
+from regard._arguments import count, iterated, slice_ends
 from regard._arrays import as_masks, as_stored_arrays
 from regard._call import check_options, raise_with_hint
 from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
 from regard._progress import check_progress, reporting
-from regard._statistics.request import lse_of
+from regard._statistics.request import ARRAYS, lse_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,7 +92,7 @@ def attention_map(
         of its own, of at most `shape`. Default: one picture of everything.
     lse : array_like, shape (..., heads, q_len), optional
         What the forward call with the same arguments returned with ``return_lse=True``. Without it,
-        it is computed first.
+        it is computed first. One that belongs to other arguments gives a picture without a meaning.
     progress : bool or callable, optional
         True shows a bar, for which the package tqdm or rich is needed. A function is called now and
         then, in the thread of the caller, with two numbers of queries of all heads and regions:
@@ -137,7 +137,7 @@ def attention_map(
     >>> corner[0, 0]  # the first query sees the first key
     array([1., 0., 0.], dtype=float32)
     """
-    check_options(_NAME, options, (*_OTHERS, *WeightOptions.__annotations__))
+    check_options(_NAME, options, (*_OTHERS, *WeightOptions.__annotations__), ARRAYS)
     height, width = _pair_of_counts(shape)
     if reduce not in _POOLINGS:
         raise ValueError(f"reduce must be 'max', 'sum' or 'mean', got {reduce!r}")
@@ -189,7 +189,8 @@ def _bounds(
     if regions is None:
         return [((0, q_len), (0, kv_len))]
     bounds = []
-    for number, region in enumerate(regions):
+    given = iterated("regions", regions, "an iterable of pairs of slices")
+    for number, region in enumerate(given):
         name = f"regions[{number}]"
         if not isinstance(region, tuple) or len(region) != 2:
             raise TypeError(f"{name} must be a pair of slices, got {region!r}")

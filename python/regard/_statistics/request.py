@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments import count, listed
+from regard._arguments import count, iterated, listed
 from regard._arrays import as_stored_arrays
 from regard._call import check_options
 from regard._options import WeightOptions
@@ -32,6 +32,7 @@ _RESULTS = (
     "column_sums",
     "column_means",
 )
+ARRAYS = ("query", "key", "mask")
 _OTHERS = ("statistics", "top_k", "sink_keys", "local_reach", "tokens", "lse", "progress")
 DEFAULT_STATISTICS = tuple(name for name in _RESULTS if name not in ("induction", "top_k"))
 
@@ -60,7 +61,8 @@ class AttentionSummary(NamedTuple):
     max: Array | None = None
     """Shape (..., heads, q_len): each query's largest weight."""
     effective_count: Array | None = None
-    """Shape (..., heads, q_len): 1 / sum of squared weights, which is n for n equal weights."""
+    """Shape (..., heads, q_len): the square of the sum of weights, over the sum of their squares,
+    which is n for n equal weights, with a sink too."""
     mean_distance: Array | None = None
     """Shape (..., heads, q_len): the mean of \\|p - j\\| over keys j, weighted."""
     sink_mass: Array | None = None
@@ -100,8 +102,12 @@ class Request(NamedTuple):
         tokens: ArrayLike | None,
     ) -> Request:
         """Check them, and that a function of this name takes the options."""
-        check_options(name, options, (*_OTHERS, *WeightOptions.__annotations__))
-        names = [statistics] if isinstance(statistics, str) else list(statistics)
+        check_options(name, options, (*_OTHERS, *WeightOptions.__annotations__), ARRAYS)
+        names = (
+            [statistics]
+            if isinstance(statistics, str)
+            else iterated("statistics", statistics, "a str or some of them")
+        )
         for each in names:
             if each not in _RESULTS:
                 raise ValueError(f"statistics must be of {listed(_RESULTS)}, got {each!r}")
@@ -126,9 +132,6 @@ class Request(NamedTuple):
         """
         *fields, top_keys = results
         found = dict(zip(_RESULTS, fields, strict=True))
-        squares = found["effective_count"]
-        if squares is not None:
-            np.divide(1, squares, out=squares, where=squares != 0)
         if found["top_k"] is not None:
             found["top_k"] = TopKeys(top_keys, found["top_k"])
         return found

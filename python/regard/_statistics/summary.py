@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arguments import integers
 from regard._arrays import as_masks, as_stored_arrays
 from regard._call import raise_with_hint
 from regard._foreign import with_arrays
@@ -26,6 +25,7 @@ from regard._statistics.target_keys import (
     induction_keys,
     queries_after_a_key,
     sequences_of,
+    token_numbers,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def summarize_attention(
     ================== ==================================================================
     entropy            :math:`-\sum_j w_{ij} \log w_{ij}` [1]_
     max                :math:`\max_j w_{ij}`
-    effective_count    :math:`1 / \sum_j w_{ij}^2`
+    effective_count    :math:`(\sum_j w_{ij})^2 / \sum_j w_{ij}^2`
     mean_distance      :math:`\sum_j w_{ij} |p - j|` [2]_
     sink_mass          :math:`\sum_{j < \mathrm{sink\_keys}} w_{ij}` [3]_
     local_mass         :math:`\sum_{|p - j| \le \mathrm{local\_reach}} w_{ij}`
@@ -88,9 +88,9 @@ def summarize_attention(
         How many keys count as the first ones.
     local_reach : int, default 64
         How far a key may be from the query to be local.
-    tokens : array_like of int, shape (..., kv_len), optional
-        Which token each key belongs to, for all batch entries or for each. Needed for "induction",
-        where queries have the token of the key at their position.
+    tokens : array_like of int or str, shape (..., kv_len), optional
+        Which token each key belongs to, by number or as text, for all batch entries or for each.
+        Needed for "induction", where queries have the token of the key at their position.
     lse : array_like, shape (..., heads, q_len), optional
         What the forward call with the same arguments returned with ``return_lse=True``. Without it,
         it is computed first, which takes about half of the forward call's time.
@@ -129,8 +129,10 @@ def summarize_attention(
     Beside the results, a call needs a fixed amount of memory per thread, and up to 128 bytes for
     each key of some heads where sums over queries are asked for.
 
-    With `sinks`, the weights of a query add up to less than 1, and everything is said of these
-    weights as they are.
+    With `sinks`, the weights of a query add up to less than 1, and what is said of them is said of
+    the weights as they are: entropy and masses too.
+
+    `lse` is not checked: one that belongs to other arguments gives numbers without a meaning.
 
     References
     ----------
@@ -220,7 +222,7 @@ def summarize_attention_ragged(
         All sequences' keys.
     query_starts, key_starts, mask
         As for `scaled_dot_product_attention_ragged`.
-    tokens : array_like of int, shape (total_keys,), optional
+    tokens : array_like of int or str, shape (total_keys,), optional
         Which token each key belongs to. Needed for "induction".
     lse : array_like, shape (total_queries, heads), optional
         What the forward call with the same arguments returned with ``return_lse=True``.
@@ -268,7 +270,7 @@ def summarize_attention_ragged(
     targets = None
     if tokens is not None and request.wanted["induction"]:
         targets = np.empty(lse.shape, np.int64)
-        token_of_key = integers("tokens", tokens, "an integer array")
+        token_of_key = token_numbers(tokens)
         if token_of_key.shape != (len(key),):
             raise ValueError(
                 f"tokens must have shape (total_keys,) = {(len(key),)}, got shape "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard._arguments import integers
-from regard._arrays import broadcasts_to
+from regard._arrays import as_array, broadcasts_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ def induction_keys(sizes: Sizes, tokens: ArrayLike, options: Mapping[str, Any]) 
     The shape is (..., q_len), with the axes of the batch.
     """
     batch, _, kv_len = sizes
-    numbers = integers("tokens", tokens, "an integer array")
+    numbers = token_numbers(tokens)
     if not broadcasts_to(numbers.shape, (*batch, kv_len)):
         raise ValueError(
             f"tokens must broadcast to the batch axes and kv_len, {(*batch, kv_len)}, got shape "
@@ -55,6 +55,17 @@ def induction_keys(sizes: Sizes, tokens: ArrayLike, options: Mapping[str, Any]) 
     positions = _positions(sizes, options)
     is_key = (positions >= 0) & (positions < kv_len)
     return np.take_along_axis(after, np.where(is_key, positions, kv_len), axis=-1)
+
+
+def token_numbers(tokens: ArrayLike) -> Array:
+    """Return a number for each token; equal texts have equal numbers."""
+    array = as_array("tokens", tokens)
+    if array.dtype.kind not in "UT" and not (
+        array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat)
+    ):
+        return integers("tokens", tokens, "an array of integers or texts")
+    _, numbers = np.unique(array, return_inverse=True)
+    return numbers.reshape(array.shape)
 
 
 def _after_the_last(tokens: Array) -> Integers:
