@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _TOLERANCE = 5e-3
 _TOLERANCE_OF_BFLOAT16 = 2e-2
 _ENTRIES_AT_ONCE = 1 << 22
+_ROWS_TO_JUDGE = 64
 
 
 def attention_weights(weights: ArrayLike, name: str = "weights") -> Array:
@@ -31,10 +32,12 @@ def attention_weights(weights: ArrayLike, name: str = "weights") -> Array:
     Raises
     ------
     TypeError
-        If `weights` is not an array of real numbers.
+        If `weights` is not an array of real numbers, or is all that a call returned.
     ValueError
         If it has fewer than 2 axes, an entry is negative or larger than 1, or a row's sum is.
     """
+    if isinstance(weights, tuple):
+        refuse_result(weights, name)
     array = as_array(name, weights)
     if array.dtype.kind == "b":
         raise TypeError(
@@ -51,6 +54,42 @@ def attention_weights(weights: ArrayLike, name: str = "weights") -> Array:
     for place, rows in _blocks(array):
         _check(name, array, place, rows, tolerance)
     return array
+
+
+def refuse_result(entries: tuple[Any, ...], name: str = "weights") -> None:
+    """Raise TypeError for the tuple that an attention call with ``return_weights=True`` returns."""
+    if len(entries) not in (2, 3) or not all(hasattr(each, "shape") for each in entries):
+        return
+    output, weights, *lse = (as_array(name, each) for each in entries)
+    if output.ndim < 2 or weights.ndim < 2 or not weights.size:
+        return
+    # What a layer returns has no axis of heads, and its weights have one.
+    leading = weights.shape[:-2], weights.shape[:-3]
+    if output.shape[:-2] not in leading or output.shape[-2] != weights.shape[-2]:
+        return
+    # Where query and key could have these shapes, the second may be a key of one-hot vectors.
+    is_like_key = not lse and output.shape[-1] == weights.shape[-1]
+    if _has_sums_of_one(weights, is_like_key) and not _has_sums_of_one(output, False):
+        has_lse = ", lse" if lse else ""
+        raise TypeError(
+            f"{name} must be an array, got what a call returns, (output, weights{has_lse}): pass "
+            "its second entry alone"
+        )
+
+
+def _has_sums_of_one(array: Array, has_fractions: bool) -> bool:
+    """Tell whether rows are not negative and add up to 1 or 0, judged by the first of them.
+
+    With `has_fractions`, some entry must be neither 0 nor 1 too.
+    """
+    if array.dtype.kind == "c" or not (is_floating(array.dtype) or array.dtype.kind in "iu"):
+        return False
+    first = array.reshape(-1, array.shape[-1])[:_ROWS_TO_JUDGE].astype(np.float64)
+    sums = first.sum(axis=-1)
+    is_one = np.abs(sums - 1) <= _TOLERANCE_OF_BFLOAT16
+    if (first < 0).any() or not is_one.any() or not (is_one | (sums == 0)).all():
+        return False
+    return not has_fractions or bool(((first > 0) & (first < 1)).any())
 
 
 def _blocks(array: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
@@ -103,6 +142,8 @@ def place_of_head(head: Any, lead: tuple[int, ...]) -> tuple[int, ...]:
     Leading axes of length 1 before those that `head` has numbers for may be left out.
     """
     place = integers("head", head, "an int or a tuple of ints").reshape(-1).tolist()
+    if place and not lead:
+        raise ValueError(f"head must be left out where there are no leading axes, got {head!r}")
     missing = len(lead) - len(place)
     if missing > 0 and lead[:missing] == (1,) * missing:
         place = [0] * missing + place

@@ -49,6 +49,8 @@ def html_of_weights(title: str, weights: NDArray[Any], tokens: AxisTokens) -> st
 
 def _caption(title: str, q_len: int, kv_len: int) -> str:
     name = f"Attention weights, {title}" if title else "Attention weights"
+    if not q_len or not kv_len:
+        return f"{name}: none, of {q_len:,} queries and {kv_len:,} keys"
     if max(q_len, kv_len) > _MOST:
         return f"{name}: the first of {q_len:,} queries (rows) and {kv_len:,} keys (columns)"
     return f"{name}: queries are rows, keys are columns"
