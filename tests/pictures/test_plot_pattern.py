@@ -97,6 +97,20 @@ def test_masks_of_this_library(pyplot):
     np.testing.assert_array_equal(drawn(regard.plot.pattern(additive)), mask)
 
 
+def test_a_float_mask_of_zeros_and_ones_gets_a_warning(pyplot, monkeypatch):
+    monkeypatch.setattr("regard._hints._has_warned", False)
+    with pytest.warns(UserWarning, match="added to the scores and hide nothing") as found:
+        image = regard.plot.pattern(np.tri(3))
+    assert found[0].filename == __file__
+    assert drawn(image).all()
+
+
+def test_few_queries_have_the_first_tokens(pyplot):
+    image = regard.plot.pattern(q_len=3, kv_len=6, is_causal=True, tokens=list("abcdef"))
+    image.figure.canvas.draw()
+    assert [label.get_text() for label in image.axes.get_yticklabels()] == list("abc")
+
+
 def test_small_patterns_have_lines_between_entries(pyplot):
     image = regard.plot.pattern(q_len=3, query_offset=2, kv_len=5, is_causal=True)
     assert image.axes.yaxis.get_minorticklocs().tolist() == [2.5, 3.5]

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from regard._progress import Progress
     from regard._tokens import TokensArgument
 
-_NAME = "regard.plot.attention"
-OWN = ("head", "region", "shape", "reduce", "log", "colorbar", "mask", "progress")
-
 
 @takes_options(WeightOptions)
 def attention(
@@ -123,7 +120,7 @@ def attention(
     [1.0, 0.0, 0.0, 0.0]
     """
     options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
-    check_imshow(_NAME, imshow, (*OWN, *OPTIONS))
+    check_imshow(attention, imshow)
     check_reduce(reduce)
     source = source_of("attention", weights_or_query_key, mask, progress, options)
     place = head_of(head, source.lead)
