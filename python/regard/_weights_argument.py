@@ -67,9 +67,10 @@ def refuse_result(entries: tuple[Any, ...], name: str = "weights") -> None:
     leading = weights.shape[:-2], weights.shape[:-3]
     if output.shape[:-2] not in leading or output.shape[-2] != weights.shape[-2]:
         return
-    # Where query and key could have these shapes, the second may be a key of one-hot vectors.
-    is_like_key = not lse and output.shape[-1] == weights.shape[-1]
-    if _has_sums_of_one(weights, is_like_key) and not _has_sums_of_one(output, False):
+    first_output, first_weights = (_first_rows(each) for each in (output, weights))
+    # Rows of one-hot keys, which the second may be too, have no fractions.
+    has_fractions = ((first_weights > 0) & (first_weights < 1)).any()
+    if has_fractions and _add_up(first_weights) and not _add_up(first_output):
         has_lse = ", lse" if lse else ""
         raise TypeError(
             f"{name} must be an array, got what a call returns, (output, weights{has_lse}): pass "
@@ -77,19 +78,18 @@ def refuse_result(entries: tuple[Any, ...], name: str = "weights") -> None:
         )
 
 
-def _has_sums_of_one(array: Array, has_fractions: bool) -> bool:
-    """Tell whether rows are not negative and add up to 1 or 0, judged by the first of them.
+def _first_rows(array: Array) -> Array:
+    """Return some rows of the first head, by which an array is judged; none of no numbers."""
+    first = array[(0,) * (array.ndim - 2)][:_ROWS_TO_JUDGE]
+    is_real = is_floating(array.dtype) or array.dtype.kind in "iu"
+    return first.astype(np.float64) if is_real else np.zeros((0, 1))
 
-    With `has_fractions`, some entry must be neither 0 nor 1 too.
-    """
-    if array.dtype.kind == "c" or not (is_floating(array.dtype) or array.dtype.kind in "iu"):
-        return False
-    first = array.reshape(-1, array.shape[-1])[:_ROWS_TO_JUDGE].astype(np.float64)
-    sums = first.sum(axis=-1)
+
+def _add_up(rows: Array) -> bool:
+    """Tell whether rows are not negative and add up to 1, or to 0 where a query sees no key."""
+    sums = rows.sum(axis=-1)
     is_one = np.abs(sums - 1) <= _TOLERANCE_OF_BFLOAT16
-    if (first < 0).any() or not is_one.any() or not (is_one | (sums == 0)).all():
-        return False
-    return not has_fractions or bool(((first > 0) & (first < 1)).any())
+    return bool((rows >= 0).all() and is_one.any() and (is_one | (sums == 0)).all())
 
 
 def _blocks(array: Array) -> Iterator[tuple[tuple[int, ...], Array]]:

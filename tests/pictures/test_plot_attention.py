@@ -225,7 +225,7 @@ def test_few_queries_have_the_first_tokens_unless_they_stand_elsewhere(pyplot):
 def test_one_hot_keys_are_not_taken_for_weights(pyplot):
     """Their rows add up to 1, as those of (output, weights) do."""
     key = np.eye(5)
-    query = 3 * key[[0, 0, 1, 2, 3]]
+    query = 3 * np.eye(5)[[0, 0, 1, 2, 3]]
     image = regard.plot.attention((query, key))
     np.testing.assert_allclose(drawn(image), regard.softmax(query @ key.T / 5**0.5))
 

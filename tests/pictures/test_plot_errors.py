@@ -80,6 +80,8 @@ CASES = {
         ((WITH_LSE,), {"head": 0}, TypeError, "(output, weights, lse): pass its second entry"),
         ((OF_LAYER,), {"head": 0}, TypeError, PASS_THE_SECOND),
         (([Y, Y],), {"head": 0}, TypeError, "takes query and key as a tuple (query, key), got a l"),
+        (([EYE == 1, EYE == 1],), {}, TypeError, "weights must be an array of float, got bool"),
+        (([EYE.astype(str)] * 2,), {}, TypeError, "weights must be an array of float, got <U"),
         (([X, Y],), {"head": 0}, TypeError, "takes query and key as a tuple (query, key), got a l"),
         (((HEADS, HEADS),), {}, TypeError, "np.stack joins the weights of two layers"),
         (((X, X[..., :2]),), {"head": 0}, ValueError, "query and key must share head_dim, got 4"),

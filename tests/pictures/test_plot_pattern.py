@@ -99,10 +99,19 @@ def test_masks_of_this_library(pyplot):
 
 def test_a_float_mask_of_zeros_and_ones_gets_a_warning(pyplot, monkeypatch):
     monkeypatch.setattr("regard._hints._has_warned", False)
-    with pytest.warns(UserWarning, match="added to the scores and hide nothing") as found:
-        image = regard.plot.pattern(np.tri(3))
-    assert found[0].filename == __file__
-    assert drawn(image).all()
+    x = np.zeros((3, 4))
+    calls = {
+        "pattern": lambda mask: regard.plot.pattern(mask),
+        "attention": lambda mask: regard.plot.attention((x, x), mask=mask),
+        "heads": lambda mask: regard.plot.heads((x, x), mask=mask)[0],
+        "compare": lambda mask: regard.plot.compare((x, x), (x, x), mask=mask),
+    }
+    for name, call in calls.items():
+        monkeypatch.setattr("regard._hints._has_warned", False)
+        with pytest.warns(UserWarning, match="added to the scores and hide nothing") as found:
+            image = call(np.tri(3))
+        assert [each.filename for each in found] == [__file__], name
+        assert drawn(image).all() == (name != "compare")
 
 
 def test_few_queries_have_the_first_tokens(pyplot):

@@ -70,6 +70,9 @@ def results(*shape, **options):
         results(4, 6, 8),
         results(2, 4, 6, 8, return_lse=True),
         results(4, 6, 6, is_causal=True),
+        regard.scaled_dot_product_attention(
+            *np.zeros((2, 6, 4)), np.zeros((6, 0)), return_weights=True
+        ),
         results(6, 6, mask=np.tri(6, k=-1, dtype=bool)),  # the first query sees no key
         regard.SelfAttention(8, 2, rng=0)(np.eye(6, 8), return_weights=True),
     ],
@@ -81,8 +84,11 @@ def test_all_that_a_call_returns_is_refused(returned):
 
 
 def test_a_tuple_of_weights_is_an_array_of_them():
-    a, b = softmax_of(np.random.default_rng(0), 2, 3, 4)
+    rng = np.random.default_rng(0)
+    a, b = softmax_of(rng, 2, 3, 4)
     assert np.array_equal(attention_weights((a, b)), [a, b])
+    assert np.array_equal(attention_weights((np.eye(3), softmax_of(rng, 3, 3)))[0], np.eye(3))
+    assert attention_weights((np.zeros((2, 0)), np.zeros((2, 0)))).shape == (2, 2, 0)
     assert np.array_equal(attention_weights(([0.5, 0.5], [1.0, 0.0])), [[0.5, 0.5], [1, 0]])
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from regard._arguments import flag
+from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
 from regard._tokens import tokens_of_axes
 from regard.plot._axes import (
@@ -101,6 +102,8 @@ def compare(
     """
     options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
     check_imshow(compare, imshow)
+    if mask is not None:
+        warn_if_zero_one(mask)
     if imshow.get("vmin") is not None:
         raise ValueError("vmin must be left out: the scale goes from -vmax to vmax")
     imshow.pop("vmin", None)

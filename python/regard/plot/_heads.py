@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from regard._arguments import count, flag
+from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
 from regard._tokens import tokens_of_axes
 from regard.plot._axes import (
@@ -106,6 +107,8 @@ def heads(
     """
     options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
     check_imshow(heads, imshow, _REASONS)
+    if mask is not None:
+        warn_if_zero_one(mask)
     check_reduce(reduce)
     source = source_of("heads", weights_or_query_key, mask, progress, options)
     places = list(np.ndindex(source.lead))

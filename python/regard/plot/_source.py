@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from regard._arguments import integers, offsets
-from regard._arrays import as_array, as_masks, as_stored_arrays
+from regard._arrays import as_array, as_masks, as_stored_arrays, is_floating
 from regard._call import check_options
 from regard._explain import explain
 from regard._foreign import with_arrays
@@ -135,6 +135,8 @@ def _is_list_of_query_and_key(argument: Any) -> bool:
     if not all(len(getattr(each, "shape", ())) > 1 for each in argument):
         return False
     first, second = (as_array("weights", each) for each in argument)
+    if not (is_floating(first.dtype) and is_floating(second.dtype)):
+        return False
     return first.shape != second.shape or bool((first < 0).any() or (second < 0).any())
 
 
