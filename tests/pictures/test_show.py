@@ -136,8 +136,9 @@ def test_tokens_are_never_markup_nor_escape_sequences():
 def test_no_weights(shape):
     shown = regard.show(np.zeros(shape))
     assert str(shown) == f"no weights: {shape[0]} queries, {shape[1]} keys"
-    table = Table(shown._repr_html_())
-    assert table.caption == f"Attention weights: none, of {shape[0]} queries and {shape[1]} keys"
+    assert shown._repr_html_() == f"<p>{shown}</p>"
+    heads = regard.show(np.zeros((2, *shape)))
+    assert heads._repr_html_().splitlines()[1] == f"<p>head 1<br>{shown}</p>"
 
 
 @pytest.mark.parametrize(
