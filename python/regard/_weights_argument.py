@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _TOLERANCE = 5e-3
 _TOLERANCE_OF_BFLOAT16 = 2e-2
 _ENTRIES_AT_ONCE = 1 << 22
+_ROWS_TO_JUDGE = 64
 
 
 def attention_weights(weights: ArrayLike, name: str = "weights") -> Array:
@@ -31,10 +32,12 @@ def attention_weights(weights: ArrayLike, name: str = "weights") -> Array:
     Raises
     ------
     TypeError
-        If `weights` is not an array of real numbers.
+        If `weights` is not an array of real numbers, or is all that a call returned.
     ValueError
         If it has fewer than 2 axes, an entry is negative or larger than 1, or a row's sum is.
     """
+    if isinstance(weights, tuple):
+        refuse_result(weights, name)
     array = as_array(name, weights)
     if array.dtype.kind == "b":
         raise TypeError(
@@ -51,6 +54,42 @@ def attention_weights(weights: ArrayLike, name: str = "weights") -> Array:
     for place, rows in _blocks(array):
         _check(name, array, place, rows, tolerance)
     return array
+
+
+def refuse_result(entries: tuple[Any, ...], name: str = "weights") -> None:
+    """Raise TypeError for the tuple that an attention call with ``return_weights=True`` returns."""
+    if len(entries) not in (2, 3) or not all(hasattr(each, "shape") for each in entries):
+        return
+    output, weights, *lse = (as_array(name, each) for each in entries)
+    if output.ndim < 2 or weights.ndim < 2 or not weights.size:
+        return
+    # What a layer returns has no axis of heads, and its weights have one.
+    leading = weights.shape[:-2], weights.shape[:-3]
+    if output.shape[:-2] not in leading or output.shape[-2] != weights.shape[-2]:
+        return
+    first_output, first_weights = (_first_rows(each) for each in (output, weights))
+    # Rows of one-hot keys, which the second may be too, have no fractions.
+    has_fractions = ((first_weights > 0) & (first_weights < 1)).any()
+    if has_fractions and _add_up(first_weights) and not _add_up(first_output):
+        has_lse = ", lse" if lse else ""
+        raise TypeError(
+            f"{name} must be an array, got what a call returns, (output, weights{has_lse}): pass "
+            "its second entry alone"
+        )
+
+
+def _first_rows(array: Array) -> Array:
+    """Return some rows of the first head, by which an array is judged; none of no numbers."""
+    first = array[(0,) * (array.ndim - 2)][:_ROWS_TO_JUDGE]
+    is_real = is_floating(array.dtype) or array.dtype.kind in "iu"
+    return first.astype(np.float64) if is_real else np.zeros((0, 1))
+
+
+def _add_up(rows: Array) -> bool:
+    """Tell whether rows are not negative and add up to 1, or to 0 where a query sees no key."""
+    sums = rows.sum(axis=-1)
+    is_one = np.abs(sums - 1) <= _TOLERANCE_OF_BFLOAT16
+    return bool((rows >= 0).all() and is_one.any() and (is_one | (sums == 0)).all())
 
 
 def _blocks(array: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
@@ -103,6 +142,8 @@ def place_of_head(head: Any, lead: tuple[int, ...]) -> tuple[int, ...]:
     Leading axes of length 1 before those that `head` has numbers for may be left out.
     """
     place = integers("head", head, "an int or a tuple of ints").reshape(-1).tolist()
+    if place and not lead:
+        raise ValueError(f"head must be left out where there are no leading axes, got {head!r}")
     missing = len(lead) - len(place)
     if missing > 0 and lead[:missing] == (1,) * missing:
         place = [0] * missing + place

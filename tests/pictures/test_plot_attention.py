@@ -204,6 +204,32 @@ def test_queries_stand_at_their_positions(pyplot):
     assert image.get_extent() == [-0.5, 8.5, 8.5, 2.5]
 
 
+def test_few_queries_have_the_first_tokens_unless_they_stand_elsewhere(pyplot):
+    tokens = list("abcdefghi")
+
+    def texts(image):
+        image.figure.canvas.draw()
+        return [label.get_text() for label in image.axes.get_yticklabels()]
+
+    pair, head = (QUERY, KEY), (0, 1)
+    assert texts(regard.plot.attention(pair, tokens, head=head)) == tokens[:6]
+    assert texts(regard.plot.heads((QUERY[0], KEY[0]), tokens)[0]) == tokens[:6]
+    weights = weights_of(QUERY, KEY)[head]
+    assert texts(regard.plot.compare(weights, pair, tokens, head=head)) == tokens[:6]
+    with pytest.raises(ValueError, match="one sequence for 6 queries and 9 keys"):
+        regard.plot.attention(weights, tokens)
+    image = regard.plot.attention(weights, tokens, query_offset=3)
+    assert texts(image) == tokens[3:]
+
+
+def test_one_hot_keys_are_not_taken_for_weights(pyplot):
+    """Their rows add up to 1, as those of (output, weights) do."""
+    key = np.eye(5)
+    query = 3 * np.eye(5)[[0, 0, 1, 2, 3]]
+    image = regard.plot.attention((query, key))
+    np.testing.assert_allclose(drawn(image), regard.softmax(query @ key.T / 5**0.5))
+
+
 def test_heads_share_one_scale(pyplot):
     weights = regard.softmax(rng.standard_normal((3, 5, 6, 6)))
     images = regard.plot.heads(weights, list("abcdef"))
@@ -239,6 +265,8 @@ def test_differences_are_centred(pyplot):
     wanted = weights_of(query, key, is_causal=True)[0, 3]
     wanted = wanted - weights_of(query[:1], key[1:], is_causal=True)[0, 3]
     np.testing.assert_allclose(drawn(image), wanted, atol=1e-14)
+    image = regard.plot.compare(a, np.stack([a, b]), head=1)
+    np.testing.assert_array_equal(drawn(image), a - b)
     same = regard.plot.compare(a, a)
     assert same.get_clim() == (-1, 1)
 

@@ -13,6 +13,17 @@ EYE = np.eye(3)
 HEADS = np.broadcast_to(EYE, (2, 3, 3))
 X = np.ones((2, 3, 4))
 SUMMARY = regard.summarize_attention(X, X, statistics=["max"])
+Y = np.random.default_rng(0).standard_normal((2, 3, 3))  # as many keys as numbers in each
+RESULT = regard.scaled_dot_product_attention(Y, Y, Y, return_weights=True)
+WITH_LSE = regard.scaled_dot_product_attention(Y, Y, Y, return_weights=True, return_lse=True)
+OF_LAYER = regard.SelfAttention(4, 2, rng=0)(X, return_weights=True)
+STARTS = [0, 2, 6]
+PACKED = np.ones((6, 2, 4))
+RAGGED = regard.summarize_attention_ragged(PACKED, PACKED, STARTS, STARTS)
+OF_MORE_KEYS = regard.summarize_attention_ragged(
+    PACKED[:3], PACKED, [0, 1, 3], STARTS, statistics=["entropy", "column_sums"]
+)
+PASS_THE_SECOND = "got what a call returns, (output, weights): pass its second entry alone"
 
 CASES = {
     "attention": [
@@ -22,6 +33,7 @@ CASES = {
         ((HEADS,), {}, ValueError, "head must say which to draw where the leading axes are (2,)"),
         ((HEADS,), {"head": 2}, ValueError, "head must be within the leading axes (2,), got 2"),
         ((HEADS,), {"head": (0, 1)}, ValueError, "head must have an int for each of the leading"),
+        ((EYE,), {"head": 0}, ValueError, "head must be left out where there are no leading axes"),
         ((HEADS,), {"head": 0.5}, TypeError, "head must be an int or a tuple of ints"),
         ((EYE, ["a", "b"]), {}, ValueError, "tokens must have one str for each key, 3, got 2"),
         ((EYE, "abc"), {}, TypeError, "tokens must be a sequence of str"),
@@ -30,6 +42,15 @@ CASES = {
         ((EYE,), {"causal": True}, TypeError, "has no argument causal: pass is_causal=True"),
         ((EYE,), {"colour": 1}, TypeError, "has no argument colour"),
         ((EYE,), {"extent": (0, 1, 0, 1)}, TypeError, "has no argument extent"),
+        ((EYE,), {"figure": 1}, TypeError, "no argument figure: pass ax=, such as figure.subplots"),
+        ((EYE,), {"regions": []}, TypeError, "no argument regions: did you mean region=?"),
+        (
+            (EYE,),
+            {"zzz": 1},
+            TypeError,
+            "weights_or_query_key, tokens, head, region, shape, reduce",
+        ),
+        ((EYE,), {"zzz": 1}, TypeError, "log, colorbar, ax, mask, progress, is_causal, query_off"),
         ((EYE,), {"reduce": "min"}, ValueError, "reduce must be 'max', 'mean' or 'sum'"),
         ((EYE,), {"shape": 3}, TypeError, "shape must be a pair (height, width), got 3"),
         ((EYE,), {"shape": (0, 3)}, ValueError, "shape must be at least 1, got 0"),
@@ -39,9 +60,9 @@ CASES = {
             (EYE,),
             {"region": (slice(3, 2), slice(2))},
             ValueError,
-            "there are no weights to draw: 0",
+            "there is nothing to draw: 0",
         ),
-        ((np.zeros((0, 3)),), {}, ValueError, "there are no weights to draw: 0 queries and 3 keys"),
+        ((np.zeros((0, 3)),), {}, ValueError, "there is nothing to draw: 0 queries and 3 keys"),
         ((EYE,), {"log": 1}, TypeError, "log must be True or False, got int"),
         ((EYE,), {"colorbar": None}, TypeError, "colorbar must be True or False, got NoneType"),
         ((EYE,), {"norm": "log"}, TypeError, "norm must be a Normalize of matplotlib, got str"),
@@ -54,6 +75,14 @@ CASES = {
         ),
         ((EYE,), {"query_offset": [1, 2]}, ValueError, "query_offset must be one number beside"),
         (((X, X, X),), {}, TypeError, "takes weights or a pair (query, key), got a tuple of 3"),
+        ((RESULT,), {"head": 0}, TypeError, PASS_THE_SECOND),
+        ((tuple(each[0] for each in RESULT),), {}, TypeError, PASS_THE_SECOND),
+        ((WITH_LSE,), {"head": 0}, TypeError, "(output, weights, lse): pass its second entry"),
+        ((OF_LAYER,), {"head": 0}, TypeError, PASS_THE_SECOND),
+        (([Y, Y],), {"head": 0}, TypeError, "takes query and key as a tuple (query, key), got a l"),
+        (([EYE == 1, EYE == 1],), {}, TypeError, "weights must be an array of float, got bool"),
+        (([EYE.astype(str)] * 2,), {}, TypeError, "weights must be an array of float, got <U"),
+        (([X, Y],), {"head": 0}, TypeError, "takes query and key as a tuple (query, key), got a l"),
         (((HEADS, HEADS),), {}, TypeError, "np.stack joins the weights of two layers"),
         (((X, X[..., :2]),), {"head": 0}, ValueError, "query and key must share head_dim, got 4"),
         (((X, X),), {"head": 0, "window": 3}, TypeError, "window must be a pair (left, right)"),
@@ -67,14 +96,17 @@ CASES = {
         ),
     ],
     "heads": [
-        ((np.zeros((0, 3, 3)),), {}, ValueError, "no weights to draw: 3 queries and 3 keys of 0"),
+        ((np.zeros((0, 3, 3)),), {}, ValueError, "nothing to draw: 3 queries and 3 keys of 0"),
         ((np.zeros((401, 1, 1)),), {}, ValueError, "at most 400 heads fit in one figure, got 401"),
         ((HEADS,), {"names": ["a"]}, ValueError, "names must have one for each head, 2, got 1"),
         ((HEADS,), {"names": "ab"}, TypeError, "names must be an iterable of str, got a str"),
         ((HEADS,), {"names": [1, 2]}, TypeError, "names must be an iterable of str, got a int in"),
         ((HEADS,), {"columns": 0}, ValueError, "columns must be at least 1, got 0"),
         ((HEADS,), {"figure": 1}, TypeError, "figure must be a Figure of matplotlib, got int"),
-        ((HEADS,), {"head": 1}, TypeError, "has no argument head"),
+        ((HEADS,), {"head": 1}, TypeError, "no argument head: regard.plot.attention draws one"),
+        ((HEADS,), {"ax": 1}, TypeError, "no argument ax: pass figure="),
+        ((HEADS,), {"zzz": 1}, TypeError, "log, colorbar, figure, mask, progress"),
+        ((RESULT,), {}, TypeError, PASS_THE_SECOND),
     ],
     "compare": [
         ((EYE, np.eye(4)), {}, ValueError, "a and b must have the same lengths, got 3 queries and"),
@@ -82,25 +114,45 @@ CASES = {
         ((EYE, EYE), {"names": "ab"}, TypeError, "names must be a pair of str, got 'ab'"),
         ((EYE, EYE), {"vmin": 0}, ValueError, "vmin must be left out: the scale goes from -vmax"),
         ((EYE, EYE), {"log": True}, TypeError, "has no argument log"),
+        ((EYE, EYE), {"head": 1}, ValueError, "head must be left out where there are no leading"),
+        ((RESULT, EYE), {"head": 0}, TypeError, PASS_THE_SECOND),
     ],
     "pattern": [
         ((), {}, TypeError, "q_len must be given where there is no mask"),
         ((), {"q_len": 2.0}, TypeError, "q_len must be an int, got float"),
         ((), {"q_len": 3, "query_offset": 2**62}, ValueError, "query_offset must be from -1,099"),
         ((), {"q_len": 10**12}, ValueError, "q_len and kv_len must be at most 134,217,728 in a"),
-        ((), {"q_len": 0}, ValueError, "there are no weights to draw"),
+        ((), {"q_len": 0}, ValueError, "there is nothing to draw: 0 queries and 0 keys"),
         ((EYE > 0,), {"q_len": 4}, ValueError, "mask must broadcast to (q_len, kv_len) = (4, 3)"),
         ((EYE.astype(int),), {}, TypeError, "mask must be bool"),
         ((HEADS > 0,), {}, ValueError, "head must say which to draw"),
         ((), {"q_len": 3, "key_lengths": [1, 2]}, ValueError, "key_lengths must be one number for"),
         ((), {"q_len": 3, "key_lengths": 4}, ValueError, "key_lengths"),
         ((), {"q_len": 3, "vmax": 4}, ValueError, "vmax must be left out"),
-        ((), {"q_len": 3, "scale": 4}, TypeError, "has no argument scale"),
+        ((), {"q_len": 3, "scale": 4}, TypeError, "has no argument scale: leave it out"),
+        ((), {"q_len": 3, "zzz": 4}, TypeError, "tokens, head, region, shape, colorbar, ax, is_ca"),
+        (
+            (),
+            {"q_len": 3, "kv_len": 4, "query_offset": 2, "tokens": list("abcd")},
+            ValueError,
+            "one sequence for 4 keys and queries at positions 2 to 4",
+        ),
     ],
     "statistics": [
         ((X,), {}, TypeError, "summary must be what regard.summarize_attention returned, got nd"),
         ((SUMMARY,), {"fields": ["mux"]}, ValueError, "fields must be of entropy, effective_count"),
         ((SUMMARY,), {"fields": "entropy"}, ValueError, "fields has 'entropy', which the summary"),
+        ((SUMMARY,), {"fields": 3}, TypeError, "fields must be an iterable of str, got int"),
+        ((SUMMARY,), {"fields": [[]]}, TypeError, "fields must be an iterable of str, got a list"),
+        ((SUMMARY,), {"ax": 3}, TypeError, "no argument ax: pass figure="),
+        ((SUMMARY,), {"zzz": 3}, TypeError, "arguments are summary, tokens, fields, figure, cmap"),
+        (
+            (RAGGED,),
+            {"fields": "max"},
+            ValueError,
+            "got entropy of shape (6, 2) and previous_token",
+        ),
+        ((OF_MORE_KEYS,), {}, ValueError, "got entropy of shape (3, 2) and column_sums of shape"),
         ((SUMMARY,), {"fields": []}, ValueError, "summary has no field to draw"),
         ((type(SUMMARY)(),), {}, ValueError, "summary has no field to draw"),
         (

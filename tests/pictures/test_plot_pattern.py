@@ -97,6 +97,29 @@ def test_masks_of_this_library(pyplot):
     np.testing.assert_array_equal(drawn(regard.plot.pattern(additive)), mask)
 
 
+def test_a_float_mask_of_zeros_and_ones_gets_a_warning(pyplot, monkeypatch):
+    monkeypatch.setattr("regard._hints._has_warned", False)
+    x = np.zeros((3, 4))
+    calls = {
+        "pattern": lambda mask: regard.plot.pattern(mask),
+        "attention": lambda mask: regard.plot.attention((x, x), mask=mask),
+        "heads": lambda mask: regard.plot.heads((x, x), mask=mask)[0],
+        "compare": lambda mask: regard.plot.compare((x, x), (x, x), mask=mask),
+    }
+    for name, call in calls.items():
+        monkeypatch.setattr("regard._hints._has_warned", False)
+        with pytest.warns(UserWarning, match="added to the scores and hide nothing") as found:
+            image = call(np.tri(3))
+        assert [each.filename for each in found] == [__file__], name
+        assert drawn(image).all() == (name != "compare")
+
+
+def test_few_queries_have_the_first_tokens(pyplot):
+    image = regard.plot.pattern(q_len=3, kv_len=6, is_causal=True, tokens=list("abcdef"))
+    image.figure.canvas.draw()
+    assert [label.get_text() for label in image.axes.get_yticklabels()] == list("abc")
+
+
 def test_small_patterns_have_lines_between_entries(pyplot):
     image = regard.plot.pattern(q_len=3, query_offset=2, kv_len=5, is_causal=True)
     assert image.axes.yaxis.get_minorticklocs().tolist() == [2.5, 3.5]

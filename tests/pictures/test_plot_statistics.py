@@ -58,6 +58,17 @@ def test_many_positions_are_means_and_the_label_says_so(pyplot):
     assert ax.get_images()[0].get_extent() == [-0.5, 2999.5, 1.5, -0.5]
 
 
+def test_a_sequence_of_a_ragged_summary_is_drawn_as_the_errors_say(pyplot):
+    query, key = rng.standard_normal((2, 9, 3, 8))
+    starts = [0, 4, 9]
+    ragged = regard.summarize_attention_ragged(query, key, starts, starts)
+    summary = regard.AttentionSummary(entropy=ragged.entropy[4:9].T)
+    shown = strip_of(regard.plot.statistics(summary)["entropy"])
+    query, key = (x[4:9].swapaxes(0, 1) for x in (query, key))
+    wanted = regard.summarize_attention(query, key, statistics=["entropy"]).entropy
+    np.testing.assert_allclose(shown, wanted)
+
+
 @pytest.mark.slow
 def test_batches_and_layers_are_rows(pyplot):
     summary = summary_of(3, 6, batch=(2,))

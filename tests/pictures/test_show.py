@@ -88,7 +88,9 @@ def test_every_head_has_a_table():
     assert str(many).endswith("… and 3 more heads: pass head= for one of them")
     assert many._repr_html_().count("<table") == 8
     assert "3 more heads" in many._repr_html_()
-    assert str(regard.show(np.zeros((0, 3, 3)))) == ""
+    none = regard.show(np.zeros((0, 3, 3)))
+    assert str(none) == "no weights: 0 heads"
+    assert none._repr_html_() == "<p>no weights: 0 heads</p>"
 
 
 def test_html():
@@ -134,7 +136,9 @@ def test_tokens_are_never_markup_nor_escape_sequences():
 def test_no_weights(shape):
     shown = regard.show(np.zeros(shape))
     assert str(shown) == f"no weights: {shape[0]} queries, {shape[1]} keys"
-    Table(shown._repr_html_())
+    assert shown._repr_html_() == f"<p>{shown}</p>"
+    heads = regard.show(np.zeros((2, *shape)))
+    assert heads._repr_html_().splitlines()[1] == f"<p>head 1<br>{shown}</p>"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_no_weights(shape):
     [
         ((np.eye(3) * 2,), {}, ValueError, "weights must be from 0 to 1, got 2 at [0, 0]"),
         ((np.eye(3), ["a"]), {}, ValueError, "tokens must have one str for each key, 3, got 1"),
-        ((np.eye(3),), {"head": 0}, ValueError, "head must have an int for each of the leading"),
+        ((np.eye(3),), {"head": 0}, ValueError, "head must be left out where there are no lea"),
         ((np.zeros((2, 3, 3)),), {"head": -3}, ValueError, "head must be within the leading axes"),
         ((np.zeros((2, 3, 3)),), {"head": "a"}, TypeError, "head must be an int or a tuple of"),
     ],

@@ -6,7 +6,7 @@ import html
 from typing import TYPE_CHECKING, Any
 
 from regard._show.text import clip, printable
-from regard._show.weight_table import ink_of, number_of
+from regard._show.weight_table import ink_of, no_weights, number_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,8 +22,14 @@ _LABEL = "font-weight: normal; padding: 0.15em 0.5em"
 
 
 def html_of_weights(title: str, weights: NDArray[Any], tokens: AxisTokens) -> str:
-    """Return a table with a caption, and with headers that a screen reader reads out."""
+    """Return a table with a caption, and with headers that a screen reader reads out.
+
+    Without weights it is a line of text.
+    """
     q_len, kv_len = weights.shape
+    if not weights.size:
+        lines = [title, no_weights(q_len, kv_len)] if title else [no_weights(q_len, kv_len)]
+        return f"<p>{'<br>'.join(map(html.escape, lines))}</p>"
     shown = weights[:_MOST, :_MOST].tolist()
     queries, keys = (
         [str(i) for i in range(min(size, _MOST))] if texts is None else texts[:_MOST]

@@ -9,6 +9,7 @@ from regard._show.weight_table import (
     WEIGHT_WIDTH,
     header_of,
     labels_of,
+    no_weights,
     shade_rows,
     weight_rows,
 )
@@ -27,7 +28,7 @@ def text_of_weights(title: str, weights: NDArray[Any], tokens: AxisTokens) -> st
     """Write the first weights with numbers and, where there are more, more of them as shades."""
     q_len, kv_len = weights.shape
     if not weights.size:
-        return _joined(title, [f"no weights: {q_len} queries, {kv_len} keys"])
+        return _joined(title, [no_weights(q_len, kv_len)])
     queries, keys = (
         [str(i) for i in range(min(size, _MOST_SHADES))] if texts is None else texts
         for size, texts in zip((q_len, kv_len), tokens, strict=True)

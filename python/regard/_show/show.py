@@ -34,7 +34,7 @@ class ShownWeights:
         from regard._show.shaded_text import text_of_weights
 
         tables = [text_of_weights(*table, self._tokens) for table in self._tables()]
-        return "\n\n".join([*tables, *self._left_out()])
+        return "\n\n".join([*tables, *self._not_shown()])
 
     __repr__ = __str__
 
@@ -42,7 +42,7 @@ class ShownWeights:
         from regard._show.shaded_html import html_of_weights
 
         tables = [html_of_weights(*table, self._tokens) for table in self._tables()]
-        return "\n".join([*tables, *(f"<p>{line}</p>" for line in self._left_out())])
+        return "\n".join([*tables, *(f"<p>{line}</p>" for line in self._not_shown())])
 
     def _tables(self) -> Iterator[tuple[str, Array]]:
         """Go through what is shown: the title and the weights of each head."""
@@ -54,8 +54,10 @@ class ShownWeights:
                 return
             yield _title(place), self._weights[place]
 
-    def _left_out(self) -> Iterator[str]:
+    def _not_shown(self) -> Iterator[str]:
         heads = int(np.prod(self._weights.shape[:-2], dtype=np.int64))
+        if not heads:
+            yield "no weights: 0 heads"
         if self._head is None and heads > _MOST_TABLES:
             yield f"… and {heads - _MOST_TABLES} more heads: pass head= for one of them"
 

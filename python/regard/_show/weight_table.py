@@ -19,6 +19,11 @@ _ELLIPSIS_AT = 5
 _SHADES = " ░▒▓█"
 
 
+def no_weights(q_len: int, kv_len: int) -> str:
+    """Say that there are no weights, and why."""
+    return f"no weights: {q_len:,} queries, {kv_len:,} keys"
+
+
 def ink_of(weight: float) -> float:
     """Return how dark a weight from 0 to 1 is shown, from 0 to 1; NaN has no ink.
 

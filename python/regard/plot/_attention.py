@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from regard._arguments import flag
+from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
 from regard._tokens import tokens_of_axes
 from regard.plot._axes import (
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
     from regard._progress import Progress
     from regard._tokens import TokensArgument
-
-_NAME = "regard.plot.attention"
-OWN = ("head", "region", "shape", "reduce", "log", "colorbar", "mask", "progress")
 
 
 @takes_options(WeightOptions)
@@ -123,7 +121,9 @@ def attention(
     [1.0, 0.0, 0.0, 0.0]
     """
     options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
-    check_imshow(_NAME, imshow, (*OWN, *OPTIONS))
+    check_imshow(attention, imshow)
+    if mask is not None:
+        warn_if_zero_one(mask)
     check_reduce(reduce)
     source = source_of("attention", weights_or_query_key, mask, progress, options)
     place = head_of(head, source.lead)

@@ -21,7 +21,7 @@ from regard.plot._pooling import has_square_entries
 from regard.plot._ticks import set_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from matplotlib.figure import FigureBase
     from numpy.typing import NDArray
@@ -55,16 +55,32 @@ _WIDEST_SCALE = 0.2
 # Of a colour bar's label, which has several lines beside a low picture.
 _LEAST_LETTERS, _LETTERS_AN_INCH = 12, 10.0
 _MOST_OFFSET = 1 << 40  # matplotlib cannot tell larger positions apart
+_NO_REASONS: dict[str, str] = {}
+_FIGURE_FOR_AX = "pass figure=, since the picture has several axes"
+_AX_FOR_FIGURE = "pass ax=, such as figure.subplots()"
 _OWN = {"self", "X", "data", "array", "extent", "origin", "figure", "axes", "transform"}
 
 
-def check_imshow(name: str, imshow: dict[str, Any], known: Sequence[str]) -> None:
+def check_imshow(
+    function: Callable[..., Any], imshow: dict[str, Any], reasons: Mapping[str, str] = _NO_REASONS
+) -> None:
     """Raise TypeError, with advice, for keywords that neither the function nor imshow has."""
     drawing = set(inspect.signature(Axes.imshow).parameters) - _OWN
     drawing |= set(ArtistInspector(AxesImage).get_setters()) - _OWN
-    unknown = imshow.keys() - drawing
-    if unknown:
-        refuse_keywords(name, unknown, known)
+    refuse_unknown(function, imshow.keys() - drawing, reasons)
+
+
+def refuse_unknown(
+    function: Callable[..., Any], unknown: Iterable[str], reasons: Mapping[str, str] = _NO_REASONS
+) -> None:
+    """Raise TypeError, with advice, for keywords that a function of regard.plot does not have."""
+    names = list(unknown)
+    if not names:
+        return
+    parameters = inspect.signature(function).parameters.values()
+    known = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+    place = {"ax": _FIGURE_FOR_AX} if "figure" in known else {"figure": _AX_FOR_FIGURE}
+    refuse_keywords(f"regard.plot.{function.__name__}", names, known, {**place, **reasons})
 
 
 @contextmanager

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from regard._arguments import flag
+from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
 from regard._tokens import tokens_of_axes
-from regard.plot._attention import OWN
 from regard.plot._axes import (
     Colours,
     add_scale,
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from regard._progress import Progress
     from regard._tokens import TokensArgument
 
-_NAME = "regard.plot.compare"
-_OWN = ("names", *(name for name in OWN if name != "log"))
 _OF_DIFFERENCES = Colours("PuOr", "grey")  # white is 0
 
 
@@ -68,7 +66,7 @@ def compare(
     names : (str, str), default ("a", "b")
         What the colour bar calls the two.
     head : int or tuple of int, optional
-        Which head of both to draw, where they have several.
+        Which head to draw, as an index of the leading axes of both, or of the one that has them.
     region, shape
         As for `attention`.
     reduce : {"mean", "max", "sum"}, default "mean"
@@ -103,7 +101,9 @@ def compare(
     ([[0.25, -0.25], [0.0, 0.0]], (-0.25, 0.25))
     """
     options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
-    check_imshow(_NAME, imshow, (*_OWN, *OPTIONS))
+    check_imshow(compare, imshow)
+    if mask is not None:
+        warn_if_zero_one(mask)
     if imshow.get("vmin") is not None:
         raise ValueError("vmin must be left out: the scale goes from -vmax to vmax")
     imshow.pop("vmin", None)
@@ -114,8 +114,10 @@ def compare(
     if sources[0].sizes != sources[1].sizes:
         first, second = ("{:,} queries and {:,} keys".format(*each.sizes) for each in sources)
         raise ValueError(f"a and b must have the same lengths, got {first}, and {second}")
-    places = [head_of(head, each.lead) for each in sources]
-    offset = sources[0].offset(places[0])
+    has_heads = any(each.lead for each in sources)
+    places = [head_of(head, each.lead) if each.lead or not has_heads else () for each in sources]
+    offsets = [each.offset(place) for each, place in zip(sources, places, strict=True)]
+    offset = next((each for each in offsets if each is not None), None)
     texts = tokens_of_axes(tokens, *sources[0].sizes, offset)
     cut = cut_of(region, sources[0].sizes)
     with axes_of(ax, cut.lengths) as axes:

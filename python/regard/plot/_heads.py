@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from regard._arguments import count, flag
+from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
 from regard._tokens import tokens_of_axes
-from regard.plot._attention import OWN
 from regard.plot._axes import (
     add_scale,
     check_imshow,
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from regard._progress import Progress
     from regard._tokens import TokensArgument
 
-_NAME = "regard.plot.heads"
 _MOST_PANELS = 400
 _INCHES = 1.9  # of a panel
 _MOST_INCHES = 24.0
 # More panels are too small for titles and numbers, and take long to lay out.
 _MOST_WITH_LABELS = 64
+_REASONS = {"head": "regard.plot.attention draws one head"}
 
 
 @takes_options(WeightOptions)
@@ -106,7 +106,9 @@ def heads(
     ['head 0', 'head 1', 'head 2', 'head 3', 'head 4', 'head 5']
     """
     options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
-    check_imshow(_NAME, imshow, ("names", "columns", *OWN[1:], *OPTIONS))
+    check_imshow(heads, imshow, _REASONS)
+    if mask is not None:
+        warn_if_zero_one(mask)
     check_reduce(reduce)
     source = source_of("heads", weights_or_query_key, mask, progress, options)
     places = list(np.ndindex(source.lead))

@@ -10,10 +10,10 @@ from matplotlib.patches import Patch
 
 from regard._arguments import count, flag
 from regard._arrays import as_masks
-from regard._call import check_options
 from regard._explain import explain
 from regard._foreign import with_arrays
-from regard._options import takes_options
+from regard._hints import warn_if_zero_one
+from regard._options import WeightOptions, takes_options
 from regard._tokens import tokens_of_axes
 from regard._visible_blocks import mask_of, positions_of_entries
 from regard.plot._axes import add_scale, axes_of, check_imshow, draw, name_axes, room_of
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_NAME = "regard.plot.pattern"
 _HIDDEN, _VISIBLE = "#e6e9ec", "#2b5a8c"
 _MOST_WITH_LINES = 32  # entries of an axis
 _ENTRIES_AT_ONCE = 1 << 22
@@ -49,6 +48,11 @@ class PatternOptions(TypedDict, total=False):
 
 
 _OPTIONS = tuple(PatternOptions.__annotations__)
+_REASONS = {
+    name: "leave it out: it does not change which keys a query sees"
+    for name in WeightOptions.__annotations__
+    if name not in _OPTIONS
+}
 
 
 @takes_options(PatternOptions)
@@ -117,9 +121,9 @@ def pattern(
     [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     """
     options = {name: imshow.pop(name) for name in _OPTIONS if name in imshow}
-    own = ("mask", "q_len", "kv_len", "tokens", "head", "region", "shape", "colorbar")
-    check_imshow(_NAME, imshow, (*own, *_OPTIONS))
-    check_options("pattern", options, _OPTIONS)
+    check_imshow(pattern, imshow, _REASONS)
+    if mask is not None:
+        warn_if_zero_one(mask)
     options = _of_one_entry(dict(with_arrays(options)))
     one_mask, sizes = _one_mask(as_masks(mask), q_len, kv_len, head)
     # All that is wrong with the options is said in the words of the calls that take them.
@@ -128,7 +132,7 @@ def pattern(
     (positions,) = dict(positions_of_entries(options, (), *sizes)).values()
     has_scale = flag("colorbar", colorbar)
     offset = positions.query_offset
-    texts = tokens_of_axes(tokens, *sizes, offset if "query_offset" in options else None)
+    texts = tokens_of_axes(tokens, *sizes, offset)
     cut = cut_of(region, sizes)
     for name in ("norm", "vmin", "vmax"):
         if name in imshow:

@@ -83,8 +83,8 @@ def cut_of(region: Any, sizes: tuple[int, int], heads: int = 1) -> Cut:
     cut = Cut(queries, keys)
     if 0 in cut.lengths or not heads:
         raise ValueError(
-            "there are no weights to draw: {} queries and {} keys".format(*cut.lengths)
-            + f" of {heads} heads"
+            "there is nothing to draw: {} queries and {} keys".format(*cut.lengths)
+            + ("" if heads == 1 else f" of {heads} heads")
         )
     return cut
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from regard._arguments import integers, offsets
-from regard._arrays import as_masks, as_stored_arrays
+from regard._arrays import as_array, as_masks, as_stored_arrays, is_floating
 from regard._call import check_options
 from regard._explain import explain
 from regard._foreign import with_arrays
@@ -15,7 +15,7 @@ from regard._options import WeightOptions
 from regard._progress import check_progress
 from regard._statistics.attention_map import attention_map
 from regard._visible_blocks import positions_of_entries
-from regard._weights_argument import attention_weights, place_of_head
+from regard._weights_argument import attention_weights, place_of_head, refuse_result
 from regard.plot._one_head import one_head
 from regard.plot._pooling import pooled
 
@@ -69,10 +69,7 @@ class _QueryAndKey:
         self.sizes = query.shape[-2], key.shape[-2]
 
     def offset(self, head: tuple[int, ...]) -> int | None:
-        options = self._call[-1]
-        if options.get("query_offset") is None:
-            return None
-        entries = dict(positions_of_entries(options, self._batch, *self.sizes))
+        entries = dict(positions_of_entries(self._call[-1], self._batch, *self.sizes))
         return entries[head[:-1]].query_offset
 
     def picture(self, head: tuple[int, ...] | None, part: Part, reduce: str) -> Array:
@@ -98,6 +95,7 @@ def source_of(
     check_options(name, options, OPTIONS)
     check_progress(progress, f"regard.plot.{name}")
     if isinstance(argument, tuple):
+        refuse_result(argument)
         if len(argument) != 2:
             raise TypeError(
                 f"{name}() takes weights or a pair (query, key), got a tuple of {len(argument)}: "
@@ -110,6 +108,8 @@ def source_of(
                 "np.stack joins the weights of two layers"
             )
         return _QueryAndKey(query, key, as_masks(mask), dict(with_arrays(options)), progress)
+    if _is_list_of_query_and_key(argument):
+        raise TypeError(f"{name}() takes query and key as a tuple (query, key), got a list")
     given = [option for option in options if option != "query_offset"]
     given += ["mask"] if mask is not None else []
     if given:
@@ -126,6 +126,18 @@ def _look_like_weights(array: Array) -> bool:
         return False
     first = array.reshape(-1, array.shape[-1])[: array.shape[-1]].astype(np.float64)
     return bool((first >= 0).all() and np.allclose(first.sum(axis=-1), 1, atol=1e-2))
+
+
+def _is_list_of_query_and_key(argument: Any) -> bool:
+    """Tell a list of two arrays that cannot be the weights of two layers or heads."""
+    if not isinstance(argument, list) or len(argument) != 2:
+        return False
+    if not all(len(getattr(each, "shape", ())) > 1 for each in argument):
+        return False
+    first, second = (as_array("weights", each) for each in argument)
+    if not (is_floating(first.dtype) and is_floating(second.dtype)):
+        return False
+    return first.shape != second.shape or bool((first < 0).any() or (second < 0).any())
 
 
 def _one_offset(options: dict[str, Any], weights: Any) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Never
 
 import numpy as np
 from matplotlib.colors import Normalize
@@ -10,12 +11,11 @@ from matplotlib.colors import Normalize
 from regard._arguments import listed
 from regard._statistics.request import AttentionSummary
 from regard._tokens import tokens_of_axes
-from regard.plot._axes import add_scale, figure_of
+from regard._translations import takes_unknown
+from regard.plot._axes import add_scale, figure_of, refuse_unknown
 from regard.plot._ticks import set_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
     from numpy.typing import NDArray
@@ -48,6 +48,7 @@ _WIDTH, _HEIGHT = 4.6, 1.9  # of a panel, in inches
 _LINE = "#2b5a8c"
 
 
+@takes_unknown
 def statistics(
     summary: AttentionSummary,
     tokens: TokensArgument = None,
@@ -55,6 +56,7 @@ def statistics(
     fields: Iterable[str] | None = None,
     figure: FigureBase | None = None,
     cmap: Any = "viridis",
+    **unknown: Never,
 ) -> dict[str, Axes]:
     """Draw a panel for each statistic of attention weights.
 
@@ -65,7 +67,9 @@ def statistics(
     ----------
     summary : AttentionSummary
         What `regard.summarize_attention` returned, for any batch axes. Fields that are None are
-        left out. (In what `regard.summarize_attention_ragged` returns, heads come last.)
+        left out. What `regard.summarize_attention_ragged` returned has heads last: pass
+        ``AttentionSummary(entropy=summary.entropy[start:end].T)``, with other fields likewise, for
+        a sequence of it.
     tokens : sequence of str or a pair of them, optional
         As for `attention`.
     fields : iterable of str, optional
@@ -83,9 +87,10 @@ def statistics(
     Raises
     ------
     TypeError
-        If `summary` is not an AttentionSummary.
+        If `summary` is not an AttentionSummary, or `fields` is not an iterable of str.
     ValueError
-        If a field is unknown or None, if there is none to draw, or if tokens do not fit.
+        If a field is unknown or None, if there is none to draw, if the fields' leading axes differ,
+        or if tokens do not fit.
 
     Notes
     -----
@@ -101,6 +106,7 @@ def statistics(
     >>> sorted(regard.plot.statistics(summary, figure=Figure()))
     ['entropy', 'max']
     """
+    refuse_unknown(statistics, unknown)
     shown = _numbers(summary, fields)
     of_queries, of_keys = _tokens(tokens, shown)
     heads = next(iter(shown.values())).shape[0]
@@ -130,7 +136,8 @@ def _numbers(summary: AttentionSummary, fields: Iterable[str] | None) -> dict[st
             "summary must be what regard.summarize_attention returned, got "
             f"{type(summary).__name__}"
         )
-    names = [fields] if isinstance(fields, str) else None if fields is None else list(fields)
+    _check_leading_axes(summary)
+    names = None if fields is None else _names(fields)
     for name in names or ():
         if name not in _FIELDS:
             raise ValueError(f"fields must be of {listed(_FIELDS)}, got {name!r}")
@@ -150,6 +157,37 @@ def _numbers(summary: AttentionSummary, fields: Iterable[str] | None) -> dict[st
         axes = 0 if name in _OF_HEADS else 1
         found[name] = array.reshape(-1, *array.shape[array.ndim - axes :])
     return found
+
+
+def _names(fields: Iterable[str]) -> list[str]:
+    if isinstance(fields, str):
+        return [fields]
+    if not isinstance(fields, Iterable):
+        raise TypeError(f"fields must be an iterable of str, got {type(fields).__name__}")
+    names = list(fields)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"fields must be an iterable of str, got a {type(name).__name__} in it")
+    return names
+
+
+def _check_leading_axes(summary: AttentionSummary) -> None:
+    """Raise ValueError where the axes (..., heads) of two fields differ, as in a ragged summary."""
+    shapes = {
+        name: np.shape(field.weights)[:-1] if name == "top_k" else np.shape(field)
+        for name, field in summary._asdict().items()
+        if field is not None
+    }
+    leads = {name: shape if name in _OF_HEADS else shape[:-1] for name, shape in shapes.items()}
+    for name, lead in leads.items():
+        first = next(iter(leads))
+        if lead != leads[first]:
+            raise ValueError(
+                f"summary must have the same axes (..., heads) in all fields, got {first} of shape "
+                f"{shapes[first]} and {name} of shape {shapes[name]}: from "
+                "summarize_attention_ragged, where heads come last, pass "
+                "AttentionSummary(entropy=summary.entropy[start:end].T) for a sequence"
+            )
 
 
 def _tokens(
