@@ -24,13 +24,14 @@ class Page:
     def arrays(self, name, described):
         raw = gzip.decompress(base64.b64decode(self._blobs[name.encode()]))
         found, start = {}, 0
-        for label, kind, shape in described:
+        for label, kind, shape, exponent in described:
             dtype = np.dtype(f"<{kind[0]}{int(kind[1:]) // 8}")
             count = int(np.prod(shape))
             planes = np.frombuffer(raw, np.uint8, count * dtype.itemsize, start)
             start += planes.size
             ordered = np.ascontiguousarray(planes.reshape(dtype.itemsize, count).T)
-            found[label] = ordered.view(dtype).reshape(shape)
+            numbers = ordered.view(dtype).reshape(shape)
+            found[label] = np.ldexp(numbers.astype("f4"), exponent) if kind[0] == "f" else numbers
         assert start == len(raw)
         return found
 
