@@ -137,6 +137,17 @@ def test_queries_and_keys(folder, changes, window):
         assert np.allclose(key, exact[1], rtol=1e-4, atol=1e-3 * np.abs(exact[1]).max())
 
 
+def test_layers_that_are_not_wanted_are_left_out(folder):
+    model = open_hugging_face(folder()[1])
+    calls = []
+    queries, keys = queries_and_keys(model, [3, 1], lambda *each: calls.append(each), layers=[1])
+    every = queries_and_keys(model, [3, 1])
+    assert len(queries) == len(keys) == 1
+    assert np.array_equal(queries[0], every[0][1])
+    assert np.array_equal(keys[0], every[1][1])
+    assert calls == [(1, 2), (2, 2)]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

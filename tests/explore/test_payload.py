@@ -218,6 +218,20 @@ def test_induction_needs_tokens(page_of):
     assert pair.facts["tokens"]["query"] == ["q"] * 40
 
 
+def test_induction_is_shown_where_it_is_wanted(page_of):
+    query, key = problem()
+    tokens = [f"t{i % 7}" for i in range(40)]
+
+    def shown(**options):
+        page = page_of(query, key, regions=None, **options)
+        return set(page.facts["layers"][0]["heads"][0]["statistics"])
+
+    assert shown(tokens=tokens, statistics="entropy") == {"entropy"}
+    assert shown(tokens=tokens, statistics=["induction", "max"]) == {"max", "induction"}
+    assert shown(tokens=tokens, statistics="top_k") == set()
+    assert shown(tokens=tokens) - shown() == {"induction"}
+
+
 def test_statistics_that_are_not_wanted_are_left_out(page_of):
     query, key = problem()
     page = page_of(query, key, statistics=["entropy", "column_sums"])
