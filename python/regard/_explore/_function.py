@@ -132,7 +132,8 @@ def explore(
     1, which is 5.6 % from one to the next, and the top keys' weights and the statistics beside them
     to 8 significant bits, which is 0.4 %. Where a picture has one pixel for each weight, and in
     regions, all of these have 11 significant bits, which is 0.05 %. Numbers less than 4e-9 of the
-    largest one of their kind in a head have fewer bits.
+    largest one of their kind in a head have fewer bits, and positive ones less than 4e-12 of it are
+    shown as about that.
 
     Examples
     --------
