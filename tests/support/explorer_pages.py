@@ -17,6 +17,17 @@ class Page:
     def __init__(self, explorer, folder):
         self.path = folder / "page.html"
         explorer.save(self.path, overwrite=True)
+        self._read()
+
+    @classmethod
+    def of_file(cls, path):
+        """Return the page that something else wrote."""
+        page = cls.__new__(cls)
+        page.path = path
+        page._read()
+        return page
+
+    def _read(self):
         self.bytes = self.path.read_bytes()
         self.facts = json.loads(FACTS.search(self.bytes)[1])
         self._blobs = dict(BLOB.findall(self.bytes))
