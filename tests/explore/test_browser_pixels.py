@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import regard
-from explorer_pages import Page, alike, drawn, indices, press, problem
+from explorer_pages import Page, alike, drawn, indices, press, problem, settled
 from regard._explore._colours import diverging, sequential
 
 pytestmark = pytest.mark.slow
@@ -89,3 +89,40 @@ def test_screenshots_differ_between_heads(opened, exact):
         press(page, "h")
     assert pictures[0].std() > 10
     assert np.abs(pictures[0] - pictures[1]).mean() > 1
+
+
+RECORD = """() => {
+    const own = CanvasRenderingContext2D.prototype.fillText;
+    window.written = [];
+    CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+        const { width } = this.measureText(text);
+        const left = x - { left: 0, center: width / 2, right: width }[this.textAlign];
+        window.written.push([this.canvas.id, String(text), left, left + width,
+            this.canvas.clientWidth]);
+        return own.call(this, text, x, y);
+    };
+}"""
+
+
+def test_numbers_of_legends_and_charts_are_whole(opened, tmp_path):
+    """A number that is cut off reads as another one."""
+    rng = np.random.default_rng(0)
+    query, key = rng.standard_normal((2, 3, 1, 8))
+    key = np.tile(key, (1, 900, 1)) + 0.5 * rng.standard_normal((3, 900, 8))
+    mask = np.where(np.arange(900) == 7, 0, -42.0)
+    key[2, 7], mask = 0, np.broadcast_to(mask, (3, 1, 900)) * [[[0]], [[0]], [[1]]]
+    explorer = regard.explore(query, key, mask)
+    page = opened(Page(explorer, tmp_path).path)
+    page.evaluate(RECORD)
+    for head in range(3):
+        for fragment in ("m=mean&s=linear", "s=linear", "m=mean", f"s=linear&c=0.{(head + 1) % 3}"):
+            page.evaluate(f"location.hash = 'h={head}&{fragment}'")
+            page.wait_for_timeout(50)
+            settled(page)
+    written = page.evaluate("window.written")
+    labels = {text for name, text, *_ in written if name == "legend"}
+    assert len(labels) > 20
+    assert any("e−" in text for name, text, *_ in written if name.endswith("chart"))
+    ids = "legend", "head-chart", "query-chart", "key-chart"
+    cut = [each for each in written if each[0] in ids and not 0 <= each[2] <= each[3] <= each[4]]
+    assert cut == []

@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from explorer_pages import Page
 from regard._llama import open_hugging_face, queries_and_keys
+from regard.cli import main
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="pip install 'regard[models]'")
 tokenizers = pytest.importorskip("tokenizers", reason="pip install 'regard[models]'")
@@ -137,6 +139,17 @@ def test_queries_and_keys(folder, changes, window):
         assert np.allclose(key, exact[1], rtol=1e-4, atol=1e-3 * np.abs(exact[1]).max())
 
 
+def test_layers_that_are_not_wanted_are_left_out(folder):
+    model = open_hugging_face(folder()[1])
+    calls = []
+    queries, keys = queries_and_keys(model, [3, 1], lambda *each: calls.append(each), layers=[1])
+    every = queries_and_keys(model, [3, 1])
+    assert len(queries) == len(keys) == 1
+    assert np.array_equal(queries[0], every[0][1])
+    assert np.array_equal(keys[0], every[1][1])
+    assert calls == [(1, 2), (2, 2)]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -163,6 +176,19 @@ def test_parameters_that_do_not_fit(folder):
         queries_and_keys(open_hugging_face(path), [1])
     with pytest.raises(ValueError, match="they belong to different models"):
         queries_and_keys(open_hugging_face(path), [WORDS])
+
+
+def test_the_command_shows_layers_of_one_window(folder, tmp_path, capsys):
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    _, path = folder(model_type="qwen3", sliding_window=3, layer_types=kinds)
+    page = tmp_path / "page.html"
+    command = ["explore", str(path), TEXT, "-o", str(page), "--layers"]
+    assert main([*command, "0-1"]) == 1
+    assert "got windows 3, None: name layers of the same window" in capsys.readouterr().err
+    assert main([*command, "0,2"]) == 0
+    explorer = Page.of_file(page)
+    assert [layer["name"] for layer in explorer.facts["layers"]] == ["0", "2"]
+    assert (explorer.map(1, 0)["weights"] > 0).sum() == 1 + 2 + 6 * 3
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])

@@ -61,6 +61,9 @@ def test_a_link_stays_a_link(explorer, tmp_path):
         ("none/page.html", FileNotFoundError, "in a folder that exists"),
         ("", ValueError, "must name a file"),
         (".", IsADirectoryError, "got the folder"),
+        ("new/", IsADirectoryError, "got the folder 'new/'"),
+        ("~/none/page.html", FileNotFoundError, r"expand ~ with os\.path\.expanduser"),
+        ("page\0.html", ValueError, r"path must have no null characters, got 'page\\x00"),
         (3, TypeError, "path must be a str or a path, got int"),
     ],
 )

@@ -17,6 +17,17 @@ class Page:
     def __init__(self, explorer, folder):
         self.path = folder / "page.html"
         explorer.save(self.path, overwrite=True)
+        self._read()
+
+    @classmethod
+    def of_file(cls, path):
+        """Return the page that something else wrote."""
+        page = cls.__new__(cls)
+        page.path = path
+        page._read()
+        return page
+
+    def _read(self):
         self.bytes = self.path.read_bytes()
         self.facts = json.loads(FACTS.search(self.bytes)[1])
         self._blobs = dict(BLOB.findall(self.bytes))
@@ -24,13 +35,14 @@ class Page:
     def arrays(self, name, described):
         raw = gzip.decompress(base64.b64decode(self._blobs[name.encode()]))
         found, start = {}, 0
-        for label, kind, shape in described:
+        for label, kind, shape, exponent in described:
             dtype = np.dtype(f"<{kind[0]}{int(kind[1:]) // 8}")
             count = int(np.prod(shape))
             planes = np.frombuffer(raw, np.uint8, count * dtype.itemsize, start)
             start += planes.size
             ordered = np.ascontiguousarray(planes.reshape(dtype.itemsize, count).T)
-            found[label] = ordered.view(dtype).reshape(shape)
+            numbers = ordered.view(dtype).reshape(shape)
+            found[label] = np.ldexp(numbers.astype("f4"), exponent) if kind[0] == "f" else numbers
         assert start == len(raw)
         return found
 

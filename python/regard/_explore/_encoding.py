@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,17 @@ if TYPE_CHECKING:
 DECADES = 6
 TOP = 254
 NOT_A_NUMBER = 255
-_LARGEST_HALF = 65504.0
 _SMALLEST_HALF = 2.0**-24
+# The largest number of an array becomes 2 ** 14 to 2 ** 15, so that numbers 2 ** 28 times smaller
+# are normal ones of float16. Pages compute with float32, in which the least exponent keeps them so.
+_TOP_EXPONENT, _LEAST_EXPONENT = 15, -100
+
+
+class Halves(NamedTuple):
+    """Numbers as float16 times a power of two."""
+
+    numbers: Array
+    exponent: int
 
 
 def levels(weights: Array) -> NDArray[np.uint8]:
@@ -32,34 +41,32 @@ def levels(weights: Array) -> NDArray[np.uint8]:
     return found.astype(np.uint8)
 
 
-def halves(numbers: Array) -> Array:
-    """Return numbers as float16 where they fit, and else as float32.
+def halves(numbers: Array) -> Halves:
+    """Return numbers as float16, whose relative error is at most 2 ** -11.
 
-    Positive numbers stay positive, since 0 stands for what is hidden.
+    That holds down to 2 ** -28 of the largest number. Positive numbers stay positive, since 0
+    stands for what is hidden.
     """
-    finite = numbers[np.isfinite(numbers)]
-    if finite.size and np.abs(finite).max() > _LARGEST_HALF:
-        return numbers.astype("<f4")
+    sizes = np.abs(numbers[np.isfinite(numbers)])
+    largest = float(sizes.max(initial=0))
+    exponent = max(int(np.frexp(largest)[1]) - _TOP_EXPONENT, _LEAST_EXPONENT) if largest else 0
     with np.errstate(over="ignore", under="ignore"):
-        result = numbers.astype("<f2")
+        wide = numbers.astype(np.result_type(numbers.dtype, np.float32), copy=False)
+        result = np.ldexp(wide, -exponent).astype("<f2")
     result[(result == 0) & (numbers > 0)] = _SMALLEST_HALF
-    return result
+    return Halves(result, exponent)
 
 
-def short_halves(numbers: Array) -> Array:
+def short_halves(numbers: Array) -> Halves:
     """Return numbers as `halves` with 8 significant bits, which compress better.
 
-    The relative error is at most 2 ** -8.
+    The relative error is at most 2 ** -8 + 2 ** -11, with the same limit.
     """
-    result = halves(numbers)
-    if result.dtype.itemsize != 2:
-        return result
+    result, exponent = halves(numbers)
     bits = result.view("<u2").astype(np.uint32)
-    is_finite = np.isfinite(result)
-    rounded = np.where(is_finite & (bits > 0xF), (bits + 3 + (bits >> 3 & 1)) & 0xFFF8, bits)
-    rounded = np.where(is_finite & ((rounded & 0x7C00) == 0x7C00), bits & 0xFFF8, rounded)
-    shortened: Array = rounded.astype("<u2").view("<f2")
-    return shortened
+    is_long = np.isfinite(result) & (bits > 0xF)
+    rounded = np.where(is_long, (bits + 3 + (bits >> 3 & 1)) & 0xFFF8, bits)
+    return Halves(rounded.astype("<u2").view("<f2"), exponent)
 
 
 def places(keys: Array, kv_len: int) -> Array:
@@ -73,8 +80,10 @@ def places(keys: Array, kv_len: int) -> Array:
     return wrapped
 
 
-def packed(arrays: Mapping[str, Array]) -> tuple[bytes, list[list[Any]]]:
-    """Return arrays as compressed text, and the name, type and shape of each.
+def packed(arrays: Mapping[str, Array | Halves]) -> tuple[bytes, list[list[Any]]]:
+    """Return arrays as compressed text, and the name, type, shape and exponent of each.
+
+    What is read is to be multiplied by two to the power of the exponent.
 
     The bytes of each array are ordered by their place in the number: the first bytes of all numbers
     come first, because they are alike.
@@ -83,12 +92,13 @@ def packed(arrays: Mapping[str, Array]) -> tuple[bytes, list[list[Any]]]:
     import zlib
 
     parts, listed = [], []
-    for name, array in arrays.items():
+    for name, given in arrays.items():
+        array, exponent = given if isinstance(given, Halves) else (given, 0)
         rows = np.ascontiguousarray(array).reshape(-1)
         columns = rows.view(np.uint8).reshape(rows.size, array.dtype.itemsize)
         parts.append(columns.T.tobytes())
         kind = array.dtype.kind + str(8 * array.dtype.itemsize)
-        listed.append([name, kind, list(array.shape)])
+        listed.append([name, kind, list(array.shape), exponent])
     # Of zlib's formats, gzip's is what browsers read, and its header has no time here.
     packer = zlib.compressobj(7, zlib.DEFLATED, 31)
     stream = packer.compress(b"".join(parts)) + packer.flush()

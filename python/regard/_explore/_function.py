@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -17,15 +18,15 @@ from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
 from regard._progress import check_progress, reporting
-from regard._statistics.request import DEFAULT_STATISTICS
 from regard._tokens import tokens_of_axes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike
 
     from regard._explore._layers import Layer
+    from regard._explore._plan import Plan
     from regard._progress import Progress
     from regard._tokens import TokensArgument
 
@@ -33,7 +34,7 @@ _OTHERS = (
     *("tokens", "names", "statistics", "top_k", "sink_keys", "local_reach"),
     *("detail", "regions", "max_bytes", "progress"),
 )
-_MOST_TOP_KEYS = 64
+MOST_TOP_KEYS = 64
 
 
 @takes_options(WeightOptions)
@@ -44,12 +45,12 @@ def explore(
     *,
     tokens: TokensArgument = None,
     names: Mapping[str, Sequence[str]] | None = None,
-    statistics: Iterable[str] = DEFAULT_STATISTICS,
+    statistics: Iterable[str] | None = None,
     top_k: int = 8,
     sink_keys: int = 4,
     local_reach: int = 64,
     detail: int | None = None,
-    regions: Iterable[Any] = (),
+    regions: Iterable[Any] | None = None,
     max_bytes: int = 100_000_000,
     progress: Progress = None,
     **options: Unpack[WeightOptions],
@@ -76,9 +77,9 @@ def explore(
     names : mapping, optional
         ``{"layers": [...], "heads": [...]}``, or one of the two: a str for each layer, and for each
         head of a layer. By default, they have their numbers.
-    statistics : iterable of str, default all but "induction"
-        The fields of `summarize_attention` to show. "induction" is shown where `tokens` is one
-        sequence.
+    statistics : iterable of str, optional
+        The fields of `summarize_attention` to show, of which "top_k" is always shown. "induction"
+        needs `tokens` as one sequence. Default: all that there can be.
     top_k : int, default 8
         How many keys of each query are shown with their weights: at most 64.
     sink_keys : int, default 4
@@ -111,7 +112,8 @@ def explore(
     Raises
     ------
     TypeError
-        If an argument has the wrong type.
+        If an argument has the wrong type, or `statistics` has "induction" without `tokens` of the
+        keys.
     ImportError
         If `progress` is True and neither tqdm nor rich is installed.
     ValueError
@@ -129,7 +131,9 @@ def explore(
     The page rounds: weights in pictures of blocks to 254 levels of a logarithmic scale from 1e-6 to
     1, which is 5.6 % from one to the next, and the top keys' weights and the statistics beside them
     to 8 significant bits, which is 0.4 %. Where a picture has one pixel for each weight, and in
-    regions, all of these are float16.
+    regions, all of these have 11 significant bits, which is 0.05 %. Numbers less than 4e-9 of the
+    largest one of their kind in a head have fewer bits, and positive ones less than 4e-12 of it are
+    shown as about that.
 
     Examples
     --------
@@ -147,7 +151,7 @@ def explore(
     check_options("explore", options, (*_OTHERS, *WeightOptions.__annotations__))
     check_progress(progress, "explore")
     wanted = _statistics(statistics)
-    top_k = count("top_k", top_k, minimum=1, maximum=_MOST_TOP_KEYS)
+    top_k = count("top_k", top_k, minimum=1, maximum=MOST_TOP_KEYS)
     sink_keys, local_reach = count("sink_keys", sink_keys), count("local_reach", local_reach)
     if mask is not None:
         warn_if_zero_one(mask)
@@ -156,23 +160,21 @@ def explore(
     q_len, kv_len = layers[0].query.shape[-2], layers[0].key.shape[-2]
     layers, head_names = _named(layers, names)
     texts, numbers_of_tokens = _texts(tokens, layers)
-    plan = plan_of(
-        layers,
-        detail,
-        regions,
-        bytes_per_row=4 * top_k + 2 * sum(name in OF_ROWS for name in wanted),
-        bytes_per_key=2 * sum(name in OF_KEYS for name in wanted),
-        text_bytes=_bytes_of(texts),
-        max_bytes=max_bytes,
-    )
+    if numbers_of_tokens is None and "induction" in wanted:
+        if statistics is not None:
+            raise TypeError(
+                "statistics with 'induction' need tokens: one sequence, the text of each key"
+            )
+        wanted.remove("induction")
+    plan = _plan(layers, wanted, top_k, texts, detail, regions)
+    plan.check(count("max_bytes", max_bytes, minimum=1))
     request: dict[str, Any] = {
         "statistics": [*wanted, "top_k"],
         "top_k": min(top_k, kv_len),
         "sink_keys": sink_keys,
         "local_reach": local_reach,
     }
-    if numbers_of_tokens is not None:
-        request["statistics"].append("induction")
+    if "induction" in wanted:
         request["tokens"] = numbers_of_tokens
     total = (3 if plan.is_exact else 4) * q_len * sum(x.heads for x in layers)
     described: list[dict[str, Any]] = []
@@ -214,14 +216,50 @@ def explore(
     return Explorer(facts, [("thumbnails", overview), *blobs])
 
 
-def _statistics(statistics: Iterable[str]) -> list[str]:
+def plan_of_lengths(
+    layers: int,
+    heads: int,
+    tokens: Sequence[str],
+    *,
+    detail: int | None = None,
+    top_k: int = 8,
+) -> Plan:
+    """Return the plan of a page with all statistics, before there are queries and keys."""
+    none = np.broadcast_to(np.float32(0), (layers, heads, len(tokens), 1))
+    texts = {"key": list(tokens)}
+    return _plan(layers_of(none, none, None, {}), _statistics(None), top_k, texts, detail, None)
+
+
+def _plan(
+    layers: list[Layer],
+    statistics: list[str],
+    top_k: int,
+    texts: Mapping[str, Any] | None,
+    detail: int | None,
+    regions: Iterable[Any] | None,
+) -> Plan:
+    return plan_of(
+        layers,
+        detail,
+        regions,
+        bytes_per_row=4 * top_k + 2 * sum(name in OF_ROWS for name in statistics),
+        bytes_per_key=2 * sum(name in OF_KEYS for name in statistics),
+        text_bytes=_bytes_of(texts),
+    )
+
+
+def _statistics(statistics: Iterable[str] | None) -> list[str]:
+    """Return the names of statistics in the page's order, without "top_k"."""
     known = (*OF_ROWS, *OF_KEYS, *OF_HEADS)
+    if statistics is None:
+        return list(known)
+    if not isinstance(statistics, Iterable):
+        raise TypeError(f"statistics must be an iterable of str, got {type(statistics).__name__}")
     names = [statistics] if isinstance(statistics, str) else list(statistics)
     for each in names:
-        if each not in known:
-            raise ValueError(f"statistics must be of {listed(known)}, got {each!r}")
-    # Induction needs tokens as numbers, which `_texts` finds.
-    return [name for name in known if name in names and name != "induction"]
+        if each not in (*known, "top_k"):
+            raise ValueError(f"statistics must be of {listed((*known, 'top_k'))}, got {each!r}")
+    return [name for name in known if name in names]
 
 
 def _named(
@@ -231,14 +269,17 @@ def _named(
     given = {} if names is None else dict(mapping("names", names))
     unknown = [str(name) for name in given if name not in ("layers", "heads")]
     if unknown:
-        raise ValueError(f"names must have the keys 'layers' and 'heads', got {listed(unknown)}")
+        raise ValueError(
+            f"names must have the keys 'layers', 'heads' or both, got {listed(unknown)}"
+        )
     for name, wanted in (
         ("layers", len(layers)),
         ("heads", max(layer.heads for layer in layers)),
     ):
         if name not in given:
             continue
-        texts = [] if isinstance(given[name], str) else list(given[name])
+        is_one = isinstance(given[name], str) or not isinstance(given[name], Iterable)
+        texts = [] if is_one else list(given[name])
         if not texts or not all(isinstance(each, str) for each in texts):
             raise TypeError(f"names[{name!r}] must be a sequence of str, got {given[name]!r}")
         if len(texts) != wanted:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard import _core
-from regard._explore._encoding import halves, levels, packed, places, short_halves
+from regard._explore._encoding import Halves, halves, levels, packed, places, short_halves
 from regard._statistics.attention_map import attention_map
 from regard._statistics.request import lse_of
 from regard._statistics.summary import summarize_attention
@@ -82,7 +82,7 @@ def heads_of(
     for head in range(layer.heads):
         largest = pictures["max"][head]
         mean = pictures["max" if plan.is_exact else "mean"][head]
-        planes = (
+        planes: dict[str, Array | Halves] = (
             {"weights": halves(largest)}
             if plan.is_exact
             else {"max": levels(largest), "mean": levels(mean)}
@@ -99,9 +99,9 @@ def heads_of(
 
 def _regions_of(
     number: int, layer: Layer, plan: Plan, steps: Steps, shared: dict[str, Any]
-) -> list[dict[str, Array]]:
+) -> list[dict[str, Halves]]:
     """Return the weights of the exact regions of each head, by a name that says which."""
-    found: list[dict[str, Array]] = [{} for _ in range(layer.heads)]
+    found: list[dict[str, Halves]] = [{} for _ in range(layer.heads)]
     own = [region for region in plan.regions if region.layer == number]
     for bounds in dict.fromkeys((region.queries, region.keys) for region in own):
         (first, end), (first_key, end_key) = bounds
@@ -120,10 +120,13 @@ def _regions_of(
     return found
 
 
-def _rows_of(summary: Any, head: int, kv_len: int, is_exact: bool) -> dict[str, Array]:
+def _rows_of(summary: Any, head: int, kv_len: int, is_exact: bool) -> dict[str, Array | Halves]:
     rounded = halves if is_exact else short_halves
     keys, weights = summary.top_k.keys[head], summary.top_k.weights[head]
-    found = {"top_keys": places(keys, kv_len).T, "top_weights": rounded(weights.T)}
+    found: dict[str, Array | Halves] = {
+        "top_keys": places(keys, kv_len).T,
+        "top_weights": rounded(weights.T),
+    }
     for name in (*OF_ROWS, *OF_KEYS):
         values = getattr(summary, name)
         if values is not None:

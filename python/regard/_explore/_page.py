@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from regard._explore._colours import diverging, sequential
+from regard._explore._plan import size_in_words
 from regard._explore._saving import write_whole
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Explorer:
         heads = sum(len(layer["heads"]) for layer in layers)
         return (
             f"Explorer({_count(len(layers), 'layer')}, {_count(heads, 'head')}, "
-            f"q_len={self._facts['q_len']}, kv_len={self._facts['kv_len']}, {_size(self.nbytes)})"
+            f"q_len={self._facts['q_len']}, kv_len={self._facts['kv_len']}, "
+            f"{size_in_words(self.nbytes)})"
         )
 
     def _repr_html_(self) -> str:
@@ -151,7 +153,3 @@ def json_in_html(value: Any) -> str:
 
 def _count(number: int, name: str) -> str:
     return f"{number} {name}" + "s" * (number != 1)
-
-
-def _size(bytes_: int) -> str:
-    return f"{bytes_ / 1e6:.1f} MB" if bytes_ >= 1e6 else f"{bytes_ / 1e3:.0f} kB"

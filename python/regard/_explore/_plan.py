@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard._arguments import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from regard._explore._layers import Layer
 
 DETAILS = (512, 256, 128)
+LEAST_DETAIL, MOST_DETAIL = 16, 8192
 _MAP_BYTES = 48e6
 # What compression leaves of the raw bytes of noise, and what base64 makes of that.
 _LEFT_OF_MAPS, _LEFT_OF_ROWS, _AS_TEXT = 0.8, 0.9, 4 / 3
@@ -35,22 +37,44 @@ class Region(NamedTuple):
 class Plan(NamedTuple):
     """What a page will have."""
 
+    lengths: tuple[int, int]  # q_len and kv_len
     shape: tuple[int, int]  # of a head's picture
     is_exact: bool  # whether a picture has one pixel for each weight
     regions: list[Region]
     bytes: int  # of the page, roughly
+    heads: int
+    shares: str  # what takes the room, in words
+
+    def __str__(self) -> str:
+        (q_len, kv_len), heads = self.lengths, self.heads
+        return f"a page of {heads} heads, {q_len} queries and {kv_len} keys ({self.shares})"
+
+    def check(self, max_bytes: int) -> None:
+        """Raise ValueError where the page would be too large."""
+        if self.bytes > max_bytes:
+            raise ValueError(
+                f"max_bytes must be at least about {size_in_words(self.bytes)} for {self}, got "
+                f"{size_in_words(max_bytes)}: show fewer heads, lower detail, top_k or the number "
+                "of statistics, or raise max_bytes"
+            )
+
+
+def size_in_words(bytes_: float) -> str:
+    """Return a number of bytes as text, such as "1.2 MB"."""
+    if bytes_ >= 1e6:
+        return f"{bytes_ / 1e6:.1f} MB"
+    return f"{bytes_ / 1e3:.0f} kB" if bytes_ >= 1e3 else f"{bytes_:.0f} bytes"
 
 
 def plan_of(
     layers: Sequence[Layer],
     detail: int | None,
-    regions: Iterable[Any],
+    regions: Iterable[Any] | None,
     bytes_per_row: int,
     bytes_per_key: int,
     text_bytes: int,
-    max_bytes: int,
 ) -> Plan:
-    """Return what a page will have, or raise ValueError where it would be too large."""
+    """Return what a page will have."""
     q_len, kv_len = layers[0].query.shape[-2], layers[0].key.shape[-2]
     heads = sum(layer.heads for layer in layers)
 
@@ -62,34 +86,33 @@ def plan_of(
         fitting = [side for side in DETAILS if bytes_of_maps(side) <= _MAP_BYTES]
         side = fitting[0] if fitting else DETAILS[-1]
     else:
-        side = count("detail", detail, minimum=16, maximum=8192)
+        side = count("detail", detail, minimum=LEAST_DETAIL, maximum=MOST_DETAIL)
     shape = min(side, q_len), min(side, kv_len)
     wanted = _regions(regions, layers, q_len, kv_len)
     rows = heads * (q_len * bytes_per_row + kv_len * bytes_per_key)
     exact = 2 * sum(region.size for region in wanted)
     total = bytes_of_maps(side) + (rows + exact) * _LEFT_OF_ROWS * _AS_TEXT
     total += _PROGRAM_BYTES + heads * _THUMBNAIL_BYTES + text_bytes
-    if total > count("max_bytes", max_bytes, minimum=1):
-        parts = {
-            "detail": bytes_of_maps(side),
-            "top_k and statistics": rows * _LEFT_OF_ROWS * _AS_TEXT,
-            "regions": exact * _LEFT_OF_ROWS * _AS_TEXT,
-            "tokens": text_bytes,
-        }
-        shares = ", ".join(f"{name} {part / 1e6:.0f} MB" for name, part in parts.items())
-        raise ValueError(
-            f"max_bytes must be at least about {total / 1e6:.0f} MB for a page of {heads} heads, "
-            f"{q_len} queries and {kv_len} keys ({shares}), got {max_bytes / 1e6:.0f} MB: show "
-            "fewer heads, lower detail, top_k or the number of statistics, or raise max_bytes"
-        )
-    return Plan(shape, shape == (q_len, kv_len), wanted, round(total))
+    parts = {
+        "detail": bytes_of_maps(side),
+        "top_k and statistics": rows * _LEFT_OF_ROWS * _AS_TEXT,
+        "regions": exact * _LEFT_OF_ROWS * _AS_TEXT,
+        "tokens": text_bytes,
+    }
+    shares = ", ".join(f"{name} {size_in_words(part)}" for name, part in parts.items() if part)
+    lengths = q_len, kv_len
+    return Plan(lengths, shape, shape == lengths, wanted, round(total), heads, shares)
 
 
 def _regions(
-    regions: Iterable[Any], layers: Sequence[Layer], q_len: int, kv_len: int
+    regions: Iterable[Any] | None, layers: Sequence[Layer], q_len: int, kv_len: int
 ) -> list[Region]:
+    if regions is not None and not isinstance(regions, Iterable):
+        raise TypeError(
+            f"regions must be an iterable of tuples of slices, got {type(regions).__name__}"
+        )
     found = []
-    for number, given in enumerate(regions):
+    for number, given in enumerate(() if regions is None else regions):
         name = f"regions[{number}]"
         if not isinstance(given, tuple) or len(given) not in (2, 4):
             raise TypeError(

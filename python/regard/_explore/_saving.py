@@ -17,11 +17,14 @@ def check_place(path: str | os.PathLike[str], overwrite: bool) -> str:
     name = file_path(path)
     if not name:
         raise ValueError("path must name a file, got an empty str")
+    if "\0" in name:
+        raise ValueError(f"path must have no null characters, got {name!r}")
+    if os.path.isdir(name) or not os.path.basename(name):
+        raise IsADirectoryError(f"path must be that of a file, got the folder {name!r}")
     folder = os.path.dirname(name) or "."
     if not os.path.isdir(folder):
-        raise FileNotFoundError(f"path must be in a folder that exists, got {name!r}: create it")
-    if os.path.isdir(name):
-        raise IsADirectoryError(f"path must be that of a file, got the folder {name!r}")
+        advice = "expand ~ with os.path.expanduser" if name.startswith("~") else "create it"
+        raise FileNotFoundError(f"path must be in a folder that exists, got {name!r}: {advice}")
     if os.path.lexists(name) and not flag("overwrite", overwrite):
         raise FileExistsError(
             f"path must be that of a new file, got {name!r}, which exists: pass overwrite=True, or "

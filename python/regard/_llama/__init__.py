@@ -2,6 +2,6 @@
 
 from regard._llama._forward import queries_and_keys
 from regard._llama._hugging_face import open_hugging_face
-from regard._llama._smollm2 import open_smollm2
+from regard._llama._smollm2 import SMOLLM2_INSTALL, open_smollm2
 
-__all__ = ["open_hugging_face", "open_smollm2", "queries_and_keys"]
+__all__ = ["SMOLLM2_INSTALL", "open_hugging_face", "open_smollm2", "queries_and_keys"]

@@ -1,4 +1,4 @@
-"""The forward pass of a Llama model, as far as its last layer's queries and keys."""
+"""The forward pass of a Llama model, as far as the last queries and keys that are wanted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.layers._norms import normalise
 from regard.positional import rotary, rotary_cache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from regard._llama._model import Array, Model
 
@@ -21,15 +21,20 @@ def queries_and_keys(
     model: Model,
     tokens: list[int],
     progress: Callable[[int, int], object] | None = None,
+    *,
+    layers: Sequence[int] | None = None,
 ) -> tuple[list[Array], list[Array]]:
     """Return the rotated queries and keys (heads, length, head_dim) of each layer.
 
-    `progress` is called with the number of layers that are done, and of all.
+    `layers` are the numbers of those that are wanted, in rising order; by default, all are.
+    `progress` is called with the number of layers that are done, and of all that are needed.
     """
     x: Any = model.embed(np.array(tokens, np.int64))
     turns = rotary_cache(len(tokens), head_dim=model.head_dim, dtype=np.float32, **model.rotary)
     queries, keys = [], []
-    for layer in range(model.layers):
+    wanted = range(model.layers) if layers is None else layers
+    end = wanted[-1] + 1
+    for layer in range(end):
         own = model.parameters(layer)
         normed = _normed(x, own["norm"], model.epsilon)
         query = _heads(normed, own, "query", model.heads, model)
@@ -37,9 +42,10 @@ def queries_and_keys(
         query, key = (
             rotary(each, cache=turns, interleaved=model.interleaved) for each in (query, key)
         )
-        queries.append(query)
-        keys.append(key)
-        if layer + 1 < model.layers:
+        if layer in wanted:
+            queries.append(query)
+            keys.append(key)
+        if layer + 1 < end:
             value = _heads(normed, own, "value", model.kv_heads, model)
             window = model.windows[layer]
             attended = scaled_dot_product_attention(
@@ -53,7 +59,7 @@ def queries_and_keys(
             x = x + project(rows, own["output"], None, None)
             x = x + _fed_forward(_normed(x, own["feed_norm"], model.epsilon), own)
         if progress is not None:
-            progress(layer + 1, model.layers)
+            progress(layer + 1, end)
     return queries, keys
 
 

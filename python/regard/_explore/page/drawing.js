@@ -13,7 +13,7 @@ function sized(canvas, height) {
 }
 function layOut(canvas) {
   const named = Boolean(facts.tokens);
-  plot.left = named ? 96 : 54;
+  plot.left = named ? 96 : 64;
   plot.width = Math.max(60, canvas.clientWidth - plot.left - 10);
   const keysNamed = named && plot.width / (state.view[3] - state.view[2]) >= 12,
     top = keysNamed ? 84 : 38;

@@ -1,6 +1,6 @@
 // What the page holds, decoded when it is needed. `_encoding.py` writes it.
 const facts = JSON.parse(document.getElementById("facts").textContent);
-const READERS = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f32: Float32Array };
+const READERS = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array };
 
 const halfTable = (() => {
   const table = new Float32Array(65536);
@@ -34,7 +34,7 @@ async function arraysOf(id, described) {
   const bytes = await inflated(id);
   const arrays = new Map();
   let start = 0;
-  for (const [name, kind, shape] of described) {
+  for (const [name, kind, shape, exponent] of described) {
     const size = Number(kind.slice(1)) / 8,
       count = shape.reduce((a, b) => a * b, 1);
     const ordered = new Uint8Array(count * size);
@@ -44,7 +44,10 @@ async function arraysOf(id, described) {
     start += count * size;
     const values =
       kind === "f16"
-        ? Float32Array.from(new Uint16Array(ordered.buffer), (bits) => halfTable[bits])
+        ? Float32Array.from(
+            new Uint16Array(ordered.buffer),
+            (bits) => halfTable[bits] * 2 ** exponent,
+          )
         : new READERS[kind](ordered.buffer);
     arrays.set(name, { values, shape });
   }
