@@ -1,4 +1,4 @@
-"""Pages of a cache: shared by forks, and used again behind a window."""
+"""Pages of a cache: shared by forks, and reused once a window has moved past them."""
 
 import style
 from matplotlib.axes import Axes

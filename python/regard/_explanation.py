@@ -140,7 +140,7 @@ class Explanation:
         return "\n".join(f"{name:<9} {text}" for name, text in self._rows())
 
     def _repr_html_(self) -> str:
-        from regard._show.html_table import html_table
+        from regard._show.shows_options import html_table
 
         return html_table("What is computed", self._rows())
 

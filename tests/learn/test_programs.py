@@ -119,7 +119,7 @@ def test_steps_in_cpp_say_that_there_is_no_compiler(programs, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "lanes.cpp was not run: there is no g++, clang++ or CXX on this machine\n"
+        "lanes.cpp was not run: neither g++ nor clang++ was found, and CXX is not set\n"
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import regard
-from regard._show.html_table import html_table
+from regard._show.shows_options import html_table
 from regard._show.text import width_of
 
 HOSTILE = ["<script>alert(1)</script>", "\"&'", "a\nb\x1b[31m", "x" * 5000, "😀", "\ud800"]

@@ -1,4 +1,4 @@
-// The summary family as the dispatch calls it: what is to be known of attention's weights.
+// The functions of the summary family, as the dispatch calls them: statistics and pictures of attention's weights.
 #pragma once
 
 #include "../../problem/summary.hpp"

@@ -31,7 +31,7 @@ static void attend_causally(const float* query, const float* key, const float* v
 extern "C" void attention(const float* query, const float* key, const float* value,
                           float* output, int length, int threads) {
   const int strips = length / kQueries;
-  // The last strips see the most keys. Begun first, they keep nobody waiting at the end.
+  // The last strips see the most keys. They begin first, so that no thread waits for them at the end.
   in_parallel(strips, threads, [=](int task) {
     attend_causally(query, key, value, output, (strips - 1 - task) * kQueries);
   });

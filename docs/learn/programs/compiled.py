@@ -84,7 +84,7 @@ def check(
 def main(name: str) -> None:
     """Compile, check and measure one step."""
     if compiler() is None:
-        print(f"{name} was not run: there is no g++, clang++ or CXX on this machine")
+        print(f"{name} was not run: neither g++ nor clang++ was found, and CXX is not set")
         return
     arrays = measure.problem()
     with tempfile.TemporaryDirectory() as folder:

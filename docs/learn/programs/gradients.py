@@ -32,8 +32,8 @@ def gradients(grad_output, query, key, value, output, lse):
 def finite_difference(arrays, grad_output, direction):
     """Return the derivative of sum(grad_output * output) along a direction, from two calls."""
     step = np.cbrt(np.finfo(float).eps)
-    ahead, behind = (stable.attention(*(arrays + s * direction)) for s in (step, -step))
-    return (grad_output * (ahead - behind)).sum() / (2 * step)
+    above, below = (stable.attention(*(arrays + s * direction)) for s in (step, -step))
+    return (grad_output * (above - below)).sum() / (2 * step)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_CELL = "text-align: left; vertical-align: top; padding: 0.1em 0.75em 0.1em 0"
 
 
-class ShowsOptions:
+class ShowsOptions(ABC):
     """Writes `__repr__` and `_repr_html_` from one list of options."""
 
+    @abstractmethod
     def _shown_options(self) -> Mapping[str, str] | str:
         """Return each option as text, or a word for the state of an object that has none."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         options = self._options_or_state()
@@ -19,8 +25,6 @@ class ShowsOptions:
         return f"{type(self).__name__}({options})"
 
     def _repr_html_(self) -> str:
-        from regard._show.html_table import html_table
-
         name, options = type(self).__name__, self._options_or_state()
         if isinstance(options, str):
             return html_table(f"{name} ({options})", [])
@@ -31,3 +35,18 @@ class ShowsOptions:
             return self._shown_options()
         except AttributeError:  # in a debugger, of an object whose __init__ has not finished
             return "not initialised"
+
+
+def html_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Return a table with a row for each name, whose cells are escaped, in the page's colours."""
+    import html
+
+    lines = [
+        '<table style="border-collapse: collapse">',
+        f'<caption style="text-align: left">{html.escape(caption)}</caption>',
+        "<tbody>",
+    ]
+    for name, text in rows:
+        head = f'<th scope="row" style="{_CELL}; font-weight: normal">{html.escape(name)}</th>'
+        lines.append(f'<tr>{head}<td style="{_CELL}">{html.escape(text)}</td></tr>')
+    return "\n".join([*lines, "</tbody>", "</table>"])
