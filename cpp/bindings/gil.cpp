@@ -1,13 +1,15 @@
 #include "gil.hpp"
 
 #include <cxxabi.h>
-#include <unistd.h>
+
+#include <chrono>
+#include <thread>
 
 namespace regard {
 namespace {
 
 [[noreturn]] void sleep_forever() {
-  while (true) pause();
+  while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
 }  // namespace

@@ -1,14 +1,12 @@
 #include "roofline.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
 
+#include "../platform/memory.hpp"
 #include "no_memory.hpp"
 #include "targets.hpp"
 
@@ -22,16 +20,14 @@ double seconds_since(Clock::time_point start) {
 }
 
 struct Free {
-  void operator()(char* memory) const { std::free(memory); }
+  void operator()(char* memory) const { free_aligned(memory); }
 };
 
 // In huge pages where the system has them to give, as NumPy asks for its large arrays.
 std::unique_ptr<char, Free> allocate_for_reading(std::int64_t bytes) {
-  constexpr std::size_t kPage = 2 << 20;
-  const std::size_t size = (static_cast<std::size_t>(bytes) + kPage - 1) / kPage * kPage;
-  std::unique_ptr<char, Free> memory(static_cast<char*>(std::aligned_alloc(kPage, size)));
+  const std::size_t size = (static_cast<std::size_t>(bytes) + kHugePage - 1) / kHugePage * kHugePage;
+  std::unique_ptr<char, Free> memory(allocate_huge(size));
   if (!memory) throw NoMemory(bytes, "memory to be read");
-  madvise(memory.get(), size, MADV_HUGEPAGE);  // advice: where it fails there are small pages
   return memory;
 }
 

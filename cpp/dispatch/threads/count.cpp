@@ -1,13 +1,11 @@
 #include "count.hpp"
 
-#include <sched.h>
-
-#include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <stdexcept>
+#include <string>
+
+#include "../../platform/cpus.hpp"
 
 namespace regard {
 namespace {
@@ -18,29 +16,6 @@ struct Choice {
 };
 
 std::atomic<int> set_by_caller{0};
-
-// The number of CPUs that a container's quota allows, or a large number where there is no quota.
-double quota() {
-  std::ifstream unified("/sys/fs/cgroup/cpu.max");
-  double limit = 0, period = 0;
-  if (unified >> limit >> period && limit > 0 && period > 0) return limit / period;
-  std::ifstream limit_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-  std::ifstream period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  if (limit_file >> limit && period_file >> period && limit > 0 && period > 0)
-    return limit / period;
-  return 1e9;
-}
-
-}  // namespace
-
-int usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  return std::max(1, std::min(cpus, static_cast<int>(std::ceil(std::min(quota(), 1e6)))));
-}
-
-namespace {
 
 Choice choose_from_environment() {
   if (const char* text = std::getenv("REGARD_NUM_THREADS"); text && *text) {

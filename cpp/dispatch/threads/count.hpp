@@ -16,7 +16,4 @@ void set_thread_count(int threads);
 // environment's choice, that is restored.
 void limit_thread_count(int threads) noexcept;
 
-// How many CPUs the process's affinity and quota allow.
-int usable_cpus();
-
 }  // namespace regard

@@ -1,8 +1,8 @@
 #include "forks.hpp"
 
-#include <pthread.h>
-
 #include <atomic>
+
+#include "../../platform/forks.hpp"
 
 namespace regard {
 namespace {
@@ -12,7 +12,7 @@ std::atomic<int> forks{0};
 }  // namespace
 
 void watch_forks() {
-  static const int installed = pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  static const bool installed = at_fork(nullptr, nullptr, [] { ++forks; });
   (void)installed;
 }
 

@@ -1,8 +1,5 @@
 #include "pool.hpp"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -11,30 +8,14 @@
 #include <mutex>
 #include <thread>
 
-#include "count.hpp"
+#include "../../platform/cpus.hpp"
+#include "../../platform/forks.hpp"
+#include "../../platform/signals.hpp"
 #include "forks.hpp"
 #include "wait.hpp"
 
 namespace regard {
 namespace {
-
-// Threads that are started meanwhile receive no signals: those belong to the threads of the program.
-// Faults, which a thread causes itself, are not blocked.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t blocked;
-    sigfillset(&blocked);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&blocked, fault);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before_);
-  }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 struct Job {
   const std::function<void(int)>& member;
@@ -164,10 +145,10 @@ class Pool {
 std::atomic<Pool*> pool{nullptr};
 
 Pool& the_pool() {
-  static const int installed = [] {
+  static const bool installed = [] {
     pool = new Pool;
-    return pthread_atfork([] { pool.load()->lock(); }, [] { pool.load()->unlock(); },
-                          [] { pool = new Pool; });
+    return at_fork([] { pool.load()->lock(); }, [] { pool.load()->unlock(); },
+                   [] { pool = new Pool; });
   }();
   (void)installed;
   return *pool;

@@ -1,18 +1,15 @@
 #include "scratch.hpp"
 
-#include <sys/mman.h>
-
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 
+#include "../../platform/memory.hpp"
 #include "../no_memory.hpp"
 
 namespace regard {
 namespace {
 
 constexpr std::size_t kLine = 64;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Pieces that are worth a huge page of the system take whole ones: packed blocks that fill most of L2 crowd into
 // some of its sets where they lie in small pages that are scattered over memory.
 constexpr std::size_t kWorthHugePages = kHugePage / 2;
@@ -36,7 +33,7 @@ char* take_waiting(std::size_t size) {
     char* const piece = place.exchange(nullptr, std::memory_order_acquire);
     if (!piece) continue;
     if (size_of(piece) >= size) return piece;
-    std::free(piece);
+    free_aligned(piece);
   }
   return nullptr;
 }
@@ -46,12 +43,8 @@ char* allocate(std::size_t size) {
   const std::size_t unit = is_large ? kHugePage : kLine;
   const std::size_t whole = (size + unit - 1) / unit * unit;
   if (whole < size) return nullptr;
-  char* const piece = static_cast<char*>(std::aligned_alloc(unit, whole));
-  if (!piece) return nullptr;
-#ifdef MADV_HUGEPAGE
-  if (is_large) madvise(piece, whole, MADV_HUGEPAGE);  // advice: where it fails there are small pages
-#endif
-  size_of(piece) = whole;
+  char* const piece = is_large ? allocate_huge(whole) : allocate_aligned(unit, whole);
+  if (piece) size_of(piece) = whole;
   return piece;
 }
 
@@ -62,7 +55,7 @@ void give_back(char* piece) {
       if (place.compare_exchange_strong(none, piece, std::memory_order_release)) return;
     }
   }
-  std::free(piece);
+  free_aligned(piece);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "team.hpp"
 
-#include <pthread.h>
-
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -10,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "../../platform/forks.hpp"
 #include "forks.hpp"
 #include "wait.hpp"
 
@@ -102,7 +101,7 @@ class Team {
 
 void load_region(const ParallelRegion& region) {
   library = &region;
-  static const int installed = pthread_atfork(nullptr, nullptr, forget_threads);
+  static const bool installed = at_fork(nullptr, nullptr, forget_threads);
   (void)installed;
 }
 

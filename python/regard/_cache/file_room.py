@@ -12,9 +12,10 @@ import numpy as np
 
 from regard import _core
 from regard._cache.header import FIRST_PAGE
-from regard._cache.memory_room import copy_of, free_address_space
+from regard._cache.memory_room import copy_of
 from regard._cache.pool import MOST_PAGES
 from regard._cache.rows import Rows
+from regard._cache.system import free_address_space
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

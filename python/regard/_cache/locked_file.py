@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import mmap
 import os
 import stat
@@ -11,6 +10,8 @@ from contextlib import suppress
 from io import FileIO
 from typing import Self
 from weakref import finalize
+
+from regard._cache import system
 
 
 class LockedFile:
@@ -69,11 +70,11 @@ class LockedFile:
 
     def read(self, count: int, offset: int = 0) -> bytes:
         """Return this many bytes, or fewer where it ends."""
-        return os.pread(self.descriptor, count, offset)
+        return system.read_at(self.descriptor, count, offset)
 
     def write(self, content: bytes) -> None:
         """Write to its beginning, where there is room already."""
-        os.pwrite(self.descriptor, content, 0)
+        system.write_at(self.descriptor, content, 0)
 
     def allocate(self, size: int) -> None:
         """Make sure that the disk has room for this many bytes, or leave the file as it is.
@@ -84,7 +85,7 @@ class LockedFile:
         try:
             if size >= 2**63:  # which Python cannot ask for
                 raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-            os.posix_fallocate(self.descriptor, 0, size)
+            system.allocate_on_disk(self.descriptor, size)
         except OSError as error:
             if self.size != before:  # part of it
                 os.ftruncate(self.descriptor, before)
@@ -120,14 +121,13 @@ class LockedFile:
         # The mapping has the file open too, under the same lock. So has a forked child, which has
         # not locked it and does not unlock it either.
         if os.getpid() == self._process:
-            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+            system.unlock(self.descriptor)
         self._release()
 
 
 def _lock(descriptor: int, path: str, *, is_writable: bool) -> None:
-    kind = fcntl.LOCK_EX if is_writable else fcntl.LOCK_SH
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        system.lock(descriptor, is_exclusive=is_writable)
     except BlockingIOError as error:
         others = "it is open elsewhere" if is_writable else "it is open for writing elsewhere"
         reason = f"{others}, and a cache's file has one writer or many readers"

@@ -12,14 +12,13 @@ other pools have taken it, pools do double.
 from __future__ import annotations
 
 import mmap
-import os
-import resource
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from regard._cache.pool import MOST_PAGES
 from regard._cache.rows import Rows
+from regard._cache.system import free_address_space, mapped_memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,10 +26,6 @@ if TYPE_CHECKING:
     from regard._cache.rows import Layout
 
     Array = NDArray[Any]
-
-# Without it, what is mapped counts as memory that a forked child may need, and fork fails.
-# Python names it from 3.13 on; this is Linux's number on x86-64 and AArch64.
-_WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class MemoryRoom:
@@ -93,19 +88,6 @@ def copy_of(layout: Layout, rows: Rows, pages: Array) -> MemoryRoom:
     return room
 
 
-def free_address_space() -> int:
-    """Return how many bytes may be mapped and not used: as memory has, or 0 where they count."""
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        return 0
-    try:
-        with open("/proc/sys/vm/overcommit_memory", "rb") as setting:
-            if setting.read().strip() == b"2":
-                return 0
-    except OSError:
-        return 0
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 @cache
 def huge_page() -> int:
     """Return the bytes of a huge page."""
@@ -117,8 +99,7 @@ def huge_page() -> int:
 
 
 def _mapped(size: int) -> Any:
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _WITHOUT_RESERVE
     try:
-        return mmap.mmap(-1, size, flags=flags)
+        return mapped_memory(size)
     except (OSError, OverflowError):
         raise MemoryError(f"no memory for {size} bytes of keys and values") from None

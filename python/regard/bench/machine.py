@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def describe() -> dict[str, Any]:
     blas = blas["Build Dependencies"]["blas"]
     return {
         "cpu": _cpu_name(),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": _cpus(),
         "memory_bytes": _memory("MemTotal"),
         "cache_bytes": _caches(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -46,8 +47,13 @@ def streamed_bytes() -> int:
 
 def available_memory() -> int:
     """Return how many bytes can be allocated without swapping."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return _memory("MemAvailable") or free
+    return _memory("MemAvailable") or 8 * _LEAST_STREAMED  # where the system does not say
+
+
+def _cpus() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cpu_name() -> str:
