@@ -11,14 +11,13 @@ other pools have taken it, pools do double.
 
 from __future__ import annotations
 
-import mmap
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from regard._cache.pool import MOST_PAGES
 from regard._cache.rows import Rows
-from regard._cache.system import free_address_space, mapped_memory
+from regard._cache.system import ask_for_huge_pages, free_address_space, mapped_memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,8 +63,7 @@ class MemoryRoom:
         """
         if not self._is_huge and pages * self.layout.stride >= huge_page():
             self._is_huge = True
-            with suppress(AttributeError, OSError):  # a system without them
-                self._memory.madvise(mmap.MADV_HUGEPAGE)
+            ask_for_huge_pages(self._memory)
 
     def copied(self, pages: Array) -> MemoryRoom:
         """Return room that holds these pages at the same places."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 if sys.platform == "win32":
@@ -106,6 +107,13 @@ else:
         """Return memory of zeros, which the system brings when it is touched, or raise OSError."""
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _WITHOUT_RESERVE
         return mmap.mmap(-1, size, flags=flags)
+
+
+def ask_for_huge_pages(memory: mmap.mmap) -> None:
+    """Ask for them, which only some systems give."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
 
 
 def allocate_on_disk(descriptor: int, size: int) -> None:
