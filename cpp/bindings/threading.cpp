@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "../dispatch/threads/count.hpp"
+#include "../platform/exported.hpp"
 #include "../dispatch/threads/layer.hpp"
 #include "../dispatch/threads/team.hpp"
 #include "arguments.hpp"
@@ -155,7 +156,7 @@ void exchange_threading_layer(const std::string& name) {
 // these. It sets back what it read, 0 where the environment's number is wrong: the next call says so.
 extern "C" {
 
-__attribute__((visibility("default"))) int regard_get_num_threads() {
+REGARD_EXPORTED int regard_get_num_threads() {
   try {
     return regard::default_thread_count();
   } catch (...) {
@@ -163,7 +164,7 @@ __attribute__((visibility("default"))) int regard_get_num_threads() {
   }
 }
 
-__attribute__((visibility("default"))) void regard_set_num_threads(int threads) {
+REGARD_EXPORTED void regard_set_num_threads(int threads) {
   regard::limit_thread_count(threads);
 }
 
