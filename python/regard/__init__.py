@@ -2,34 +2,12 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from regard import checkpoints, masks, positional
 from regard._attention import scaled_dot_product_attention
-from regard._cache import KVCache
 from regard._config import active_target, cpu_targets, show_config
 from regard._core import __version__
-from regard._explain import explain
-from regard._explanation import Explanation
-from regard._explore import Explorer, explore
-from regard._gradients.backward import (
-    AttentionGradients,
-    scaled_dot_product_attention_backward,
-    scaled_dot_product_attention_ragged_backward,
-)
-from regard._gradients.double_backward import (
-    DoubleGradients,
-    scaled_dot_product_attention_double_backward,
-)
-from regard._gradients.jvp import scaled_dot_product_attention_jvp
-from regard._gradients.merge_backward import merge_attention_states_backward
 from regard._merge import merge_attention_states
 from regard._ragged import scaled_dot_product_attention_ragged
-from regard._show.show import ShownWeights, show
 from regard._stages import apply_mask, matmul, scale, softmax
-from regard._statistics.attention_map import attention_map
-from regard._statistics.request import AttentionSummary, TopKeys
-from regard._statistics.summary import summarize_attention, summarize_attention_ragged
-from regard._stream.attend import attend_stream
-from regard._stream.source import KeyValueChunks
 from regard._threadpoolctl import register_when_imported
 from regard._threads import (
     ThreadingLayer,
@@ -38,8 +16,6 @@ from regard._threads import (
     set_threading_layer,
     threading_layer,
 )
-from regard._torch_generator import TorchGenerator
-from regard.layers import MultiHeadAttention, SelfAttention
 
 __all__ = [
     "AttentionGradients",
@@ -87,21 +63,80 @@ __all__ = [
     "threading_layer",
 ]
 
+# What the functions above do not need is imported when it is first used: names, and the modules
+# that define them. The imports for type checkers say the same.
+_MODULES_OF = {
+    "AttentionGradients": "regard._gradients.backward",
+    "AttentionSummary": "regard._statistics.request",
+    "DoubleGradients": "regard._gradients.double_backward",
+    "Explanation": "regard._explanation",
+    "Explorer": "regard._explore",
+    "KVCache": "regard._cache",
+    "KeyValueChunks": "regard._stream.source",
+    "MultiHeadAttention": "regard.layers",
+    "SelfAttention": "regard.layers",
+    "ShownWeights": "regard._show.show",
+    "TopKeys": "regard._statistics.request",
+    "TorchGenerator": "regard._torch_generator",
+    "attend_stream": "regard._stream.attend",
+    "attention_map": "regard._statistics.attention_map",
+    "explain": "regard._explain",
+    "explore": "regard._explore",
+    "merge_attention_states_backward": "regard._gradients.merge_backward",
+    "scaled_dot_product_attention_backward": "regard._gradients.backward",
+    "scaled_dot_product_attention_double_backward": "regard._gradients.double_backward",
+    "scaled_dot_product_attention_jvp": "regard._gradients.jvp",
+    "scaled_dot_product_attention_ragged_backward": "regard._gradients.backward",
+    "show": "regard._show.show",
+    "summarize_attention": "regard._statistics.summary",
+    "summarize_attention_ragged": "regard._statistics.summary",
+}
+_SUBMODULES = frozenset({"checkpoints", "layers", "masks", "plot", "positional"})
+
 register_when_imported()
 del register_when_imported
 
 if _TYPE_CHECKING:
+    from regard import checkpoints, masks, positional
+    from regard import layers as layers
     from regard import plot as plot
+    from regard._cache import KVCache
+    from regard._explain import explain
+    from regard._explanation import Explanation
+    from regard._explore import Explorer, explore
+    from regard._gradients.backward import (
+        AttentionGradients,
+        scaled_dot_product_attention_backward,
+        scaled_dot_product_attention_ragged_backward,
+    )
+    from regard._gradients.double_backward import (
+        DoubleGradients,
+        scaled_dot_product_attention_double_backward,
+    )
+    from regard._gradients.jvp import scaled_dot_product_attention_jvp
+    from regard._gradients.merge_backward import merge_attention_states_backward
+    from regard._show.show import ShownWeights, show
+    from regard._statistics.attention_map import attention_map
+    from regard._statistics.request import AttentionSummary, TopKeys
+    from regard._statistics.summary import summarize_attention, summarize_attention_ragged
+    from regard._stream.attend import attend_stream
+    from regard._stream.source import KeyValueChunks
+    from regard._torch_generator import TorchGenerator
+    from regard.layers import MultiHeadAttention, SelfAttention
 else:
 
     def __getattr__(name: str) -> object:
-        """Import `regard.plot`, and with it matplotlib, when it is first used."""
-        if name == "plot":
-            import importlib
+        """Import what is not imported with regard itself."""
+        from importlib import import_module
 
-            return importlib.import_module("regard.plot")
-        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+        if name in _SUBMODULES:
+            return import_module(f"regard.{name}")
+        if name not in _MODULES_OF:
+            raise AttributeError(f"module 'regard' has no attribute {name!r}")
+        value: object = getattr(import_module(_MODULES_OF[name]), name)
+        globals()[name] = value
+        return value
 
     def __dir__() -> list[str]:
-        """Name `regard.plot` too, so that it can be completed."""
-        return sorted({*globals(), "plot"})
+        """Name what is not yet imported, too, so that it can be completed."""
+        return sorted({*globals(), *_MODULES_OF, *_SUBMODULES})

@@ -1,5 +1,6 @@
 """What an installed package promises before anything is computed with it."""
 
+import ast
 import importlib.metadata
 import importlib.resources
 import inspect
@@ -8,6 +9,7 @@ import re
 import sysconfig
 import threading
 from operator import attrgetter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -299,20 +301,60 @@ def test_version_and_requirements():
 
 
 def test_import_pulls_in_little(output_of):
-    """Beside NumPy, light modules of the standard library and the rooms that users call: none of
-    the command line, the benchmarks, or what only files of caches need."""
+    """Beside NumPy: the extension module, and the modules of attention and its stages. Packages
+    (caches, layers, gradients, statistics, the command line) wait until they are used."""
     script = """
     import json, sys
-    import __future__, copy, dataclasses, mmap, resource, threading
     import numpy
     before = set(sys.modules)
     import regard
     print(json.dumps(sorted(set(sys.modules) - before)))
     """
     loaded = set(json.loads(output_of(script)))
-    assert "regard" in loaded
-    assert {name.partition(".")[0] for name in loaded} == {"regard"}
-    assert not loaded & {"regard.cli", "regard.bench", "regard._cache.file", "regard.cuda"}
+    assert {"regard", "regard._attention", "regard._stages"} <= loaded
+    others = {name for name in loaded if name.partition(".")[0] != "regard"}
+    assert others <= {"__future__", "dataclasses", "platform"}
+    packages = {name for name in loaded if name.count(".") > 1}
+    assert packages == {"regard._core.testing"}
+
+
+def test_names_are_imported_on_first_use(output_of):
+    """Each where nothing else has been used, so that none depends on what another imported."""
+    script = """
+    import sys
+    import regard
+    for name in (*regard._MODULES_OF, *(regard._SUBMODULES - {"plot"})):
+        for module in [each for each in sys.modules if each.startswith("regard._")]:
+            if not module.startswith("regard._core"):
+                del sys.modules[module]
+        vars(regard).pop(name, None)
+        assert name in dir(regard), name
+        getattr(regard, name)
+    try:
+        regard.nonsense
+    except AttributeError as error:
+        print(error)
+    """
+    assert output_of(script) == "module 'regard' has no attribute 'nonsense'"
+
+
+def test_type_checkers_are_told_the_same_names():
+    tree = ast.parse(Path(regard.__file__).read_text(encoding="utf-8"))
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
+    told = {
+        alias.name: statement.module
+        for statement in checked.body
+        for alias in statement.names
+        if statement.module != "regard"
+    }
+    assert told == regard._MODULES_OF
+    modules = {
+        alias.name
+        for statement in checked.body
+        for alias in statement.names
+        if statement.module == "regard"
+    }
+    assert modules == regard._SUBMODULES
 
 
 @pytest.mark.skipif(
