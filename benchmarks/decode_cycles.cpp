@@ -3,7 +3,12 @@
 //
 //   g++ -std=c++20 -O3 -ffp-contract=off -march=x86-64-v4 -Icpp benchmarks/decode_cycles.cpp -o cycles
 //   taskset -c 0 ./cycles
-#include "kernels/targets/x86_v4.hpp"
+//
+// For another target, add -DREGARD_TARGET_HEADER='"kernels/targets/x86_v3.hpp"' and its -march.
+#ifndef REGARD_TARGET_HEADER
+#define REGARD_TARGET_HEADER "kernels/targets/x86_v4.hpp"
+#endif
+#include REGARD_TARGET_HEADER
 
 #include <x86intrin.h>
 
@@ -18,7 +23,7 @@ using namespace regard;
 namespace {
 
 using Shape = Float32;
-constexpr int kDim = 128, kKeys = Shape::kBlockKeys, kVectors = kKeys * kDim / kLanes<float>;
+constexpr int kDim = 128, kKeys = Shape::kBlockKeys, kSixteens = kKeys * kDim / 16;
 
 // Multiplications that wait for each other take three cycles each.
 double cycles_of_a_tick() {
@@ -65,7 +70,9 @@ int main() {
   static float queries[kDecodeRows * kDim], scores[kDecodeRows * kKeys], output[kDecodeRows * kDim];
   DecodeWorkspace<float> work{};
   work.padded_head_dim = work.padded_value_dim = kDim;
+  static float transposed[Shape::kStripLanes * kDim];
   work.queries = queries;
+  work.transposed = transposed;
   work.scores = scores;
   work.output = output;
   work.seen = {{}, {0, kKeys}};
@@ -76,9 +83,9 @@ int main() {
   } kinds[] = {{"float32", block_of<float>(Element::float32)},
                {"float16", block_of<Float16>(Element::float16)},
                {"int8", block_of<std::int8_t>(Element::int8)}};
-  const double cycles = cycles_of_a_tick() / kVectors;
+  const double cycles = cycles_of_a_tick() / kSixteens;
   std::printf("rows  stored   scores  values\n");
-  for (const int rows : {1, 4, 8})
+  for (const int rows : {1, 2, 4, 8})
     for (const auto& kind : kinds) {
       work.rows = rows;
       const double of_scores = median_ticks([&] {

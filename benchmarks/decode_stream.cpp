@@ -3,7 +3,12 @@
 //
 //   g++ -std=c++20 -O3 -ffp-contract=off -march=x86-64-v4 -Icpp benchmarks/decode_stream.cpp -o stream
 //   taskset -c 0 ./stream
-#include "kernels/targets/x86_v4.hpp"
+//
+// For another target, add -DREGARD_TARGET_HEADER='"kernels/targets/x86_v3.hpp"' and its -march.
+#ifndef REGARD_TARGET_HEADER
+#define REGARD_TARGET_HEADER "kernels/targets/x86_v4.hpp"
+#endif
+#include REGARD_TARGET_HEADER
 
 #include <sys/mman.h>
 

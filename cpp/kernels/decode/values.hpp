@@ -9,18 +9,33 @@
 namespace regard {
 namespace {
 
-// output[row][panel] += the sum over the steps' keys of weight value, `panel` columns into their rows.
+// A tile of the products with values: rows, and vectors of dimensions, whose sums stay in registers with those
+// of the dimensions at hand and one weight. An fma takes four or five cycles and two can begin in each, so a
+// tile should have ten sums or more.
+template <class Shape, int kRows>
+struct ValueTile {
+  static constexpr bool kIsNarrow = Shape::kRegisterCount == 16;
+  static constexpr int kTogether = kIsNarrow && kRows > 4 ? 4 : kRows;
+  static constexpr int kPanel = kTogether < 4 ? 4 : kIsNarrow ? 3 : kTogether == 4 ? 4 : 2;
+};
+
+// output[row][panel] += the sum over the steps' keys of weight value, `panel` columns into their rows, for
+// kTogether of kRows rows.
 // Where kSelect, a key whose weight is exactly -0.0 (hidden) is left out instead of multiplied.
-template <class Shape, int kRows, int kPanel, bool kSelect, class From, class T = typename Shape::Element>
-REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, std::int64_t panel, int begin, int end,
-                               std::uint32_t steps, const DecodeWorkspace<T>& work, Ahead& ahead) {
+template <class Shape, int kRows, int kTogether, int kPanel, bool kSelect, class From,
+          class T = typename Shape::Element>
+REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, int row, std::int64_t panel, int begin,
+                               int end, std::uint32_t steps, const DecodeWorkspace<T>& work,
+                               Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+  constexpr int kQuartersOfRows = kAheadOfValues * kPanel * kLanes<T> * static_cast<int>(sizeof(From));
   constexpr int kQuartersAsked =
-      (kAheadOfValues * kPanel * kLanes<T> * static_cast<int>(sizeof(From)) + kLineBytes - 1) / kLineBytes;
+      (kQuartersOfRows * kTogether / kRows + kLineBytes - 1) / kLineBytes;
   const std::ptrdiff_t stride = block.value_stride;
-  Vec<T> acc[kRows][kPanel];
+  const T* weights = work.scores + row * kBlock;
+  Vec<T> acc[kTogether][kPanel];
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r)
+  for (int r = 0; r < kTogether; ++r)
 #pragma GCC unroll 4
     for (int p = 0; p < kPanel; ++p) acc[r][p] = Vec<T>{};
   for_steps<Shape>(steps, [&](int step) {
@@ -35,8 +50,8 @@ REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, std::int64_t pan
       for (int p = 0; p < kPanel; ++p)
         value[p] = load_as<T>(values + k * stride + p * kLanes<T>);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        const T weight = work.scores[r * kBlock + step + k];
+      for (int r = 0; r < kTogether; ++r) {
+        const T weight = weights[r * kBlock + step + k];
         if (kSelect && weight == T(0) && __builtin_signbit(weight)) continue;
 #pragma GCC unroll 4
         for (int p = 0; p < kPanel; ++p) acc[r][p] = fma(value[p], broadcast(weight), acc[r][p]);
@@ -45,14 +60,31 @@ REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, std::int64_t pan
     ahead.stop(asked);
   });
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-    if (r >= work.rows) break;
+  for (int r = 0; r < kTogether; ++r) {
+    if (row + r >= work.rows) break;
 #pragma GCC unroll 4
     for (int p = 0; p < kPanel; ++p) {
-      T* to = work.output + r * work.padded_value_dim + panel + p * kLanes<T>;
+      T* to = work.output + (row + r) * work.padded_value_dim + panel + p * kLanes<T>;
       store(to, work.is_fresh ? acc[r][p] : load<T>(to) + acc[r][p]);
     }
   }
+}
+
+// Calls `body` with a number of vectors as a Constant, and the column where they begin: panels of kPanel
+// vectors, and smaller ones at the end, of which none has one vector where two of two can be had instead.
+template <int kPanel, class T, class Body>
+REGARD_INLINE void for_panels(std::int64_t columns, Body body) {
+  std::int64_t d = 0;
+  const auto vectors_left = [&] { return (columns - d) / kLanes<T>; };
+  while (vectors_left() >= kPanel && (kPanel != 3 || vectors_left() != 4)) {
+    body(Constant<kPanel>{}, d);
+    d += kPanel * kLanes<T>;
+  }
+  while (kPanel > 2 && vectors_left() >= 2) {
+    body(Constant<2>{}, d);
+    d += 2 * kLanes<T>;
+  }
+  if (vectors_left() > 0) body(Constant<1>{}, d);
 }
 
 template <class Shape, class From, class T = typename Shape::Element>
@@ -82,16 +114,13 @@ REGARD_NOINLINE void add_decode_values(const DecodeBlock<Shape>& block, std::uin
                                            block, begin, end, steps, work.padded_value_dim);
     for_rows(work.rows, [&](auto rows) {
       constexpr int kRows = decltype(rows)::value;
-      constexpr int kAccumulators = Shape::kRegisterCount / 2;
-      constexpr int kPanel = static_cast<int>(clamp(kAccumulators / kRows, 1, 4));
-      const auto add = [&](auto panel, auto select, std::int64_t d) {
-        add_panel<Shape, kRows, panel.value, select.value, From>(block, d, begin, end, steps, work, ahead);
-      };
+      using Tile = ValueTile<Shape, kRows>;
       const auto add_all = [&](auto select) {
-        std::int64_t d = 0;
-        for (; d + kPanel * kLanes<T> <= work.padded_value_dim; d += kPanel * kLanes<T>)
-          add(Constant<kPanel>{}, select, d);
-        for (; d < work.padded_value_dim; d += kLanes<T>) add(Constant<1>{}, select, d);
+        for_panels<Tile::kPanel, T>(work.padded_value_dim, [&](auto panel, std::int64_t d) {
+          for (int row = 0; row < kRows; row += Tile::kTogether)
+            add_panel<Shape, kRows, Tile::kTogether, panel.value, select.value, From>(
+                block, row, d, begin, end, steps, work, ahead);
+        });
       };
       if (selects)
         add_all(Constant<1>{});

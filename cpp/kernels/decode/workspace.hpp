@@ -37,6 +37,7 @@ struct DecodeWorkspace {
   T* queries;
   T* query;               // [padded_head_dim]: one of them
   T score_factor[kDecodeRows];  // of products with rows of int8
+  T* transposed;          // [padded_head_dim][vectors of keys of a tile]
   T* scores;              // [kDecodeRows][block keys], then weights
   T* bias;                // [kDecodeRows][block keys]: what is added to scores; -inf hides
   bool has_bias;          // of the block at hand
@@ -72,6 +73,7 @@ REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, cha
   constexpr std::int64_t kBlock = round_up(Shape::kBlockKeys, kDecodeStep<Shape>);
   work.queries = take(kDecodeRows * work.padded_head_dim);
   work.query = take(work.padded_head_dim);
+  work.transposed = take(Shape::kStripLanes * work.padded_head_dim);
   work.scores = take(kDecodeRows * kBlock);
   work.bias = take(kDecodeRows * kBlock);
   work.state = take_state();

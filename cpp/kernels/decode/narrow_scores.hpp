@@ -1,0 +1,112 @@
+// scores = query key where keys are numbers of 16 or 8 bits: transposed in registers, as if two or four of them
+// were a float32, and multiplied from there.
+#pragma once
+
+#include "../../simd/lane_parts.hpp"
+#include "../../simd/transpose.hpp"
+#include "ahead.hpp"
+#include "block.hpp"
+#include "for_rows.hpp"
+
+namespace regard {
+namespace {
+
+template <int kCount, class Body>
+REGARD_INLINE void for_parts(Body body) {
+  body(Constant<0>{});
+  body(Constant<1>{});
+  if constexpr (kCount == 4) {
+    body(Constant<2>{});
+    body(Constant<3>{});
+  }
+}
+
+// A vector of keys of 16 or 8 bits: their rows and scores.
+template <class From>
+struct NarrowKeys {
+  const From* rows[kLanes<float>];
+  float* scores;
+};
+
+// score_keys for narrow numbers, whose squares have two or four dimensions a lane. It takes two vectors of
+// keys at a time, since the sum of one would wait for itself.
+template <int kRows, class From>
+REGARD_NOINLINE void score_narrow_keys(const NarrowKeys<From> (&keys)[2], std::int64_t head_dim,
+                                       const float* queries, std::ptrdiff_t score_stride,
+                                       Ahead& ahead) {
+  constexpr int kWidth = kLanes<float>, kParts = kLaneParts<From>;
+  // In the quarters of a line for each of kWidth turns: of int8, which computes longest between two squares,
+  // two fifths while it loads them (none on vectors of 16 bytes).
+  constexpr int kQuartersAsked = kAheadOfScores * 2 * kWidth * 4 / kLineBytes;
+  constexpr int kWhileLoading = sizeof(From) == 1 ? kQuartersAsked / 4 : 0;
+  constexpr int kWhileAdding = kQuartersAsked - 2 * kWhileLoading;
+  Vec<float> acc[2][kRows];
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<float>{};
+  for (std::int64_t d = 0; d < head_dim; d += kParts * kWidth) {
+    AskedLine asked = ahead.go_on();
+    Mask<float> dims[2][kWidth];
+    for (int v = 0; v < 2; ++v) {
+      Vec<float> square[kWidth];
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) {
+        square[i] = load(reinterpret_cast<const float*>(keys[v].rows[i] + d));
+        ahead.ask_quarters<kWhileLoading>(i, asked);
+      }
+      transpose<float>(square);
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) dims[v][i] = parts_of<From>(as_bits<float>(square[i]));
+    }
+    for (int i = 0; i < kWidth; ++i) {
+      ahead.ask_quarters<kWhileAdding>(i, asked);
+      for_parts<kParts>([&](auto part) {
+        const std::int64_t column = d + kParts * i + part.value;
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          const Vec<float> key = part_of<From, part.value>(dims[v][i]);
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r)
+            acc[v][r] = fma(key, broadcast(queries[column * kRows + r]), acc[v][r]);
+        }
+      });
+    }
+    ahead.stop(asked);
+  }
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) store(keys[v].scores + r * score_stride, acc[v][r]);
+}
+
+template <class Shape, int kRows, class From>
+REGARD_NOINLINE void score_narrow_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
+                                        const DecodeWorkspace<float>& work, Ahead& ahead) {
+  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+  NarrowKeys<From> keys[2];
+  int waiting = 0;
+  const auto score = [&] {
+    score_narrow_keys<kRows>(keys, work.padded_head_dim, work.queries, kBlock, ahead);
+    waiting = 0;
+  };
+  for_steps<Shape>(steps, [&](int begin) {
+    const From* first = static_cast<const From*>(block.keys[begin / kStep]);
+    const int last = block.count - begin - 1;
+    for (int k = 0; k < kStep; k += kLanes<float>) {
+      NarrowKeys<From>& vector = keys[waiting++];
+      vector.scores = work.scores + begin + k;
+      // Lanes beyond the block repeat its last key: they are hidden.
+      for (int i = 0; i < kLanes<float>; ++i)
+        vector.rows[i] = first + (k + i < last ? k + i : last) * block.key_stride;
+      if (waiting == 2) score();
+    }
+  });
+  if (waiting == 1) {
+    keys[1] = keys[0];
+    score();
+  }
+}
+
+}  // namespace
+}  // namespace regard
