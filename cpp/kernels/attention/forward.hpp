@@ -150,10 +150,7 @@ struct AttentionForward {
                           TileCounts& counts) {
     const KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
     TileKind kinds[kBlockTiles];
-    for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-      classify_tiles<T, kRows, vectors.kCount, kBlockTiles>(problem, task, strip, key, block.count,
-                                                            work.bias, kinds);
-    });
+    classify_tiles<Shape>(problem, task, strip, key, block.count, work.bias, kinds);
     for (int t = 0; t * kRows < block.count; ++t) {
       if (kinds[t] == TileKind::hidden) continue;
       counts.visible += kinds[t] == TileKind::visible;
@@ -205,8 +202,7 @@ struct AttentionForward {
     }
 
     TileKind kinds[kBlockTiles];
-    if (!classify_tiles<T, kRows, kVectors, kBlockTiles>(problem, task, strip, block.begin, block.count,
-                                            work.bias, kinds))
+    if (!classify_tiles<Shape>(problem, task, strip, block.begin, block.count, work.bias, kinds))
       return;
     Scores::provide_keys(problem, task, work, block);
     start_block_sum<kVectors>(strip);
@@ -279,11 +275,12 @@ struct AttentionForward {
     }
   }
 
-  template <int kVectors, Bias kBias, class Product>
+  // A tile of final weights. Whether its keys are hidden or not, bias says so: one loop serves all kinds of tiles.
+  template <int kVectors, class Product>
   REGARD_INLINE void final_tile(const Product& product, const T* bias, T softcap,
                                 const Strip<T>& strip, T* tile) {
     Accumulators<T, kRows, kVectors> acc;
-    score_tile<T, kRows, kVectors, kBias>(acc, product, bias, softcap, tile);
+    score_tile<T, kRows, kVectors, Bias::hides>(acc, product, bias, softcap, tile);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const Vec<T> reference = load(strip.state.reference + v * kLanes<T>);
@@ -292,11 +289,9 @@ struct AttentionForward {
       for (int r = 0; r < kRows; ++r) {
         const int at = (r * kVectors + v) * kLanes<T>;
         const Vec<T> weight =
-            weight_of<T, kBias>(acc[r][v], reference, bias, at, Exp2Bits<T>::kLowest);
-        Vec<T> share = weight * reciprocal;
+            weight_of<T, Bias::hides>(acc[r][v], reference, bias, at, Exp2Bits<T>::kLowest);
         // Selected once more, since reciprocal may be NaN.
-        if constexpr (kBias == Bias::hides) share = unless_hidden<T>(share, load(bias + at), Vec<T>{});
-        store(tile + at, share);
+        store(tile + at, unless_hidden<T>(weight * reciprocal, load(bias + at), Vec<T>{}));
       }
     }
   }
@@ -311,27 +306,18 @@ struct AttentionForward {
     TileKind kinds[kBlockTiles];
     for (TileKind& kind : kinds) kind = TileKind::hidden;
     if (block.count > 0 &&
-        classify_tiles<T, kRows, kVectors, kBlockTiles>(problem, task, strip, block.begin, block.count,
-                                           work.bias, kinds))
+        classify_tiles<Shape>(problem, task, strip, block.begin, block.count, work.bias, kinds))
       Scores::provide_keys(problem, task, work, block);
     for (int k = 0; k < columns; k += kRows) {
       T* tile = work.weights + k * kWidth;
-      const T* bias = work.bias + k * kWidth;
-      const auto product = Scores::tile(problem, task, strip, block, k);
-      switch (kinds[k / kRows]) {
-        case TileKind::hidden:
-          for (int i = 0; i < kRows * kVectors; ++i) store(tile + i * kLanes<T>, Vec<T>{});
-          break;
-        case TileKind::visible:
-          final_tile<kVectors, Bias::none>(product, bias, work.softcap, strip, tile);
-          break;
-        case TileKind::biased:
-          final_tile<kVectors, Bias::adds>(product, bias, work.softcap, strip, tile);
-          break;
-        case TileKind::hiding:
-          final_tile<kVectors, Bias::hides>(product, bias, work.softcap, strip, tile);
-          break;
+      T* bias = work.bias + k * kWidth;
+      const TileKind kind = kinds[k / kRows];
+      if (kind == TileKind::hidden || kind == TileKind::visible) {
+        T* zeros = kind == TileKind::hidden ? tile : bias;
+        for (int i = 0; i < kRows * kVectors; ++i) store(zeros + i * kLanes<T>, Vec<T>{});
       }
+      if (kind != TileKind::hidden)
+        final_tile<kVectors>(Scores::tile(problem, task, strip, block, k), bias, work.softcap, strip, tile);
     }
     const Run all{0, static_cast<int>(columns)};
     if (problem.dropout_factor != 0)

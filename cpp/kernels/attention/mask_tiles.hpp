@@ -61,42 +61,41 @@ REGARD_INLINE void prefetch_mask(const AttentionProblem& problem, const Operand&
 }
 
 // bias[key][lane] = the float mask, for the `keys` keys from `key` on.
-template <class T, class M, int kVectors>
+template <class Shape, class M, class T = typename Shape::Element>
 REGARD_NOINLINE void load_bias(const AttentionProblem& problem, const AttentionTask& task,
                                const StripRows<T>& strip, std::int64_t key, int keys, T* bias) {
-  constexpr int kWidth = kVectors * kLanes<T>;
+  const int width = strip.vectors * kLanes<T>;
   const std::int64_t stride = problem.bias.column_stride;
-  const M* rows[kWidth];
+  const M* rows[Shape::kStripLanes];
   mask_rows(problem, problem.bias, task.bias, strip, key, rows);
   if (lanes_share_a_row(problem, problem.bias)) {
     const M* row = rows[0];
     for (int k = 0; k < keys; ++k) {
       const Vec<T> value = in_log2_units<T>(broadcast(mask_value<T>(row[k * stride])));
-      for (int v = 0; v < kVectors; ++v) store(bias + k * kWidth + v * kLanes<T>, value);
+      for (int lane = 0; lane < width; lane += kLanes<T>) store(bias + k * width + lane, value);
     }
     return;
   }
   if constexpr (sizeof(M) == sizeof(T)) {
-    rows_to_lanes<T>(rows, kWidth, stride, keys, bias, kWidth,
+    rows_to_lanes<T>(rows, width, stride, keys, bias, width,
                      [](Vec<T> value) { return in_log2_units<T>(value); });
   } else {
     for (int k = 0; k < keys; ++k)
-      for (int v = 0; v < kVectors; ++v) {
+      for (int lane = 0; lane < width; lane += kLanes<T>) {
         T gathered[kLanes<T>];
-        for (int i = 0; i < kLanes<T>; ++i)
-          gathered[i] = mask_value<T>(rows[v * kLanes<T> + i][k * stride]);
-        store(bias + k * kWidth + v * kLanes<T>, in_log2_units<T>(load<T>(gathered)));
+        for (int i = 0; i < kLanes<T>; ++i) gathered[i] = mask_value<T>(rows[lane + i][k * stride]);
+        store(bias + k * width + lane, in_log2_units<T>(load<T>(gathered)));
       }
   }
 }
 
-// The kind of a tile by `keys` rows of bias: all of them -inf, all 0, none -inf, or some. Bits are
+// The kind of a tile by a number of vectors of bias: all of them -inf, all 0, none -inf, or some. Bits are
 // compared, so that NaN is a value like others.
-template <class T, int kVectors>
-REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int keys) {
+template <class T>
+REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int vectors) {
   const Mask<T> minus_infinity = as_bits<T>(broadcast(-kInfinity<T>));
   Mask<T> adds{}, shows{}, hides{};
-  for (int i = 0; i < keys * kVectors; ++i) {
+  for (int i = 0; i < vectors; ++i) {
     const Mask<T> bits = as_bits<T>(load(bias + i * kLanes<T>));
     adds |= bits;
     shows |= bits ^ minus_infinity;
@@ -108,18 +107,18 @@ REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int keys) {
 }
 
 // bias -= slope |position - key|.
-template <class T, int kRows, int kVectors>
+template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void add_alibi(const StripRows<T>& strip, std::int64_t key, bool bias_is_set,
                                T* bias) {
-  constexpr int kWidth = kVectors * kLanes<T>;
-  T distance[kWidth];
-  for (int lane = 0; lane < kWidth; ++lane)
+  const int width = strip.vectors * kLanes<T>;
+  T distance[Shape::kStripLanes];
+  for (int lane = 0; lane < width; ++lane)
     distance[lane] = static_cast<T>(strip.positions[lane] - key);
-  for (int v = 0; v < kVectors; ++v) {
-    const Vec<T> from = load(distance + v * kLanes<T>);
-    const Vec<T> slope = load(strip.slopes + v * kLanes<T>);
-    for (int r = 0; r < kRows; ++r) {
-      T* at = bias + r * kWidth + v * kLanes<T>;
+  for (int lane = 0; lane < width; lane += kLanes<T>) {
+    const Vec<T> from = load(distance + lane);
+    const Vec<T> slope = load(strip.slopes + lane);
+    for (int r = 0; r < Shape::kRows; ++r) {
+      T* at = bias + r * width + lane;
       const Vec<T> added = bias_is_set ? load<T>(at) : Vec<T>{};
       store(at, with_alibi<T>(added, slope, from, broadcast(static_cast<T>(r))));
     }
@@ -197,12 +196,13 @@ REGARD_NOINLINE void scan_tiles(const unsigned char* const* rows, int lanes, std
 }
 
 // kinds[t] of the tiles [first, last) from a bool mask: hidden, visible, or hiding for a mixture.
-template <class T, int kRows, int kVectors, int kTiles>
+template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void scan_bool_mask(const AttentionProblem& problem, const AttentionTask& task,
                                     const StripRows<T>& strip, std::int64_t block_begin, int count,
                                     int first, int last, TileKind* kinds) {
+  constexpr int kRows = Shape::kRows, kTiles = Shape::kBlockKeys / kRows;
   using Word = typename MaskWord<kRows>::Type;
-  const unsigned char* rows[kVectors * kLanes<T>];
+  const unsigned char* rows[Shape::kStripLanes];
   mask_rows(problem, problem.mask, task.mask, strip, block_begin, rows);
   const std::int64_t stride = problem.mask.column_stride;
   const int lanes = lanes_share_a_row(problem, problem.mask) ? 1 : strip.rows;
@@ -224,18 +224,19 @@ REGARD_NOINLINE void scan_bool_mask(const AttentionProblem& problem, const Atten
 }
 
 // Writes -inf into one tile's bias where the bool mask is False.
-template <class T, int kRows, int kVectors>
+template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void hide_by_bool_mask(const AttentionProblem& problem, const AttentionTask& task,
                                        const StripRows<T>& strip, std::int64_t key, int keys,
                                        bool bias_is_set, T* bias) {
-  constexpr int kWidth = kVectors * kLanes<T>;
+  constexpr int kRows = Shape::kRows;
+  const int width = strip.vectors * kLanes<T>;
   constexpr int kBytes = sizeof(T) < kRows ? static_cast<int>(sizeof(T)) : kRows;
   constexpr int kParts = kRows / kBytes;
   // part[p][lane] holds the bytes of rows p * kBytes and on, in an integer as wide as a lane.
-  T part[kParts][kWidth];
-  const unsigned char* rows[kWidth];
+  T part[kParts][Shape::kStripLanes];
+  const unsigned char* rows[Shape::kStripLanes];
   mask_rows(problem, problem.mask, task.mask, strip, key, rows);
-  for (int lane = 0; lane < kWidth; ++lane) {
+  for (int lane = 0; lane < width; ++lane) {
     const typename MaskWord<kRows>::Type word =
         read_mask_word<kRows>(rows[lane], problem.mask.column_stride, keys);
     for (int p = 0; p < kParts; ++p) {
@@ -243,31 +244,32 @@ REGARD_NOINLINE void hide_by_bool_mask(const AttentionProblem& problem, const At
       __builtin_memcpy(&part[p][lane], &bytes, sizeof(T));
     }
   }
-  for (int v = 0; v < kVectors; ++v)
+  for (int lane = 0; lane < width; lane += kLanes<T>)
     for (int r = 0; r < kRows; ++r) {
-      const Mask<T> bytes = as_bits<T>(load(part[r / kBytes] + v * kLanes<T>));
+      const Mask<T> bytes = as_bits<T>(load(part[r / kBytes] + lane));
       const Mask<T> hidden = (bytes >> (8 * (r % kBytes)) & 0xff) == 0;
-      T* at = bias + r * kWidth + v * kLanes<T>;
+      T* at = bias + r * width + lane;
       store(at, select<T>(hidden, broadcast(-kInfinity<T>),
                           bias_is_set ? load<T>(at) : Vec<T>{}));
     }
 }
 
 // Writes -inf into one tile's bias where a key lies outside what the lane sees by position.
-template <class T, int kRows, int kVectors>
+template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void hide_by_position(const StripRows<T>& strip, std::int64_t key, bool bias_is_set,
                                       T* bias) {
-  constexpr int kWidth = kVectors * kLanes<T>;
-  T first[kWidth], end[kWidth];
-  for (int lane = 0; lane < kWidth; ++lane) {
+  constexpr int kRows = Shape::kRows;
+  const int width = strip.vectors * kLanes<T>;
+  T first[Shape::kStripLanes], end[Shape::kStripLanes];
+  for (int lane = 0; lane < width; ++lane) {
     first[lane] = static_cast<T>(clamp(strip.first_key[lane] - key, 0, kRows));
     end[lane] = static_cast<T>(clamp(strip.end_key[lane] - key, 0, kRows));
   }
   const std::int64_t sinks_begin = strip.sink_tokens.begin - key, sinks_end = strip.sink_tokens.end - key;
-  for (int v = 0; v < kVectors; ++v) {
-    const Vec<T> from = load(first + v * kLanes<T>), to = load(end + v * kLanes<T>);
+  for (int lane = 0; lane < width; lane += kLanes<T>) {
+    const Vec<T> from = load(first + lane), to = load(end + lane);
     for (int r = 0; r < kRows; ++r) {
-      T* at = bias + r * kWidth + v * kLanes<T>;
+      T* at = bias + r * width + lane;
       const Vec<T> here = broadcast(static_cast<T>(r));
       const bool is_sink_token = r >= sinks_begin && r < sinks_end;
       store(at, select<T>(is_hidden(here, is_sink_token ? Vec<T>{} : from, to),
@@ -278,11 +280,12 @@ REGARD_NOINLINE void hide_by_position(const StripRows<T>& strip, std::int64_t ke
 
 // kinds[t] of every tile of the block's `count` keys, and the bias of those that need one. Returns
 // false where all are hidden.
-template <class T, int kRows, int kVectors, int kTiles>
+template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE bool classify_tiles(const AttentionProblem& problem, const AttentionTask& task,
                                     const StripRows<T>& strip, std::int64_t block_begin, int count,
                                     T* bias, TileKind* kinds) {
-  constexpr int kTile = kRows * kVectors * kLanes<T>;
+  constexpr int kRows = Shape::kRows;
+  const int tile_lanes = kRows * strip.vectors * kLanes<T>;
   const int tiles = (count + kRows - 1) / kRows;
   const KeyInterval seen = seen_of_block(strip.seen, block_begin, count);
   const int first = static_cast<int>(seen.begin) / kRows;
@@ -292,39 +295,39 @@ REGARD_NOINLINE bool classify_tiles(const AttentionProblem& problem, const Atten
   if (first >= last) return false;
 
   if (task.mask)
-    scan_bool_mask<T, kRows, kVectors, kTiles>(problem, task, strip, block_begin, count, first, last, kinds);
+    scan_bool_mask<Shape>(problem, task, strip, block_begin, count, first, last, kinds);
   if (task.bias) {
     const int keys = (last * kRows < count ? last * kRows : count) - first * kRows;
     const std::int64_t key = block_begin + first * kRows;
-    T* to = bias + first * kTile;
+    T* to = bias + first * tile_lanes;
     if (problem.bias.element == Element::float32)
-      load_bias<T, float, kVectors>(problem, task, strip, key, keys, to);
+      load_bias<Shape, float>(problem, task, strip, key, keys, to);
     else
-      load_bias<T, double, kVectors>(problem, task, strip, key, keys, to);
+      load_bias<Shape, double>(problem, task, strip, key, keys, to);
   }
 
   bool sees_any = false;
   for (int t = first; t < last; ++t) {
     const std::int64_t key = block_begin + t * kRows;
     const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;
-    T* tile = bias + t * kTile;
+    T* tile = bias + t * tile_lanes;
     const bool is_mixed = kinds[t] == TileKind::hiding;
     if (!overlaps(strip.seen, key, key + keys)) kinds[t] = TileKind::hidden;
-    if (task.bias && kinds[t] != TileKind::hidden) kinds[t] = kind_of_bias<T, kVectors>(tile, keys);
+    if (task.bias && kinds[t] != TileKind::hidden) kinds[t] = kind_of_bias<T>(tile, keys * strip.vectors);
     if (kinds[t] == TileKind::hidden) continue;
     bool is_set = task.bias != nullptr;
     if (strip.slopes) {
-      add_alibi<T, kRows, kVectors>(strip, key, is_set, tile);
+      add_alibi<Shape>(strip, key, is_set, tile);
       if (kinds[t] == TileKind::visible) kinds[t] = TileKind::biased;
       is_set = true;
     }
     if (is_mixed) {
-      hide_by_bool_mask<T, kRows, kVectors>(problem, task, strip, key, keys, is_set, tile);
+      hide_by_bool_mask<Shape>(problem, task, strip, key, keys, is_set, tile);
       kinds[t] = TileKind::hiding;
       is_set = true;
     }
     if (!holds(strip.shared, key, key + kRows)) {
-      hide_by_position<T, kRows, kVectors>(strip, key, is_set, tile);
+      hide_by_position<Shape>(strip, key, is_set, tile);
       kinds[t] = TileKind::hiding;
     }
     sees_any = true;

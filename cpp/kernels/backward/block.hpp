@@ -31,8 +31,7 @@ struct BackwardBlock {
     TileKind kinds[kBlockTiles];
     if (sees_all(task.forward, work.strip, key, count)) {
       for (TileKind& kind : kinds) kind = TileKind::visible;
-    } else if (!classify_tiles<T, kRows, kVectors, kBlockTiles>(problem.forward, task.forward, work.strip, key, count,
-                                                                work.bias, kinds)) {
+    } else if (!classify_tiles<Shape>(problem.forward, task.forward, work.strip, key, count, work.bias, kinds)) {
       return runs;
     }
     DropoutRows<Shape> dropout;

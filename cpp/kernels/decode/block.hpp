@@ -21,17 +21,33 @@ struct DecodeBlock {
   const void* values[kSteps];
 };
 
+// Whether the kernels read what is stored as `element`: in float64 nothing else, since few mix the two.
+template <class T>
+REGARD_INLINE bool decodes_element(Element element) {
+  return sizeof(T) == 4 || element == Element::float64;
+}
+
 // Keys are read in place where columns fill vectors; a lane takes four columns of int8.
 template <class T>
 REGARD_INLINE bool decodes_keys_in_place(const AttentionProblem& problem) {
-  const bool is_int8 = problem.key.element == Element::int8;
-  return problem.key.column_stride == 1 && problem.head_dim % (is_int8 ? 4 * kLanes<T> : kLanes<T>) == 0 &&
-         (!is_int8 || sizeof(T) == 4);
+  const std::int64_t columns = problem.key.element == Element::int8 ? 4 * kLanes<T> : kLanes<T>;
+  return problem.key.column_stride == 1 && problem.head_dim % columns == 0 &&
+         decodes_element<T>(problem.key.element);
 }
 
 template <class T>
 REGARD_INLINE bool decodes_values_in_place(const AttentionProblem& problem) {
-  return problem.value.column_stride == 1 && problem.value_dim % kLanes<T> == 0;
+  return problem.value.column_stride == 1 && problem.value_dim % kLanes<T> == 0 &&
+         decodes_element<T>(problem.value.element);
+}
+
+// Calls `body` with the type of a block's keys or values.
+template <class T, class Body>
+REGARD_INLINE void with_block_element(Element element, Body body) {
+  if constexpr (sizeof(T) == 4)
+    with_stored_element<T>(element, body);
+  else
+    body(ElementType<T>{});
 }
 
 template <class Shape, class T = typename Shape::Element>

@@ -67,10 +67,9 @@ REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t 
         if (work.padded_head_dim % (kLaneParts<From> * kLanes<T>) == 0)
           return score_narrow_steps<Shape, kRows, From>(block, steps, work, ahead);
       }
-      if constexpr (sizeof(T) == 4 || sizeof(From) > 1)
-        score_transposed_steps<Shape, kRows, From>(block, steps, work, ahead);
+      score_transposed_steps<Shape, kRows, From>(block, steps, work, ahead);
     };
-    with_stored_element<T>(block.key_element, score);
+    with_block_element<T>(block.key_element, score);
   });
 }
 

@@ -105,21 +105,20 @@ REGARD_NOINLINE void score_transposed_steps(const DecodeBlock<Shape>& block, std
                                             const DecodeWorkspace<T>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
   constexpr int kVectors = Shape::kVectors, kTileRows = kRows < Shape::kRows ? kRows : Shape::kRows;
-  static_assert(kVectors <= 3 && kRows % kTileRows == 0);
+  static_assert(kRows % kTileRows == 0, "rows are whole tiles");
   const From* keys[kVectors][kLanes<T>];
   T* scores[kVectors];
   int waiting = 0;
-  const auto score = [&](auto vectors) {
+  const auto score = [&](auto vectors, int first) {
     constexpr int kTogether = decltype(vectors)::value;
     for (int v = 0; v < kTogether; ++v)
-      transpose_keys(keys[v], work.padded_head_dim, work.transposed + v * kLanes<T>, kTogether * kLanes<T>,
-                     ahead);
+      transpose_keys(keys[first + v], work.padded_head_dim, work.transposed + v * kLanes<T>,
+                     kTogether * kLanes<T>, ahead);
     for (int row = 0; row < kRows; row += kTileRows) {
       score_transposed<T, From, kRows, kTileRows, kTogether>(
-          work.transposed, work.padded_head_dim, work.queries + row, scores, kBlock, ahead);
-      for (int v = 0; v < kTogether; ++v) scores[v] += kTileRows * kBlock;
+          work.transposed, work.padded_head_dim, work.queries + row, scores + first, kBlock, ahead);
+      for (int v = 0; v < kTogether; ++v) scores[first + v] += kTileRows * kBlock;
     }
-    waiting = 0;
   };
   for_steps<Shape>(steps, [&](int begin) {
     const From* step = static_cast<const From*>(block.keys[begin / kStep]);
@@ -129,11 +128,12 @@ REGARD_NOINLINE void score_transposed_steps(const DecodeBlock<Shape>& block, std
       for (int i = 0; i < kLanes<T>; ++i)
         keys[waiting][i] = step + (k + i < last ? k + i : last) * block.key_stride;
       scores[waiting++] = work.scores + begin + k;
-      if (waiting == kVectors) score(Constant<kVectors>{});
+      if (waiting < kVectors) continue;
+      score(Constant<kVectors>{}, 0);
+      waiting = 0;
     }
   });
-  if (waiting == 2) score(Constant<2>{});
-  if (waiting == 1) score(Constant<1>{});
+  for (int v = 0; v < waiting; ++v) score(Constant<1>{}, v);
 }
 
 }  // namespace

@@ -80,11 +80,15 @@ REGARD_INLINE void for_panels(std::int64_t columns, Body body) {
     body(Constant<kPanel>{}, d);
     d += kPanel * kLanes<T>;
   }
-  while (kPanel > 2 && vectors_left() >= 2) {
-    body(Constant<2>{}, d);
-    d += 2 * kLanes<T>;
+  if constexpr (kPanel > 2) {
+    while (vectors_left() >= 2) {
+      body(Constant<2>{}, d);
+      d += 2 * kLanes<T>;
+    }
   }
-  if (vectors_left() > 0) body(Constant<1>{}, d);
+  if constexpr (kPanel > 1) {
+    if (vectors_left() > 0) body(Constant<1>{}, d);
+  }
 }
 
 template <class Shape, class From, class T = typename Shape::Element>
@@ -108,24 +112,23 @@ REGARD_NOINLINE void add_decode_values(const DecodeBlock<Shape>& block, std::uin
                                        std::int64_t key, DecodeWorkspace<T>& work, Ahead& ahead) {
   const KeyInterval seen = seen_of_block(work.seen, key, block.count);
   const int begin = static_cast<int>(seen.begin), end = static_cast<int>(seen.end);
-  with_stored_element<T>(block.value_element, [&](auto element) {
+  with_block_element<T>(block.value_element, [&](auto element) {
     using From = typename decltype(element)::Type;
     const bool selects = work.hides && !decode_values_are_finite<Shape, From>(
                                            block, begin, end, steps, work.padded_value_dim);
     for_rows(work.rows, [&](auto rows) {
       constexpr int kRows = decltype(rows)::value;
       using Tile = ValueTile<Shape, kRows>;
-      const auto add_all = [&](auto select) {
-        for_panels<Tile::kPanel, T>(work.padded_value_dim, [&](auto panel, std::int64_t d) {
-          for (int row = 0; row < kRows; row += Tile::kTogether)
-            add_panel<Shape, kRows, Tile::kTogether, panel.value, select.value, From>(
-                block, row, d, begin, end, steps, work, ahead);
-        });
+      const auto add = [&](auto panel, auto select, std::int64_t d) {
+        for (int row = 0; row < kRows; row += Tile::kTogether)
+          add_panel<Shape, kRows, Tile::kTogether, panel.value, select.value, From>(
+              block, row, d, begin, end, steps, work, ahead);
       };
       if (selects)
-        add_all(Constant<1>{});
+        for_panels<1, T>(work.padded_value_dim, [&](auto panel, std::int64_t d) { add(panel, Constant<1>{}, d); });
       else
-        add_all(Constant<0>{});
+        for_panels<Tile::kPanel, T>(work.padded_value_dim,
+                                    [&](auto panel, std::int64_t d) { add(panel, Constant<0>{}, d); });
     });
   });
   work.is_fresh = false;

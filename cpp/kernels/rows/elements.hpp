@@ -6,9 +6,10 @@
 namespace regard {
 namespace {
 
-// `count` elements, and `filler` in the lanes after them.
+// `count` elements, and `filler` in the lanes after them. Neither this nor `scatter` is inlined: they stand in every
+// loop of the stages, and a call takes little beside their elements.
 template <class T>
-REGARD_INLINE Vec<T> gather(const T* from, std::int64_t stride, std::int64_t count, T filler) {
+REGARD_NOINLINE Vec<T> gather(const T* from, std::int64_t stride, std::int64_t count, T filler) {
   T lanes[kLanes<T>];
   if (count == kLanes<T>) {
 #pragma GCC unroll 16
@@ -20,7 +21,7 @@ REGARD_INLINE Vec<T> gather(const T* from, std::int64_t stride, std::int64_t cou
 }
 
 template <class T>
-REGARD_INLINE void scatter(T* to, std::int64_t stride, std::int64_t count, Vec<T> value) {
+REGARD_NOINLINE void scatter(T* to, std::int64_t stride, std::int64_t count, Vec<T> value) {
   T lanes[kLanes<T>];
   store(lanes, value);
   for (int i = 0; i < kLanes<T> && i < count; ++i) to[i * stride] = lanes[i];

@@ -18,7 +18,7 @@ REGARD_NOINLINE void scale_row(const StageProblem& problem, const T* input, T* o
 
 // What a mask adds to scores: -inf, which hides, for false; 0 for true; and the number itself.
 template <class T, class M>
-REGARD_INLINE Vec<T> added_by_mask(const M* mask, std::int64_t stride, std::int64_t count) {
+REGARD_NOINLINE Vec<T> added_by_mask(const M* mask, std::int64_t stride, std::int64_t count) {
   T lanes[kLanes<T>];
   for (int i = 0; i < kLanes<T>; ++i) {
     if (i >= count) {

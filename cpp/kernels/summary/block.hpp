@@ -41,8 +41,8 @@ struct SummaryBlock {
   REGARD_NOINLINE void add(const SummaryProblem& problem, const SummaryTask& task, const SummaryWorkspace<T>& work,
                            const SummaryKeys<T>& block, SummaryStrip<T>& strip) {
     TileKind kinds[kBlockTiles];
-    if (!classify_tiles<T, kRows, kVectors, kBlockTiles>(problem.forward, task.forward, strip, block.begin,
-                                                         block.count, work.bias, kinds))
+    if (!classify_tiles<Shape>(problem.forward, task.forward, strip, block.begin, block.count, work.bias,
+                               kinds))
       return;
     Runs runs;
     const int seen = static_cast<int>(seen_of_block(strip.seen, block.begin, block.count).end);

@@ -40,8 +40,8 @@ struct TangentBlock {
   REGARD_NOINLINE void add(const TangentProblem& problem, const TangentTask& task, const TangentWorkspace<T>& work,
                            const TangentKeys<T>& block, TangentStrip<T>& strip) {
     TileKind kinds[kBlockTiles];
-    if (!classify_tiles<T, kRows, kVectors, kBlockTiles>(problem.forward, task.forward, strip, block.begin,
-                                                         block.count, work.bias, kinds))
+    if (!classify_tiles<Shape>(problem.forward, task.forward, strip, block.begin, block.count, work.bias,
+                               kinds))
       return;
     Runs runs;
     const bool has_tangents = task.tangent_query || task.tangent_key;
