@@ -155,8 +155,12 @@ struct AttentionForward {
       if (kinds[t] == TileKind::hidden) continue;
       counts.visible += kinds[t] == TileKind::visible;
       counts.biased += kinds[t] != TileKind::visible;
-      const int left = block.count - t * kRows;
-      counts.scores += strip.rows * static_cast<std::int64_t>(left < kRows ? left : kRows);
+      const int k = t * kRows, keys = block.count - k < kRows ? block.count - k : kRows;
+      VectorRange seeing{0, strip.vectors};
+      if (kinds[t] == TileKind::hiding) seeing = vectors_that_see(strip, key + k, key + k + keys);
+      const int end = seeing.end * kLanes<T>;
+      const int rows = (end < strip.rows ? end : strip.rows) - seeing.begin * kLanes<T>;
+      counts.scores += rows * static_cast<std::int64_t>(keys);
     }
   }
 
@@ -192,7 +196,7 @@ struct AttentionForward {
       }
       end_block_sum<kVectors>(strip);
       provide_values<T, kRows>(problem, task, work, block);
-      const Run all{0, block.count};
+      const Run all{0, block.count, {0, kVectors}};
       if (block.value_scales)
         Output::template scale_weights<kVectors>(block.value_scales, &all, 1, gathered.weights);
       if (problem.dropout_factor != 0)
@@ -220,12 +224,14 @@ struct AttentionForward {
       if (strip.is_fresh) prefetch_output(problem, task, strip, k / kRows, kBlockTiles);
       if (kind == TileKind::hidden) continue;
       const int end = k + kRows < count ? k + kRows : count;
-      if (run_count > 0 && runs[run_count - 1].end == k)
+      VectorRange seeing{0, kVectors};
+      if (kind == TileKind::hiding) seeing = vectors_that_see(strip, block.begin + k, block.begin + end);
+      if (run_count > 0 && continues(runs[run_count - 1], k, seeing))
         runs[run_count - 1].end = end;
       else
-        runs[run_count++] = {k, end};
+        runs[run_count++] = {k, end, seeing};
       hides_something |= kind == TileKind::hiding;
-      tile_of_kind<kVectors>(kind, problem, task, strip, work, block, k, gathered);
+      tile_of_kind<kVectors>(kind, seeing, problem, task, strip, work, block, k, gathered);
       gathered.keys += kRows;
     }
     end_block_sum<kVectors>(strip);
@@ -243,9 +249,14 @@ struct AttentionForward {
       Output::template add_values<kVectors, false>(strip, block, runs, run_count, gathered.weights, padded_value_dim);
   }
 
+  // Whether the tile of key `k` can be added to a run.
+  static bool continues(const Run& run, int k, const VectorRange& seeing) {
+    return run.end == k && run.vectors.begin == seeing.begin && run.vectors.end == seeing.end;
+  }
+
   // Not inlined into the loop over tiles that see everything, so that the compiler keeps that one lean.
   template <int kVectors>
-  REGARD_NOINLINE void tile_of_kind(TileKind kind, const AttentionProblem& problem,
+  REGARD_NOINLINE void tile_of_kind(TileKind kind, const VectorRange& seeing, const AttentionProblem& problem,
                                     const AttentionTask& task, const Strip<T>& strip,
                                     const Workspace<T>& work, const KeyBlock<T>& block, int k,
                                     const Gathered<T>& gathered) {
@@ -256,7 +267,10 @@ struct AttentionForward {
     else if (kind == TileKind::biased)
       weights_tile<T, kRows, kVectors, Bias::adds>(product, bias, work.softcap, strip, gathered);
     else
-      weights_tile<T, kRows, kVectors, Bias::hides>(product, bias, work.softcap, strip, gathered);
+      for_range<kVectors>(seeing, [&](auto begin, auto end) {
+        weights_tile<T, kRows, kVectors, Bias::hides, begin.kCount, end.kCount>(product, bias, work.softcap, strip,
+                                                                                gathered);
+      });
   }
 
   template <int kVectors>
@@ -280,7 +294,7 @@ struct AttentionForward {
   REGARD_INLINE void final_tile(const Product& product, const T* bias, T softcap,
                                 const Strip<T>& strip, T* tile) {
     Accumulators<T, kRows, kVectors> acc;
-    score_tile<T, kRows, kVectors, Bias::hides>(acc, product, bias, softcap, tile);
+    score_tile<T, kRows, kVectors, kVectors, Bias::hides>(acc, product, bias, softcap, tile, 0);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const Vec<T> reference = load(strip.state.reference + v * kLanes<T>);
@@ -319,7 +333,7 @@ struct AttentionForward {
       if (kind != TileKind::hidden)
         final_tile<kVectors>(Scores::tile(problem, task, strip, block, k), bias, work.softcap, strip, tile);
     }
-    const Run all{0, static_cast<int>(columns)};
+    const Run all{0, static_cast<int>(columns), {0, kVectors}};
     if (problem.dropout_factor != 0)
       Output::template drop_weights<kVectors>(problem, task, strip, block.begin, &all, 1, work.weights);
   }

@@ -32,12 +32,12 @@ REGARD_NOINLINE void cap_scores(T softcap, T* tile) {
     store(tile + i * kLanes<T>, capped<T>(load(tile + i * kLanes<T>), softcap));
 }
 
-// acc = scores of a tile of keys, bias included. `product` is a tile of plain_scores.hpp or
-// int8/scores.hpp, `tile` is memory for one.
-template <class T, int kRows, int kVectors, Bias kBias, class Product>
+// acc = scores of a tile of keys, bias included, for kVectors of the strip's kStripVectors, from its lane `lane` on.
+// `product` is a tile of plain_scores.hpp or int8/scores.hpp, `tile` is memory for one.
+template <class T, int kRows, int kVectors, int kStripVectors, Bias kBias, class Product>
 REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Product& product,
-                              const T* bias, T softcap, T* tile) {
-  product.template multiply<kRows, kVectors>(acc);
+                              const T* bias, T softcap, T* tile, int lane) {
+  product.template multiply<kRows, kVectors, kStripVectors>(acc, lane);
   if (__builtin_expect(softcap != T(0), false)) {
     store_tile<T, kRows, kVectors>(acc, tile);
     cap_scores<T, kRows * kVectors>(softcap, tile);
@@ -52,7 +52,8 @@ REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Produ
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
-        acc[r][v] = with_added<T, kBias>(acc[r][v], load(bias + (r * kVectors + v) * kLanes<T>));
+        acc[r][v] =
+            with_added<T, kBias>(acc[r][v], load(bias + (r * kStripVectors + v) * kLanes<T> + lane));
   }
 }
 
@@ -93,37 +94,50 @@ REGARD_NOINLINE void move_references(const T* bias, const Strip<T>& strip,
   }
 }
 
-// One tile: scores, weights (after those gathered), and the block's running sum.
-template <class T, int kRows, int kVectors, Bias kBias, class Product>
+// One tile: scores, weights (after those gathered), and the block's running sum. The strip's vectors outside
+// [kFirst, kEnd) see none of the keys.
+template <class T, int kRows, int kStripVectors, Bias kBias, int kFirst = 0, int kEnd = kStripVectors, class Product>
 REGARD_INLINE void weights_tile(const Product& product, const T* bias, T softcap,
                                 const Strip<T>& strip, const Gathered<T>& gathered) {
-  constexpr int kWidth = kVectors * kLanes<T>;
+  constexpr int kWidth = kStripVectors * kLanes<T>, kVectors = kEnd - kFirst, kFirstLane = kFirst * kLanes<T>;
   T* tile = gathered.weights + gathered.keys * kWidth;
   Accumulators<T, kRows, kVectors> acc;
-  score_tile<T, kRows, kVectors, kBias>(acc, product, bias, softcap, tile);
+  score_tile<T, kRows, kVectors, kStripVectors, kBias>(acc, product, bias, softcap, tile, kFirstLane);
+  const auto fill_others = [&](T value) {
+    for (int r = 0; r < kRows; ++r)
+      for (int v = 0; v < kStripVectors; ++v)
+        if (v < kFirst || v >= kEnd) store(tile + r * kWidth + v * kLanes<T>, broadcast(value));
+  };
   bool exceeds = false;
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
     Vec<T> top = acc[0][v];
 #pragma GCC unroll 16
     for (int r = 1; r < kRows; ++r) top = maximum<T>(top, acc[r][v]);
-    exceeds |= any_greater(top, load(strip.state.limit + v * kLanes<T>));
+    exceeds |= any_greater(top, load(strip.state.limit + kFirstLane + v * kLanes<T>));
   }
   if (__builtin_expect(exceeds, false)) {
-    store_tile<T, kRows, kVectors>(acc, tile);
-    move_references<T, kRows, kVectors, kBias>(bias, strip, gathered);
+    fill_others(-kInfinity<T>);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        store(tile + r * kWidth + kFirstLane + v * kLanes<T>, acc[r][v]);
+    move_references<T, kRows, kStripVectors, kBias>(bias, strip, gathered);
     return;
   }
+  fill_others(T(-0.0));
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
-    const Vec<T> reference = load(strip.state.reference + v * kLanes<T>);
+    const int lane = kFirstLane + v * kLanes<T>;
+    const Vec<T> reference = load(strip.state.reference + lane);
     Vec<T> weights[kRows];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      weights[r] = weight_of<T, kBias>(acc[r][v], reference, bias, (r * kVectors + v) * kLanes<T>);
-      store(tile + (r * kVectors + v) * kLanes<T>, weights[r]);
+      weights[r] = weight_of<T, kBias>(acc[r][v], reference, bias, r * kWidth + lane);
+      store(tile + r * kWidth + lane, weights[r]);
     }
-    T* block_sum = strip.block_sum + v * kLanes<T>;
+    T* block_sum = strip.block_sum + lane;
     store(block_sum, load<T>(block_sum) + sum_rows(weights));
   }
 }

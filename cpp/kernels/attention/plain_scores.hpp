@@ -12,7 +12,6 @@ namespace {
 template <class Shape>
 struct PlainScores {
   using T = typename Shape::Element;
-
   // A tile's keys beside the strip's queries.
   struct Tile {
     const T* keys;
@@ -21,11 +20,12 @@ struct PlainScores {
     const Strip<T>& strip;
     std::int64_t head_dim;
 
-    template <int kRows, int kVectors>
-    REGARD_MEMBER void multiply(Accumulators<T, kRows, kVectors>& acc) const {
+    // For kVectors of the strip's kStripVectors, from its lane `lane` on.
+    template <int kRows, int kVectors, int kStripVectors>
+    REGARD_MEMBER void multiply(Accumulators<T, kRows, kVectors>& acc, int lane) const {
       clear<T, kRows, kVectors>(acc);
-      multiply_rows<T, kRows, kVectors>(acc, keys, key_stride, strip.queries, kVectors * kLanes<T>,
-                                        head_dim);
+      multiply_rows<T, kRows, kVectors>(acc, keys, key_stride, strip.queries + lane,
+                                        kStripVectors * kLanes<T>, head_dim);
       if (__builtin_expect(key_scales == nullptr, true)) return;
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)

@@ -32,7 +32,12 @@ struct StripOutput {
   using T = typename Shape::Element;
   static constexpr int kRows = Shape::kRows;
 
-  using Run = KeyRun;
+  // Keys whose tiles are computed, and the vectors of the strip that see some of them.
+  struct Run {
+    int begin;
+    int end;
+    VectorRange vectors;
+  };
 
   // output += weights value, the block's sum first and then one addition: two levels of summation
   // keep the error near that of a blocked matrix product, however many keys there are.
@@ -47,9 +52,11 @@ struct StripOutput {
       const T* weights = all_weights;
       for (int i = 0; i < run_count; ++i) {
         const int keys = runs[i].end - runs[i].begin;
-        multiply_columns<T, kRows, kVectors, kSelect>(
-            acc, block.values + runs[i].begin * block.value_stride + d, block.value_stride,
-            weights, kWidth, keys);
+        for_range<kVectors>(runs[i].vectors, [&](auto begin, auto end) {
+          multiply_columns<T, kRows, kVectors, kSelect, begin.kCount, end.kCount>(
+              acc, block.values + runs[i].begin * block.value_stride + d, block.value_stride,
+              weights, kWidth, keys);
+        });
         weights += keys * kWidth;
       }
       T* output = strip.output + d * kWidth;

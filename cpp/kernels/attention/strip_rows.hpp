@@ -72,6 +72,27 @@ REGARD_INLINE void for_vectors(int vectors, Body body) {
   body(Vectors<kMost>{});
 }
 
+// Some of a strip's vectors.
+struct VectorRange {
+  int begin;
+  int end;
+};
+
+// Calls `body` with a range's begin and end as constants. The range is whole, or begins or ends with the strip.
+template <int kVectors, class Body>
+REGARD_INLINE void for_range(const VectorRange& range, Body body) {
+  if (range.begin == 0 && range.end == kVectors) return body(Vectors<0>{}, Vectors<kVectors>{});
+  if constexpr (kVectors > 1) {
+    if (range.begin == kVectors - 1) return body(Vectors<kVectors - 1>{}, Vectors<kVectors>{});
+    if (range.end == 1) return body(Vectors<0>{}, Vectors<1>{});
+  }
+  if constexpr (kVectors > 2) {
+    static_assert(kVectors == 3, "all ranges are listed");
+    if (range.begin == 1) return body(Vectors<1>{}, Vectors<3>{});
+    return body(Vectors<0>{}, Vectors<2>{});
+  }
+}
+
 // Pointers to one column of the strip's rows.
 template <class E, class Data, class T>
 REGARD_INLINE void row_pointers(const AttentionProblem& problem, const Operand& operand,

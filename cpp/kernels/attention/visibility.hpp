@@ -156,5 +156,17 @@ REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const Attentio
   strip.shared = seen(last, 0);
 }
 
+// Vectors outside the range see none of the keys [begin, end) by position. It begins or ends with the strip.
+template <class T>
+REGARD_INLINE VectorRange vectors_that_see(const StripRows<T>& strip, std::int64_t begin, std::int64_t end) {
+  // Both ends grow with the lane.
+  VectorRange seeing{0, strip.vectors};
+  while (seeing.begin < seeing.end - 1 && strip.end_key[(seeing.begin + 1) * kLanes<T> - 1] <= begin)
+    ++seeing.begin;
+  if (seeing.begin > 0 || begin < strip.sink_tokens.end) return seeing;
+  while (seeing.end > 1 && strip.first_key[(seeing.end - 1) * kLanes<T>] >= end) --seeing.end;
+  return seeing;
+}
+
 }  // namespace
 }  // namespace regard

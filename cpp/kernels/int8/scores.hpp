@@ -24,14 +24,15 @@ struct Int8Factors {
   const float* query_scale;
   const float* mean_score;
 
+  // `first_lane` is the strip's lane of acc's first.
   template <int kRows, int kVectors>
-  REGARD_MEMBER void apply(Accumulators<float, kRows, kVectors>& acc) const {
+  REGARD_MEMBER void apply(Accumulators<float, kRows, kVectors>& acc, int first_lane) const {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const Vec<float> key_scale = broadcast(key_scales[r]);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        const int lane = v * kLanes<float>;
+        const int lane = first_lane + v * kLanes<float>;
         acc[r][v] = fma(acc[r][v], key_scale * load(query_scale + lane), load(mean_score + lane));
       }
     }
@@ -53,12 +54,12 @@ struct FloatScores {
     std::int64_t head_dim;
     Int8Factors factors;
 
-    template <int kRows, int kVectors>
-    REGARD_MEMBER void multiply(Accumulators<float, kRows, kVectors>& acc) const {
+    template <int kRows, int kVectors, int kStripVectors>
+    REGARD_MEMBER void multiply(Accumulators<float, kRows, kVectors>& acc, int lane) const {
       clear<float, kRows, kVectors>(acc);
-      multiply_rows<float, kRows, kVectors>(acc, keys, head_dim, queries, kVectors * kLanes<float>,
-                                            head_dim);
-      factors.apply<kRows, kVectors>(acc);
+      multiply_rows<float, kRows, kVectors>(acc, keys, head_dim, queries + lane,
+                                            kStripVectors * kLanes<float>, head_dim);
+      factors.apply<kRows, kVectors>(acc, lane);
     }
   };
 
@@ -122,8 +123,8 @@ struct DotScores {
     const float* queries;
     Int8Factors factors;
 
-    template <int kRows, int kVectors>
-    REGARD_MEMBER void multiply(Accumulators<float, kRows, kVectors>& acc) const {
+    template <int kRows, int kVectors, int kStripVectors>
+    REGARD_MEMBER void multiply(Accumulators<float, kRows, kVectors>& acc, int lane) const {
       Mask<float> sums[kRows][kVectors];
       const std::int8_t* rows[kRows];
 #pragma GCC unroll 16
@@ -133,9 +134,9 @@ struct DotScores {
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v) sums[r][v] = correction;
       }
-      const float* right = queries;
+      const float* right = queries + lane;
 #pragma GCC unroll 2
-      for (std::int64_t d = 0; d < row_bytes; d += 4, right += kVectors * kLanes<float>) {
+      for (std::int64_t d = 0; d < row_bytes; d += 4, right += kStripVectors * kLanes<float>) {
         Mask<float> query[kVectors];
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v)
@@ -154,7 +155,7 @@ struct DotScores {
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v)
           acc[r][v] = __builtin_convertvector(sums[r][v], Vec<float>);
-      factors.apply<kRows, kVectors>(acc);
+      factors.apply<kRows, kVectors>(acc, lane);
     }
   };
 
