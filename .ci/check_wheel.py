@@ -1,6 +1,7 @@
 """Check what a wheel holds: its size, its files, and that it needs nothing but NumPy."""
 
 import json
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -53,6 +54,9 @@ for bom in boms:
         problems.append(
             f"the bill of materials names {parts}, wanted pybind11 of version 3 or newer"
         )
+    for part in (described, *parts.values()):
+        if not re.fullmatch(rf"pkg:[a-z]+/[\w/]+@v?{re.escape(part['version'])}", part["purl"]):
+            problems.append(f"{part['name']} {part['version']} has the address {part['purl']}")
 if len(boms) != 1:
     problems.append(f"there are {len(boms)} bills of materials of regard, wanted 1")
 print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {len(names)} files")

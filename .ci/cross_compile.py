@@ -63,6 +63,7 @@ def commands(platform: Platform, build: Path, *options: str) -> list[dict[str, s
         "-DCMAKE_CXX_COMPILER_LAUNCHER=",
         "-DCMAKE_BUILD_TYPE=Release",
         "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
+        "-DCMAKE_INSTALL_NAME_TOOL=true",  # CMake wants one to exist where the system is Darwin
         *options,
     ]
     ran = subprocess.run(command, capture_output=True, text=True)
