@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -52,6 +52,39 @@ def test_classifiers_name_the_versions_that_wheels_are_built_for():
     named = {name.removeprefix(prefix) for name in PROJECT["classifiers"]}
     assert built == {name for name in named if re.fullmatch(r"3\.\d+", name)}
     assert PROJECT["requires-python"] == f">={min(built, key=lambda name: int(name[2:]))}"
+
+
+@pytest.fixture(scope="module")
+def prepare_release():
+    spec = spec_from_file_location("prepare_release", ROOT / ".ci" / "prepare_release.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_links_to_files_get_the_address_of_the_repository(prepare_release):
+    text = "[a](docs/start.md#x) ![p](docs/bench.png) [b](https://b.example/c.md) [c](#d)"
+    assert prepare_release.with_addresses(text, "https://a.example/o/n", "v1") == (
+        "[a](https://a.example/o/n/blob/v1/docs/start.md#x) "
+        "![p](https://a.example/o/n/raw/v1/docs/bench.png) [b](https://b.example/c.md) [c](#d)"
+    )
+    with pytest.raises(SystemExit, match=r"docs/none\.md, which is not a file"):
+        prepare_release.with_addresses("[a](docs/none.md)", "https://a.example/o/n", "v1")
+
+
+def test_the_description_of_a_release_has_no_relative_link(prepare_release):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    described = prepare_release.with_addresses(readme, "https://a.example/o/n", "v1")
+    targets = re.findall(r"\]\(([^)]+)\)", described)
+    assert len(targets) > 20
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+    assert not re.search(r"<(img|a) ", described)
+
+
+def test_a_release_gets_links_beside_its_description(prepare_release):
+    links = tomllib.loads(prepare_release.urls("https://a.example/o/n", "v1"))["project"]["urls"]
+    assert links.keys() == {"Source", "Documentation", "Changelog", "Issues"}
+    assert (ROOT / links["Changelog"].removeprefix("https://a.example/o/n/blob/v1/")).is_file()
 
 
 def hinted_extras():
