@@ -5,7 +5,9 @@
 #endif
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -55,13 +57,25 @@ bool system_saves(int vector_bytes) {
   return (low & needed) == needed;
 }
 
+using Available = std::array<bool, std::size(kFeatures)>;
+
+Available read_features() {
+  Available available{};
+  for (std::size_t i = 0; i < available.size(); ++i) {
+    const Feature& feature = kFeatures[i];
+    available[i] =
+        has_bit(feature.leaf, feature.subleaf, feature.in, feature.bit) && system_saves(feature.vector_bytes);
+  }
+  return available;
+}
+
 #endif
 
 bool cpu_has_one(std::string_view feature) {
 #if defined(__x86_64__)
-  for (const Feature& known : kFeatures)
-    if (feature == known.name)
-      return has_bit(known.leaf, known.subleaf, known.in, known.bit) && system_saves(known.vector_bytes);
+  static const Available available = read_features();  // once: in a virtual machine each question costs microseconds
+  for (std::size_t i = 0; i < available.size(); ++i)
+    if (feature == kFeatures[i].name) return available[i];
 #endif
   throw std::logic_error("unknown CPU feature: " + std::string(feature));
 }
