@@ -1,5 +1,7 @@
 """Check what a wheel holds: its size, its files, and that it needs nothing but NumPy."""
 
+import json
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -11,6 +13,9 @@ with zipfile.ZipFile(path) as wheel:
     names = wheel.namelist()
     metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
     lines = wheel.read(metadata).decode().splitlines()
+    boms = [
+        json.loads(wheel.read(name)) for name in names if name.endswith("/sboms/regard.cdx.json")
+    ]
 needs = [line for line in lines if line.startswith("Requires-Dist:") and "extra ==" not in line]
 problems = []
 if path.stat().st_size > LIMIT:
@@ -37,5 +42,22 @@ problems += [
 ]
 if [need.split()[1].split(">")[0] for need in needs] != ["numpy"]:
     problems.append(f"run-time requirements are {needs}, wanted NumPy alone")
+version = next(line.split()[1] for line in lines if line.startswith("Version:"))
+for bom in boms:
+    described = bom["metadata"]["component"]
+    parts = {part["name"]: part for part in bom["components"]}
+    if (described["name"], described["version"]) != ("regard", version):
+        problems.append(
+            f"the bill of materials describes {described['name']} {described['version']}"
+        )
+    if parts.keys() != {"pybind11"} or int(parts["pybind11"]["version"].split(".")[0]) < 3:
+        problems.append(
+            f"the bill of materials names {parts}, wanted pybind11 of version 3 or newer"
+        )
+    for part in (described, *parts.values()):
+        if not re.fullmatch(rf"pkg:[a-z]+/[\w/]+@v?{re.escape(part['version'])}", part["purl"]):
+            problems.append(f"{part['name']} {part['version']} has the address {part['purl']}")
+if len(boms) != 1:
+    problems.append(f"there are {len(boms)} bills of materials of regard, wanted 1")
 print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {len(names)} files")
 sys.exit("\n".join(problems) or None)

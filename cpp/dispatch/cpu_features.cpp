@@ -4,6 +4,10 @@
 #include <cpuid.h>
 #endif
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -11,37 +15,67 @@ namespace regard {
 namespace {
 
 #if defined(__x86_64__)
-// Clang 14's builtin does not know f16c. The check for AVX2 also covers whether the system saves the registers.
-bool cpu_has_f16c() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+
+// Not __builtin_cpu_supports: each compiler knows other names, and clang-cl and Zig do not link what answers it.
+
+enum Register { kEax, kEbx, kEcx, kEdx };
+
+struct Feature {
+  std::string_view name;
+  unsigned leaf, subleaf;
+  Register in;
+  unsigned bit;
+  int vector_bytes;  // of the registers that the system must save for it
+};
+
+constexpr Feature kFeatures[] = {
+    {"fma", 1, 0, kEcx, 12, 32},       {"f16c", 1, 0, kEcx, 29, 32},         {"bmi", 7, 0, kEbx, 3, 0},
+    {"avx2", 7, 0, kEbx, 5, 32},       {"bmi2", 7, 0, kEbx, 8, 0},           {"avx512f", 7, 0, kEbx, 16, 64},
+    {"avx512dq", 7, 0, kEbx, 17, 64},  {"avx512cd", 7, 0, kEbx, 28, 64},     {"avx512bw", 7, 0, kEbx, 30, 64},
+    {"avx512vl", 7, 0, kEbx, 31, 64},  {"avx512_vnni", 7, 0, kEcx, 11, 64},  {"avx_vnni", 7, 1, kEax, 4, 32},
+};
+
+bool has_bit(unsigned leaf, unsigned subleaf, Register in, unsigned bit) {
+  std::array<unsigned, 4> registers{};
+  return __get_cpuid_count(leaf, subleaf, &registers[kEax], &registers[kEbx], &registers[kEcx], &registers[kEdx]) != 0 &&
+         (registers[in] >> bit & 1u) != 0;
 }
 
-// Later versions of GCC's and Clang's builtin know it.
-bool cpu_has_avxvnni() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 4) != 0;
+bool system_saves(int vector_bytes) {
+  if (vector_bytes == 0) return true;
+  constexpr unsigned kXsaveBit = 27;
+  if (!has_bit(1, 0, kEcx, kXsaveBit)) return false;
+  std::uint32_t low = 0, high = 0;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  constexpr std::uint32_t kSse = 1u << 1, kAvx = 1u << 2, kAvx512 = 7u << 5;
+#if defined(__APPLE__)
+  const bool is_wide = false;  // macOS saves the registers of AVX-512 from their first use on, and says so from then
+#else
+  const bool is_wide = vector_bytes == 64;
+#endif
+  const std::uint32_t needed = kSse | kAvx | (is_wide ? kAvx512 : 0u);
+  return (low & needed) == needed;
 }
+
+using Available = std::array<bool, std::size(kFeatures)>;
+
+Available read_features() {
+  Available available{};
+  for (std::size_t i = 0; i < available.size(); ++i) {
+    const Feature& feature = kFeatures[i];
+    available[i] =
+        has_bit(feature.leaf, feature.subleaf, feature.in, feature.bit) && system_saves(feature.vector_bytes);
+  }
+  return available;
+}
+
 #endif
 
 bool cpu_has_one(std::string_view feature) {
 #if defined(__x86_64__)
-  if (feature == "f16c") return cpu_has_f16c();
-  if (feature == "avx_vnni") return cpu_has_avxvnni();
-  __builtin_cpu_init();
-  if (feature == "avx512_vnni") return __builtin_cpu_supports("avx512vnni");
-#define REGARD_FEATURE(name) \
-  if (feature == name) return __builtin_cpu_supports(name)
-  REGARD_FEATURE("avx2");
-  REGARD_FEATURE("fma");
-  REGARD_FEATURE("bmi");
-  REGARD_FEATURE("bmi2");
-  REGARD_FEATURE("avx512f");
-  REGARD_FEATURE("avx512bw");
-  REGARD_FEATURE("avx512cd");
-  REGARD_FEATURE("avx512dq");
-  REGARD_FEATURE("avx512vl");
-#undef REGARD_FEATURE
+  static const Available available = read_features();  // once: in a virtual machine each question costs microseconds
+  for (std::size_t i = 0; i < available.size(); ++i)
+    if (feature == kFeatures[i].name) return available[i];
 #endif
   throw std::logic_error("unknown CPU feature: " + std::string(feature));
 }

@@ -5,8 +5,7 @@
 
 namespace regard {
 
-// True if every word of `features` (separated by spaces) is available. The compiler's run-time
-// library looks at the operating system's XSAVE state as well as at CPUID.
+// True if every word of `features` (separated by spaces) is available.
 bool cpu_has(std::string_view features);
 
 }  // namespace regard

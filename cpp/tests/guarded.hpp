@@ -1,34 +1,21 @@
 // Arrays that end where readable memory ends: one element too far is a crash, under any compiler.
 #pragma once
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <random>
+
+#include "guarded_pages.hpp"
 
 template <class T>
 class Guarded {
  public:
-  explicit Guarded(std::int64_t count) : count_(count) {
-    const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    const std::size_t used = static_cast<std::size_t>(count) * sizeof(T);
-    const std::size_t body = (used + page - 1) / page * page;
-    bytes_ = body + 2 * page;
-    base_ = static_cast<char*>(
-        mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (base_ == MAP_FAILED ||
-        (body > 0 && mprotect(base_ + page, body, PROT_READ | PROT_WRITE) != 0)) {
-      std::perror("guarded memory");
-      std::abort();
-    }
-    data_ = reinterpret_cast<T*>(base_ + page + body - used);
-  }
+  explicit Guarded(std::int64_t count)
+      : count_(count),
+        pages_(allocate_guarded_pages(static_cast<std::size_t>(count) * sizeof(T))),
+        data_(reinterpret_cast<T*>(pages_.end - static_cast<std::size_t>(count) * sizeof(T))) {}
   Guarded(const Guarded&) = delete;
   Guarded& operator=(const Guarded&) = delete;
-  ~Guarded() { munmap(base_, bytes_); }
+  ~Guarded() { free_guarded_pages(pages_); }
 
   void fill_normal(unsigned seed) {
     std::mt19937 generator(seed);
@@ -46,7 +33,6 @@ class Guarded {
 
  private:
   std::int64_t count_;
-  std::size_t bytes_;
-  char* base_;
+  GuardedPages pages_;
   T* data_;
 };

@@ -14,6 +14,8 @@ def needed(module: str, caller: str, extra: str) -> Any:
         package = module.partition(".")[0]
         if error.name is not None and error.name.partition(".")[0] != package:
             raise  # it is there, and lacks something itself
+        # pip takes regard itself from what is installed, wherever that came from, and asks an index
+        # for the extra's packages alone.
         raise ImportError(
             f"{caller} needs the package {package}: pip install 'regard[{extra}]'"
         ) from error
