@@ -36,6 +36,13 @@ bool is_real_number(py::handle value) {
 
 std::string kind_of(py::handle value) { return Py_TYPE(value.ptr())->tp_name; }
 
+std::string text_of(py::handle value) {
+  const auto bytes = py::reinterpret_steal<py::bytes>(
+      PyUnicode_AsEncodedString(value.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes) throw py::error_already_set();
+  return bytes;
+}
+
 std::int64_t integer_of(const char* name, py::handle value) {
   if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr()))
     throw py::type_error(std::string(name) + " must be an integer, got " + kind_of(value));

@@ -14,6 +14,9 @@ namespace py = pybind11;
 // The name of an object's type.
 std::string kind_of(py::handle value);
 
+// A str in UTF-8; what has no form there, such as half a surrogate pair, is escaped.
+std::string text_of(py::handle value);
+
 bool flag_of(const char* name, py::handle value);
 
 double number_of(const char* name, py::handle value);

@@ -29,7 +29,7 @@ EntryNumbers entry_numbers_of(const char* name, py::handle object) {
 // None for "end".
 std::optional<EntryNumbers> query_offset_of(py::handle object) {
   if (!PyUnicode_Check(object.ptr())) return entry_numbers_of("query_offset", object);
-  if (object.cast<std::string>() != "end")
+  if (text_of(object) != "end")
     throw py::value_error("query_offset must be an integer, an array of integers or 'end', got " +
                           std::string(py::repr(object)));
   return std::nullopt;
@@ -132,7 +132,7 @@ DropoutOrigin dropout_origin_of(py::handle object) {
 Precision precision_of(py::handle object) {
   if (!PyUnicode_Check(object.ptr()))
     throw py::type_error("precision must be None or 'int8', got " + kind_of(object));
-  if (object.cast<std::string>() != "int8")
+  if (text_of(object) != "int8")
     throw py::value_error("precision must be None or 'int8', got " + std::string(py::repr(object)));
   return Precision::int8;
 }

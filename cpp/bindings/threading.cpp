@@ -118,7 +118,7 @@ std::string num_threads_reason() {
 void set_threading_layer(py::handle name) {
   if (!PyUnicode_Check(name.ptr()))
     throw py::type_error("name must be 'pool', 'openmp' or 'serial', got " + kind_of(name));
-  const ThreadingLayer layer = layer_named("name", name.cast<std::string>());
+  const ThreadingLayer layer = layer_named("name", text_of(name));
   try {
     check_layer(layer);
     load(layer);

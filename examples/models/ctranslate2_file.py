@@ -42,7 +42,11 @@ def load_ctranslate2(path):
             dtype = np.dtype(TYPES[kind]) if kind in TYPES else None
             if dtype is None or size != math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"{path}: {size} bytes of type {kind} do not make shape {shape}")
-            array = np.frombuffer(take(size), dtype).reshape(shape)
+            array = np.frombuffer(take(size), dtype)
+            try:
+                array = array.reshape(shape)
+            except ValueError as error:  # more axes than NumPy has
+                raise ValueError(f"{path}: {error}, for shape {shape}") from None
             return array.astype(np.float32) if dtype.kind == "f" else array
 
         version = number("I")

@@ -337,6 +337,7 @@ def calls():
     [
         ("fp8", ValueError, "precision must be None or 'int8', got 'fp8'"),
         ("", ValueError, "precision must be None or 'int8', got ''"),
+        ("\ud800", ValueError, "precision must be None or 'int8'"),
         ("INT8", ValueError, "precision must be None or 'int8', got 'INT8'"),
         (8, TypeError, "precision must be None or 'int8', got int"),
         (np.int8, TypeError, "precision must be None or 'int8', got type"),

@@ -74,6 +74,7 @@ RANGES = [
     ("query_offset", BEYOND, ""),
     ("query_offset", "start", "'start' 'end'"),
     ("query_offset", "", "'end'"),
+    ("query_offset", "\ud800", "'end'"),
     ("query_offset", [BEYOND, 1], str(BEYOND)),
     ("query_offset", [[1], [-BEYOND]], str(-BEYOND)),
     ("query_offset", [], "0 2"),

@@ -222,6 +222,22 @@ def test_progress_reports_and_may_stop():
 X = np.zeros((2, 5, 4))
 
 
+@pytest.mark.parametrize("name", ["query", "key"])
+@pytest.mark.parametrize("array", [np.zeros(()), np.zeros(3), 2.5], ids=str)
+@pytest.mark.parametrize("lse", [None, np.zeros((2, 5)), 1.0], ids=["", "lse", "no lse"])
+def test_too_few_axes(name, array, lse):
+    """Before anything is computed from their shapes."""
+    arrays = {"query": X, "key": X} | {name: array}
+    starts = {"query_starts": [0, 2], "key_starts": [0, 2]}
+    for function in (regard.summarize_attention, regard.attention_map):
+        with pytest.raises(ValueError, match=f"{name} must have at least 2 dimensions"):
+            function(**arrays, lse=lse)
+    with pytest.raises(ValueError, match=f"{name} must have 3 dimensions"):
+        regard.summarize_attention_ragged(**arrays, **starts, lse=lse)
+    with pytest.raises(ValueError, match=r"lse must be an array .* got shape \(\)"):
+        regard.attention_map(X, X, lse=1.0)
+
+
 @pytest.mark.parametrize(
     ("words", "kind", "message"),
     [

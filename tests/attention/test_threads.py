@@ -128,6 +128,42 @@ def test_memory_for_some_of_the_threads(target, layer, output_of):
     assert output_of(script, **environment) == "done"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="sets how a thread rounds through glibc")
+@pytest.mark.parametrize("starts_workers", [True, False], ids=["of the starter", "of the caller"])
+def test_how_threads_round(starts_workers, target, layer, output_of):
+    """All threads of a call round as the calling one does, whoever started them and in whichever
+    mode: other libraries change it for a while, or for their own threads."""
+    script = f"""
+    import ctypes, platform
+    import numpy as np, regard
+    libm = ctypes.CDLL("libm.so.6")
+    modes = {{"x86_64": (0x400, 0x800, 0xC00, 0)}}.get(
+        platform.machine(), (0x400000, 0x800000, 0xC00000, 0)
+    )
+    x = np.random.default_rng(0).standard_normal((4, 300, 64))
+
+    def call(threads):
+        return regard.scaled_dot_product_attention(x, x, x, threads=threads).tobytes()
+
+    if {starts_workers}:
+        assert libm.fesetround(modes[0]) == 0
+        call(3)
+        assert libm.fesetround(modes[-1]) == 0
+    call(3)
+    alone = set()
+    for mode in modes:
+        assert libm.fesetround(mode) == 0
+        wanted = call(1)
+        alone.add(wanted)
+        for _ in range(100):
+            assert call(3) == wanted, mode
+        assert libm.fegetround() == mode
+    print(len(alone))
+    """
+    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
+    assert int(output_of(script, **environment)) > 1
+
+
 # Several callers at once
 
 

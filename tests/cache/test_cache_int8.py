@@ -8,7 +8,7 @@ from test_cache import OPTIONS
 
 import regard
 from cache_model import Model, assert_answers, in_8_bits, meeting, normal, tokens
-from inside_cache import page_bytes, stored_rows
+from inside_cache import arrays_of, page_bytes, stored_rows
 from int8_model import rotated
 from reference import assert_matches, assert_same_bits, expected
 
@@ -211,3 +211,16 @@ def test_files_say_what_they_hold(tmp_path):
             assert_same_bits(cache.attend(query), want)
             fork = cache.fork()
         assert_same_bits(fork.attend(query), want)
+
+
+def test_scales_of_a_damaged_file_are_no_warnings(tmp_path):
+    """What is not protected by a checksum may hold any number."""
+    path = tmp_path / "cache"
+    with regard.KVCache(1, 2, 8, path=path, dtype="int8") as cache:
+        cache.append(*[normal(0, 1, 2, 3, 8)] * 2)
+        *_, key_scales, value_scales = arrays_of(cache)
+        key_scales[...] = 3e38
+        value_scales[...] = np.inf
+    with regard.KVCache.open(path, "r") as cache:
+        assert cache.keys.shape == cache.values.shape == (1, 2, 3, 8)
+        assert not np.isfinite(cache.values).all()

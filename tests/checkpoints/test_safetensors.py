@@ -231,6 +231,14 @@ def test_malformed(case, load, path):
     assert reason in str(caught.value).removeprefix(start)
 
 
+@pytest.mark.parametrize("axes", [65, 100])
+def test_more_axes_than_an_array_can_have(axes, load, path):
+    data = safetensors_file(one(shape=(2,) + (1,) * (axes - 1)), bytes(8))
+    with pytest.raises(ValueError, match=says("tensor 'a'", "shape")) as caught:
+        load(data)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
 def test_every_truncation(load):
     whole = safetensors_file(one(), np.ones(2, np.float32).tobytes())
     for length in range(len(whole)):

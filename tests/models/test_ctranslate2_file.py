@@ -58,6 +58,8 @@ def test_every_truncation(load):
                 {"kind": 9},
                 {"size": 5},
                 {"axes": (2**31, 2**31)},
+                {"axes": (3,) + (1,) * 70},
+                {"size": 0, "axes": (0, 2**31, 2**31, 2**31)},
                 {"size": 2**32 - 1, "axes": (2**32 - 1,), "kind": 1},
                 {"count": 2**32 - 1},
                 {"target": "c"},

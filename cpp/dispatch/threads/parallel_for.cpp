@@ -6,6 +6,7 @@
 #include <exception>
 #include <mutex>
 
+#include "../../platform/float_mode.hpp"
 #include "forks.hpp"
 #include "layer.hpp"
 
@@ -36,6 +37,9 @@ struct Loop {
   Range* const ranges;
   const int range_count;
   const int forks = fork_count();
+  // Every thread computes in the calling one's mode. Workers keep that of whichever thread started them, which
+  // another library may have changed: bits would depend on who does a task.
+  const std::uint64_t mode = float_mode();
   std::atomic<bool> stop{false};
   bool was_told_to_stop = false;  // the calling thread's own
   std::mutex error_mutex{};
@@ -52,6 +56,7 @@ struct Loop {
   }
 
   void work(int thread) noexcept {
+    const InFloatMode callers(mode);
     const StopSignal ask{[](void* loop) { return static_cast<Loop*>(loop)->wants_stop(); }, this};
     try {
       Worker worker(thread, stop, ask);

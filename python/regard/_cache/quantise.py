@@ -61,8 +61,10 @@ def _rounded(name: str, rows: Array, *, rotates: bool) -> tuple[Array, Array]:
 
 def restored(rows: Array, scales: Array, *, is_rotated: bool) -> Array:
     """Return in float32 what integers and scales stand for."""
-    numbers = rows * scales[..., None]
-    return _rotated_back(numbers) if is_rotated else numbers
+    # Scales of a damaged file give infinite numbers, not warnings.
+    with np.errstate(over="ignore", invalid="ignore"):
+        numbers = rows * scales[..., None]
+        return _rotated_back(numbers) if is_rotated else numbers
 
 
 def _rotated_back(rows: Array) -> Array:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from regard import _core
 from regard._arguments import count, iterated, slice_ends
-from regard._arrays import as_masks, as_stored_arrays
+from regard._arrays import as_masks
 from regard._call import check_options, raise_with_hint
 from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
 from regard._options import WeightOptions, takes_options
 from regard._progress import check_progress, reporting
-from regard._statistics.request import ARRAYS, lse_of
+from regard._statistics.request import ARRAYS, lse_of, pair_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -145,7 +145,7 @@ def attention_map(
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)
-    query, key = as_stored_arrays(query=query, key=key)
+    query, key = pair_of(query, key, 2, "at least 2 dimensions, (length, dim)")
     mask = as_masks(mask)
     pictures = []
     try:

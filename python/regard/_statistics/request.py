@@ -137,6 +137,15 @@ class Request(NamedTuple):
         return found
 
 
+def pair_of(query: ArrayLike, key: ArrayLike, axes: int, wanted: str) -> tuple[Array, Array]:
+    """Return the arrays of a call, of which each has at least this many axes."""
+    query, key = as_stored_arrays(query=query, key=key)
+    for name, array in (("query", query), ("key", key)):
+        if array.ndim < axes:
+            raise ValueError(f"{name} must have {wanted}, got shape {array.shape}")
+    return query, key
+
+
 def lse_of(
     attention: Callable[..., Any],
     arrays: tuple[Array, Array],
@@ -152,6 +161,8 @@ def lse_of(
         _, computed = attention(query, key, key[..., :0], *starts, mask, words)
         return np.asarray(computed)
     (given,) = as_stored_arrays(lse=lse)
+    if given.ndim == 0:
+        raise ValueError("lse must be an array of numbers, one for each query, got shape ()")
     return given.astype(np.float32) if given.dtype.itemsize == 2 else given
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arrays import as_masks, as_stored_arrays
+from regard._arrays import as_masks
 from regard._call import raise_with_hint
 from regard._foreign import with_arrays
 from regard._hints import warn_if_zero_one
@@ -19,6 +19,7 @@ from regard._statistics.request import (
     Request,
     lse_of,
     means,
+    pair_of,
 )
 from regard._statistics.target_keys import (
     Sizes,
@@ -168,7 +169,7 @@ def summarize_attention(
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)
-    query, key = as_stored_arrays(query=query, key=key)
+    query, key = pair_of(query, key, 2, "at least 2 dimensions, (length, dim)")
     mask = as_masks(mask)
     try:
         lse = lse_of(_core.attention, (query, key), (), mask, options, lse)
@@ -263,7 +264,7 @@ def summarize_attention_ragged(
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)
-    query, key = as_stored_arrays(query=query, key=key)
+    query, key = pair_of(query, key, 3, "3 dimensions, (total, heads, dim)")
     mask, starts = as_masks(mask), (query_starts, key_starts)
     lse = lse_of(_core.attention_ragged, (query, key), starts, mask, options, lse)
     sequences = list(sequences_of(*starts, options))

@@ -130,7 +130,11 @@ def load_safetensors(
 def _tensor(file: BoundedFile, data: int, name: str, entry: dict[str, Any]) -> NDArray[Any]:
     kind, shape = entry["dtype"], entry["shape"]
     start = data + entry["data_offsets"][0]
-    array = file.array(start, _dtype(kind), math.prod(shape), name).reshape(shape)
+    array = file.array(start, _dtype(kind), math.prod(shape), name)
+    try:
+        array = array.reshape(shape)
+    except ValueError as error:  # more axes than NumPy has
+        file.refuse(f"tensor {name!r} has the impossible shape {shape}: {error}")
     if kind == "BF16":  # the upper half of a float32
         return (array.astype(np.uint32) << 16).view(np.float32)
     if kind == "F16" or kind in _ML_DTYPES:

@@ -1,0 +1,467 @@
+"""What reads bytes, or arguments, that regard has not made itself.
+
+Each reader draws an input, feeds it, and raises `Fault` where what follows is not allowed. Allowed
+are a result, or a ValueError or an OSError that names the file.
+"""
+
+import contextlib
+import inspect
+import io
+import json
+import math
+import random
+import re
+import struct
+import sys
+import tempfile
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+import cache_kinds
+import gguf_files as gguf_bytes
+import mutate
+import regard
+from regard._cache import header
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Fault(Exception):
+    """What a reader may not do."""
+
+
+class FileReader:
+    """A function that reads a file, beside files to begin with."""
+
+    allowed = (ValueError, OSError)
+
+    def __init__(self, folder):
+        self.path = Path(folder) / "input"
+        self.files = self.begin()
+
+    def draw(self, chance):
+        return mutate.mutated(chance, self.files)
+
+    def feed(self, data):
+        self.path.write_bytes(data)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                warnings.filterwarnings("ignore", f"{self.path}: skipped", UserWarning)
+                self.read()
+        except self.allowed as error:
+            if str(self.path) not in str(error):
+                raise Fault(f"an error that does not name the file: {error!r}") from error
+            if self.path.read_bytes() != data:
+                raise Fault(f"a refused file has changed: {error!r}") from error
+            return False
+        return True
+
+
+class Gguf(FileReader):
+    needs = ("gguf",)
+
+    def begin(self):
+        entry, u32, u64, text = (getattr(gguf_bytes, n) for n in ("entry", "u32", "u64", "text"))
+        array, string, number = gguf_bytes.ARRAY, gguf_bytes.STRING, gguf_bytes.UINT32
+        more = [
+            entry("real", gguf_bytes.FLOAT32, np.float32(0.1).tobytes()),
+            entry("general.alignment", number, u32(32)),
+            entry("numbers", array, u32(number) + u64(3) + u32(1, 2, 3)),
+            entry("words", array, u32(string) + u64(2) + text("ü") + text("")),
+            entry("nested", array, u32(array) + u64(1) + u32(gguf_bytes.BOOL) + u64(2) + b"\0\1"),
+        ]
+        kinds = [gguf_bytes.F32, gguf_bytes.F16, gguf_bytes.Q8_0, 2, 3, 10, 12, 14, 16, 24, 30, 34]
+        every = [
+            gguf_bytes.gguf_file(
+                tensors=[gguf_bytes.tensor(shape=(1, 256), kind=kind)], data=bytes(range(256)) * 4
+            )
+            for kind in kinds
+        ]
+        two = [gguf_bytes.tensor(), gguf_bytes.tensor("b", (2,), offset=32)]
+        return [
+            gguf_bytes.gguf_file(),
+            gguf_bytes.gguf_file(entries=more, tensors=[], data=b""),
+            gguf_bytes.gguf_file(tensors=two, data=bytes(64)),
+            *every,
+        ]
+
+    def read(self):
+        regard.checkpoints.load_gguf(self.path)
+
+
+class Safetensors(FileReader):
+    needs = ("safetensors", "ml_dtypes")
+    kinds = ("F64", "F32", "F16", "BF16", "I8", "U64", "BOOL", "C64", "F8_E4M3", "F8_E8M0", "F4")
+
+    def begin(self):
+        files = []
+        for kind in self.kinds:
+            info = {"a": {"dtype": kind, "shape": [2, 1], "data_offsets": [0, 16]}}
+            files.append(self.file_of(info | {"__metadata__": {"x": "y"}}, bytes(range(16))))
+        return files
+
+    @staticmethod
+    def file_of(info, data):
+        text = json.dumps(info).encode()
+        return struct.pack("<Q", len(text)) + text + data
+
+    def draw(self, chance):
+        if chance.random() < 0.4:
+            return super().draw(chance)
+        # A header that can be parsed, with values of any kind.
+        values = [None, True, -1, 0, 1.5, "x", [], {}, [0], [2**63], "F32", 10**30]
+        values += [mutate.number(chance)]
+        tensors = {}
+        size = 0
+        for name in "ab"[: chance.randrange(1, 3)]:
+            shape = [chance.randrange(4) for _ in range(chance.choice((0, 1, 2, 3, 70)))]
+            kind = chance.choice(self.kinds)
+            item = {"F64": 8, "U64": 8, "C64": 8, "F32": 4, "F16": 2, "BF16": 2}.get(kind, 1)
+            bytes_of = math.prod(shape) * item
+            entry = {"dtype": kind, "shape": shape, "data_offsets": [size, size + bytes_of]}
+            size += bytes_of
+            if chance.random() < 0.5:
+                entry[chance.choice(list(entry))] = chance.choice(values)
+            tensors[name] = entry
+        if chance.random() < 0.3:
+            tensors["__metadata__"] = chance.choice([{}, {"a": "b"}, {"a": 1}, *values])
+        if chance.random() < 0.1:
+            tensors[chance.choice("ab")] = chance.choice(values)
+        data = self.file_of(tensors, chance.randbytes(min(size, 4096)))
+        return mutate.mutated(chance, [data]) if chance.random() < 0.2 else data
+
+    def read(self):
+        regard.checkpoints.load_safetensors(self.path)
+
+
+class Ctranslate2(FileReader):
+    needs = ()
+
+    def begin(self):
+        def text(string):
+            return struct.pack("<H", len(string) + 1) + string.encode() + b"\0"
+
+        files = []
+        for kind, size in ((0, 4), (1, 1), (2, 2), (3, 4), (4, 2)):
+            head = struct.pack("<I", 6) + text("Spec") + struct.pack("<II", 1, 1)
+            values = bytes(range(6 * size))
+            variable = text("a") + struct.pack("<BIIBI", 2, 2, 3, kind, len(values))
+            alias = struct.pack("<I", 1) + text("b") + text("a")
+            files.append(head + variable + values + alias)
+        return files
+
+    def read(self):
+        if str(EXAMPLES) not in sys.path:
+            sys.path.insert(0, str(EXAMPLES))
+        from models.ctranslate2_file import load_ctranslate2
+
+        load_ctranslate2(self.path)
+
+
+class CacheFile(FileReader):
+    """Every second input has right checksums, so that what they protect is read."""
+
+    needs = ()
+    kinds = ("growing file", "capacity file", "pages file", "window file", "int8 file")
+
+    def begin(self):
+        files = []
+        for kind in self.kinds:
+            cache, _ = cache_kinds.make(kind, self.path)
+            cache.close()
+            files.append(self.path.read_bytes())
+            self.path.unlink()
+        return files
+
+    def draw(self, chance):
+        data = bytearray(chance.choice(self.files))
+        for _ in range(chance.choice((1, 1, 2, 3))):
+            area = chance.choice((0, 0, 512, 512, 4096, 4096, 4096 + 32768))
+            place = area + chance.randrange(chance.choice((16, 112, 400)))
+            place -= place % chance.choice((1, 4, 8, 8))
+            size = chance.choice((1, 4, 8, 8))
+            data[place : place + size] = (mutate.number(chance) % 2 ** (8 * size)).to_bytes(
+                size, "little"
+            )
+        if chance.random() < 0.15:
+            del data[chance.choice((0, 64, 512, 600, 4096, 70000, len(data) - 1)) :]
+        if chance.random() < 0.6:
+            self.sign(data)
+        self.mode = chance.choice(("r", "r+"))
+        return bytes(data)
+
+    def sign(self, data):
+        """Give the description and all records the checksums that they would have."""
+        if len(data) < header.FIRST_PAGE:
+            return
+        data[12:16] = bytes(4)
+        data[12:16] = zlib.crc32(data[: header._DESCRIPTION.size]).to_bytes(4, "little")
+        head = header.record_size(3)
+        self._sign_two(data, header.RECORDS, head)
+        (batch,) = struct.unpack_from("<q", data, header.RECORDS + 16)
+        if 0 < batch < 100:
+            for area in range(2):
+                start = header.FIRST_AREA + area * header.AREA_BYTES
+                self._sign_two(data, start, header.record_size(2 * batch))
+
+    @staticmethod
+    def _sign_two(data, start, size):
+        for place in (start, start + size):
+            summed = zlib.crc32(
+                data[place + 16 : place + size], zlib.crc32(data[place : place + 8])
+            )
+            data[place + 8 : place + 12] = summed.to_bytes(4, "little")
+
+    def read(self):
+        with regard.KVCache.open(self.path, self.mode) as cache:
+            if cache.batch > 64 or len(cache) > 4096:
+                return
+            # What an opened file holds can be read, and more can be appended.
+            assert cache.keys.shape[0] == cache.batch
+            query = np.ones((cache.batch, cache.kv_heads, 1, cache.head_dim), np.float32)
+            if cache.head_dim > 256 or cache.kv_heads > 64:
+                return
+            if cache.lengths.max(initial=0) > 0:
+                offset = np.maximum(cache.lengths - 1, 0)
+                # After an undone append, what the last query sees may be evicted.
+                with contextlib.suppress(ValueError):
+                    cache.attend(query, query_offset=offset, threads=2)
+
+
+class TrainingCheckpoint(FileReader):
+    needs = ()
+    place = "training"
+
+    def begin(self):
+        if str(EXAMPLES) not in sys.path:
+            sys.path.insert(0, str(EXAMPLES))
+        from training import run
+
+        self.module, self.allowed = run, (run.CheckpointError,)
+        fields = {name: np.arange(3) for name in run.FIELDS} | {"version": np.array(run.VERSION)}
+        np.savez(self.path.with_suffix(".npz"), **fields)
+        return [self.path.with_suffix(".npz").read_bytes()]
+
+    def read(self):
+        self.module.read_checkpoint(self.path)
+
+
+class CommandLine:
+    """The arguments of ``python -m regard``, which are parsed and not carried out."""
+
+    needs = ()
+    words = ("bench", "info", "explore", "demo", "--threads", "--out", "--help", "--version", "-h",
+             "--layers", "--tokens", "--text", "--json", "--cases", "--seed", "--no-timing", "--",
+             "1", "0", "-1", "99999999999999999999", "nan", "1e400", "", "x", "ü", "\ud800", "\0",
+             "--layers=1,2", "0-3", "1:2:3", "-", "--x", "٣", "1_0", " 1")  # fmt: skip
+
+    def __init__(self, folder):
+        from regard.cli import commands
+
+        self.commands = commands
+        self.words = (*self.words, *self.options())
+
+    def options(self):
+        """Yield what the help of every command has."""
+        for arguments in (["--help"], *([name, "--help"] for name in ("bench", "info", "explore"))):
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+                self.commands.run(arguments)
+            yield from sorted(set(re.findall(r"--[a-z][-a-z]*", said.getvalue())))
+
+    def draw(self, chance):
+        return [chance.choice(self.words) for _ in range(chance.randrange(1, 7))]
+
+    def feed(self, arguments):
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+                self.commands._parser().parse_args(arguments)
+        except SystemExit as end:
+            if end.code not in (0, 2):
+                raise Fault(f"exit status {end.code}") from end
+            return end.code in (0, None)
+        return True
+
+
+KINDS = ("f4", "f4", "f4", "f8", "f8", "f2", "i4", "i8", "?", "c8", "O", "U3", "M8[s]", ">f4", "V4")
+SIZES = (0, 1, 1, 2, 3, 4, 8, 17)
+
+
+def _array(chance):
+    shape = [chance.choice(SIZES) for _ in range(chance.choice((0, 1, 2, 2, 3, 3, 3, 4, 5)))]
+    kind = chance.choice(KINDS)
+    array = np.arange(math.prod(shape)).reshape(shape)
+    try:
+        array = np.asarray(array % 7).astype(kind)
+    except (TypeError, ValueError):
+        array = array.astype("f4")
+    if array.ndim and chance.random() < 0.3:
+        array = array[..., ::-1] if chance.random() < 0.5 else array.swapaxes(0, -1)
+    if chance.random() < 0.1:
+        array.setflags(write=False)
+    return array
+
+
+class _Strange:
+    """An object whose methods fail."""
+
+    def __index__(self):
+        raise ValueError("no index")
+
+    def __array__(self, *_, **__):
+        raise ValueError("no array")
+
+    def __float__(self):
+        raise ValueError("no float")
+
+
+def _value(chance):
+    kind = chance.randrange(12)
+    if kind < 5:
+        return _array(chance)
+    if kind == 5:
+        return mutate.number(chance)
+    if kind == 6:
+        return chance.choice((0.0, -0.0, 1.5, math.inf, -math.inf, math.nan, 1e300, 5e-324))
+    if kind == 7:
+        return chance.choice(
+            (None, True, False, "", "end", "int8", "\ud800", b"x", ..., int, _Strange())
+        )
+    if kind == 8:
+        return [_value(chance) for _ in range(chance.randrange(4))]
+    if kind == 9:
+        return tuple(_value(chance) for _ in range(chance.randrange(4)))
+    if kind == 10:
+        return {chance.choice(("a", "scale", 1, None)): _value(chance)}
+    return np.float32(chance.random())
+
+
+def _right_arguments():
+    """By name of a public function, arguments with which it works."""
+    x = np.ones((2, 3, 4), np.float32)
+    lse, starts = np.ones((2, 3), np.float32), np.array([0, 1, 3])
+    three = {"query": x, "key": x, "value": x}
+    two = {"query": x, "key": x}
+    starting = {"query_starts": starts, "key_starts": starts}
+    packed = {name: np.ones((3, 2, 4), np.float32) for name in three}
+    states = {"outputs": [x, x], "lses": [lse, lse]}
+    forward = {"output": x, "lse": lse}
+    tangents = {f"tangent_{name}": x for name in three}
+    seconds = {f"grad_grad_{name}": x for name in three}
+    packed_state = {"output": packed["value"], "lse": np.ones((3, 2), np.float32)}
+    return {
+        "apply_mask": {"scores": x, "mask": x > 0},
+        "attend_stream": {"query": x, "chunks": [(x, x), (x, x)]},
+        "attention_map": two | {"shape": (2, 2)},
+        "explain": three,
+        "matmul": {"a": x, "b": x.swapaxes(1, 2)},
+        "merge_attention_states": states,
+        "merge_attention_states_backward": {"grad_output": x} | states | forward,
+        "scale": {"scores": x, "factor": 2.0},
+        "scaled_dot_product_attention": three,
+        "scaled_dot_product_attention_backward": {"grad_output": x} | three | forward,
+        "scaled_dot_product_attention_double_backward": seconds
+        | {"grad_output": x}
+        | three
+        | forward,
+        "scaled_dot_product_attention_jvp": three | tangents,
+        "scaled_dot_product_attention_ragged": packed | starting,
+        "scaled_dot_product_attention_ragged_backward": {"grad_output": packed["value"]}
+        | packed
+        | starting
+        | packed_state,
+        "set_num_threads": {"threads": None},
+        "show": {"weights": x},
+        "softmax": {"x": x},
+        "summarize_attention": two,
+        "summarize_attention_ragged": {name: packed[name] for name in two} | starting,
+        "KVCache": {"batch": 2, "kv_heads": 2, "head_dim": 4},
+        "KeyValueChunks": {"key": x, "value": x},
+        "SelfAttention": {"d_in": 3, "d_out": 4},
+        "MultiHeadAttention": {"d_model": 8, "num_heads": 2},
+        "TorchGenerator": {"seed": 0},
+    }
+
+
+class Arguments:
+    """Arguments of the public functions and classes: near to right ones, or of any kind."""
+
+    needs = ()
+    # What is too much for the machine is no fault of an argument.
+    allowed = (TypeError, ValueError, MemoryError)
+    # The packages that these need may be missing, and a cache's file would not lie in the folder.
+    left_alone = ("device", "progress", "path")
+
+    def __init__(self, folder):
+        self.right = _right_arguments()
+        self.names = {}
+        for name in self.right:
+            parameters = inspect.signature(getattr(regard, name)).parameters.values()
+            kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+            named = [each.name for each in parameters if each.kind in kinds]
+            self.names[name] = [each for each in named if each not in self.left_alone]
+
+    def draw(self, chance):
+        name = chance.choice(list(self.right))
+        arguments = dict(self.right[name])
+        for _ in range(chance.choice((0, 1, 1, 1, 2, 3, 5))):
+            arguments[chance.choice(self.names[name])] = _value(chance)
+        if chance.random() < 0.05:
+            arguments[chance.choice(("attn_mask", "causal", "x y", "threads"))] = _value(chance)
+        if chance.random() < 0.02:
+            arguments.popitem()
+        return name, arguments
+
+    def feed(self, drawn):
+        name, arguments = drawn
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                getattr(regard, name)(**arguments)
+        except self.allowed:
+            return False
+        finally:
+            regard.set_num_threads(None)
+        return True
+
+
+READERS = {
+    "gguf": Gguf,
+    "safetensors": Safetensors,
+    "ctranslate2": Ctranslate2,
+    "cache": CacheFile,
+    "training": TrainingCheckpoint,
+    "command-line": CommandLine,
+    "arguments": Arguments,
+}
+
+
+def fuzz(name, inputs, seed=0, begin=0, told=lambda number: None):
+    """Feed a reader inputs; return how many it took, or raise Fault with the input's number."""
+    taken = 0
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
+        reader = READERS[name](folder)
+        for number in range(begin, begin + inputs):
+            told(number)
+            given = reader.draw(random.Random(f"{seed} {name} {number}"))
+            try:
+                taken += reader.feed(given)
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                shown = given.hex() if isinstance(given, bytes) and len(given) < 4096 else ""
+                shown = shown or (repr(given) if not isinstance(given, bytes) else "")
+                raise Fault(
+                    f"{name}, seed {seed}, input {number}: {type(error).__name__}: {error} {shown}"
+                ) from error
+    return taken
+
+
+def fast_folder():
+    """A folder in memory, where there is one."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -1,0 +1,89 @@
+"""Programs that take the processors, caches and memory of the calls beside which they run.
+
+python tests/soak/beside.py numpy | torch | memory | compiler
+
+Each runs until it is ended.
+"""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+HOG_BYTES = 1 << 30
+# What costs a compiler much and needs no files.
+SOURCE = """
+#include <algorithm>
+#include <map>
+#include <random>
+#include <regex>
+#include <string>
+int main() {
+  std::map<std::string, std::regex> all;
+  std::mt19937_64 random;
+  for (int i = 0; i < 9; ++i) all.emplace(std::to_string(random()), std::regex("a|b"));
+  return static_cast<int>(all.size());
+}
+"""
+
+
+def numpy():
+    """Matrix products on BLAS's threads."""
+    random = np.random.default_rng(0)
+    while True:
+        size = int(random.integers(10, 1200))
+        a = random.standard_normal((size, size))
+        for _ in range(5):
+            a = a @ a
+            a /= np.abs(a).max()
+
+
+def torch():
+    """Matrix products on OpenMP's threads, with subnormal numbers flushed to zero in turns."""
+    import torch
+
+    is_flushed = False
+    while True:
+        is_flushed = not is_flushed
+        torch.set_flush_denormal(is_flushed)
+        a = torch.randn(600, 600)
+        for _ in range(9):
+            a = torch.softmax(a @ a, dim=-1)
+
+
+def memory():
+    """Take memory, write to all of it, and give it back."""
+    random = np.random.default_rng(0)
+    while True:
+        held = []
+        while sum(each.nbytes for each in held) < HOG_BYTES:
+            held.append(np.zeros(int(random.integers(1, 64 << 20)), np.uint8))
+            held[-1][::4096] = 1
+        time.sleep(0.1)
+
+
+def compiler():
+    """Compile."""
+    command = ["c++", "-O2", "-x", "c++", "-", "-o", "/dev/null"]
+    while True:
+        subprocess.run(command, input=SOURCE.encode(), check=True, capture_output=True)
+
+
+PROGRAMS = {"numpy": numpy, "torch": torch, "memory": memory, "compiler": compiler}
+
+
+def available():
+    """Those that run here."""
+    missing = set()
+    if importlib.util.find_spec("torch") is None:
+        missing.add("torch")
+    if shutil.which("c++") is None:
+        missing.add("compiler")
+    return [name for name in PROGRAMS if name not in missing]
+
+
+if __name__ == "__main__":
+    PROGRAMS[sys.argv[1]]()

@@ -1,0 +1,217 @@
+"""Mixed calls under load: an hour's worth in minutes.
+
+python tests/soak/soak.py [--seconds 300] [--processes 3] [--threads 3] [--cases 600] [--seed 0]
+
+Every case, a call with its arrays and options (see `calls.py`), is made once by one thread on a
+quiet machine, which gives the bits that are expected. Then several processes, each in one of the
+threading layers and with several Python threads, make them in any order with 1 to 4 threads or as
+many as `set_num_threads` says at the moment. Meanwhile the main threads are interrupted, processes
+are forked and the children compute, and other programs take the processors and the memory
+(`beside.py`). Faults are: other bits than those expected, an exception that no call may raise, a
+hang, and memory, threads or open files that grow after the first third of the time.
+
+It prints a table, and each fault with what is needed to make it again. The exit code is 1 if there
+are any.
+"""
+
+import argparse
+import collections
+import contextlib
+import faulthandler
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+import beside
+import calls
+import process
+import regard
+
+HERE = Path(__file__).parent
+LAYERS = ("pool", "openmp", "serial")
+# What allocators and their arenas may keep beyond what was resident after the first third.
+MOST_GROWTH = 48 << 20
+
+
+def parsed():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=300, help="under load (default: 300)")
+    parser.add_argument("--processes", type=int, default=3, help="that call (default: 3)")
+    parser.add_argument("--threads", type=int, default=3, help="of Python in each (default: 3)")
+    parser.add_argument("--cases", type=int, default=600, help="different calls (default: 600)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--beside", nargs="*", choices=list(beside.PROGRAMS), default=beside.available(),
+        help="programs that run meanwhile (default: all that can)",
+    )  # fmt: skip
+    parser.add_argument("--keep", type=Path, help="folder for the arrays of wrong results")
+    parser.add_argument("--solve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    for name in ("seconds", "processes", "threads", "cases"):
+        if getattr(options, name) <= 0:
+            parser.error(f"--{name} must be above 0, got {getattr(options, name)}")
+    return options
+
+
+def solve(options):
+    """Print what each call's result must be, and how many of each kind are errors."""
+    digests, errors = {}, collections.Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(options.cases):
+            call = calls.call_of(number, options.seed)
+            result = call.result(1, lambda number=number: Path(folder) / str(number))
+            errors[call.kind] += isinstance(result, str)
+            digests[number] = calls.digest(result)
+    json.dump({"digests": digests, "errors": errors}, sys.stdout)
+
+
+def solved(options):
+    """Return what `solve` prints in a process of its own."""
+    command = [sys.executable, __file__, "--solve"]
+    command += ["--cases", str(options.cases), "--seed", str(options.seed)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
+
+
+def layers():
+    """Name the threading layers that can be used here."""
+    has_openmp = importlib.util.find_spec("regard._openmp") is not None
+    return [name for name in LAYERS if name != "openmp" or has_openmp]
+
+
+@contextlib.contextmanager
+def running_beside(names):
+    """Let these programs run meanwhile."""
+    programs = [subprocess.Popen([sys.executable, HERE / "beside.py", name]) for name in names]
+    try:
+        yield
+        for name, program in zip(names, programs, strict=True):
+            if program.poll() is not None:
+                raise RuntimeError(f"the program {name} beside the calls ended by itself")
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+def load(options, expected, folder):
+    """Return the report of each process, or what became of it."""
+    names = layers()
+    settings = {
+        "expected": expected,
+        "seed": options.seed,
+        "seconds": options.seconds,
+        "threads": options.threads,
+        "folder": str(folder),
+    }
+    processes = []
+    for i in range(options.processes):
+        environment = os.environ | {"REGARD_THREADING_LAYER": names[i % len(names)]}
+        outputs = [folder / f"{name}{i}" for name in ("report", "errors")]
+        with open(outputs[0], "wb") as output, open(outputs[1], "wb") as errors:
+            each = subprocess.Popen(
+                [sys.executable, HERE / "worker.py"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=errors,
+                env=environment,
+            )
+        each.stdin.write(json.dumps(settings).encode())
+        each.stdin.close()
+        processes.append((each, *outputs))
+    reports = []
+    until = time.monotonic() + 2 * options.seconds + 600
+    for each, output, errors in processes:
+        try:
+            each.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            each.kill()
+            each.wait()
+        said = errors.read_text(errors="replace")
+        if each.returncode == 0:
+            reports.append(json.loads(output.read_text()) | {"said": said})
+        else:
+            fault = f"a process ended with exit code {each.returncode}:\n{said}"
+            reports.append({"faults": [fault], "said": ""})
+    return reports
+
+
+def growth(report, options):
+    """Yield what a process has more of than after the first third of the time."""
+    if "measures" not in report:
+        return
+    if len(report["measures"]) != 3:
+        yield "the process was not measured three times"
+        return
+    first, *_, last = (process.Taken(**each) for each in report["measures"])
+    if last.resident > first.resident + MOST_GROWTH:
+        yield f"resident memory grew from {first.resident >> 20} to {last.resident >> 20} MiB"
+    # There, each thread that calls has a team of its own, which may be complete only later.
+    teams = (calls.MOST_THREADS - 1) * options.threads if report["layer"] == "openmp" else 0
+    for name, more in (("threads", teams), ("files", 0)):
+        if getattr(last, name) > getattr(first, name) + more:
+            yield f"{name} grew from {getattr(first, name)} to {getattr(last, name)}"
+
+
+def show(options, reports, errors):
+    """Print the table, and return the faults."""
+    done = collections.Counter()
+    for report in reports:
+        done.update(report.get("done", {}))
+    print(f"{'kind':18}{'calls':>10}{'of them errors':>16}")
+    cases = collections.Counter(
+        calls.KINDS[n % len(calls.KINDS)].__name__ for n in range(options.cases)
+    )
+    for kind in sorted(cases):
+        print(f"{kind:18}{done[kind]:10}{errors.get(kind, 0):9} of {cases[kind]} cases")
+    faults = []
+    for i, report in enumerate(reports):
+        faults += [f"process {i}: {each}" for each in [*report["faults"], *growth(report, options)]]
+        if report["said"]:
+            faults.append(f"process {i} wrote to stderr:\n{report['said']}")
+        if "measures" not in report:
+            continue
+        resident = [f"{each['resident'] >> 20}" for each in report["measures"]]
+        ends = report["measures"][-1:] or [{"threads": "?", "files": "?"}]
+        print(
+            f"process {i} ({report['layer']}): {sum(report['done'].values())} calls, "
+            f"{report['interrupts']} stopped by {report['interrupts_sent']} signals, "
+            f"{report['forks']} forks, {'/'.join(resident)} MiB resident, "
+            f"{ends[0]['threads']} threads, {ends[0]['files']} files; slowest call "
+            f"{report['slowest'][0]:.2f} s ({report['slowest'][1]})"
+        )
+    print(
+        f"{sum(done.values())} calls of {options.cases} cases (seed {options.seed}), target "
+        f"{regard.active_target()}, beside {', '.join(options.beside) or 'nothing'}: "
+        f"{len(faults) or 'no'} fault{'s' * (len(faults) != 1)}"
+    )
+    for each in faults:
+        print(f"FAULT {each}")
+    return faults
+
+
+def main():
+    faulthandler.enable()
+    options = parsed()
+    if options.solve:
+        return solve(options)
+    answers = solved(options)
+    with contextlib.ExitStack() as stack:
+        folder = options.keep
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(running_beside(options.beside))
+        reports = load(options, answers["digests"], folder)
+    return int(bool(show(options, reports, answers["errors"])))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""One process of a soak: several Python threads call, and are interrupted, forked and measured."""
+
+import collections
+import dataclasses
+import faulthandler
+import itertools
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+import calls
+import process
+import regard
+
+LONGEST_CALL = 120  # seconds until a call counts as hanging
+FORKED = ("guide", "attention", "backward", "ragged", "rows")  # what a forked child calls
+THREADS = (None, *range(1, calls.MOST_THREADS + 1))
+
+
+class InterruptedCall(BaseException):
+    """Raised by the handler of SIGINT."""
+
+
+@dataclasses.dataclass
+class Caller:
+    """What a Python thread is doing."""
+
+    number: int = -1
+    began: float = 0.0
+
+
+class Worker:
+    """Calls, and what came of them."""
+
+    def __init__(self, settings):
+        self.settings = settings
+        self.expected = {int(n): text for n, text in settings["expected"].items()}
+        self.calls = {n: calls.call_of(n, settings["seed"]) for n in self.expected}
+        self.folder, self._files = Path(settings["folder"]), itertools.count()
+        self.layer = regard.threading_layer().name
+        self.done = collections.Counter()
+        self.faults, self.slowest = [], (0.0, "")
+        self.interrupts_sent = self.interrupts = self.forks = 0
+        self.ends = threading.Event()
+        self.pause = threading.Barrier(settings["threads"] + 1, timeout=10 * LONGEST_CALL)
+        self.wants_pause = threading.Event()
+        self.callers = [Caller() for _ in range(settings["threads"])]
+        self.is_armed = False
+        self.lock = threading.Lock()
+
+    def path(self):
+        """A path at which there is no file yet."""
+        return self.folder / f"{os.getpid()}-{next(self._files)}"
+
+    # Calls
+
+    def check(self, call, threads, caller, *, may_be_stopped):
+        """Make a call, and compare."""
+        caller.number, caller.began = call.number, time.monotonic()
+        try:
+            self.is_armed |= may_be_stopped
+            result = call.result(threads, self.path)
+            self.is_armed &= not may_be_stopped
+        except InterruptedCall:
+            self.interrupts += 1
+            return
+        finally:
+            seconds, caller.began = time.monotonic() - caller.began, 0.0
+        if calls.digest(result) != self.expected[call.number]:
+            self.report(call, threads, result)
+        with self.lock:
+            self.done[call.kind] += 1
+            self.slowest = max(self.slowest, (seconds, f"{call.kind} {call.what}"))
+
+    def report(self, call, threads, result):
+        """Keep what is needed to understand a wrong result and to make it again."""
+        again = [calls.digest(call.result(n, self.path)) for n in (threads, 1)]
+        alone = call.result(1, self.path)
+        parts = []
+        for i, (wrong, right) in enumerate(
+            zip(calls.arrays_in(result), calls.arrays_in(alone), strict=False)
+        ):
+            if not (isinstance(wrong, np.ndarray) and isinstance(right, np.ndarray)):
+                if repr(wrong) != repr(right):
+                    parts.append(f"part {i}: {wrong!r}, alone {right!r}")
+            elif wrong.shape != right.shape or wrong.dtype != right.dtype:
+                parts.append(f"part {i}: {wrong.dtype}{wrong.shape}")
+            elif wrong.tobytes() != right.tobytes():
+                where = np.argwhere((wrong != right) & ~((wrong != wrong) & (right != right)))
+                parts.append(
+                    f"part {i} of shape {wrong.shape}: {len(where)} elements differ"
+                    + (
+                        f", from {where.min(0).tolist()} to {where.max(0).tolist()}"
+                        * bool(len(where))
+                    )
+                )
+        place = self.folder / f"wrong-{call.number}-{os.getpid()}-{len(self.faults)}.npz"
+        arrays = [
+            [x for x in calls.arrays_in(r) if isinstance(x, np.ndarray)] for r in (result, alone)
+        ]
+        kept = {
+            f"{name}{i}": x for name, xs in zip("wr", arrays, strict=True) for i, x in enumerate(xs)
+        }
+        np.savez(
+            place, **{name: x.view(f"V{x.itemsize}") if x.ndim else x for name, x in kept.items()}
+        )
+        self.fault(
+            f"number {call.number} ({call.kind} {call.what}), threads={threads}, "
+            f"layer {self.layer}, default {regard.get_num_threads()}, "
+            f"target {regard.active_target()}: "
+            f"{'; '.join(parts) or 'bits of a NaN or of what is no array'}; made again with these "
+            f"threads it is {'right' if again[0] == self.expected[call.number] else 'wrong'}, with "
+            f"one {'right' if again[1] == self.expected[call.number] else 'wrong'}; this thread's "
+            f"rounding mode is {process.rounding_mode()}; wrong (w) and right (r) arrays in {place}"
+        )
+
+    def fault(self, text):
+        """Note a fault."""
+        with self.lock:
+            self.faults.append(text)
+
+    def caller(self, index):
+        """Call until the end; the main thread is the one that is interrupted."""
+        chance, caller = (
+            random.Random(f"{self.settings['seed']}{os.getpid()}{index}"),
+            self.callers[index],
+        )
+        numbers = list(self.calls)
+        try:
+            while not self.ends.is_set():
+                if self.wants_pause.is_set():
+                    self.pause.wait()
+                    self.pause.wait()
+                call, threads = self.calls[chance.choice(numbers)], chance.choice(THREADS)
+                self.check(call, threads, caller, may_be_stopped=index == 0)
+        except threading.BrokenBarrierError:
+            pass  # whoever broke it has said why
+        except BaseException:
+            self.fault(f"an exception that no call may raise:\n{traceback.format_exc()}")
+            self.pause.abort()
+
+    def on_signal(self, *_):
+        """Stop the main thread's call, if it makes one."""
+        if self.is_armed:
+            self.is_armed = False
+            raise InterruptedCall
+
+    def on_unraisable(self, ended):
+        """Note what is raised where nothing can be, other than by a signal in a destructor."""
+        if not isinstance(ended.exc_value, InterruptedCall):
+            self.fault(f"{ended.err_msg or 'ignored'}: {ended.exc_value!r} in {ended.object!r}")
+
+    # Disturbances
+
+    def disturb(self, until):
+        """Interrupt, fork, and change the number of threads, until a moment; watch for hangs."""
+        chance = random.Random(os.getpid())
+        while time.monotonic() < until and not self.pause.broken:
+            faulthandler.dump_traceback_later(2 * LONGEST_CALL, exit=True)
+            time.sleep(chance.uniform(0.001, 0.1))
+            for caller in self.callers:
+                if caller.began and time.monotonic() - caller.began > LONGEST_CALL:
+                    sys.stderr.write(f"number {caller.number} hangs\n")
+                    faulthandler.dump_traceback()
+                    os._exit(3)
+            what = chance.random()
+            if what < 0.5 and hasattr(signal, "pthread_kill"):
+                self.interrupts_sent += 1
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            elif what < 0.6:
+                regard.set_num_threads(chance.choice([1, 2, 3, None]))
+            elif what < 0.65 and hasattr(os, "fork"):
+                self.fork(chance)
+
+    def fork(self, chance):
+        """Let a child compute, whose parent is computing."""
+        numbers = [n for n, call in self.calls.items() if call.kind in FORKED]
+        some = [(self.calls[chance.choice(numbers)], chance.choice(THREADS)) for _ in range(3)]
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                wrong = [
+                    call.number
+                    for call, threads in some
+                    if calls.digest(call.result(threads, self.path)) != self.expected[call.number]
+                ]
+                code = 7 if wrong else 0
+            finally:
+                os._exit(code)
+        until = time.monotonic() + LONGEST_CALL
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < until:
+            time.sleep(0.005)
+        self.forks += 1
+        made = [(call.number, threads) for call, threads in some]
+        if ended[0] == 0:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            self.fault(f"a forked child hangs in one of the calls (number, threads) {made}")
+        elif ended[1] != 0:
+            code = os.waitstatus_to_exitcode(ended[1])
+            self.fault(f"a forked child ended with {code} (7: wrong bits) after {made}")
+
+    def measured(self):
+        """Let all callers wait, and return what this process has taken meanwhile."""
+        self.wants_pause.set()
+        self.pause.wait()
+        result = process.taken()
+        self.wants_pause.clear()
+        self.pause.wait()
+        return result
+
+    def run(self):
+        """Run the soak of this process and return its report."""
+        signal.signal(signal.SIGINT, self.on_signal)
+        sys.unraisablehook = self.on_unraisable
+        measures = []
+
+        def conduct():
+            begin, seconds = time.monotonic(), self.settings["seconds"]
+            try:
+                for share in (1 / 3, 2 / 3, 1):
+                    self.disturb(begin + share * seconds)
+                    measures.append(self.measured())
+            except threading.BrokenBarrierError:
+                pass
+            except BaseException:
+                self.fault(f"the conductor stopped:\n{traceback.format_exc()}")
+                self.pause.abort()
+            finally:
+                self.ends.set()
+
+        others = [threading.Thread(target=conduct)]
+        others += [
+            threading.Thread(target=self.caller, args=(i,)) for i in range(1, len(self.callers))
+        ]
+        for each in others:
+            each.start()
+        self.caller(0)
+        for each in others:
+            each.join()
+        faulthandler.cancel_dump_traceback_later()
+        return {
+            "layer": self.layer,
+            "done": self.done,
+            "faults": self.faults,
+            "slowest": self.slowest,
+            "interrupts": self.interrupts,
+            "interrupts_sent": self.interrupts_sent,
+            "forks": self.forks,
+            "measures": [each._asdict() for each in measures],
+        }
+
+
+def main():
+    """Read settings from stdin, and write the report to stdout."""
+    faulthandler.enable()
+    report = Worker(json.load(sys.stdin)).run()
+    json.dump(report, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
