@@ -23,10 +23,10 @@ REGARD_INLINE void swap_blocks(Vec<T>& upper, Vec<T>& lower, std::index_sequence
       a, b, ((kLane & kBlock) ? kWidth + static_cast<int>(kLane) : static_cast<int>(kLane) + kBlock)...);
 }
 
-template <class T, int kBlock>
-REGARD_INLINE void transpose_stage(Vec<T> (&rows)[kLanes<T>]) {
+template <class T, int kBlock, int kCount>
+REGARD_INLINE void transpose_stage(Vec<T> (&rows)[kCount]) {
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes<T>; ++i)
+  for (int i = 0; i < kCount; ++i)
     if ((i & kBlock) == 0)
       swap_blocks<T, kBlock>(rows[i], rows[i + kBlock],
                              std::make_index_sequence<static_cast<std::size_t>(kLanes<T>)>());
@@ -36,6 +36,12 @@ REGARD_INLINE void transpose_stage(Vec<T> (&rows)[kLanes<T>]) {
 template <class T>
 REGARD_INLINE void transpose(Vec<T> (&square)[kLanes<T>]) {
   transpose_stage<T, kLanes<T> / 2>(square);
+}
+
+// Transposes two squares, of the lower and of the upper halves of vectors, each in its half.
+template <class T>
+REGARD_INLINE void transpose_halves(Vec<T> (&squares)[kLanes<T> / 2]) {
+  transpose_stage<T, kLanes<T> / 4>(squares);
 }
 
 }  // namespace

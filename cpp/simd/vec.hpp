@@ -71,6 +71,17 @@ REGARD_INLINE Vec<T> maximum(Vec<T> a, Vec<T> b) {
   return a > b ? a : b;
 }
 
+#if defined(REGARD_X86_V4)
+// Half a vector of each, side by side. Of memory: a load does what is a shuffle otherwise.
+REGARD_INLINE Vec<float> load_two_halves(const float* lower, const float* upper) {
+  return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(lower)), _mm256_loadu_ps(upper), 1);
+}
+REGARD_INLINE Vec<double> load_two_halves(const double* lower, const double* upper) {
+  return _mm512_castps_pd(load_two_halves(reinterpret_cast<const float*>(lower),
+                                          reinterpret_cast<const float*>(upper)));
+}
+#endif
+
 template <class T>
 REGARD_INLINE Mask<T> as_bits(Vec<T> value) {
   return reinterpret_cast<Mask<T>>(value);
@@ -145,6 +156,15 @@ REGARD_INLINE bool any_greater(V a, V b) {
 template <class T>
 REGARD_INLINE bool any(Mask<T> condition) {
   return any_greater(select<T>(condition, broadcast(T(1)), Vec<T>{}), Vec<T>{});
+}
+
+// Hides the values of these integers and pointers from the compiler. Suppose that a loop needs 16 addresses
+// `row + i * stride`: the compiler would compute all of them before the loop, which takes more registers than
+// there are. After forget(row, stride) it computes each where it is used.
+template <class... Values>
+REGARD_INLINE void forget(Values&... values) {
+  const auto one = [](auto& value) { asm("" : "+r"(value)); };
+  (one(values), ...);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "narrow_scores.hpp"
+#include "register_scores.hpp"
 #include "transposed_scores.hpp"
 #include "weights.hpp"
 #include "../attention/strip_setup.hpp"
@@ -48,12 +49,12 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
   }
 }
 
-// Whether numbers of From are transposed in registers and multiplied from there. It takes as many registers as
-// a vector has lanes, and one for each row.
+// Whether keys are multiplied from the registers in which they are transposed, which takes one for each row beside
+// those of a square. With 16 of them, more than two rows would wait for the stack longer than for memory; int8, whose
+// squares hold four times as many keys, up to eight.
 template <class Shape, int kRows, class From>
 constexpr bool kMultipliesFromRegisters =
-    sizeof(From) < sizeof(float) &&
-    (Shape::kRegisterCount == 32 || (sizeof(From) == 1 && kRows < kDecodeRows));
+    Shape::kRegisterCount == 32 || kRows <= 2 || (sizeof(From) == 1 && kRows < kDecodeRows);
 
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
@@ -62,10 +63,14 @@ REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t 
     constexpr int kRows = decltype(rows)::value;
     const auto score = [&](auto element) {
       using From = typename decltype(element)::Type;
-      if constexpr (sizeof(T) == 4 && kMultipliesFromRegisters<Shape, kRows, From>) {
-        // Always so for int8: other rows are copied.
-        if (work.padded_head_dim % (kLaneParts<From> * kLanes<T>) == 0)
-          return score_narrow_steps<Shape, kRows, From>(block, steps, work, ahead);
+      if constexpr (kMultipliesFromRegisters<Shape, kRows, From>) {
+        if constexpr (sizeof(From) == sizeof(T)) {
+          return score_register_steps<Shape, kRows>(block, steps, work, ahead);
+        } else {
+          // Always so for int8: other rows are copied.
+          if (work.padded_head_dim % (kLaneParts<From> * kLanes<T>) == 0)
+            return score_narrow_steps<Shape, kRows, From>(block, steps, work, ahead);
+        }
       }
       score_transposed_steps<Shape, kRows, From>(block, steps, work, ahead);
     };

@@ -1,0 +1,165 @@
+// scores = query key over keys in the arithmetic's own type as they lie: a square of keys and dimensions is
+// transposed in registers and multiplied from there. Nothing stands between the loads from memory, so these come
+// evenly; transposed_scores.hpp says where that is not what decides.
+#pragma once
+
+#include "../../simd/transpose.hpp"
+#include "ahead.hpp"
+#include "block.hpp"
+#include "for_rows.hpp"
+
+namespace regard {
+namespace {
+
+// scores[row][key] of kLanes keys: squares of keys and dimensions, transposed in registers.
+template <class T, int kRows>
+REGARD_NOINLINE void score_keys(const T* const* keys, std::int64_t padded_head_dim,
+                                const T* queries, T* scores, std::ptrdiff_t score_stride,
+                                Ahead& ahead) {
+  constexpr int kAsked =
+      kAheadOfScores * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(T)) / (4 * kLineBytes);
+  Vec<T> acc[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) acc[r] = Vec<T>{};
+  for (std::int64_t d = 0; d < padded_head_dim; d += kLanes<T>) {
+    Vec<T> square[kLanes<T>];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes<T>; ++i) square[i] = load(keys[i] + d);
+    transpose<T>(square);
+    AskedLine asked = ahead.go_on();
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes<T>; ++i) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r)
+        acc[r] = fma(square[i], broadcast(queries[(d + i) * kRows + r]), acc[r]);
+#pragma GCC unroll 8
+      for (int n = kAsked * i / kLanes<T>; n < kAsked * (i + 1) / kLanes<T>; ++n) ahead.ask(asked);
+    }
+    ahead.stop(asked);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) store(scores + r * score_stride, acc[r]);
+}
+
+template <class T>
+REGARD_INLINE void bring_next_line(const T* key) {
+  __builtin_prefetch(reinterpret_cast<const char*>(key) + kLineBytes, 0, 3);
+}
+
+// A vector of keys that all exist, and their scores.
+template <class T>
+struct KeyVector {
+  const T* first;
+  T* scores;
+};
+
+// score_keys for two vectors of keys: no sum waits for itself, and loads of half
+// vectors do what takes a shuffle there. It needs 32 registers; with 16 it was slower.
+//
+// A step reads half a line of each key. Where keys begin with a line (kOnLines), the next line is asked for
+// ahead of the step that needs it, or every second step would wait for L2. Elsewhere a step's loads reach
+// into the next line by themselves.
+template <class T, int kRows, bool kOnLines>
+REGARD_NOINLINE void score_two_vectors(const KeyVector<T> (&keys)[2], std::ptrdiff_t key_stride,
+                                       std::int64_t padded_head_dim, const T* queries,
+                                       std::ptrdiff_t score_stride, Ahead& ahead) {
+  constexpr int kHalf = kLanes<T> / 2;
+  constexpr int kAsked =
+      kAheadOfScores * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(T)) / (4 * kLineBytes);
+  Vec<T> acc[2][kRows];
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<T>{};
+  for (std::int64_t d = 0; d < padded_head_dim; d += kHalf) {
+    AskedLine asked = ahead.go_on();
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const T* lower = keys[v].first + d;
+      Vec<T> half[kHalf];
+#pragma GCC unroll 8
+      for (int i = 0; i < kHalf; ++i) {
+        // If the compiler kept 16 keys' addresses or two vectors' queries in a register each, most would
+        // end up on the stack.
+        if (i % 4 == 0) forget(lower, key_stride, queries);
+        const T* row = lower + i % 4 * key_stride;
+        half[i] = load_two_halves(row, row + kHalf * key_stride);
+        if constexpr (kOnLines) {
+          bring_next_line(row);
+          bring_next_line(row + kHalf * key_stride);
+        }
+        if (i % 4 == 3) lower += 4 * key_stride;
+      }
+      transpose_halves<T>(half);
+#pragma GCC unroll 8
+      for (int i = 0; i < kHalf; ++i) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+          acc[v][r] = fma(half[i], broadcast(queries[i * kRows + r]), acc[v][r]);
+#pragma GCC unroll 8
+        for (int n = kAsked * (v * kHalf + i) / kLanes<T>; n < kAsked * (v * kHalf + i + 1) / kLanes<T>; ++n)
+          ahead.ask(asked);
+      }
+    }
+    queries += kHalf * kRows;
+    ahead.stop(asked);
+  }
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) store(keys[v].scores + r * score_stride, acc[v][r]);
+}
+
+template <class T>
+REGARD_INLINE bool begin_with_lines(const T* keys, std::ptrdiff_t stride) {
+  return (reinterpret_cast<std::uintptr_t>(keys) | stride * sizeof(T)) % kLineBytes == 0;
+}
+
+template <class Shape, int kRows, class T = typename Shape::Element>
+REGARD_NOINLINE void score_register_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
+                                       const DecodeWorkspace<T>& work, Ahead& ahead) {
+  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+  const auto score_one = [&](const T* step, int begin, int k) {
+    // Lanes beyond the block repeat its last key: they are hidden.
+    const int last = block.count - begin - 1;
+    const T* keys[kLanes<T>];
+    for (int i = 0; i < kLanes<T>; ++i)
+      keys[i] = step + (k + i < last ? k + i : last) * block.key_stride;
+    score_keys<T, kRows>(keys, work.padded_head_dim, work.queries, work.scores + begin + k, kBlock,
+                         ahead);
+  };
+  constexpr bool kInTwos = kVectorBytes == 64;
+  [[maybe_unused]] KeyVector<T> keys[2];
+  [[maybe_unused]] int waiting = 0;
+  for_steps<Shape>(steps, [&](int begin) {
+    const T* step = static_cast<const T*>(block.keys[begin / kStep]);
+    for (int k = 0; k < kStep; k += kLanes<T>) {
+      if constexpr (kInTwos) {
+        if (begin + k + kLanes<T> <= block.count) {
+          keys[waiting++] = {step + k * block.key_stride, work.scores + begin + k};
+          if (waiting < 2) continue;
+          const auto score_two = [&](auto on_lines) {
+            score_two_vectors<T, kRows, on_lines.value>(keys, block.key_stride, work.padded_head_dim,
+                                                        work.queries, kBlock, ahead);
+          };
+          if (begin_with_lines(keys[0].first, block.key_stride))
+            score_two(Constant<1>{});
+          else
+            score_two(Constant<0>{});
+          waiting = 0;
+          continue;
+        }
+      }
+      score_one(step, begin, k);
+    }
+  });
+  if constexpr (kInTwos) {
+    if (waiting == 1) {
+      const int begin = static_cast<int>(keys[0].scores - work.scores);
+      score_one(keys[0].first, begin, 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace regard
