@@ -22,6 +22,7 @@ from regard._gradients.double_backward import (
 from regard._gradients.jvp import scaled_dot_product_attention_jvp
 from regard._gradients.merge_backward import merge_attention_states_backward
 from regard._merge import merge_attention_states
+from regard._quantised_weight import QuantisedWeight
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._show.show import ShownWeights, show
 from regard._stages import apply_mask, matmul, scale, softmax
@@ -50,6 +51,7 @@ __all__ = [
     "KVCache",
     "KeyValueChunks",
     "MultiHeadAttention",
+    "QuantisedWeight",
     "SelfAttention",
     "ShownWeights",
     "ThreadingLayer",
