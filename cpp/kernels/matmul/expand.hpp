@@ -28,57 +28,61 @@ struct NarrowColumns {
   std::int64_t ahead;  // how many elements farther on another thing is that will be read soon
 };
 
-template <class From, std::size_t... kPart>
-REGARD_INLINE void store_parts(const Mask<float>& lanes, Vec<float> factors, float* to, std::ptrdiff_t to_stride,
-                               std::index_sequence<kPart...>) {
+template <class From, std::ptrdiff_t kToStride, std::size_t... kPart>
+REGARD_INLINE void store_parts(const Mask<float>& lanes, Vec<float> factors, float* to, std::index_sequence<kPart...>) {
   const Mask<float> parts = parts_of<From>(lanes);
   const auto scaled = [&](Vec<float> value) { return sizeof(From) == 1 ? value * factors : value; };
-  (store(to + static_cast<std::ptrdiff_t>(kPart) * to_stride,
-         scaled(part_of<From, static_cast<int>(kPart)>(parts))),
+  (store(to + static_cast<std::ptrdiff_t>(kPart) * kToStride, scaled(part_of<From, static_cast<int>(kPart)>(parts))),
    ...);
 }
 
-// kLaneParts * kLanes rows of b, of columns whose numbers lie side by side from columns[lane] on. `factors` are the
-// scales of integers that are multiplied by kByteOnTop.
-template <class From>
-REGARD_INLINE void expand_square(const From* const* columns, std::int64_t row, Vec<float> factors, float* to,
-                                 std::ptrdiff_t to_stride) {
+// Whole vectors of columns, and a whole number of squares: the numbers of a column lie side by side.
+template <class From, std::ptrdiff_t kToStride>
+REGARD_NOINLINE void expand_squares(const From* from, std::int64_t column_stride, std::int64_t depth, Vec<float> factors,
+                                    std::int64_t ahead, float* to) {
   constexpr int kWidth = kLanes<float>, kParts = kLaneParts<From>;
-  Vec<float> square[kWidth];
+  for (; depth > 0; depth -= kParts * kWidth) {
+    Vec<float> square[kWidth];
+    const From* columns = from;
 #pragma GCC unroll 16
-  for (int i = 0; i < kWidth; ++i) __builtin_memcpy(&square[i], columns[i] + row, sizeof square[i]);
-  transpose<float>(square);
+    for (int i = 0; i < kWidth; ++i) {
+      // If the compiler kept a column's address in a register each, most would end up on the stack.
+      if (i % 4 == 0) forget(columns, column_stride);
+      const From* column = columns + i % 4 * column_stride;
+      __builtin_memcpy(&square[i], column, sizeof square[i]);
+      // The columns are read a line at a time, by turns, which the processor does not foresee.
+      __builtin_prefetch(column + ahead, 0, 2);
+      if (i % 4 == 3) columns += 4 * column_stride;
+    }
+    transpose<float>(square);
 #pragma GCC unroll 16
-  for (int i = 0; i < kWidth; ++i)
-    store_parts<From>(as_bits<float>(square[i]), factors, to + kParts * i * to_stride, to_stride,
-                      std::make_index_sequence<kParts>());
+    for (int i = 0; i < kWidth; ++i)
+      store_parts<From, kToStride>(as_bits<float>(square[i]), factors, to + kParts * i * kToStride,
+                                   std::make_index_sequence<kParts>());
+    from += kParts * kWidth;
+    to += kParts * kWidth * kToStride;
+  }
 }
 
-template <class From>
-REGARD_NOINLINE void expand_contiguous(const NarrowColumns<float, From>& part, float* to, std::ptrdiff_t to_stride) {
+template <class From, std::ptrdiff_t kToStride>
+REGARD_NOINLINE void expand_contiguous(const NarrowColumns<float, From>& part, float* to) {
   constexpr int kWidth = kLanes<float>;
   constexpr std::int64_t kStep = kLaneParts<From> * kWidth;
-  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(From));
   const Vec<float> factors = part.scales * broadcast(static_cast<float>(1 / kByteOnTop));
-  const From* columns[kWidth];
-  for (int i = 0; i < kWidth; ++i)
-    columns[i] = part.first + (i < part.count ? i : part.count - 1) * part.column_stride;
-  // The columns are read a line at a time, by turns, which the processor does not foresee.
-  for (std::int64_t row = 0; row < part.depth; row += kLine)
-    for (int i = 0; i < kWidth; ++i) __builtin_prefetch(columns[i] + row + part.ahead, 0, 2);
-  std::int64_t row = 0;
-  for (; row + kStep <= part.depth; row += kStep)
-    expand_square<From>(columns, row, factors, to + row * to_stride, to_stride);
-  if (row == part.depth) return;
-  From rest[kWidth][kStep] = {};
-  const From* rests[kWidth];
+  const std::int64_t whole = part.count == kWidth ? part.depth / kStep * kStep : 0;
+  if (whole > 0)
+    expand_squares<From, kToStride>(part.first, part.column_stride, whole, factors, part.ahead, to);
+  if (whole == part.depth) return;
+  From rest[kWidth * kScaleGroup] = {};
   for (int i = 0; i < kWidth; ++i) {
-    for (std::int64_t j = row; j < part.depth; ++j) rest[i][j - row] = columns[i][j];
-    rests[i] = rest[i];
+    const From* column = part.first + (i < part.count ? i : part.count - 1) * part.column_stride;
+    for (std::int64_t row = whole; row < part.depth; ++row) rest[i * kScaleGroup + row - whole] = column[row];
   }
-  float expanded[kStep * kWidth];
-  expand_square<From>(rests, 0, factors, expanded, kWidth);
-  for (std::int64_t j = row; j < part.depth; ++j) store(to + j * to_stride, load(expanded + (j - row) * kWidth));
+  float expanded[kWidth * kScaleGroup];
+  const std::int64_t left = part.depth - whole;
+  expand_squares<From, kWidth>(rest, kScaleGroup, (left + kStep - 1) / kStep * kStep, factors, 0, expanded);
+  for (std::int64_t row = 0; row < left; ++row)
+    store(to + (whole + row) * kToStride, load(expanded + row * kWidth));
 }
 
 // Of any strides.
@@ -109,12 +113,14 @@ REGARD_INLINE Vec<T> scales_of(const Operand& scales, std::int64_t group, std::i
   return result;
 }
 
-// to[row][lane] of the rows k .. k + depth - 1 of a narrow b, and of `count` columns, rounded up to whole vectors. k is a
-// multiple of kScaleGroup. What lies `ahead` columns farther on is asked for.
-template <class T>
+// to[row][lane] of the rows k .. k + depth - 1 of a narrow b, and of `count` columns, rounded up to whole vectors.
+// There are kToVectors vectors in a row of `to`. k is a multiple of kScaleGroup. What lies `ahead` elements farther
+// on is asked for.
+template <class T, int kToVectors>
 REGARD_NOINLINE void expand_panel(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
                                   std::int64_t depth, std::int64_t column, std::int64_t count, std::int64_t ahead,
-                                  T* to, std::int64_t to_stride) {
+                                  T* to) {
+  constexpr std::ptrdiff_t kToStride = kToVectors * kLanes<T>;
   const Operand& b = problem.b;
   with_stored_element<T>(b.element, [&](auto element) {
     using From = typename decltype(element)::Type;
@@ -122,7 +128,7 @@ REGARD_NOINLINE void expand_panel(const MatmulProblem& problem, const MatmulTask
       NarrowColumns<T, From> part{};
       part.row_stride = b.row_stride;
       part.column_stride = b.column_stride;
-      part.ahead = ahead * b.column_stride;
+      part.ahead = ahead;
       for (std::int64_t lane = 0; lane < count; lane += kLanes<T>) {
         part.count = static_cast<int>(count - lane < kLanes<T> ? count - lane : kLanes<T>);
         for (std::int64_t row = 0; row < depth; row += kScaleGroup) {
@@ -130,14 +136,14 @@ REGARD_NOINLINE void expand_panel(const MatmulProblem& problem, const MatmulTask
           part.first = static_cast<const From*>(task.b) + (k + row) * b.row_stride + (column + lane) * b.column_stride;
           if constexpr (sizeof(From) == 1)
             part.scales = scales_of<T>(problem.scales, (k + row) / kScaleGroup, column + lane, part.count);
-          T* at = to + row * to_stride + lane;
+          T* at = to + row * kToStride + lane;
           if constexpr (sizeof(T) == 4) {
             if (b.row_stride == 1) {
-              expand_contiguous<From>(part, at, to_stride);
+              expand_contiguous<From, kToStride>(part, at);
               continue;
             }
           }
-          expand_strided<T, From>(part, at, to_stride);
+          expand_strided<T, From>(part, at, kToStride);
         }
       }
     }

@@ -19,6 +19,9 @@ struct MatmulFewRowsOfNarrow {
   static constexpr int kMostVectors = 4;
   static constexpr std::int64_t kPanelElements = kScaleGroup * kMostVectors * kLanes<T>;
 
+  // Lines are asked for this early: 16 KB of int8.
+  static constexpr std::int64_t kGroupsAhead = 4;
+
   static bool takes(const MatmulProblem& problem) {
     return problem.rows <= kMostRows && problem.a.column_stride == 1 && !is_stored_as<T>(problem.b.element);
   }
@@ -66,7 +69,6 @@ struct MatmulFewRowsOfNarrow {
     constexpr std::int64_t kWidth = kVectors * kLanes<T>;
     const std::int64_t left = task.column_end - column;
     const std::int64_t width = left < kWidth ? left : kWidth;
-    const std::int64_t ahead = column + width + kWidth <= problem.columns ? kWidth : 0;
     if (task.depth_begin > 0) read_rows(problem, task, column, width, kWidth, tile);
     for (std::int64_t k = task.depth_begin; k < task.depth_end; k += kBlock) {
       const std::int64_t end = task.depth_end - k < kBlock ? task.depth_end : k + kBlock;
@@ -74,12 +76,26 @@ struct MatmulFewRowsOfNarrow {
       clear<T, kRows, kVectors>(sums);
       for (std::int64_t group = k; group < end; group += kScaleGroup) {
         const std::int64_t depth = end - group < kScaleGroup ? end - group : kScaleGroup;
-        expand_panel(problem, task, group, depth, column, width, ahead, panel, kWidth);
+        const std::int64_t ahead = elements_ahead<kWidth>(problem, task, group, column);
+        expand_panel<T, kVectors>(problem, task, group, depth, column, width, ahead, panel);
         multiply_group<kRows, kVectors>(rows, group, panel, depth, sums);
       }
       add_to_tile<T, kRows, kVectors>(sums, tile, k > 0);
     }
     write_rows(problem, task, column, width, kWidth, tile);
+  }
+
+  // How many elements farther on what is read kGroupsAhead groups later lies: in these columns or the next ones.
+  template <std::int64_t kWidth>
+  static std::int64_t elements_ahead(const MatmulProblem& problem, const MatmulTask& task, std::int64_t group,
+                                     std::int64_t column) {
+    constexpr std::int64_t kRowsAhead = kGroupsAhead * kScaleGroup;
+    const Operand& b = problem.b;
+    if (group + kRowsAhead < task.depth_end) return kRowsAhead * b.row_stride;
+    if (column + 2 * kWidth > problem.columns) return 0;
+    const std::int64_t beyond = group + kRowsAhead - round_up(task.depth_end, kScaleGroup);
+    const std::int64_t row = task.depth_begin + beyond < task.depth_end ? task.depth_begin + beyond : task.depth_begin;
+    return kWidth * b.column_stride + (row - group) * b.row_stride;
   }
 
   template <int kRows, int kVectors>

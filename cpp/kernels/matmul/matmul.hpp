@@ -152,7 +152,7 @@ struct Matmul {
     const Operand& b = problem.b;
     const int columns = TaskBlock::columns_from(task, column);
     if (!is_stored_as<T>(b.element))
-      return expand_panel(problem, task, k, depth, column, columns, 0, panel, kPanel);
+      return expand_panel<T, Shape::kVectors>(problem, task, k, depth, column, columns, 0, panel);
     const T* from =
         static_cast<const T*>(task.b) + k * b.row_stride + column * b.column_stride;
     if (b.column_stride == 1) {
