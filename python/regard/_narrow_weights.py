@@ -75,7 +75,9 @@ def widened(weight: Weight) -> Array:
 def _numpy_dtype(name: str) -> np.dtype[Any]:
     if name == "float16":
         return np.dtype(np.float16)
-    return np.dtype(needed("ml_dtypes", "weight_dtype='bfloat16'", "models").bfloat16)
+    ml_dtypes = needed("ml_dtypes", "weight_dtype='bfloat16'", "models")
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
 
 
 def _dtype_name(weight_dtype: Any) -> str:

@@ -25,7 +25,7 @@ _ELEMENTS_AT_ONCE = 1 << 18
 
 
 class QuantisedWeight:
-    """A linear layer's weight in 8 bits: a quarter of the memory of float32, and of the time to read it.
+    """A linear layer's weight in 8 bits, in about a quarter of the memory that float32 takes.
 
     A weight ``w`` is kept as an int8 ``n`` with ``w`` nearly equal to ``n * scale``. There is one
     scale for 64 neighbours along the last axis, the largest of their magnitudes divided by 127, so
@@ -168,7 +168,7 @@ class QuantisedWeight:
         return self.numbers.nbytes + self.scales.nbytes
 
     @property
-    def T(self) -> TransposedWeight:  # noqa: N802 - NumPy's name
+    def T(self) -> TransposedWeight:
         """The transpose, for `regard.matmul`."""
         return TransposedWeight(self)
 
@@ -195,7 +195,7 @@ class QuantisedWeight:
         """Return rows in float32, as indexing the first axis of ``dequantise()`` would."""
         if isinstance(index, tuple) or index is None or index is Ellipsis:
             raise TypeError(f"a QuantisedWeight is indexed by rows alone, got {index!r}")
-        numbers = self.numbers[index].astype(np.float32)
+        numbers: Floats = self.numbers[index].astype(np.float32)
         scales = self.scales[index]
         for group in range(scales.shape[-1]):
             numbers[..., group * GROUP : (group + 1) * GROUP] *= scales[..., group, None]

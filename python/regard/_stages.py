@@ -48,17 +48,17 @@ def matmul(
     Raises
     ------
     TypeError
-        If an operand is neither float32 nor float64 nor converts to them, and is not a `b` of fewer
-        bits, or `out` is of another type.
+        If an operand is neither float32 nor float64 nor converts to them, and is not a `b` of
+        fewer bits, or `out` is of another type.
     ValueError
         If shapes disagree, an operand is a scalar, or `out` overlaps an operand.
 
     Notes
     -----
-    A `b` of fewer bits is expanded to the type of `a`, a block at a time, while it is multiplied, and
-    the result has the bits that it would have if all of `b` had been expanded before. For up to eight
-    rows of `a` the time is that of reading `b` once, so a weight of 8 bits takes about a quarter of
-    the time of float32.
+    A `b` of fewer bits is expanded to the type of `a`, a block at a time, while it is multiplied,
+    and the result has the bits that it would have if all of `b` had been expanded before. For up to
+    eight rows of `a` it is read once, in order, as it is stored: what counts then is how fast
+    memory is read, and fewer bits are read sooner.
 
     Examples
     --------
