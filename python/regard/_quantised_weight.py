@@ -201,10 +201,6 @@ class QuantisedWeight:
             numbers[..., group * GROUP : (group + 1) * GROUP] *= scales[..., group, None]
         return numbers
 
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.numbers)
-
     def __repr__(self) -> str:
         """Show the shape and the size."""
         return f"QuantisedWeight(shape={self.shape}, nbytes={self.nbytes})"
