@@ -47,8 +47,8 @@ def test_the_product_is_that_of_the_floats(shape, kind, target):
         a = normal((rows, shape[1]), rows)
         actual = regard.matmul(a, weight.T)
         exact = a.astype(np.float64) @ as_written(weight).T
-        # Blocks of 128 terms are summed in order, and then added in order; each step rounds once or,
-        # without fma, twice.
+        # Blocks of 128 terms are summed in order, and then added in order; a step rounds once, or
+        # twice without fma.
         steps = 2 * min(shape[1], 128) + shape[1] // 128 + 1
         sizes = np.abs(a).astype(np.float64) @ np.abs(as_written(weight)).T
         assert actual.dtype == np.float32
