@@ -1,13 +1,13 @@
-"""How fast projections read their weights: products of a few rows with weights of 32, 16 and 8 bits.
+"""How fast projections read weights of 32, 16 and 8 bits: products with a few rows.
 
 python benchmarks/projections.py
 python benchmarks/projections.py --sizes 576x576 49152x576 --rows 1 --threads 1
-python examples/generate.py --tokens 200    # tokens/s of a whole model; --weights float32 for float32
+python examples/generate.py --tokens 200    # tokens/s of a whole model
 
-GB/s of the weight's own bytes, and what part that is of the machine's read bandwidth. As in a model,
-each product has another weight: together they are larger than the caches. The last column is NumPy's
-product with a float32 weight, in a process of its own, since its threads keep a CPU busy for a while
-after each product. Best of several rounds.
+GB/s of the weight's own bytes, and what part that is of the machine's read bandwidth. As in a
+model, each product has another weight: together they are larger than the caches. The last column is
+NumPy's product with a float32 weight. Each column is measured in its own process, since NumPy's
+threads keep a CPU busy for a while after a product. Best of several rounds.
 """
 
 import argparse
