@@ -41,8 +41,9 @@ def narrow_weight(
         weight = QuantisedWeight.__new__(QuantisedWeight)
         weight.numbers, weight.scales = empty_parts(shape)
         for rows in row_blocks(shape):
+            values = read(rows)
             try:
-                fill(weight, rows, read(rows))
+                fill(weight, rows, values)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         return weight
