@@ -7,7 +7,8 @@ import time
 import numpy as np
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1 + 4 / 64}  # int8: and a scale for 64
-TRIAL = 32  # tokens of a prompt that are read to measure the speed
+TRIAL = 32  # tokens of a prompt, at most, that are read to measure the speed
+WRITTEN = 8  # tokens that are written for the same
 TEMPORARY = 15e6  # bytes: blocks of weights while they are read, activations
 
 
@@ -31,12 +32,18 @@ def time_needed(model, prompt, tokens):
     trial = min(prompt, TRIAL)
     for _ in range(2):  # the first time, memory and threads are cold
         reading = seconds(lambda: model(np.zeros((1, trial), int), caches)) / trial
-        writing = seconds(lambda: model.logits(model(np.zeros((1, 1), int), caches)[0, -1]))
+        writing = seconds(lambda: write(model, WRITTEN, caches)) / WRITTEN
     total = prompt * reading + tokens * writing
     return (
         f"time     about {total:.1f} s for {tokens} tokens: {1 / writing:.0f} tokens/s "
         f"after a prompt of {prompt}, as measured now; longer texts are slower"
     )
+
+
+def write(model, count, caches):
+    """Compute `count` tokens one after the other."""
+    for _ in range(count):
+        model.logits(model(np.zeros((1, 1), int), caches)[0, -1])
 
 
 def seconds(function):
