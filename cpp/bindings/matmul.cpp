@@ -1,8 +1,9 @@
-// matmul, as numpy.matmul does it.
+// matmul, as numpy.matmul does it, and with weights of fewer bits.
 #include "../dispatch/matmul.hpp"
 
 #include "arguments.hpp"
 #include "bindings.hpp"
+#include "fixed_vector.hpp"
 #include "gil.hpp"
 #include "result.hpp"
 #include "threading.hpp"
@@ -27,14 +28,10 @@ Operand matrix_of(const ArrayView& view, const BatchShape& batch, Integers& memo
   return operand;
 }
 
-}  // namespace
-
-py::object matmul(py::handle a_object, py::handle b_object, py::handle out, py::handle threads) {
-  const int thread_count = thread_count_of(threads);
-  ArrayView a, b;
-  if (!take_view(a, "a", a_object, Accepts::floats) || !take_view(b, "b", b_object, Accepts::floats) ||
-      a.element != b.element)
-    return not_implemented();
+py::object multiply(ArrayView& a, ArrayView& b, const ArrayView* scales, py::handle out, int threads) {
+  FixedVector<const ArrayView*, 3> inputs;
+  for (const ArrayView* input : {static_cast<const ArrayView*>(&a), static_cast<const ArrayView*>(&b), scales})
+    if (input) inputs.push_back(input);
   for (const ArrayView* view : {&a, &b})
     if (view->axes() == 0)
       throw py::value_error(std::string(view->name) + " must have at least 1 dimension, got a scalar");
@@ -57,12 +54,13 @@ py::object matmul(py::handle a_object, py::handle b_object, py::handle out, py::
   problem.batch = batch_of(shape, memory);
   problem.a = matrix_of(a, problem.batch, memory);
   problem.b = matrix_of(b, problem.batch, memory);
+  if (scales) problem.scales = matrix_of(*scales, problem.batch, memory);
 
   const std::size_t row_axis = shape.size();
   if (!drops_row) shape.push_back(problem.rows);
   if (!drops_column) shape.push_back(problem.columns);
   const Result result(out, result_type_of(problem.scalar), shape);
-  for (const ArrayView* input : {&a, &b}) result.forbid_overlap(*input, false);
+  for (const ArrayView* input : inputs) result.forbid_overlap(*input, false);
   ArrayView c = result.view;
   if (drops_row) {
     c.shape.insert(c.shape.begin() + row_axis, 1);
@@ -75,8 +73,34 @@ py::object matmul(py::handle a_object, py::handle b_object, py::handle out, py::
   problem.c = matrix_of(c, problem.batch, memory);
   const double multiplications = static_cast<double>(problem.batch.count) * static_cast<double>(problem.rows) *
                                  static_cast<double>(problem.columns) * static_cast<double>(problem.depth);
-  run_work(multiplications, [&](const StopSignal& signal) { matmul(problem, thread_count, signal); });
+  run_work(multiplications, [&](const StopSignal& signal) { matmul(problem, threads, signal); });
   return result.deliver();
+}
+
+}  // namespace
+
+py::object matmul(py::handle a_object, py::handle b_object, py::handle out, py::handle threads) {
+  const int thread_count = thread_count_of(threads);
+  ArrayView a, b;
+  if (!take_view(a, "a", a_object, Accepts::floats) || !take_view(b, "b", b_object, Accepts::storage))
+    return not_implemented();
+  const bool is_narrow = b.element == Element::float16 || b.element == Element::bfloat16;
+  if (a.element != b.element && !is_narrow) return not_implemented();
+  return multiply(a, b, nullptr, out, thread_count);
+}
+
+py::object matmul_int8(py::handle a_object, py::handle numbers, py::handle scales_object, py::handle out,
+                       py::handle threads) {
+  const int thread_count = thread_count_of(threads);
+  ArrayView a;
+  if (!take_view(a, "a", a_object, Accepts::floats)) return not_implemented();
+  ArrayView b = view_of("b", numbers, Accepts::cache);
+  const ArrayView scales = view_of("scales", scales_object, Accepts::floats);
+  const bool fit = b.element == Element::int8 && scales.element == Element::float32 && b.axes() == 2 &&
+                   scales.axes() == 2 && scales.size(1) == b.size(1) &&
+                   scales.size(2) == (b.size(2) + kScaleGroup - 1) / kScaleGroup;
+  if (!fit) throw py::value_error("scales must be float32, one for each column and 64 rows of int8");
+  return multiply(a, b, &scales, out, thread_count);
 }
 
 }  // namespace regard

@@ -76,6 +76,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
       FastCall<attention_cached>::method("attention_cached"),
       FastCall<attention_cached_plan>::method("attention_cached_plan"),
       FastCall<matmul>::method("matmul"),
+      FastCall<matmul_int8>::method("matmul_int8"),
       FastCall<scale>::method("scale"),
       FastCall<apply_mask>::method("apply_mask"),
       FastCall<softmax>::method("softmax"),

@@ -5,7 +5,13 @@
 
 namespace regard {
 
+// Numbers of b that are int8 share a scale in groups of this many rows (k), for each column.
+constexpr std::int64_t kScaleGroup = 64;
+
 // c[row][column] = sum over k of a[row][k] b[k][column].
+//
+// b may be narrow: of float16 or bfloat16, or of int8, each times scales[k / kScaleGroup][column]. A scale is 0
+// or at least 2^-102 in magnitude, so that it can be divided by 2^24 without loss.
 struct MatmulProblem {
   Scalar scalar;
   BatchShape batch;
@@ -14,6 +20,7 @@ struct MatmulProblem {
   std::int64_t depth;
   Operand a;
   Operand b;
+  Operand scales;  // float32, without a batch; data is null unless b is int8
   Operand c;
 };
 

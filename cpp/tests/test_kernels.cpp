@@ -143,6 +143,54 @@ void test_matmul(std::int64_t rows, std::int64_t depth, std::int64_t columns, bo
                     std::to_string(depth) + " x " + std::to_string(columns));
 }
 
+// b in 16 or 8 bits, transposed as a layer's weight is or as it lies, has the bits of its floats.
+template <class From>
+void test_narrow_matmul(Element element, std::int64_t rows, std::int64_t depth, std::int64_t columns,
+                        bool transposed) {
+  Guarded<float> a(rows * depth), wide(depth * columns), c(rows * columns), wanted(rows * columns);
+  const std::int64_t groups = (depth + kScaleGroup - 1) / kScaleGroup;
+  Guarded<float> scales(groups * columns);
+  Guarded<From> narrow(depth * columns);
+  a.fill_normal(1);
+  wide.fill_normal(2);
+  scales.fill_normal(3);
+  const std::int64_t row_stride = transposed ? 1 : columns, column_stride = transposed ? depth : 1;
+  for (std::int64_t k = 0; k < depth; ++k)
+    for (std::int64_t j = 0; j < columns; ++j) {
+      const std::int64_t at = k * row_stride + j * column_stride;
+      if constexpr (sizeof(From) == 1) {
+        narrow[at] = static_cast<std::int8_t>(at * 37 % 255 - 127);
+        wide[at] = static_cast<float>(narrow[at]) * scales[k / kScaleGroup * columns + j];
+      } else {
+        // A bfloat16 is the upper half of a float.
+        std::uint32_t bits;
+        std::memcpy(&bits, &wide[at], 4);
+        narrow[at] = static_cast<From>(bits >> 16);
+        bits &= 0xffff0000u;
+        std::memcpy(&wide[at], &bits, 4);
+      }
+    }
+  MatmulProblem problem{};
+  problem.scalar = Scalar::float32;
+  problem.rows = rows;
+  problem.columns = columns;
+  problem.depth = depth;
+  problem.a = operand(a.data(), 1, rows, depth);
+  problem.b = operand(wide.data(), 1, depth, columns);
+  problem.b.row_stride = row_stride;
+  problem.b.column_stride = column_stride;
+  problem.c = operand(wanted.data(), 1, rows, columns);
+  matmul(problem, 2, kNoSignal);
+  problem.b.data = narrow.data();
+  problem.b.element = element;
+  if (sizeof(From) == 1) problem.scales = operand(scales.data(), 1, groups, columns);
+  problem.c = operand(c.data(), 1, rows, columns);
+  matmul(problem, 2, kNoSignal);
+  check(std::memcmp(c.data(), wanted.data(), static_cast<std::size_t>(rows * columns) * 4) == 0,
+        std::string(sizeof(From) == 1 ? "matmul int8, " : "matmul bfloat16, ") + std::to_string(rows) + " x " +
+            std::to_string(depth) + " x " + std::to_string(columns));
+}
+
 template <class T>
 void test_stages(std::int64_t rows, std::int64_t columns) {
   Guarded<T> x(rows * columns), y(rows * columns);
@@ -320,6 +368,15 @@ void test_all() {
       test_matmul<T>(size, size + 2, size + 5, transposed);
       test_matmul<T>(2 * size, 300, 1, transposed);
     }
+  if constexpr (sizeof(T) == 4) {
+    for (const bool transposed : {false, true})
+      for (const std::int64_t rows : {1, 2, 4, 8, 30})
+        for (const std::int64_t depth : {1, 63, 64, 130, 200})
+          for (const std::int64_t columns : {1, 16, 65, 130}) {
+            test_narrow_matmul<std::int8_t>(Element::int8, rows, depth, columns, transposed);
+            test_narrow_matmul<std::uint16_t>(Element::bfloat16, rows, depth, columns, transposed);
+          }
+  }
   for (const std::int64_t columns : {1, 5, 16, 255, 256, 257, 1000}) test_stages<T>(3, columns);
   for (const std::int64_t columns : {1, 16, 67, 257, 600})
     for (const std::int64_t rows : {1, 16, 37, 900}) test_merge<T>(3, rows, columns);

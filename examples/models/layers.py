@@ -4,10 +4,16 @@ import math
 
 import numpy as np
 
+import regard
+
 
 def linear(x, weight, bias=None):
-    """Apply a layer whose weight is ``(out_features, in_features)`` to the last axis."""
-    y = x.reshape(-1, x.shape[-1]) @ weight.T
+    """Apply a layer whose weight is ``(out_features, in_features)`` to the last axis.
+
+    The weight is an array of float32, float16 or bfloat16, or a regard.QuantisedWeight. The product
+    is regard's and not NumPy's, whose threads would get in the way of those of attention.
+    """
+    y = regard.matmul(x.reshape(-1, x.shape[-1]), weight.T)
     if bias is not None:
         y += bias
     return y.reshape(*x.shape[:-1], -1)

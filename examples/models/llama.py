@@ -9,7 +9,7 @@ from models.layers import join_heads, linear, rms_norm, silu, split_heads
 class Llama:
     """A model from a GGUF file of architecture ``llama``.
 
-    >>> model = Llama(*regard.checkpoints.load_gguf(path))
+    >>> model = Llama(*regard.checkpoints.load_gguf(path, weight_dtype="int8"))
     >>> caches = model.caches()
     >>> logits = model.logits(model(tokens, caches)[:, -1])
     """
@@ -33,7 +33,7 @@ class Llama:
 
     def __call__(self, tokens, caches):
         """Read `tokens` (batch, new) after those in `caches`; return (batch, new, width)."""
-        x = self.parameters["token_embd.weight"][tokens]
+        x = self.parameters["token_embd.weight"][tokens].astype(np.float32, copy=False)
         positions = caches[0].lengths[:, None] + np.arange(x.shape[1])
         turns = regard.positional.rotary_cache(
             positions, self.rotary_dim, base=self.rotary_base, dtype=x.dtype

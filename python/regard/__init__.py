@@ -6,6 +6,7 @@ from regard._attention import scaled_dot_product_attention
 from regard._config import active_target, cpu_targets, show_config
 from regard._core import __version__
 from regard._merge import merge_attention_states
+from regard._quantised_weight import QuantisedWeight
 from regard._ragged import scaled_dot_product_attention_ragged
 from regard._stages import apply_mask, matmul, scale, softmax
 from regard._threadpoolctl import register_when_imported
@@ -26,6 +27,7 @@ __all__ = [
     "KVCache",
     "KeyValueChunks",
     "MultiHeadAttention",
+    "QuantisedWeight",
     "SelfAttention",
     "ShownWeights",
     "ThreadingLayer",

@@ -66,6 +66,20 @@ def as_float_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
     return tuple(as_native(array, dtype) for array in arrays.values())
 
 
+def as_factors(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Convert the operands of a product to arrays of their common type.
+
+    But a `b` of float16 or bfloat16 stays what it is.
+    """
+    right = as_array("b", b)
+    if right.dtype.name not in ("float16", "bfloat16"):
+        left, right = as_float_arrays(a=a, b=right)
+        return left, right
+    (left,) = as_float_arrays(a=a)
+    right = stored("b", right)
+    return left, as_native(right, right.dtype)
+
+
 def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
     """Convert a mask to a bool, float32 or float64 array, or raise TypeError."""
     if mask is None:

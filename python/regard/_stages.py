@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Never
 
 from regard import _core
-from regard._arrays import as_float_arrays, as_mask
+from regard._arrays import as_factors, as_float_arrays, as_mask
 from regard._hints import warn_if_zero_one
+from regard._quantised_weight import QuantisedWeight, TransposedWeight, multiply
 from regard._translations import refuse_keywords, takes_unknown
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @takes_unknown
 def matmul(
     a: ArrayLike,
-    b: ArrayLike,
+    b: ArrayLike | TransposedWeight,
     *,
     out: Array | None = None,
     threads: int | None = None,
@@ -31,7 +32,9 @@ def matmul(
     a : array_like, shape (..., rows, depth) or (depth,)
         Float32 or float64; integers and lists become float64. Leading axes broadcast.
     b : array_like, shape (..., depth, columns) or (depth,)
-        Any strides: ``keys.T`` is read where it lies.
+        Any strides: ``keys.T`` is read where it lies. It may also have fewer bits, as the weights
+        of models do: float16, bfloat16 (of the package ml_dtypes), or ``weight.T`` of a
+        `QuantisedWeight`, which has 8.
     out : ndarray, optional
         Where to write the product: of the result's type and shape, overlapping neither operand.
     threads : int, optional
@@ -45,10 +48,17 @@ def matmul(
     Raises
     ------
     TypeError
-        If an operand is neither float32 nor float64 nor converts to them, or `out` is of another
-        type.
+        If an operand is neither float32 nor float64 nor converts to them, and is not a `b` of
+        fewer bits, or `out` is of another type.
     ValueError
         If shapes disagree, an operand is a scalar, or `out` overlaps an operand.
+
+    Notes
+    -----
+    A `b` of fewer bits is expanded to the type of `a`, a block at a time, while it is multiplied,
+    and the result has the bits that it would have if all of `b` had been expanded before. For up to
+    eight rows of `a` it is read once, in order, as it is stored: what counts then is how fast
+    memory is read, and fewer bits are read sooner.
 
     Examples
     --------
@@ -56,13 +66,27 @@ def matmul(
     >>> regard.matmul([[1, 2], [3, 4]], [[1], [1]])
     array([[3.],
            [7.]])
+
+    A layer whose weight is float16:
+
+    >>> import numpy as np
+    >>> x, weight = np.ones((2, 64), np.float32), np.ones((96, 64), np.float16)
+    >>> product = regard.matmul(x, weight.T)
+    >>> product.shape, product.dtype
+    ((2, 96), dtype('float32'))
     """
     if unknown:
         refuse_keywords("matmul", unknown, ("a", "b", "out", "threads"))
-    product: Array = _core.matmul(a, b, out, threads)
-    if product is NotImplemented:
-        a, b = as_float_arrays(a=a, b=b)
-        product = _core.matmul(a, b, out, threads)
+    product: Array = multiply(a, b, out, threads)
+    if product is not NotImplemented:
+        return product
+    if isinstance(b, TransposedWeight):
+        (a,) = as_float_arrays(a=a)
+    elif isinstance(b, QuantisedWeight):
+        raise TypeError(f"b must be the transpose, weight.T, of a QuantisedWeight, got {b!r}")
+    else:
+        a, b = as_factors(a, b)
+    product = multiply(a, b, out, threads)
     return product
 
 

@@ -107,6 +107,42 @@ def test_what_the_package_writes(tmp_path):
             assert np.array_equal(parameters[stored.name], exact)
 
 
+@pytest.mark.parametrize("weight_dtype", ["float16", "bfloat16", "int8"])
+def test_matrices_in_fewer_bits(weight_dtype, tmp_path):
+    """What is read a few rows at a time is what the whole tensor gives."""
+    if weight_dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    rng = np.random.default_rng(0)
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    numbers = rng.standard_normal((900, 320)).astype(np.float32)
+    types = gguf.GGMLQuantizationType
+    for kind in (types.F32, types.F16, types.BF16, types.Q8_0, types.Q4_1):
+        writer.add_tensor(kind.name, gguf.quants.quantize(numbers, kind), raw_dtype=kind)
+    writer.add_tensor("vector", numbers[0].copy())
+    writer.add_tensor("integers", (9 * numbers[:2]).astype(np.int16))
+    writer.add_tensor("heads", numbers[:6].reshape(2, 3, 320))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    plain, metadata = regard.checkpoints.load_gguf(path)
+    kept, same = regard.checkpoints.load_gguf(path, weight_dtype=weight_dtype)
+    assert same == metadata
+    assert list(kept) == list(plain)
+    for name, wanted in plain.items():
+        if name in ("vector", "integers", "heads"):
+            assert kept[name].dtype == wanted.dtype
+            assert np.array_equal(kept[name], wanted)
+        elif weight_dtype == "int8":
+            assert np.array_equal(
+                kept[name].dequantise(), regard.QuantisedWeight(wanted).dequantise()
+            )
+        else:
+            assert kept[name].dtype.name == weight_dtype
+            assert np.array_equal(kept[name], wanted.astype(kept[name].dtype))
+
+
 LAYERS = gguf_file(
     tensors=[tensor("blk.1.a"), tensor("blk.10.a", offset=32), tensor("b", offset=64)],
     data=(DATA + bytes(8)) * 3,

@@ -37,6 +37,57 @@ def load(path):
     return load
 
 
+@pytest.mark.parametrize("weight_dtype", ["float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "F64"])
+def test_matrices_in_fewer_bits(kind, weight_dtype, path):
+    """What is read a few rows at a time is what the whole tensor gives."""
+    types = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "F64": np.float64}
+    rng = np.random.default_rng(0)
+    floats = rng.standard_normal((700, 600))
+    if kind == "BF16":
+        pytest.importorskip("ml_dtypes")
+        data = (floats.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    else:
+        data = floats.astype(types[kind])
+    arrays = {"m": data, "v": data[0].copy(), "t": data[:4].reshape(2, 2, 600), "e": data[:0]}
+    header, blob = {}, b""
+    for name, array in arrays.items():
+        start, blob = len(blob), blob + array.tobytes()
+        offsets = [start, len(blob)]
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": offsets}
+    header["n"] = {"dtype": "I8", "shape": [2, 2], "data_offsets": [len(blob), len(blob) + 4]}
+    path.write_bytes(safetensors_file(header, blob + bytes(4)))
+    plain, _ = regard.checkpoints.load_safetensors(path)
+    kept, _ = regard.checkpoints.load_safetensors(path, weight_dtype=weight_dtype)
+    for name in "vtn":
+        assert_same_bits(kept[name], plain[name])
+    for name in "me":
+        if weight_dtype == "int8":
+            wanted = regard.QuantisedWeight(plain[name])
+            assert_same_bits(kept[name].numbers, wanted.numbers)
+            assert_same_bits(kept[name].scales, wanted.scales)
+        else:
+            assert kept[name].dtype.name == weight_dtype
+            assert_same_bits(kept[name], plain[name].astype(kept[name].dtype))
+
+
+def test_matrices_that_cannot_be_kept_in_fewer_bits(path):
+    data = np.ones((2, 2), np.float32)
+    data[1, 0] = np.inf
+    header = {"big": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
+    path.write_bytes(safetensors_file(header, data.tobytes()))
+    with pytest.raises(ValueError, match=says("big", "finite", "int8", "inf")):
+        regard.checkpoints.load_safetensors(path, weight_dtype="int8")
+    kept, _ = regard.checkpoints.load_safetensors(path, weight_dtype="float16")
+    assert np.isinf(kept["big"][1, 0])
+    data[1, 0] = 1e6
+    path.write_bytes(safetensors_file(header, data.tobytes()))
+    with pytest.raises(ValueError, match=says("big", "float16", "large")):
+        regard.checkpoints.load_safetensors(path, weight_dtype="float16")
+    with pytest.raises(ValueError, match=says("weight_dtype", "int4")):
+        regard.checkpoints.load_safetensors(path, weight_dtype="int4")
+
+
 KINDS = ["float64", "float32", "int64", "uint32", "int16", "uint8", "bool"]
 
 

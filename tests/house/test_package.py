@@ -183,9 +183,10 @@ BESIDE = {
         "dropout": 0.0,
         "rng": None,
         "dtype": np.float32,
+        "weight_dtype": None,
     },
-    "checkpoints.load_gguf": {"path": NEEDED, "prefix": ""},
-    "checkpoints.load_safetensors": {"path": NEEDED, "prefix": ""},
+    "checkpoints.load_gguf": {"path": NEEDED, "prefix": "", "*": None, "weight_dtype": None},
+    "checkpoints.load_safetensors": {"path": NEEDED, "prefix": "", "*": None, "weight_dtype": None},
     "masks.causal": {"q_len": NEEDED, "kv_len": None, "*": None, "query_offset": 0},
     "masks.window": {
         "q_len": NEEDED,

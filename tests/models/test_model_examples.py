@@ -51,17 +51,32 @@ def output_of(run):
 def test_generate(output_of, smollm2_path):
     text, said = output_of("generate.py", "Once upon a time", "--tokens", "8")
     assert text == "Once upon a time, the city of Nova Haven was a\n"
-    assert [line.split()[:3] for line in said.splitlines()[:2]] == [
+    lines = [line.split() for line in said.splitlines()]
+    assert lines[0][:2] == ["memory", "about"]
+    assert lines[1][:2] == ["time", "about"]
+    assert [line[:3] for line in lines[2:4]] == [
         ["prefill", "4", "tokens"],
         ["decode", "8", "tokens"],
     ]
-    assert said.splitlines()[2].startswith("cache ")
+    assert lines[4][0] == "cache"
+    foretold, needed = int(lines[0][2]), int(lines[5][1])
+    assert lines[5][0] == "peak"
+    assert needed < 300
+    assert 0.9 * needed <= foretold <= 1.15 * needed
+
+
+@pytest.mark.parametrize("weights", ["float32", "float16", "bfloat16"])
+def test_generate_with_other_weights(weights, output_of, smollm2_path):
+    if weights == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    text, _ = output_of("generate.py", "--weights", weights, "--tokens", "8")
+    assert text == "Once upon a time, the city of Nova Haven was a\n"
 
 
 def test_generate_draws_by_chance_and_stops_at_the_end(output_of, smollm2_path):
     prompt = "<|im_start|>user\nSay yes.<|im_end|>\n<|im_start|>assistant\n"
     greedy, said = output_of("generate.py", prompt, "--tokens", "90")
-    assert int(said.splitlines()[1].split()[1]) < 90
+    assert int(said.splitlines()[3].split()[1]) < 90
     drawn = [
         output_of("generate.py", prompt, "--tokens", "6", "--temperature", "2", "--seed", seed)[0]
         for seed in ("0", "0", "1")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import oracle
+import regard
 from inside_cache import taken
 
 PROMPT = "Once upon a time"
@@ -91,6 +92,49 @@ def test_greedy_text_and_logits(dtype, prompt, model, text, exact, smollm2, reco
     lowest = (product / lengths).min()
     record_property("lowest cosine", float(lowest))
     assert lowest >= 0.999
+
+
+@pytest.mark.parametrize(
+    ("weights", "lowest", "agreeing"), [("float16", 0.99999, 64), ("int8", 0.996, 58)]
+)
+def test_weights_of_fewer_bits(
+    weights, lowest, agreeing, text, exact, smollm2, smollm2_path, record_property
+):
+    """The logits' direction, and how many of 64 tokens are picked after the same ones before."""
+    from models.llama import Llama
+
+    kept, metadata = regard.checkpoints.load_gguf(smollm2_path, weight_dtype=weights)
+    total = sum(weight.nbytes for weight in kept.values())
+    full = sum(weight.nbytes for weight in smollm2[0].values())
+    assert total < {"float16": 0.501, "int8": 0.267}[weights] * full
+    logits = replay(Llama(kept, metadata), text)
+    product = (logits * exact).sum(1)
+    cosine = (product / np.linalg.norm(logits, axis=1) / np.linalg.norm(exact, axis=1)).min()
+    same = int((picks(logits) == text[4:]).sum())
+    record_property("lowest cosine", float(cosine))
+    record_property("same picks", same)
+    assert cosine >= lowest
+    assert same >= agreeing
+    # Where it picks another token, the oracle's own choice was a close one.
+    for place in np.flatnonzero(picks(logits) != text[4:]):
+        row = exact[3 + place]
+        assert row.max() - row[logits[3 + place].argmax()] < 0.05 * row.std()
+
+
+def test_what_8_bits_lose_of_these_weights(smollm2, smollm2_path, record_property):
+    kept, _ = regard.checkpoints.load_gguf(smollm2_path, "blk.", weight_dtype="int8")
+    worst = 0.0
+    for name, weight in kept.items():
+        if not isinstance(weight, regard.QuantisedWeight):
+            assert np.array_equal(weight, smollm2[0][name])
+            continue
+        off = np.abs(weight.dequantise() - smollm2[0][name])
+        steps = np.repeat(weight.scales, 64, axis=1)[:, : off.shape[1]]
+        assert (off <= steps * (0.5 + 2**-15)).all()
+        root = np.sqrt(np.square(smollm2[0][name]).mean())
+        worst = max(worst, float(np.sqrt(np.square(off).mean()) / root))
+    record_property("worst relative error", worst)
+    assert worst < 0.01
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])

@@ -5,6 +5,7 @@
 //     for a block of depth                  summed in order, then added: the bits of matmul.hpp
 #pragma once
 
+#include "../elements.hpp"
 #include "../micro_kernel.hpp"
 #include "../pack.hpp"
 #include "../../problem/matmul.hpp"
@@ -12,6 +13,52 @@
 
 namespace regard {
 namespace {
+
+// Columns of c, from `column` on, of a task's rows.
+template <class T>
+REGARD_INLINE T* few_rows_of_c(const MatmulProblem& problem, const MatmulTask& task, std::int64_t row,
+                               std::int64_t column) {
+  return static_cast<T*>(task.c) + (task.row_begin + row) * problem.c.row_stride + column * problem.c.column_stride;
+}
+
+// Copies c to the tile, whose rows are `stride` apart: the sum of the blocks before a task.
+template <class T>
+REGARD_NOINLINE void read_rows(const MatmulProblem& problem, const MatmulTask& task, std::int64_t column,
+                               std::int64_t width, std::int64_t stride, T* tile) {
+  for (std::int64_t row = 0; row < task.row_end - task.row_begin; ++row) {
+    const T* from = few_rows_of_c<T>(problem, task, row, column);
+    for (std::int64_t i = 0; i < width; ++i) tile[row * stride + i] = from[i * problem.c.column_stride];
+  }
+}
+
+template <class T>
+REGARD_NOINLINE void write_rows(const MatmulProblem& problem, const MatmulTask& task, std::int64_t column,
+                                std::int64_t width, std::int64_t stride, const T* tile) {
+  for (std::int64_t row = 0; row < task.row_end - task.row_begin; ++row) {
+    T* to = few_rows_of_c<T>(problem, task, row, column);
+    for (std::int64_t i = 0; i < width; ++i) to[i * problem.c.column_stride] = tile[row * stride + i];
+  }
+}
+
+template <class T, int kRows, int kVectors>
+REGARD_INLINE void add_to_tile(const Accumulators<T, kRows, kVectors>& acc, T* tile, bool adds) {
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      T* at = tile + (r * kVectors + v) * kLanes<T>;
+      store(at, adds ? load<T>(at) + acc[r][v] : acc[r][v]);
+    }
+}
+
+// A task's rows of a. Those beyond the last repeat it and are not stored.
+template <class T, int kRows>
+REGARD_INLINE void few_rows_of_a(const MatmulProblem& problem, const MatmulTask& task, const T* (&rows)[kRows]) {
+  for (int r = 0; r < kRows; ++r) {
+    const std::int64_t row = task.row_begin + r < task.row_end ? task.row_begin + r : task.row_end - 1;
+    rows[r] = static_cast<const T*>(task.a) + row * problem.a.row_stride;
+  }
+}
 
 template <class Shape>
 struct MatmulFewRows {
@@ -21,7 +68,7 @@ struct MatmulFewRows {
   static constexpr std::int64_t kTileElements = kAccumulators * kLanes<T>;
 
   static bool takes(const MatmulProblem& problem) {
-    return problem.rows <= kMostRows && problem.a.column_stride == 1 &&
+    return problem.rows <= kMostRows && problem.a.column_stride == 1 && is_stored_as<T>(problem.b.element) &&
            (problem.b.column_stride == 1 || problem.b.row_stride == 1);
   }
 
@@ -40,20 +87,18 @@ struct MatmulFewRows {
   static void run_rows(const MatmulProblem& problem, const MatmulTask& task, T* tile, T* panel) {
     constexpr int kWidth = kLanes<T>, kVectors = kAccumulators / kRows;
     const Operand& b = problem.b;
-    // Rows beyond the last repeat it and are not stored.
     const T* rows[kRows];
-    for (int r = 0; r < kRows; ++r) {
-      const std::int64_t row = task.row_begin + r < task.row_end ? task.row_begin + r : task.row_end - 1;
-      rows[r] = static_cast<const T*>(task.a) + row * problem.a.row_stride;
-    }
+    few_rows_of_a(problem, task, rows);
     for (std::int64_t column = task.column_begin; column < task.column_end;) {
       const std::int64_t left = task.column_end - column;
       const bool is_wide = b.column_stride == 1 && left >= kVectors * kWidth;
       const std::int64_t width = is_wide ? kVectors * kWidth : left < kWidth ? left : kWidth;
+      const std::int64_t stride = is_wide ? kVectors * kWidth : kWidth;
+      if (task.depth_begin > 0) read_rows(problem, task, column, width, stride, tile);
       for (std::int64_t k = task.depth_begin; k < task.depth_end; k += kBlock) {
         const std::int64_t depth = task.depth_end - k < kBlock ? task.depth_end - k : kBlock;
         const T* from = static_cast<const T*>(task.b) + k * b.row_stride + column * b.column_stride;
-        const bool adds = k > task.depth_begin;
+        const bool adds = k > 0;
         if (is_wide) {
           add_block<kRows, kVectors>(rows, k, from, b.row_stride, depth, tile, adds);
         } else if (b.column_stride != 1) {
@@ -65,20 +110,9 @@ struct MatmulFewRows {
           add_block<kRows, 1>(rows, k, panel, kWidth, depth, tile, adds);
         }
       }
-      write_rows(problem, task, column, width, is_wide ? kVectors * kWidth : kWidth, tile);
+      write_rows(problem, task, column, width, stride, tile);
       column += width;
     }
-  }
-
-  template <int kRows, int kVectors>
-  REGARD_INLINE void add_to_tile(const Accumulators<T, kRows, kVectors>& acc, T* tile, bool adds) {
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) {
-        T* at = tile + (r * kVectors + v) * kLanes<T>;
-        store(at, adds ? load<T>(at) + acc[r][v] : acc[r][v]);
-      }
   }
 
   template <int kRows, int kVectors>
@@ -97,7 +131,7 @@ struct MatmulFewRows {
         for (int r = 0; r < kRows; ++r) acc[r][v] = fma(left[r], right, acc[r][v]);
       }
     }
-    add_to_tile<kRows, kVectors>(acc, tile, adds);
+    add_to_tile<T, kRows, kVectors>(acc, tile, adds);
   }
 
   // Columns of b that are contiguous, brought into lanes: squares transposed in registers.
@@ -129,20 +163,7 @@ struct MatmulFewRows {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) acc[r][0] = fma(broadcast(rows[r][k + d]), gathered, acc[r][0]);
     }
-    add_to_tile<kRows, 1>(acc, tile, adds);
-  }
-
-  static void write_rows(const MatmulProblem& problem, const MatmulTask& task, std::int64_t column,
-                         std::int64_t width, std::int64_t stride, const T* tile) {
-    const Operand& c = problem.c;
-    for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
-      T* to = static_cast<T*>(task.c) + row * c.row_stride + column * c.column_stride;
-      const T* from = tile + (row - task.row_begin) * stride;
-      for (std::int64_t i = 0; i < width; ++i) {
-        T& at = to[i * c.column_stride];
-        at = task.depth_begin > 0 ? at + from[i] : from[i];
-      }
-    }
+    add_to_tile<T, kRows, 1>(acc, tile, adds);
   }
 };
 

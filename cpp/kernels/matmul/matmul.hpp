@@ -5,12 +5,13 @@
 //     pack b's columns into panels of lanes           unless they are near; in L2, and a panel fits in L1
 //     for a panel, for a tile of rows                 block.hpp
 //
-// Rows of a and b are read where they lie if they are contiguous and near each other, and copied a block at a
+// A narrow b is expanded as it is packed (expand.hpp). Rows of a and b are read where they lie if they are contiguous and near each other, and copied a block at a
 // time if not. Where several tasks read the same rows or columns, these are packed once for all of them (a wave).
 #pragma once
 
 #include "block.hpp"
 #include "few_rows.hpp"
+#include "few_rows_of_narrow.hpp"
 #include "../pack.hpp"
 #include "../../problem/matmul.hpp"
 #include "../tile_shape.hpp"
@@ -23,6 +24,7 @@ struct Matmul {
   using T = typename Shape::Element;
   using TaskBlock = MatmulBlock<Shape>;
   using FewRows = MatmulFewRows<Shape>;
+  using FewRowsOfNarrow = MatmulFewRowsOfNarrow<Shape>;
   static constexpr int kRows = Shape::kRows;
   static constexpr int kPanel = Shape::kStripLanes;
   // The most of a task: blocks of a and b of 128 and 192 KB (float, AVX-512) share L2 with 384 KB of c, and each
@@ -38,6 +40,7 @@ struct Matmul {
   static constexpr std::int64_t kFewPanels = 2;
 
   static_assert(FewRows::kTileElements <= TaskBlock::kTileElements, "few rows share the tile");
+  static_assert(FewRowsOfNarrow::kPanelElements <= kScaleGroup * kTaskColumns, "few rows share the panels");
 
   struct Workspace {
     T* panels;  // [panel][depth][lanes]
@@ -45,7 +48,9 @@ struct Matmul {
     T* tile;    // [tile rows][lanes]
   };
 
-  static bool takes_few_rows(const MatmulProblem& problem) { return FewRows::takes(problem); }
+  static bool takes_few_rows(const MatmulProblem& problem) {
+    return FewRows::takes(problem) || FewRowsOfNarrow::takes(problem);
+  }
 
   static std::int64_t workspace_bytes(const MatmulProblem& problem) {
     const std::int64_t depth = block_depth(problem);
@@ -61,6 +66,8 @@ struct Matmul {
     work.rows = work.tile + TaskBlock::kTileElements;
     if (problem.depth == 0) return clear_product(problem, task);
     if (FewRows::takes(problem)) return FewRows::template run<kDepth>(problem, task, work.tile, work.panels);
+    if (FewRowsOfNarrow::takes(problem))
+      return FewRowsOfNarrow::template run<kDepth>(problem, task, work.tile, work.panels);
     for (std::int64_t k = task.depth_begin; k < task.depth_end; k += block) {
       const std::int64_t depth = task.depth_end - k < block ? task.depth_end - k : block;
       const Block<T> part{rows_of(problem, task, k, depth, work.rows),
@@ -144,6 +151,8 @@ struct Matmul {
                                   T* panel) {
     const Operand& b = problem.b;
     const int columns = TaskBlock::columns_from(task, column);
+    if (!is_stored_as<T>(b.element))
+      return expand_panel<T, Shape::kVectors>(problem, task, k, depth, column, columns, 0, panel);
     const T* from =
         static_cast<const T*>(task.b) + k * b.row_stride + column * b.column_stride;
     if (b.column_stride == 1) {
@@ -176,7 +185,7 @@ struct Matmul {
     const Operand& b = problem.b;
     const T* columns = static_cast<const T*>(task.b) + k * b.row_stride + task.column_begin * b.column_stride;
     const std::int64_t row_bytes = b.row_stride * static_cast<std::int64_t>(sizeof(T));
-    const bool is_near = b.column_stride == 1 && row_bytes < kFarRowBytes && -row_bytes < kFarRowBytes;
+    const bool is_near = is_stored_as<T>(b.element) && b.column_stride == 1 && row_bytes < kFarRowBytes && -row_bytes < kFarRowBytes;
     const std::int64_t whole = is_near ? (task.column_end - task.column_begin) / kPanel * kPanel : 0;
     MatmulTask rest = task;
     rest.column_begin += whole;
@@ -208,7 +217,7 @@ struct Matmul {
         for (std::int64_t i = 0; i < depth; i += kLine)
           __builtin_prefetch(from + r * a.row_stride + i, 0, 2);
     }
-    if (b.column_stride == 1) {
+    if (b.column_stride == 1 && is_stored_as<T>(b.element)) {
       for (std::int64_t i = depth * tile / tiles; i < depth * (tile + 1) / tiles; ++i)
         for (std::int64_t j = task.column_begin; j < task.column_end; j += kLine)
           __builtin_prefetch(static_cast<const T*>(task.b) + (k + i) * b.row_stride + j, 0, 2);

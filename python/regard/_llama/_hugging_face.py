@@ -71,7 +71,8 @@ def open_hugging_face(path: str | os.PathLike[str]) -> Model:
                 f"{folder}: tokenizer.json has token {numbers.max()}, but the model has "
                 f"{len(embedding)}: they belong to different models"
             )
-        return embedding[numbers].astype(np.float32)
+        vectors: Array = embedding[numbers].astype(np.float32)
+        return vectors
 
     def of_layer(layer: int) -> Mapping[str, Array]:
         start = f"model.layers.{layer}."

@@ -9,21 +9,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments import file_path, text
+from regard._narrow_weights import weight_dtype_name
 from regard._packages import needed
 from regard.checkpoints._bounded_file import BoundedFile
 from regard.checkpoints._gguf_header import Header, TensorInfo, read_header
-from regard.checkpoints._tensors import UnreadableTensorError, read_tensors
+from regard.checkpoints._tensors import UnreadableTensorError, read_tensors, stored_tensor
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
+
+    from regard._narrow_weights import Weight
 
 # Tensor types that NumPy has; the package turns all others into float32.
-PLAIN = {"F32": "<f4", "F64": "<f8", "I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
+INTEGERS = {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
+PLAIN = {"F32": "<f4", "F64": "<f8", **INTEGERS}
 
 
 def load_gguf(
-    path: str | os.PathLike[str], prefix: str = ""
-) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    path: str | os.PathLike[str], prefix: str = "", *, weight_dtype: DTypeLike | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read a GGUF file: the parameters of a model, and the metadata beside them.
 
     Parameters
@@ -32,13 +36,17 @@ def load_gguf(
         A GGUF file of version 2 or 3, little-endian.
     prefix : str, optional
         Read only the parameters whose names begin with this: ``"blk.3."`` for one layer of a model.
+    weight_dtype : {"float16", "bfloat16", "int8"}, optional
+        Keep matrices of floats in 16 bits, or in 8 as `regard.QuantisedWeight`. They are read and
+        rounded a few rows at a time, so there is never a float32 copy of one.
 
     Returns
     -------
-    parameters : dict of str to ndarray
+    parameters : dict of str to ndarray or QuantisedWeight
         By their full names, with axes in NumPy's order (GGUF lists them the other way round): a
         linear layer is ``(out_features, in_features)``. Float32, float64 and integers are returned
-        as stored; float16, bfloat16 and quantised tensors become float32.
+        as stored; float16, bfloat16 and quantised tensors become float32. With `weight_dtype`,
+        matrices of floats are kept in that type.
     metadata : dict of str to object
         The file's entries as Python's int, float, bool, str and lists of these: the sizes of the
         architecture, the vocabulary.
@@ -46,16 +54,16 @@ def load_gguf(
     Raises
     ------
     ImportError
-        If the package gguf, which decodes the quantised formats, is missing; ``pip install
-        'regard[models]'`` installs it.
+        If the package gguf, which decodes the quantised formats, is missing, or ml_dtypes for
+        ``weight_dtype="bfloat16"``; ``pip install 'regard[models]'`` installs both.
     TypeError
-        If `path` is not a path or `prefix` is not a str.
+        If `path` is not a path, `prefix` is not a str or `weight_dtype` is not a dtype.
     OSError
         If the file cannot be opened or read.
     ValueError
         If it is not a GGUF file, is truncated, contradicts itself, or no name begins with `prefix`;
         if none of the tensors to be read has a type that the package can decode. The message names
-        the file and the reason.
+        the file and the reason. If `weight_dtype` is unknown, or a matrix cannot be kept in it.
 
     Warns
     -----
@@ -101,6 +109,7 @@ def load_gguf(
     >>> folder.cleanup()
     """
     name, prefix = file_path(path), text("prefix", prefix)
+    kept = weight_dtype_name(weight_dtype)
     gguf = needed("gguf", "load_gguf", "models")
     with open(name, "rb") as opened:
         file = BoundedFile(opened, name)
@@ -111,7 +120,7 @@ def load_gguf(
             file,
             tensors,
             prefix,
-            lambda tensor: _tensor(file, header.data, tensors[tensor], sizes[tensor], gguf),
+            lambda tensor: _tensor(file, header.data, tensors[tensor], sizes[tensor], gguf, kept),
         )
     return parameters, header.metadata
 
@@ -149,20 +158,35 @@ def _bytes(file: BoundedFile, tensor: TensorInfo, gguf: Any) -> int:
     return int(math.prod(tensor.shape) // items * size)
 
 
-def _tensor(file: BoundedFile, data: int, tensor: TensorInfo, size: int, gguf: Any) -> NDArray[Any]:
+def _tensor(
+    file: BoundedFile,
+    data: int,
+    tensor: TensorInfo,
+    size: int,
+    gguf: Any,
+    weight_dtype: str | None,
+) -> Weight:
     start = data + tensor.offset
     kind = gguf.GGMLQuantizationType(tensor.type_number)
-    if kind.name in PLAIN:
-        dtype = np.dtype(PLAIN[kind.name])
-        array = file.array(start, dtype, size // dtype.itemsize, tensor.name)
-        return array.reshape(tensor.shape)
     rows = math.prod(tensor.shape[:-1])
-    blocks = file.array(start, np.dtype(np.uint8), size, tensor.name).reshape(rows, -1)
-    try:
-        # Infinite scales give infinite numbers, not warnings.
-        with np.errstate(all="ignore"):
-            floats = gguf.quants.dequantize(blocks, kind)
-    except NotImplementedError:
-        raise UnreadableTensorError(f"has type {kind.name}, which gguf cannot decode") from None
-    result: NDArray[Any] = floats.reshape(tensor.shape)
-    return result
+    row_bytes = size // rows
+    if kind.name in INTEGERS:
+        weight_dtype = None
+
+    def read(part: slice) -> NDArray[Any]:
+        count = part.stop - part.start
+        begin = start + part.start * row_bytes
+        if kind.name in PLAIN:
+            dtype = np.dtype(PLAIN[kind.name])
+            items = count * row_bytes // dtype.itemsize
+            return file.array(begin, dtype, items, tensor.name).reshape(count, -1)
+        blocks = file.array(begin, np.dtype(np.uint8), count * row_bytes, tensor.name)
+        try:
+            # Infinite scales give infinite numbers, not warnings.
+            with np.errstate(all="ignore"):
+                floats: NDArray[Any] = gguf.quants.dequantize(blocks.reshape(count, -1), kind)
+        except NotImplementedError:
+            raise UnreadableTensorError(f"has type {kind.name}, which gguf cannot decode") from None
+        return floats
+
+    return stored_tensor(tensor.name, tensor.shape, weight_dtype, read)

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments import file_path, text
+from regard._narrow_weights import weight_dtype_name
 from regard._packages import needed
 from regard.checkpoints._bounded_file import BoundedFile
-from regard.checkpoints._tensors import UnreadableTensorError, read_tensors
+from regard.checkpoints._tensors import UnreadableTensorError, read_tensors, stored_tensor
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
+
+    from regard._narrow_weights import Weight
 
 # The types of the format that NumPy reads, those that ml_dtypes adds, and those that widen.
 _NUMPY = {
@@ -33,11 +36,12 @@ _ML_DTYPES = {
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
     "F8_E8M0": "float8_e8m0fnu",
 }
+_FLOATS = {"F64", "F32", "F16", "BF16", *_ML_DTYPES}
 
 
 def load_safetensors(
-    path: str | os.PathLike[str], prefix: str = ""
-) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    path: str | os.PathLike[str], prefix: str = "", *, weight_dtype: DTypeLike | None = None
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Read a safetensors file: the parameters of a model, and the metadata beside them.
 
     Parameters
@@ -46,27 +50,32 @@ def load_safetensors(
         A safetensors file.
     prefix : str, optional
         Read only the parameters whose names begin with this: one layer of a model.
+    weight_dtype : {"float16", "bfloat16", "int8"}, optional
+        Keep matrices of floats in 16 bits, or in 8 as `regard.QuantisedWeight`. They are read and
+        rounded a few rows at a time, so there is never a float32 copy of one.
 
     Returns
     -------
-    parameters : dict of str to ndarray
+    parameters : dict of str to ndarray or QuantisedWeight
         By their full names. Float32, float64, complex64, integers and bools are returned as
-        stored; float16, bfloat16 and the float8 types become float32.
+        stored; float16, bfloat16 and the float8 types become float32. With `weight_dtype`,
+        matrices of floats are kept in that type.
     metadata : dict of str to str
         The entries that the file's writer added; often none.
 
     Raises
     ------
     ImportError
-        If the package safetensors is missing; ``pip install 'regard[models]'`` installs it.
+        If the package safetensors is missing, or ml_dtypes for ``weight_dtype="bfloat16"``;
+        ``pip install 'regard[models]'`` installs both.
     TypeError
-        If `path` is not a path or `prefix` is not a str.
+        If `path` is not a path, `prefix` is not a str or `weight_dtype` is not a dtype.
     OSError
         If the file cannot be opened or read.
     ValueError
         If it is not a safetensors file, is truncated, contradicts itself, or no name begins with
         `prefix`; if none of the tensors to be read has a type that can be read. The message names
-        the file and the reason.
+        the file and the reason. If `weight_dtype` is unknown, or a matrix cannot be kept in it.
 
     Warns
     -----
@@ -108,6 +117,7 @@ def load_safetensors(
     """
     name = file_path(path)
     prefix = text("prefix", prefix)
+    kept = weight_dtype_name(weight_dtype)
     import json  # Here, not above: it would take a tenth of the time of `import regard`.
 
     safetensors = needed("safetensors", "load_safetensors", "models")
@@ -122,19 +132,38 @@ def load_safetensors(
         header = json.loads(file.take(length, "the header"))
         metadata = header.pop("__metadata__", None) or {}  # null is allowed
         parameters = read_tensors(
-            file, header, prefix, lambda tensor: _tensor(file, 8 + length, tensor, header[tensor])
+            file,
+            header,
+            prefix,
+            lambda tensor: _tensor(file, 8 + length, tensor, header[tensor], kept),
         )
     return parameters, metadata
 
 
-def _tensor(file: BoundedFile, data: int, name: str, entry: dict[str, Any]) -> NDArray[Any]:
-    kind, shape = entry["dtype"], entry["shape"]
+def _tensor(
+    file: BoundedFile, data: int, name: str, entry: dict[str, Any], weight_dtype: str | None
+) -> Weight:
+    kind, shape = entry["dtype"], tuple(entry["shape"])
     start = data + entry["data_offsets"][0]
-    array = file.array(start, _dtype(kind), math.prod(shape), name)
     try:
-        array = array.reshape(shape)
+        np.broadcast_to(0, shape)
     except ValueError as error:  # more axes than NumPy has
-        file.refuse(f"tensor {name!r} has the impossible shape {shape}: {error}")
+        file.refuse(f"tensor {name!r} has the impossible shape {list(shape)}: {error}")
+    dtype = _dtype(kind)
+    if kind not in _FLOATS:
+        return file.array(start, dtype, math.prod(shape), name).reshape(shape)
+    columns = shape[-1] if shape else 1
+
+    def read(part: slice) -> NDArray[Any]:
+        count = part.stop - part.start
+        begin = start + part.start * columns * dtype.itemsize
+        array = file.array(begin, dtype, count * columns, name)
+        return _as_floats(kind, array).reshape(count, columns)
+
+    return stored_tensor(name, shape, weight_dtype, read)
+
+
+def _as_floats(kind: str, array: NDArray[Any]) -> NDArray[Any]:
     if kind == "BF16":  # the upper half of a float32
         return (array.astype(np.uint32) << 16).view(np.float32)
     if kind == "F16" or kind in _ML_DTYPES:

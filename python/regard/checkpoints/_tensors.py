@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from regard._arguments import listed
+from regard._narrow_weights import narrow_weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
+    from regard._narrow_weights import Weight
     from regard.checkpoints._bounded_file import BoundedFile
 
 
@@ -20,8 +23,8 @@ class UnreadableTensorError(Exception):
 
 
 def read_tensors(
-    file: BoundedFile, names: Iterable[str], prefix: str, read: Callable[[str], NDArray[Any]]
-) -> dict[str, NDArray[Any]]:
+    file: BoundedFile, names: Iterable[str], prefix: str, read: Callable[[str], Weight]
+) -> dict[str, Any]:
     """Return the tensors whose names begin with `prefix`.
 
     Those for which `read` raises `UnreadableTensorError` are named in one warning, which appears to
@@ -42,3 +45,18 @@ def read_tensors(
     if reasons:
         warnings.warn(f"{file.path}: skipped {listed(reasons)}", UserWarning, stacklevel=3)
     return parameters
+
+
+def stored_tensor(
+    name: str,
+    shape: tuple[int, ...],
+    weight_dtype: str | None,
+    read: Callable[[slice], NDArray[Any]],
+) -> Weight:
+    """Return a tensor of floats, of which `read` returns rows ``(rows, columns)`` as floats.
+
+    A matrix is read a few rows at a time where it is to be kept as `weight_dtype`.
+    """
+    if weight_dtype is not None and len(shape) == 2:
+        return narrow_weight(f"tensor {name!r}", shape, weight_dtype, read)
+    return read(slice(0, math.prod(shape[:-1]))).reshape(shape)

@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from regard import _core
+from regard._quantised_weight import multiply
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from regard._narrow_weights import Weight
 
     FloatArray: TypeAlias = NDArray[np.floating[Any]]
 
 
 def project(
-    x: FloatArray, weight: FloatArray, bias: FloatArray | None, threads: int | None
+    x: FloatArray, weight: Weight, bias: FloatArray | None, threads: int | None
 ) -> FloatArray:
     """Return ``x @ weight.T + bias`` for a weight of shape (d_out, d_in)."""
     # A single product over all rows is faster than one for each batch entry.
-    rows: FloatArray = _core.matmul(_rows(x), weight.T, None, threads)
+    rows: FloatArray = multiply(_rows(x), weight.T, None, threads)
     if bias is not None:
         # NaN and infinity are results, not warnings.
         with np.errstate(over="ignore", invalid="ignore"):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from regard._translations import translates_keywords
 from regard.layers._names import own_names, read_state, write_state
-from regard.layers._state import overwrite
 from regard.layers._training import Trainable
 
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike
 
+    from regard._quantised_weight import QuantisedWeight
     from regard.layers._linear import FloatArray
     from regard.layers._multi_head_gradients import InputGradients
     from regard.layers._projections import Projections
@@ -37,6 +37,12 @@ class MultiHeadParameters(Trainable):
         dict of str to numpy.ndarray
             The arrays that calls read, by the names that `state_dict` and `grads` have.
 
+        Raises
+        ------
+        ValueError
+            If the layer has a `weight_dtype`: what it keeps is rounded, and only written by
+            `load_state_dict`.
+
         Examples
         --------
         A step of gradient descent towards an output of zeros:
@@ -52,6 +58,7 @@ class MultiHeadParameters(Trainable):
         >>> bool(np.square(layer(x)).sum() < np.square(before).sum())
         True
         """
+        self._refuse_narrow("parameters")
         names = own_names(self._projections.own)
         return {name: self._projections.own[part] for name, part in names.items()}
 
@@ -132,7 +139,7 @@ class MultiHeadParameters(Trainable):
         Returns
         -------
         dict of str to numpy.ndarray
-            Copies of the parameters.
+            Copies of the parameters, in the layer's dtype also where it has a `weight_dtype`.
 
         Raises
         ------
@@ -148,9 +155,11 @@ class MultiHeadParameters(Trainable):
         {'attn.q_proj.weight': (8, 8), 'attn.k_proj.weight': (4, 8),
          'attn.v_proj.weight': (4, 8), 'attn.o_proj.weight': (8, 8)}
         """
-        return write_state(self._projections.own, names, prefix)
+        return write_state(self._projections.widened(), names, prefix)
 
-    def load_state_dict(self, state: Mapping[str, ArrayLike], prefix: str = "") -> None:
+    def load_state_dict(
+        self, state: Mapping[str, ArrayLike | QuantisedWeight], prefix: str = ""
+    ) -> None:
         """Copy parameters into the layer: all of them, or none if anything is wrong.
 
         They are written into the arrays of `parameters`. A `backward` for an earlier call is
@@ -159,10 +168,11 @@ class MultiHeadParameters(Trainable):
         Parameters
         ----------
         state : mapping of str to array_like
-            Floating-point arrays, converted to the layer's dtype. Any of the namings of
-            `state_dict` is recognised. What models keep beside these parameters is ignored: GPT-2's
-            ``bias`` (its causal mask), BERT's ``output.LayerNorm``, Llama's
-            ``rotary_emb.inv_freq``, a ``mask``. The bias of the key that Whisper lacks is 0.
+            Floating-point arrays, converted to the layer's dtype, or weights of type
+            `QuantisedWeight`. Any of the namings of `state_dict` is recognised. What models keep
+            beside these parameters is ignored: GPT-2's ``bias`` (its causal mask), BERT's
+            ``output.LayerNorm``, Llama's ``rotary_emb.inv_freq``, a ``mask``. The bias of the key
+            that Whisper lacks is 0.
         prefix : str, optional
             The layer to read from a model's state: ``"model.layers.3.self_attn"``,
             ``"encoder.layer.0.attention"`` (BERT), ``"h.0.attn"`` (GPT-2),
@@ -174,7 +184,8 @@ class MultiHeadParameters(Trainable):
             If `state` is not a mapping or an array is not floating-point.
         ValueError
             If names are missing or unexpected, which the message lists, or arrays have wrong
-            shapes. If no name is known, the message lists the layouts that are.
+            shapes. If no name is known, the message lists the layouts that are. If a weight cannot
+            be kept in the layer's `weight_dtype`: it is not finite, or too large for float16.
 
         See Also
         --------
@@ -191,4 +202,4 @@ class MultiHeadParameters(Trainable):
         shapes = {name: array.shape for name, array in own.items()}
         read = read_state(state, prefix, shapes, self._dtype)
         self._drop_held()
-        overwrite(own.values(), [read[name] for name in own])
+        self._projections.overwrite(read)

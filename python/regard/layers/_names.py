@@ -8,7 +8,7 @@ names every array of a state and the parameters that are stacked in it, the firs
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from regard._arguments import listed, mapping, text
 from regard.layers._state import check_arrays, check_names
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
     from regard.layers._linear import FloatArray
 
     Shapes = Mapping[str, tuple[int, ...]]
@@ -129,7 +127,7 @@ def own_names(parameters: Iterable[str]) -> dict[str, str]:
 
 
 def read_state(
-    state: Mapping[str, ArrayLike], prefix: str, parameters: Shapes, dtype: np.dtype[np.floating]
+    state: Mapping[str, Any], prefix: str, parameters: Shapes, dtype: np.dtype[np.floating]
 ) -> dict[str, FloatArray]:
     """Return copies of a layer's parameters, under its own names, from a state of any layout."""
     start = _start(prefix)
@@ -202,5 +200,5 @@ def _start(prefix: str) -> str:
     return start if not start or start.endswith(".") else start + "."
 
 
-def _differences(layout: Layout, given: Mapping[str, ArrayLike], parameters: Shapes) -> int:
+def _differences(layout: Layout, given: Mapping[str, Any], parameters: Shapes) -> int:
     return len((given.keys() - layout.beside) ^ layout.shapes(parameters).keys())

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, cast
 
 import numpy as np
 
 from regard._arguments import count
+from regard._arrays import compute_type
+from regard._narrow_weights import narrowed, widened
+from regard._quantised_weight import QuantisedWeight, rows_of, stacked
 from regard.layers._linear import project
 from regard.layers._norms import Normalised, normalise
+from regard.layers._state import overwrite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from regard._narrow_weights import Weight
     from regard.layers._draws import Draws
     from regard.layers._linear import FloatArray
 
@@ -72,26 +78,59 @@ class Projections:
         The parameters, as `draw` names them.
     qk_norm_eps : float or None
         The eps of the norms; None if there are none.
+    weight_dtype : str or None
+        The type of fewer bits in which the weights, but not biases and norms, are kept.
     """
 
-    def __init__(self, sizes: Sizes, own: dict[str, FloatArray], qk_norm_eps: float | None) -> None:
-        self.own = own
+    def __init__(
+        self,
+        sizes: Sizes,
+        own: dict[str, Any],
+        qk_norm_eps: float | None,
+        weight_dtype: str | None = None,
+    ) -> None:
+        # Arrays, and QuantisedWeights where weight_dtype is "int8".
+        self.own: dict[str, Any] = own
         self.sizes = sizes
         self._eps = qk_norm_eps
+        self._weight_dtype = weight_dtype
+        if weight_dtype is not None:
+            own |= {name: self._stored(name, own[name]) for name in own}
         # If all inputs have one size, their weights are stacked, and those in `own` are views.
-        self._packed: dict[str, FloatArray] = {}
+        self._packed: dict[str, Any] = {}
         if len(set(sizes.inputs)) > 1:
             return
         for letter in "Wb":
             names = [f"{letter}_{name}" for name in INPUTS if f"{letter}_{name}" in own]
             if names:
-                self._packed[letter] = np.concatenate([own[name] for name in names])
-                parts = np.split(self._packed[letter], sizes.ends(0, 2))
-                own |= zip(names, parts, strict=True)
+                self._packed[letter] = _stack([own[name] for name in names])
+                bounds = [0, *sizes.ends(0, 3)]
+                own |= {
+                    name: _rows(self._packed[letter], slice(*rows))
+                    for name, rows in zip(names, pairwise(bounds), strict=True)
+                }
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy must have views of its own stack, where copies of the views would be arrays apart.
-        return Projections, (self.sizes, dict(self.own), self._eps)
+        return Projections, (self.sizes, dict(self.own), self._eps, self._weight_dtype)
+
+    def widened(self) -> dict[str, FloatArray]:
+        """Return the parameters as floats: those of fewer bits are copied."""
+        return {name: widened(parameter) for name, parameter in self.own.items()}
+
+    def overwrite(self, parameters: Mapping[str, FloatArray]) -> None:
+        """Write all parameters, or none if one cannot be kept in fewer bits."""
+        new = {name: self._stored(name, array) for name, array in parameters.items()}
+        overwrite(
+            (part for held in self.own.values() for part in _parts(held)),
+            [part for name in self.own for part in _parts(new[name])],
+        )
+
+    def _stored(self, name: str, parameter: Any) -> Any:
+        is_narrow = isinstance(parameter, QuantisedWeight) or parameter.dtype.itemsize == 2
+        if self._weight_dtype is None or is_narrow or not name.startswith("W_"):
+            return parameter
+        return narrowed(name, parameter, self._weight_dtype)
 
     def heads(
         self,
@@ -124,7 +163,7 @@ class Projections:
     def rows(self, output: FloatArray) -> FloatArray:
         """Join the heads of ``(..., heads, seq, head_dim)``."""
         weight = self.own["W_out"]
-        rows = output.swapaxes(-3, -2).astype(weight.dtype, copy=False)
+        rows = output.swapaxes(-3, -2).astype(compute_type(weight.dtype), copy=False)
         return rows.reshape(*rows.shape[:-2], weight.shape[1])
 
     def out(self, rows: FloatArray, threads: int | None) -> FloatArray:
@@ -135,7 +174,8 @@ class Projections:
         """Return the weights of the inputs `first` to ``last - 1``, the first on top."""
         if self._packed:
             bounds = [0, *self.sizes.ends(0, 3)]
-            return self._packed["W"][bounds[first] : bounds[last]]
+            weights: FloatArray = self._packed["W"][bounds[first] : bounds[last]]
+            return weights
         return np.concatenate([self.own[f"W_{name}"] for name in INPUTS[first:last]])
 
     def _project(self, sources: list[FloatArray], threads: int | None) -> list[FloatArray]:
@@ -149,13 +189,31 @@ class Projections:
         results: list[FloatArray] = []
         for first, last in runs(sources):
             rows = slice(bounds[first], bounds[last])
-            part = {letter: packed[rows] for letter, packed in self._packed.items()}
-            product = project(sources[first], part["W"], part.get("b"), threads)
+            bias = self._packed["b"][rows] if "b" in self._packed else None
+            product = project(sources[first], _rows(self._packed["W"], rows), bias, threads)
             begin = 0
             for end in self.sizes.ends(first, last):
                 results.append(product[..., begin:end])
                 begin = end
         return results
+
+
+def _stack(weights: list[Weight]) -> Weight:
+    if isinstance(weights[0], QuantisedWeight):
+        return stacked(cast("list[QuantisedWeight]", weights))
+    return np.concatenate(cast("list[FloatArray]", weights))
+
+
+def _rows(weight: Weight, rows: slice) -> Weight:
+    """Return a view of some rows."""
+    return rows_of(weight, rows) if isinstance(weight, QuantisedWeight) else weight[rows]
+
+
+def _parts(parameter: Weight) -> tuple[Any, ...]:
+    """Return the arrays that hold a parameter."""
+    if isinstance(parameter, QuantisedWeight):
+        return parameter.numbers, parameter.scales
+    return (parameter,)
 
 
 def runs(arrays: Sequence[FloatArray]) -> Iterator[tuple[int, int]]:

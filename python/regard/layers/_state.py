@@ -10,11 +10,12 @@ import numpy as np
 
 from regard._arguments import listed
 from regard._arrays import is_floating
+from regard._quantised_weight import QuantisedWeight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from regard.layers._linear import FloatArray
 
@@ -32,13 +33,13 @@ def check_names(wanted: Iterable[str], given: Iterable[str]) -> None:
 
 
 def check_arrays(
-    shapes: Mapping[str, tuple[int, ...]], state: Mapping[str, ArrayLike], dtype: np.dtype[Any]
+    shapes: Mapping[str, tuple[int, ...]], state: Mapping[str, Any], dtype: np.dtype[Any]
 ) -> dict[str, FloatArray]:
     """Return copies of the arrays that `shapes` names, in `dtype`.
 
     Raises TypeError for an array that is not floating-point, ValueError for wrong shapes.
     """
-    arrays = {name: np.asarray(state[name]) for name in shapes}
+    arrays = {name: _as_array(state[name]) for name in shapes}
     for name, array in arrays.items():
         if not is_floating(array.dtype):
             raise TypeError(f"{name} must be floating-point, got {array.dtype}")
@@ -50,6 +51,10 @@ def check_arrays(
     if wrong:
         raise ValueError("; ".join(wrong))
     return {name: array.astype(dtype) for name, array in arrays.items()}
+
+
+def _as_array(value: ArrayLike | QuantisedWeight) -> NDArray[Any]:
+    return value.dequantise() if isinstance(value, QuantisedWeight) else np.asarray(value)
 
 
 def can_hold(array: Any, other: FloatArray) -> bool:

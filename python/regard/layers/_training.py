@@ -43,6 +43,7 @@ class Trainable(ShowsOptions):
         self._training = False
         self._held: HeldCall[Any] | str = _EVAL  # or why there is none
         self._grads: dict[str, FloatArray] = {}
+        self._weight_dtype: str | None = None
 
     @property
     def training(self) -> bool:
@@ -71,6 +72,11 @@ class Trainable(ShowsOptions):
         layer
             The layer itself.
 
+        Raises
+        ------
+        ValueError
+            If the layer has a `weight_dtype`: steps of training are smaller than what is rounded.
+
         Examples
         --------
         >>> import regard
@@ -78,6 +84,7 @@ class Trainable(ShowsOptions):
         >>> layer.training, layer.eval().training
         (True, False)
         """
+        self._refuse_narrow("train")
         if not self._training:
             self._held = _NO_CALL
             self._training = True
@@ -119,6 +126,12 @@ class Trainable(ShowsOptions):
         {}
         """
         self._grads.clear()
+
+    def _refuse_narrow(self, method: str) -> None:
+        if self._weight_dtype is not None:
+            raise ValueError(
+                f"{method} needs a layer whose weight_dtype is None, got {self._weight_dtype!r}"
+            )
 
     def _hold(self, call: HeldCall[Any]) -> None:
         """Keep what `backward` needs, in place of what an earlier call held."""

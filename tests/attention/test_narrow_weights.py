@@ -1,0 +1,304 @@
+"""matmul with weights of 16 and 8 bits: it has the bits of the product with the same floats."""
+
+import numpy as np
+import pytest
+
+import regard
+from element_types import type_named
+from messages import says
+from reference import assert_same_bits
+
+KINDS = ["float16", "bfloat16", "int8"]
+ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 50)
+SHAPES = [
+    *((1, 1), (16, 64), (17, 63), (7, 130), (65, 65), (130, 257), (577, 96), (3, 1000)),
+    *((0, 5), (5, 0), (48, 128), (33, 191)),
+]
+
+
+def normal(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def narrow(weight, kind):
+    return regard.QuantisedWeight(weight) if kind == "int8" else weight.astype(type_named(kind))
+
+
+def floats_of(weight):
+    if isinstance(weight, regard.QuantisedWeight):
+        return weight.dequantise()
+    return weight.astype(np.float32)
+
+
+def as_written(weight):
+    """What a weight stands for, in float64 and without the class."""
+    if not isinstance(weight, regard.QuantisedWeight):
+        return weight.astype(np.float64)
+    scales = np.repeat(weight.scales.astype(np.float64), 64, axis=1)
+    return weight.numbers * scales[:, : weight.shape[1]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_product_is_that_of_the_floats(shape, kind, target):
+    weight = narrow(normal(shape), kind)
+    floats = floats_of(weight)
+    for rows in ROWS:
+        a = normal((rows, shape[1]), rows)
+        actual = regard.matmul(a, weight.T)
+        exact = a.astype(np.float64) @ as_written(weight).T
+        # Blocks of 128 terms are summed in order, and then added in order; a step rounds once, or
+        # twice without fma.
+        steps = 2 * min(shape[1], 128) + shape[1] // 128 + 1
+        sizes = np.abs(a).astype(np.float64) @ np.abs(as_written(weight)).T
+        assert actual.dtype == np.float32
+        assert (np.abs(actual - exact) <= steps * 2.0**-24 * sizes).all()
+        assert_same_bits(actual, regard.matmul(a, floats.T))
+        wide = regard.matmul(a.astype(np.float64), weight.T)
+        assert_same_bits(wide, regard.matmul(a.astype(np.float64), floats.T.astype(np.float64)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bits_do_not_depend_on_rows_threads_or_strides(kind, target, layer):
+    weight = narrow(normal((300, 700)), kind)
+    a = normal((70, 700), 1)
+    whole = regard.matmul(a, weight.T, threads=1)
+    apart = np.repeat(a, 2, axis=1)[:, ::2]
+    far = np.zeros((70, 2000), np.float32)
+    far[:, :700] = a
+    for threads in (1, 2, 3, 8):
+        for other in (a, np.asfortranarray(a), apart, far[:, :700], a[::-1][::-1]):
+            assert_same_bits(regard.matmul(other, weight.T, threads=threads), whole)
+        for rows in (slice(0, 1), slice(3, 5), slice(60, 68), slice(20, 61)):
+            assert_same_bits(regard.matmul(a[rows], weight.T, threads=threads), whole[rows])
+            assert_same_bits(regard.matmul(apart[rows], weight.T, threads=threads), whole[rows])
+    batch = np.stack([a, a[::-1]])
+    assert_same_bits(regard.matmul(batch, weight.T), np.stack([whole, whole[::-1]]))
+    assert_same_bits(regard.matmul(a[0], weight.T), whole[0])
+    out = np.empty((300, 70), np.float32).T
+    assert regard.matmul(a, weight.T, out=out) is out
+    assert_same_bits(np.ascontiguousarray(out), whole)
+
+
+@pytest.mark.parametrize("kind", [None, "float16", "int8"])
+def test_long_rows_have_the_same_bits_for_any_number_of_rows_and_threads(kind, target):
+    """So long that a task is done in pieces, whose length follows from the rows."""
+    weight = normal((400, 40000))
+    weight = weight if kind is None else narrow(weight, kind)
+    a = normal((8, 40000), 1)
+    whole = regard.matmul(a, weight.T, threads=1)
+    assert_same_bits(regard.matmul(a, weight.T, threads=2), whole)
+    assert_same_bits(regard.matmul(np.concatenate([a, a]), weight.T)[:8], whole)
+    for row in range(8):
+        assert_same_bits(regard.matmul(a[row : row + 1], weight.T, threads=1)[0], whole[row])
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("order", ["rows", "columns", "neither", "reversed"])
+def test_arrays_of_16_bits_in_any_order(order, kind, target):
+    b = normal((130, 75)).astype(type_named(kind))
+    floats = b.astype(np.float32)
+    if order == "columns":
+        b = np.asfortranarray(b)
+    elif order == "neither":
+        b = np.repeat(np.repeat(b, 2, axis=0), 3, axis=1)[::2, ::3]
+    elif order == "reversed":
+        b = b[::-1, ::-1].copy()[::-1, ::-1]
+    batch = np.stack([b, b + b])
+    for rows in ROWS:
+        a = normal((rows, 130), rows)
+        assert_same_bits(regard.matmul(a, b), regard.matmul(a, floats))
+        assert_same_bits(regard.matmul(a, b[:, 3]), regard.matmul(a, floats[:, 3]))
+        assert_same_bits(regard.matmul(a, batch), regard.matmul(a, batch.astype(np.float32)))
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_every_number_of_16_bits(kind, target):
+    """Subnormal ones, infinities and NaN: a product with 1 is the number itself."""
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(type_named(kind)).reshape(-1, 1)
+    with np.errstate(invalid="ignore"):
+        wanted = numbers.astype(np.float32).T
+    one = np.ones((1, 1), np.float32)
+    for b in (numbers.T, np.asfortranarray(numbers.T)):
+        assert np.array_equal(regard.matmul(one, b), wanted, equal_nan=True)
+    identity, square = np.eye(256, dtype=np.float32), numbers.reshape(256, 256)
+    zeroed = np.where(np.isfinite(square.astype(np.float32)), square, np.zeros_like(square))
+    assert_same_bits(regard.matmul(identity, zeroed.T) + 0, zeroed.T.astype(np.float32) + 0)
+
+
+@pytest.mark.parametrize("scale", [2.0**-102, 2.0**-60 / 3, 0.1, 2.0**119 / 3, 0.0, -0.7])
+def test_every_number_of_8_bits(scale, target):
+    """Each is multiplied by its scale with one rounding, the smallest and the largest too."""
+    numbers = np.tile(np.arange(-128, 128, dtype=np.int8), (3, 1))
+    scales = np.full((3, 4), scale, np.float32)
+    scales[1] *= np.float32(1.0625)
+    weight = regard.QuantisedWeight.from_parts(numbers, scales)
+    wanted = numbers * np.repeat(scales, 64, axis=1)
+    assert_same_bits(weight.dequantise(), wanted)
+    identity = np.eye(256, dtype=np.float32)
+    for rows in (slice(0, 256), slice(100, 108), slice(7, 8)):
+        product = regard.matmul(identity[rows], weight.T)
+        assert_same_bits(product + 0, wanted.T[rows] + 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nan_and_infinity_stay_in_their_rows(kind, target):
+    weight = narrow(normal((37, 150)), kind)
+    for rows in (1, 8, 40):
+        a = normal((rows, 150), 2)
+        clean = regard.matmul(a, weight.T)
+        a[0, 149] = np.nan
+        if rows > 1:
+            a[rows - 1, 0] = np.inf
+        spoiled = regard.matmul(a, weight.T)
+        assert np.isnan(spoiled[0]).all()
+        if rows > 1:
+            assert not np.isfinite(spoiled[-1]).any()
+        assert_same_bits(spoiled[1:-1], clean[1:-1])
+
+
+@pytest.mark.parametrize("shape", [(5, 64), (7, 100), (3, 1), (2, 0), (0, 7), (900, 700)], ids=str)
+def test_no_weight_is_off_by_more_than_half_a_scale(shape):
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal(shape) * np.exp(3 * rng.standard_normal((shape[0], 1)))
+    kept = regard.QuantisedWeight(weight)
+    assert kept.shape == shape
+    assert kept.numbers.dtype == np.int8
+    assert kept.scales.shape == (shape[0], -(-shape[1] // 64))
+    # The quotient and the float32 that was divided are rounded before.
+    allowed = np.repeat(kept.scales, 64, axis=1)[:, : shape[1]] * (0.5 + 2**-15)
+    assert (np.abs(as_written(kept) - weight) <= allowed).all()
+    assert np.array_equal(kept.dequantise(), as_written(kept))  # exact in float32
+    for begin in range(0, shape[1], 64):
+        group = np.abs(weight[:, begin : begin + 64].astype(np.float32)).max(1, initial=0)
+        assert (kept.scales[:, begin // 64] <= group / 127 * (1 + 2**-15)).all()
+        assert (kept.scales[:, begin // 64] >= group / np.float32(127) * (1 - 2**-23)).all()
+
+
+def test_what_is_lost_of_a_product():
+    """An error of half a scale at most, which is as good as random: sums grow with its root."""
+    weight, a = normal((600, 576)), normal((20, 576), 1)
+    exact = a.astype(np.float64) @ weight.T.astype(np.float64)
+    root = np.sqrt(np.square(exact).mean())
+    for kind, most in (("float16", 2.5e-4), ("int8", 6.5e-3)):
+        product = regard.matmul(a, narrow(weight, kind).T)
+        assert np.sqrt(np.square(product - exact).mean()) <= most * root
+    kept = narrow(weight, "int8")
+    bound = np.abs(a).astype(np.float64) @ np.repeat(kept.scales, 64, axis=1).T * 0.5001
+    assert (np.abs(regard.matmul(a, kept.T) - exact) <= bound + 1e-4).all()
+
+
+def test_a_restored_weight_is_quantised_to_the_same():
+    weight = regard.QuantisedWeight(normal((50, 200)) * np.geomspace(1e-35, 1e35, 50)[:, None])
+    again = regard.QuantisedWeight(weight.dequantise())
+    assert_same_bits(again.numbers, weight.numbers)
+    assert_same_bits(again.scales, weight.scales)
+
+
+def test_rows_of_a_weight():
+    weight = regard.QuantisedWeight(normal((30, 100)))
+    floats = weight.dequantise()
+    for index in (3, -1, slice(2, 9, 3), np.array([[5, 5], [0, 29]]), [1, 2], np.arange(30) > 20):
+        assert_same_bits(weight[index], floats[index])
+    assert weight.nbytes == 30 * 100 + 30 * 2 * 4
+    for index in ((0, 1), None, Ellipsis):
+        with pytest.raises(TypeError, match=says("rows")):
+            weight[index]
+    with pytest.raises(IndexError):
+        weight[30]
+
+
+def test_copies_have_the_same_bits():
+    import copy
+    import pickle
+
+    weight, a = regard.QuantisedWeight(normal((70, 130))), normal((2, 130), 1)
+    for made in (copy.deepcopy(weight), pickle.loads(pickle.dumps(weight))):
+        assert_same_bits(regard.matmul(a, made.T), regard.matmul(a, weight.T))
+    parts = regard.QuantisedWeight.from_parts(weight.numbers, weight.scales)
+    assert_same_bits(parts.dequantise(), weight.dequantise())
+    assert repr(weight) == "QuantisedWeight(shape=(70, 130), nbytes=9940)"
+    assert repr(weight.T) == repr(weight) + ".T"
+    assert weight.T.shape == (130, 70)
+    assert weight.T.T is weight
+
+
+NUMBERS, SCALES = np.zeros((3, 65), np.int8), np.ones((3, 2), np.float32)
+BAD = {
+    "integers": (lambda: regard.QuantisedWeight(np.ones((2, 2), int)), TypeError, "weight int64"),
+    "one axis": (lambda: regard.QuantisedWeight(np.ones(4)), ValueError, "weight d_out 4"),
+    "nan": (lambda: regard.QuantisedWeight([[1.0, np.nan]]), ValueError, "weight nan int8"),
+    "inf": (lambda: regard.QuantisedWeight([[-np.inf]]), ValueError, "weight inf"),
+    "beyond float32": (lambda: regard.QuantisedWeight([[1e300]]), ValueError, "weight inf"),
+    "numbers": (
+        lambda: regard.QuantisedWeight.from_parts(SCALES, SCALES),
+        TypeError,
+        "numbers int8 float32",
+    ),
+    "scales": (
+        lambda: regard.QuantisedWeight.from_parts(NUMBERS, SCALES.astype(float)),
+        TypeError,
+        "scales float32 float64",
+    ),
+    "axes": (
+        lambda: regard.QuantisedWeight.from_parts(NUMBERS[0], SCALES),
+        ValueError,
+        "numbers d_out 65",
+    ),
+    "scales' shape": (
+        lambda: regard.QuantisedWeight.from_parts(NUMBERS, SCALES[:, :1]),
+        ValueError,
+        "scales 3 2 1",
+    ),
+    "tiny scale": (
+        lambda: regard.QuantisedWeight.from_parts(NUMBERS, SCALES * np.float32(1e-38)),
+        ValueError,
+        "scales 102",
+    ),
+    "no finite scale": (
+        lambda: regard.QuantisedWeight.from_parts(NUMBERS, SCALES * np.float32(np.inf)),
+        ValueError,
+        "scales finite inf",
+    ),
+    "depth": (
+        lambda: regard.matmul(normal((2, 64)), regard.QuantisedWeight(normal((3, 65))).T),
+        ValueError,
+        "a b 64 65",
+    ),
+    "a": (
+        lambda: regard.matmul(normal((2, 65)).astype(np.float16), NARROW.T),
+        TypeError,
+        "a float16",
+    ),
+    "a scalar": (lambda: regard.matmul(np.float32(1), NARROW.T), ValueError, "a"),
+    "not transposed": (lambda: regard.matmul(normal((2, 3)), NARROW), TypeError, "b transpose"),
+    "left": (lambda: regard.matmul(NARROW, normal((65, 3))), TypeError, "a"),
+    "out": (
+        lambda: regard.matmul(normal((2, 65)), NARROW.T, out=normal((3, 2))),
+        ValueError,
+        "out 2 3",
+    ),
+    "NumPy's product": (
+        lambda: normal((2, 65)) @ NARROW.T,
+        TypeError,
+        "TransposedWeight",
+    ),
+}
+NARROW = regard.QuantisedWeight(normal((3, 65)))
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_refused(name):
+    attempt, kind, words = BAD[name]
+    with pytest.raises(kind, match=says(*words.split())):
+        attempt()
+
+
+def test_lists_and_other_byte_orders():
+    weight = regard.QuantisedWeight([[1.0, 2.0], [3.0, -4.0]])
+    assert regard.matmul([[1, 1]], weight.T).dtype == np.float64
+    swapped = normal((2, 3)).astype(">f4")
+    half = normal((3, 4)).astype(np.float16)
+    wanted = regard.matmul(swapped.astype("<f4"), half)
+    assert_same_bits(regard.matmul(swapped, half), wanted)
+    assert_same_bits(regard.matmul(swapped.astype("<f4"), half.astype(">f2")), wanted)
