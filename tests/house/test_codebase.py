@@ -197,6 +197,8 @@ def test_the_version_is_that_of_the_project():
 
 
 def test_no_flag_gives_up_ieee_arithmetic():
-    text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    files = [ROOT / "CMakeLists.txt", *CPP.rglob("CMakeLists.txt")]
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    assert "-ffp-contract=off" in text
     for flag in ("-ffast-math", "-Ofast", "-funsafe-math", "-ffinite-math", "-march=native"):
         assert flag not in text
