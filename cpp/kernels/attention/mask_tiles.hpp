@@ -77,8 +77,9 @@ REGARD_NOINLINE void load_bias(const AttentionProblem& problem, const AttentionT
     return;
   }
   if constexpr (sizeof(M) == sizeof(T)) {
-    rows_to_lanes<T>(rows, width, stride, keys, bias, width,
-                     [](Vec<T> value) { return in_log2_units<T>(value); });
+    for (int lane = 0; lane < width; lane += kLanes<T>)
+      rows_to_lanes<T>(rows + lane, kLanes<T>, stride, keys, bias + lane, width,
+                       [](Vec<T> value) { return in_log2_units<T>(value); });
   } else {
     for (int k = 0; k < keys; ++k)
       for (int lane = 0; lane < width; lane += kLanes<T>) {

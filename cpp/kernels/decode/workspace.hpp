@@ -73,7 +73,6 @@ REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, cha
   constexpr std::int64_t kBlock = round_up(Shape::kBlockKeys, kDecodeStep<Shape>);
   work.queries = take(kDecodeRows * work.padded_head_dim);
   work.query = take(work.padded_head_dim);
-  work.transposed = take(Shape::kStripLanes * work.padded_head_dim);
   work.scores = take(kDecodeRows * kBlock);
   work.bias = take(kDecodeRows * kBlock);
   work.state = take_state();
@@ -82,6 +81,7 @@ REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, cha
   work.total_output = take(kDecodeRows * work.padded_value_dim);
   work.keys = take(kBlock * work.padded_head_dim);
   work.values = take(kBlock * work.padded_value_dim);
+  work.transposed = take(Shape::kStripLanes * work.padded_head_dim);
   if (problem.key.element == Element::int8) {
     work.key_scales = take(kBlock);
     work.value_scales = take(kBlock);
