@@ -5,7 +5,7 @@
 
 struct GuardedPages {
   char* end;  // of what may be read and written
-  // What the system reserved, with the page before and the page behind.
+  // What the system reserved, with the page before and the page after it.
   char* base;
   std::size_t bytes;
 };
