@@ -1,11 +1,10 @@
 """Calls of `backward` that are refused or fail, and what they leave behind."""
 
-import sys
-
 import numpy as np
 import pytest
 
 import regard
+from interrupts import interrupted
 from layer_oracle import ArrayCache
 from trained_layers import (
     D,
@@ -224,39 +223,6 @@ def test_representations_show_dropout():
     assert repr(regard.SelfAttention(4, 2, dropout=0.1, rng=0)) == (
         "SelfAttention(d_in=4, d_out=2, qkv_bias=False, init='linear', dropout=0.1, dtype=float32)"
     )
-
-
-class Interrupt:
-    """Raise KeyboardInterrupt before the instruction of a number in the source of layers."""
-
-    def __init__(self, number):
-        self.left = number
-
-    def __call__(self, frame, event, _):
-        if "regard/layers/" not in frame.f_code.co_filename.replace("\\", "/"):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return self.step
-
-    def step(self, frame, event, _):
-        if event == "opcode":
-            self.left -= 1
-            if self.left < 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return self.step
-
-
-def interrupted(number, action):
-    """Interrupt an action; tell whether it came so far."""
-    sys.settrace(Interrupt(number))
-    try:
-        action()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
 
 
 @pytest.mark.slow

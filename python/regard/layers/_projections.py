@@ -121,8 +121,9 @@ class Projections:
     def overwrite(self, parameters: Mapping[str, FloatArray]) -> None:
         """Write all parameters, or none if one cannot be kept in fewer bits."""
         new = {name: self._stored(name, array) for name, array in parameters.items()}
+        # Lists, since an iterator of our own would let Ctrl-C in between two arrays.
         overwrite(
-            (part for held in self.own.values() for part in _parts(held)),
+            [part for held in self.own.values() for part in _parts(held)],
             [part for name in self.own for part in _parts(new[name])],
         )
 

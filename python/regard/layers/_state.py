@@ -13,7 +13,7 @@ from regard._arrays import is_floating
 from regard._quantised_weight import QuantisedWeight
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -67,9 +67,10 @@ def can_hold(array: Any, other: FloatArray) -> bool:
     )
 
 
-def overwrite(arrays: Iterable[FloatArray], others: Iterable[FloatArray]) -> None:
+def overwrite(arrays: Collection[FloatArray], others: Collection[FloatArray]) -> None:
     """Copy `others` into `arrays`, which have their shapes and dtype: all, even after Ctrl-C.
 
-    Python asks for signals between its own instructions, and there are none between these copies.
+    Python asks for signals between its own instructions, and there are none between these copies:
+    neither argument may be a generator.
     """
     deque(map(np.ndarray.__setitem__, arrays, repeat(...), others), maxlen=0)

@@ -1,0 +1,36 @@
+"""Ctrl-C at a bytecode of one's choice."""
+
+import sys
+
+
+class Interrupt:
+    """Raise KeyboardInterrupt before the instruction of a number in the source of layers."""
+
+    def __init__(self, number):
+        self.left = number
+
+    def __call__(self, frame, event, _):
+        if "regard/layers/" not in frame.f_code.co_filename.replace("\\", "/"):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self.step
+
+    def step(self, frame, event, _):
+        if event == "opcode":
+            self.left -= 1
+            if self.left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self.step
+
+
+def interrupted(number, action):
+    """Interrupt an action; tell whether it came so far."""
+    sys.settrace(Interrupt(number))
+    try:
+        action()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
