@@ -20,7 +20,6 @@ import regard
 
 PERCENTILES = (50, 90, 99, 99.9, 100)
 WARM_UP = 0.5  # seconds
-PAUSE = 200e-6  # seconds between small calls, as between requests
 
 
 def shapes():
@@ -52,7 +51,7 @@ def with_torch(query, key, threads):
     return lambda: attend(query, key, key, enable_gqa=query.shape[-3] != key.shape[-3])
 
 
-def latencies(call, seconds):
+def latencies(call, seconds, pause):
     """Return how long each of many calls took, in microseconds."""
     taken = []
     end = time.perf_counter() + WARM_UP
@@ -62,7 +61,7 @@ def latencies(call, seconds):
     while (began := time.perf_counter()) < end:
         call()
         taken.append(1e6 * (time.perf_counter() - began))
-        time.sleep(PAUSE)
+        time.sleep(pause)
     return taken
 
 
@@ -98,6 +97,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10, help="for each row (default: 10)")
     parser.add_argument("--threads", type=int, default=regard.get_num_threads(), help="of a call")
+    parser.add_argument(
+        "--pause", type=float, default=200e-6, help="seconds between small calls (default: 200e-6)"
+    )
     options = parser.parse_args()
     engines = {"regard": with_regard}
     if importlib.util.find_spec("torch"):
@@ -114,8 +116,12 @@ def main():
         length = time.perf_counter() - began
         for name, (q, k) in small.items():
             call = prepared(q, k, options.threads)
-            row(f"{engine}, {name}, alone", latencies(call, options.seconds))
-            taken, made = beside(long_call, lambda call=call: latencies(call, options.seconds))
+
+            def measure(call=call):
+                return latencies(call, options.seconds, options.pause)
+
+            row(f"{engine}, {name}, alone", measure())
+            taken, made = beside(long_call, measure)
             row(f"{engine}, {name}, beside long", taken, f"  ({made} long calls)")
         print(f"{engine}: the first long call alone took {1e3 * length:.0f} ms")
 

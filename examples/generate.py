@@ -50,7 +50,9 @@ def main():
         progress("")
         raise SystemExit(f"the model or its caches cannot be made: {error}") from None
     progress("measuring")
-    needed = time_needed(model, len(prompt), asked.tokens)
+    tried = model.caches(dtype=asked.cache_dtype, window=asked.window)
+    needed = time_needed(model, tried, len(prompt), asked.tokens)
+    del tried
     progress("")
     print(needed, file=sys.stderr, flush=True)
 

@@ -1,9 +1,11 @@
 #include "gil.hpp"
 
-#include <cxxabi.h>
-
 #include <chrono>
 #include <thread>
+
+#if defined(__GLIBCXX__)
+#include <cxxabi.h>
+#endif
 
 namespace regard {
 namespace {

@@ -26,9 +26,11 @@ def memory_needed(metadata, weights, cache_dtype, length):
     return f"memory   about {total:.0f} MB: {', '.join(parts)}"
 
 
-def time_needed(model, prompt, tokens):
-    """Return a line that says how long `tokens` after a prompt will take, from a short trial."""
-    caches = model.caches()
+def time_needed(model, caches, prompt, tokens):
+    """Return a line that says how long `tokens` after a prompt will take, from a short trial.
+
+    The trial fills `caches`, which are of the kind that the text will have.
+    """
     trial = min(prompt, TRIAL)
     for _ in range(2):  # the first time, memory and threads are cold
         reading = seconds(lambda: model(np.zeros((1, trial), int), caches)) / trial

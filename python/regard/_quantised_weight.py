@@ -108,9 +108,10 @@ class QuantisedWeight:
         Parameters
         ----------
         numbers : array_like of int8, shape (d_out, d_in)
-            The integers. They are not copied.
+            The integers. They are not copied, and must not be written to afterwards.
         scales : array_like of float32, shape (d_out, ceil(d_in / 64))
-            What the integers are multiplied by, each 0 or at least 2**-102 in magnitude.
+            What the integers are multiplied by, each 0 or at least 2**-102 in magnitude. They are
+            copied.
 
         Returns
         -------
@@ -154,7 +155,7 @@ class QuantisedWeight:
                 "scales must be finite, and 0 or at least 2**-102 in magnitude, "
                 f"got {steps[~is_good][0]}"
             )
-        return _of(integers, np.ascontiguousarray(steps.T, np.float32).T)
+        return _of(integers, np.array(steps.T, np.float32, order="C").T)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -197,9 +198,21 @@ class QuantisedWeight:
             raise TypeError(f"a QuantisedWeight is indexed by rows alone, got {index!r}")
         numbers: Floats = self.numbers[index].astype(np.float32)
         scales = self.scales[index]
-        for group in range(scales.shape[-1]):
-            numbers[..., group * GROUP : (group + 1) * GROUP] *= scales[..., group, None]
+        with np.errstate(over="ignore"):  # of scales that nobody rounded; infinity is the result
+            for group in range(scales.shape[-1]):
+                numbers[..., group * GROUP : (group + 1) * GROUP] *= scales[..., group, None]
         return numbers
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    def __array__(self, *_: Any, **__: Any) -> Array:
+        """Refuse to become an array of one object."""
+        raise TypeError(
+            "a QuantisedWeight is not an array: pass weight.T to regard.matmul as b, or call "
+            "weight.dequantise()"
+        )
 
     def __repr__(self) -> str:
         """Show the shape and the size."""
@@ -224,6 +237,17 @@ class TransposedWeight:
         """The shape (d_in, d_out)."""
         d_out, d_in = self.T.shape
         return d_in, d_out
+
+    def __array__(self, *_: Any, **__: Any) -> Array:
+        """Refuse to become an array of one object."""
+        raise TypeError(
+            "the transpose of a QuantisedWeight is not an array: pass it to regard.matmul as b, or "
+            "call weight.dequantise()"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the weight."""
+        return TransposedWeight, (self.T,)
 
     def __repr__(self) -> str:
         """Show what it is the transpose of."""

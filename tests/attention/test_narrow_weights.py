@@ -1,5 +1,7 @@
 """matmul with weights of 16 and 8 bits: it has the bits of the product with the same floats."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -302,3 +304,35 @@ def test_lists_and_other_byte_orders():
     wanted = regard.matmul(swapped.astype("<f4"), half)
     assert_same_bits(regard.matmul(swapped, half), wanted)
     assert_same_bits(regard.matmul(swapped.astype("<f4"), half.astype(">f2")), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_that_are_packed_for_all_threads(kind, target):
+    """So many rows and columns that each is packed once, for the tasks of all threads."""
+    weight = narrow(normal((1300, 1111)), kind)
+    a = normal((1100, 1111), 1)
+    expected = regard.matmul(a, floats_of(weight).T, threads=1)
+    for threads in (1, 2, 3):
+        assert_same_bits(regard.matmul(a, weight.T, threads=threads), expected)
+
+
+def test_what_holds_a_weight_is_not_an_array():
+    weight = regard.QuantisedWeight(normal((3, 5)))
+    assert len(weight) == 3
+    for held in (weight, weight.T):
+        with pytest.raises(TypeError, match="dequantise"):
+            np.asarray(held)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        again = pickle.loads(pickle.dumps(weight.T, protocol))
+        assert_same_bits(again.T.dequantise(), weight.dequantise())
+
+
+def test_parts_keep_their_scales():
+    scales = np.ones((2, 1), np.float32)
+    weight = regard.QuantisedWeight.from_parts(np.ones((2, 3), np.int8), scales)
+    scales[:] = 7
+    assert (weight.dequantise() == 1).all()
+    largest = np.full((1, 1), 3e38, np.float32)
+    weight = regard.QuantisedWeight.from_parts(np.full((1, 2), 2, np.int8), largest)
+    assert np.isinf(weight.dequantise()).all()

@@ -25,7 +25,7 @@ struct NarrowColumns {
   int count;           // of columns; lanes beyond them repeat the last
   std::int64_t depth;  // rows, at most kScaleGroup
   Vec<T> scales;       // where From is int8
-  std::int64_t ahead;  // how many elements farther on another thing is that will be read soon
+  std::int64_t ahead;  // the distance, in elements, to what is prefetched
 };
 
 template <class From, std::ptrdiff_t kToStride, std::size_t... kPart>

@@ -85,7 +85,7 @@ struct MatmulFewRowsOfNarrow {
     write_rows(problem, task, column, width, kWidth, tile);
   }
 
-  // How many elements farther on what is read kGroupsAhead groups later lies: in these columns or the next ones.
+  // The distance, in elements, to what is read kGroupsAhead groups later: in these columns or the next ones.
   template <std::int64_t kWidth>
   static std::int64_t elements_ahead(const MatmulProblem& problem, const MatmulTask& task, std::int64_t group,
                                      std::int64_t column) {

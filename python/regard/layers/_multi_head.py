@@ -109,9 +109,9 @@ class MultiHeadAttention(MultiHeadParameters):
     values of the same memory.
 
     What is lost with a `weight_dtype` is the rounding of the weights alone: a weight w is off by at
-    most ``abs(w) / 2048`` in float16 (3e-8 below 6e-5), ``abs(w) / 256`` in bfloat16, and 1/254 of
-    the largest magnitude of its group of 64 in int8. Products are computed in float32, as if the
-    rounded weights had been float32 from the start.
+    most ``abs(w) / 2048`` in float16 (3e-8 below 6e-5), ``abs(w) / 256`` in bfloat16, and
+    about 1/254 of the largest magnitude of its group of 64 in int8. Products are computed in
+    float32, as if the rounded weights had been float32 from the start.
 
     A layer begins in eval mode. After `train`, each call can be followed by `backward`, which
     returns the gradients of the inputs and adds those of the parameters to `grads`.

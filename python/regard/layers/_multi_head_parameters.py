@@ -185,7 +185,8 @@ class MultiHeadParameters(Trainable):
         ValueError
             If names are missing or unexpected, which the message lists, or arrays have wrong
             shapes. If no name is known, the message lists the layouts that are. If a weight cannot
-            be kept in the layer's `weight_dtype`: it is not finite, or too large for float16.
+            be kept in the layer's `weight_dtype`: it is too large for float16 or bfloat16, or not
+            finite beside ``"int8"``.
 
         See Also
         --------
