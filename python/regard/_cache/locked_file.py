@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import stat
+import sys
 from contextlib import suppress
 from io import FileIO
 from typing import Self
@@ -110,7 +111,10 @@ class LockedFile:
     def remove(self) -> None:
         """Delete the file, unless another one lies at its path by now, and close it."""
         with suppress(OSError):
-            if os.path.samestat(os.fstat(self.descriptor), os.stat(self.path)):
+            is_own = os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
+            if sys.platform == "win32":
+                self.close()  # an open file cannot be deleted there
+            if is_own:
                 os.unlink(self.path)
         self.close()
 
