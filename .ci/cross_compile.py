@@ -93,6 +93,7 @@ def check_options(platform: Platform, build: Path) -> int:
     """Give clang-cl an empty source with each set of options; return how many sets it refuses."""
     build.mkdir(parents=True, exist_ok=True)
     clang_cl = build / "clang-cl"  # the name makes it take cl's options
+    clang_cl.unlink(missing_ok=True)
     clang_cl.symlink_to(shutil.which("clang"))
     empty = build / "empty.cpp"
     empty.touch()

@@ -1,6 +1,6 @@
 """How long small calls take while another Python thread makes long ones.
 
-python benchmarks/latency.py [--seconds 10] [--threads 2]
+python benchmarks/latency.py [--seconds 10] [--threads 2] [--pause 200e-6]
 
 Small calls: one of a notebook's size (6x3, float32), and a decode of one query, 32 heads over 8,
 of 128 columns to 128 keys. Long calls: 4x8x2048x64, one after another on another Python thread.

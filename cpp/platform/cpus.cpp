@@ -38,7 +38,7 @@ int cpus_of_process() {
   return 1;
 }
 #else
-// The number of CPUs that a container's quota allows, or a large number where there is no quota.
+// The number of CPUs that a container's quota allows, or a large number if it has none.
 double quota() {
   std::ifstream unified("/sys/fs/cgroup/cpu.max");
   double limit = 0, period = 0;

@@ -1,4 +1,4 @@
-// Memory between two pages that nobody may touch.
+// Memory between two pages that cannot be read or written.
 #pragma once
 
 #include <cstddef>

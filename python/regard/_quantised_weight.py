@@ -198,7 +198,7 @@ class QuantisedWeight:
             raise TypeError(f"a QuantisedWeight is indexed by rows alone, got {index!r}")
         numbers: Floats = self.numbers[index].astype(np.float32)
         scales = self.scales[index]
-        with np.errstate(over="ignore"):  # of scales that nobody rounded; infinity is the result
+        with np.errstate(over="ignore"):  # large scales of from_parts may give infinity
             for group in range(scales.shape[-1]):
                 numbers[..., group * GROUP : (group + 1) * GROUP] *= scales[..., group, None]
         return numbers

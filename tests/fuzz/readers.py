@@ -392,7 +392,7 @@ class Arguments:
     """Arguments of the public functions and classes: near to right ones, or of any kind."""
 
     needs = ()
-    # What is too much for the machine is no fault of an argument.
+    # A result that needs more memory than there is does not mean that an argument is wrong.
     allowed = (TypeError, ValueError, MemoryError)
     # The packages that these need may be missing, and a cache's file would not lie in the folder.
     left_alone = ("device", "progress", "path")

@@ -59,7 +59,7 @@ class Worker:
         self.lock = threading.Lock()
 
     def path(self):
-        """A path at which there is no file yet."""
+        """Return a path where no file exists yet."""
         return self.folder / f"{os.getpid()}-{next(self._files)}"
 
     # Calls
@@ -118,7 +118,7 @@ class Worker:
             f"number {call.number} ({call.kind} {call.what}), threads={threads}, "
             f"layer {self.layer}, default {regard.get_num_threads()}, "
             f"target {regard.active_target()}: "
-            f"{'; '.join(parts) or 'bits of a NaN or of what is no array'}; made again with these "
+            f"{'; '.join(parts) or 'the bits of a NaN, or something that is not an array'}; made again with these "
             f"threads it is {'right' if again[0] == self.expected[call.number] else 'wrong'}, with "
             f"one {'right' if again[1] == self.expected[call.number] else 'wrong'}; this thread's "
             f"rounding mode is {process.rounding_mode()}; wrong (w) and right (r) arrays in {place}"
