@@ -186,6 +186,8 @@ def test_bytes_and_threads(target):
     assert explanation.threads == 1
     assert 0 < explanation.workspace_bytes < 2 << 20
     assert regard.explain(*arrays, threads=3).threads <= 3
+    decode = normal(np.float32, (1, 8, 1, 128), (1, 8, 1024, 128), (1, 8, 1024, 128))
+    assert regard.explain(*decode, threads=1).workspace_bytes < 135_000
 
 
 def test_what_is_broadcast_is_one_piece_of_memory(dtype, target):

@@ -117,7 +117,7 @@ def is_installed_as_a_distribution():
 def test_the_hint_for_an_extra_needs_no_index_for_regard(extra):
     """The hint is right wherever regard came from: pip takes it from what is installed.
 
-    Where regard was installed from a clone or a file, an index has no such project, or another version.
+    Where regard came from a clone or a file, an index has no such project, or another version.
     """
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--no-cache-dir"]
     done = subprocess.run([*command, f"regard[{extra}]"], capture_output=True, text=True)

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../kv_rows.hpp"
-#include "for_rows.hpp"
+#include "workspace.hpp"
 
 namespace regard {
 namespace {

@@ -6,7 +6,6 @@
 #include "../../simd/transpose.hpp"
 #include "ahead.hpp"
 #include "block.hpp"
-#include "for_rows.hpp"
 
 namespace regard {
 namespace {

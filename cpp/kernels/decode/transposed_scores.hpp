@@ -15,7 +15,6 @@
 #include "../micro_kernel.hpp"
 #include "ahead.hpp"
 #include "block.hpp"
-#include "for_rows.hpp"
 #include "narrow_scores.hpp"
 
 namespace regard {

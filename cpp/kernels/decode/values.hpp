@@ -3,7 +3,6 @@
 
 #include "ahead.hpp"
 #include "block.hpp"
-#include "for_rows.hpp"
 #include "weights.hpp"
 
 namespace regard {

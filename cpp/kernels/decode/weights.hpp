@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "for_rows.hpp"
+#include "workspace.hpp"
 #include "../attention/score_rule.hpp"
 
 namespace regard {

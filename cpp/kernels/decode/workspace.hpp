@@ -4,11 +4,12 @@
 
 #include "../attention/score_rule.hpp"
 #include "../attention/visibility.hpp"
+#include "../for_rows.hpp"
 
 namespace regard {
 namespace {
 
-constexpr int kDecodeRows = 8;  // at most; more fill half of a strip's lanes
+constexpr int kDecodeRows = kFewRows;  // at most; more fill half of a strip's lanes
 
 // The lanes of a state: a row each, in whole vectors.
 template <class T>
@@ -19,6 +20,12 @@ template <class Shape>
 constexpr int kDecodeStep = kLanes<typename Shape::Element> > Shape::kRows
                                 ? kLanes<typename Shape::Element>
                                 : Shape::kRows;
+
+// Calls `body` with the first key, in the block, of each step whose bit is set.
+template <class Shape, class Body>
+REGARD_INLINE void for_steps(std::uint32_t steps, Body body) {
+  for (; steps != 0; steps &= steps - 1) body(__builtin_ctz(steps) * kDecodeStep<Shape>);
+}
 
 template <class T>
 struct DecodeWorkspace {
@@ -37,7 +44,7 @@ struct DecodeWorkspace {
   T* queries;
   T* query;               // [padded_head_dim]: one of them
   T score_factor[kDecodeRows];  // of products with rows of int8
-  T* transposed;          // [padded_head_dim][vectors of keys of a tile]
+  T* transposed;          // [padded_head_dim][vectors of keys of a tile]; null where no keys are transposed into it
   T* scores;              // [kDecodeRows][block keys], then weights
   T* bias;                // [kDecodeRows][block keys]: what is added to scores; -inf hides
   bool has_bias;          // of the block at hand
@@ -81,7 +88,10 @@ REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, cha
   work.total_output = take(kDecodeRows * work.padded_value_dim);
   work.keys = take(kBlock * work.padded_head_dim);
   work.values = take(kBlock * work.padded_value_dim);
-  work.transposed = take(Shape::kStripLanes * work.padded_head_dim);
+  // scores.hpp uses it with 16 registers, and for rows of 16 bits that do not fill squares of two numbers a lane.
+  const bool fills_squares = problem.head_dim % (2 * kLanes<T>) == 0;
+  if (Shape::kRegisterCount == 16 || (bytes_of(problem.key.element) == 2 && !fills_squares))
+    work.transposed = take(Shape::kStripLanes * work.padded_head_dim);
   if (problem.key.element == Element::int8) {
     work.key_scales = take(kBlock);
     work.value_scales = take(kBlock);

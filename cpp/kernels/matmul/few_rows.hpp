@@ -6,6 +6,7 @@
 #pragma once
 
 #include "../elements.hpp"
+#include "../for_rows.hpp"
 #include "../micro_kernel.hpp"
 #include "../pack.hpp"
 #include "../../problem/matmul.hpp"
@@ -63,7 +64,7 @@ REGARD_INLINE void few_rows_of_a(const MatmulProblem& problem, const MatmulTask&
 template <class Shape>
 struct MatmulFewRows {
   using T = typename Shape::Element;
-  static constexpr int kMostRows = 8;
+  static constexpr int kMostRows = kFewRows;
   static constexpr int kAccumulators = Shape::kRegisterCount / 2;
   static constexpr std::int64_t kTileElements = kAccumulators * kLanes<T>;
 
@@ -75,11 +76,9 @@ struct MatmulFewRows {
   // `tile` has room for kTileElements, `panel` for kBlock rows of a vector.
   template <std::int64_t kBlock>
   static void run(const MatmulProblem& problem, const MatmulTask& task, T* tile, T* panel) {
-    const std::int64_t rows = task.row_end - task.row_begin;
-    if (rows == 1) return run_rows<kBlock, 1>(problem, task, tile, panel);
-    if (rows == 2) return run_rows<kBlock, 2>(problem, task, tile, panel);
-    if (rows <= 4) return run_rows<kBlock, 4>(problem, task, tile, panel);
-    run_rows<kBlock, kMostRows>(problem, task, tile, panel);
+    for_rows(task.row_end - task.row_begin, [&](auto rows) {
+      run_rows<kBlock, decltype(rows)::value>(problem, task, tile, panel);
+    });
   }
 
  private:

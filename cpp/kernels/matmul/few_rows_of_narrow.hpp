@@ -29,11 +29,9 @@ struct MatmulFewRowsOfNarrow {
   // `tile` has room for MatmulFewRows::kTileElements, `panel` for kPanelElements.
   template <std::int64_t kBlock>
   static void run(const MatmulProblem& problem, const MatmulTask& task, T* tile, T* panel) {
-    const std::int64_t rows = task.row_end - task.row_begin;
-    if (rows == 1) return run_rows<kBlock, 1>(problem, task, tile, panel);
-    if (rows == 2) return run_rows<kBlock, 2>(problem, task, tile, panel);
-    if (rows <= 4) return run_rows<kBlock, 4>(problem, task, tile, panel);
-    run_rows<kBlock, kMostRows>(problem, task, tile, panel);
+    for_rows(task.row_end - task.row_begin, [&](auto rows) {
+      run_rows<kBlock, decltype(rows)::value>(problem, task, tile, panel);
+    });
   }
 
  private:
@@ -52,13 +50,13 @@ struct MatmulFewRowsOfNarrow {
         column += kCount * kLanes<T>;
       };
       if (vectors >= kVectors)
-        run_vectors(std::integral_constant<int, kVectors>{});
+        run_vectors(Constant<kVectors>{});
       else if (kVectors > 3 && vectors == 3)
-        run_vectors(std::integral_constant<int, 3>{});
+        run_vectors(Constant<3>{});
       else if (kVectors > 2 && vectors == 2)
-        run_vectors(std::integral_constant<int, 2>{});
+        run_vectors(Constant<2>{});
       else
-        run_vectors(std::integral_constant<int, 1>{});
+        run_vectors(Constant<1>{});
     }
   }
 
