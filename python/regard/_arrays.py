@@ -182,9 +182,17 @@ def is_floating(dtype: DType) -> bool:
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
+def dtype_of(name: str, dtype: DTypeLike, needed: str) -> DType:
+    """Return a dtype, or raise TypeError that says what is needed."""
+    try:
+        return np.dtype(dtype)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{name} must be {needed}, got {dtype!r}") from None
+
+
 def floating(name: str, dtype: DTypeLike) -> DType:
     """Return a floating-point dtype, or raise TypeError."""
-    wanted = np.dtype(dtype)
+    wanted = dtype_of(name, dtype, "floating-point")
     if not is_floating(wanted):
         raise TypeError(f"{name} must be floating-point, got {wanted}")
     return wanted
@@ -192,7 +200,7 @@ def floating(name: str, dtype: DTypeLike) -> DType:
 
 def single_or_double(name: str, dtype: DTypeLike) -> DType:
     """Return the dtype float32 or float64, or raise TypeError."""
-    wanted = np.dtype(dtype)
+    wanted = dtype_of(name, dtype, "float32 or float64")
     if wanted not in _COMPUTE_TYPES:
         raise TypeError(f"{name} must be float32 or float64, got {wanted}")
     return wanted

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from regard._arrays import dtype_of
 from regard._packages import needed
 from regard._quantised_weight import QuantisedWeight, empty_parts, fill, row_blocks
 
@@ -25,7 +26,9 @@ def weight_dtype_name(weight_dtype: Any) -> str | None:
     if weight_dtype is None:
         return None
     # The dtype bfloat16 is a type of ml_dtypes, and need not be installed for its name to be known.
-    name = weight_dtype if isinstance(weight_dtype, str) else _dtype_name(weight_dtype)
+    name = weight_dtype
+    if not isinstance(name, str):
+        name = dtype_of("weight_dtype", weight_dtype, f"None or one of {WEIGHT_DTYPES}").name
     if name not in WEIGHT_DTYPES:
         raise ValueError(f"weight_dtype must be None or one of {WEIGHT_DTYPES}, got {name!r}")
     if name == "bfloat16":
@@ -79,13 +82,3 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
     ml_dtypes = needed("ml_dtypes", "weight_dtype='bfloat16'", "models")
     dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
     return dtype
-
-
-def _dtype_name(weight_dtype: Any) -> str:
-    try:
-        return str(np.dtype(weight_dtype).name)
-    except TypeError:
-        raise TypeError(
-            f"weight_dtype must be None or one of {WEIGHT_DTYPES}, "
-            f"got {type(weight_dtype).__name__}"
-        ) from None

@@ -271,6 +271,7 @@ MAKE = [
     ({"dtype": np.complex64}, TypeError, ["dtype", "complex64"]),
     ({"dtype": None}, TypeError, ["dtype", "None"]),
     ({"dtype": "floaty"}, TypeError, ["dtype", "floaty"]),
+    ({"dtype": {"a": ("end", np.inf)}}, TypeError, ["dtype", "float16", "inf"]),
     ({"dtype": 3}, TypeError, ["dtype", "3"]),
     ({"path": 3}, TypeError, ["path", "int"]),
     ({"batch": 2**31}, ValueError, ["batch", str(2**31 - 1), str(2**31)]),

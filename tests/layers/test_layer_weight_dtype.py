@@ -156,3 +156,14 @@ def test_ctrl_c_loads_all_weights_or_none(weight_dtype):
         number += 1
     assert set(outcomes) == {False, True}
     assert outcomes == sorted(outcomes)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["floaty", {"a": ("end", np.inf)}, object()], ids=lambda dtype: type(dtype).__name__
+)
+def test_a_wrong_dtype_is_an_error_that_names_it(dtype):
+    with pytest.raises(TypeError, match=r"^dtype must be float32 or float64, got "):
+        regard.MultiHeadAttention(8, 2, dtype=dtype)
+    if not isinstance(dtype, str):
+        with pytest.raises(TypeError, match=r"^weight_dtype must be None or one of "):
+            regard.MultiHeadAttention(8, 2, weight_dtype=dtype)

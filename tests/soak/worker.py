@@ -119,7 +119,8 @@ class Worker:
             f"layer {self.layer}, default {regard.get_num_threads()}, "
             f"target {regard.active_target()}: "
             f"{'; '.join(parts) or 'the bits of a NaN, or something that is not an array'}; "
-            f"made again with these threads it is {'right' if again[0] == self.expected[call.number] else 'wrong'}, with "
+            "made again with these threads it is "
+            f"{'right' if again[0] == self.expected[call.number] else 'wrong'}, with "
             f"one {'right' if again[1] == self.expected[call.number] else 'wrong'}; this thread's "
             f"rounding mode is {process.rounding_mode()}; wrong (w) and right (r) arrays in {place}"
         )

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from regard._arrays import dtype_of
+
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
@@ -89,18 +91,15 @@ def _next_multiple(tokens: int) -> int:
 
 def stored_type(dtype: DTypeLike) -> np.dtype[Any]:
     """Return a type that a cache can store, or raise TypeError."""
-    needed = "dtype must be float16, bfloat16, float32, float64 or int8, got"
+    needed = "float16, bfloat16, float32, float64 or int8"
     if isinstance(dtype, str) and dtype == "bfloat16":
         try:
             import ml_dtypes
         except ImportError:
             raise TypeError("dtype bfloat16 needs the package ml_dtypes") from None
         dtype = ml_dtypes.bfloat16
-    try:
-        wanted = np.dtype(dtype)
-    except TypeError:
-        raise TypeError(f"{needed} {dtype!r}") from None
+    wanted = dtype_of("dtype", dtype, needed)
     if dtype is None or wanted.name not in STORED_TYPES:
-        raise TypeError(f"{needed} {None if dtype is None else wanted}")
+        raise TypeError(f"dtype must be {needed}, got {None if dtype is None else wanted}")
     native: np.dtype[Any] = wanted.newbyteorder("=")
     return native
