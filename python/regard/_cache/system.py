@@ -6,6 +6,7 @@ import mmap
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 if sys.platform == "win32":
@@ -96,9 +97,9 @@ else:
         if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
             return 0
         try:
-            with open("/proc/sys/vm/overcommit_memory", "rb") as setting:
-                if setting.read().strip() == b"2":
-                    return 0
+            # Not open() here: Ctrl-C before `with` has begun would leave the file open.
+            if Path("/proc/sys/vm/overcommit_memory").read_bytes().strip() == b"2":
+                return 0
         except OSError:
             return 0
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
