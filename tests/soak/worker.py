@@ -223,6 +223,10 @@ class Worker:
 
     def run(self):
         """Run the soak of this process and return its report."""
+        # What is imported at first use is imported here: an import that a signal interrupts fails,
+        # in CPython, in every thread that waits for it, or leaves the import lock taken.
+        for call in self.calls.values():
+            call.result(1, self.path)
         signal.signal(signal.SIGINT, self.on_signal)
         sys.unraisablehook = self.on_unraisable
         measures = []

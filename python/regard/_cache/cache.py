@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from regard._arguments import file_path
-from regard._cache import arguments
+from regard._cache import arguments, file
 from regard._cache.content import Content
 from regard._cache.geometry import Geometry, stored_type
 from regard._cache.memory_room import MemoryRoom
@@ -192,8 +192,6 @@ class KVCache(CacheView):
         has_fixed_room = room is not None and page_size is None and shown is None
         reserved = entries if has_fixed_room else 0
         if path is not None:
-            from regard._cache import file
-
             self._content = file.create(file_path(path), geometry, entries, reserved)
         else:
             pool = Pool(geometry, MemoryRoom(Layout.of(geometry), 0))
@@ -228,8 +226,6 @@ class KVCache(CacheView):
         """
         if mode not in ("r", "r+"):
             raise ValueError(f"mode must be 'r' or 'r+', got {mode!r}")
-        from regard._cache import file
-
         return cls._of(file.opened(file_path(path), is_writable=mode == "r+"))
 
     @classmethod
