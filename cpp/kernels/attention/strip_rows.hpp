@@ -37,7 +37,9 @@ REGARD_INLINE int strips_of_unit(const AttentionProblem& problem) {
   return static_cast<int>(row_unit<Shape>(problem) + Shape::kStripLanes - 1) / Shape::kStripLanes;
 }
 
-// Calls body(first_row, rows, vectors) for each strip of a task: those of a unit are about equal.
+// Calls body(first_row, rows, vectors) for each strip of a task: those of a unit are about equal. The last one never
+// has one vector where the one before could give it another: its tile has too few sums to hide the latency of a
+// multiply-add, and two strips of two vectors take less time than one of three and one of one.
 template <class Shape, class Body>
 REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task_rows, Body body) {
   constexpr int kWidth = kLanes<typename Shape::Element>;
@@ -47,8 +49,9 @@ REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task
       strips_left = strips_of_unit<Shape>(problem);
       vectors_left = static_cast<int>(row_unit<Shape>(problem)) / kWidth;
     }
-    const int most = (vectors_left + strips_left - 1) / strips_left;
+    int most = (vectors_left + strips_left - 1) / strips_left;
     const std::int64_t left = task_rows - row;
+    if (most > 2 && left > most * kWidth && left <= (most + 1) * kWidth) most = vectors_left = 2;
     const int rows = left < most * kWidth ? static_cast<int>(left) : most * kWidth;
     const int vectors = (rows + kWidth - 1) / kWidth;
     body(row, rows, vectors);
