@@ -1,10 +1,10 @@
 """The speed of precision="int8" relative to float32: one thread, in turns, medians of the ratios.
 
-python benchmarks/int8.py [target]
+python benchmarks/int8.py [--target x86_v3] [--without-vnni]
 """
 
+import argparse
 import statistics
-import sys
 import time
 
 import numpy as np
@@ -22,8 +22,12 @@ def seconds(query, key, value, precision):
 
 
 def main():
-    if len(sys.argv) > 1:
-        regard._core.testing.set_target(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--target", default=regard.active_target(), choices=regard.cpu_targets())
+    parser.add_argument("--without-vnni", action="store_true", help="as on a CPU without it")
+    options = parser.parse_args()
+    regard._core.testing.set_target(options.target)
+    regard._core.testing.forbid_int8_feature(options.without_vnni)
     random = np.random.default_rng(0)
     for heads, length, dim in SIZES:
         arrays = random.standard_normal((3, heads, length, dim), dtype=np.float32)

@@ -33,8 +33,9 @@ class Explanation:
         its group times `q_len`) and no weights are asked for: it streams keys and values once for
         all of them. Both give the same bits. ``"int8"`` with ``precision="int8"``.
     int8_instruction : str or None
-        What multiplies 8-bit integers, as CPUs list it (``"avx512_vnni"``, ``"avx_vnni"``); None
-        where float32 does, which gives the same integers, or where `precision` is not ``"int8"``.
+        What multiplies 8-bit integers: ``"avx512_vnni"`` or ``"avx_vnni"``, as CPUs list it,
+        ``"pmaddwd"`` on other x86 CPUs, and None where float32 does. All give the same integers.
+        None, too, where `precision` is not ``"int8"``.
     result_type : str
         The output's type. Arithmetic is in float64 if this is float64, else in float32.
     batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim : int

@@ -9,19 +9,19 @@
 namespace regard {
 namespace {
 
-std::atomic<bool> instruction_is_forbidden{false};
+std::atomic<bool> feature_is_forbidden{false};
 
 }  // namespace
 
-void forbid_int8_instruction(bool forbid) {
-  instruction_is_forbidden.store(forbid, std::memory_order_relaxed);
+void forbid_int8_feature(bool forbid) {
+  feature_is_forbidden.store(forbid, std::memory_order_relaxed);
 }
 
 const Int8Attention& int8_attention_of(const Kernels& kernels) {
-  const Int8Attention& by_instruction = kernels.int8.by_instruction;
-  const bool has_instruction = by_instruction.instruction && cpu_has(by_instruction.instruction) &&
-                               !instruction_is_forbidden.load(std::memory_order_relaxed);
-  return has_instruction ? by_instruction : kernels.int8.by_floats;
+  const Int8Attention& by_feature = kernels.int8.by_feature;
+  const bool has_feature = by_feature.instruction && cpu_has(by_feature.instruction) &&
+                           !feature_is_forbidden.load(std::memory_order_relaxed);
+  return has_feature ? by_feature : kernels.int8.by_target;
 }
 
 void attention_in_int8(const AttentionPlan& plan, const StopSignal& signal) {

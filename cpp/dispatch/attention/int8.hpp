@@ -9,7 +9,7 @@ namespace regard {
 const Int8Attention& int8_attention_of(const Kernels& kernels);
 
 // For the tests: with true, int8_attention_of chooses as if the CPU had no instruction for it.
-void forbid_int8_instruction(bool forbid);
+void forbid_int8_feature(bool forbid);
 
 // Runs a plan of AttentionMethod::int8.
 void attention_in_int8(const AttentionPlan& plan, const StopSignal& signal);

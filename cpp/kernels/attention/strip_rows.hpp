@@ -51,7 +51,10 @@ REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task
     }
     int most = (vectors_left + strips_left - 1) / strips_left;
     const std::int64_t left = task_rows - row;
-    if (most > 2 && left > most * kWidth && left <= (most + 1) * kWidth) most = vectors_left = 2;
+    if (most == 3 && left > 3 * kWidth && left <= 4 * kWidth) {
+      most = strips_left = 2;
+      vectors_left = 4;
+    }
     const int rows = left < most * kWidth ? static_cast<int>(left) : most * kWidth;
     const int vectors = (rows + kWidth - 1) / kWidth;
     body(row, rows, vectors);

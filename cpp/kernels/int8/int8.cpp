@@ -15,11 +15,19 @@ constexpr Int8Attention attention_by(const char* instruction) {
           .instruction = instruction};
 }
 
-constexpr Int8Attention by_instruction() {
+constexpr Int8Attention by_feature() {
 #ifdef REGARD_DOT
   return attention_by<DotScores<Float32>>(kDotFeature);
 #else
   return {};
+#endif
+}
+
+constexpr Int8Attention by_target() {
+#ifdef REGARD_PAIRS
+  return attention_by<PairScores<Float32>>("pmaddwd");
+#else
+  return attention_by<FloatScores<Float32>>(nullptr);
 #endif
 }
 
@@ -28,8 +36,8 @@ using Keys = QuantisedKeys<Float32>;
 }  // namespace
 
 constexpr Int8Kernels REGARD_TARGET_NAME::int8 = {
-    .by_instruction = by_instruction(),
-    .by_floats = attention_by<FloatScores<Float32>>(nullptr),
+    .by_feature = by_feature(),
+    .by_target = by_target(),
     .quantiser = {.bytes = Keys::bytes,
                   .begin = Keys::begin,
                   .add_to_mean = Keys::add_to_mean,

@@ -9,7 +9,7 @@ namespace regard {
 struct Int8Attention {
   AttentionKernel kernel;
   WriteWeights write_weights;
-  const char* instruction;  // the CPU must have it; null where the target's features suffice
+  const char* instruction;  // what multiplies the integers, as a CPU lists it; null where float32's products do
 };
 
 // Quantises the keys of one kv head into memory of `bytes` bytes, aligned to 64, that begins with an
@@ -25,8 +25,8 @@ struct Int8Quantiser {
 };
 
 struct Int8Kernels {
-  Int8Attention by_instruction;
-  Int8Attention by_floats;  // on any CPU of the target
+  Int8Attention by_feature;  // for CPUs that have its instruction
+  Int8Attention by_target;   // for any CPU of the target
   Int8Quantiser quantiser;
 };
 

@@ -1,6 +1,6 @@
 """What statistics and maps of weights cost beside the forward call, in turns; attention is causal.
 
-python benchmarks/statistics.py --length 32768 --rounds 3
+python benchmarks/summaries.py --length 32768 --rounds 3
 """
 
 import argparse
