@@ -24,15 +24,29 @@ def plain(dtype=np.float32, *, q_len=300, kv_len=700):
 
 def strip_starts(explanation, rows, mask):
     """Where strips begin: one after the other or, where a mask has rows of its own, anew at every
-    128 rows and then of equal width, to a third of a strip (a vector)."""
+    128 rows and then of equal width, to a third of a strip (a vector). Four vectors at a task's
+    end are two strips of two."""
     if explanation.kernel == "decode":
         return np.array([0])  # one pass for all
-    if mask is None or np.ndim(mask) < 2 or mask.shape[-2] == 1:
-        return np.arange(0, rows, explanation.strip_rows)
     vector = explanation.strip_rows // 3
-    parts = np.array_split(np.arange(0, 128, vector), -(-128 // explanation.strip_rows))
-    starts = [start + part[0] for start in range(0, rows, 128) for part in parts]
-    return np.array([start for start in starts if start < rows])
+    if mask is None or np.ndim(mask) < 2 or mask.shape[-2] == 1:
+        parts = [np.arange(3)]
+    else:
+        parts = np.array_split(np.arange(128 // vector), -(-128 // explanation.strip_rows))
+    unit = vector * sum(len(part) for part in parts)
+    starts = []
+    for begin in range(0, rows, explanation.task_rows):
+        end = min(rows, begin + explanation.task_rows)
+        task = [
+            unit_begin + vector * part[0]
+            for unit_begin in range(begin, end, unit)
+            for part in parts
+        ]
+        task = [start for start in task if start < end]
+        if len(task) > 1 and task[-1] - task[-2] == 3 * vector and end - task[-1] <= vector:
+            task[-1] -= vector
+        starts += task
+    return np.array(starts)
 
 
 def seen_tiles(explanation, seen, mask):

@@ -4,6 +4,7 @@
 
 #include "narrow_scores.hpp"
 #include "register_scores.hpp"
+#include "rows_in_lanes.hpp"
 #include "transposed_scores.hpp"
 #include "weights.hpp"
 #include "../attention/strip_setup.hpp"
@@ -72,7 +73,10 @@ REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t 
             return score_narrow_steps<Shape, kRows, From>(block, steps, work, ahead);
         }
       }
-      score_transposed_steps<Shape, kRows, From>(block, steps, work, ahead);
+      if constexpr (Shape::kRegisterCount == 16 && kRows == kLanes<T> && sizeof(From) == sizeof(T))
+        return score_steps_by_rows<Shape>(block, steps, work, ahead);
+      else
+        score_transposed_steps<Shape, kRows, From>(block, steps, work, ahead);
     };
     with_block_element<T>(block.key_element, score);
   });
