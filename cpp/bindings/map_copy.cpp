@@ -1,5 +1,7 @@
 // A file's bytes as memory of our own, with room after them.
 #include <cstdint>
+#include <memory>
+#include <string>
 
 #include "../platform/file_copy.hpp"
 #include "bindings.hpp"
@@ -8,8 +10,11 @@ namespace regard {
 namespace {
 
 struct Mapping {
-  void* start;
-  std::size_t bytes;
+  void* start = nullptr;
+  std::size_t bytes = 0;
+  ~Mapping() {
+    if (start) free_copy(start, bytes);
+  }
 };
 
 }  // namespace
@@ -19,16 +24,16 @@ py::array map_copy(int descriptor, std::int64_t file_bytes, std::int64_t bytes) 
     throw py::value_error("bytes must be at least 1 and file_bytes, got " + std::to_string(bytes) +
                           " and " + std::to_string(file_bytes));
   const std::size_t size = static_cast<std::size_t>(bytes);
+  auto mapping = std::make_unique<Mapping>();
   void* const start = copy_of_file(descriptor, static_cast<std::size_t>(file_bytes), size);
   if (!start) {
     PyErr_SetFromErrno(PyExc_OSError);
     throw py::error_already_set();
   }
-  const py::capsule owner(new Mapping{start, size}, [](void* object) {
-    auto* mapped = static_cast<Mapping*>(object);
-    free_copy(mapped->start, mapped->bytes);
-    delete mapped;
-  });
+  mapping->start = start;
+  mapping->bytes = size;
+  const py::capsule owner(mapping.get(), [](void* object) { delete static_cast<Mapping*>(object); });
+  mapping.release();
   return py::array_t<std::uint8_t>({static_cast<py::ssize_t>(bytes)}, {1},
                                    static_cast<std::uint8_t*>(start), owner);
 }

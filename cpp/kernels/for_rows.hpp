@@ -1,15 +1,11 @@
 // A few rows, whose number is known at run time, as code that is compiled for it.
 #pragma once
 
+#include "../simd/constant.hpp"
 #include "../simd/vec.hpp"
 
 namespace regard {
 namespace {
-
-template <int kValue>
-struct Constant {
-  static constexpr int value = kValue;
-};
 
 constexpr int kFewRows = 8;
 

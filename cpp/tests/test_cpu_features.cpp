@@ -21,6 +21,10 @@ void test_cpu_features() {
   REGARD_FEATURE("fma", "fma");
   REGARD_FEATURE("bmi", "bmi");
   REGARD_FEATURE("bmi2", "bmi2");
+#if !defined(__clang__)  // which does not know these two
+  REGARD_FEATURE("f16c", "f16c");
+  REGARD_FEATURE("avx_vnni", "avxvnni");
+#endif
   REGARD_FEATURE("avx512f", "avx512f");
   REGARD_FEATURE("avx512bw", "avx512bw");
   REGARD_FEATURE("avx512cd", "avx512cd");

@@ -8,7 +8,7 @@ import numpy as np
 
 from regard._arrays import dtype_of
 from regard._packages import needed
-from regard._quantised_weight import QuantisedWeight, empty_parts, fill, row_blocks
+from regard._quantised_weight import QuantisedWeight, empty_weight, fill, row_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +41,7 @@ def narrow_weight(
 ) -> Weight:
     """Return a matrix of 16 or 8 bits, whose rows `read` returns a few at a time."""
     if weight_dtype == "int8":
-        weight = QuantisedWeight.__new__(QuantisedWeight)
-        weight.numbers, weight.scales = empty_parts(shape)
+        weight = empty_weight(shape)
         for rows in row_blocks(shape):
             values = read(rows)
             try:

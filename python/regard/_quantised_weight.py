@@ -97,7 +97,7 @@ class QuantisedWeight:
             raise TypeError(f"weight must be floating-point, got {array.dtype}")
         if array.ndim != 2:
             raise ValueError(f"weight must have shape (d_out, d_in), got shape {array.shape}")
-        self.numbers, self.scales = empty_parts(array.shape)
+        self.numbers, self.scales = _empty_parts(array.shape)
         for rows in row_blocks(array.shape):
             fill(self, rows, array[rows])
 
@@ -270,8 +270,13 @@ def row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
         yield slice(begin, min(rows, begin + step))
 
 
-def empty_parts(shape: tuple[int, ...]) -> tuple[NDArray[np.int8], Floats]:
-    """Return integers and scales to be filled. The kernels read the scales of a group at once."""
+def empty_weight(shape: tuple[int, ...]) -> QuantisedWeight:
+    """Return a weight to be filled."""
+    return _of(*_empty_parts(shape))
+
+
+def _empty_parts(shape: tuple[int, ...]) -> tuple[NDArray[np.int8], Floats]:
+    # The kernels read the scales of a group at once.
     rows, columns = shape
     groups = -(-columns // GROUP)
     return np.empty((rows, columns), np.int8), np.empty((groups, rows), np.float32).T

@@ -274,6 +274,16 @@ BAD = {
     ),
     "a scalar": (lambda: regard.matmul(np.float32(1), NARROW.T), ValueError, "a"),
     "not transposed": (lambda: regard.matmul(normal((2, 3)), NARROW), TypeError, "b transpose"),
+    "complex": (
+        lambda: regard.matmul(normal((2, 3)), np.ones((3, 2), complex)),
+        TypeError,
+        "b float16 QuantisedWeight complex128",
+    ),
+    "long double": (
+        lambda: regard.matmul(normal((2, 3)), np.ones((3, 2), np.longdouble)),
+        TypeError,
+        "b float16 QuantisedWeight",
+    ),
     "left": (lambda: regard.matmul(NARROW, normal((65, 3))), TypeError, "a"),
     "out": (
         lambda: regard.matmul(normal((2, 65)), NARROW.T, out=normal((3, 2))),

@@ -76,13 +76,13 @@ def test_matrices_that_cannot_be_kept_in_fewer_bits(path):
     data[1, 0] = np.inf
     header = {"big": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
     path.write_bytes(safetensors_file(header, data.tobytes()))
-    with pytest.raises(ValueError, match=says("big", "finite", "int8", "inf")):
+    with pytest.raises(ValueError, match=says(str(path), "big", "finite", "int8", "inf")):
         regard.checkpoints.load_safetensors(path, weight_dtype="int8")
     kept, _ = regard.checkpoints.load_safetensors(path, weight_dtype="float16")
     assert np.isinf(kept["big"][1, 0])
     data[1, 0] = 1e6
     path.write_bytes(safetensors_file(header, data.tobytes()))
-    with pytest.raises(ValueError, match=says("big", "float16", "large")):
+    with pytest.raises(ValueError, match=says(str(path), "big", "float16", "large")):
         regard.checkpoints.load_safetensors(path, weight_dtype="float16")
     with pytest.raises(ValueError, match=says("weight_dtype", "int4")):
         regard.checkpoints.load_safetensors(path, weight_dtype="int4")

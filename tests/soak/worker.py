@@ -225,6 +225,7 @@ class Worker:
         """Run the soak of this process and return its report."""
         # What is imported at first use is imported here: an import that a signal interrupts fails,
         # in CPython, in every thread that waits for it, or leaves the import lock taken.
+        faulthandler.dump_traceback_later(5 * LONGEST_CALL, exit=True)
         for call in self.calls.values():
             call.result(1, self.path)
         signal.signal(signal.SIGINT, self.on_signal)

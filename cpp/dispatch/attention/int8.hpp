@@ -8,7 +8,7 @@ namespace regard {
 // The kernel for this CPU.
 const Int8Attention& int8_attention_of(const Kernels& kernels);
 
-// For the tests: with true, int8_attention_of chooses as if the CPU had no instruction for it.
+// For the tests: with true, int8_attention_of chooses as if the CPU had its target's features alone.
 void forbid_int8_feature(bool forbid);
 
 // Runs a plan of AttentionMethod::int8.

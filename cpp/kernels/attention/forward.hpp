@@ -97,7 +97,7 @@ struct AttentionForward {
                                 ? Ahead{&work.strips[s + 1], key}
                                 : Ahead{&work.strips[0], key + Shape::kBlockKeys};
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          block_of_strip<vectors.kCount>(problem, task, strip, ahead, work, block);
+          block_of_strip<vectors.value>(problem, task, strip, ahead, work, block);
         });
       }
     }
@@ -115,7 +115,7 @@ struct AttentionForward {
       for (int s = 0; s < work.strip_count; ++s) {
         const Strip<T>& strip = work.strips[s];
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          final_weights<vectors.kCount>(problem, task, strip, work, block, columns);
+          final_weights<vectors.value>(problem, task, strip, work, block, columns);
         });
         with_result_element<T>(problem.weights.element, [&](auto element) {
           using To = typename decltype(element)::Type;
@@ -268,8 +268,8 @@ struct AttentionForward {
       weights_tile<T, kRows, kVectors, Bias::adds>(product, bias, work.softcap, strip, gathered);
     else
       for_range<kVectors>(seeing, [&](auto begin, auto end) {
-        weights_tile<T, kRows, kVectors, Bias::hides, begin.kCount, end.kCount>(product, bias, work.softcap, strip,
-                                                                                gathered);
+        weights_tile<T, kRows, kVectors, Bias::hides, begin.value, end.value>(product, bias, work.softcap, strip,
+                                                                              gathered);
       });
   }
 

@@ -53,7 +53,7 @@ struct StripOutput {
       for (int i = 0; i < run_count; ++i) {
         const int keys = runs[i].end - runs[i].begin;
         for_range<kVectors>(runs[i].vectors, [&](auto begin, auto end) {
-          multiply_columns<T, kRows, kVectors, kSelect, begin.kCount, end.kCount>(
+          multiply_columns<T, kRows, kVectors, kSelect, begin.value, end.value>(
               acc, block.values + runs[i].begin * block.value_stride + d, block.value_stride,
               weights, kWidth, keys);
         });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../../problem/attention.hpp"
+#include "../../simd/constant.hpp"
 #include "../tile_shape.hpp"
 
 namespace regard {
@@ -25,7 +26,7 @@ struct StripRows {
   T* slopes;  // of ALiBi, in log2 units; null where there is none
 };
 
-// Tasks begin at multiples of this many rows, and no strip crosses one.
+// Tasks begin at multiples of this many rows. Where a mask has rows of its own, no strip crosses one.
 template <class Shape>
 REGARD_INLINE std::int64_t row_unit(const AttentionProblem& problem) {
   const auto has_rows = [](const Operand& mask) { return mask.data && mask.row_stride != 0; };
@@ -64,18 +65,13 @@ REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task
   }
 }
 
-template <int kVectors>
-struct Vectors {
-  static constexpr int kCount = kVectors;
-};
-
 // Calls `body` with the number of a strip's vectors as a constant.
 template <int kMost, class Body>
 REGARD_INLINE void for_vectors(int vectors, Body body) {
   if constexpr (kMost > 1) {
     if (vectors < kMost) return for_vectors<kMost - 1>(vectors, body);
   }
-  body(Vectors<kMost>{});
+  body(Constant<kMost>{});
 }
 
 // Some of a strip's vectors.
@@ -87,15 +83,15 @@ struct VectorRange {
 // Calls `body` with a range's begin and end as constants. The range is whole, or begins or ends with the strip.
 template <int kVectors, class Body>
 REGARD_INLINE void for_range(const VectorRange& range, Body body) {
-  if (range.begin == 0 && range.end == kVectors) return body(Vectors<0>{}, Vectors<kVectors>{});
+  if (range.begin == 0 && range.end == kVectors) return body(Constant<0>{}, Constant<kVectors>{});
   if constexpr (kVectors > 1) {
-    if (range.begin == kVectors - 1) return body(Vectors<kVectors - 1>{}, Vectors<kVectors>{});
-    if (range.end == 1) return body(Vectors<0>{}, Vectors<1>{});
+    if (range.begin == kVectors - 1) return body(Constant<kVectors - 1>{}, Constant<kVectors>{});
+    if (range.end == 1) return body(Constant<0>{}, Constant<1>{});
   }
   if constexpr (kVectors > 2) {
     static_assert(kVectors == 3, "all ranges are listed");
-    if (range.begin == 1) return body(Vectors<1>{}, Vectors<3>{});
-    return body(Vectors<0>{}, Vectors<2>{});
+    if (range.begin == 1) return body(Constant<1>{}, Constant<3>{});
+    return body(Constant<0>{}, Constant<2>{});
   }
 }
 

@@ -85,13 +85,13 @@ struct Backward {
         pack_strip<Shape>(problem, task, work);
         over_blocks(work, [&](std::int64_t key, int count) {
           prefetch_next_strip(problem, task, key, work);
-          add_block<vectors.kCount>(problem, task, key, count, work);
+          add_block<vectors.value>(problem, task, key, count, work);
         });
       }
       if (!task.partial)
-        write_queries<vectors.kCount>(problem, task, work, work.is_fresh ? nullptr : work.grad_queries);
+        write_queries<vectors.value>(problem, task, work, work.is_fresh ? nullptr : work.grad_queries);
       else if (sees_some)
-        add_to_partial<vectors.kCount>(problem, task, work);
+        add_to_partial<vectors.value>(problem, task, work);
     });
   }
 
@@ -128,7 +128,7 @@ struct Backward {
         store(work.grad_queries + i, sum);
       }
       for_vectors<Shape::kVectors>(work.strip.vectors, [&](auto constant) {
-        write_queries<constant.kCount>(problem, task, work, work.grad_queries);
+        write_queries<constant.value>(problem, task, work, work.grad_queries);
       });
     });
   }
@@ -151,7 +151,7 @@ struct Backward {
       if (!sees_some) return;
       pack_strip<Shape>(problem, task, work);
       over_blocks(work, [&](std::int64_t key, int count) {
-        const KeyRuns<Shape> runs = Block::template compute<vectors.kCount>(problem, task, work, key, count, true);
+        const KeyRuns<Shape> runs = Block::template compute<vectors.value>(problem, task, work, key, count, true);
         if (problem.grad_bias.element == Element::float64)
           add_rows_of_bias<double>(problem, task, runs, key, work);
         else

@@ -105,20 +105,15 @@ struct BackwardProducts {
       const int end = static_cast<int>(round_up(runs.run[i].end, Shape::kRows));
       int key = runs.run[i].begin;
       const auto add = [&](auto tile) {
-        add_tile<tile.kRows, kPanelVectors, kSelect>(block + key * kWidth, kWidth, rows, row_stride, row_count,
+        add_tile<tile.value, kPanelVectors, kSelect>(block + key * kWidth, kWidth, rows, row_stride, row_count,
                                                      sums + key * stride, stride);
-        key += tile.kRows;
+        key += tile.value;
       };
-      while (key + kKeyRows <= end) add(RowsOfTile<kKeyRows>{});
-      if (key + 4 <= end) add(RowsOfTile<4>{});
-      if (key + 2 <= end) add(RowsOfTile<2>{});
+      while (key + kKeyRows <= end) add(Constant<kKeyRows>{});
+      if (key + 4 <= end) add(Constant<4>{});
+      if (key + 2 <= end) add(Constant<2>{});
     }
   }
-
-  template <int kCount>
-  struct RowsOfTile {
-    static constexpr int kRows = kCount;
-  };
 
   template <int kRows, int kPanelVectors, bool kSelect>
   REGARD_INLINE void add_tile(const T* block, std::ptrdiff_t width, const T* rows, std::ptrdiff_t row_stride,

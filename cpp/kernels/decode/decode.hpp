@@ -2,14 +2,14 @@
 // group. Keys and values are read once for all of them, at the speed of memory.
 //
 //   for a block of keys at an absolute position
-//     for a step of keys (a vector)               transposed in registers: keys lie in lanes
+//     for a step of keys (a vector)               keys lie in lanes, or rows where they fill a vector (scores.hpp)
 //       scores of every row += key query
 //     weights of every row                        along the keys
 //     for a panel of value dimensions             dimensions lie in lanes
 //       output of every row += weight value
 //
-// AttentionForward keeps queries in lanes; a single one would leave 15 of 16 empty. Here lanes hold keys,
-// then dimensions, but every number comes from the same operations in the same order: a score is summed
+// AttentionForward keeps queries in lanes; a single one would leave 15 of 16 empty. Here lanes hold keys
+// (or rows), then dimensions, but every number comes from the same operations in the same order: a score is summed
 // over dimensions, an output over keys of a block, and references move tile by tile. Both kernels give the
 // same bits, so only speed decides which of them runs.
 #pragma once

@@ -1,5 +1,5 @@
 // scores = query key with rows in lanes, where they fill a vector: a key's number is broadcast from where it lies
-// and serves all rows, so that scores are transposed instead of keys, one number for head_dim.
+// and serves all rows. Scores are transposed then instead of keys, which have head_dim times as many numbers.
 //
 //   for as many keys as a vector has lanes
 //     for a dimension
@@ -23,6 +23,7 @@ REGARD_NOINLINE void score_rows_in_lanes(const T* const (&keys)[kLanes<T>], std:
   constexpr int kWidth = kLanes<T>;
   // Of the lines that kTogether dimensions of the keys take, in quarters.
   constexpr int kTogether = 4;
+  static_assert(kWidth % kTogether == 0, "padded_head_dim is a multiple of kWidth");
   constexpr int kQuartersAsked = kAheadOfScores * kWidth * kTogether * static_cast<int>(sizeof(T)) / kLineBytes;
   Vec<T> acc[kWidth];
   for (int i = 0; i < kWidth; ++i) acc[i] = Vec<T>{};

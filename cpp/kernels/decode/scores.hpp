@@ -73,7 +73,7 @@ REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t 
             return score_narrow_steps<Shape, kRows, From>(block, steps, work, ahead);
         }
       }
-      if constexpr (Shape::kRegisterCount == 16 && kRows == kLanes<T> && sizeof(From) == sizeof(T))
+      if constexpr (!kMultipliesFromRegisters<Shape, kRows, From> && kRows == kLanes<T> && sizeof(From) == sizeof(T))
         return score_steps_by_rows<Shape>(block, steps, work, ahead);
       else
         score_transposed_steps<Shape, kRows, From>(block, steps, work, ahead);

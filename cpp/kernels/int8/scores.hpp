@@ -40,7 +40,7 @@ struct Int8Factors {
   }
 };
 
-// What multiplies pairs: x86's instruction, which takes its second operand from memory where registers are few.
+// What multiplies pairs: x86's instruction. With AVX2, whose registers a tile fills, it reads queries from memory.
 #if defined(REGARD_X86_V4)
 #define REGARD_PAIRS
 REGARD_INLINE Mask<float> sums_of_pairs(Mask<float> a, const float* b) {

@@ -9,7 +9,8 @@ namespace regard {
 struct Int8Attention {
   AttentionKernel kernel;
   WriteWeights write_weights;
-  const char* instruction;  // what multiplies the integers, as a CPU lists it; null where float32's products do
+  // What multiplies the integers: a feature as CPUs list it, or pmaddwd; null where float32's products do.
+  const char* instruction;
 };
 
 // Quantises the keys of one kv head into memory of `bytes` bytes, aligned to 64, that begins with an
@@ -25,7 +26,7 @@ struct Int8Quantiser {
 };
 
 struct Int8Kernels {
-  Int8Attention by_feature;  // for CPUs that have its instruction
+  Int8Attention by_feature;  // for CPUs that have the feature
   Int8Attention by_target;   // for any CPU of the target
   Int8Quantiser quantiser;
 };

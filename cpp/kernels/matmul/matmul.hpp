@@ -5,8 +5,9 @@
 //     pack b's columns into panels of lanes           unless they are near; in L2, and a panel fits in L1
 //     for a panel, for a tile of rows                 block.hpp
 //
-// A narrow b is expanded as it is packed (expand.hpp). Rows of a and b are read where they lie if they are contiguous and near each other, and copied a block at a
-// time if not. Where several tasks read the same rows or columns, these are packed once for all of them (a wave).
+// A narrow b is expanded as it is packed (expand.hpp). Rows of a and b are read where they lie if they are
+// contiguous and near each other, and copied a block at a time if not. Where several tasks read the same rows or
+// columns, these are packed once for all of them (a wave).
 #pragma once
 
 #include "block.hpp"
@@ -185,7 +186,8 @@ struct Matmul {
     const Operand& b = problem.b;
     const T* columns = static_cast<const T*>(task.b) + k * b.row_stride + task.column_begin * b.column_stride;
     const std::int64_t row_bytes = b.row_stride * static_cast<std::int64_t>(sizeof(T));
-    const bool is_near = is_stored_as<T>(b.element) && b.column_stride == 1 && row_bytes < kFarRowBytes && -row_bytes < kFarRowBytes;
+    const bool is_near = is_stored_as<T>(b.element) && b.column_stride == 1 && row_bytes < kFarRowBytes &&
+                         -row_bytes < kFarRowBytes;
     const std::int64_t whole = is_near ? (task.column_end - task.column_begin) / kPanel * kPanel : 0;
     MatmulTask rest = task;
     rest.column_begin += whole;

@@ -93,7 +93,7 @@ struct Summary {
         SummaryStrip<T>& strip = work.strips[s];
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          SummaryBlock<Shape>::template add<vectors.kCount>(problem, task, work, block, strip);
+          SummaryBlock<Shape>::template add<vectors.value>(problem, task, work, block, strip);
         });
       }
       for (int i = 0; task.column_sums && i < count; ++i) {

@@ -64,7 +64,7 @@ struct Tangent {
         TangentStrip<T>& strip = work.strips[s];
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          TangentBlock<Shape>::template add<vectors.kCount>(problem, task, work, block, strip);
+          TangentBlock<Shape>::template add<vectors.value>(problem, task, work, block, strip);
         });
       }
     }

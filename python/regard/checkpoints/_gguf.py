@@ -189,4 +189,4 @@ def _tensor(
             raise UnreadableTensorError(f"has type {kind.name}, which gguf cannot decode") from None
         return floats
 
-    return stored_tensor(tensor.name, tensor.shape, weight_dtype, read)
+    return stored_tensor(file, tensor.name, tensor.shape, weight_dtype, read)

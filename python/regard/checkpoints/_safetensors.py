@@ -160,7 +160,7 @@ def _tensor(
         array = file.array(begin, dtype, count * columns, name)
         return _as_floats(kind, array).reshape(count, columns)
 
-    return stored_tensor(name, shape, weight_dtype, read)
+    return stored_tensor(file, name, shape, weight_dtype, read)
 
 
 def _as_floats(kind: str, array: NDArray[Any]) -> NDArray[Any]:

@@ -48,6 +48,7 @@ def read_tensors(
 
 
 def stored_tensor(
+    file: BoundedFile,
     name: str,
     shape: tuple[int, ...],
     weight_dtype: str | None,
@@ -58,5 +59,5 @@ def stored_tensor(
     A matrix is read a few rows at a time where it is to be kept as `weight_dtype`.
     """
     if weight_dtype is not None and len(shape) == 2:
-        return narrow_weight(f"tensor {name!r}", shape, weight_dtype, read)
+        return narrow_weight(f"{file.path}: tensor {name!r}", shape, weight_dtype, read)
     return read(slice(0, math.prod(shape[:-1]))).reshape(shape)
