@@ -200,6 +200,9 @@ def test_an_interrupt_ends_a_computation(output_of):
         import dask.array as da, numpy as np
         import regard, regard.dask
 
+        # Programs that a shell runs in the background ignore it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
         def busy(block):
             if block.size:
                 end = time.monotonic() + 1
