@@ -1,6 +1,6 @@
 """The speed of precision="int8" relative to float32: one thread, in turns, medians of the ratios.
 
-python benchmarks/int8.py [--target x86_v3] [--without-vnni]
+python benchmarks/int8.py [--target x86_v3] [--without-vnni] [--size 8x128x64 ...]
 """
 
 import argparse
@@ -21,15 +21,23 @@ def seconds(query, key, value, precision):
     return time.perf_counter() - begin
 
 
+def size(text):
+    heads, length, dim = map(int, text.split("x"))
+    return heads, length, dim
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--target", default=regard.active_target(), choices=regard.cpu_targets())
     parser.add_argument("--without-vnni", action="store_true", help="as on a CPU without it")
+    parser.add_argument(
+        "--size", nargs="+", type=size, default=SIZES, help="heads x length x dim, such as 8x128x64"
+    )
     options = parser.parse_args()
     regard._core.testing.set_target(options.target)
     regard._core.testing.forbid_int8_feature(options.without_vnni)
     random = np.random.default_rng(0)
-    for heads, length, dim in SIZES:
+    for heads, length, dim in options.size:
         arrays = random.standard_normal((3, heads, length, dim), dtype=np.float32)
         plan = regard.explain(*arrays, precision="int8")
         turns = [[seconds(*arrays, way) for way in (None, "int8")] for _ in range(TURNS + 2)][2:]
