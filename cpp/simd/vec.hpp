@@ -71,14 +71,18 @@ REGARD_INLINE Vec<T> maximum(Vec<T> a, Vec<T> b) {
   return a > b ? a : b;
 }
 
-#if defined(REGARD_X86_V4)
+#if defined(REGARD_X86_V4) || defined(REGARD_X86_V3)
 // Half a vector of each, side by side. Of memory: a load does what is a shuffle otherwise.
 REGARD_INLINE Vec<float> load_two_halves(const float* lower, const float* upper) {
+#if defined(REGARD_X86_V4)
   return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(lower)), _mm256_loadu_ps(upper), 1);
+#else
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(lower)), _mm_loadu_ps(upper), 1);
+#endif
 }
 REGARD_INLINE Vec<double> load_two_halves(const double* lower, const double* upper) {
-  return _mm512_castps_pd(load_two_halves(reinterpret_cast<const float*>(lower),
-                                          reinterpret_cast<const float*>(upper)));
+  return reinterpret_cast<Vec<double>>(
+      load_two_halves(reinterpret_cast<const float*>(lower), reinterpret_cast<const float*>(upper)));
 }
 #endif
 

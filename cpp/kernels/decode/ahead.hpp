@@ -13,9 +13,11 @@ namespace {
 
 constexpr int kLineBytes = 64;
 // How many lines are asked for while scores read four lines of keys, while outputs read four lines of values,
-// and while the weights between the two are computed.
-constexpr int kAheadOfScores = 5;
-constexpr int kAheadOfValues = 8 - kAheadOfScores;
+// and while the weights between the two are computed. Where rows lie in lanes, scores take about as long as outputs.
+template <bool kRowsInLanes>
+constexpr int kAheadOfScores = kRowsInLanes ? 4 : 5;
+template <bool kRowsInLanes>
+constexpr int kAheadOfValues = 8 - kAheadOfScores<kRowsInLanes>;
 constexpr int kAheadOfWeights = 24;
 
 // What the loops hold in registers meanwhile.

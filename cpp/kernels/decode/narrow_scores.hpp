@@ -36,7 +36,7 @@ REGARD_NOINLINE void score_narrow_keys(const NarrowKeys<From> (&keys)[2], std::i
   constexpr int kWidth = kLanes<float>, kParts = kLaneParts<From>;
   // In the quarters of a line for each of kWidth turns: of int8, which computes longest between two squares,
   // two fifths while it loads them (none on vectors of 16 bytes).
-  constexpr int kQuartersAsked = kAheadOfScores * 2 * kWidth * 4 / kLineBytes;
+  constexpr int kQuartersAsked = kAheadOfScores<false> * 2 * kWidth * 4 / kLineBytes;
   constexpr int kWhileLoading = sizeof(From) == 1 ? kQuartersAsked / 4 : 0;
   constexpr int kWhileAdding = kQuartersAsked - 2 * kWhileLoading;
   Vec<float> acc[2][kRows];

@@ -16,7 +16,7 @@ REGARD_NOINLINE void score_keys(const T* const* keys, std::int64_t padded_head_d
                                 const T* queries, T* scores, std::ptrdiff_t score_stride,
                                 Ahead& ahead) {
   constexpr int kAsked =
-      kAheadOfScores * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(T)) / (4 * kLineBytes);
+      kAheadOfScores<false> * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(T)) / (4 * kLineBytes);
   Vec<T> acc[kRows];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) acc[r] = Vec<T>{};
@@ -64,7 +64,7 @@ REGARD_NOINLINE void score_two_vectors(const KeyVector<T> (&keys)[2], std::ptrdi
                                        std::ptrdiff_t score_stride, Ahead& ahead) {
   constexpr int kHalf = kLanes<T> / 2;
   constexpr int kAsked =
-      kAheadOfScores * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(T)) / (4 * kLineBytes);
+      kAheadOfScores<false> * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(T)) / (4 * kLineBytes);
   Vec<T> acc[2][kRows];
 #pragma GCC unroll 2
   for (int v = 0; v < 2; ++v)

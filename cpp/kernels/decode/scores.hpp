@@ -73,8 +73,8 @@ REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t 
             return score_narrow_steps<Shape, kRows, From>(block, steps, work, ahead);
         }
       }
-      if constexpr (!kMultipliesFromRegisters<Shape, kRows, From> && kRows == kLanes<T> && sizeof(From) == sizeof(T))
-        return score_steps_by_rows<Shape>(block, steps, work, ahead);
+      if constexpr (kPutsRowsInLanes<Shape, kRows, From>)
+        score_steps_by_rows<Shape, kRows>(block, steps, work, ahead);
       else
         score_transposed_steps<Shape, kRows, From>(block, steps, work, ahead);
     };

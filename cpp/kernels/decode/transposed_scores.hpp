@@ -24,7 +24,7 @@ namespace {
 // The others follow during the products, which take longer.
 template <class T, class From>
 constexpr int kAskedOfSquare =
-    kAheadOfScores * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(From)) / (4 * kLineBytes);
+    kAheadOfScores<false> * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(From)) / (4 * kLineBytes);
 template <class T, class From>
 constexpr int kAskedWhileTransposing = kAskedOfSquare<T, From> * 3 / 10;
 

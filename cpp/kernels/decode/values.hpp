@@ -3,6 +3,7 @@
 
 #include "ahead.hpp"
 #include "block.hpp"
+#include "rows_in_lanes.hpp"
 #include "weights.hpp"
 
 namespace regard {
@@ -27,7 +28,8 @@ REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, int row, std::in
                                int end, std::uint32_t steps, const DecodeWorkspace<T>& work,
                                Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
-  constexpr int kQuartersOfRows = kAheadOfValues * kPanel * kLanes<T> * static_cast<int>(sizeof(From));
+  constexpr int kAhead = kAheadOfValues<kPutsRowsInLanes<Shape, kRows, From>>;
+  constexpr int kQuartersOfRows = kAhead * kPanel * kLanes<T> * static_cast<int>(sizeof(From));
   constexpr int kQuartersAsked =
       (kQuartersOfRows * kTogether / kRows + kLineBytes - 1) / kLineBytes;
   const std::ptrdiff_t stride = block.value_stride;
