@@ -1,6 +1,8 @@
 // The stages that take each score on its own: scale and apply_mask. They run at the speed of memory.
 #pragma once
 
+#include <type_traits>
+
 #include "../mask_value.hpp"
 #include "../../problem/rows.hpp"
 #include "elements.hpp"
@@ -32,13 +34,27 @@ REGARD_NOINLINE Vec<T> added_by_mask(const M* mask, std::int64_t stride, std::in
   return load(lanes);
 }
 
+// Integers without a sign as those of twice the size, again and again: GCC makes one instruction of each such step, but
+// converts element by element where a step is longer.
+template <class T, class Narrow>
+REGARD_INLINE auto widen_to_mask(Narrow narrow) {
+  if constexpr (sizeof(narrow[0]) == sizeof(T)) {
+    return reinterpret_cast<Mask<T>>(narrow);
+  } else {
+    using Number = std::conditional_t<sizeof(narrow[0]) == 1, std::uint16_t,
+                                      std::conditional_t<sizeof(narrow[0]) == 2, std::uint32_t, std::uint64_t>>;
+    typedef Number Wide __attribute__((vector_size(kLanes<T> * sizeof(Number))));
+    return widen_to_mask<T>(__builtin_convertvector(narrow, Wide));
+  }
+}
+
 template <class T, class M>
 REGARD_INLINE Vec<T> added_by_dense_mask(const M* mask) {
   if constexpr (sizeof(M) == sizeof(T)) {
     return load(mask);
   } else if constexpr (sizeof(M) == 1) {
-    typedef M Bytes __attribute__((vector_size(kLanes<T>), aligned(1), may_alias));
-    const auto shown = __builtin_convertvector(*reinterpret_cast<const Bytes*>(mask), Mask<T>);
+    typedef std::uint8_t Bytes __attribute__((vector_size(kLanes<T>), aligned(1), may_alias));
+    const Mask<T> shown = widen_to_mask<T>(*reinterpret_cast<const Bytes*>(mask));
     return select<T>(shown != Mask<T>{}, Vec<T>{}, broadcast(-kInfinity<T>));
   } else {
     return added_by_mask<T, M>(mask, 1, kLanes<T>);
