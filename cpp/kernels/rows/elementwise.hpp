@@ -1,8 +1,6 @@
 // The stages that take each score on its own: scale and apply_mask. They run at the speed of memory.
 #pragma once
 
-#include <type_traits>
-
 #include "../mask_value.hpp"
 #include "../../problem/rows.hpp"
 #include "elements.hpp"
@@ -34,18 +32,13 @@ REGARD_NOINLINE Vec<T> added_by_mask(const M* mask, std::int64_t stride, std::in
   return load(lanes);
 }
 
-// Integers without a sign as those of twice the size, again and again: GCC makes one instruction of each such step, but
-// converts element by element where a step is longer.
-template <class T, class Narrow>
-REGARD_INLINE auto widen_to_mask(Narrow narrow) {
-  if constexpr (sizeof(narrow[0]) == sizeof(T)) {
-    return reinterpret_cast<Mask<T>>(narrow);
-  } else {
-    using Number = std::conditional_t<sizeof(narrow[0]) == 1, std::uint16_t,
-                                      std::conditional_t<sizeof(narrow[0]) == 2, std::uint32_t, std::uint64_t>>;
-    typedef Number Wide __attribute__((vector_size(kLanes<T> * sizeof(Number))));
-    return widen_to_mask<T>(__builtin_convertvector(narrow, Wide));
-  }
+// Lanes of twice the size: GCC makes one instruction of each such step, but converts element by element where a step is
+// longer.
+template <class T, class Number, class Narrow>
+REGARD_INLINE auto widen_lanes(Narrow narrow) {
+  static_assert(sizeof(Number) == 2 * sizeof(narrow[0]));
+  typedef Number Wide __attribute__((vector_size(kLanes<T> * sizeof(Number))));
+  return __builtin_convertvector(narrow, Wide);
 }
 
 template <class T, class M>
@@ -54,7 +47,13 @@ REGARD_INLINE Vec<T> added_by_dense_mask(const M* mask) {
     return load(mask);
   } else if constexpr (sizeof(M) == 1) {
     typedef std::uint8_t Bytes __attribute__((vector_size(kLanes<T>), aligned(1), may_alias));
-    const Mask<T> shown = widen_to_mask<T>(*reinterpret_cast<const Bytes*>(mask));
+    const auto words =
+        widen_lanes<T, std::int32_t>(widen_lanes<T, std::uint16_t>(*reinterpret_cast<const Bytes*>(mask)));
+    Mask<T> shown;
+    if constexpr (sizeof(T) == 4)
+      shown = words;
+    else
+      shown = widen_lanes<T, std::int64_t>(words);
     return select<T>(shown != Mask<T>{}, Vec<T>{}, broadcast(-kInfinity<T>));
   } else {
     return added_by_mask<T, M>(mask, 1, kLanes<T>);
