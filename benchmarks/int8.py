@@ -35,7 +35,7 @@ def main():
     )
     options = parser.parse_args()
     regard._core.testing.set_target(options.target)
-    regard._core.testing.forbid_int8_feature(options.without_vnni)
+    regard._core.testing.forbid_int8(options.without_vnni)
     random = np.random.default_rng(0)
     for heads, length, dim in options.size:
         arrays = random.standard_normal((3, heads, length, dim), dtype=np.float32)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
 import regard
@@ -31,7 +32,8 @@ def pytest_collection_modifyitems(items):
     places = {}
 
     def place(item):
-        target = item.callspec.params.get("target", "") if hasattr(item, "callspec") else ""
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        target = params.get("target") or params.get("int8_target") or ""
         return places.setdefault(item.nodeid.replace(target, ""), len(places))
 
     items.sort(key=place)
@@ -44,12 +46,35 @@ def targets():
     return [best, *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
 
 
+def int8_targets():
+    """Name those whose instruction for int8 this CPU has, in the same way."""
+    return [param for param in targets() if rounds_to_int8(getattr(param, "values", (param,))[0])]
+
+
+def rounds_to_int8(target):
+    x = np.ones((1, 4), np.float32)
+    regard._core.testing.set_target(target)
+    kernel = regard.explain(x, x, x, precision="int8").kernel
+    regard._core.testing.set_target(None)
+    return kernel == "int8"
+
+
 @pytest.fixture(params=targets())
 def target(request):
     """Every target that runs here."""
-    regard._core.testing.set_target(request.param)
-    assert regard.active_target() == request.param
-    yield request.param
+    yield from with_target(request.param)
+
+
+@pytest.fixture(params=int8_targets())
+def int8_target(request):
+    """Every target that runs here and multiplies 8-bit integers."""
+    yield from with_target(request.param)
+
+
+def with_target(name):
+    regard._core.testing.set_target(name)
+    assert regard.active_target() == name
+    yield name
     regard._core.testing.set_target(None)
 
 

@@ -166,7 +166,7 @@ py::object AttentionCall::explain() {
   facts["target"] = plan.target->name;
   facts["kernel"] = name_of(plan.method, is_decode);
   facts["int8_instruction"] =
-      plan.int8_instruction ? py::object(py::str(plan.int8_instruction)) : py::none();
+      plan.method == AttentionMethod::int8 ? py::object(py::str(kernels.int8.instruction)) : py::none();
   facts["columns"] = plan.kernel->columns;
   facts["threads"] = has_tasks ? std::min<std::int64_t>(plan.threads, tasks) : 0;
   facts["tasks"] = tasks;

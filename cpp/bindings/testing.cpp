@@ -48,7 +48,7 @@ void wait_for_a_worker(double seconds) {
 void add_test_hooks(py::module_& module) {
   module.def("set_target", &set_target_or_default);
   module.def("set_threading_layer", &exchange_threading_layer);
-  module.def("forbid_int8_feature", &forbid_int8_feature);
+  module.def("forbid_int8", &forbid_int8);
   module.def("wait_for_a_worker", &wait_for_a_worker);
   module.def("raise_in_parallel_region", &raise_in_parallel_region);
 }

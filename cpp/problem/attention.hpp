@@ -6,7 +6,7 @@
 
 namespace regard {
 
-enum class Precision { full, int8 };  // of the products of queries and keys; full is the scalar's
+enum class Precision { full, int8 };
 
 constexpr std::int64_t kUnbounded = -1;  // a window's side without an end
 

@@ -146,8 +146,9 @@ def scaled_dot_product_attention(
         batch entry, query head and key of the part stand in the whole, which has the same weights
         dropped then.
     precision : "int8", optional
-        Compute the products of queries and keys in 8-bit integers: faster for long inputs, and no
-        longer exact. See the notes. Default: all in the precision of the arrays.
+        Allow the products of queries and keys to be computed in 8-bit integers: faster for long
+        inputs, and no longer exact. CPUs without an instruction for it compute in float32, as
+        without this option. See the notes. Default: all in the precision of the arrays.
     return_weights : bool, default False
         Also return the attention weights.
     return_lse : bool, default False
@@ -209,7 +210,7 @@ def scaled_dot_product_attention(
     mask is stored, and the same arguments drop the same weights again, in
     `scaled_dot_product_attention_backward` too.
 
-    With ``precision="int8"`` (Zhang et al. 2024, "SageAttention") a score is
+    With ``precision="int8"`` (Zhang et al. 2024, "SageAttention"), on CPUs with VNNI, a score is
 
     .. math:: \mathrm{scale}\,(a_q\, a_k\, \hat{q} \cdot \hat{k} + q \cdot m), \qquad
               \hat{q} = \mathrm{round}(H q / a_q), \quad \hat{k} = \mathrm{round}(H (k - m) / a_k),
@@ -221,8 +222,9 @@ def scaled_dot_product_attention(
     included, is float32: what is lost is the rounding to 255 steps. Through m, a row's bits depend
     on every finite element of those keys, also where causality, a window or a mask hides it; keys
     at and beyond `key_lengths` take no part, and NaN or inf stays in the scores of its own row. The
-    integers are the same on every target, with or without an instruction for them: `explain` says
-    which one is used. Few queries gain nothing, since all keys are rounded first.
+    integers are the same on every such CPU, and `explain` names the instruction. On other CPUs
+    integers would not be faster: nothing is rounded there. Few queries gain nothing, since all keys
+    are rounded first.
 
     Examples
     --------

@@ -96,6 +96,11 @@ def explain(
     given_masks = mask if isinstance(native_mask, tuple) else (mask,)
     read = [*arrays, *(part for part in masks if part is not None)]
     notes = [*_conversions(given, arrays), *_mask_notes(given_masks, masks)]
+    if options.get("precision") == "int8" and plan["tasks"] and plan["kernel"] != "int8":
+        notes.append(
+            f"precision 'int8' has no effect: {plan['target']} on this CPU has no instruction that "
+            "makes 8-bit integers faster than float32"
+        )
     return Explanation.of_plan(plan, arrays[1], arrays[2], sum(map(distinct_bytes, read)), notes)
 
 

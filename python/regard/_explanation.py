@@ -31,11 +31,11 @@ class Explanation:
     kernel : str
         ``"forward"``, or ``"decode"`` where a key head serves at most 8 query rows (the heads of
         its group times `q_len`) and no weights are asked for: it streams keys and values once for
-        all of them. Both give the same bits. ``"int8"`` with ``precision="int8"``.
+        all of them. Both give the same bits. ``"int8"`` with ``precision="int8"``, on CPUs that
+        have an instruction for it.
     int8_instruction : str or None
-        What multiplies 8-bit integers: ``"avx512_vnni"`` or ``"avx_vnni"``, as CPUs list it,
-        ``"pmaddwd"`` on other x86 CPUs, and None where float32 does. All give the same integers.
-        None, too, where `precision` is not ``"int8"``.
+        What multiplies 8-bit integers where `kernel` is ``"int8"``: ``"avx512_vnni"`` or
+        ``"avx_vnni"``, as CPUs list it.
     result_type : str
         The output's type. Arithmetic is in float64 if this is float64, else in float32.
     batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim : int
@@ -189,7 +189,7 @@ class Explanation:
     def _instruction(self) -> str:
         if self.kernel != "int8":
             return ""
-        return f" by {self.int8_instruction or 'float32, for want of an instruction'}"
+        return f" by {self.int8_instruction}"
 
     def _shared_out(self) -> str:
         if not self.tasks:

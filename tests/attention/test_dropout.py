@@ -338,7 +338,7 @@ def test_sequences_drop_by_their_number(case, storage, target):
 
 
 @each_in_one_type(["plain", "causal", "lengths"], "single_or_half")
-def test_dropout_of_weights_from_integers(case, single_or_half, target):
+def test_dropout_of_weights_from_integers(case, single_or_half, int8_target):
     """The weights of 8-bit scores, times the same factors; lse is that of all of them."""
     options = {
         "plain": {},

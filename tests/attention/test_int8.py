@@ -1,9 +1,8 @@
-"""precision="int8": the integers of a NumPy model, on every target, by either way; and how far from
-float64 attention they lead."""
+"""precision="int8": the integers of a NumPy model, on every target that multiplies them, and how
+far from float64 attention they lead; float32 elsewhere."""
 
 import functools
 import itertools
-import platform
 
 import numpy as np
 import pytest
@@ -21,12 +20,12 @@ EVERYTHING = {"return_weights": True, "return_lse": True}
 INT8 = {"precision": "int8"}
 
 
-@pytest.fixture(params=["best", "any CPU"])
-def way(request):
-    """With what only some CPUs of the target have, and without."""
-    regard._core.testing.forbid_int8_feature(request.param == "any CPU")
-    yield request.param
-    regard._core.testing.forbid_int8_feature(False)
+@pytest.fixture
+def without_instruction(target):
+    """As on a CPU that has its target's features alone."""
+    regard._core.testing.forbid_int8(True)
+    yield
+    regard._core.testing.forbid_int8(False)
 
 
 def named(cases):
@@ -54,7 +53,7 @@ def inputs(*, batch=(3,), heads=4, kv_heads=2, q_len=67, kv_len=230, dim=33, see
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 4, 5, 15, 16, 17, 64, 127, 128, 1024])
-def test_integers(dim, target, way):
+def test_integers(dim, int8_target):
     """A query that sees one key has that key's score for its lse, which holds the integer."""
     query, key, value = normal((60, dim), (60, dim), (60, 3), seed=dim)
     key -= mean_of(key)
@@ -67,7 +66,7 @@ def test_integers(dim, target, way):
 
 
 @pytest.mark.parametrize("dim", [4, 64, 1024])
-def test_the_largest_sums(dim, target, way):
+def test_the_largest_sums(dim, int8_target):
     """All of them 127 steps: 127 * 127 * 1024 is just below 2^24."""
     query = np.zeros((2, dim), np.float32)  # rotated, one dimension becomes all
     query[:, 0] = 1, -1
@@ -78,18 +77,6 @@ def test_the_largest_sums(dim, target, way):
     np.testing.assert_allclose(lse, 2, rtol=1e-6)
 
 
-@named(OPTIONS[::2])
-def test_the_same_bits_with_the_feature_and_without(case, target):
-    problem = case.build(np.dtype(np.float32))
-    options = problem.options | EVERYTHING | INT8
-    wanted = sdpa(*problem.arrays, **options)
-    regard._core.testing.forbid_int8_feature(True)
-    try:
-        assert_same_bits(sdpa(*problem.arrays, **options), wanted)
-    finally:
-        regard._core.testing.forbid_int8_feature(False)
-
-
 @functools.lru_cache(maxsize=16)
 def solved_with_integers(case, dtype):
     """A problem and what the model says of it, worked out once for all targets."""
@@ -98,7 +85,7 @@ def solved_with_integers(case, dtype):
 
 
 @each_in_one_type(OPTIONS[::3], "single_or_half", quick=3)
-def test_every_option_on_the_integers_scores(case, single_or_half, target):
+def test_every_option_on_the_integers_scores(case, single_or_half, int8_target):
     problem, want = solved_with_integers(case, single_or_half)
     output, weights, lse = sdpa(*problem.arrays, **problem.options, **EVERYTHING, **INT8)
     assert_matches(want, output=output, weights=weights, lse=lse)
@@ -116,7 +103,7 @@ def solved_by_steps(case):
 
 
 @named([case for case in OPTIONS[1::4] if case.float_mask is None])
-def test_errors_are_those_of_the_steps(case, target):
+def test_errors_are_those_of_the_steps(case, int8_target):
     problem, exact, (allowed, moved) = solved_by_steps(case)
     output, lse = sdpa(*problem.arrays, **problem.options, return_lse=True, **INT8)
     assert (np.abs(output - exact.output) <= allowed.reshape(output.shape) + 1e-5).all()
@@ -129,7 +116,7 @@ def test_errors_are_those_of_the_steps(case, target):
 
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("offset", [0.0, 5.0, 100.0])
-def test_a_mean_costs_nothing(dim, offset, target):
+def test_a_mean_costs_nothing(dim, offset, int8_target):
     query, key, value = normal((2, 50, dim), (2, 400, dim), (2, 400, dim))
     key += np.float32(offset) * normal((2, 1, dim), seed=1)[0]
     exact = attention(query, key, value).output
@@ -152,7 +139,7 @@ def test_a_mean_costs_nothing(dim, offset, target):
     ],
     ids=["full", "causal", "decode", "one-head", "small"],
 )
-def test_threads(sizes, options, target, way):
+def test_threads(sizes, options, int8_target):
     arrays = inputs(**sizes)
     for extra in ({"return_lse": True}, EVERYTHING):
         one, *others = (sdpa(*arrays, **options, **extra, **INT8, threads=n) for n in (1, 2, 5))
@@ -160,7 +147,7 @@ def test_threads(sizes, options, target, way):
             assert_same_bits(other, one)
 
 
-def test_entries_heads_and_rows_alone(target, way):
+def test_entries_heads_and_rows_alone(int8_target):
     query, key, value = inputs()
     lengths = np.array([230, 100, 0])
     wanted = sdpa(query, key, value, key_lengths=lengths, return_lse=True, **INT8)
@@ -174,7 +161,7 @@ def test_entries_heads_and_rows_alone(target, way):
             assert_same_bits(few, tuple(x[rows] for x in part))
 
 
-def test_keys_beyond_the_lengths_do_not_exist(target, way):
+def test_keys_beyond_the_lengths_do_not_exist(int8_target):
     query, key, value = inputs(batch=(2,))
     lengths = np.array([229, 96])
     wanted = sdpa(query, key, value, key_lengths=lengths, **INT8)
@@ -187,7 +174,7 @@ def test_keys_beyond_the_lengths_do_not_exist(target, way):
     assert_same_bits(wanted, np.stack(alone))
 
 
-def test_keys_before_the_padding_do_not_exist(target, way):
+def test_keys_before_the_padding_do_not_exist(int8_target):
     """Not in the mean of the keys either: a slice's numbers, whose blocks begin elsewhere."""
     query, key, value = inputs(batch=(2,))
     padding = np.array([96, 192])  # whole blocks: the slice has the same bits
@@ -202,7 +189,7 @@ def test_keys_before_the_padding_do_not_exist(target, way):
 
 
 @pytest.mark.parametrize("kind", ["every second", "reversed", "transposed", "far", "broadcast"])
-def test_strides(kind, target, way):
+def test_strides(kind, int8_target):
     arrays = inputs(dim=16)
     wanted = sdpa(*arrays, **INT8)
     if kind == "broadcast":
@@ -220,7 +207,7 @@ def test_strides(kind, target, way):
     assert_same_bits(sdpa(*map(lay, arrays), **INT8), wanted)
 
 
-def test_more_keys_than_come_to_int8_at_a_time(target):
+def test_more_keys_than_come_to_int8_at_a_time(int8_target):
     """Heads whose keys overlap in memory: each has its own mean and its own 7.2 MB
     of integers, of which 32 MiB a thread come at a time."""
     base, value, query = normal((100_007, 64), (100_000, 3), (8, 1, 64))
@@ -234,7 +221,7 @@ def test_more_keys_than_come_to_int8_at_a_time(target):
         assert_same_bits(together[head], sdpa(query[head], key[head], value[head], **INT8))
 
 
-def test_a_packed_sequence_is_one_alone(target):
+def test_a_packed_sequence_is_one_alone(int8_target):
     query, key, value = (x.swapaxes(0, 1) for x in inputs(batch=(), q_len=230))
     starts = np.array([0, 97, 97, 100, 230])
     packed = regard.scaled_dot_product_attention_ragged(
@@ -250,7 +237,7 @@ def test_a_packed_sequence_is_one_alone(target):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_bad_query_spoils_its_row_alone(bad, target, way):
+def test_a_bad_query_spoils_its_row_alone(bad, int8_target):
     query, key, value = inputs(batch=())
     wanted = sdpa(query, key, value, return_lse=True, **INT8)
     query[1, 5, 3] = bad
@@ -261,7 +248,7 @@ def test_a_bad_query_spoils_its_row_alone(bad, target, way):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_bad_key_shows_in_the_rows_that_see_it(bad, target, way):
+def test_a_bad_key_shows_in_the_rows_that_see_it(bad, int8_target):
     query, key, value = inputs(batch=(), heads=2, kv_heads=2)
     key[1, 40, 7] = bad
     output, weights, lse = sdpa(query, key, value, is_causal=True, **EVERYTHING, **INT8)
@@ -275,7 +262,7 @@ def test_a_bad_key_shows_in_the_rows_that_see_it(bad, target, way):
 
 
 @pytest.mark.parametrize("power", [-124, -119, -60, 60, 99, 126])
-def test_numbers_near_the_ends_of_float32(power, target, way):
+def test_numbers_near_the_ends_of_float32(power, int8_target):
     """Large keys and small queries, or the other way round, score as usual ones do."""
     query, key, value = inputs(batch=(), heads=2, kv_heads=2)
     key = np.clip(key, -1.9, 1.9)
@@ -288,7 +275,7 @@ def test_numbers_near_the_ends_of_float32(power, target, way):
         np.testing.assert_allclose(output, wanted, rtol=1e-4, atol=1e-6)
 
 
-def test_keys_without_differences_and_zeros(target, way):
+def test_keys_without_differences_and_zeros(int8_target):
     query, key, value = inputs(batch=())
     for keys in (np.broadcast_to(key[:, :1], key.shape), np.zeros_like(key)):
         want = attention(query, keys, value)
@@ -367,19 +354,54 @@ def test_what_int8_does_not_take(call):
         call(wide, wide, wide, precision="int8")
 
 
-def test_explain_says_which_way_runs(target, way):
+def test_explain_names_the_instruction(int8_target):
     arrays = inputs(q_len=300, kv_len=1000)
     plan = regard.explain(*arrays, is_causal=True, **INT8)
     plain = regard.explain(*arrays, is_causal=True)
     assert (plan.kernel, plain.kernel, plain.int8_instruction) == ("int8", "forward", None)
-    of_some = {"x86_v4": "avx512_vnni", "x86_v3": "avx_vnni"}.get(target)
-    of_all = "pmaddwd" if platform.machine().lower() in ("x86_64", "amd64") else None
-    assert plan.int8_instruction in ((of_some, of_all) if way == "best" else (of_all,))
-    by = plan.int8_instruction or "float32, for want of an instruction"
-    assert f"8-bit integers multiplied by {by}\n" in str(plan)
+    instruction = {"x86_v4": "avx512_vnni", "x86_v3": "avx_vnni"}[int8_target]
+    assert plan.int8_instruction == instruction
+    assert f"8-bit integers multiplied by {instruction}\n" in str(plan)
     assert "keys are rounded to 8-bit integers, once for each kv head" in plan.notes
     assert plan.scores_computed == plain.scores_computed
     integers = 3 * 2 * 1000 * (36 + 4 + 4)
     assert integers < plan.workspace_bytes - plain.workspace_bytes < 1.2 * integers + 65536
     few = regard.explain(*inputs(q_len=1), **INT8)
     assert few.kernel == "int8"
+
+
+# Where no instruction makes it faster
+
+
+@named(OPTIONS[::2])
+def test_float32_on_other_cpus(case, target, without_instruction):
+    problem = case.build(np.dtype(np.float32))
+    wanted = sdpa(*problem.arrays, **problem.options, **EVERYTHING)
+    assert_same_bits(sdpa(*problem.arrays, **problem.options, **EVERYTHING, **INT8), wanted)
+    assert_same_bits(sdpa(*problem.arrays, **problem.options, **INT8), wanted[0])
+
+
+def test_some_targets_have_no_instruction(target):
+    """Float32 runs, or 8-bit integers where explain says so."""
+    arrays = inputs()
+    is_float32 = regard.explain(*arrays, **INT8).int8_instruction is None
+    assert is_float32 or target in ("x86_v3", "x86_v4")
+    assert np.array_equal(sdpa(*arrays, **INT8), sdpa(*arrays)) == is_float32
+
+
+@pytest.mark.parametrize("q_len", [1, 300])
+def test_explain_says_that_nothing_is_rounded(q_len, target, without_instruction):
+    arrays = inputs(q_len=q_len, kv_len=1000)
+    plan, plain = regard.explain(*arrays, **INT8), regard.explain(*arrays)
+    assert plan.kernel == plain.kernel == ("decode" if q_len == 1 else "forward")
+    assert plan.int8_instruction is None
+    note = (
+        f"precision 'int8' has no effect: {target} on this CPU has no instruction that makes 8-bit "
+        "integers faster than float32"
+    )
+    assert plan.notes == (note, *plain.notes)
+
+
+def test_nothing_is_said_of_an_empty_call(target):
+    empty = np.zeros((0, 8), np.float32)
+    assert regard.explain(empty, *normal((3, 8), (3, 8)), **INT8).notes == ()

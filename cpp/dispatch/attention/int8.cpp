@@ -9,19 +9,15 @@
 namespace regard {
 namespace {
 
-std::atomic<bool> feature_is_forbidden{false};
+std::atomic<bool> is_forbidden{false};
 
 }  // namespace
 
-void forbid_int8_feature(bool forbid) {
-  feature_is_forbidden.store(forbid, std::memory_order_relaxed);
-}
+void forbid_int8(bool forbid) { is_forbidden.store(forbid, std::memory_order_relaxed); }
 
-const Int8Attention& int8_attention_of(const Kernels& kernels) {
-  const Int8Attention& by_feature = kernels.int8.by_feature;
-  const bool has_feature = by_feature.instruction && cpu_has(by_feature.instruction) &&
-                           !feature_is_forbidden.load(std::memory_order_relaxed);
-  return has_feature ? by_feature : kernels.int8.by_target;
+bool is_faster_in_int8(const Kernels& kernels) {
+  const char* instruction = kernels.int8.instruction;
+  return instruction && cpu_has(instruction) && !is_forbidden.load(std::memory_order_relaxed);
 }
 
 void attention_in_int8(const AttentionPlan& plan, const StopSignal& signal) {
@@ -31,7 +27,7 @@ void attention_in_int8(const AttentionPlan& plan, const StopSignal& signal) {
   const Int8Waves& waves = *plan.waves;
   const std::int64_t interval = plan.interval;
   const int threads = plan.threads;
-  const AttentionRun run{*plan.kernel, int8_attention_of(*plan.kernels).write_weights, interval};
+  const AttentionRun run{*plan.kernel, plan.kernels->int8.write_weights, interval};
   const Scratch scratch(threads, plan.bytes_of_workspace);
   const Scratch memory(1, waves.bytes());
   const auto at = [&](const Int8Waves::Keys& keys) {

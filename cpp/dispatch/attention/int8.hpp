@@ -5,11 +5,12 @@
 
 namespace regard {
 
-// The kernel for this CPU.
-const Int8Attention& int8_attention_of(const Kernels& kernels);
+// Whether this CPU has the instruction that makes int8 faster than float32. Without it Precision::int8 changes
+// nothing: the call is computed in float32.
+bool is_faster_in_int8(const Kernels& kernels);
 
-// For the tests: with true, int8_attention_of chooses as if the CPU had its target's features alone.
-void forbid_int8_feature(bool forbid);
+// For the tests: with true, is_faster_in_int8 answers as on a CPU that has its target's features alone.
+void forbid_int8(bool forbid);
 
 // Runs a plan of AttentionMethod::int8.
 void attention_in_int8(const AttentionPlan& plan, const StopSignal& signal);

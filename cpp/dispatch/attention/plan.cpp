@@ -23,18 +23,15 @@ bool is_empty(const AttentionProblem& problem) {
 // Few rows read keys and values faster with keys in lanes. Both kernels give the same bits. Training drops weights,
 // and decodes nothing.
 bool is_decode(const AttentionProblem& problem, const Kernels& kernels) {
-  return !is_empty(problem) && !problem.weights.data && problem.precision == Precision::full &&
-         problem.dropout_factor == 0 &&
+  return !is_empty(problem) && !problem.weights.data && problem.dropout_factor == 0 &&
          problem.heads / problem.kv_heads * problem.q_len <= kernels.decode.most_rows;
 }
 
 void choose_kernel(AttentionPlan& plan) {
   const AttentionProblem& problem = *plan.problem;
-  if (problem.precision == Precision::int8) {
-    const Int8Attention& int8 = int8_attention_of(*plan.kernels);
+  if (problem.precision == Precision::int8 && is_faster_in_int8(*plan.kernels)) {
     plan.method = AttentionMethod::int8;
-    plan.kernel = &int8.kernel;
-    plan.int8_instruction = int8.instruction;
+    plan.kernel = &plan.kernels->int8.attention;
   } else if (is_decode(problem, *plan.kernels)) {
     plan.method = AttentionMethod::decode;
     plan.kernel = &plan.kernels->decode.kernel;

@@ -27,7 +27,6 @@ struct AttentionPlan {
   const Kernels* kernels;  // of the target, for the problem's scalar type
   AttentionMethod method;
   const AttentionKernel* kernel;
-  const char* int8_instruction;  // null where float32 multiplies, and for other methods
   // The rows that one thread takes at a time; none where there is nothing to compute.
   std::optional<AttentionTasks> tasks;
   std::optional<Int8Waves> waves;  // of int8 alone

@@ -7,41 +7,24 @@
 namespace regard {
 namespace {
 
-template <class Scores>
-constexpr Int8Attention attention_by(const char* instruction) {
-  using Forward = AttentionForward<Float32, Scores>;
-  return {.kernel = Forward::kernel(),
-          .write_weights = Forward::write_weights,
-          .instruction = instruction};
-}
-
-constexpr Int8Attention by_feature() {
+constexpr Int8Kernels int8_kernels() {
 #ifdef REGARD_DOT
-  return attention_by<DotScores<Float32>>(kDotFeature);
+  using Forward = AttentionForward<Float32, DotScores<Float32>>;
+  using Keys = QuantisedKeys<Float32>;
+  return {.instruction = kDotFeature,
+          .attention = Forward::kernel(),
+          .write_weights = Forward::write_weights,
+          .quantiser = {.bytes = Keys::bytes,
+                        .begin = Keys::begin,
+                        .add_to_mean = Keys::add_to_mean,
+                        .quantise = Keys::quantise}};
 #else
   return {};
 #endif
 }
 
-constexpr Int8Attention by_target() {
-#ifdef REGARD_PAIRS
-  return attention_by<PairScores<Float32>>("pmaddwd");
-#else
-  return attention_by<FloatScores<Float32>>(nullptr);
-#endif
-}
-
-using Keys = QuantisedKeys<Float32>;
-
 }  // namespace
 
-constexpr Int8Kernels REGARD_TARGET_NAME::int8 = {
-    .by_feature = by_feature(),
-    .by_target = by_target(),
-    .quantiser = {.bytes = Keys::bytes,
-                  .begin = Keys::begin,
-                  .add_to_mean = Keys::add_to_mean,
-                  .quantise = Keys::quantise},
-};
+constexpr Int8Kernels REGARD_TARGET_NAME::int8 = int8_kernels();
 
 }  // namespace regard

@@ -39,40 +39,24 @@ REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const Atte
   }
 }
 
-// queries[d][lane] = the integers, as float32.
+// queries[d / 4][lane] = four of the integers side by side, the first in the lowest bits: bytes that are 128 too
+// large.
 template <class Shape>
-REGARD_NOINLINE void pack_integer_queries(const AttentionProblem& problem,
-                                          const AttentionTask& task, const Strip<float>& strip) {
-  float inverses[Shape::kStripLanes];
-  measure_queries<Shape>(problem, task, strip, inverses);
-  const int lanes = strip.vectors * kLanes<float>;
-  const Vec<float> round = broadcast(kRoundToInteger);
-  for (std::int64_t d = 0; d < problem.head_dim; ++d)
-    for (int lane = 0; lane < lanes; lane += kLanes<float>) {
-      float* at = strip.queries + d * lanes + lane;
-      store(at, load<float>(at) * load(inverses + lane) + round - round);
-    }
-}
-
-// queries[d / kParts][lane] = kParts of the integers side by side, the first in the lowest bits: two of them with
-// their signs, or four bytes that are 128 too large.
-template <class Shape, int kParts>
-REGARD_NOINLINE void pack_parts_of_queries(const AttentionProblem& problem, const AttentionTask& task,
+REGARD_NOINLINE void pack_bytes_of_queries(const AttentionProblem& problem, const AttentionTask& task,
                                            const Strip<float>& strip) {
-  constexpr int kBits = 32 / kParts, kLowBits = (1 << kBits) - 1;
   float inverses[Shape::kStripLanes];
   measure_queries<Shape>(problem, task, strip, inverses);
   const int lanes = strip.vectors * kLanes<float>;
-  const Vec<float> round = broadcast(kRoundToInteger + (kParts == 4 ? 128 : 0));
-  for (std::int64_t d = 0; d < problem.head_dim; d += kParts)
+  const Vec<float> round = broadcast(kRoundToInteger + 128);
+  for (std::int64_t d = 0; d < problem.head_dim; d += 4)
     for (int lane = 0; lane < lanes; lane += kLanes<float>) {
-      Mask<float> parts{};
-      for (int i = 0; i < kParts && d + i < problem.head_dim; ++i) {
+      Mask<float> bytes{};
+      for (int i = 0; i < 4 && d + i < problem.head_dim; ++i) {
         const Vec<float> query = load<float>(strip.queries + (d + i) * lanes + lane);
         const Vec<float> rounded = query * load(inverses + lane) + round;
-        parts |= (as_bits<float>(rounded) & kLowBits) << (kBits * i);
+        bytes |= (as_bits<float>(rounded) & 255) << (8 * i);
       }
-      store(strip.queries + d / kParts * lanes + lane, as_value<float>(parts));
+      store(strip.queries + d / 4 * lanes + lane, as_value<float>(bytes));
     }
 }
 

@@ -5,14 +5,6 @@
 
 namespace regard {
 
-// A forward kernel. Its functions are null where the target has none.
-struct Int8Attention {
-  AttentionKernel kernel;
-  WriteWeights write_weights;
-  // What multiplies the integers: a feature as CPUs list it, or pmaddwd; null where float32's products do.
-  const char* instruction;
-};
-
 // Quantises the keys of one kv head into memory of `bytes` bytes, aligned to 64, that begins with an
 // Int8Keys: `begin`, then `add_to_mean` over all keys and `quantise` over all keys, in consecutive
 // intervals. Of a task they read the keys and where these lie.
@@ -25,9 +17,11 @@ struct Int8Quantiser {
                    std::int64_t key_end, void* memory);
 };
 
+// Everything is null where the target has no instruction that makes this faster than float32.
 struct Int8Kernels {
-  Int8Attention by_feature;  // for CPUs that have the feature
-  Int8Attention by_target;   // for any CPU of the target
+  const char* instruction;  // what multiplies the integers: a feature that the CPU must have, as CPUs list it
+  AttentionKernel attention;
+  WriteWeights write_weights;
   Int8Quantiser quantiser;
 };
 
