@@ -16,6 +16,7 @@
 // can stop a long task, then `finish`, and `write_weights` where the caller wants them.
 #pragma once
 
+#include "../ahead.hpp"
 #include "key_block.hpp"
 #include "mask_tiles.hpp"
 #include "online_softmax.hpp"
@@ -74,6 +75,7 @@ struct AttentionForward {
       const int lanes = strip.vectors * kLanes<T>;
       start_state(strip.state, lanes);
       strip.is_fresh = true;
+      strip.asked_rows = 0;
       if (!merges_chunks<Shape>(problem)) continue;
       start_state(strip.total, lanes);
       strip.total_is_fresh = true;
@@ -88,16 +90,18 @@ struct AttentionForward {
     const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
     for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
       KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
+      Ahead ahead;
+      const bool asks = add_next_block(problem, task, key + Shape::kBlockKeys, key_end, ahead);
       for (int s = 0; s < work.strip_count; ++s) {
         Strip<T>& strip = work.strips[s];
         if (key % Shape::kChunkKeys == 0 && !strip.is_fresh)
           merge_chunk(strip, round_up(problem.value_dim, kRows));
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
-        const Ahead ahead = s + 1 < work.strip_count
-                                ? Ahead{&work.strips[s + 1], key}
-                                : Ahead{&work.strips[0], key + Shape::kBlockKeys};
+        const bool is_last = s + 1 == work.strip_count;
+        const Next next{asks ? &ahead : nullptr, &work.strips[is_last ? 0 : s + 1],
+                        is_last ? key + Shape::kBlockKeys : key};
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          block_of_strip<vectors.value>(problem, task, strip, ahead, work, block);
+          block_of_strip<vectors.value>(problem, task, strip, next, work, block);
         });
       }
     }
@@ -164,11 +168,24 @@ struct AttentionForward {
     }
   }
 
-  // The strip and the block whose mask is read next.
-  struct Ahead {
-    const Strip<T>* strip;
-    std::int64_t key;
+  // What is read next, and prefetched, a share at every tile.
+  struct Next {
+    Ahead* rows;            // of the next block; null where the processor's own prefetching is enough
+    const Strip<T>* strip;  // whose mask is read next,
+    std::int64_t key;       // and of which block
   };
+
+  // Adds the keys and values of the block at `key`. In a window, so few rows see a key that they would wait for it.
+  static bool add_next_block(const AttentionProblem& problem, const AttentionTask& task, std::int64_t key,
+                             std::int64_t key_end, Ahead& ahead) {
+    const std::int64_t left = (key_end < task.kv_len ? key_end : task.kv_len) - key;
+    const std::int64_t count = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
+    if (count <= 0 || problem.window_left == kUnbounded || problem.window_right == kUnbounded) return false;
+    if (problem.key.column_stride == 1 && !task.int8_keys)
+      ahead.add(keys_of(problem, task), key, count, problem.head_dim);
+    if (problem.value.column_stride == 1) ahead.add(values_of(problem, task), key, count, problem.value_dim);
+    return true;
+  }
 
   // Nothing is hidden from the strip and nothing added to its scores.
   static bool sees_all_of(const AttentionTask& task, const Strip<T>& strip,
@@ -180,7 +197,7 @@ struct AttentionForward {
   // Both products of one strip and one block.
   template <int kVectors>
   REGARD_NOINLINE void block_of_strip(const AttentionProblem& problem, const AttentionTask& task,
-                                      Strip<T>& strip, const Ahead& ahead,
+                                      Strip<T>& strip, const Next& next,
                                       const Workspace<T>& work, KeyBlock<T>& block) {
     const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
     Gathered<T> gathered{work.weights, 0, strip.is_fresh ? 0 : padded_value_dim};
@@ -188,8 +205,8 @@ struct AttentionForward {
       Scores::provide_keys(problem, task, work, block);
       start_block_sum<kVectors>(strip);
       for (; gathered.keys < block.count; gathered.keys += kRows) {
-        if (strip.is_fresh)
-          prefetch_output(problem, task, strip, static_cast<int>(gathered.keys) / kRows, block.count / kRows);
+        if (next.rows) next.rows->ask_lines(kAheadOfTile<Shape>);
+        prefetch_output<Shape>(problem, task, strip);
         weights_tile<T, kRows, kVectors, Bias::none>(
             Scores::whole_tile(problem, task, strip, block, gathered.keys), nullptr, work.softcap,
             strip, gathered);
@@ -217,12 +234,13 @@ struct AttentionForward {
     bool hides_something = false;
     for (int k = 0; k < count; k += kRows) {
       const TileKind kind = kinds[k / kRows];
-      prefetch_mask(problem, problem.mask, task.mask, *ahead.strip, ahead.key, Shape::kBlockKeys,
-                    k / kRows, kBlockTiles);
-      prefetch_mask(problem, problem.bias, task.bias, *ahead.strip, ahead.key, Shape::kBlockKeys,
-                    k / kRows, kBlockTiles);
-      if (strip.is_fresh) prefetch_output(problem, task, strip, k / kRows, kBlockTiles);
+      prefetch_mask(problem, problem.mask, task.mask, *next.strip, next.key, Shape::kBlockKeys, k / kRows,
+                    kBlockTiles);
+      prefetch_mask(problem, problem.bias, task.bias, *next.strip, next.key, Shape::kBlockKeys, k / kRows,
+                    kBlockTiles);
       if (kind == TileKind::hidden) continue;
+      if (next.rows) next.rows->ask_lines(kAheadOfTile<Shape>);
+      prefetch_output<Shape>(problem, task, strip);
       const int end = k + kRows < count ? k + kRows : count;
       VectorRange seeing{0, kVectors};
       if (kind == TileKind::hiding) seeing = vectors_that_see(strip, block.begin + k, block.begin + end);

@@ -112,7 +112,8 @@ struct StripOutput {
     for (int s = 0; s < work.strip_count; ++s) {
       Strip<T>& strip = work.strips[s];
       const int lanes = strip.vectors * kLanes<T>;
-      if (merges_chunks<Shape>(problem)) take_total(strip, round_up(problem.value_dim, kRows));
+      const bool is_one_chunk = strip.total_is_fresh && !problem.sinks;
+      if (merges_chunks<Shape>(problem) && !is_one_chunk) take_total(strip, round_up(problem.value_dim, kRows));
       if (strip.is_fresh) {
         for (std::int64_t i = 0; i < problem.value_dim * lanes; i += kLanes<T>)
           store(strip.output + i, Vec<T>{});

@@ -81,11 +81,15 @@ REGARD_INLINE void prefetch_rows(const AttentionProblem& problem, const Operand&
   }
 }
 
-// Likewise, of the rows that a strip will finally write.
-template <class T>
-REGARD_INLINE void prefetch_output(const AttentionProblem& problem, const AttentionTask& task,
-                                   const StripRows<T>& strip, int part, int parts) {
-  prefetch_rows<1>(problem, problem.output, task.output, strip.first_row, strip.rows, problem.value_dim, part, parts);
+// Prefetches the next of the rows that a strip will finally write, at every tile that it computes until it has all.
+template <class Shape, class T>
+REGARD_INLINE void prefetch_output(const AttentionProblem& problem, const AttentionTask& task, Strip<T>& strip) {
+  constexpr int kMost = Shape::kRows / 4;
+  const int left = strip.rows - strip.asked_rows, rows = left < kMost ? left : kMost;
+  if (rows == 0) return;
+  prefetch_rows<1>(problem, problem.output, task.output, strip.first_row + strip.asked_rows, rows, problem.value_dim,
+                   0, 1);
+  strip.asked_rows += rows;
 }
 
 }  // namespace

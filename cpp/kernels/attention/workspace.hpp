@@ -17,7 +17,8 @@ struct Strip : StripRows<T> {
   T* query_scale;
   T* mean_score;
 
-  bool is_fresh;  // no block has written to output yet
+  int asked_rows;  // of the result's rows, prefetched so far
+  bool is_fresh;   // no block has written to output yet
   T* output;      // [padded value_dim][lanes], relative to the reference
   SoftmaxState<T> state;
   T* block_sum;

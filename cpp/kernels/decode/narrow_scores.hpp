@@ -4,7 +4,7 @@
 
 #include "../../simd/lane_parts.hpp"
 #include "../../simd/transpose.hpp"
-#include "ahead.hpp"
+#include "../ahead.hpp"
 #include "block.hpp"
 
 namespace regard {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "../../simd/transpose.hpp"
-#include "ahead.hpp"
+#include "../ahead.hpp"
 #include "block.hpp"
 
 namespace regard {

@@ -12,7 +12,7 @@
 #include "../../simd/lane_parts.hpp"
 #include "../../simd/transpose.hpp"
 #include "../micro_kernel.hpp"
-#include "ahead.hpp"
+#include "../ahead.hpp"
 #include "block.hpp"
 
 namespace regard {

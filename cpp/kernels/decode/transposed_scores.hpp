@@ -13,7 +13,7 @@
 #include "../../simd/lane_parts.hpp"
 #include "../../simd/transpose.hpp"
 #include "../micro_kernel.hpp"
-#include "ahead.hpp"
+#include "../ahead.hpp"
 #include "block.hpp"
 #include "narrow_scores.hpp"
 

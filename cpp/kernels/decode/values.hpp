@@ -1,7 +1,7 @@
 // output += weights value for the rows of a decode: over values as they lie, or over copies, as scores are.
 #pragma once
 
-#include "ahead.hpp"
+#include "../ahead.hpp"
 #include "block.hpp"
 #include "rows_in_lanes.hpp"
 #include "weights.hpp"

@@ -1,24 +1,29 @@
 // Prefetches the next block's lines one by one while this block is computed.
 //
-// A decode waits for memory, and the processor looks only a few hundred instructions ahead: left alone, it
-// reads and computes by turns. If lines are asked for evenly and in order, they arrive all the time. A core
-// can have only a few of them under way, and a request beyond these holds up the loads that compute: hence
-// the numbers below. docs/lab-notes.md says what was tried.
+// Where few rows see a key, as in a decode and in a narrow window, the kernel waits for memory, and the
+// processor looks only a few hundred instructions ahead: left alone, it reads and computes by turns. If lines
+// are asked for evenly and in order, they arrive all the time. A core can have only a few of them under way,
+// and a request beyond these holds up the loads that compute: hence the numbers below. docs/lab-notes.md says
+// what was tried.
 #pragma once
 
-#include "../kv_rows.hpp"
+#include "kv_rows.hpp"
 
 namespace regard {
 namespace {
 
 constexpr int kLineBytes = 64;
-// How many lines are asked for while scores read four lines of keys, while outputs read four lines of values,
+// How many lines a decode asks for while scores read four lines of keys, while outputs read four lines of values,
 // and while the weights between the two are computed. Where rows lie in lanes, scores take about as long as outputs.
 template <bool kRowsInLanes>
 constexpr int kAheadOfScores = kRowsInLanes ? 4 : 5;
 template <bool kRowsInLanes>
 constexpr int kAheadOfValues = 8 - kAheadOfScores<kRowsInLanes>;
 constexpr int kAheadOfWeights = 24;
+// How many a forward kernel asks for while it computes a tile: as many as the tile's weights fill. So they are in
+// proportion to what a tile computes.
+template <class Shape>
+constexpr int kAheadOfTile = Shape::kRows * Shape::kVectors * kVectorBytes / kLineBytes;
 
 // What the loops hold in registers meanwhile.
 struct AskedLine {

@@ -1,0 +1,56 @@
+"""The time of a narrow window relative to as many operations without one: medians of runs in turns.
+
+python benchmarks/windows.py [--target x86_v3] [--window 256] [--threads 1 2]
+"""
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+
+import regard
+
+HEADS, LENGTH, PLAIN_LENGTH, HEAD_DIM = 2, 65536, 4096, 64
+TURNS = 9
+
+
+def seconds(arrays, out, **options):
+    begin = time.perf_counter()
+    regard.scaled_dot_product_attention(*arrays, out=out, **options)
+    return time.perf_counter() - begin
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--target", default=regard.active_target(), choices=regard.cpu_targets())
+    parser.add_argument("--window", type=int, default=256, help="keys that a query sees")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    options = parser.parse_args()
+    regard._core.testing.set_target(options.target)
+    random = np.random.default_rng(0)
+    arrays = random.standard_normal((3, HEADS, LENGTH, HEAD_DIM), dtype=np.float32)
+    parts = np.ascontiguousarray(arrays[:, :, :PLAIN_LENGTH])
+    out, plain_out = np.empty_like(arrays[0]), np.empty_like(parts[0])
+    pairs = LENGTH * options.window - options.window * (options.window - 1) // 2
+    narrow = {"is_causal": True, "window": (options.window - 1, 0)}
+    for threads in options.threads:
+        turns = [
+            (
+                seconds(arrays, out, threads=threads, **narrow) / pairs,
+                seconds(parts, plain_out, threads=threads) / PLAIN_LENGTH**2,
+            )
+            for _ in range(TURNS + 2)
+        ][2:]
+        ratio = statistics.median(a / b for a, b in turns)
+        window, plain = (
+            4e-9 * HEADS * HEAD_DIM / statistics.median(times) for times in zip(*turns, strict=True)
+        )
+        print(
+            f"{options.target}, {threads} thread{'s' * (threads > 1)}: {ratio:.2f} times the time "
+            f"({window:.0f} instead of {plain:.0f} GFLOP/s)"
+        )
+
+
+if __name__ == "__main__":
+    main()
