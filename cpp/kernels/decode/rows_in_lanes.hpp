@@ -32,6 +32,7 @@ REGARD_NOINLINE void score_rows_in_lanes(const T* const (&keys)[kLanes<T>], std:
   static_assert(kWidth % kTogether == 0, "padded_head_dim is a multiple of kWidth");
   constexpr int kQuartersAsked = kAheadOfScores<true> * kWidth * kTogether * static_cast<int>(sizeof(T)) / kLineBytes;
   Vec<T> acc[kWidth];
+#pragma GCC unroll 8
   for (int i = 0; i < kWidth; ++i) acc[i] = Vec<T>{};
   AskedLine asked = ahead.go_on();
 #pragma GCC unroll 1
@@ -66,6 +67,7 @@ REGARD_NOINLINE void score_rows_in_halves(const T* const (&lower)[kLanes<T>], co
   // Of the lines that kHalf dimensions of two vectors of keys take.
   constexpr int kAsked = kAheadOfScores<true> * 2 * kWidth * kHalf * static_cast<int>(sizeof(T)) / (4 * kLineBytes);
   Vec<T> acc[kWidth];
+#pragma GCC unroll 8
   for (int i = 0; i < kWidth; ++i) acc[i] = Vec<T>{};
   AskedLine asked = ahead.go_on();
 #pragma GCC unroll 1
