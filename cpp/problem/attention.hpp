@@ -6,7 +6,7 @@
 
 namespace regard {
 
-enum class Precision { full, int8 };
+enum class Precision { full, int8 };  // int8 lets queries and keys be rounded for their products where that is faster
 
 constexpr std::int64_t kUnbounded = -1;  // a window's side without an end
 
