@@ -55,7 +55,7 @@ REGARD_INLINE void scores_of(const Mask<float> (&sums)[kRows][kVectors], const I
 }
 
 // What the CPU must have beyond the target's features: the instruction is written out, so that nothing
-// else is compiled for such a CPU. The other targets have none.
+// else is compiled for such a CPU.
 #if defined(REGARD_X86_V4)
 constexpr const char* kDotFeature = "avx512_vnni";
 #define REGARD_DOT "vpdpbusd %2, %1, %0"
@@ -63,8 +63,6 @@ constexpr const char* kDotFeature = "avx512_vnni";
 constexpr const char* kDotFeature = "avx_vnni";
 #define REGARD_DOT "%{vex%} vpdpbusd %2, %1, %0"
 #endif
-
-#ifdef REGARD_DOT
 
 // sum[lane] += the four products of unsigned bytes of a and signed bytes of b.
 REGARD_INLINE void add_products(Mask<float>& sum, Mask<float> a, Mask<float> b) {
@@ -137,8 +135,6 @@ struct DotScores {
     return whole_tile(problem, task, strip, block, k);
   }
 };
-
-#endif
 
 }  // namespace
 }  // namespace regard
