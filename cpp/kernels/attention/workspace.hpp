@@ -19,7 +19,7 @@ struct Strip : StripRows<T> {
 
   int asked_rows;  // of the result's rows, prefetched so far
   bool is_fresh;   // no block has written to output yet
-  T* output;      // [padded value_dim][lanes], relative to the reference
+  T* output;       // [padded value_dim][lanes], relative to the reference
   SoftmaxState<T> state;
   T* block_sum;
   // The chunks before this one, merged; null where there is one chunk and no sink.
