@@ -46,7 +46,8 @@ bool system_saves(int vector_bytes) {
   constexpr unsigned kXsaveBit = 27;
   if (!has_bit(1, 0, kEcx, kXsaveBit)) return false;
   std::uint32_t low = 0, high = 0;
-  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  // Volatile: without it GCC moves the instruction above the test that the CPU has it.
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   constexpr std::uint32_t kSse = 1u << 1, kAvx = 1u << 2, kAvx512 = 7u << 5;
 #if defined(__APPLE__)
   const bool is_wide = false;  // macOS saves the registers of AVX-512 from their first use on, and says so from then
