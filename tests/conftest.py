@@ -33,7 +33,9 @@ def pytest_collection_modifyitems(items):
 
     def place(item):
         params = item.callspec.params if hasattr(item, "callspec") else {}
-        target = params.get("target") or params.get("int8_target") or ""
+        # Where no target rounds to int8, the only parameter is pytest's NOTSET, which is no text.
+        names = (params.get("target"), params.get("int8_target"))
+        target = next((name for name in names if isinstance(name, str)), "")
         return places.setdefault(item.nodeid.replace(target, ""), len(places))
 
     items.sort(key=place)
