@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.torch._causal_bias import is_causal_bias
+
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _NAMES = ("query", "key", "value")
 
@@ -22,6 +24,26 @@ def autocast(tensor: Any) -> Any:
     return tensor if tensor.dtype is torch.float64 else tensor.to(torch.get_autocast_dtype(kind))
 
 
+def check_dense(name: str, tensor: Tensor) -> None:
+    """Raise TypeError unless a tensor has one number in memory for each of its elements."""
+    if is_causal_bias(tensor):
+        raise TypeError(
+            f"{name} must have elements, got a CausalBias, which has none: pass it on its own, as "
+            "attn_mask, or pass is_causal=True and query_offset in its place"
+        )
+    if tensor.is_nested:
+        arrays = ", or pass arrays to regard.scaled_dot_product_attention_ragged"
+        raise TypeError(
+            f"{name} must be a dense tensor, got a nested tensor: pad it with "
+            "torch.nested.to_padded_tensor and hide the padding with key_lengths"
+            f"{arrays if name in _NAMES else ''}"
+        )
+    if tensor.layout is not torch.strided:
+        raise TypeError(
+            f"{name} must be a dense tensor, got one of {tensor.layout}: pass it as .to_dense()"
+        )
+
+
 def check_tensors(*tensors: Tensor) -> None:
     """Raise TypeError or ValueError unless query, key and value are tensors for one call."""
     for name, tensor in zip(_NAMES, tensors, strict=True):
@@ -29,9 +51,7 @@ def check_tensors(*tensors: Tensor) -> None:
             hint = "; arrays are for regard.scaled_dot_product_attention"
             hint = hint if isinstance(tensor, np.ndarray) else ""
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}{hint}")
-        if tensor.layout is not torch.strided or tensor.is_nested:
-            kind = "a nested tensor" if tensor.is_nested else f"one of {tensor.layout}"
-            raise TypeError(f"{name} must be a dense tensor, got {kind}")
+        check_dense(name, tensor)
         if tensor.dtype not in TYPES:
             raise TypeError(
                 f"{name} must be a tensor of float32, float64, float16 or bfloat16, got "
@@ -61,14 +81,15 @@ def check_tensors(*tensors: Tensor) -> None:
 def with_equal_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Broadcast heads as PyTorch does without `enable_gqa`: equal numbers, or one."""
     tensors = query, key, value
-    heads = {tensor.shape[-3] if tensor.ndim > 2 else 1 for tensor in tensors}
-    if len(heads - {1}) > 1:
+    # Symbolic numbers compare, but do not hash.
+    heads = [tensor.shape[-3] if tensor.ndim > 2 else 1 for tensor in tensors]
+    number = next((count for count in heads if count != 1), 1)
+    if any(count != 1 and count != number for count in heads):
         shapes = (f"{n} {tuple(t.shape)}" for n, t in zip(_NAMES, tensors, strict=True))
         raise ValueError(
             "query, key and value must have equal numbers of heads, or enable_gqa=True for "
             f"grouped-query attention, got {', '.join(shapes)}"
         )
-    number = max(heads)
     query, key, value = (
         tensor
         if tensor.ndim == 2 and number == 1
@@ -76,6 +97,34 @@ def with_equal_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor,
         for tensor in tensors
     )
     return query, key, value
+
+
+def with_equal_key_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Repeat heads of key and value as PyTorch does with `enable_gqa`, if their numbers differ."""
+    heads, of_key, of_value = (x.shape[-3] if x.ndim > 2 else 1 for x in (query, key, value))
+    if of_key == of_value:
+        return key, value
+    if not (of_key and of_value) or heads % of_key or heads % of_value:
+        raise ValueError(
+            "the heads of query must be a multiple of those of key and of those of value, got "
+            f"{heads}, {of_key} and {of_value}"
+        )
+    more, fewer = max(of_key, of_value), min(of_key, of_value)
+    number = heads if more % fewer else more
+    key, value = (_repeated(x, number // n) for x, n in ((key, of_key), (value, of_value)))
+    return key, value
+
+
+def _repeated(tensor: Tensor, times: int) -> Tensor:
+    tensor = tensor[None] if tensor.ndim == 2 else tensor
+    return tensor if times == 1 else tensor.repeat_interleave(times, dim=-3)
+
+
+def with_a_dimension(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a query and a key of head_dim 1 for those of head_dim 0: all scores are 0."""
+    if query.shape[-1] or key.shape[-1]:
+        return query, key
+    return torch.nn.functional.pad(query, (0, 1)), torch.nn.functional.pad(key, (0, 1))
 
 
 def masks(attn_mask: Any, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
@@ -89,6 +138,7 @@ def masks(attn_mask: Any, device: torch.device) -> tuple[Tensor | None, Tensor |
                 "attn_mask must be a tensor or a pair (bool, float) of tensors, got "
                 f"{'a tuple with ' if isinstance(attn_mask, tuple) else ''}{type(part).__name__}"
             )
+        check_dense("attn_mask", part)
         if part.device != device:
             raise ValueError(
                 f"attn_mask must be on the device of query, {device}, got {part.device}"

@@ -20,11 +20,15 @@ from regard.torch import _operators
 from regard.torch._arguments import (
     TYPES,
     autocast,
+    check_dense,
     check_tensors,
     drawn_seed,
     masks,
+    with_a_dimension,
     with_equal_heads,
+    with_equal_key_heads,
 )
+from regard.torch._causal_bias import is_causal_bias, offset_of
 from regard.torch._memory import as_array, as_optional_array, as_tensor, empty_output
 from regard.torch._options import numpy_options, operator_words
 
@@ -72,17 +76,17 @@ def scaled_dot_product_attention(
         ``value_dim`` may differ from ``head_dim``.
     attn_mask : Tensor of bool or float, or a pair (bool, float) of both, optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float, of any type:
-        added to the scores.
+        added to the scores. PyTorch's `CausalBias` sets `is_causal` and `query_offset`.
     dropout_p : float, default 0.0
-        Drop each weight with this probability, from 0 to less than 1.
+        Drop each weight with this probability, from 0 to 1, which drops all.
     is_causal : bool, default False
         Query ``i`` sees key ``j`` only if ``j <= i + query_offset``. It may be given beside a mask:
         what both allow is seen.
     scale : float, optional
         Multiplies query . key. Default ``1 / sqrt(head_dim)``.
     enable_gqa : bool, default False
-        Let ``heads`` be a multiple of ``kv_heads``. Otherwise the numbers of heads are equal, or
-        one.
+        Let ``heads`` be a multiple of ``kv_heads``, which may differ between `key` and `value`.
+        Otherwise the numbers of heads are equal, or one.
     query_offset : int, Tensor of int or "end", default 0
         How many keys precede the first query.
     window, key_lengths, left_padding, softcap, alibi_slopes, sinks, threads
@@ -161,14 +165,27 @@ def scaled_dot_product_attention(
         and key.is_cpu
         and value.is_cpu
         and query.layout is key.layout is value.layout is torch.strided
+        and not (query.is_nested or key.is_nested or value.is_nested)
         and query.ndim > 1
         and key.ndim > 1
         and value.ndim > 1
     ):
         check_tensors(query, key, value)
+    if attn_mask is not None and is_causal_bias(attn_mask):
+        query_offset = offset_of(
+            attn_mask, query, key, is_causal=is_causal, query_offset=query_offset
+        )
+        attn_mask, is_causal = None, True
     kind = "cpu" if query.is_cpu else query.device.type
-    if not enable_gqa and not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+    if enable_gqa:
+        if key.shape != value.shape:
+            key, value = with_equal_key_heads(query, key, value)
+    elif not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         query, key, value = with_equal_heads(query, key, value)
+    if not query.shape[-1]:
+        query, key = with_a_dimension(query, key)
+    if dropout_p == 1 and not isinstance(dropout_p, Tensor):
+        value, dropout_p = value * 0, 0.0
     is_traced = torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     )
@@ -191,6 +208,9 @@ def scaled_dot_product_attention(
     shown, bias = (None, None) if attn_mask is None else masks(attn_mask, query.device)
     others: list[Tensor] = []
     if options or attn_mask is not None:
+        for name, option in options.items():
+            if isinstance(option, Tensor):
+                check_dense(name, option)
         others = [each for each in (shown, bias, *options.values()) if isinstance(each, Tensor)]
         is_direct = is_direct and all(type(each) in _PLAIN for each in others)
         is_traced |= torch.is_grad_enabled() and any(each.requires_grad for each in others)
@@ -236,7 +256,7 @@ def _is_eager() -> bool:
         is_compiling()
         or _are_functorch_transforms_active()
         or _len_torch_dispatch_stack()
-        or _get_tracing_state()
+        or _get_tracing_state() is not None
         or forward_ad._current_level >= 0
     )
 

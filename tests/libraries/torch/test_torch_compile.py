@@ -114,6 +114,45 @@ def test_export():
     assert torch.equal(program.module()(query, key), Module()(query, key))
 
 
+BROADCAST = {
+    "one key head": ((2, 4, 5, 8), (2, 1, 9, 8), (2, 1, 9, 6)),
+    "one query head": ((2, 1, 5, 8), (2, 4, 9, 8), (2, 4, 9, 6)),
+    "one value head": ((2, 4, 5, 8), (2, 4, 9, 8), (2, 1, 9, 6)),
+    "three axes": ((4, 5, 8), (1, 9, 8), (1, 9, 6)),
+    "two axes": ((4, 5, 8), (9, 8), (9, 6)),
+    "one batch entry": ((3, 4, 5, 8), (1, 4, 9, 8), (1, 4, 9, 6)),
+}
+
+
+class Broadcast(torch.nn.Module):
+    def forward(self, query, key, value):
+        return scaled_dot_product_attention(query, key, value, is_causal=True, query_offset=2)
+
+
+@pytest.mark.parametrize("shapes", BROADCAST.values(), ids=BROADCAST)
+def test_symbolic_shapes_of_heads_that_broadcast(shapes):
+    """The lengths differ when the graph runs."""
+    tensors = [torch.rand(shape) for shape in shapes]
+    graph = torch.fx.experimental.proxy_tensor.make_fx(Broadcast(), tracing_mode="symbolic")
+    graph = graph(*tensors)
+    longer = [torch.rand(*s[:-2], s[-2] + 3, s[-1]) for s in shapes]
+    for each in (tensors, longer):
+        assert torch.equal(graph(*each), Broadcast()(*each))
+
+
+@pytest.mark.parametrize("shapes", BROADCAST.values(), ids=BROADCAST)
+def test_export_with_heads_that_broadcast(shapes):
+    tensors = [torch.rand(shape) for shape in shapes]
+    dynamic = [
+        {axis: torch.export.Dim.DYNAMIC for axis in range(x.ndim - 1) if x.shape[axis] > 1}
+        for x in tensors
+    ]
+    program = torch.export.export(Broadcast(), tuple(tensors), dynamic_shapes=tuple(dynamic))
+    longer = [torch.rand(*s[:-2], s[-2] + 3, s[-1]) for s in shapes]
+    for each in (tensors, longer):
+        assert torch.equal(program.module()(*each), Broadcast()(*each))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["heads before length", "length before heads", "packed"])
 def test_opcheck(layout):

@@ -1,6 +1,7 @@
 """Bad input raises an error that names the argument, in a direct call and in a recorded one."""
 
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -14,6 +15,13 @@ def tensors(**others):
     return {name: torch.zeros(shape) for name, shape in SHAPES.items()} | others
 
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyTorch says that nested tensors are a prototype
+    NESTED, JAGGED = (
+        torch.nested.nested_tensor([torch.zeros(3, 8), torch.zeros(7, 8)], layout=layout)
+        for layout in (torch.strided, torch.jagged)
+    )
+PAD = "must be a dense tensor, got a nested tensor: pad it with torch.nested.to_padded_tensor and"
 ERRORS = {
     "array": ({"query": np.zeros((4, 5, 8), np.float32)}, TypeError, "query must be a tensor"),
     "none": ({"value": None}, TypeError, "value must be a tensor, got NoneType"),
@@ -27,6 +35,22 @@ ERRORS = {
     ),
     "devices": ({"value": torch.zeros(9, 6, device="meta")}, ValueError, "value .*device.*meta"),
     "sparse": ({"key": torch.zeros(9, 8).to_sparse()}, TypeError, "key must be a dense tensor"),
+    "sparse mask": (
+        {"attn_mask": torch.zeros(5, 9).to_sparse()},
+        TypeError,
+        r"attn_mask must be a dense tensor, got one of torch.sparse_coo: .*to_dense\(\)",
+    ),
+    "sparse option": (
+        {"sinks": torch.zeros(4).to_sparse()},
+        TypeError,
+        "sinks must be a dense tensor, got one of torch.sparse_coo",
+    ),
+    "nested": ({"query": NESTED, "key": NESTED, "value": NESTED}, TypeError, f"query {PAD}"),
+    "nested value": ({"value": NESTED}, TypeError, f"value {PAD}"),
+    "nested mask": ({"attn_mask": NESTED}, TypeError, f"attn_mask {PAD}"),
+    "nested option": ({"key_lengths": NESTED}, TypeError, f"key_lengths {PAD}"),
+    "jagged": ({"query": JAGGED, "key": JAGGED, "value": JAGGED}, TypeError, f"query {PAD}"),
+    "jagged mask": ({"attn_mask": JAGGED}, TypeError, f"attn_mask {PAD}"),
     "one axis": ({"query": torch.zeros(8)}, ValueError, "query must have at least 2 axes"),
     "heads": (
         {"key": torch.zeros(2, 2, 9, 8), "value": torch.zeros(2, 2, 9, 6)},
@@ -42,6 +66,18 @@ ERRORS = {
         ValueError,
         "heads",
     ),
+    "groups of key and value": (
+        {"query": torch.zeros(2, 6, 5, 8), "key": torch.zeros(2, 3, 9, 8), "enable_gqa": True},
+        ValueError,
+        "heads of query must be a multiple of those of key and of those of value, got 6, 3 and 4",
+    ),
+    "no heads": (
+        {"key": torch.zeros(2, 0, 9, 8), "enable_gqa": True},
+        ValueError,
+        "heads of query must be a multiple of .*, got 4, 0 and 4",
+    ),
+    "no head_dim of key": ({"key": torch.zeros(2, 4, 9, 0)}, ValueError, "head_dim"),
+    "no head_dim of query": ({"query": torch.zeros(2, 4, 5, 0)}, ValueError, "head_dim"),
     "head_dim": ({"key": torch.zeros(2, 4, 9, 7)}, ValueError, "key"),
     "lengths": ({"value": torch.zeros(2, 4, 8, 6)}, ValueError, "value"),
     "batch": ({"query": torch.zeros(3, 4, 5, 8)}, ValueError, "batch|broadcast"),

@@ -27,6 +27,19 @@ CALLS = {
         {"attn_mask": torch.linspace(-3, 1, 9, dtype=torch.float64)[None]},
     ),
     "groups": (((2, 6, 7, 16), (2, 2, 9, 16), (2, 2, 9, 16)), {"enable_gqa": True}),
+    "groups of fewer keys": (((2, 8, 7, 16), (2, 2, 9, 16), (2, 4, 9, 5)), {"enable_gqa": True}),
+    "groups of fewer values": (((2, 8, 7, 16), (2, 4, 9, 16), (2, 1, 9, 16)), {"enable_gqa": True}),
+    "groups of 3 and of 2": (((2, 6, 7, 16), (2, 2, 9, 16), (2, 3, 9, 16)), {"enable_gqa": True}),
+    "groups of 3 axes": (((4, 7, 16), (1, 9, 16), (2, 9, 5)), {"enable_gqa": True}),
+    "all is dropped": (SHAPES, {"dropout_p": 1.0}),
+    "all is dropped, one": (SHAPES, {"dropout_p": 1, "is_causal": True}),
+    "no head_dim": (((2, 4, 7, 0), (2, 4, 9, 0), (2, 4, 9, 16)), {}),
+    "no head_dim, causal": (((2, 4, 7, 0), (2, 4, 9, 0), (2, 4, 9, 16)), {"is_causal": True}),
+    "no head_dim, mask": (
+        ((2, 4, 7, 0), (2, 4, 9, 0), (2, 4, 9, 16)),
+        {"attn_mask": torch.linspace(-3, 1, 9, dtype=torch.float64)[None]},
+    ),
+    "no dimension": (((2, 4, 7, 0), (2, 4, 9, 0), (2, 4, 9, 0)), {}),
     "one key head": (((2, 6, 7, 16), (2, 1, 9, 16), (2, 1, 9, 16)), {}),
     "one query head": (((2, 1, 7, 16), (2, 4, 9, 16), (2, 4, 9, 16)), {}),
     "value_dim": (((2, 4, 7, 16), (2, 4, 9, 16), (2, 4, 9, 5)), {}),
@@ -56,6 +69,13 @@ def test_rows_that_see_nothing():
     (gradient, *_) = torch.autograd.grad(output.sum(), tensors)
     assert not gradient[:, :, 3].any()
     assert gradient.isfinite().all()
+
+
+def test_groups_of_a_key_without_an_axis_of_heads():
+    query, key, value = drawn((4, 7, 16), (9, 16), (2, 9, 5))
+    output = scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    wanted = scaled_dot_product_attention(query, key.expand(2, 9, 16), value, enable_gqa=True)
+    assert torch.equal(output, wanted)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))

@@ -1,0 +1,103 @@
+"""PyTorch's `CausalBias`, whose memory holds nothing, means what it means in PyTorch's call."""
+
+import itertools
+import re
+import warnings
+
+import pytest
+
+from torch_problems import scaled_dot_product_attention, torch
+from torch_recipe import run_recipe
+
+bias = pytest.importorskip("torch.nn.attention.bias")
+theirs = torch.nn.functional.scaled_dot_product_attention
+EPS = torch.finfo(torch.float64).eps
+MAKERS = {"upper left": bias.causal_upper_left, "lower right": bias.causal_lower_right}
+each_variant = pytest.mark.parametrize("variant", MAKERS)
+
+
+def made(variant, q_len, kv_len):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch says that rows see nothing, as they do here
+        return MAKERS[variant](q_len, kv_len)
+
+
+def drawn(q_len, kv_len):
+    random = torch.Generator().manual_seed(5)
+    shapes = (2, 4, q_len, 16), (2, 2, kv_len, 16), (2, 2, kv_len, 5)
+    return [torch.randn(s, generator=random, dtype=torch.float64) for s in shapes]
+
+
+@each_variant
+@pytest.mark.parametrize("lengths", [(7, 7), (3, 9), (9, 3), (1, 6), (6, 1), (70, 300), (300, 70)])
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_results_are_pytorchs(variant, lengths, is_recorded, monkeypatch):
+    """Also where the first rows see no key, and through the mode that the guide shows."""
+    mode, _ = run_recipe(monkeypatch)
+    tensors = [x.requires_grad_(is_recorded) for x in drawn(*lengths)]
+    mask = made(variant, *lengths)
+    wanted = theirs(*tensors, mask, enable_gqa=True)
+    alone = scaled_dot_product_attention(*tensors, mask, enable_gqa=True)
+    with mode():
+        replaced = theirs(*tensors, mask, enable_gqa=True)
+    assert type(alone) is type(replaced) is torch.Tensor
+    assert torch.equal(alone, replaced)
+    torch.testing.assert_close(alone, wanted, rtol=0, atol=64 * EPS)
+    if is_recorded:
+        gradients = [torch.autograd.grad(x.sin().sum(), tensors) for x in (alone, wanted)]
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=256 * EPS)
+
+
+@each_variant
+def test_other_options_hold_too(variant):
+    """Keys that do not exist move nothing; windows count from where the bias puts the queries."""
+    tensors, mask = drawn(4, 9), made(variant, 4, 9)
+    offset = 5 if variant == "lower right" else 0
+    options = {"enable_gqa": True, "key_lengths": torch.tensor([9, 7]), "window": (3, None)}
+    places = {"is_causal": True, "query_offset": offset}
+    output = scaled_dot_product_attention(*tensors, mask, **options)
+    assert torch.equal(output, scaled_dot_product_attention(*tensors, **places, **options))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compiled(dynamic):
+    """A function that is compiled once reads each bias that it gets."""
+    torch._dynamo.reset()
+
+    def function(*tensors):
+        return scaled_dot_product_attention(*tensors, enable_gqa=True)
+
+    compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for variant, lengths in itertools.product(MAKERS, [(3, 9), (4, 9), (9, 3)]):
+        tensors, mask = drawn(*lengths), made(variant, *lengths)
+        assert torch.equal(compiled(*tensors, mask), function(*tensors, mask))
+
+
+BIAS = bias.causal_lower_right(5, 9)
+ERRORS = {
+    "wide": ({"attn_mask": bias.causal_upper_left(5, 8)}, ValueError, "got one for (5, 8)"),
+    "square": (
+        {"attn_mask": bias.causal_lower_right(4, 4)},
+        ValueError,
+        "attn_mask must be a CausalBias for the lengths of query and key, (5, 9), got one for (4,",
+    ),
+    "causal": ({"attn_mask": BIAS, "is_causal": True}, ValueError, "got is_causal=True"),
+    "offset": ({"attn_mask": BIAS, "query_offset": 4}, ValueError, "query_offset=4"),
+    "end": ({"attn_mask": BIAS, "query_offset": "end"}, ValueError, "query_offset='end'"),
+    "view": ({"attn_mask": BIAS[None]}, TypeError, "got the result of an operation on one"),
+    "type": ({"attn_mask": BIAS.double()}, TypeError, "got the result of an operation on one"),
+    "pair": ({"attn_mask": (torch.ones(9) > 0, BIAS)}, TypeError, "attn_mask must have elements"),
+    "sinks": ({"sinks": BIAS}, TypeError, "sinks must have elements, got a CausalBias"),
+    "lengths": ({"key_lengths": BIAS}, TypeError, "key_lengths must have elements"),
+    "query": ({"query": BIAS}, TypeError, "query must have elements, got a CausalBias"),
+}
+
+
+@pytest.mark.parametrize(("given", "error", "message"), ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_errors(given, error, message, is_recorded):
+    tensors = {"query": (5, 16), "key": (9, 16), "value": (9, 16)}
+    tensors = {name: torch.zeros(s, requires_grad=is_recorded) for name, s in tensors.items()}
+    with pytest.raises(error, match=re.escape(message)):
+        scaled_dot_product_attention(**tensors | given)
