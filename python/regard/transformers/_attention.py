@@ -6,6 +6,7 @@ from typing import Any
 
 import regard.torch
 from regard._packages import needed
+from regard.transformers._models import Masks, expected_masks
 from regard.transformers._pattern_mask import PatternMask
 
 torch = needed("torch", "regard.transformers", "transformers")
@@ -45,7 +46,8 @@ def attend(
     value : tensor, shape (batch, kv_heads, kv_len, value_dim)
     attention_mask : PatternMask, tensor of bool or float, or None
         It says all about visibility. Without one, query ``i`` of a causal module sees key ``j`` if
-        ``j <= i``, and a single query sees everything, as with ``"sdpa"``.
+        ``j <= i``, and a single query sees everything, as with ``"sdpa"``. In models that
+        ``"sdpa"`` does not support, all queries see everything, as with the eager attention.
     dropout : float
         The probability of dropping a weight: models pass 0 when they are not trained.
     scaling, softcap : float, optional
@@ -121,9 +123,8 @@ def _visibility(
     """Return what may be seen: options, and a mask or None."""
     if isinstance(attention_mask, PatternMask):
         options, array = attention_mask.options_or_array()
-        if array is None and attention_mask.shape[2:] != (q_len, kv_len):
-            # The pattern counts from other positions than these queries and keys have.
-            array = attention_mask.logical_and(True)
+        if array is None and not _is_for(options, attention_mask.shape, q_len, kv_len):
+            array = attention_mask.array()
         if array is not None:
             return {}, array
         options = dict(options)
@@ -131,8 +132,22 @@ def _visibility(
     if attention_mask is not None:
         return {}, attention_mask
     if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
+        # Models that "sdpa" does not support get every mask that hides something, and the
+        # attribute of some of their modules is wrong.
+        reads_bool = expected_masks(getattr(module, "config", None)) is Masks.BOOL
+        is_causal = reads_bool and getattr(module, "is_causal", True)
     return {"is_causal": bool(q_len > 1 and is_causal)}, None
+
+
+def _is_for(options: dict[str, Any], shape: Any, q_len: int, kv_len: int) -> bool:
+    """Tell whether options say of these queries and keys what they say of a mask's shape.
+
+    The array of another shape may broadcast: some models make one row of a mask for all queries.
+    """
+    if not options:
+        return True
+    counts_queries = bool(options.keys() & {"is_causal", "window"})
+    return shape[3] == kv_len and (shape[2] == q_len or not counts_queries)
 
 
 def _selected(indices: Any, kv_len: int) -> Any:

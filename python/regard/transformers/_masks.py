@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from regard._packages import needed
+from regard.transformers._models import Masks, expected_masks
 from regard.transformers._pattern_mask import PatternMask
 from regard.transformers._patterns import Extent, read_pattern
 
@@ -46,32 +48,70 @@ def make_mask(
 
     Returns
     -------
-    mask : PatternMask, or tensor of bool, or None
-        None only if a model is traced, or if it lets a mask that hides nothing be left out.
+    mask : PatternMask, or tensor, or None
+        The elements are bool if ``"sdpa"`` supports the model, and otherwise added to scores. None
+        only if a model is traced, or if it lets a mask that hides nothing be left out.
     """
-    make = partial(
-        masking_utils.sdpa_mask,
-        batch_size=batch_size,
-        q_length=q_length,
-        kv_length=kv_length,
-        q_offset=q_offset,
-        kv_offset=kv_offset,
-        mask_function=mask_function,
-        attention_mask=attention_mask,
-        device=device,
-        **others,
-    )
+    expected = expected_masks(others.get("config"))
+    arguments = {
+        "batch_size": batch_size,
+        "q_length": q_length,
+        "kv_length": kv_length,
+        "q_offset": q_offset,
+        "kv_offset": kv_offset,
+        "mask_function": mask_function,
+        "attention_mask": attention_mask,
+        "device": device,
+    }
+    if expected is Masks.OWN:
+        return masking_utils.eager_mask(**arguments | others)
+    shown = partial(masking_utils.sdpa_mask, **arguments | others, allow_is_causal_skip=False)
+    dtype = torch.bool if expected is Masks.BOOL else others.get("dtype", torch.float32)
     if _is_traced(attention_mask, q_offset, device):
-        return make(allow_is_causal_skip=allow_is_causal_skip)
-    # None leaves it to the module whether it is causal, and says nothing of offsets.
-    make = partial(make, allow_is_causal_skip=False)
-    if not _is_plain(attention_mask, q_offset):
-        return make()
-    q_offset = int(q_offset)
+        if expected is Masks.BOOL:
+            return shown(allow_is_causal_skip=allow_is_causal_skip)
+        return _added(shown(), dtype)
+    # For a causal mask, None would leave it to the module, and say nothing of offsets.
+    options = None
+    if _is_plain(attention_mask, q_offset):
+        options = _options(arguments | {"q_offset": int(q_offset)})
+    if options is None:
+        array = shown()
+        if expected is Masks.BOOL or array is None:
+            return array
+        options, make = {"attn_mask": array}, partial(_added, array, dtype)
+    elif not options and others.get("allow_is_bidirectional_skip", False):
+        return None
+    else:
+        # A model may look into the mask within an operator, where vmap does not work.
+        make = partial(_made, shown, dtype)
+    shape = (batch_size, 1, q_length, kv_length)
+    return PatternMask.of(options, shape, dtype, device, make)
+
+
+def _made(shown: Callable[..., Any], dtype: Any) -> Any:
+    """Return the array of a pattern, which needs no vmap."""
+    return _added(shown(allow_is_bidirectional_skip=False, use_vmap=False), dtype)
+
+
+def _added(shown: Any, dtype: Any) -> Any:
+    """Return a bool mask, or what the eager attention adds to its scores in its place."""
+    if shown is None or dtype == torch.bool:
+        return shown
+    nothing = torch.zeros((), dtype=dtype, device=shown.device)
+    return torch.where(shown, nothing, torch.finfo(dtype).min)
+
+
+def _options(arguments: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what a mask shows as options, or None if its pattern is unknown."""
+    attention_mask = arguments["attention_mask"]
+    q_offset, q_length = arguments["q_offset"], arguments["q_length"]
+    kv_offset, kv_length = arguments["kv_offset"], arguments["kv_length"]
     end = max(q_offset + q_length, kv_offset + kv_length)
-    pattern = read_pattern(mask_function, Extent(end, attention_mask is not None))
+    extent = Extent(end, attention_mask is not None)
+    pattern = read_pattern(arguments["mask_function"], extent)
     if pattern is None:
-        return make()
+        return None
     options: dict[str, Any] = _padding_options(attention_mask, kv_offset, kv_length)
     if pattern.is_causal:
         options["is_causal"] = True
@@ -79,10 +119,7 @@ def make_mask(
         options["window"] = pattern.window
     if options.keys() & {"is_causal", "window"}:
         options["query_offset"] = q_offset - kv_offset
-    elif not options and others.get("allow_is_bidirectional_skip", False):
-        return None
-    make = partial(make, allow_is_bidirectional_skip=False)
-    return PatternMask.of(options, (batch_size, 1, q_length, kv_length), device, make)
+    return options
 
 
 def _is_traced(attention_mask: Any, q_offset: Any, device: Any) -> bool:

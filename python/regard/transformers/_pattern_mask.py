@@ -28,20 +28,20 @@ class _State:
 
 
 class PatternMask(torch.Tensor):  # type: ignore[misc, name-defined]
-    """A bool mask of shape ``(batch, 1, q_len, kv_len)``, without its elements.
+    """A mask of shape ``(batch, 1, q_len, kv_len)``, without its elements.
 
     Models hand masks from layer to layer, and some slice them, combine them with others or write to
     them. Any operation on a `PatternMask` is done on the array that it stands for, so that a model
-    may treat it as the mask that ``"sdpa"`` would have been given. `options_or_array` tells what
-    the mask is now.
+    may treat it as the mask that ``"sdpa"``, or the eager attention, would have been given.
+    `options_or_array` tells what the mask is now.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
     _state: _State
 
     @staticmethod
-    def __new__(cls, state: _State, shape: tuple[int, ...], device: Any) -> PatternMask:
-        mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
+    def __new__(cls, state: _State, shape: tuple[int, ...], dtype: Any, device: Any) -> PatternMask:
+        mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         mask._state = state
         return mask  # type: ignore[no-any-return]
 
@@ -50,6 +50,7 @@ class PatternMask(torch.Tensor):  # type: ignore[misc, name-defined]
         cls,
         options: dict[str, Any],
         shape: tuple[int, ...],
+        dtype: Any,
         device: Any,
         make: Callable[[], Any],
     ) -> PatternMask:
@@ -61,17 +62,23 @@ class PatternMask(torch.Tensor):  # type: ignore[misc, name-defined]
             What the mask says, as options of `regard.torch.scaled_dot_product_attention`.
         shape : tuple of int
             ``(batch, 1, q_len, kv_len)``.
+        dtype : torch.dtype
+            Bool, or a floating type if the array is added to scores.
         device : torch.device or str
             Where the array that `make` returns lies.
         make : callable
-            Returns the bool mask.
+            Returns the array.
         """
-        return cls(_State(options, make), shape, device)
+        return cls(_State(options, make), shape, dtype, device)
 
     def options_or_array(self) -> tuple[dict[str, Any], Any]:
         """Return what the mask says as options, and None; or {}, and an array that says it."""
         state = self._state
         return (state.options, None) if state.shared is None else ({}, state.shared)
+
+    def array(self) -> Any:
+        """Return the array that the mask stands for."""
+        return self._state.array()
 
     def __repr__(self, **_: Any) -> str:
         state = self._state
@@ -83,7 +90,7 @@ class PatternMask(torch.Tensor):  # type: ignore[misc, name-defined]
     ) -> Any:
         if operator in _SAME or (operator is _aten.slice.Tensor and _takes_all(*args)):
             mask = args[0]
-            return cls(mask._state, tuple(mask.shape), mask.device)
+            return cls(mask._state, tuple(mask.shape), mask.dtype, mask.device)
         # What an operator writes to, or returns a view of, must be the one array that this mask
         # is from now on.
         is_aliased = any(argument.alias_info for argument in operator._schema.arguments)

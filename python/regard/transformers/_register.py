@@ -23,7 +23,8 @@ def register() -> None:
     Two functions are registered: one computes attention, and the other makes masks. Where a mask is
     causal, a window, padding, or a combination of these, it is kept as these few numbers, and no
     array of shape ``(q_len, kv_len)`` is made. A model that looks into such a mask, or changes it,
-    gets the bool mask that ``"sdpa"`` would have made.
+    gets the bool mask that ``"sdpa"`` would have made, or the mask of the eager attention if
+    ``"sdpa"`` does not support the model.
 
     Dropout takes its seed from PyTorch's default generator, so that ``torch.manual_seed``
     reproduces it. Attention weights are not returned, as with ``"sdpa"``.

@@ -5,26 +5,13 @@ import warnings
 
 import pytest
 
-from zoo import regard, torch
-
-F = torch.nn.functional
+from torch_recipe import run_recipe
+from zoo import torch
 
 REASON = "diffusers is not installed: pip install diffusers"
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     diffusers = pytest.importorskip("diffusers", reason=REASON)
-
-
-class WithRegard(torch.overrides.TorchFunctionMode):
-    """The recipe of the guide, which counts its calls here."""
-
-    calls = 0
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is F.scaled_dot_product_attention:
-            function = regard.torch.scaled_dot_product_attention
-            self.calls += 1
-        return function(*args, **(kwargs or {}))
 
 
 def numbers(*shape):
@@ -80,18 +67,19 @@ def flux():
 
 
 @pytest.mark.parametrize("make", [unet, flux])
-def test_model(make):
+def test_model(make, monkeypatch):
+    mode, calls = run_recipe(monkeypatch)
     torch.manual_seed(0)
     model, inputs = make()
     model = model.double().eval()
     outcomes = []
-    for mode in (contextlib.nullcontext(), WithRegard()):
+    for context in (contextlib.nullcontext, mode):
         model.zero_grad(set_to_none=True)
-        with mode:
+        with context():
             sample = model(**inputs).sample
         sample.square().sum().backward()
         outcomes.append([sample.detach(), *(p.grad for p in model.parameters())])
-    assert mode.calls > 1
+    assert len(calls) > 1
     for wanted, actual in zip(*outcomes, strict=True):
         if wanted is not None:
             assert (actual - wanted).abs().max() <= 1e-10 * max(1, wanted.abs().max())

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from in_float64 import in_float64
-from zoo import build, inputs_of, regard, result_of, torch, transformers
+from zoo import PADDING, build, inputs_of, regard, result_of, torch, transformers
 
 attend = regard.transformers._attention.attend
 
@@ -136,6 +136,23 @@ def test_an_entry_of_padding_alone():
     for x, y in zip(*found, strict=True):
         assert y.isfinite().all()
         assert (x - y).abs().max() <= 1e-10 * max(1, x.abs().max())
+
+
+def test_the_label_that_padding_predicts():
+    """The loss depends on the last row of padding, unless the first real label is left out."""
+    model = build("llama")
+    inputs = inputs_of("llama", model.config)
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
+    left_out = labels.clone()
+    left_out[0, PADDING] = -100
+    losses = []
+    for implementation in ("eager", "regard"):
+        model.set_attn_implementation(implementation)
+        with in_float64(), torch.no_grad():
+            losses.append([model(**inputs, labels=x).loss.item() for x in (labels, left_out)])
+    (eager, eager_without), (ours, ours_without) = losses
+    assert abs(ours - eager) > 1e-4
+    assert abs(ours_without - eager_without) < 1e-12
 
 
 def test_threads():

@@ -133,6 +133,13 @@ def test_what_hides_nothing_may_be_left_out():
     assert torch.equal(mask[:, 0, 0], padding("left", 6))
 
 
+def test_functions_that_a_model_adds():
+    """transformers makes such masks by vmap, which does not work within an operator."""
+    mask, wanted = masks(SHAPES[0], FUNCTIONS["both windows"], padding("left", 6), use_vmap=True)
+    assert type(mask) is PatternMask
+    assert torch.equal(mask & True, wanted)
+
+
 def test_no_elements_are_read_on_the_meta_device():
     mask = make_mask(2, 5, 5, device="meta", allow_is_causal_skip=False)
     assert mask.is_meta

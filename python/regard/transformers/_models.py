@@ -1,0 +1,53 @@
+"""Which masks a model expects, by the classes that transformers makes it of.
+
+A mask is made from a configuration alone. Models that ``"sdpa"`` supports read bool masks. Parts of
+others may compute attention themselves, and add a mask to their scores as eager attention does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from regard._packages import needed
+
+torch = needed("torch", "regard.transformers", "transformers")
+transformers = needed("transformers", "regard.transformers", "transformers")
+
+
+class Masks(Enum):
+    """What a model finds if it looks into a mask."""
+
+    BOOL = "the mask of sdpa"
+    ADDED = "the mask of eager attention; a part of the model may use the interface"
+    OWN = "the mask of eager attention; no part of the model uses the interface"
+
+
+def expected_masks(config: Any) -> Masks:
+    """Return what a model with this configuration expects; None is that of no model."""
+    return Masks[_expected_name(type(config))]
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _expected_name(kind: type) -> str:
+    """Return the name of a member of `Masks`, which may be a constant of a graph."""
+    return _expected(kind).name
+
+
+@cache
+def _expected(kind: type) -> Masks:
+    models = [
+        model for model in _subclasses(transformers.PreTrainedModel) if model.config_class is kind
+    ]
+    choosing = [model for model in models if model._can_set_attn_implementation()]
+    if not models or any(model._supports_sdpa for model in choosing):
+        return Masks.BOOL
+    return Masks.ADDED if choosing else Masks.OWN
+
+
+def _subclasses(kind: Any) -> Iterator[Any]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
