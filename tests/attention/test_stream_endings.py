@@ -1,7 +1,6 @@
-"""How attend_stream ends: exceptions, Ctrl-C, forks; and what it tells of its progress."""
+"""How attend_stream ends: exceptions and forks; and what it tells of its progress."""
 
 import contextlib
-import json
 import threading
 
 import numpy as np
@@ -132,65 +131,6 @@ class TestProgress:
         assert told.endswith("\n")
 
 
-INTERRUPTED = """
-import json, os, signal, threading, time
-import numpy as np, regard
-signal.signal(signal.SIGINT, signal.default_int_handler)
-query = np.zeros((8, QUERIES, 64), "f4")
-closed, sent = [], []
-
-def chunks():
-    try:
-        while True:
-            time.sleep(READ)
-            yield tuple(np.zeros((2, 8, 8192, 64), "f4"))
-    finally:
-        closed.append(time.perf_counter())
-
-def interrupt():
-    time.sleep(0.7)
-    sent.append(time.perf_counter())
-    os.kill(os.getpid(), signal.SIGINT)
-
-threading.Thread(target=interrupt).start()
-try:
-    regard.attend_stream(query, chunks())
-    outcome = "finished"
-except KeyboardInterrupt:
-    outcome = "interrupted"
-end = time.perf_counter()
-before = bool(closed)
-time.sleep(1.5 * READ)
-threads = [thread.name for thread in threading.enumerate()]
-key = np.ones((1, 5, 64), "f4")
-again = regard.attend_stream(query[:1, :3], [(key, key)])
-print(json.dumps({
-    "outcome": outcome, "delay": end - sent[0], "threads": threads, "closed": len(closed),
-    "at once": before, "works": bool((again == 1).all()),
-}))
-"""
-
-
-@pytest.mark.parametrize(
-    ("queries", "read"),
-    [
-        pytest.param(1, 0.0, marks=pytest.mark.slow),
-        pytest.param(1, 0.6, marks=pytest.mark.slow),
-        (4096, 0.0),
-    ],
-    ids=["many chunks", "a long read", "a long product"],
-)
-def test_an_interrupt(queries, read, output_of):
-    script = INTERRUPTED.replace("QUERIES", str(queries)).replace("READ", str(read))
-    told = json.loads(output_of(script))
-    assert told["outcome"] == "interrupted"
-    assert told["delay"] < 0.3
-    assert told["threads"] == ["MainThread"]
-    assert told["closed"] == 1
-    assert told["at once"] == (read < 0.5)
-    assert told["works"]
-
-
 FORKED = """
 import os, sys, warnings
 import numpy as np, regard
@@ -233,15 +173,6 @@ except RuntimeError as error:
 
 def test_forks(output_of):
     assert output_of(FORKED) == "parent ended well"
-
-
-def test_no_thread_to_start(monkeypatch):
-    def refuse(self):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        stream(QUERY, iter(CHUNKS))
 
 
 def test_the_module_needs_no_package_and_starts_no_thread(output_of):

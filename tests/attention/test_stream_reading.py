@@ -178,34 +178,6 @@ def test_neighbours_in_one_array_are_read_ahead():
     assert np.allclose(regard.attend_stream(key, parts), want, rtol=0, atol=1e-14)
 
 
-class Lazy:
-    """What netCDF's variables do: slices are masked arrays, or shorter than they should be."""
-
-    def __init__(self, array, make):
-        self.array, self.make = array, make
-        self.shape, self.dtype = array.shape, array.dtype
-
-    def __getitem__(self, index):
-        return self.make(self.array[index])
-
-    def __array__(self, dtype=None, copy=None):
-        return np.asarray(self.array, dtype)
-
-
-@pytest.mark.parametrize(
-    ("make", "kind", "message"),
-    [
-        (np.ma.masked_array, TypeError, "masked array"),
-        (lambda part: part[..., :-1, :], ValueError, "must have the shape that it had before"),
-    ],
-    ids=["masked", "shorter"],
-)
-def test_what_a_lazy_array_hands_over_is_checked(make, kind, message):
-    key, value = (Lazy(np.ones((2, 100, 8)), make) for _ in range(2))
-    with pytest.raises(kind, match=message):
-        regard.attend_stream(np.ones((2, 5, 8)), regard.KeyValueChunks(key, value, length=30))
-
-
 def test_a_stream_inside_a_stream():
     """The values are themselves attention to all keys, from the thread that reads."""
 
@@ -292,12 +264,12 @@ def test_a_read_of_a_file_stops_between_pieces(tmp_path):
     """After Ctrl-C the thread ends although a chunk may take seconds to read."""
     file = np.memmap(tmp_path / "file", np.float32, "w+", shape=(2, 1 << 17, 64))
     answers = iter([False, False, True])
-    array, is_lent = read(file, lambda: next(answers))
+    array, is_lent = read("key", file, lambda: next(answers))
     assert array.shape == file.shape
     assert not is_lent
     assert next(answers, "none left") == "none left"
     file[:] = normal(2, 1, 64)
-    assert_same_bits(read(file, lambda: False)[0], np.array(file))
+    assert_same_bits(read("key", file, lambda: False)[0], np.array(file))
 
 
 def test_nothing_holds_a_chunk_when_the_call_has_ended():

@@ -2,6 +2,13 @@
 
 import sys
 
+import pytest
+
+# Bytecodes at which an action is interrupted: each, or, by default, a sample and the last ones.
+STEPS = pytest.mark.parametrize(
+    "step", [pytest.param(1, marks=pytest.mark.exhaustive), 17], ids=["each", "some"]
+)
+
 
 class Interrupt:
     """Raise KeyboardInterrupt before the instruction of a number in the source of layers."""
@@ -22,6 +29,19 @@ class Interrupt:
                 sys.settrace(None)
                 raise KeyboardInterrupt
         return self.step
+
+
+def places(action, step):
+    """Return the numbers of the bytecodes at which to interrupt an action, which is run once."""
+    counter = Interrupt(sys.maxsize)
+    sys.settrace(counter)
+    try:
+        action()
+    finally:
+        sys.settrace(None)
+    count = sys.maxsize - counter.left
+    last = max(0, count - 30)
+    return [*range(0, last, step), *range(last, count)]
 
 
 def interrupted(number, action):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,8 @@ class Slice:
         self.dtype = array.dtype
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.asarray(as_array("a part of keys or values", self.array[self._keys]), dtype)
+        in_memory = as_array if isinstance(self.array, np.ndarray) else decoded
+        return np.asarray(in_memory("a part of keys or values", self.array[self._keys]), dtype)
 
 
 def unread(name: str, value: Any) -> Any:
@@ -45,6 +47,18 @@ def unread(name: str, value: Any) -> Any:
     return as_array(name, value)
 
 
+def decoded(name: str, value: Any) -> Array:
+    """Return the array that an object becomes, which nobody else writes to.
+
+    Objects may decode into one buffer again and again, so an array is copied unless it owns its
+    memory and nobody else refers to it.
+    """
+    array, known_here_only = as_array(name, value), np.empty(0)
+    del value  # which may be the array
+    is_ours = sys.getrefcount(array) <= sys.getrefcount(known_here_only)
+    return array if is_ours and array.flags.owndata else array.copy()
+
+
 def is_in_file(array: Array) -> bool:
     """Tell whether an array's memory is a mapped file, which is read when it is touched."""
     memory: Any = array
@@ -55,7 +69,7 @@ def is_in_file(array: Array) -> bool:
     return False
 
 
-def read(value: Any, should_stop: Callable[[], bool]) -> tuple[Array, bool]:
+def read(name: str, value: Any, should_stop: Callable[[], bool]) -> tuple[Array, bool]:
     """Return keys or values in memory, and whether that memory belongs to the caller.
 
     Reading ends early, with the rest undefined, when `should_stop` says that the call has ended.
@@ -63,7 +77,7 @@ def read(value: Any, should_stop: Callable[[], bool]) -> tuple[Array, bool]:
     if isinstance(value, Slice) and isinstance(value.array, np.ndarray):
         value = np.asarray(value)
     if not isinstance(value, np.ndarray):
-        return np.asarray(value), False
+        return decoded(name, value), False
     if not is_in_file(value):
         return value, True
     copy = np.empty(value.shape, value.dtype)

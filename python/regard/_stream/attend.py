@@ -13,7 +13,7 @@ from regard._options import StreamOptions, takes_options
 from regard._progress import check_progress
 from regard._stream.arrays import is_in_file
 from regard._stream.call import StreamCall
-from regard._translations import refuse_keywords
+from regard._translations import ATTENTION, refuse_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -129,6 +129,8 @@ def attend_stream(
         If shapes disagree, a number is out of range, `chunks` is empty, or it has fewer keys than
         `mask` or `key_lengths` say. Messages name the chunk, counted from 0. What `chunks` says of
         shapes before any chunk is read is checked before any is.
+    MemoryError
+        If there is no memory for the result, for a chunk or for the thread that reads chunks.
     ImportError
         If `progress` is True and neither tqdm nor rich is installed.
 
@@ -169,7 +171,7 @@ def attend_stream(
     gives the bits of a single call.
 
     An interrupt (Ctrl-C) ends the call within 0.3 s. A read that takes longer is left to the
-    thread, which ends after it.
+    thread, which ends after it. Any other exception is raised after the read that is under way.
 
     Examples
     --------
@@ -198,7 +200,7 @@ def attend_stream(
     (8, 5)
     """
     if unknown := [name for name in options if name not in _OPTIONS]:
-        refuse_keywords("attend_stream", unknown, _ARGUMENTS, _REASONS)
+        refuse_keywords("attend_stream", unknown, _ARGUMENTS, _REASONS, kind=ATTENTION)
     return_lse = flag("return_lse", return_lse)
     check_progress(progress, "attend_stream")
     if is_on_cuda(query):

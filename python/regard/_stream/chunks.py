@@ -173,14 +173,17 @@ def produce(
 ) -> Generator[Layout | Chunk, None, None]:
     """Yield the layout of the chunks, and then each of those that a query can see.
 
-    It ends with the last key that a query can see, and raises what `source` raises, or TypeError or
-    ValueError for a chunk that does not fit. A generator is closed at the end.
+    It ends with the last key that a query can see, or when `should_stop` says that the call has
+    ended, and raises what `source` raises, or TypeError or ValueError for a chunk that does not
+    fit. A generator is closed at the end.
     """
     try:
         layout, start, number = None, 0, -1
         first: int
         last: float
         for number, each in enumerate(source):
+            if should_stop():  # here, as nobody may ever see a chunk
+                return
             given = each if isinstance(each, Given) else Given(number, each)
             stop = start + given.length
             mask.check_chunk(number, start, stop)
@@ -217,7 +220,7 @@ def _in_memory(
 ) -> Chunk:
     arrays, is_lent = [], False
     for name, array in given.arrays():
-        raw, raw_is_lent = read(array, should_stop)
+        raw, raw_is_lent = read(f"chunk {given.number}: {name}", array, should_stop)
         if raw.shape != tuple(array.shape):
             raise ValueError(
                 f"chunk {given.number}: {name} must have the shape that it had before it was read, "

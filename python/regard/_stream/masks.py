@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arrays import as_array, as_masks
-from regard._stream.arrays import is_in_file, unread
+from regard._arrays import as_masks
+from regard._stream.arrays import decoded, is_in_file, unread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,7 +85,10 @@ class StreamMask:
     def read(self, start: int, stop: int) -> Any:
         """Return the mask of some keys, in memory."""
         return self._converted(
-            [_in_memory(part[..., start:stop] if _has_keys(part) else part) for part in self._parts]
+            [
+                _in_memory(part, part[..., start:stop] if _has_keys(part) else part)
+                for part in self._parts
+            ]
         )
 
 
@@ -93,6 +96,8 @@ def _has_keys(part: Any) -> bool:
     return len(part.shape) > 0 and part.shape[-1] != 1
 
 
-def _in_memory(part: Any) -> NDArray[Any]:
-    array = as_array("mask", part)
-    return array.copy() if is_in_file(array) else array
+def _in_memory(whole: Any, part: Any) -> NDArray[Any]:
+    """Return a part of a mask as an array that nobody else writes to until the call has ended."""
+    if not isinstance(whole, np.ndarray):
+        return decoded("mask", part)
+    return part.copy() if is_in_file(whole) else np.asarray(part)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
+# No arrays are as long as this: what is further from a chunk is beyond all of its keys.
+_FAR = 2**61
 
 
 class Positions:
@@ -86,10 +88,8 @@ class Positions:
 
     def options_of(self, start: int, length: int) -> dict[str, Any]:
         """Return the options for the keys from `start` on, whose first one is then key 0."""
-        # An offset that would leave 64 bits lies so far before all keys that the least one hides
-        # and shows the same ones.
         options: dict[str, Any] = {
-            "query_offset": np.maximum(self._offsets, _LEAST + start) - start,
+            **self._offset_and_window(start),
             "dropout_origin": (
                 self._origin[0],
                 self._origin[1],
@@ -101,6 +101,18 @@ class Positions:
         if self._padding is not None:
             options["left_padding"] = np.clip(self._padding - start, 0, length)
         return options
+
+    def _offset_and_window(self, start: int) -> dict[str, Any]:
+        """Return what shows the same keys from `start` on, without leaving 64 bits."""
+        left, right = self._window
+        if right is None or right < 2 * _FAR:
+            # The least offset lies so far before all keys that it shows and hides the same ones as
+            # any lesser one.
+            return {"query_offset": np.maximum(self._offsets, _LEAST + start) - start}
+        # Queries far before all keys stay where they are, and their windows become shorter. Other
+        # queries see all later keys through the shorter window too.
+        offsets = np.where(self._offsets < -_FAR, self._offsets, self._offsets - start)
+        return {"query_offset": offsets, "window": (left, right - start)}
 
     def check_end(self, count: int, total: int) -> None:
         """Raise ValueError if `count` chunks have ended before the keys that lengths speak of."""

@@ -2,21 +2,75 @@
 
 from __future__ import annotations
 
+import _thread
 import contextvars
 import os
+import sys
 import threading
+import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from regard._stream.chunks import Chunk, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
+    from queue import SimpleQueue
     from types import TracebackType
 
     Items = Generator[Layout | Chunk, None, None]
+    Answer = tuple[Any, BaseException | None]
+    End = None | weakref.ref[Any]
 
 # After Ctrl-C, how long to wait for a read that does not end.
 _PATIENCE = 0.1
+_NO_MEMORY = "no memory for the thread that reads chunks"
+
+
+class _Flag:
+    """Set by one thread and called by another.
+
+    A `threading.Event` takes several steps to be set, between which Ctrl-C may come.
+    """
+
+    is_set = False
+
+    def __call__(self) -> bool:
+        return self.is_set
+
+
+class _Reading:
+    """What the thread does: it answers every request by an item, until it is told to end.
+
+    Its last answer is None.
+    """
+
+    def __init__(self, start: Callable[[Callable[[], bool]], Items]) -> None:
+        from queue import SimpleQueue  # here, as `import regard` is to load little
+
+        self.stop = _Flag()
+        self.requests: SimpleQueue[bool] = SimpleQueue()
+        self.answers: SimpleQueue[Answer | End] = SimpleQueue()
+        self.closing_error: BaseException | None = None
+        self._items = start(self.stop)
+
+    def work(self) -> None:
+        """Run in the thread."""
+        # As threading.Thread does, for debuggers and for what measures coverage.
+        if trace := threading.gettrace():
+            sys.settrace(trace)
+        if profile := threading.getprofile():
+            sys.setprofile(profile)
+        try:
+            while self.requests.get():
+                self.answers.put((next(self._items, None), None))
+        except BaseException as error:
+            self.answers.put((None, error))
+        try:
+            self._items.close()
+        except BaseException as error:
+            self.closing_error = error
+        self.answers.put(None)
 
 
 class ReadAhead:
@@ -24,6 +78,10 @@ class ReadAhead:
 
     It is a context manager: the thread ends with the block, and closes the generator. Only when an
     interrupt ends the block while the thread is in a read that takes long, it ends after that read.
+
+    The thread is not a `threading.Thread`, whose `start` waits forever for a thread that finds no
+    memory to begin with. If this one dies before its last answer, what it runs is gone, to which
+    nothing but the thread refers: a weak reference shows that.
 
     Parameters
     ----------
@@ -35,20 +93,13 @@ class ReadAhead:
     """
 
     def __init__(self, start: Callable[[Callable[[], bool]], Items], may_refill: bool) -> None:
-        from queue import SimpleQueue  # here, as `import regard` is to load little
-
-        self._stop = threading.Event()
-        self._items = start(self._stop.is_set)
+        self._reading = _Reading(start)
         self._may_refill = may_refill
-        self._requests: SimpleQueue[bool] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        self._closing_error: BaseException | None = None
         self._process = os.getpid()
+        self._has_ended = True  # or not begun
         # What numpy.errstate and the like say here holds for the iterable too.
-        run = contextvars.copy_context().run
-        self._thread = threading.Thread(
-            target=run, args=(self._work,), name="regard.attend_stream", daemon=True
-        )
+        self._run: Any = partial(contextvars.copy_context().run, self._reading.work)
+        self._lives = weakref.ref(self._run, self._reading.answers.put)
 
     def __enter__(self) -> ReadAhead:
         return self
@@ -56,42 +107,67 @@ class ReadAhead:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        self._stop.set()
-        self._requests.put(False)
+        self._tell_to_end()
         is_interrupt = kind is not None and not issubclass(kind, Exception)
-        if self._thread.ident is not None:  # an interrupt may come before the thread does
-            self._thread.join(_PATIENCE if is_interrupt else None)
-        if self._closing_error is not None and error is None:
-            raise self._closing_error
-        if self._closing_error is not None and error is not None:
-            error.add_note(f"Closing chunks raised {self._closing_error!r}")
+        while not self._has_ended and os.getpid() == self._process:  # a child has no such thread
+            if self._answer() is None and is_interrupt:
+                break
+        closing_error = self._reading.closing_error
+        if closing_error is not None and error is None:
+            raise closing_error
+        if closing_error is not None and error is not None:
+            error.add_note(f"Closing chunks raised {closing_error!r}")
 
-    def _work(self) -> None:
+    def __del__(self) -> None:
+        # Ctrl-C may have come before the first line of __exit__.
+        if hasattr(self, "_run"):
+            self._tell_to_end()
+
+    def _tell_to_end(self) -> None:
+        self._reading.stop.is_set = True
+        self._reading.requests.put(False)
+        self._run = None
+
+    def _answer(self) -> Answer | None:
+        """Wait for an item, but not for long, and note the end of the thread."""
+        from queue import Empty
+
+        answers = self._reading.answers
         try:
-            while self._requests.get():
-                self._answers.put((next(self._items, None), None))
-        except BaseException as error:
-            self._answers.put((None, error))
-        try:
-            self._items.close()
-        except BaseException as error:
-            self._closing_error = error
+            answer = answers.get(timeout=_PATIENCE)
+        except Empty:
+            # Where there is no memory, there may be none to tell the end either.
+            self._has_ended = self._lives() is None and answers.empty()
+            return None
+        self._has_ended = not isinstance(answer, tuple)
+        return answer if isinstance(answer, tuple) else None
 
     def _take(self) -> Any:
         if os.getpid() != self._process:
             raise RuntimeError("attend_stream cannot go on in a forked process: call it there")
-        item, error = self._answers.get()
+        while (answer := self._answer()) is None:
+            if self._has_ended:
+                raise MemoryError(_NO_MEMORY)
+        item, error = answer
         if error is not None:
             try:
                 raise error
             finally:
-                del error  # or it would keep itself, and chunks, through its traceback
+                del answer, error  # or it would keep itself, and chunks, through its traceback
         return item
 
     def layout(self) -> Layout:
         """Return the layout of the chunks, after the first of them has come."""
-        self._requests.put(True)
-        self._thread.start()
+        self._reading.requests.put(True)
+        try:
+            _thread.start_new_thread(self._run, ())
+            self._has_ended = False
+        except (MemoryError, RuntimeError) as error:
+            if "shutdown" in str(error):
+                raise
+            raise MemoryError(_NO_MEMORY) from error
+        finally:
+            self._run = None
         layout: Layout = self._take()
         return layout
 
@@ -105,7 +181,8 @@ class ReadAhead:
         before: Chunk | None = None  # if it lies in memory of somebody else
         are_apart = None if self._may_refill else True
         ahead = False
-        self._requests.put(True)
+        requests = self._reading.requests
+        requests.put(True)
         while (chunk := self._take()) is not None:
             if before is not None and chunk.is_lent and self._may_refill:
                 overlaps = chunk.overlaps(before)
@@ -119,7 +196,7 @@ class ReadAhead:
             before = chunk if chunk.is_lent else None
             ahead = bool(are_apart) or not chunk.is_lent
             if ahead:
-                self._requests.put(True)
+                requests.put(True)
             yield chunk
             if not ahead:
-                self._requests.put(True)
+                requests.put(True)

@@ -1,0 +1,106 @@
+"""Lazy objects as keys, values and masks of attend_stream: what they hand over is kept apart."""
+
+import numpy as np
+import pytest
+
+import regard
+from reference import assert_same_bits
+from regard._stream.arrays import read
+from streams import CHUNKS, KEY, QUERY, SIZE, VALUE, no_thread_remains, stream  # noqa: F401
+
+
+class Lazy:
+    """What netCDF's variables do: slices are masked arrays, or shorter than they should be."""
+
+    def __init__(self, array, make):
+        self.array, self.make = array, make
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __getitem__(self, index):
+        return self.make(self.array[index])
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.array, dtype)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (np.ma.masked_array, TypeError, "masked array"),
+        (lambda part: part[..., :-1, :], ValueError, "must have the shape that it had before"),
+    ],
+    ids=["masked", "shorter"],
+)
+def test_what_a_lazy_array_hands_over_is_checked(make, kind, message):
+    key, value = (Lazy(np.ones((2, 100, 8)), make) for _ in range(2))
+    with pytest.raises(kind, match=message):
+        regard.attend_stream(np.ones((2, 5, 8)), regard.KeyValueChunks(key, value, length=30))
+
+
+class Decoder:
+    """It decodes arrays into one buffer, like a codec that reuses its memory."""
+
+    def __init__(self):
+        self.buffer = np.empty(2 * SIZE * 8)
+
+    def part_of_buffer(self, array):
+        made = self.buffer.view(np.uint8)[: array.nbytes].view(array.dtype).reshape(array.shape)
+        made[...] = array
+        return made
+
+    def whole_buffer(self, array):
+        self.buffer.resize(array.shape, refcheck=False)
+        self.buffer[...] = array
+        return self.buffer
+
+
+class LazyChunk:
+    """A lazy object without slices, as a list of chunks may hold."""
+
+    def __init__(self, array, make):
+        self.array, self.make = array, make
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __array__(self, dtype=None, copy=None):
+        return self.make(self.array)
+
+
+@pytest.mark.parametrize("kind", ["list", "tuple", "iterator", "KeyValueChunks"])
+def test_lazy_objects_may_decode_into_one_buffer(kind):
+    """The next chunk, and the value after its key, overwrite what came before."""
+    make = Decoder().part_of_buffer
+    mask = np.random.default_rng(7).random((2, 3, 200)) < 0.7
+    if kind == "KeyValueChunks":
+        chunks = regard.KeyValueChunks(Lazy(KEY, make), Lazy(VALUE, make), length=SIZE)
+        for pair, wanted in zip(chunks, CHUNKS, strict=True):
+            assert_same_bits(pair, wanted)
+    else:
+        chunks = [tuple(LazyChunk(array, make) for array in pair) for pair in CHUNKS]
+        chunks = {"list": list, "tuple": tuple, "iterator": iter}[kind](chunks)
+    wanted = stream(QUERY, CHUNKS, mask, return_lse=True)
+    assert_same_bits(stream(QUERY, chunks, Lazy(mask, make), return_lse=True), wanted)
+
+
+@pytest.mark.parametrize(
+    ("make", "is_copied"),
+    [(Decoder().part_of_buffer, True), (Decoder().whole_buffer, True), (np.array, False)],
+    ids=["part of a buffer", "whole buffer", "new array"],
+)
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_what_a_lazy_object_keeps_is_copied(make, is_copied, is_cut):
+    """And what it makes anew is not."""
+    made = []
+
+    def noted(array):
+        array = make(array)
+        made.append(array.ctypes.data)
+        return array
+
+    if is_cut:
+        key = Lazy(KEY, noted)
+        chunks = [pair[0] for pair in regard.KeyValueChunks(key, key, length=SIZE).unread()]
+    else:
+        chunks = [LazyChunk(key, noted) for key, _ in CHUNKS]
+    first, second = (read("key", chunk, lambda: False)[0] for chunk in chunks[:2])
+    assert_same_bits((first, second), (CHUNKS[0][0], CHUNKS[1][0]))
+    assert (first.ctypes.data != made[0]) == is_copied
