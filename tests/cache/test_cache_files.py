@@ -1,7 +1,9 @@
 """A cache in a file: it survives, grows where it lies, and touches no other file."""
 
+import errno
 import gc
 import os
+import re
 import subprocess
 import sys
 
@@ -69,13 +71,34 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_there_must_be_no_file(path):
     path.write_bytes(b"mine")
-    with pytest.raises(FileExistsError, match="cache"):
+    with pytest.raises(FileExistsError) as caught:
         regard.KVCache(1, 1, 4, path=path)
+    assert (caught.value.errno, caught.value.filename) == (errno.EEXIST, os.path.realpath(path))
+    assert "KVCache.open(path) continues the cache in it" in str(caught.value)
+    with pytest.raises(FileExistsError) as caught:
+        regard.KVCache(1, 1, 4, path=path.parent)
+    assert "KVCache.open" not in str(caught.value)
     assert path.read_bytes() == b"mine"
     with pytest.raises(FileNotFoundError, match="nothing"):
         regard.KVCache.open(path.with_name("nothing"))
     with pytest.raises(FileNotFoundError, match="nowhere"):
         regard.KVCache(1, 1, 4, path=path.with_name("nowhere") / "cache")
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("", "path must name a file, got an empty str"),
+        (b"", "path must name a file, got an empty bytes"),
+        ("a\0b", r"path must have no null characters, got 'a\x00b'"),
+    ],
+)
+@pytest.mark.parametrize(
+    "door", [lambda path: regard.KVCache(1, 1, 4, path=path), regard.KVCache.open]
+)
+def test_paths_that_cannot_be(door, place, told):
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+        door(place)
 
 
 @pytest.mark.parametrize("mode", ["w", "rb", None, 3])

@@ -175,9 +175,10 @@ def test_the_last_append_can_be_undone(sink_tokens, dtype):
     sizes = {"window": 5, "sink_tokens": sink_tokens}
     cache = regard.KVCache(2, 2, 8, 5, dtype=dtype, **sizes)
     model = Model(2, 2, 8, 5, dtype, **sizes)
-    for step, new in enumerate((9, 1, 1, 8, 3, 1, 1, 1, 1, 1, 1, 30, 1)):
+    for step, new in enumerate((9, 1, 1, 8, 1, 2, 1, 1, 1, 1, 1, 1, 30, 1)):
         for wrong in (1, 0):
-            cache.append(*tokens(2 * step + wrong, 2, new))
+            lengths = [new, new // 2] if wrong else None
+            cache.append(*tokens(2 * step + wrong, 2, new), lengths=lengths)
             if wrong:
                 cache.truncate(len(cache) - new)
         model.append(*tokens(2 * step, 2, new))

@@ -1,5 +1,8 @@
 """What a cache keeps of new tokens has the bits that NumPy's conversion gives."""
 
+import warnings
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -21,7 +24,8 @@ def numbers(source, target, shape):
         bits = np.random.default_rng(0).integers(0, 2**32, 2**16, np.uint32)
         every = bits.view(np.float32)
         # Halfway between two neighbours, and one step to each side.
-        halves = np.arange(2**16, dtype=np.uint16).view(target).astype(np.float32)
+        with np.errstate(invalid="ignore"):  # some CPUs tell of NaNs that signal
+            halves = np.arange(2**16, dtype=np.uint16).view(target).astype(np.float32)
         place = 2 ** (12 if target.name == "float16" else 15)
         nearby = halves.view(np.uint32) + np.uint32(place)
         steps = np.arange(-1, 2, dtype=np.int32).astype(np.uint32)
@@ -93,21 +97,20 @@ LARGEST = {"float16": 65519.996, "bfloat16": 3.3961773e38}
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("kept", LARGEST)
 def test_what_becomes_infinite_is_found(kept, sign, position, target):
-    """NumPy says so, in the way that the caller has chosen; infinities that are given are none."""
+    """It is an error where the caller asks for one; infinities that are given are none."""
     source = np.zeros((1, 1, 10, 7000), np.float32)
     source[0, 0, 4, 5] = np.inf
     source[0, 0, 9, position] = sign * np.float32(LARGEST[kept])
     cache = regard.KVCache(1, 1, 7000, dtype=dtype_of(kept))
     cache.append(source, source)
     source[0, 0, 9, position] = np.nextafter(source[0, 0, 9, position], np.float32(sign * np.inf))
-    for first in (0, 9):
-        given = source[:, :, first:]
-        with np.errstate(over="raise"):
-            if kept == "bfloat16":  # of which the package ml_dtypes says nothing
-                given.astype(dtype_of(kept))
-                continue
-            with pytest.raises(FloatingPointError, match="overflow"):
-                cache.append(given, given)
+    for first, dtype in product((0, 9), (np.float32, np.float64)):
+        given = source[:, :, first:].astype(dtype)
+        with (
+            np.errstate(over="raise"),
+            pytest.raises(FloatingPointError, match=f"overflow in key: .* in {kept}"),
+        ):
+            cache.append(given, given)
         assert len(cache) == 10
     with np.errstate(over="ignore"):
         cache.append(source, source)
@@ -121,6 +124,87 @@ def test_a_cache_warns_of_what_becomes_infinite(tokens, page_size):
     new = np.ones((1, 2, tokens, 16), np.float32)
     cache.append(new, new)
     new[0, 1, -1, 3] = 1e6
-    with pytest.warns(RuntimeWarning, match="overflow"):
+    with pytest.warns(RuntimeWarning, match="overflow in (key|value): .* in float16"):
         cache.append(new, new)
     assert len(cache) == 2 * tokens
+
+
+def large(shape, dtype=np.float32):
+    new = np.ones(shape, dtype)
+    new[..., -1, 0] = 1e6
+    return new
+
+
+@pytest.mark.parametrize("given", ["float32", "float64", "bfloat16"])
+def test_the_warning_names_the_argument_and_the_line_that_appends(given):
+    new, usual = large((1, 1, 3, 4), dtype_of(given)), np.ones((1, 1, 3, 4), np.float32)
+    cache = regard.KVCache(1, 1, 4, dtype=np.float16)
+    with pytest.warns(RuntimeWarning) as told:
+        cache.append(usual, new)
+    (warning,) = told
+    assert str(warning.message) == "overflow in value: finite numbers become infinite in float16"
+    assert warning.filename == __file__
+    assert np.isinf(cache.values[0, 0, -1, 0])
+    assert np.isfinite(cache.keys).all()
+
+
+def test_the_warning_of_a_layer_names_the_line_that_calls_it():
+    layer = regard.MultiHeadAttention(8, 2, rng=0)
+    with pytest.warns(RuntimeWarning, match="overflow in (key|value)") as told:
+        layer(np.full((1, 3, 8), 1e7), cache=regard.KVCache(1, 2, 4, dtype=np.float16))
+    assert {warning.filename for warning in told} == {__file__}
+
+
+@pytest.mark.parametrize("given", ["float32", "float64"])
+def test_padding_may_be_of_any_size(given):
+    new = large((2, 1, 3, 4), given)
+    cache = regard.KVCache(2, 1, 4, dtype=np.float16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache.append(new, new, lengths=[2, 1])
+    assert cache.lengths.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("page_size", [None, 16])
+def test_a_warning_that_is_an_error_leaves_the_cache_as_it_was(page_size):
+    cache = regard.KVCache(1, 1, 4, dtype=np.float16, page_size=page_size)
+    usual = np.ones((1, 1, 3, 4), np.float32)
+    cache.append(usual, usual)
+    for tokens in (3, 100):
+        new = large((1, 1, tokens, 4))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(RuntimeWarning, match="overflow in key"):
+                cache.append(new, new)
+    cache.append(usual, usual)
+    assert_same_bits(cache.keys, np.ones((1, 1, 6, 4), np.float16))
+
+
+def test_a_function_of_the_caller_hears_of_what_becomes_infinite():
+    heard = []
+    new = large((1, 1, 3, 4))
+    cache = regard.KVCache(1, 1, 4, dtype=np.float16)
+    before = np.seterrcall(lambda kind, flags: heard.append((kind, len(cache))))
+    try:
+        with np.errstate(over="call"):
+            cache.append(new, new)
+    finally:
+        np.seterrcall(before)
+    assert heard == [("overflow", 0)] * 2
+    assert len(cache) == 3
+
+
+# int8 refuses them: tests/cache/test_cache_errors.py.
+NOT_FINITE = [np.inf, -np.inf, np.nan]
+
+
+@pytest.mark.parametrize("number", NOT_FINITE)
+@pytest.mark.parametrize("kept", ["float16", "bfloat16", "float32", "float64"])
+def test_floating_point_types_keep_what_is_not_finite(kept, number):
+    new = np.ones((1, 1, 3, 4), np.float32)
+    new[0, 0, 1, 2] = number
+    cache = regard.KVCache(1, 1, 4, dtype=dtype_of(kept))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache.append(new, new)
+    np.testing.assert_array_equal(cache.keys.astype(np.float32), new)

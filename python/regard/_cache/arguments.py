@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +16,12 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from regard._cache.geometry import Geometry
+    from regard._cache.state import PerEntry
 
     Array = NDArray[Any]
 
 _MOST = 2**63 - 1  # kernels and files count in 64 bits
+_LARGEST = np.array(np.finfo(np.float32).max)
 
 
 def size(name: str, number: int, minimum: int = 0, maximum: int = _MOST) -> int:
@@ -50,16 +54,52 @@ def _with_batch(array: Array, batch: int) -> Array:
     return array[None] if array.ndim == 3 and batch == 1 else array
 
 
-def as_stored(array: Array, dtype: np.dtype[Any]) -> Array:
+def as_stored(name: str, array: Array, dtype: np.dtype[Any], counts: PerEntry) -> Array:
     """Return new tokens such that the cache's pages can take them: converted here or there."""
     is_narrow = array.dtype.itemsize <= 4 and dtype.itemsize <= 4
     if array.dtype != dtype and not is_narrow:
-        array = array.astype(dtype)
+        array = converted(name, array, dtype, counts)
     size = array.dtype.itemsize
     strides = array.strides
     fits = array.flags.aligned and all(stride % size == 0 for stride in strides)
     is_dense = strides[-1] == size or array.shape[-1] == 1
     return array if fits and is_dense else array.copy(order="C")
+
+
+def converted(name: str, array: Array, dtype: np.dtype[Any], counts: PerEntry) -> Array:
+    """Return new tokens in the cache's type, of which the first `counts` are real.
+
+    If a finite number becomes infinite, this warns, raises an error or does nothing, as
+    `numpy.errstate` says. NumPy would not name the array, would not notice it in types of ml_dtypes
+    and would warn from this line, for which Python shows one warning in a process.
+    """
+    with np.errstate(over="ignore"):
+        result = array.astype(dtype)
+    became_infinite = np.isinf(result)
+    if not became_infinite.any():
+        return result
+    became_infinite &= np.isfinite(array)
+    if not isinstance(counts, int):
+        is_real = np.arange(array.shape[2]) < counts[:, None]
+        became_infinite &= is_real[:, None, :, None]
+    if became_infinite.any():
+        # The same text for all numbers, so that Python shows it once for a line of the caller's.
+        _tell_of_overflow(f"overflow in {name}: finite numbers become infinite in {dtype.name}")
+    return result
+
+
+def _tell_of_overflow(message: str) -> None:
+    """Do what `numpy.errstate` says. A warning comes from the line that called regard."""
+    wanted = np.geterr()["over"]
+    if wanted == "warn":
+        frame, level = sys._getframe(), 1
+        while frame.f_back and frame.f_globals["__name__"].startswith("regard."):
+            frame, level = frame.f_back, level + 1
+        warnings.warn(message, RuntimeWarning, stacklevel=level)
+    elif wanted == "raise":
+        raise FloatingPointError(message)
+    elif wanted != "ignore":
+        _LARGEST.astype(np.float16)  # NumPy calls a function, prints or logs
 
 
 def new_lengths(batch: int, lengths: ArrayLike | None, new: int) -> int | Array:

@@ -75,7 +75,7 @@ class KVCache(CacheView):
     TypeError
         If an argument has the wrong type, or `dtype` cannot be stored.
     ValueError
-        If a size is out of range.
+        If a size is out of range, or `path` is empty or has a null character.
     FileExistsError
         If there is a file at `path` already.
     OSError
@@ -103,8 +103,11 @@ class KVCache(CacheView):
     largest of its numbers divided by 127, but never below 2**-126: rows of less than about 1.5e-36
     lose digits. Keys are rotated first, and queries with them: no product changes, and single large
     channels are spread over all. Integers are multiplied by scales after the products: results are
-    exact for the rounded numbers that are stored, up to rounding in the query's precision. Numbers
-    that are not finite cannot be stored.
+    exact for the rounded numbers that are stored, up to rounding in the query's precision.
+
+    Infinity and NaN cannot be stored as int8, and are stored in the other types as they are. A
+    finite number that is too large for a floating-point type, such as 1e6 for float16, becomes
+    infinite. `append` then warns or raises an error, as `numpy.errstate` says of overflows.
 
     A call that raises an error or is interrupted by a signal leaves the cache as it was before the
     call or, if the change was already complete, as it is after it. Calls that change a cache must
@@ -118,6 +121,12 @@ class KVCache(CacheView):
     read it. A file grows by a quarter and never shrinks: pages that are given back are used again,
     forks of its cache take theirs from it too while it is open, and pages without an owner are free
     once it is closed.
+
+    The lock keeps out other caches, but no program that does not ask for it. If another program
+    truncates the file, its keys and values are lost, and calls raise OSError; if it does so during
+    a call, the system ends the process (SIGBUS). If another program writes to the file, results may
+    be wrong. To replace a file that is in use, rename another one to its name: caches that are open
+    keep the old one.
 
     Examples
     --------
@@ -255,7 +264,17 @@ class KVCache(CacheView):
             If shapes disagree, `lengths` are out of range, the capacity is exceeded, a number that
             is to be stored as int8 is not finite, or the cache is closed or was opened for reading.
         MemoryError, OSError
-            If there is no room to grow in memory or on the disk.
+            If there is no room to grow in memory or on the disk; OSError also if another program
+            has truncated the file.
+        FloatingPointError
+            Instead of the warning, if ``numpy.errstate(over="raise")`` asks for it. Nothing is
+            appended then.
+
+        Warns
+        -----
+        RuntimeWarning
+            If a finite number becomes infinite in the cache's type, unless `numpy.errstate` says
+            otherwise.
 
         Examples
         --------
@@ -288,8 +307,16 @@ class KVCache(CacheView):
         if geometry.is_quantised:
             rows = quantised(keys, values, counts)
         else:
-            rows = [arguments.as_stored(array, geometry.dtype) for array in (keys, values)]
-        content.append(rows, counts)
+            rows = [
+                arguments.as_stored(name, array, geometry.dtype, counts)
+                for name, array in (("key", keys), ("value", values))
+            ]
+        if not content.append(rows, counts):
+            rows = [
+                arguments.converted(name, array, geometry.dtype, counts)
+                for name, array in zip(("key", "value"), rows, strict=True)
+            ]
+            content.append(rows, counts)
 
     def truncate(self, length: ArrayLike) -> None:
         """Forget the last tokens.
@@ -382,8 +409,9 @@ class KVCache(CacheView):
 
         Raises
         ------
-        MemoryError
-            If there is no memory for the forks of a file; the cache is still open then.
+        MemoryError, OSError
+            If there is no memory for the forks of a file, or another program has truncated it; the
+            cache is still open then.
         """
         self._content.close()
 

@@ -56,7 +56,9 @@ class Content:
     @property
     def rows(self) -> Rows:
         """The pages, as long as they do not move."""
-        return self.pool.room.rows
+        room = self.pool.room
+        room.check_length()
+        return room.rows
 
     @property
     def is_writable(self) -> bool:
@@ -85,7 +87,7 @@ class Content:
             assert state is not None
             if not state.spare or (ledger is not None and ledger.committed is not state):
                 return False
-            new = pool.room.rows.core.store_plain(
+            new = self.rows.core.store_plain(
                 state.pages, state.row_after(pool.geometry.page_size), state.spare, key, value
             )
             if new < 0:
@@ -96,8 +98,11 @@ class Content:
                     ledger.commit(after, extends=True)
         return True
 
-    def append(self, rows: list[Array], counts: PerEntry) -> None:
-        """Store the first `counts` of the new tokens: keys, values and, with int8, their scales."""
+    def append(self, rows: list[Array], counts: PerEntry) -> bool:
+        """Store the first `counts` of the new tokens: keys, values and, with int8, their scales.
+
+        Where a finite number would become infinite, return False, and append nothing.
+        """
         pool, geometry = self.pool, self.geometry
         with pool.lock:
             state = self._begin()
@@ -111,12 +116,11 @@ class Content:
                 held.copy_page(copy.page, copy.to, copy.tokens)
             start = state.lengths - after.evicted * geometry.page_size
             if not held.core.store(after.pages, start, counts, *_four(rows)):
-                # NumPy warns of it, or raises, as the caller has set it.
-                rows = [array.astype(geometry.dtype) for array in rows]
-                held.core.store(after.pages, start, counts, *_four(rows))
+                return False  # without end(): the next change finds the pages that were taken
             self._become(after, extends=growth.extends)
             pool.give_back(growth.freed)
             pool.end()
+        return True
 
     def truncate_alike(self, length: Any) -> bool:
         """Truncate entries that are all of one length to a shorter one, or return False.
@@ -241,10 +245,13 @@ class Content:
         pool = self.pool
         if pool.ledger is not None:
             if self.state is not None:
-                self._begin()
+                self._resumed()
             states = [state for member in list(pool.members) if (state := member.shared_state())]
-            pages = [_NO_PAGES, *(state.held_pages(pool.geometry) for state in states)]
-            room = pool.room.copied(np.unique(np.concatenate(pages)))
+            held = [_NO_PAGES, *(state.held_pages(pool.geometry) for state in states)]
+            pages = np.unique(np.concatenate(held))
+            if pages.size:
+                pool.room.check_length()
+            room = pool.room.copied(pages)
             self.state = None
             pool.room = room
             pool.ledger = None
@@ -254,6 +261,11 @@ class Content:
 
     def _begin(self) -> State:
         """Begin a change of what is there."""
+        self.pool.room.check_length()
+        return self._resumed()
+
+    def _resumed(self) -> State:
+        """Return the state, after completing a change that was interrupted."""
         self.pool.begin()
         if self._ledger is not None:
             self._ledger.settle()

@@ -58,6 +58,10 @@ class FileRoom:
         """Tell whether another process writes here, from which this one was forked."""
         return self.file.is_foreign
 
+    def check_length(self) -> None:
+        """Raise OSError if the file is shorter than what is mapped of it."""
+        self.file.check_length(self.memory, len(self.memory))
+
     def flush(self) -> None:
         """Wait until the disk has all that was written, and how long the file is."""
         self.memory.flush()
@@ -74,8 +78,9 @@ class FileCopyRoom:
     def __init__(self, file: LockedFile, layout: Layout) -> None:
         self.file = file
         self.layout = layout
-        size, reserve = file.size, free_address_space()
-        self.memory = _mapped(file, size, reserve)
+        self._size = size = file.size
+        self._first = file.first_page()  # knows the file's length even once the file is closed
+        self.memory = _mapped(file, size, free_address_space())
         self.pages = min(_whole_pages(len(self.memory), layout), MOST_PAGES)
         self.pages_of_file = _whole_pages(size, layout)
         self.rows = Rows(layout, self.memory, FIRST_PAGE, self.pages)
@@ -95,6 +100,10 @@ class FileCopyRoom:
     def is_foreign(self) -> bool:
         """Tell that no other process writes here: a forked child has a copy of its own."""
         return False
+
+    def check_length(self) -> None:
+        """Raise OSError if the file is shorter than what is mapped of it."""
+        self.file.check_length(self._first, self._size)
 
     def flush(self) -> None:
         """Do nothing: nothing that is written here reaches the file."""

@@ -28,7 +28,14 @@ class LockedFile:
     @classmethod
     def create(cls, path: str, size: int) -> Self:
         """Make a file of zeros that does not exist yet; on failure there is none."""
-        file = cls(FileIO(path, "x+"), path, is_writable=True)
+        try:
+            opened = FileIO(path, "x+")
+        except FileExistsError as error:
+            if os.path.isdir(path):
+                raise
+            reason = f"{error.strerror}, and KVCache.open(path) continues the cache in it"
+            raise FileExistsError(error.errno, reason, path) from None
+        file = cls(opened, path, is_writable=True)
         try:
             _lock(file.descriptor, path, is_writable=True)
             file.allocate(size)
@@ -99,6 +106,21 @@ class LockedFile:
             return mmap.mmap(self.descriptor, 0, access=mmap.ACCESS_WRITE)
         except OSError as error:
             raise self.cannot_map(error, self.size) from None
+
+    def first_page(self) -> mmap.mmap:
+        """Return its beginning as memory that cannot be written to."""
+        return mmap.mmap(self.descriptor, 1, access=mmap.ACCESS_READ)
+
+    def check_length(self, memory: mmap.mmap, size: int) -> None:
+        """Raise OSError if the file, of which `memory` is a mapping, is shorter than `size` bytes.
+
+        The system ends a process that reads or writes mapped memory beyond the file's end. A lock
+        keeps no program from truncating the file that does not ask for it.
+        """
+        # The mapping has a descriptor of its own, so another thread may close the file meanwhile.
+        if (left := memory.size()) < size:
+            reason = f"another program has truncated it from {size} to {left} bytes"
+            raise OSError(errno.EIO, reason, self.path)
 
     def cannot_map(self, error: OSError, size: int) -> OSError:
         """Return an error that says which file cannot be mapped, and how much of it."""

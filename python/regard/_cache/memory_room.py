@@ -73,6 +73,9 @@ class MemoryRoom:
         """Tell that no other process writes here: a forked child has a copy of its own."""
         return False
 
+    def check_length(self) -> None:
+        """Do nothing: memory does not become shorter."""
+
     def flush(self) -> None:
         """Do nothing: there is no disk to wait for."""
 

@@ -42,6 +42,9 @@ class Room(Protocol):
     def is_foreign(self) -> bool:
         """Tell whether another process writes here, from which this one was forked."""
 
+    def check_length(self) -> None:
+        """Raise OSError if these are pages of a file that is shorter than it was."""
+
     def flush(self) -> None:
         """Wait until the disk has all that was written, where there is one."""
 

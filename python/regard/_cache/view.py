@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, overload
 
 from regard._cache import attend, explain
 from regard._cache.stored import stored_tokens
 from regard._hints import warn_if_zero_one
 from regard._show.shows_options import ShowsOptions
-from regard._translations import refuse_keywords
+from regard._translations import ATTENTION, refuse_keywords
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
@@ -241,6 +243,8 @@ class CacheView(ShowsOptions):
             If shapes disagree or a number is out of range; if nothing has been appended yet; if
             `query_offset` is needed and not given; if a query would see tokens that have been
             evicted since it was appended; if the cache is closed.
+        OSError
+            If another program has truncated the cache's file.
         """
         options = {
             "is_causal": is_causal,
@@ -256,7 +260,7 @@ class CacheView(ShowsOptions):
             "threads": threads,
         }
         if others:
-            refuse_keywords("KVCache.attend", others, ("query", "mask", *options), _OF_THE_CACHE)
+            _refuse("KVCache.attend", others, options)
         if mask is not None:
             warn_if_zero_one(mask)
         result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = attend.attend(
@@ -316,8 +320,13 @@ class CacheView(ShowsOptions):
             "threads": threads,
         }
         if others:
-            refuse_keywords("KVCache.explain", others, ("query", "mask", *options), _OF_THE_CACHE)
+            _refuse("KVCache.explain", others, options)
         return explain.explain(opened_content(self, "explain"), query, mask, options)
+
+
+def _refuse(call: str, unknown: Iterable[str], options: Iterable[str]) -> NoReturn:
+    """Raise the TypeError for keywords that `attend` and `explain` do not have."""
+    refuse_keywords(call, unknown, ("query", "mask", *options), _OF_THE_CACHE, kind=ATTENTION)
 
 
 def opened_content(cache: CacheView, method: str) -> Content:
