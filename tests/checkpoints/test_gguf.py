@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from gguf_files import (
     u64,
 )
 from messages import says
+from regard.checkpoints._bounded_file import BoundedFile
 
 gguf = pytest.importorskip("gguf")
 
@@ -49,6 +51,14 @@ def test_a_small_file(load):
     assert parameters["a"].dtype == np.float32
     assert np.array_equal(parameters["a"], NUMBERS)
     parameters["a"][0] = 5  # the array belongs to the caller
+
+
+def test_a_header_of_any_length(load):
+    """The data begins at the next multiple of 32, or where the header ends if that is one."""
+    for length in range(1, 33):
+        named = [entry("k" * length, UINT32, u32(length))]
+        parameters, _ = load(gguf_file(entries=named))
+        assert np.array_equal(parameters["a"], NUMBERS), length
 
 
 def test_kinds_of_metadata(load):
@@ -252,7 +262,7 @@ MALFORMED = {
     "half a tensor": (gguf_file(tensors=[tensor(shape=(2, 4))]), ["a", "ends"]),
     "name twice": (
         gguf_file(tensors=[tensor(), tensor(offset=32)], data=bytes(64)),
-        ["one name"],
+        ["a", "two tensors"],
     ),
     "overlap": (
         gguf_file(tensors=[tensor(kind=F16), tensor("b")]),
@@ -268,6 +278,36 @@ def test_malformed(case, load, tmp_path):
         load(data)
     assert type(caught.value) is ValueError
     assert str(caught.value).startswith(f"{tmp_path / 'model.gguf'}: ")
+
+
+ITEMS = 1000
+MANY_ITEMS = {
+    # The items, and how often an array of them may be read from the file.
+    "bools": (u32(BOOL) + u64(ITEMS) + bytes(ITEMS), 2),
+    "empty arrays": (u32(ARRAY) + u64(ITEMS) + (u32(UINT32) + u64(0)) * ITEMS, ITEMS + 1),
+    "empty arrays of bools": (u32(ARRAY) + u64(ITEMS) + (u32(BOOL) + u64(0)) * ITEMS, ITEMS + 1),
+    "empty arrays of arrays": (u32(ARRAY) + u64(ITEMS) + (u32(ARRAY) + u64(0)) * ITEMS, ITEMS + 1),
+}
+
+
+@pytest.mark.parametrize("case", MANY_ITEMS)
+def test_arrays_are_read_in_few_steps(case, load, monkeypatch):
+    """A small file must not take long, whatever it says that it holds."""
+    array, most = MANY_ITEMS[case]
+    sizes, take = [], BoundedFile.take
+
+    def counted(file, count, what):
+        sizes.append(count)
+        return take(file, count, what)
+
+    monkeypatch.setattr(BoundedFile, "take", counted)
+    load(gguf_file(entries=[]))
+    of_the_rest = len(sizes)
+    sizes.clear()
+    _, metadata = load(gguf_file(entries=[entry("k", ARRAY, array)]))
+    of_an_entry = 3  # its key's length, its key, its type
+    assert len(sizes) - of_the_rest - of_an_entry <= most
+    assert metadata["k"] == [False if case == "bools" else []] * ITEMS
 
 
 def test_every_truncation(load):
@@ -303,12 +343,39 @@ def test_damage(change, load, tmp_path):
 
 @pytest.mark.parametrize(
     ("path", "error"),
-    [(None, TypeError), (7, TypeError), ("missing.gguf", FileNotFoundError), (".", OSError)],
+    [
+        (None, TypeError),
+        (7, TypeError),
+        ("", ValueError),
+        ("a\0b", ValueError),
+        ("missing.gguf", FileNotFoundError),
+        (".", OSError),
+    ],
 )
 @pytest.mark.parametrize("reader", ["load_gguf", "load_safetensors"])
 def test_paths(path, error, reader):
-    with pytest.raises(error, match="path" if error is TypeError else None):
+    with pytest.raises(error, match="path" if error in (TypeError, ValueError) else None):
         getattr(regard.checkpoints, reader)(path)
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "/dev/zero", "pipe"])
+@pytest.mark.parametrize("reader", ["load_gguf", "load_safetensors"])
+def test_what_is_no_plain_file(reader, place, tmp_path, output_of):
+    """In a process of its own, since opening a pipe may wait forever."""
+    if sys.platform == "win32":
+        pytest.skip("Windows has no such files")
+    if place == "pipe":
+        place = str(tmp_path / place)
+        os.mkfifo(place)
+    script = f"""
+    import regard
+    try:
+        regard.checkpoints.{reader}({place!r})
+    except ValueError as error:
+        print(error)
+    """
+    told = f"{place}: is not a plain file, but a device, a pipe or a socket"
+    assert output_of(script).strip() == told
 
 
 def test_bytes_and_strings_are_paths(tmp_path):

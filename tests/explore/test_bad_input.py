@@ -109,6 +109,16 @@ def test_the_estimate_is_not_far_below_the_size(shape):
         regard.explore(query, query, max_bytes=size // 2)
 
 
+@pytest.mark.parametrize("has_mask", [False, True])
+def test_a_page_that_is_too_large_is_refused_before_anything_is_read(has_mask):
+    """To count what a mask of 2^48 elements shows would take days."""
+    n = 2**24
+    x = np.broadcast_to(np.float32(1), (1, n, 4))
+    mask = np.broadcast_to(np.float32(0), (n, n)) if has_mask else None
+    with pytest.raises(ValueError, match="max_bytes must be at least about 967"):
+        regard.explore(x, x, mask)
+
+
 @pytest.mark.slow
 def test_many_heads_have_smaller_pictures(page_of):
     query = np.zeros((100, 600, 1), np.float32)

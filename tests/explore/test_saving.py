@@ -1,5 +1,6 @@
 """Pages reach their place whole or not at all, and a notebook shows those that are small."""
 
+import errno
 import html
 import os
 import re
@@ -94,15 +95,35 @@ def test_no_space_leaves_what_was_there(run_python, tmp_path):
             try:
                 explorer.save(name, overwrite=overwrite)
             except OSError as error:
-                print(error.strerror, open("page.html").read(), sorted(os.listdir(".")))
+                print(error, open("page.html").read(), sorted(os.listdir(".")), sep=" | ")
         """
     )
-    assert done.stdout.splitlines() == ["File too large old ['page.html']"] * 2, done.stderr
+    reason, left = f"{os.strerror(errno.EFBIG)}", "old | ['page.html']"
+    assert done.stdout.splitlines() == [
+        f"[Errno {errno.EFBIG}] cannot write 'page.html': {reason}; what was there is unchanged"
+        f" | {left}",
+        f"[Errno {errno.EFBIG}] cannot write 'new.html': {reason} | {left}",
+    ], done.stderr
+
+
+def test_a_folder_that_cannot_be_written_to(explorer, tmp_path, monkeypatch):
+    """The error names the page, and not the file beside it that was to become it."""
+
+    def forbidden(*arguments):
+        raise PermissionError(errno.EACCES, "Permission denied", "/somewhere/.regard-8x4.part")
+
+    monkeypatch.setattr("tempfile.mkstemp", forbidden)
+    place = str(tmp_path / "page.html")
+    with pytest.raises(PermissionError) as caught:
+        explorer.save(place)
+    assert str(caught.value) == (
+        f"[Errno {errno.EACCES}] cannot write {place!r}: Permission denied"
+    )
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device here")
 def test_a_full_device(explorer):
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"cannot write '/dev/full': No space left on device$"):
         explorer.save("/dev/full", overwrite=True)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import regard
+from regard._explore._colours import diverging
 
 pytest.importorskip("matplotlib")
 
@@ -252,7 +253,10 @@ def test_differences_are_centred(pyplot):
     np.testing.assert_array_equal(drawn(image), a - b)
     most = np.abs(a - b).max()
     assert image.get_clim() == (-most, most)
-    assert image.get_cmap().name == "PuOr"
+    for place, is_orange in ((20, False), (234, True)):  # orange is more, as in the explorer
+        for colour in (image.get_cmap()(place / 254), diverging("light")[place]):
+            red, _, blue = colour[:3]
+            assert (red > blue) == is_orange
     assert image.colorbar.ax.get_ylabel() == "weight, before − after"
     image = regard.plot.compare(a, b, shape=(4, 4), vmax=0.5)
     np.testing.assert_allclose(drawn(image), (a - b).reshape(4, 5, 4, 5).mean(axis=(1, 3)))

@@ -88,8 +88,7 @@ def _layers_of_arrays(
     query, key = as_stored_arrays(query=query, key=key)
     mask = as_masks(mask)
     try:
-        # The plan of a call has its checks, and computes nothing.
-        _core.attention_plan(query, key, key[..., :0], mask, dict(options))
+        _core.attention_sizes(query, key, key[..., :0], mask, dict(options))
     except ValueError as error:
         raise_with_hint(error, query, key)
     if query.ndim == 2 and key.ndim == 2:

@@ -72,6 +72,8 @@ class Explorer:
             What was there before is there still.
         TypeError
             If `path` is not a path, or `overwrite` not a bool.
+        ValueError
+            If `path` is empty or has a null character.
         """
         write_whole(path, self._parts(), overwrite)
 

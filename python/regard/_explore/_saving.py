@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 def check_place(path: str | os.PathLike[str], overwrite: bool) -> str:
     """Return a path as a str, or raise the error that writing a file there would end in."""
     name = file_path(path)
-    if not name:
-        raise ValueError("path must name a file, got an empty str")
-    if "\0" in name:
-        raise ValueError(f"path must have no null characters, got {name!r}")
     if os.path.isdir(name) or not os.path.basename(name):
         raise IsADirectoryError(f"path must be that of a file, got the folder {name!r}")
     folder = os.path.dirname(name) or "."
@@ -38,13 +34,26 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes], overwrite:
 
     Whatever fails on the way, nothing new is left. A device such as /dev/stdout is written to.
     """
+    name = check_place(path, overwrite)
+    is_file = os.path.isfile(name)
+    try:
+        if os.path.exists(name) and not is_file:
+            with open(name, "wb") as device:
+                device.writelines(parts)
+        else:
+            _write_beside(name, parts, overwrite)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        unchanged = "; what was there is unchanged" if is_file else ""
+        reason = f"cannot write {name!r}: {error.strerror}{unchanged}"
+        raise OSError(error.errno, reason) from error
+    return name
+
+
+def _write_beside(name: str, parts: Iterable[bytes], overwrite: bool) -> None:
     import tempfile
 
-    name = check_place(path, overwrite)
-    if os.path.exists(name) and not os.path.isfile(name):
-        with open(name, "wb") as device:
-            device.writelines(parts)
-        return name
     place = os.path.realpath(name)  # what a symbolic link points to is replaced, not the link
     handle, beside = tempfile.mkstemp(".part", ".regard-", os.path.dirname(place))
     try:
@@ -59,7 +68,6 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes], overwrite:
         with suppress(OSError):
             os.unlink(beside)
         raise
-    return name
 
 
 def _mode(place: str) -> int:

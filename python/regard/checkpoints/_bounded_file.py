@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
@@ -10,6 +11,17 @@ import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+def open_plain(path: str) -> BinaryIO:
+    """Open a file for reading, or raise ValueError if it is a device or a pipe.
+
+    Opening a pipe would wait for its other end, and a device has no size.
+    """
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ValueError(f"{path}: is not a plain file, but a device, a pipe or a socket")
+    return open(path, "rb")
 
 
 class BoundedFile:

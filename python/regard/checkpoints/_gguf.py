@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from regard._arguments import file_path, text
 from regard._narrow_weights import weight_dtype_name
 from regard._packages import needed
-from regard.checkpoints._bounded_file import BoundedFile
+from regard.checkpoints._bounded_file import BoundedFile, open_plain
 from regard.checkpoints._gguf_header import Header, TensorInfo, read_header
 from regard.checkpoints._tensors import UnreadableTensorError, read_tensors, stored_tensor
 
@@ -61,9 +62,10 @@ def load_gguf(
     OSError
         If the file cannot be opened or read.
     ValueError
-        If it is not a GGUF file, is truncated, contradicts itself, or no name begins with `prefix`;
-        if none of the tensors to be read has a type that the package can decode. The message names
-        the file and the reason. If `weight_dtype` is unknown, or a matrix cannot be kept in it.
+        If it is not a GGUF file, or a device or a pipe; if it is truncated, contradicts itself, or
+        no name begins with `prefix`; if none of the tensors to be read has a type that the package
+        can decode. The message names the file and the reason. If `weight_dtype` is unknown, or a
+        matrix cannot be kept in it.
 
     Warns
     -----
@@ -111,7 +113,7 @@ def load_gguf(
     name, prefix = file_path(path), text("prefix", prefix)
     kept = weight_dtype_name(weight_dtype)
     gguf = needed("gguf", "load_gguf", "models")
-    with open(name, "rb") as opened:
+    with open_plain(name) as opened:
         file = BoundedFile(opened, name)
         header = read_header(file)
         sizes = _sizes(file, header, gguf)
@@ -129,7 +131,8 @@ def _sizes(file: BoundedFile, header: Header, gguf: Any) -> dict[str, int]:
     """Return the bytes of each tensor, after checking that the file holds each of them once."""
     sizes = {tensor.name: _bytes(file, tensor, gguf) for tensor in header.tensors}
     if len(sizes) != len(header.tensors):
-        file.refuse("the file has two tensors of one name")
+        names = Counter(tensor.name for tensor in header.tensors)
+        file.refuse(f"the file has two tensors of the name {names.most_common(1)[0][0]!r}")
     end, before = 0, ""
     for tensor in sorted(header.tensors, key=lambda tensor: tensor.offset):
         if tensor.offset % header.alignment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,9 @@ VERSIONS = (2, 3)
 # Value types by number: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
 BOOL, STRING, ARRAY = 7, 8, 9
-LEAST_BYTES = {BOOL: 1, STRING: 8, ARRAY: 12}
+DTYPES = {BOOL: np.dtype(np.uint8)} | {kind: np.dtype(f"<{c}") for kind, c in NUMBERS.items()}
+LEAST_BYTES = {kind: dtype.itemsize for kind, dtype in DTYPES.items()} | {STRING: 8, ARRAY: 12}
+_ARRAY_START = struct.Struct("<IQ")  # the type of the items, and how many there are
 DEEPEST_ARRAY = 8
 MOST_AXES = 4
 DEFAULT_ALIGNMENT = 32
@@ -65,7 +68,7 @@ def read_header(file: BoundedFile) -> Header:
     return Header(metadata, tensors, data, alignment)
 
 
-def _value(file: BoundedFile, type_number: int, name: str, depth: int = 0) -> Any:
+def _value(file: BoundedFile, type_number: int, name: str) -> Any:
     if type_number in NUMBERS:
         return file.number(NUMBERS[type_number], f"the value of {name!r}")
     if type_number == BOOL:
@@ -74,18 +77,28 @@ def _value(file: BoundedFile, type_number: int, name: str, depth: int = 0) -> An
         return file.text(f"the value of {name!r}")
     if type_number != ARRAY:
         file.refuse(f"{name!r} has the unknown value type {type_number}")
+    return _array(file, name, f"the array {name!r}", 0)
+
+
+def _array(file: BoundedFile, name: str, what: str, depth: int) -> list[Any]:
+    """Read an array, in a time that is in proportion to its bytes, whatever its items are."""
     if depth == DEEPEST_ARRAY:
         file.refuse(f"{name!r} nests arrays more than {DEEPEST_ARRAY} deep")
-    item_type = file.number("I", f"the item type of {name!r}")
-    count = file.number("Q", f"the length of {name!r}")
-    if item_type in NUMBERS:
-        dtype = np.dtype(f"<{NUMBERS[item_type]}")
+    item_type, count = _ARRAY_START.unpack(file.take(_ARRAY_START.size, what))
+    if count == 0 and item_type in LEAST_BYTES:
+        return []
+    if item_type in DTYPES:
+        dtype = DTYPES[item_type]
         data = file.take(count * dtype.itemsize, f"{name!r} of {count} items")
-        return np.frombuffer(data, dtype).tolist()
-    file.require(count * LEAST_BYTES.get(item_type, 0), f"{name!r} of {count} items")
+        numbers = np.frombuffer(data, dtype)
+        items: list[Any] = (numbers != 0 if item_type == BOOL else numbers).tolist()
+        return items
     if item_type not in LEAST_BYTES:
         file.refuse(f"{name!r} has the unknown item type {item_type}")
-    return [_value(file, item_type, name, depth + 1) for _ in range(count)]
+    file.require(count * LEAST_BYTES[item_type], f"{name!r} of {count} items")
+    if item_type == STRING:
+        return [file.text(what) for _ in range(count)]
+    return [_array(file, name, what, depth + 1) for _ in range(count)]
 
 
 def _tensor_info(file: BoundedFile) -> TensorInfo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from regard._arguments import file_path, text
 from regard._narrow_weights import weight_dtype_name
 from regard._packages import needed
-from regard.checkpoints._bounded_file import BoundedFile
+from regard.checkpoints._bounded_file import BoundedFile, open_plain
 from regard.checkpoints._tensors import UnreadableTensorError, read_tensors, stored_tensor
 
 if TYPE_CHECKING:
@@ -73,9 +74,10 @@ def load_safetensors(
     OSError
         If the file cannot be opened or read.
     ValueError
-        If it is not a safetensors file, is truncated, contradicts itself, or no name begins with
-        `prefix`; if none of the tensors to be read has a type that can be read. The message names
-        the file and the reason. If `weight_dtype` is unknown, or a matrix cannot be kept in it.
+        If it is not a safetensors file, or a device or a pipe; if it is truncated, contradicts
+        itself, or no name begins with `prefix`; if none of the tensors to be read has a type that
+        can be read. The message names the file and the reason. If `weight_dtype` is unknown, or a
+        matrix cannot be kept in it.
 
     Warns
     -----
@@ -91,8 +93,8 @@ def load_safetensors(
 
     Notes
     -----
-    The package checks the header: tensors that reach beyond the file, overlap or leave holes are
-    refused. The data is read, not mapped: changing the file later changes no array.
+    Tensors that reach beyond the file, overlap or leave holes are refused, and so are names that
+    come twice. The data is read, not mapped: changing the file later changes no array.
 
     Examples
     --------
@@ -121,7 +123,7 @@ def load_safetensors(
     import json  # Here, not above: it would take a tenth of the time of `import regard`.
 
     safetensors = needed("safetensors", "load_safetensors", "models")
-    with open(name, "rb") as opened:
+    with open_plain(name) as opened:
         try:
             with safetensors.safe_open(name, framework="numpy"):
                 pass
@@ -129,7 +131,10 @@ def load_safetensors(
             raise ValueError(f"{name}: is not a readable safetensors file: {error}") from None
         file = BoundedFile(opened, name)
         length = file.number("Q", "the header's length")
-        header = json.loads(file.take(length, "the header"))
+        header = json.loads(
+            file.take(length, "the header"),
+            object_pairs_hook=lambda pairs: _without_repeats(file, pairs),
+        )
         metadata = header.pop("__metadata__", None) or {}  # null is allowed
         parameters = read_tensors(
             file,
@@ -138,6 +143,18 @@ def load_safetensors(
             lambda tensor: _tensor(file, 8 + length, tensor, header[tensor], kept),
         )
     return parameters, metadata
+
+
+def _without_repeats(file: BoundedFile, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the names and values of a JSON object, or refuse the file if a name comes twice.
+
+    The package keeps the last one, and other readers may keep the first.
+    """
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        file.refuse(f"the header has the name {name!r} twice")
+    return found
 
 
 def _tensor(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from regard._progress import Progress
     from regard._tokens import TokensArgument
 
-_OF_DIFFERENCES = Colours("PuOr", "grey")  # white is 0
+_OF_DIFFERENCES = Colours("PuOr_r", "grey")  # orange is more, as in the explorer, and white is 0
 
 
 @takes_options(WeightOptions)
@@ -56,6 +56,8 @@ def compare(
     **imshow: Any,
 ) -> AxesImage:
     """Draw the weights of `a` minus those of `b`, on a scale that is centred at 0.
+
+    It is orange where `a` has the larger weight, and purple where `b` has it.
 
     Parameters
     ----------
