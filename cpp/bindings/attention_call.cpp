@@ -147,6 +147,11 @@ py::object AttentionCall::run() {
   return result;
 }
 
+py::tuple AttentionCall::sizes() const {
+  return py::make_tuple(problem.batch.count, problem.heads, problem.kv_heads, problem.q_len, problem.kv_len,
+                        problem.head_dim, problem.value_dim);
+}
+
 py::object AttentionCall::explain() {
   // The kernel depends on whether weights are wanted; there is nothing to write them to.
   char nowhere = 0;
@@ -182,8 +187,7 @@ py::object AttentionCall::explain() {
   facts["tiles_visible"] = tiles.visible;
   facts["tiles_biased"] = tiles.biased;
   facts["scores_computed"] = tiles.scores;
-  facts["shape"] = py::make_tuple(problem.batch.count, problem.heads, problem.kv_heads, problem.q_len,
-                                  problem.kv_len, problem.head_dim, problem.value_dim);
+  facts["shape"] = sizes();
   facts["result_type"] = py::str(type.dtype);
   return facts;
 }

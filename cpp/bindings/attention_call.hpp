@@ -44,6 +44,9 @@ struct AttentionCall {
   // What `run` would do, as a dictionary: Python's _Plan.
   py::object explain();
 
+  // The seven sizes of a call that was checked.
+  py::tuple sizes() const;
+
   int threads() const;
   Operand operand_of(const ArrayView& view);
   // As that of any array, but with rows that may be broadcast, and an error of its own.

@@ -25,22 +25,28 @@ void check_type(const ArrayView& view, const AttentionCall& call) {
                        std::string(py::str(call.type.dtype)) + ", got " + describe(view.array));
 }
 
+// What messages call a gradient, and the caller's array for it.
+struct GradientNames {
+  const char* gradient;
+  const char* out;
+};
+
 // The gradient of one input. Where its batch axes are broadcast, it is computed for all entries and then summed; where
 // its type is narrower than float64 and kernels compute in that, it is rounded at the end.
 class Gradient {
  public:
-  Gradient(AttentionCall& call, const ArrayView& input, const char* name, py::handle out, const Shape& batch)
+  Gradient(AttentionCall& call, const ArrayView& input, const GradientNames& names, py::handle out, const Shape& batch)
       : call_(call) {
     ResultType type;
     type.widen(input);
-    result_.emplace(out, type, input.shape);
+    result_.emplace(out, type, input.shape, nullptr, names.out);
     Shape full = batch;
     const int inner = std::min(input.axes(), 3);
     if (inner == 2 && !batch.empty()) full.push_back(1);  // heads
     for (int axis = inner; axis > 0; --axis) full.push_back(input.size(axis));
     const bool is_rounded = call.problem.scalar == Scalar::float64 && input.element != Element::float64;
     is_apart_ = full != input.shape || is_rounded;
-    view_ = is_apart_ ? new_array(name, result_type_of(call.problem.scalar), full) : result_->view;
+    view_ = is_apart_ ? new_array(names.gradient, result_type_of(call.problem.scalar), full) : result_->view;
   }
 
   const Result& result() const { return *result_; }
@@ -95,7 +101,8 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
   BackwardProblem problem{};
   std::optional<Gradient> gradients[3];
   const ArrayView* const inputs[] = {&call.query, &call.key, &call.value};
-  const char* const names[] = {"gradient of query", "gradient of key", "gradient of value"};
+  const GradientNames names[] = {
+      {"gradient of query", "out.query"}, {"gradient of key", "out.key"}, {"gradient of value", "out.value"}};
   Operand* const operands[] = {&problem.grad_query, &problem.grad_key, &problem.grad_value};
   for (const Input input : {kQuery, kKey, kValue}) {
     if (!wants(input)) continue;
@@ -103,7 +110,7 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
     for (const ArrayView* view : {&call.query, &call.key, &call.value, &call.mask, &call.bias, &grad_output, &output, &lse, &grad_lse})
       if (view->array) gradients[input]->result().forbid_overlap(*view, false);
     for (int before = 0; before < input; ++before)
-      if (gradients[before]) gradients[input]->result().forbid_overlap(gradients[before]->result().view, false);
+      if (gradients[before]) gradients[input]->result().forbid_overlap(gradients[before]->result());
     *operands[input] = gradients[input]->operand();
   }
   py::object grad_bias = py::none();
@@ -112,8 +119,7 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
     // Sums of many gradients are formed in float64.
     const bool is_whole = call.bias.shape == call.weights_shape;
     const Scalar scalar = is_whole ? call.problem.scalar : Scalar::float64;
-    bias_view = new_array("gradient of mask", result_type_of(scalar), call.bias.shape);
-    bias_view.array.attr("fill")(0);
+    bias_view = new_zeros("gradient of mask", result_type_of(scalar), call.bias.shape);
     grad_bias = bias_view.array;
     problem.grad_bias = call.mask_operand_of(bias_view);
   }
@@ -132,7 +138,7 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
   if (grad_lse.array) problem.grad_lse = call.numbers_of_rows(grad_lse);
 
   const int threads = call.threads();
-  run_without_gil([&](const StopSignal& signal) { attention_backward(problem, threads, signal); });
+  run_without_gil([&](const StopSignal& signal) { attention_gradients(problem, threads, signal); });
 
   const auto result_of = [&](Input input) { return gradients[input] ? gradients[input]->deliver() : py::object(py::none()); };
   const py::object query = result_of(kQuery), key = result_of(kKey), value = result_of(kValue);

@@ -101,6 +101,13 @@ py::object attention_map(py::handle query, py::handle key, py::handle mask, py::
   return map_of(call, {lse, extent, pooling, progress});
 }
 
+py::object attention_sizes(py::handle query, py::handle key, py::handle value, py::handle mask,
+                           py::handle keywords) {
+  AttentionCall call(kDense);
+  if (!prepare(call, query, key, value, mask, keywords)) return not_implemented();
+  return py::make_tuple(call.sizes(), py::str(call.type.dtype));
+}
+
 py::object attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
                           py::handle keywords) {
   AttentionCall call(kDense);

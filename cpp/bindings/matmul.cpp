@@ -73,7 +73,7 @@ py::object multiply(ArrayView& a, ArrayView& b, const ArrayView* scales, py::han
   problem.c = matrix_of(c, problem.batch, memory);
   const double multiplications = static_cast<double>(problem.batch.count) * static_cast<double>(problem.rows) *
                                  static_cast<double>(problem.columns) * static_cast<double>(problem.depth);
-  run_work(multiplications, [&](const StopSignal& signal) { matmul(problem, threads, signal); });
+  run_work(multiplications, [&](const StopSignal& signal) { matrix_product(problem, threads, signal); });
   return result.deliver();
 }
 

@@ -1,6 +1,7 @@
 #include <string>
 
 #include "../dispatch/roofline.hpp"
+#include "../dispatch/cpu_features.hpp"
 #include "../dispatch/targets.hpp"
 #include "arguments.hpp"
 #include "bindings.hpp"
@@ -18,9 +19,19 @@ py::list target_rows() {
     entry["name"] = row.target->name;
     entry["runnable"] = row.is_runnable;
     entry["needs"] = row.features;
+    entry["missing"] = missing_features(row.features);
     entry["vector_bytes"] = row.target->vector_bytes;
     rows.append(entry);
   }
+  return rows;
+}
+
+// By name: present, disabled (by the environment).
+py::dict cpu_feature_rows() {
+  py::dict rows;
+  for (const CpuFeature& feature : cpu_features())
+    rows[py::str(feature.name.data(), feature.name.size())] =
+        py::make_tuple(feature.is_present, feature.is_disabled);
   return rows;
 }
 
@@ -64,6 +75,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
 
   static PyMethodDef functions[] = {
       FastCall<attention>::method("attention"),
+      FastCall<attention_sizes>::method("attention_sizes"),
       FastCall<attention_plan>::method("attention_plan"),
       FastCall<attention_ragged>::method("attention_ragged"),
       FastCall<attention_ragged_plan>::method("attention_ragged_plan"),
@@ -92,6 +104,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.def("map_copy", &map_copy);
 
   module.def("target_rows", &target_rows);
+  module.def("cpu_features", &cpu_feature_rows);
   module.def("active_target", [] { return std::string(active_target().name); });
   module.def("active_target_reason", &active_target_reason);
   module.def("num_threads", [] { return thread_count_of(py::none()); });

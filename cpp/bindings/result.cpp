@@ -71,6 +71,26 @@ bool is_array_of(py::handle object, py::handle type) {
   return py::reinterpret_borrow<py::array>(object).dtype().equal(type);
 }
 
+// A view of the array that NumPy has made, or an error that says what its memory was for: NumPy's does not.
+ArrayView view_of_new(const char* name, const ResultType& type, const Shape& shape, PyObject* made) {
+  if (made) {
+    ArrayView view;
+    take_view(view, name, py::reinterpret_steal<py::object>(made), Accepts::storage);
+    return view;
+  }
+  // If the bytes are more than 64 bits can count, NumPy raises ValueError.
+  py::error_already_set error;
+  py::ssize_t bytes = py::reinterpret_borrow<py::dtype>(type.dtype).itemsize();
+  bool is_beyond = false;
+  for (const py::ssize_t size : shape) is_beyond |= __builtin_mul_overflow(bytes, size, &bytes);
+  if (!is_beyond && !error.matches(PyExc_MemoryError)) throw std::move(error);
+  const std::string count =
+      is_beyond ? "more bytes than 64 bits count" : std::to_string(bytes) + " bytes";
+  const std::string text = "cannot allocate " + count + " of " + name + ", shape " + to_text(shape);
+  PyErr_SetString(PyExc_MemoryError, text.c_str());
+  throw py::error_already_set();
+}
+
 // A new array whose axes lie in memory in the order of another's, as those of NumPy's functions do.
 ArrayView new_array_like(const char* name, const ResultType& type, const ArrayView& like) {
   std::vector<std::size_t> order(like.shape.size());
@@ -96,50 +116,39 @@ ArrayView new_array_like(const char* name, const ResultType& type, const ArrayVi
 ArrayView new_array(const char* name, const ResultType& type, const Shape& shape) {
   const auto& numpy = py::detail::npy_api::get();
   // NewFromDescr takes a reference to the type.
-  const py::object made = py::reinterpret_steal<py::object>(numpy.PyArray_NewFromDescr_(
+  return view_of_new(name, type, shape, numpy.PyArray_NewFromDescr_(
       numpy.PyArray_Type_, type.dtype.inc_ref().ptr(), static_cast<int>(shape.size()), shape.begin(), nullptr,
       nullptr, 0, nullptr));
-  if (made) {
-    ArrayView view;
-    take_view(view, name, made, Accepts::storage);
-    return view;
-  }
-  // NumPy does not say what the memory was for; if the bytes are more than 64 bits can count, it raises ValueError.
-  py::error_already_set error;
-  py::ssize_t bytes = py::reinterpret_borrow<py::dtype>(type.dtype).itemsize();
-  bool is_beyond = false;
-  for (const py::ssize_t size : shape) is_beyond |= __builtin_mul_overflow(bytes, size, &bytes);
-  if (!is_beyond && !error.matches(PyExc_MemoryError)) throw std::move(error);
-  const std::string count =
-      is_beyond ? "more bytes than 64 bits count" : std::to_string(bytes) + " bytes";
-  const std::string text = "cannot allocate " + count + " of " + name + ", shape " + to_text(shape);
-  PyErr_SetString(PyExc_MemoryError, text.c_str());
-  throw py::error_already_set();
 }
 
-Result::Result(py::handle out, const ResultType& type, const Shape& shape, const ArrayView* like)
+ArrayView new_zeros(const char* name, const ResultType& type, const Shape& shape) {
+  const py::object zeros = py::module_::import("numpy").attr("zeros");
+  py::tuple sizes(shape.size());
+  for (std::size_t axis = 0; axis < shape.size(); ++axis) sizes[axis] = shape[axis];
+  return view_of_new(name, type, shape,
+                     PyObject_CallFunctionObjArgs(zeros.ptr(), sizes.ptr(), type.dtype.ptr(), nullptr));
+}
+
+Result::Result(py::handle out, const ResultType& type, const Shape& shape, const ArrayView* like, const char* name)
     : given_(py::reinterpret_borrow<py::object>(out)), is_direct_(true) {
   if (out.is_none()) {
     view = like ? new_array_like("output", type, *like) : new_array("output", type, shape);
     return;
   }
+  const std::string must = std::string(name) + " must ";
   if (!is_array_of(out, type.dtype))
-    throw py::type_error("out must be an array of " + std::string(py::str(type.dtype)) + ", got " +
-                         describe(out));
+    throw py::type_error(must + "be an array of " + std::string(py::str(type.dtype)) + ", got " + describe(out));
   // A memmap or another subclass is written through a plain view of its memory.
-  out_ = view_as("out", is_plain_array(out) ? py::array(given_) : py::module_::import("numpy").attr("asarray")(out),
+  out_ = view_as(name, is_plain_array(out) ? py::array(given_) : py::module_::import("numpy").attr("asarray")(out),
                  type.element);
   if (out_.shape != shape)
-    throw py::value_error("out must have shape " + to_text(shape) + ", got " +
-                          to_text(out_.shape));
-  if (!array_of(out_).writeable())
-    throw py::value_error("out must be writeable, got a read-only array");
+    throw py::value_error(must + "have shape " + to_text(shape) + ", got " + to_text(out_.shape));
+  if (!array_of(out_).writeable()) throw py::value_error(must + "be writeable, got a read-only array");
   if (repeats_an_element(out_))
-    throw py::value_error("out must have an element of its own for every result, got strides " +
-                          std::string(py::str(out_.array.attr("strides"))) + " for shape " +
-                          to_text(shape));
+    throw py::value_error(must + "have an element of its own for every result, got strides " +
+                          std::string(py::str(out_.array.attr("strides"))) + " for shape " + to_text(shape));
   is_direct_ = is_native(out_.array, Accepts::storage);
-  view = is_direct_ ? out_ : new_array("out", type, shape);
+  view = is_direct_ ? out_ : new_array(name, type, shape);
 }
 
 void Result::forbid_overlap(const ArrayView& input, bool may_be_same) const {
@@ -148,8 +157,14 @@ void Result::forbid_overlap(const ArrayView& input, bool may_be_same) const {
       out_.strides == input.strides)
     return;
   if (shares_memory(out_, input))
-    throw py::value_error("out must not overlap " + std::string(input.name) +
+    throw py::value_error(std::string(out_.name) + " must not overlap " + input.name +
                           ": it would be overwritten before it is read; pass another array");
+}
+
+void Result::forbid_overlap(const Result& gradient) const {
+  if (given_.is_none() || gradient.given_.is_none() || !shares_memory(out_, gradient.out_)) return;
+  throw py::value_error(std::string(out_.name) + " must not overlap " + gradient.out_.name +
+                        ": each gradient needs memory of its own");
 }
 
 py::object Result::deliver() const {

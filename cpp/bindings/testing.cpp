@@ -1,11 +1,18 @@
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <stdexcept>
 #include <string>
 #include <thread>
 
 #include "../dispatch/attention/int8.hpp"
+#include "../dispatch/counting.hpp"
 #include "../dispatch/targets.hpp"
+#include "../dispatch/threads/parallel_for.hpp"
+#include "../dispatch/threads/scratch.hpp"
+#include "../platform/cgroup.hpp"
+#include "../platform/cpus.hpp"
 #include "bindings.hpp"
 #include "gil.hpp"
 #include "threading.hpp"
@@ -26,30 +33,85 @@ void raise_in_parallel_region() {
   });
 }
 
-// The calling thread finishes at once and waits for a worker, which runs for this many seconds or until it is told
-// to stop.
-void wait_for_a_worker(double seconds) {
-  using std::chrono::steady_clock;
+std::atomic<bool> worker_may_end{false};
+
+// The calling thread raises a signal when a worker has begun, finishes, and waits for the worker, which
+// runs until it is told to stop or let_the_worker_end is called.
+void wait_for_a_worker(int number) {
+  worker_may_end = false;
   run_without_gil([&](const StopSignal& signal) {
     std::atomic<bool> begun{false};
-    const auto now = steady_clock::now();
-    const auto end = now + std::chrono::duration_cast<steady_clock::duration>(
-                               std::chrono::duration<double>(seconds));
     parallel_for(2, 2, signal, [&](std::int64_t, Worker& worker) {
-      if (worker.thread() != 0) begun = true;
-      while (steady_clock::now() < end && !(worker.thread() == 0 ? begun.load() : worker.should_stop()))
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      const auto sleep = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+      if (worker.thread() == 0) {
+        while (!begun) sleep();
+        std::raise(number);
+      } else {
+        begun = true;
+        while (!worker_may_end && !worker.should_stop()) sleep();
+      }
     });
   });
 }
 
+void let_the_worker_end() { worker_may_end = true; }
+
+py::dict scratch_entry() {
+  const ScratchUse use = scratch_use();
+  py::dict entry;
+  entry["allocations"] = use.allocations;
+  entry["bytes"] = use.bytes;
+  entry["most_bytes"] = use.most_bytes;
+  entry["kept"] = use.kept;
+  entry["most_kept"] = use.most_kept;
+  return entry;
+}
+
+// Lists of (threads, whether tasks are handed out by range, [(multiplications, bytes) of each task]).
+py::list counted_loops() {
+  py::list all;
+  for (const CountedLoop& loop : end_counting()) {
+    py::list tasks;
+    for (const CountedTask& task : loop.tasks) tasks.append(py::make_tuple(task.multiplications, task.bytes));
+    all.append(py::make_tuple(loop.threads, loop.handout == Handout::by_range, tasks));
+  }
+  return all;
+}
+
+#if defined(__linux__)
+// The CPUs that regard counts where the kernel was built for `kernel_cpus` and allows the last `allowed` of them.
+// A kernel of no CPUs answers nothing, as a sandbox does.
+int count_cpus(std::size_t kernel_cpus, std::size_t allowed) {
+  return cpus_of_affinity([=](std::size_t bytes, void* mask) {
+    errno = kernel_cpus == 0 ? EPERM : EINVAL;
+    if (kernel_cpus == 0 || bytes * 8 < kernel_cpus) return -1;
+    for (std::size_t cpu = kernel_cpus - allowed; cpu < kernel_cpus; ++cpu)
+      static_cast<unsigned char*>(mask)[cpu / 8] |= static_cast<unsigned char>(1 << cpu % 8);
+    return 0;
+  });
+}
+#endif
+
 }  // namespace
 
 void add_test_hooks(py::module_& module) {
+#if defined(__linux__)
+  module.def("count_cpus", &count_cpus);
+  module.def("cpus_of_status", &cpus_of_status);
+  module.def("cpus_within", &cpus_within);
+  module.def("cgroup_quota", &cgroup_quota);
+#endif
   module.def("set_target", &set_target_or_default);
   module.def("set_threading_layer", &exchange_threading_layer);
   module.def("forbid_int8", &forbid_int8);
+  module.def("begin_counting", &begin_counting);
+  module.def("end_counting", &counted_loops);
+  module.def("scratch_use", &scratch_entry);
+  module.def("release_scratch", &release_scratch);
   module.def("wait_for_a_worker", &wait_for_a_worker);
+  module.def("let_the_worker_end", &let_the_worker_end);
+  module.def("looks", &looks);
+  module.def("raise_at_look", &raise_at_look);
   module.def("raise_in_parallel_region", &raise_in_parallel_region);
 }
 

@@ -4,12 +4,13 @@
 #include <cpuid.h>
 #endif
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
+#include <cstdlib>
+#include <span>
 #include <stdexcept>
-#include <string>
 
 namespace regard {
 namespace {
@@ -28,6 +29,8 @@ struct Feature {
   int vector_bytes;  // of the registers that the system must save for it
 };
 
+// What the compiler may use in any source, so that no run can do without it.
+constexpr std::string_view kBaseline = " mmx sse sse2 fxsr cx8 cmov ";
 constexpr Feature kFeatures[] = {
     {"fma", 1, 0, kEcx, 12, 32},       {"f16c", 1, 0, kEcx, 29, 32},         {"bmi", 7, 0, kEbx, 3, 0},
     {"avx2", 7, 0, kEbx, 5, 32},       {"bmi2", 7, 0, kEbx, 8, 0},           {"avx512f", 7, 0, kEbx, 16, 64},
@@ -58,38 +61,86 @@ bool system_saves(int vector_bytes) {
   return (low & needed) == needed;
 }
 
-using Available = std::array<bool, std::size(kFeatures)>;
-
-Available read_features() {
-  Available available{};
-  for (std::size_t i = 0; i < available.size(); ++i) {
-    const Feature& feature = kFeatures[i];
-    available[i] =
-        has_bit(feature.leaf, feature.subleaf, feature.in, feature.bit) && system_saves(feature.vector_bytes);
-  }
-  return available;
+bool cpu_and_system_have(const Feature& feature) {
+  return has_bit(feature.leaf, feature.subleaf, feature.in, feature.bit) &&
+         system_saves(feature.vector_bytes);
 }
 
+#else
+
+struct Feature {
+  std::string_view name;
+};
+#if defined(__aarch64__)
+constexpr std::string_view kBaseline = " fp asimd neon ";
+#else
+constexpr std::string_view kBaseline = "";
+#endif
+constexpr std::span<const Feature> kFeatures;
+bool cpu_and_system_have(const Feature&) { return false; }
+
 #endif
 
-bool cpu_has_one(std::string_view feature) {
-#if defined(__x86_64__)
-  static const Available available = read_features();  // once: in a virtual machine each question costs microseconds
-  for (std::size_t i = 0; i < available.size(); ++i)
-    if (feature == kFeatures[i].name) return available[i];
-#endif
-  throw std::logic_error("unknown CPU feature: " + std::string(feature));
+constexpr const char* kVariable = "REGARD_DISABLE_CPU_FEATURES";
+constexpr std::string_view kSeparators = " ,\t\n";
+
+// Takes the first word off `words`; empty where none is left.
+std::string_view next_word(std::string_view& words) {
+  words.remove_prefix(std::min(words.find_first_not_of(kSeparators), words.size()));
+  const std::string_view word = words.substr(0, words.find_first_of(kSeparators));
+  words.remove_prefix(word.size());
+  return word;
+}
+
+[[noreturn]] void refuse(std::string_view word) {
+  std::string known;
+  for (const Feature& feature : kFeatures) known += (known.empty() ? "" : " ") + std::string(feature.name);
+  const bool is_baseline = kBaseline.find(" " + std::string(word) + " ") != std::string_view::npos;
+  throw std::invalid_argument(
+      std::string(kVariable) +
+      (known.empty() ? " must be empty on this architecture, whose features are all part of the baseline"
+                     : " must name features that can be disabled (" + known + ")") +
+      ", got '" + std::string(word) + "'" + (is_baseline ? ", which every target needs" : ""));
+}
+
+std::vector<CpuFeature> read_features() {
+  std::vector<CpuFeature> features;
+  for (const Feature& feature : kFeatures)
+    features.push_back({feature.name, cpu_and_system_have(feature), false});
+  const char* const disabled = std::getenv(kVariable);
+  std::string_view words = disabled ? disabled : "";
+  for (std::string_view word = next_word(words); !word.empty(); word = next_word(words)) {
+    const auto found = std::find_if(features.begin(), features.end(),
+                                    [&](const CpuFeature& feature) { return feature.name == word; });
+    if (found == features.end()) refuse(word);
+    found->is_disabled = true;
+  }
+  return features;
 }
 
 }  // namespace
 
-bool cpu_has(std::string_view features) {
-  while (!features.empty()) {
-    const std::size_t space = features.find(' ');
-    if (!cpu_has_one(features.substr(0, space))) return false;
-    features.remove_prefix(space == std::string_view::npos ? features.size() : space + 1);
-  }
-  return true;
+const std::vector<CpuFeature>& cpu_features() {
+  // Once: in a virtual machine each question costs microseconds. Never destroyed: threads may compute while the
+  // process exits.
+  static const auto& features = *new std::vector<CpuFeature>(read_features());
+  return features;
 }
+
+std::string missing_features(std::string_view needed) {
+  std::string missing;
+  for (std::string_view word = next_word(needed); !word.empty(); word = next_word(needed)) {
+    const auto& features = cpu_features();
+    const auto found = std::find_if(features.begin(), features.end(),
+                                    [&](const CpuFeature& feature) { return feature.name == word; });
+    if (found == features.end()) throw std::logic_error("unknown CPU feature: " + std::string(word));
+    if (found->is_available()) continue;
+    missing += (missing.empty() ? "" : ", ") + std::string(word);
+    if (found->is_present) missing += " (disabled by " + std::string(kVariable) + ")";
+  }
+  return missing;
+}
+
+bool cpu_has(std::string_view needed) { return missing_features(needed).empty(); }
 
 }  // namespace regard

@@ -10,7 +10,6 @@
 namespace regard {
 namespace {
 
-constexpr std::int64_t kTasksPerThread = 4;
 // Fewer rows a task would copy b for too little.
 constexpr std::int64_t kFewRows = 96;
 // The most of a wave: 4 MB of a and of b each (float), which the cache that all cores share holds.
@@ -29,6 +28,7 @@ struct TaskSize {
 
 TaskSize task_size(const MatmulKernels& kernels, std::int64_t rows, std::int64_t columns, std::int64_t copies,
                    int threads) {
+  constexpr std::int64_t kTasksPerThread = 4;
   TaskSize size{std::min(kernels.task_rows, rows), kernels.task_columns};
   const auto tasks = [&] { return copies * ceil_div(rows, size.rows) * ceil_div(columns, size.columns); };
   while (threads > 1 && tasks() < kTasksPerThread * threads) {
@@ -98,10 +98,16 @@ class WaveRunner {
 
  private:
   void pack(const MatmulTask& entry, const MatmulWave& wave) {
-    const std::int64_t rows = kernels_.task_rows, columns = kernels_.panel_columns;
+    const std::int64_t columns = kernels_.panel_columns;
     const std::int64_t blocks = ceil_div(wave.depth_end - wave.depth_begin, kernels_.depth);
-    const std::int64_t row_parts = ceil_div(wave.row_end - wave.row_begin, rows);
     const std::int64_t column_parts = ceil_div(wave.column_end - wave.column_begin, columns);
+    const auto row_parts_of = [&](std::int64_t rows) { return ceil_div(wave.row_end - wave.row_begin, rows); };
+    std::int64_t rows = kernels_.task_rows;
+    // Down to the size of a panel, where many threads would otherwise wait for the one that packs the most.
+    while (rows > std::max(columns, kernels_.tile_rows) &&
+           blocks * (row_parts_of(rows) + column_parts) < kTasksPerThread * threads_)
+      rows = ceil_div(rows, 2 * kernels_.tile_rows) * kernels_.tile_rows;
+    const std::int64_t row_parts = row_parts_of(rows);
     const std::int64_t tasks = blocks * (row_parts + column_parts);
     parallel_for(threads_, tasks, Handout::by_range, signal_, [&](std::int64_t index, Worker&) {
       MatmulTask task = entry;
@@ -174,7 +180,7 @@ void multiply_in_waves(const MatmulProblem& problem, const MatmulKernels& kernel
 
 }  // namespace
 
-void matmul(const MatmulProblem& problem, int threads, const StopSignal& signal) {
+void matrix_product(const MatmulProblem& problem, int threads, const StopSignal& signal) {
   if (problem.batch.count == 0 || problem.rows == 0 || problem.columns == 0) return;
   const MatmulKernels& kernels = kernels_for(active_target(), problem.scalar).matmul;
   threads = threads_for(work_of(problem), threads);

@@ -7,6 +7,6 @@
 namespace regard {
 
 // Fills c. Throws NoMemory before anything is written, or Stopped.
-void matmul(const MatmulProblem& problem, int threads, const StopSignal& signal);
+void matrix_product(const MatmulProblem& problem, int threads, const StopSignal& signal);
 
 }  // namespace regard

@@ -11,9 +11,6 @@
 namespace regard {
 namespace {
 
-constexpr std::int64_t kElementsPerThread = 64 * 1024;
-constexpr std::int64_t kElementsPerTask = 32 * 1024;
-
 // What a group of rows needs: [parts][kMergeRows] of each.
 struct Workspace {
   double* shares;
@@ -37,6 +34,7 @@ struct Workspace {
 }  // namespace
 
 void merge_states(const MergeProblem& problem, int threads, const StopSignal& signal) {
+  constexpr std::int64_t kElementsPerThread = 64 * 1024, kElementsPerTask = 32 * 1024;
   const std::int64_t rows = problem.rows.count;
   if (rows == 0) return;
   const Kernels& kernels = kernels_for(active_target(), problem.scalar);

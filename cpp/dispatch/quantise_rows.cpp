@@ -7,13 +7,9 @@
 #include "threads/scratch.hpp"
 
 namespace regard {
-namespace {
-
-constexpr std::int64_t kElementsPerTask = 64 * 1024;
-
-}  // namespace
 
 void quantise_rows(const QuantiseProblem& problem, int threads, const StopSignal& signal) {
+  constexpr std::int64_t kElementsPerTask = 64 * 1024;
   const Kernels& kernels = kernels_for(active_target(), Scalar::float32);
   const std::int64_t rows_per_task = std::max<std::int64_t>(1, kElementsPerTask / problem.columns);
   const std::int64_t tasks = ceil_div(problem.rows, rows_per_task);

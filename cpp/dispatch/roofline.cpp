@@ -20,13 +20,14 @@ double seconds_since(Clock::time_point start) {
 }
 
 struct Free {
-  void operator()(char* memory) const { free_aligned(memory); }
+  std::size_t size;
+  void operator()(char* memory) const { free_huge(memory, size); }
 };
 
 // In huge pages where the system has them to give, as NumPy asks for its large arrays.
 std::unique_ptr<char, Free> allocate_for_reading(std::int64_t bytes) {
   const std::size_t size = (static_cast<std::size_t>(bytes) + kHugePage - 1) / kHugePage * kHugePage;
-  std::unique_ptr<char, Free> memory(allocate_huge(size));
+  std::unique_ptr<char, Free> memory(allocate_huge(size), Free{size});
   if (!memory) throw NoMemory(bytes, "memory to be read");
   return memory;
 }

@@ -9,12 +9,10 @@
 namespace regard {
 namespace {
 
-constexpr std::int64_t kElementsPerThread = 32 * 1024;
 // A task's elements: enough to pay for handing it out, few enough to share well, and otherwise many, since the
 // processor must find out anew at the beginning of each what is read next.
 constexpr std::int64_t kFewElements = 16 * 1024;
 constexpr std::int64_t kManyElements = 256 * 1024;
-constexpr int kTasksPerThread = 8;
 // Rows and columns are cut where no vector of any target is.
 constexpr std::int64_t kWholeVectors = 64;
 
@@ -25,6 +23,8 @@ std::int64_t stride_of_rows(const Operand& operand, const BatchShape& rows) {
 }  // namespace
 
 void run_stage(const StageProblem& problem, int threads, const StopSignal& signal) {
+  constexpr std::int64_t kElementsPerThread = 32 * 1024;
+  constexpr int kTasksPerThread = 8;
   const BatchShape& rows = problem.rows;
   const std::int64_t columns = problem.columns;
   if (rows.count == 0 || columns == 0) return;

@@ -11,9 +11,6 @@
 namespace regard {
 namespace {
 
-// Enough to pay for waking a thread.
-constexpr std::int64_t kElementsPerTask = 64 * 1024;
-
 char* row_of(const RowArray& array, std::int64_t outer, std::int64_t head, std::int64_t row) {
   const std::int64_t elements =
       outer * array.outer_stride + head * array.head_stride + row * array.row_stride;
@@ -42,6 +39,7 @@ bool store_head(const StoreProblem& problem, std::int64_t entry, std::int64_t he
 }  // namespace
 
 bool store_rows(const StoreProblem& problem, int threads) {
+  constexpr std::int64_t kElementsPerTask = 64 * 1024;  // enough to pay for waking a thread
   if (problem.most_rows == 0) return false;
   // A task is a piece of a head, or several heads.
   const std::int64_t columns = std::max<std::int64_t>(problem.columns, 1);

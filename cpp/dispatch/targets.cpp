@@ -14,7 +14,7 @@ namespace regard {
 
 namespace {
 
-struct Choice {
+struct TargetChoice {
   const Target* target;
   const char* reason;
 };
@@ -27,18 +27,18 @@ std::string runnable_names() {
 }
 
 const Target& runnable(const std::string& name, const std::string& who) {
-  bool is_compiled = false;
+  std::string missing;
   for (const TargetRow& row : targets()) {
     if (name != row.target->name) continue;
     if (row.is_runnable) return *row.target;
-    is_compiled = true;
+    missing = missing_features(row.features);
   }
   throw std::invalid_argument(who + " must be one of the targets that run on this CPU (" +
                               runnable_names() + "), got '" + name + "'" +
-                              (is_compiled ? ", which needs a newer CPU" : ""));
+                              (missing.empty() ? "" : ", which needs " + missing));
 }
 
-Choice choose_at_start() {
+TargetChoice choose_at_start() {
   const char* wanted = std::getenv("REGARD_TARGET");
   if (wanted && *wanted) return {&runnable(wanted, "REGARD_TARGET"), "REGARD_TARGET"};
   for (const TargetRow& row : targets())
@@ -46,8 +46,8 @@ Choice choose_at_start() {
   throw std::logic_error("targets.inc lists no target that always runs");
 }
 
-const Choice& choice_at_start() {
-  static const Choice choice = choose_at_start();
+const TargetChoice& choice_at_start() {
+  static const TargetChoice choice = choose_at_start();
   return choice;
 }
 
@@ -78,6 +78,8 @@ std::string active_target_reason() {
 void set_target(const std::string& name) {
   forced.store(name.empty() ? nullptr : &runnable(name, "target"), std::memory_order_relaxed);
 }
+
+void exchange_target(const Target* target) { forced.store(target, std::memory_order_relaxed); }
 
 const Kernels& kernels_for(const Target& target, Scalar scalar) {
   return scalar == Scalar::float32 ? target.float32 : target.float64;

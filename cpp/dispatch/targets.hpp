@@ -28,6 +28,9 @@ std::string active_target_reason();
 // std::invalid_argument for a name that is unknown or does not run here.
 void set_target(const std::string& name);
 
+// For counting.hpp: forces one that is not in the list.
+void exchange_target(const Target* target);
+
 const Kernels& kernels_for(const Target& target, Scalar scalar);
 
 }  // namespace regard

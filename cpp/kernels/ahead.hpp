@@ -70,9 +70,9 @@ class Ahead {
     at.left = run_->lines_of_row;
   }
 
-  // Asks for kQuarters quarters of a line on average over four turns.
-  template <int kQuarters>
-  __attribute__((always_inline)) void ask_quarters(int turn, AskedLine& at) {
+  // Asks for kQuarters quarters of a line on average over four turns, which loops count in integers of their own type.
+  template <int kQuarters, class Turn>
+  __attribute__((always_inline)) void ask_quarters(Turn turn, AskedLine& at) {
 #pragma GCC unroll 8
     for (int n = 0; n < kQuarters / 4; ++n) ask(at);
     if (turn % 4 < kQuarters % 4) ask(at);

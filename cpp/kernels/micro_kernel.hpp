@@ -33,6 +33,27 @@ REGARD_INLINE void store_tile(const Accumulators<T, kRows, kVectors>& acc, T* ti
     for (int v = 0; v < kVectors; ++v) store(tile + (r * kVectors + v) * kLanes<T>, acc[r][v]);
 }
 
+// acc = tile[row][lane]
+template <class T, int kRows, int kVectors>
+REGARD_INLINE void load_tile(Accumulators<T, kRows, kVectors>& acc, const T* tile) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = load(tile + (r * kVectors + v) * kLanes<T>);
+}
+
+// to[row * stride + lane] += acc
+template <class T, int kRows, int kVectors>
+REGARD_INLINE void add_tile(const Accumulators<T, kRows, kVectors>& acc, T* to, std::ptrdiff_t stride) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      T* const at = to + r * stride + v * kLanes<T>;
+      store(at, load<T>(at) + acc[r][v]);
+    }
+}
+
 // a[row][k] = a[row * row_stride + k]: keys, or rows of a left matrix.
 template <class T, int kRows, int kVectors>
 REGARD_INLINE void multiply_rows(Accumulators<T, kRows, kVectors>& acc, const T* a,

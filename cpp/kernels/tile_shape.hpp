@@ -1,7 +1,9 @@
 // The sizes that a target chooses for its registers and caches.
 #pragma once
 
-#include "../simd/vec.hpp"
+#include <cstdint>
+
+#include "../simd/instruction_set.hpp"
 
 namespace regard {
 namespace {

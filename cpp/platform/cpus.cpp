@@ -1,6 +1,8 @@
 #include "cpus.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
 
 #if defined(_WIN32)
 #define NOMINMAX
@@ -11,9 +13,15 @@
 #include <sys/sysctl.h>
 #else
 #include <sched.h>
+#include <unistd.h>
 
+#include <bitset>
+#include <cerrno>
 #include <cmath>
-#include <fstream>
+#include <exception>
+#include <vector>
+
+#include "cgroup.hpp"
 #endif
 
 namespace regard {
@@ -38,28 +46,69 @@ int cpus_of_process() {
   return 1;
 }
 #else
-// The number of CPUs that a container's quota allows, or a large number if it has none.
-double quota() {
-  std::ifstream unified("/sys/fs/cgroup/cpu.max");
-  double limit = 0, period = 0;
-  if (unified >> limit >> period && limit > 0 && period > 0) return limit / period;
-  std::ifstream limit_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-  std::ifstream period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  if (limit_file >> limit && period_file >> period && limit > 0 && period > 0)
-    return limit / period;
-  return 1e9;
-}
+int online_cpus() { return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)); }
 
 int cpus_of_process() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  return std::min(cpus, static_cast<int>(std::ceil(std::min(quota(), 1e6))));
+  try {
+    int cpus = cpus_of_affinity([](std::size_t bytes, void* mask) {
+      return sched_getaffinity(0, bytes, static_cast<cpu_set_t*>(mask));
+    });
+    if (cpus < 1) cpus = cpus_of_status("");
+    if (cpus < 1) cpus = online_cpus();
+    return cpus_within(cpus, cgroup_quota(""));
+  } catch (const std::exception&) {
+    return online_cpus();  // no memory for reading any file
+  }
 }
 #endif
 
 }  // namespace
 
-int usable_cpus() { return std::max(1, cpus_of_process()); }
+int usable_cpus() noexcept { return std::max(1, cpus_of_process()); }
+
+#if !defined(_WIN32) && !defined(__APPLE__)
+
+int cpus_of_affinity(const GetAffinity& get_affinity) {
+  // The kernel refuses a mask with fewer bits than the CPUs that it was built for.
+  constexpr std::size_t kMostCpus = std::size_t{1} << 20;
+  for (std::size_t cpus = CPU_SETSIZE; cpus <= kMostCpus; cpus *= 2) {
+    std::vector<unsigned long> mask(cpus / (8 * sizeof(unsigned long)));
+    if (get_affinity(cpus / 8, mask.data()) == 0) {
+      std::size_t count = 0;
+      for (const unsigned long word : mask) count += std::bitset<8 * sizeof word>(word).count();
+      return static_cast<int>(count);
+    }
+    if (errno != EINVAL) return 0;
+  }
+  return 0;
+}
+
+int cpus_of_status(const std::string& root) {
+  std::ifstream file(root + "/proc/self/status");
+  for (std::string name; file >> name;) {
+    std::string list;  // such as 0-3,8,10-11
+    std::getline(file, list);
+    if (name != "Cpus_allowed_list:") continue;
+    long count = 0;
+    const char* at = list.c_str();
+    while (*at != '\0') {
+      char* end = nullptr;
+      const long first = std::strtol(at, &end, 10);
+      if (end == at) return 0;
+      const long last = *end == '-' ? std::strtol(end + 1, &end, 10) : first;
+      count += last - first + 1;
+      at = *end == ',' ? end + 1 : end;
+      if (*end != ',' && *end != '\0') return 0;
+    }
+    return static_cast<int>(count);
+  }
+  return 0;
+}
+
+int cpus_within(int cpus, double quota) {
+  return std::max(1, static_cast<int>(std::min(static_cast<double>(cpus), std::ceil(quota))));
+}
+
+#endif
 
 }  // namespace regard

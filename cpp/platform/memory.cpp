@@ -5,6 +5,7 @@
 #else
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstdlib>
 #endif
 
@@ -17,6 +18,9 @@ char* allocate_aligned(std::size_t alignment, std::size_t size) {
 }
 void free_aligned(char* memory) { _aligned_free(memory); }
 
+char* allocate_huge(std::size_t size) { return allocate_aligned(kHugePage, size); }
+void free_huge(char* memory, std::size_t) { free_aligned(memory); }
+
 #else
 
 char* allocate_aligned(std::size_t alignment, std::size_t size) {
@@ -24,14 +28,27 @@ char* allocate_aligned(std::size_t alignment, std::size_t size) {
 }
 void free_aligned(char* memory) { std::free(memory); }
 
-#endif
-
 char* allocate_huge(std::size_t size) {
-  char* const memory = allocate_aligned(kHugePage, size);
+  // One page more than is asked for holds an aligned part; the ends are given back.
+  const std::size_t reserved = size + kHugePage;
+  if (reserved < size) return nullptr;
+  void* const mapping =
+      mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) return nullptr;
+  char* const begin = static_cast<char*>(mapping);
+  const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
+  if (before > 0) munmap(begin, before);
+  char* const memory = begin + before;
+  munmap(memory + size, kHugePage - before);
 #if defined(MADV_HUGEPAGE)
-  if (memory) madvise(memory, size, MADV_HUGEPAGE);  // advice: where it fails there are small pages
+  madvise(memory, size, MADV_HUGEPAGE);  // advice: where it fails there are small pages
 #endif
   return memory;
 }
+void free_huge(char* memory, std::size_t size) {
+  if (memory) munmap(memory, size);
+}
+
+#endif
 
 }  // namespace regard

@@ -12,7 +12,10 @@ char* allocate_aligned(std::size_t alignment, std::size_t size);
 // Frees it; null is nothing.
 void free_aligned(char* memory);
 
-// The same in huge pages, if the system gives them: reading them costs fewer translations of addresses.
+// Whole huge pages, if the system gives them: reading them costs fewer translations of addresses. `size` is a
+// multiple of kHugePage. What is freed goes back to the system at once, whatever its size and that of its
+// neighbors.
 char* allocate_huge(std::size_t size);
+void free_huge(char* memory, std::size_t size);
 
 }  // namespace regard

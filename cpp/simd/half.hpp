@@ -137,15 +137,25 @@ REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
   vst1_u16(reinterpret_cast<std::uint16_t*>(to), bits);
 }
 #else
-REGARD_INLINE Vec<float> load_halves(const Float16* from) {
-  Vec<float> value;
+// Tens of instructions a number: calls keep them out of what is unrolled.
+REGARD_NOINLINE Vec<float> load_halves(const Float16* from) {
+  Vec<float> value{};
   for (int lane = 0; lane < kLanes<float>; ++lane) value[lane] = widen(from[lane]);
   return value;
 }
-REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
+REGARD_NOINLINE void store_halves(Float16* to, Vec<float> value) {
   for (int lane = 0; lane < kLanes<float>; ++lane) narrow(value[lane], to[lane]);
 }
 #endif
+
+// For float64 calls with an operand of another type, which are rare: a call keeps the conversions out of what is
+// unrolled.
+template <class T, class From>
+REGARD_NOINLINE Vec<T> load_widened(const From* from) {
+  Vec<T> value{};
+  for (int lane = 0; lane < kLanes<T>; ++lane) value[lane] = static_cast<T>(widen(from[lane]));
+  return value;
+}
 
 template <class T, class From>
 REGARD_INLINE Vec<T> load_as(const From* from) {
@@ -156,9 +166,7 @@ REGARD_INLINE Vec<T> load_as(const From* from) {
   } else if constexpr (sizeof(T) == 4) {
     return load_halves(from);
   } else {
-    Vec<T> value;
-    for (int lane = 0; lane < kLanes<T>; ++lane) value[lane] = static_cast<T>(widen(from[lane]));
-    return value;
+    return load_widened<T>(from);
   }
 }
 

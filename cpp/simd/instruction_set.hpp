@@ -14,11 +14,9 @@
 #define REGARD_NEON
 #endif
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
+#define REGARD_INLINE static inline __attribute__((always_inline))
+#define REGARD_NOINLINE static __attribute__((noinline))
+#define REGARD_MEMBER inline __attribute__((always_inline))  // of an object
 
 namespace regard {
 namespace {
@@ -32,6 +30,9 @@ constexpr int kVectorBytes = 16;
 #else
 #error "include a header of kernels/targets first"
 #endif
+
+template <class T>
+constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
 
 }  // namespace
 }  // namespace regard

@@ -99,12 +99,12 @@ void test_case(const Case& c) {
   backward.grad_key = grad_key.operand_of(c.kv_heads);
   backward.grad_value = grad_value.operand_of(c.kv_heads);
   if (c.has_bias) backward.grad_bias = shared_by_heads(grad_bias.operand_of(1));
-  attention_backward(backward, 1, kNoSignal);
+  attention_gradients(backward, 1, kNoSignal);
   const std::size_t bytes = static_cast<std::size_t>(grad_key.elements.count()) * sizeof(T);
   std::vector<char> first(bytes);
   if (bytes > 0) std::memcpy(first.data(), grad_key.elements.data(), bytes);
   backward.grad_bias = {};
-  attention_backward(backward, 3, kNoSignal);
+  attention_gradients(backward, 3, kNoSignal);
   check(bytes == 0 || std::memcmp(first.data(), grad_key.elements.data(), bytes) == 0,
         "the same bits of gradients with 1 and 3 threads");
 

@@ -125,7 +125,7 @@ void test_matmul(std::int64_t rows, std::int64_t depth, std::int64_t columns, bo
     problem.b.column_stride = depth;
   }
   problem.c = operand(c.data(), 1, rows, columns);
-  matmul(problem, 2, kNoSignal);
+  matrix_product(problem, 2, kNoSignal);
   bool agrees = true;
   const long double allowed = std::sqrt(static_cast<long double>(depth)) * std::numeric_limits<T>::epsilon();
   for (std::int64_t i = 0; i < rows; ++i)
@@ -180,12 +180,12 @@ void test_narrow_matmul(Element element, std::int64_t rows, std::int64_t depth, 
   problem.b.row_stride = row_stride;
   problem.b.column_stride = column_stride;
   problem.c = operand(wanted.data(), 1, rows, columns);
-  matmul(problem, 2, kNoSignal);
+  matrix_product(problem, 2, kNoSignal);
   problem.b.data = narrow.data();
   problem.b.element = element;
   if (sizeof(From) == 1) problem.scales = operand(scales.data(), 1, groups, columns);
   problem.c = operand(c.data(), 1, rows, columns);
-  matmul(problem, 2, kNoSignal);
+  matrix_product(problem, 2, kNoSignal);
   check(std::memcmp(c.data(), wanted.data(), static_cast<std::size_t>(rows * columns) * 4) == 0,
         std::string(sizeof(From) == 1 ? "matmul int8, " : "matmul bfloat16, ") + std::to_string(rows) + " x " +
             std::to_string(depth) + " x " + std::to_string(columns));

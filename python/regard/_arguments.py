@@ -175,11 +175,16 @@ def iterated(name: str, values: Iterable[Any], wanted: str) -> list[Any]:
 
 
 def file_path(path: str | os.PathLike[str]) -> str:
-    """Return a path as a str, or raise TypeError."""
+    """Return a path as a str, or raise TypeError or ValueError."""
     try:
-        return os.fsdecode(path)
+        name = os.fsdecode(path)
     except TypeError:
         raise TypeError(f"path must be a str or a path, got {type(path).__name__}") from None
+    if not name:
+        raise ValueError(f"path must name a file, got an empty {type(path).__name__}")
+    if "\0" in name:
+        raise ValueError(f"path must have no null characters, got {name!r}")
+    return name
 
 
 def listed(names: Iterable[str]) -> str:

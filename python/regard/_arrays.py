@@ -48,11 +48,15 @@ def _compute_type(name: str, array: NDArray[Any]) -> np.dtype[Any]:
 
 def as_native(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return `array`, or a copy if its type, alignment or strides cannot be read as they are."""
-    readable = np.asarray(array, dtype=dtype)
-    strides_fit = all(stride % dtype.itemsize == 0 for stride in readable.strides)
-    if readable.flags.aligned and strides_fit:
-        return readable
-    return readable.copy()
+    # NumPy makes a new object of an array whose type is the same in all but identity.
+    is_same = array.dtype == dtype and array.dtype.byteorder == dtype.byteorder
+    readable = array if is_same else np.asarray(array, dtype=dtype)
+    return readable if is_aligned(readable) else readable.copy()
+
+
+def is_aligned(array: NDArray[Any]) -> bool:
+    """Tell whether each element begins at a multiple of its size from the first, and is aligned."""
+    return array.flags.aligned and all(step % array.itemsize == 0 for step in array.strides)
 
 
 def as_float_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
@@ -64,6 +68,20 @@ def as_float_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
     arrays = {name: as_array(name, value) for name, value in arguments.items()}
     dtype = np.result_type(*(_compute_type(name, array) for name, array in arrays.items()))
     return tuple(as_native(array, dtype) for array in arrays.values())
+
+
+def as_lse(value: ArrayLike) -> NDArray[Any]:
+    """Return the `lse` of a forward call, or raise TypeError.
+
+    A call never returned integers, and 16 bits are too few to form weights from.
+    """
+    array = as_array("lse", value)
+    native = array.dtype.newbyteorder("=")
+    if native not in _COMPUTE_TYPES:
+        raise TypeError(
+            f"lse must be float32 or float64, as the forward call returned it, got {array.dtype}"
+        )
+    return as_native(array, native)
 
 
 def as_factors(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -10,7 +10,7 @@ from regard._arrays import as_masks, as_stored_arrays
 from regard._device import is_on_cuda
 from regard._hints import layout_hint
 from regard._options import DEFAULTS
-from regard._translations import refuse_keywords
+from regard._translations import ATTENTION, refuse_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -29,7 +29,7 @@ def check_options(
     """Raise TypeError, with advice, where a call has no such option."""
     unknown = [option for option in options if option not in known]
     if unknown:
-        refuse_keywords(name, unknown, (*arrays, *known))
+        refuse_keywords(name, unknown, (*arrays, *known), kind=ATTENTION)
 
 
 def raise_with_hint(error: ValueError, query: ArrayLike, key: ArrayLike) -> NoReturn:

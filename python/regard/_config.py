@@ -57,14 +57,16 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     Returns
     -------
     dict or None
-        With ``mode="dicts"``: version, compiler, build_type, python, numpy, targets,
+        With ``mode="dicts"``: version, compiler, build_type, python, numpy, cpu_features, targets,
         active_target, active_reason, threads, threads_reason, threading_layer, cuda. The last is a
-        dictionary too: available, status, toolkit, driver, devices, kernels.
+        dictionary too: available, status, toolkit, driver, devices, kernels. So is cpu_features:
+        found, and disabled by the environment variable ``REGARD_DISABLE_CPU_FEATURES``.
 
     Raises
     ------
     ValueError
-        If `mode` is something else.
+        If `mode` is something else, or if an environment variable names an unknown target or CPU
+        feature.
 
     Examples
     --------
@@ -80,6 +82,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         **_core.build_info(),
         "python": platform.python_version(),
         "numpy": np.__version__,
+        "cpu_features": _cpu_features(),
         "targets": _core.target_rows(),
         "active_target": _core.active_target(),
         "active_reason": _core.active_target_reason(),
@@ -94,6 +97,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     compiled = ", ".join(row["name"] for row in config["targets"])
     print(f"regard    {config['version']} (Python {config['python']}, NumPy {config['numpy']})")
     print(f"compiler  {config['compiler']}, {config['build_type']}")
+    if disabled := config["cpu_features"]["disabled"]:
+        print(f"disabled  {' '.join(disabled)} (REGARD_DISABLE_CPU_FEATURES)")
     print(f"targets   {compiled} compiled; {runnable} run here")
     print(f"active    {config['active_target']} ({config['active_reason']})")
     print(f"threads   {config['threads']} ({config['threads_reason']})")
@@ -103,3 +108,11 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         print(f"          {layer['runtime']}, OpenMP {layer['version']}, {layer['path']}")
     print(f"cuda      {config['cuda']['status']}")
     return None
+
+
+def _cpu_features() -> dict[str, list[str]]:
+    features = _core.cpu_features().items()
+    return {
+        "found": [name for name, (present, disabled) in features if present and not disabled],
+        "disabled": [name for name, (_, disabled) in features if disabled],
+    }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arrays import as_masks, as_stored_arrays
+from regard._arrays import as_masks, as_stored_arrays, is_aligned
 from regard._call import check_options, raise_with_hint
 from regard._explanation import FLOAT_MASK, Explanation, distinct_bytes
 from regard._foreign import readable, with_arrays
@@ -107,8 +107,8 @@ def explain(
 def _conversions(given: dict[str, ArrayLike], arrays: tuple[Array, ...]) -> Iterator[str]:
     """Yield which arrays are converted before the kernels can read them, and why."""
     for (name, before), array in zip(given.items(), arrays, strict=True):
-        if before is not array:
-            yield f"{name} was converted to a {array.dtype} array: {_why(before)}"
+        if before is not array and (why := _why(before)):
+            yield f"{name} was converted to a {array.dtype} array: {why}"
 
 
 def _mask_notes(given: Any, masks: tuple[Array | None, ...]) -> Iterator[str]:
@@ -116,14 +116,14 @@ def _mask_notes(given: Any, masks: tuple[Array | None, ...]) -> Iterator[str]:
     for before, mask in zip(given, masks, strict=True):
         if mask is None:
             continue
-        if before is not mask:
-            yield f"mask was converted: {_why(before)}"
+        if before is not mask and (why := _why(before)):
+            yield f"mask was converted: {why}"
         if mask.dtype.kind == "f":
             yield FLOAT_MASK
 
 
-def _why(value: ArrayLike) -> str:
-    """Why the kernels cannot read what was passed."""
+def _why(value: ArrayLike) -> str | None:
+    """Return why the kernels cannot read what was passed, or None if they read its memory."""
     if not isinstance(value, np.ndarray):
         return f"it is a {type(value).__name__}"
     if type(value) is not np.ndarray:
@@ -132,4 +132,4 @@ def _why(value: ArrayLike) -> str:
         return "its bytes are in the other order"
     if value.dtype.kind in "biu" or value.dtype.itemsize == 2:
         return f"it is of {value.dtype}"
-    return "its memory is not aligned to its elements"
+    return None if is_aligned(value) else "its memory is not aligned to its elements"

@@ -244,12 +244,17 @@ def _copies(plan: _core._Plan, key: Array, value: Array) -> Iterator[str]:
 
 
 def distinct_bytes(array: Array) -> int:
-    """How much memory the elements lie in: an axis without a stride repeats what is there."""
+    """Return how much memory the elements are in.
+
+    An axis without a stride repeats what is there, and steps shorter than what they step over, such
+    as those of a sliding window, read it again.
+    """
     if array.size == 0:
         return 0
-    axes = zip(array.shape, array.strides, strict=True)
-    elements: int = math.prod(size for size, stride in axes if stride)
-    return array.itemsize * elements
+    axes = [(n, abs(step)) for n, step in zip(array.shape, array.strides, strict=True) if step]
+    elements: int = math.prod(n for n, _ in axes)
+    extent: int = array.itemsize + sum((n - 1) * step for n, step in axes)
+    return min(array.itemsize * elements, extent)
 
 
 def _item_bytes(dtype: str) -> int:

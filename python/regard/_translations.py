@@ -28,6 +28,7 @@ _RENAMED = {
     "other": ("b",),
     "dim": ("axis", "d_model", "rotary_dim"),
     "attn_mask": ("mask",),
+    "attention_mask": ("mask",),
     "custom_mask": ("mask",),
     "attn_bias": ("mask",),
     "softmax_scale": ("scale",),
@@ -57,7 +58,7 @@ _RENAMED = {
     "n_head": ("num_heads", "heads"),
     "nhead": ("num_heads",),
     "num_heads": ("heads", "kv_heads"),
-    "heads": ("num_heads",),
+    "heads": ("num_heads", "kv_heads"),
     "q_num_heads": ("num_heads",),
     "kv_heads": ("num_kv_heads",),
     "kv_num_heads": ("num_kv_heads", "kv_heads"),
@@ -108,9 +109,21 @@ _RENAMED = {
     "return_softmax_lse": ("return_lse",),
 }
 
+# Kinds of calls for which a keyword has a meaning of its own: those for attention to arrays with an
+# axis of heads, and single ones. No keyword is spelled like them.
+ATTENTION = "attention()"
+_LAYER = "MultiHeadAttention.__call__()"
+_LAYER_CONSTRUCTOR = "MultiHeadAttention.__init__()"
+_ONE_HEAD = "SelfAttention.__call__()"
+_CACHE_CONSTRUCTOR = "KVCache.__init__()"
+_ROTARY = "rotary()"
+
+_TO_THE_CONSTRUCTOR = "pass it to the constructor, MultiHeadAttention()"
 _DROPOUT = {
     "dropout_p": "pass dropout_p= and dropout_seed=",
     "dropout": "pass dropout= to the constructor, and dropout_seed= to the call",
+    _LAYER: "pass dropout= to the constructor, MultiHeadAttention(), and dropout_seed= here",
+    _ONE_HEAD: "pass dropout= to the constructor, SelfAttention(), and dropout_seed= here",
     "": "leave it out: this call drops no weights",
 }
 _TRAINING = {
@@ -118,40 +131,67 @@ _TRAINING = {
     "train() and eval() whether it trains",
     "": "leave it out: this is not a call that trains",
 }
-_GRADIENTS = {"": "leave it out: gradients come from a call of their own, ..._backward"}
 _ITS_OWN_KERNELS = "leave it out: regard chooses its kernels itself, and regard.explain shows them"
-_NOT_NEEDED = {"": "leave it out: queries beyond their length change no other row of the output"}
-_NOT_TRAINED = {"": "leave it out: the layer has no such parameters"}
-_OF_THE_LAYER = {"cache": "pass it to the constructor, MultiHeadAttention()"}
+_NOT_NEEDED = {ATTENTION: "leave it out: queries beyond their length change no other row"}
+_OF_THE_LAYER = {_LAYER: _TO_THE_CONSTRUCTOR}
+_CAUSAL_LAYER = "pass is_causal=True to the constructor, MultiHeadAttention()"
+_TOKENIZERS_MASK = (
+    "pass mask=, for a tokenizer's (batch, kv_len) of ones and zeros "
+    "mask=attention_mask.astype(bool){}"
+)
 _NO_REASONS: dict[str, str] = {}
-_HEADS_AXIS = {"return_lse": "leave it out: arrays have an axis of heads, the third from the end"}
+_HEADS_AXIS = {ATTENTION: "leave it out: arrays have an axis of heads, the third from the end"}
 _FIRST_TOKENS = (
     "leave it out: show the first tokens by a mask, or in a regard.KVCache by its sink_tokens="
 )
-_PER_LAYER = {"page_size": "leave it out: make one cache for each layer"}
+_PER_LAYER = {_CACHE_CONSTRUCTOR: "leave it out: make one cache for each layer"}
+_WINDOW_OF_A_CACHE = {
+    _CACHE_CONSTRUCTOR: "pass window=n, which counts the query's own token too",
+}
 _RAGGED = "call scaled_dot_product_attention_ragged, which takes {}="
+_STARTS = {
+    "query_starts": "leave it out: the starts of the sequences say it",
+    ATTENTION: _RAGGED.format("query_starts"),
+}
+_LAYER_BIASES = {
+    "out_bias": "pass qkv_bias= and out_bias=",
+    "qkv_bias": "pass qkv_bias=",
+}
 
-# More than another name: what to do, by the keyword that the call has ("" is any call).
+# More than another name: what to do, by what the call is: its kind, or another keyword that it has,
+# if the advice is to pass that one ("" is any call). The first that fits counts.
 _ADVICE = {
     "attention_mask": {
-        "mask": "pass mask=, for a tokenizer's (batch, kv_len) of ones and zeros "
-        "mask=attention_mask.astype(bool)[:, None, None, :]"
+        ATTENTION: _TOKENIZERS_MASK.format("[:, None, None, :]"),
+        _LAYER: _TOKENIZERS_MASK.format("[:, None, None, :]"),
+        _ONE_HEAD: _TOKENIZERS_MASK.format("[:, None, :]"),
     },
     "attn_mask": {
-        "cache": "pass mask=, whose True shows a key; nn.MultiheadAttention's True hides it"
+        _LAYER: "pass mask=, whose True shows a key; nn.MultiheadAttention's True hides it"
     },
-    "dim": {"mask": "leave it out: the softmax runs over the keys"},
-    "key_padding_mask": {"mask": "pass mask=~key_padding_mask[:, None, None, :]"},
+    "dim": {ATTENTION: "leave it out: the softmax runs over the keys"},
+    "key_padding_mask": {
+        ATTENTION: "pass mask=~key_padding_mask[:, None, None, :]",
+        _LAYER: "pass mask=~key_padding_mask[:, None, None, :]",
+        _ONE_HEAD: "pass mask=~key_padding_mask[:, None, :]",
+    },
     "bias": {
-        "mask": "pass mask=bias, since a float mask is added to the scores, or mask=(mask, bias)",
-        "out_bias": "pass qkv_bias= and out_bias=",
-        "qkv_bias": "pass qkv_bias=",
+        **dict.fromkeys(
+            (ATTENTION, _LAYER, _ONE_HEAD),
+            "pass mask=bias, since a float mask is added to the scores, or mask=(mask, bias)",
+        ),
+        **_LAYER_BIASES,
     },
-    "use_bias": {"out_bias": "pass qkv_bias= and out_bias=", "qkv_bias": "pass qkv_bias="},
-    "attention_bias": {"out_bias": "pass qkv_bias= and out_bias="},
-    "add_bias_kv": _NOT_TRAINED,
-    "add_zero_attn": {"": "leave it out, and pass sinks=np.zeros(num_heads) to the call"},
-    "batch_first": {"": "leave it out: arrays are (batch, length, d_model)"},
+    "use_bias": _LAYER_BIASES,
+    "attention_bias": _LAYER_BIASES,
+    "add_bias_kv": {_LAYER_CONSTRUCTOR: "leave it out: the layer has no such parameters"},
+    "add_zero_attn": {
+        _LAYER_CONSTRUCTOR: "leave it out, and pass sinks=np.zeros(num_heads) to the call",
+        "sinks": "pass sinks=np.zeros(num_heads)",
+    },
+    "batch_first": dict.fromkeys(
+        (_LAYER_CONSTRUCTOR, _LAYER), "leave it out: arrays are (batch, length, d_model)"
+    ),
     "device": {
         "stream": "leave it out: it is that of the arrays",
         "": "leave it out: this call computes on the CPU",
@@ -166,42 +206,70 @@ _ADVICE = {
     "window": _OF_THE_LAYER,
     "rotary": _OF_THE_LAYER,
     "alibi": _OF_THE_LAYER,
-    "alibi_slopes": {"cache": "pass alibi=True to the constructor, MultiHeadAttention()"},
+    "alibi_slopes": {_LAYER: "pass alibi=True to the constructor, MultiHeadAttention()"},
     "causal": {
-        "cache": "pass is_causal=True to the constructor, MultiHeadAttention()",
+        _LAYER: _CAUSAL_LAYER,
         "query_offset": 'pass is_causal=True, and query_offset="end" for the alignment of '
         "FlashAttention (the last query with the last key)",
         "is_causal": "pass is_causal=",
     },
-    "use_causal_mask": {
-        "is_causal": "pass is_causal=",
-        "cache": "pass is_causal=True to the constructor, MultiHeadAttention()",
+    "use_causal_mask": {_LAYER: _CAUSAL_LAYER, "is_causal": "pass is_causal="},
+    "local_window_size": {
+        **_WINDOW_OF_A_CACHE,
+        "window": "pass window=(left, right); one number n is (n, n) here",
     },
-    "local_window_size": {"window": "pass window=(left, right); one number n is (n, n) here"},
-    "sink_tokens": {"sinks": _FIRST_TOKENS},
+    "sink_tokens": {ATTENTION: _FIRST_TOKENS, _LAYER: _FIRST_TOKENS},
     "sliding_window": {
-        "sink_tokens": "pass window=n, which counts the query's own token too",
+        **_WINDOW_OF_A_CACHE,
         "window": "pass window=(n - 1, 0) to see n keys, the query's own included",
     },
-    "window_size": {"window": "pass window=(left, right), with None for FlashAttention's -1"},
-    "window_left": {"window": "pass window=(window_left, None), with None for FlashInfer's -1"},
+    "window_size": {
+        **_WINDOW_OF_A_CACHE,
+        "window": "pass window=(left, right), with None for FlashAttention's -1",
+    },
+    "window_left": {
+        **_WINDOW_OF_A_CACHE,
+        "window": "pass window=(window_left, None), with None for FlashInfer's -1",
+    },
     "left_window_size": {"window": "pass window=(left, right), with None for ONNX's -1"},
     "right_window_size": {"window": "pass window=(left, right), with None for ONNX's -1"},
     "query_lengths": _NOT_NEEDED,
     "query_seq_lengths": _NOT_NEEDED,
-    "cu_seqlens_q": {"query_starts": "pass query_starts=", "mask": _RAGGED.format("query_starts")},
-    "cu_seqlens_k": {"key_starts": "pass key_starts=", "mask": _RAGGED.format("key_starts")},
-    "max_seqlen_q": {"": "leave it out: the starts of the sequences say it"},
-    "max_seqlen_k": {"": "leave it out: the starts of the sequences say it"},
+    "cu_seqlens_q": {
+        "query_starts": "pass query_starts=",
+        ATTENTION: _RAGGED.format("query_starts"),
+    },
+    "cu_seqlens_k": {"key_starts": "pass key_starts=", ATTENTION: _RAGGED.format("key_starts")},
+    "max_seqlen_q": _STARTS,
+    "max_seqlen_k": _STARTS,
     "block_table": {"": "leave it out: a regard.KVCache with page_size= keeps its own"},
+    "head": {
+        ATTENTION: "leave it out: select the head in the arrays, query[..., head, :, :] and the "
+        "same of its key and value",
+    },
+    "head_mask": {
+        ATTENTION: "leave it out, and multiply the output by head_mask[:, None, None]",
+        _LAYER: "leave it out: a head is silenced by zeros in its columns of the parameter W_out",
+    },
+    "heads": _HEADS_AXIS,
+    "kv_heads": _HEADS_AXIS,
+    "n_heads": _HEADS_AXIS,
     "num_heads": _HEADS_AXIS,
     "num_kv_heads": _HEADS_AXIS,
     "q_num_heads": _HEADS_AXIS,
     "kv_num_heads": _HEADS_AXIS,
     "num_layers": _PER_LAYER,
     "num_hidden_layers": _PER_LAYER,
-    "enable_gqa": {"": "leave it out: query heads share key heads where there are fewer of these"},
-    "average_attn_weights": {"": "leave it out: average the weights, weights.mean(axis=-3)"},
+    "enable_gqa": {
+        "num_kv_heads": "pass num_kv_heads=",
+        **dict.fromkeys(
+            (ATTENTION, _LAYER),
+            "leave it out: query heads share key heads where there are fewer of these",
+        ),
+    },
+    "average_attn_weights": {
+        "return_weights": "leave it out: average the weights, weights.mean(axis=-3)"
+    },
     "implementation": {"": _ITS_OWN_KERNELS},
     "flash_attention": {"": _ITS_OWN_KERNELS},
     "backend": {"": _ITS_OWN_KERNELS},
@@ -212,7 +280,9 @@ _ADVICE = {
     "dropout_p": _DROPOUT,
     "dropout_rate": _DROPOUT,
     "is_training": _TRAINING,
-    "requires_grad": _GRADIENTS,
+    "requires_grad": {
+        ATTENTION: "leave it out: gradients come from a call of their own, ..._backward"
+    },
     "training": _TRAINING,
     "partial_rotary_factor": {
         "rotary_dim": "pass rotary_dim=int(head_dim * partial_rotary_factor)",
@@ -221,11 +291,11 @@ _ADVICE = {
     "rope_theta": {"rotary": 'pass rotary={"base": rope_theta}'},
     "rope_parameters": {"rotary": 'pass rotary={"scaling": rope_parameters}'},
     "rope_scaling": {"rotary": 'pass rotary={"scaling": rope_scaling}'},
-    "cos": {"cache": "pass cache=(cos, sin)"},
-    "sin": {"cache": "pass cache=(cos, sin)"},
-    "cos_cache": {"cache": "pass cache=(cos_cache, sin_cache)"},
-    "sin_cache": {"cache": "pass cache=(cos_cache, sin_cache)"},
-    "unsqueeze_dim": {"": "leave it out: the heads axis is the third from the end"},
+    "cos": {_ROTARY: "pass cache=(cos, sin)"},
+    "sin": {_ROTARY: "pass cache=(cos, sin)"},
+    "cos_cache": {_ROTARY: "pass cache=(cos_cache, sin_cache)"},
+    "sin_cache": {_ROTARY: "pass cache=(cos_cache, sin_cache)"},
+    "unsqueeze_dim": {_ROTARY: "leave it out: the heads axis is the third from the end"},
 }
 
 
@@ -246,19 +316,20 @@ def translates_keywords(function: Callable[Parameters, Result]) -> Callable[Para
     code = function.__code__
     count = code.co_argcount + code.co_kwonlyargcount
     known = [name for name in code.co_varnames[:count] if name != "self"]
+    kind = f"{function.__qualname__}()"
     owner, dot, name = function.__qualname__.rpartition(".")
     names = frozenset(known)
 
     def call(args: tuple[Any, ...]) -> str:
         # A method may come from a class that its users do not know.
         is_method = dot and args and not isinstance(args[0], type)
-        kind = type(args[0]).__name__ if is_method else owner
-        return kind if name == "__init__" else f"{kind}{dot}{name}"
+        told = type(args[0]).__name__ if is_method else owner
+        return told if name == "__init__" else f"{told}{dot}{name}"
 
     @functools.wraps(function)
     def checked(*args: Parameters.args, **keywords: Parameters.kwargs) -> Result:
         if not names.issuperset(keywords):
-            refuse_keywords(call(args), keywords.keys() - names, known)
+            refuse_keywords(call(args), keywords.keys() - names, known, kind=kind)
         return function(*args, **keywords)
 
     return checked
@@ -269,6 +340,8 @@ def refuse_keywords(
     unknown: Iterable[str],
     known: Iterable[str],
     reasons: Mapping[str, str] = _NO_REASONS,
+    *,
+    kind: str = "",
 ) -> NoReturn:
     """Raise the TypeError for keywords that `call` does not have, with advice for each of them.
 
@@ -282,26 +355,30 @@ def refuse_keywords(
         The keywords that it has, in the order of its signature.
     reasons : mapping of str to str, optional
         Advice of its own, which comes before the general one.
+    kind : str, optional
+        `ATTENTION`, or the qualified name of the call with parentheses.
     """
     names = list(known)
     told = "; ".join(
-        f"no argument {name}: {reasons.get(name) or _advice(name, names)}"
+        f"no argument {name}: {reasons.get(name) or _advice(name, names, kind)}"
         for name in sorted(unknown)
     )
     raise TypeError(f"{call}() has {told}")
 
 
-def _advice(name: str, known: list[str]) -> str:
+def _advice(name: str, known: list[str], kind: str) -> str:
     """Say what to write in place of a keyword."""
-    for keyword, text in _ADVICE.get(name, {}).items():
-        if keyword in known or not keyword:
+    for condition, text in _ADVICE.get(name, {}).items():
+        if condition in (kind, "") or condition in known:
             return text
     for keyword in _RENAMED.get(name, ()):
         if keyword in known:
             return f"pass {keyword}="
     import difflib  # Here, not above: only a call that fails needs it.
 
-    closest = difflib.get_close_matches(name, known, n=1)
+    # Slips seldom change the first letter; without this, "heads" would be a slip of "threads".
+    alike = [each for each in known if each[0] == name[0]]
+    closest = difflib.get_close_matches(name, alike, n=1, cutoff=0.7)
     if closest:
         return f"did you mean {closest[0]}=?"
     return f"its arguments are {', '.join(known)}"

@@ -14,15 +14,17 @@
 namespace regard {
 namespace {
 
-// A wave's partials take this much for each thread, or those of one head if they alone are more.
-constexpr std::int64_t kPartialBytesPerThread = std::int64_t{8} << 20;
 // Of the gradients of all queries: beyond this, sizes of partials in bytes might not fit in 64 bits.
 constexpr double kMostPartialElements = 1e15;
 // One task sums the partials of this many strips.
 constexpr std::int64_t kStripsPerSum = 8;
 
+// Chunks are handed out head by head, so that threads share a head's queries. Where there are fewer than this for each
+// thread, the first chunk of every head comes before the second: it is the heaviest when attention is causal.
+constexpr std::int64_t kManyChunksPerThread = 16;
+
 // The chunks of consecutive heads, whose partials share memory.
-struct Chunk {
+struct BackwardChunk {
   std::int64_t head;
   KeyInterval keys;
   std::int64_t partial;  // where it begins in the wave's memory; -1 where the head has one chunk
@@ -33,14 +35,15 @@ struct Sum {
   std::int64_t partial;
   std::int64_t partial_bytes;
 };
-struct Wave {
-  std::vector<Chunk> chunks;
+struct BackwardWave {
+  std::vector<BackwardChunk> chunks;
   std::vector<Sum> sums;
   std::int64_t bytes = 0;
 };
 
-std::vector<Wave> waves_of(const BackwardHeads& heads, const BackwardKernels& kernels, std::int64_t sum_rows,
-                           std::int64_t most_bytes) {
+// A wave ends where it is full, or has `most_bytes`.
+std::vector<BackwardWave> waves_of(const BackwardHeads& heads, const BackwardKernels& kernels, std::int64_t sum_rows,
+                           int threads, std::int64_t most_bytes = INT64_MAX) {
   const BackwardProblem& problem = heads.problem();
   const std::int64_t piece = kernels.piece_keys(problem);
   const bool wants_queries = problem.grad_query.data || problem.slope_terms.data;
@@ -50,7 +53,8 @@ std::vector<Wave> waves_of(const BackwardHeads& heads, const BackwardKernels& ke
                                static_cast<double>(problem.forward.heads) *
                                static_cast<double>(problem.forward.head_dim);
   if (most_elements > kMostPartialElements) throw NoMemory(INT64_MAX, "partial gradients");
-  std::vector<Wave> waves(1);
+  std::vector<BackwardWave> waves(1);
+  double all_bytes = 0;
   for (std::int64_t head = 0; head < heads.count(); ++head) {
     const BackwardTask task = heads.at(head);
     const std::int64_t kv_len = task.forward.kv_len, rows = task.forward.row_end;
@@ -59,8 +63,12 @@ std::vector<Wave> waves_of(const BackwardHeads& heads, const BackwardKernels& ke
     const bool has_partials = wants_queries && (chunks > 1 || kv_len > piece);
     const std::int64_t partial_bytes = has_partials ? kernels.partial_bytes(problem, rows) : 0;
     const std::int64_t bytes = partial_bytes * chunks;
-    if (waves.back().bytes > 0 && waves.back().bytes + bytes > most_bytes) waves.emplace_back();
-    Wave& wave = waves.back();
+    const BackwardWave& last = waves.back();
+    const auto tasks = static_cast<std::int64_t>(last.chunks.size());
+    if (last.bytes > 0 && (last.bytes >= most_bytes || is_wave_full(last.bytes + bytes, tasks, threads)))
+      waves.emplace_back();
+    BackwardWave& wave = waves.back();
+    all_bytes += static_cast<double>(bytes);
     for (std::int64_t i = 0; i < chunks; ++i)
       wave.chunks.push_back({head, {i * chunk_keys, std::min(kv_len, (i + 1) * chunk_keys)},
                              has_partials ? wave.bytes + i * partial_bytes : -1});
@@ -68,11 +76,21 @@ std::vector<Wave> waves_of(const BackwardHeads& heads, const BackwardKernels& ke
       wave.sums.push_back({head, row, wave.bytes, partial_bytes});
     wave.bytes += bytes;
   }
+  // Waves of nearly the same size: in the last one, a few chunks would keep threads waiting.
+  if (waves.size() > 1 && most_bytes == INT64_MAX) {
+    const double even = std::min(all_bytes / static_cast<double>(waves.size()), 1e18);
+    return waves_of(heads, kernels, sum_rows, threads, static_cast<std::int64_t>(even));
+  }
+  for (BackwardWave& wave : waves)
+    if (static_cast<std::int64_t>(wave.chunks.size()) < kManyChunksPerThread * threads)
+      std::stable_sort(wave.chunks.begin(), wave.chunks.end(),
+                       [](const BackwardChunk& a, const BackwardChunk& b) { return a.keys.begin < b.keys.begin; });
   return waves;
 }
 
-void gradients_of_chunk(const BackwardHeads& heads, const BackwardKernels& kernels, const Chunk& chunk, char* memory,
-                        std::int64_t interval, Worker& worker, void* workspace) {
+void gradients_of_chunk(const BackwardHeads& heads, const BackwardKernels& kernels,
+                        const BackwardChunk& chunk, char* memory, std::int64_t interval,
+                        Worker& worker, void* workspace) {
   const BackwardProblem& problem = heads.problem();
   BackwardTask task = heads.at(chunk.head);
   const std::int64_t rows = task.forward.row_end;
@@ -94,7 +112,7 @@ void gradients_of_chunk(const BackwardHeads& heads, const BackwardKernels& kerne
 
 }  // namespace
 
-void attention_backward(const BackwardProblem& problem, int threads, const StopSignal& signal) {
+void attention_gradients(const BackwardProblem& problem, int threads, const StopSignal& signal) {
   const AttentionProblem& forward = problem.forward;
   const BackwardKernels& kernels = kernels_for(active_target(), forward.scalar).backward;
   check_dims(forward);
@@ -106,14 +124,14 @@ void attention_backward(const BackwardProblem& problem, int threads, const StopS
   const double work_of_unit = 2.5 * static_cast<double>(unit) * static_cast<double>(piece) *
                               static_cast<double>(forward.head_dim + forward.value_dim);
   const std::int64_t interval = interval_of(unit, work_of_unit);
-  const std::vector<Wave> waves = waves_of(heads, kernels, sum_rows, kPartialBytesPerThread * threads);
+  const std::vector<BackwardWave> waves = waves_of(heads, kernels, sum_rows, threads);
   std::int64_t bytes = 0;
-  for (const Wave& wave : waves) bytes = std::max(bytes, wave.bytes);
+  for (const BackwardWave& wave : waves) bytes = std::max(bytes, wave.bytes);
   const Scratch scratch(threads, kernels.workspace_bytes(problem));
   const Scratch partials(1, bytes);
   char* const memory = static_cast<char*>(partials.at(0));
 
-  for (const Wave& wave : waves) {
+  for (const BackwardWave& wave : waves) {
     parallel_for(threads, static_cast<std::int64_t>(wave.chunks.size()), signal,
                  [&](std::int64_t index, Worker& worker) {
                    gradients_of_chunk(heads, kernels, wave.chunks[static_cast<std::size_t>(index)], memory, interval,

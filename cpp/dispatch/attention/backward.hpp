@@ -7,6 +7,6 @@
 namespace regard {
 
 // Fills the problem's gradients. `threads` is an upper bound. Throws NoMemory or Stopped.
-void attention_backward(const BackwardProblem& problem, int threads, const StopSignal& signal);
+void attention_gradients(const BackwardProblem& problem, int threads, const StopSignal& signal);
 
 }  // namespace regard

@@ -15,7 +15,7 @@ constexpr std::int64_t kLeastRows = 192;
 
 // All that is added to some elements of the bias, in this order: one thread does it, so that the order is the same for
 // any number of them.
-struct Part {
+struct BiasPart {
   const std::vector<std::int64_t>* heads;
   std::int64_t row_begin;
   std::int64_t row_end;
@@ -35,7 +35,7 @@ void add_bias_gradient(const BackwardHeads& heads, const BackwardKernels& kernel
   // Parts are whole strips, and whole queries: heads of a query may share a row of the bias.
   const std::int64_t whole = std::lcm(kernels.strip_rows, problem.forward.heads / problem.forward.kv_heads);
   const std::int64_t part_rows = ceil_div(kLeastRows, whole) * whole;
-  std::vector<Part> parts;
+  std::vector<BiasPart> parts;
   for (const auto& [first, same] : sharing) {
     std::int64_t rows = 0;
     for (const std::int64_t head : same) rows = std::max(rows, heads.at(head).forward.row_end);
@@ -45,7 +45,7 @@ void add_bias_gradient(const BackwardHeads& heads, const BackwardKernels& kernel
 
   const std::int64_t piece = kernels.piece_keys(problem);
   parallel_for(threads, static_cast<std::int64_t>(parts.size()), signal, [&](std::int64_t index, Worker& worker) {
-    const Part& part = parts[static_cast<std::size_t>(index)];
+    const BiasPart& part = parts[static_cast<std::size_t>(index)];
     for (const std::int64_t head : *part.heads) {
       const BackwardTask task = heads.at(head);
       const std::int64_t end = std::min(part.row_end, task.forward.row_end);

@@ -1,5 +1,6 @@
 #include "chunks.hpp"
 
+#include "../split.hpp"
 #include "../threads/scratch.hpp"
 
 #include <algorithm>
@@ -11,8 +12,15 @@ namespace {
 // From this many heads a thread on, heads are shared out whole: the last thread to finish then keeps the
 // others waiting for a short time only.
 constexpr std::int64_t kWholeHeadsPerThread = 4;
-// Chunks for each thread that are computed before they are merged; each needs a workspace until then.
+// Chunks for each thread that are computed before they are merged, if there are as many; each needs a workspace
+// until then.
 constexpr std::int64_t kChunksPerThread = 4;
+
+std::int64_t gathered_chunks(const AttentionProblem& problem, const Kernels& kernels, const AttentionTasks& tasks,
+                             int threads) {
+  const std::int64_t chunks = tasks.count() * ceil_div(problem.kv_len, kernels.attention.chunk_keys);
+  return std::min(kChunksPerThread * threads, chunks);
+}
 
 struct Chunk {
   std::int64_t task;
@@ -27,8 +35,9 @@ bool shares_chunks(const AttentionProblem& problem, const Kernels& kernels,
          tasks.count() < kWholeHeadsPerThread * threads && problem.kv_len > kernels.attention.chunk_keys;
 }
 
-std::int64_t chunk_workspaces(const AttentionTasks& tasks, int threads) {
-  return tasks.count() + kChunksPerThread * threads;
+std::int64_t chunk_workspaces(const AttentionProblem& problem, const Kernels& kernels, const AttentionTasks& tasks,
+                              int threads) {
+  return tasks.count() + gathered_chunks(problem, kernels, tasks, threads);
 }
 
 void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal) {
@@ -37,9 +46,9 @@ void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal) {
   const AttentionKernel& kernel = *plan.kernel;
   const AttentionTasks& tasks = *plan.tasks;
   const std::int64_t bytes = plan.bytes_of_workspace, interval = plan.interval;
-  const std::int64_t gathered = kChunksPerThread * plan.threads;
-  const Scratch totals(static_cast<int>(tasks.count()), bytes);
-  const Scratch parts(static_cast<int>(gathered), bytes);
+  const std::int64_t gathered = gathered_chunks(problem, kernels, tasks, plan.threads);
+  const Scratch totals(tasks.count(), bytes);
+  const Scratch parts(gathered, bytes);
 
   std::vector<Chunk> chunks;
   StopClock clock(signal);

@@ -5,13 +5,11 @@
 #include <tuple>
 
 #include "../no_memory.hpp"
+#include "../split.hpp"
 
 namespace regard {
 namespace {
 
-// A wave takes this much for each thread, or one head's keys if they alone are more: enough heads that
-// threads seldom wait for each other at the end of a wave.
-constexpr std::int64_t kBytesPerThread = std::int64_t{32} << 20;
 // More keys than any memory holds: below it no size in bytes exceeds 64 bits.
 constexpr std::int64_t kMostKeys = std::int64_t{1} << 50;
 
@@ -20,7 +18,6 @@ constexpr std::int64_t kMostKeys = std::int64_t{1} << 50;
 Int8Waves::Int8Waves(const AttentionProblem& problem, const Kernels& kernels,
                      const AttentionTasks& tasks, int threads) {
   if (problem.kv_len > kMostKeys) throw NoMemory(problem.kv_len, "keys in int8");
-  const std::int64_t most_bytes = kBytesPerThread * threads;
   // Batch entries may share keys, and have the same number of them.
   using Identity = std::tuple<const void*, const std::int32_t*, std::int64_t, std::int64_t>;
   std::map<Identity, std::size_t> keys_of_wave;
@@ -31,7 +28,7 @@ Int8Waves::Int8Waves(const AttentionProblem& problem, const Kernels& kernels,
     auto found = keys_of_wave.find(identity);
     if (found == keys_of_wave.end()) {
       const std::int64_t bytes = kernels.int8.quantiser.bytes(problem, task.kv_len);
-      if (waves_.empty() || used + bytes > most_bytes) {
+      if (waves_.empty() || is_wave_full(used + bytes, index - waves_.back().first_task, threads)) {
         waves_.push_back({index, index, keys_.size(), keys_.size()});
         keys_of_wave.clear();
         used = 0;

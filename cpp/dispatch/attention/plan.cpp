@@ -94,7 +94,7 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads) {
   if (plan.method == AttentionMethod::decode && shares_chunks(problem, kernels, tasks, threads)) {
     plan.method = AttentionMethod::decode_chunks;
     plan.threads = threads;
-    plan.workspaces = chunk_workspaces(tasks, threads);
+    plan.workspaces = chunk_workspaces(problem, kernels, tasks, threads);
     return plan;
   }
   plan.threads = static_cast<int>(std::min<std::int64_t>(threads, tasks.count()));
@@ -103,24 +103,41 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads) {
   return plan;
 }
 
+namespace {
+
+// Whether all kv heads of an entry would compute the same tiles. Where a decode has slopes, these decide too.
+bool heads_are_alike(const AttentionProblem& problem, const AttentionPlan& plan) {
+  const bool has_slopes = problem.alibi_slopes.data && plan.kernel == &plan.kernels->decode.kernel;
+  return problem.mask.head_stride == 0 && problem.bias.head_stride == 0 && !has_slopes;
+}
+
+}  // namespace
+
 TileCounts count_tiles(const AttentionPlan& plan, const StopSignal& signal) {
   if (!plan.tasks) return {};
   // Counting reads no column of an array: its workspace need not have room for any.
   AttentionProblem counted = *plan.problem;
   counted.head_dim = counted.value_dim = 1;
-  const Scratch scratch(plan.threads,
-                        plan.kernel->workspace_bytes(counted, plan.tasks->most_rows()));
+  const AttentionKernel& kernel = *plan.kernel;
+  const AttentionTasks& tasks = *plan.tasks;
+  const bool is_one_for_all = heads_are_alike(counted, plan);
+  const std::int64_t alike = is_one_for_all ? counted.kv_heads : 1;
+  const Scratch scratch(plan.threads, kernel.workspace_bytes(counted, tasks.most_rows()));
   std::atomic<std::int64_t> all{0}, visible{0}, biased{0}, scores{0}, chunks{0};
-  parallel_for(plan.threads, plan.tasks->count(), signal, [&](std::int64_t index, Worker& worker) {
-    if (worker.should_stop()) return;
-    const TileCounts counts = plan.kernel->count(counted, plan.tasks->at(index), scratch.of(worker));
+  parallel_for(plan.threads, tasks.count() / alike, signal, [&](std::int64_t index, Worker& worker) {
+    const AttentionTask task = is_one_for_all ? tasks.at_first_head(index) : tasks.at(index);
+    TileCounts counts{};
+    const SeenKeys seen = kernel.begin_count(counted, task, counts, scratch.of(worker));
+    for (KeyInterval keys : {seen.sink_tokens, seen.window})
+      while (keys.begin < keys.end && !worker.should_stop())
+        keys.begin = kernel.count(counted, task, keys, counts, scratch.of(worker));
     all += counts.all;
     visible += counts.visible;
     biased += counts.biased;
     scores += counts.scores;
     chunks += counts.chunks;
   });
-  return {all, visible, biased, scores, chunks};
+  return {all * alike, visible * alike, biased * alike, scores * alike, chunks * alike};
 }
 
 }  // namespace regard

@@ -16,8 +16,6 @@ namespace {
 // The queries of a head are computed in at most this many parts, each of which has column sums of its own: enough that
 // the parts of a single causal head, whose work grows like 1, 3, 5, ..., make two or four even shares.
 constexpr std::int64_t kMostParts = 8;
-// The column sums of a wave of heads take this much for each thread, or those of one head if they alone are more.
-constexpr std::int64_t kColumnBytesPerThread = std::int64_t{8} << 20;
 
 // The query heads of a problem's batch entries, one after another, each as a problem of one head.
 class SummaryHeads {
@@ -108,7 +106,7 @@ struct Parts {
   }
 };
 
-struct Part {
+struct SummaryPart {
   std::int64_t head;
   std::int64_t row_begin;
   std::int64_t row_end;
@@ -133,8 +131,8 @@ std::int64_t interval_for(const SummaryProblem& problem, const Kernels& kernels,
                                                        static_cast<double>(kernels.attention.block_keys));
 }
 
-struct Wave {
-  std::vector<Part> parts;
+struct SummaryWave {
+  std::vector<SummaryPart> parts;
   std::vector<std::int64_t> first_part;  // of each head, from `first_head` on, and at last the number of parts
   std::int64_t first_head;
   std::int64_t numbers = 0;
@@ -171,19 +169,20 @@ void summarize_attention(const SummaryProblem& problem, int threads, const StopS
   threads = threads_for(work_of(forward), threads);
   const bool wants_columns = problem.column_sums.data || problem.column_means.data;
 
-  std::vector<Wave> waves;
+  std::vector<SummaryWave> waves;
   std::int64_t most_rows = 0, most_numbers = 0;
   for (std::int64_t head = 0; head < heads.count(); ++head) {
     const std::int64_t rows = heads.rows(head), kv_len = keys_of(forward, head / forward.heads);
     const Parts cut(single, kernels.attention, rows);
     const std::int64_t parts = ceil_div(rows, cut.part_rows);
     const std::int64_t numbers = wants_columns ? 2 * kv_len * std::max<std::int64_t>(parts, 1) : 0;
-    const std::int64_t most = kColumnBytesPerThread * threads / 8;
-    if (waves.empty() || (waves.back().numbers > 0 && waves.back().numbers + numbers > most)) {
+    if (waves.empty() || (waves.back().numbers > 0 && is_wave_full(8 * (waves.back().numbers + numbers),
+                                                                   static_cast<std::int64_t>(waves.back().parts.size()),
+                                                                   threads))) {
       waves.emplace_back();
       waves.back().first_head = head;
     }
-    Wave& wave = waves.back();
+    SummaryWave& wave = waves.back();
     wave.first_part.push_back(static_cast<std::int64_t>(wave.parts.size()));
     for (std::int64_t i = parts - 1; i >= 0; --i)  // the heaviest first, where attention is causal
       wave.parts.push_back({head, i * cut.part_rows, std::min(rows, (i + 1) * cut.part_rows),
@@ -197,10 +196,10 @@ void summarize_attention(const SummaryProblem& problem, int threads, const StopS
   const Scratch columns(1, std::max<std::int64_t>(most_numbers, 1) * 8);
   double* const memory = static_cast<double*>(columns.at(0));
 
-  for (Wave& wave : waves) {
+  for (SummaryWave& wave : waves) {
     wave.first_part.push_back(static_cast<std::int64_t>(wave.parts.size()));
     parallel_for(threads, static_cast<std::int64_t>(wave.parts.size()), signal, [&](std::int64_t index, Worker& worker) {
-      const Part& part = wave.parts[static_cast<std::size_t>(index)];
+      const SummaryPart& part = wave.parts[static_cast<std::size_t>(index)];
       const std::int64_t kv_len = keys_of(forward, part.head / forward.heads);
       double* const sums = memory + part.columns;
       if (wants_columns) std::fill_n(sums, 2 * kv_len, 0.0);

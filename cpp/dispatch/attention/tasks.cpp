@@ -76,14 +76,14 @@ AttentionTasks::AttentionTasks(const AttentionProblem& problem, const Kernels& k
   }
   if (!problem.query_starts) {
     const std::int64_t rows = group * problem.q_len;
-    most_rows_ = rows_of_part(rows, parts_of(rows));
+    count_rows(rows);
     count_ = heads * parts_of(rows);
     return;
   }
   for (std::int64_t entry = 0; entry < problem.batch.count; ++entry) {
     const std::int64_t rows = rows_of(problem, entry);
     const std::int64_t parts = parts_of(rows);
-    if (parts > 0) most_rows_ = std::max(most_rows_, rows_of_part(rows, parts));
+    count_rows(rows);
     first_task_.push_back(count_);
     count_ += problem.kv_heads * parts;
   }
@@ -95,30 +95,44 @@ std::int64_t AttentionTasks::parts_of(std::int64_t rows) const {
   return ceil_div(rows - row_unit_ + 1, rows_limit_);
 }
 
-std::int64_t AttentionTasks::rows_of_part(std::int64_t rows, std::int64_t parts) const {
-  return ceil_div(ceil_div(rows, row_unit_), parts) * row_unit_;
+std::int64_t AttentionTasks::begin_of_part(std::int64_t rows, std::int64_t parts, std::int64_t part) const {
+  const std::int64_t units = ceil_div(rows, row_unit_);
+  // The last parts, which are handed out first, have a unit more.
+  const std::int64_t larger = std::max<std::int64_t>(0, part - (parts - units % parts));
+  return std::min(rows, (units / parts * part + larger) * row_unit_);
 }
 
-// Heads outside, so that a head's keys stay in cache; within one, the last rows first, which are the
-// heaviest when attention is causal.
-AttentionTask AttentionTasks::at(std::int64_t index) const {
-  std::int64_t entry, within;
+void AttentionTasks::count_rows(std::int64_t rows) {
+  if (rows > 0) most_rows_ = std::max(most_rows_, ceil_div(ceil_div(rows, row_unit_), parts_of(rows)) * row_unit_);
+}
+
+AttentionTasks::Place AttentionTasks::place_of(std::int64_t index) const {
   if (first_task_.empty()) {
     const std::int64_t tasks = count_ / problem_.batch.count;
-    entry = index / tasks;
-    within = index % tasks;
-  } else {
-    const auto after = std::upper_bound(first_task_.begin(), first_task_.end(), index);
-    entry = after - first_task_.begin() - 1;
-    within = index - first_task_[static_cast<std::size_t>(entry)];
+    return {index / tasks, index % tasks};
   }
+  const auto after = std::upper_bound(first_task_.begin(), first_task_.end(), index);
+  return {after - first_task_.begin() - 1, index - *(after - 1)};
+}
+
+// Heads outside, so that a head's keys stay in cache.
+AttentionTask AttentionTasks::at(std::int64_t index) const {
+  const Place place = place_of(index);
+  const std::int64_t parts = parts_of(rows_of(problem_, place.entry));
+  return task_at(place.entry, place.within / parts, place.within % parts);
+}
+
+AttentionTask AttentionTasks::at_first_head(std::int64_t index) const {
+  const Place place = place_of(index * problem_.kv_heads);
+  return task_at(place.entry, 0, place.within / problem_.kv_heads);
+}
+
+// Within a head the last rows come first, which are the heaviest when attention is causal.
+AttentionTask AttentionTasks::task_at(std::int64_t entry, std::int64_t kv_head, std::int64_t part) const {
   const std::int64_t rows = rows_of(problem_, entry);
   const std::int64_t parts = parts_of(rows);
-  const std::int64_t rows_per_part = rows_of_part(rows, parts);
-  const std::int64_t part = parts - 1 - within % parts;
-  const std::int64_t kv_head = within / parts;
-  const std::int64_t row_begin = std::min(rows, part * rows_per_part);
-  return task_of(problem_, entry, kv_head, row_begin, std::min(rows, row_begin + rows_per_part));
+  const std::int64_t begin = begin_of_part(rows, parts, parts - 1 - part);
+  return task_of(problem_, entry, kv_head, begin, begin_of_part(rows, parts, parts - part));
 }
 
 }  // namespace regard

@@ -53,11 +53,21 @@ class AttentionTasks {
   std::int64_t count() const { return count_; }
   std::int64_t most_rows() const { return most_rows_; }  // in one task
   AttentionTask at(std::int64_t index) const;
+  // Of count() / kv_heads: those of every batch entry's first kv head.
+  AttentionTask at_first_head(std::int64_t index) const;
 
  private:
+  struct Place {
+    std::int64_t entry;
+    std::int64_t within;  // the entry's tasks
+  };
+  Place place_of(std::int64_t index) const;
+  AttentionTask task_at(std::int64_t entry, std::int64_t kv_head, std::int64_t part) const;
+
   // The parts of `rows` rows: as many as the limit asks for, of nearly equal numbers of strips.
   std::int64_t parts_of(std::int64_t rows) const;
-  std::int64_t rows_of_part(std::int64_t rows, std::int64_t parts) const;
+  std::int64_t begin_of_part(std::int64_t rows, std::int64_t parts, std::int64_t part) const;
+  void count_rows(std::int64_t rows);  // of a head, for most_rows
 
   const AttentionProblem& problem_;
   std::int64_t row_unit_;

@@ -10,14 +10,14 @@
 namespace regard {
 namespace {
 
-struct Choice {
+struct ThreadChoice {
   int threads;
   std::string reason;
 };
 
 std::atomic<int> set_by_caller{0};
 
-Choice choose_from_environment() {
+ThreadChoice choose_from_environment() {
   if (const char* text = std::getenv("REGARD_NUM_THREADS"); text && *text) {
     char* end = nullptr;
     const long threads = std::strtol(text, &end, 10);
@@ -35,9 +35,9 @@ Choice choose_from_environment() {
   return {usable_cpus(), "CPUs that this process may use"};
 }
 
-const Choice& choice_of_environment() {
+const ThreadChoice& choice_of_environment() {
   // Never destroyed: threads may compute while the process exits.
-  static const Choice& choice = *new Choice(choose_from_environment());
+  static const ThreadChoice& choice = *new ThreadChoice(choose_from_environment());
   return choice;
 }
 

@@ -13,6 +13,7 @@ namespace {
 constexpr int kInUse = 8;
 constexpr int kNotChosen = -1;
 std::atomic<int> state{kNotChosen};
+std::atomic<int> most_threads{1};
 
 bool is_in_use(int value) { return value != kNotChosen && (value & kInUse) != 0; }
 
@@ -73,14 +74,20 @@ int available_threads(int threads) {
   watch_forks();
   switch (used_layer()) {
     case ThreadingLayer::pool:
-      return threads;
-    case ThreadingLayer::openmp:
-      return available_team(threads);
-    case ThreadingLayer::serial:
       break;
+    case ThreadingLayer::openmp:
+      threads = available_team(threads);
+      break;
+    case ThreadingLayer::serial:
+      threads = 1;
   }
-  return 1;
+  int most = most_threads.load(std::memory_order_relaxed);
+  while (most < threads && !most_threads.compare_exchange_weak(most, threads, std::memory_order_relaxed)) {
+  }
+  return threads;
 }
+
+int most_threads_used() { return most_threads.load(std::memory_order_relaxed); }
 
 void run_together(int threads, const std::function<void(int thread)>& member,
                   const std::function<void()>& while_waiting) {

@@ -30,6 +30,8 @@ void exchange_layer(ThreadingLayer layer);
 // How many threads run_together would use here and now, when asked for this many: 1 without any. A layer
 // that is asked for several is in use from then on.
 int available_threads(int threads);
+// The largest number that this has returned so far.
+int most_threads_used();
 
 // Runs member(thread) on the calling thread as thread 0 and, as they come, on up to `threads - 1` others
 // as threads 1, 2, ... Returns when the caller and all others that began have returned. `member` must not

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -14,6 +15,14 @@ namespace regard {
 namespace {
 
 constexpr std::int64_t kAskEveryNanoseconds = 50'000'000;
+
+// What raise_at_look needs: no call writes to it.
+struct RaisingLook {
+  std::atomic<std::int64_t> number{0};
+  std::atomic<int> signal{0};
+};
+alignas(64) std::atomic<std::int64_t> looks_made{0};
+alignas(64) RaisingLook raising_look;
 
 std::int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -94,7 +103,23 @@ void run_loop(int threads, std::int64_t tasks, const StopSignal& signal, TaskBod
   if (loop.error) std::rethrow_exception(loop.error);
 }
 
+std::atomic<const LoopObserver*> loop_observer{nullptr};
+
+void run_observed(const LoopObserver& observer, int threads, std::int64_t tasks, Handout handout,
+                  const StopSignal& signal, TaskBody body, void* context) {
+  std::atomic<bool> stop{false};
+  Worker worker(0, stop, signal);
+  observer.begin_loop(threads, tasks, handout);
+  for (std::int64_t task = 0; task < tasks; ++task) {
+    if (worker.should_stop()) throw Stopped{};
+    body(context, task, worker);
+    observer.end_task();
+  }
+}
+
 }  // namespace
+
+void observe_loops(const LoopObserver* observer) { loop_observer.store(observer, std::memory_order_relaxed); }
 
 Forked::Forked()
     : std::runtime_error(
@@ -106,10 +131,19 @@ StopClock::StopClock(const StopSignal& signal)
 
 bool StopClock::wants_stop() {
   if (!signal_.wants_stop) return false;
+  const std::int64_t look = looks_made.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (look == raising_look.number.load(std::memory_order_relaxed)) std::raise(raising_look.signal);
   const std::int64_t time = now();
   if (time - last_asked_ < kAskEveryNanoseconds) return false;
   last_asked_ = time;
   return signal_.wants_stop(signal_.context);
+}
+
+std::int64_t looks() { return looks_made; }
+
+void raise_at_look(int signal, std::int64_t look) {
+  raising_look.signal = signal;
+  raising_look.number = looks_made + look;
 }
 
 Worker::Worker(int thread, std::atomic<bool>& stop, const StopSignal& signal)
@@ -124,6 +158,8 @@ bool Worker::should_stop() {
 
 void parallel_for(int threads, std::int64_t tasks, Handout handout, const StopSignal& signal, TaskBody body,
                   void* context) {
+  if (const LoopObserver* observer = loop_observer.load(std::memory_order_relaxed))
+    return run_observed(*observer, threads, tasks, handout, signal, body, context);
   threads = available_threads(static_cast<int>(std::max<std::int64_t>(1, std::min<std::int64_t>(tasks, threads))));
   const int ranges = handout == Handout::by_range ? std::min(threads, kMostRanges) : 1;
   if (ranges == 1) {

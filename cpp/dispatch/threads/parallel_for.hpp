@@ -34,6 +34,11 @@ class StopClock {
   std::int64_t last_asked_;
 };
 
+// For tests. Whenever a calling thread could ask its StopSignal, that is a look: how many there were in
+// this process, and a signal that the calling thread raises at a look from now on, the first being 1.
+std::int64_t looks();
+void raise_at_look(int signal, std::int64_t look);
+
 // What a task knows of the loop that runs it.
 class Worker {
  public:
@@ -66,6 +71,14 @@ using TaskBody = void (*)(void* context, std::int64_t task, Worker& worker);
 // exception that a task throws; throws Stopped or Forked.
 void parallel_for(int threads, std::int64_t tasks, Handout handout, const StopSignal& signal, TaskBody body,
                   void* context);
+
+// For counting.hpp: while there is an observer, loops run on the calling thread, and it is told of each loop and after
+// each task.
+struct LoopObserver {
+  void (*begin_loop)(int threads, std::int64_t tasks, Handout handout);
+  void (*end_task)();
+};
+void observe_loops(const LoopObserver* observer);
 
 template <class Body>
 void parallel_for(int threads, std::int64_t tasks, Handout handout, const StopSignal& signal, Body&& body) {

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <exception>
 #include <list>
 #include <mutex>
-#include <thread>
 
 #include "../../platform/cpus.hpp"
 #include "../../platform/forks.hpp"
 #include "../../platform/signals.hpp"
+#include "../../platform/threads.hpp"
 #include "forks.hpp"
 #include "wait.hpp"
 
@@ -48,10 +47,7 @@ class Pool {
       start_workers(threads - 1);
       jobs_.push_back(&job);
       offers_.fetch_add(1, std::memory_order_release);
-      if (sleeping_ == 1 || (sleeping_ > 0 && job.wanted == 1))
-        wake_worker_.notify_one();
-      else if (sleeping_ > 1)
-        wake_worker_.notify_all();
+      wake(job.wanted);
     }
     member(0);
     // In a child that was forked meanwhile this pool is a dead copy, its mutex locked for ever.
@@ -81,18 +77,22 @@ class Pool {
   void unlock() { mutex_.unlock(); }
 
  private:
+  // No more than have work: a pool that has served a call of 64 threads serves those of 3, too.
+  void wake(int count) {
+    if (count >= sleeping_) {
+      if (sleeping_ > 0) wake_worker_.notify_all();
+      return;
+    }
+    for (int i = 0; i < count; ++i) wake_worker_.notify_one();
+  }
+
   void start_workers(int count) {
     if (workers_ >= count) return;
     const SignalsBlocked blocked;
-    try {
-      while (workers_ < count) {
-        std::thread([this] { work(); }).detach();
-        ++workers_;
-      }
-    } catch (const std::exception&) {
-      // The system has no more threads or memory to give: those that were started do the work.
-    }
-    has_cores_ = workers_ < usable_cpus();
+    const int before = workers_;
+    // If the system has no more threads or memory to give, those that were started do the work.
+    while (workers_ < count && start_thread([](void* pool) { static_cast<Pool*>(pool)->work(); }, this)) ++workers_;
+    if (workers_ != before) has_cores_ = workers_ < usable_cpus();
   }
 
   Job* open_job() {

@@ -17,6 +17,7 @@
 #pragma once
 
 #include "../ahead.hpp"
+#include "count.hpp"
 #include "key_block.hpp"
 #include "mask_tiles.hpp"
 #include "online_softmax.hpp"
@@ -46,7 +47,8 @@ struct AttentionForward {
         .copies_keys = Scores::copies_keys,
         .copies_values = copies_values<T, kRows>,
         .columns = kRows,
-        .count = count_tiles,
+        .begin_count = begin_count<Shape>,
+        .count = count_tiles<Shape>,
         .tile_rows = Shape::kStripLanes,
         .tile_keys = kRows,
     };
@@ -132,42 +134,7 @@ struct AttentionForward {
     }
   }
 
-  // What `advance` would compute, in tiles. The workspace needs no `begin`.
-  static TileCounts count_tiles(const AttentionProblem& problem, const AttentionTask& task,
-                                void* memory) {
-    const SeenKeys seen = locate_strips<Shape>(problem, task, memory);
-    const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
-    TileCounts counts{};
-    for (int s = 0; s < work.strip_count; ++s) {
-      const Strip<T>& strip = work.strips[s];
-      counts.all += (problem.kv_len + kRows - 1) / kRows;
-      for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
-        for (std::int64_t key = keys.begin; key < keys.end; key += Shape::kBlockKeys)
-          count_block(problem, task, strip, key, work, counts);
-    }
-    return counts;
-  }
-
  private:
-  static void count_block(const AttentionProblem& problem, const AttentionTask& task,
-                          const Strip<T>& strip, std::int64_t key, const Workspace<T>& work,
-                          TileCounts& counts) {
-    const KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
-    TileKind kinds[kBlockTiles];
-    classify_tiles<Shape>(problem, task, strip, key, block.count, work.bias, kinds);
-    for (int t = 0; t * kRows < block.count; ++t) {
-      if (kinds[t] == TileKind::hidden) continue;
-      counts.visible += kinds[t] == TileKind::visible;
-      counts.biased += kinds[t] != TileKind::visible;
-      const int k = t * kRows, keys = block.count - k < kRows ? block.count - k : kRows;
-      VectorRange seeing{0, strip.vectors};
-      if (kinds[t] == TileKind::hiding) seeing = vectors_that_see(strip, key + k, key + k + keys);
-      const int end = seeing.end * kLanes<T>;
-      const int rows = (end < strip.rows ? end : strip.rows) - seeing.begin * kLanes<T>;
-      counts.scores += rows * static_cast<std::int64_t>(keys);
-    }
-  }
-
   // What is read next, and prefetched, a share at every tile.
   struct Next {
     Ahead* rows;            // of the next block; null where the processor's own prefetching is enough

@@ -26,9 +26,9 @@ struct Gathered {
 };
 
 // Apart, so that tiles without a cap keep their registers.
-template <class T, int kVectorsInAll>
-REGARD_NOINLINE void cap_scores(T softcap, T* tile) {
-  for (int i = 0; i < kVectorsInAll; ++i)
+template <class T>
+REGARD_NOINLINE void cap_scores(T softcap, T* tile, int vectors_in_all) {
+  for (int i = 0; i < vectors_in_all; ++i)
     store(tile + i * kLanes<T>, capped<T>(load(tile + i * kLanes<T>), softcap));
 }
 
@@ -40,12 +40,8 @@ REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Produ
   product.template multiply<kRows, kVectors, kStripVectors>(acc, lane);
   if (__builtin_expect(softcap != T(0), false)) {
     store_tile<T, kRows, kVectors>(acc, tile);
-    cap_scores<T, kRows * kVectors>(softcap, tile);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v)
-        acc[r][v] = load<T>(tile + (r * kVectors + v) * kLanes<T>);
+    cap_scores(softcap, tile, kRows * kVectors);
+    load_tile<T, kRows, kVectors>(acc, tile);
   }
   if constexpr (kBias != Bias::none) {
 #pragma GCC unroll 16

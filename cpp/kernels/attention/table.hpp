@@ -18,8 +18,10 @@ struct AttentionKernel {
   bool (*copies_keys)(const AttentionProblem&);
   bool (*copies_values)(const AttentionProblem&);
   std::int64_t columns;
-  // What it would compute, tile by tile; reads no column of an array.
-  TileCounts (*count)(const AttentionProblem&, const AttentionTask&, void* workspace);
+  // What it would compute: `begin_count` returns keys as `begin` does, and `count` adds some of an interval's from its
+  // begin on. It returns where it stopped, when it is time to look at the stop signal. Both read no column of an array.
+  SeenKeys (*begin_count)(const AttentionProblem&, const AttentionTask&, TileCounts&, void* workspace);
+  std::int64_t (*count)(const AttentionProblem&, const AttentionTask&, KeyInterval, TileCounts&, void* workspace);
   std::int64_t tile_rows;  // at most
   std::int64_t tile_keys;
 };

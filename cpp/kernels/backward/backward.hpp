@@ -80,18 +80,18 @@ struct Backward {
   static void advance(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
                       std::int64_t row_end, void* memory) {
     BackwardWorkspace<T>& work = *static_cast<BackwardWorkspace<T>*>(memory);
-    over_strips(problem, task, row_begin, row_end, work, [&](auto vectors, bool sees_some) {
+    over_strips(problem, task, row_begin, row_end, work, [&](bool sees_some) {
       if (sees_some) {
         pack_strip<Shape>(problem, task, work);
         over_blocks(work, [&](std::int64_t key, int count) {
           prefetch_next_strip(problem, task, key, work);
-          add_block<vectors.value>(problem, task, key, count, work);
+          add_block(problem, task, key, count, work);
         });
       }
       if (!task.partial)
-        write_queries<vectors.value>(problem, task, work, work.is_fresh ? nullptr : work.grad_queries);
+        write_queries(problem, task, work, work.is_fresh ? nullptr : work.grad_queries);
       else if (sees_some)
-        add_to_partial<vectors.value>(problem, task, work);
+        add_to_partial(problem, task, work);
     });
   }
 
@@ -127,9 +127,7 @@ struct Backward {
         for (int chunk = 0; chunk < count; ++chunk) sum = sum + load(partials[chunk] + i);
         store(work.grad_queries + i, sum);
       }
-      for_vectors<Shape::kVectors>(work.strip.vectors, [&](auto constant) {
-        write_queries<constant.value>(problem, task, work, work.grad_queries);
-      });
+      write_queries(problem, task, work, work.grad_queries);
     });
   }
 
@@ -147,11 +145,11 @@ struct Backward {
   static void add_to_bias(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
                           std::int64_t row_end, void* memory) {
     BackwardWorkspace<T>& work = *static_cast<BackwardWorkspace<T>*>(memory);
-    over_strips(problem, task, row_begin, row_end, work, [&](auto vectors, bool sees_some) {
+    over_strips(problem, task, row_begin, row_end, work, [&](bool sees_some) {
       if (!sees_some) return;
       pack_strip<Shape>(problem, task, work);
       over_blocks(work, [&](std::int64_t key, int count) {
-        const KeyRuns<Shape> runs = Block::template compute<vectors.value>(problem, task, work, key, count, true);
+        const KeyRuns<Shape> runs = Block::compute(problem, task, work, key, count, true);
         if (problem.grad_bias.element == Element::float64)
           add_rows_of_bias<double>(problem, task, runs, key, work);
         else
@@ -161,7 +159,7 @@ struct Backward {
   }
 
  private:
-  // Calls body(vectors, whether it sees a key of the piece) for each strip. One that does has been located.
+  // Calls body(whether it sees a key of the piece) for each strip. One that does has been located.
   template <class Body>
   REGARD_INLINE void over_strips(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
                                  std::int64_t row_end, BackwardWorkspace<T>& work, Body body) {
@@ -177,7 +175,7 @@ struct Backward {
         locate_strip<Shape>(problem, task, work);
         sees_some = overlaps(strip.seen, work.piece.begin, work.piece.end);
       }
-      for_vectors<Shape::kVectors>(strip.vectors, [&](auto constant) { body(constant, sees_some); });
+      body(sees_some);
     });
   }
 
@@ -218,51 +216,40 @@ struct Backward {
     stride = padded_columns;
   }
 
-  template <int kVectors>
-  REGARD_INLINE void add_block(const BackwardProblem& problem, const BackwardTask& task, std::int64_t key, int count,
-                               BackwardWorkspace<T>& work) {
-    constexpr int kWidth = kVectors * kLanes<T>;
+  REGARD_NOINLINE void add_block(const BackwardProblem& problem, const BackwardTask& task, std::int64_t key, int count,
+                                 BackwardWorkspace<T>& work) {
     const AttentionProblem& forward = problem.forward;
+    const int width = work.strip.vectors * kLanes<T>;
     const bool wants_queries = task.grad_query || task.slope_terms, wants_scores = wants_queries || task.grad_key;
-    const KeyRuns<Shape> runs = Block::template compute<kVectors>(problem, task, work, key, count, wants_scores);
+    const KeyRuns<Shape> runs = Block::compute(problem, task, work, key, count, wants_scores);
     if (runs.count == 0) return;
     const std::int64_t head_dim = padded_dim<Shape>(forward.head_dim);
     const std::int64_t value_dim = padded_dim<Shape>(forward.value_dim);
     const std::int64_t first = key - work.piece.begin;
     if (task.grad_value) {
       T* const sums = work.grad_values + first * value_dim;
-      if (runs.hide_something && !are_finite(work.grad_output_rows, work.strip.rows, forward.value_dim))
-        Products::template add_rows<kWidth, true>(runs, work.weights, work.grad_output_rows,
-                                                  work.strip.rows, value_dim, sums);
-      else
-        Products::template add_rows<kWidth, false>(runs, work.weights, work.grad_output_rows,
-                                                   work.strip.rows, value_dim, sums);
+      const bool selects =
+          runs.hide_something && !are_finite(work.grad_output_rows, work.strip.rows, forward.value_dim);
+      Products::add_rows(selects, runs, work.weights, work.grad_output_rows, work.strip, value_dim, sums);
     }
     if (!wants_scores) return;
     if (work.is_fresh && wants_queries) {
-      T* const slope_terms = work.grad_queries + head_dim * kWidth;
-      for (int lane = 0; lane < kWidth; ++lane) slope_terms[lane] = T(0);
+      T* const slope_terms = work.grad_queries + head_dim * width;
+      for (int lane = 0; lane < width; ++lane) slope_terms[lane] = T(0);
     }
-    if (task.slope_terms) Block::template add_slope_terms<kVectors>(runs, work, key, work.grad_queries + head_dim * kWidth);
-    if (work.softcap != T(0)) Block::template apply_cap<kVectors>(runs, work);
+    if (task.slope_terms) Block::add_slope_terms(runs, work, key, work.grad_queries + head_dim * width);
+    if (work.softcap != T(0)) Block::apply_cap(runs, work);
     if (task.grad_key) {
       T* const sums = work.grad_keys + first * head_dim;
-      if (runs.hide_something && !are_finite(work.query_rows, work.strip.rows, forward.head_dim))
-        Products::template add_rows<kWidth, true>(runs, work.grad_scores, work.query_rows,
-                                                  work.strip.rows, head_dim, sums);
-      else
-        Products::template add_rows<kWidth, false>(runs, work.grad_scores, work.query_rows,
-                                                   work.strip.rows, head_dim, sums);
+      const bool selects = runs.hide_something && !are_finite(work.query_rows, work.strip.rows, forward.head_dim);
+      Products::add_rows(selects, runs, work.grad_scores, work.query_rows, work.strip, head_dim, sums);
     }
     if (!wants_queries) return;
     const T* const keys = work.keys + first * work.key_stride;
     const std::int64_t columns = round_up(forward.head_dim, kRows);
-    if (runs.hide_something && !rows_are_finite(keys, work.key_stride, count, forward.head_dim))
-      Products::template add_columns<kVectors, true>(runs, work.grad_scores, keys, work.key_stride, columns,
-                                                     work.is_fresh, work.grad_queries);
-    else
-      Products::template add_columns<kVectors, false>(runs, work.grad_scores, keys, work.key_stride, columns,
-                                                      work.is_fresh, work.grad_queries);
+    const bool selects = runs.hide_something && !rows_are_finite(keys, work.key_stride, count, forward.head_dim);
+    const KeyTerm<T> term{work.grad_scores, {keys, work.key_stride}};
+    add_columns<Shape>(work.strip.vectors, selects, runs, &term, 1, columns, work.is_fresh, work.grad_queries);
     work.is_fresh = false;
   }
 
@@ -272,11 +259,10 @@ struct Backward {
            work.strip.first_row * partial_rows<Shape>(problem);
   }
 
-  template <int kVectors>
   REGARD_NOINLINE void add_to_partial(const BackwardProblem& problem, const BackwardTask& task,
                                       const BackwardWorkspace<T>& work) {
     T* const partial = partial_of(problem, task, work, 0);
-    const std::int64_t size = partial_rows<Shape>(problem) * kVectors * kLanes<T>;
+    const std::int64_t size = partial_rows<Shape>(problem) * work.strip.vectors * kLanes<T>;
     const bool is_first = task.chunk.begin == work.piece.begin ||
                           !overlaps(work.strip.seen, task.chunk.begin, work.piece.begin);
     for (std::int64_t i = 0; i < size; i += kLanes<T>) {
@@ -286,15 +272,14 @@ struct Backward {
   }
 
   // `from` is the strip's gradients, or null where they are zeros.
-  template <int kVectors>
   REGARD_NOINLINE void write_queries(const BackwardProblem& problem, const BackwardTask& task,
                                      const BackwardWorkspace<T>& work, T* from) {
     const AttentionProblem& forward = problem.forward;
-    constexpr int kWidth = kVectors * kLanes<T>;
+    const int width = work.strip.vectors * kLanes<T>;
     const std::int64_t head_dim = padded_dim<Shape>(forward.head_dim);
     if (!from) {
       from = work.grad_queries;
-      for (std::int64_t i = 0; i < (head_dim + 1) * kWidth; i += kLanes<T>) store(from + i, Vec<T>{});
+      for (std::int64_t i = 0; i < (head_dim + 1) * width; i += kLanes<T>) store(from + i, Vec<T>{});
     }
     if (task.grad_query) {
       const Vec<T> scale = broadcast(static_cast<T>(forward.scale));
@@ -302,14 +287,14 @@ struct Backward {
         using To = typename decltype(element)::Type;
         To* rows[Shape::kStripLanes];
         row_pointers(forward, problem.grad_query, task.grad_query, work.strip, 0, rows);
-        lanes_to_rows(from, kWidth, forward.head_dim, rows, work.strip.rows, problem.grad_query.column_stride,
+        lanes_to_rows(from, width, forward.head_dim, rows, work.strip.rows, problem.grad_query.column_stride,
                       [=](Vec<T> value, int) { return value * scale; });
       });
     }
     if (task.slope_terms) {
       T* rows[Shape::kStripLanes];
       row_pointers(forward, problem.slope_terms, task.slope_terms, work.strip, 0, rows);
-      for (int lane = 0; lane < work.strip.rows; ++lane) *rows[lane] = from[head_dim * kWidth + lane];
+      for (int lane = 0; lane < work.strip.rows; ++lane) *rows[lane] = from[head_dim * width + lane];
     }
   }
 

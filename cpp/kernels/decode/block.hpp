@@ -21,10 +21,19 @@ struct DecodeBlock {
   const void* values[kSteps];
 };
 
-// Whether the kernels read what is stored as `element`: in float64 nothing else, since few mix the two.
+// Whether the kernels read what is stored in another type than they compute in. Not in float64, since few mix the
+// two, and not on the baseline, which has no instructions that widen: that would cost compile time only.
+#if defined(REGARD_BASELINE)
+template <class T>
+constexpr bool kDecodesOtherTypes = false;
+#else
+template <class T>
+constexpr bool kDecodesOtherTypes = sizeof(T) == 4;
+#endif
+
 template <class T>
 REGARD_INLINE bool decodes_element(Element element) {
-  return sizeof(T) == 4 || element == Element::float64;
+  return kDecodesOtherTypes<T> || is_stored_as<T>(element);
 }
 
 // Keys are read in place where columns fill vectors; a lane takes four columns of int8.
@@ -44,7 +53,7 @@ REGARD_INLINE bool decodes_values_in_place(const AttentionProblem& problem) {
 // Calls `body` with the type of a block's keys or values.
 template <class T, class Body>
 REGARD_INLINE void with_block_element(Element element, Body body) {
-  if constexpr (sizeof(T) == 4)
+  if constexpr (kDecodesOtherTypes<T>)
     with_stored_element<T>(element, body);
   else
     body(ElementType<T>{});

@@ -19,6 +19,7 @@ constexpr DecodeKernels decode_of() {
               .copies_keys = Decode::copies_keys,
               .copies_values = Decode::copies_values,
               .columns = kLanes<typename Shape::Element>,
+              .begin_count = Decode::begin_count,
               .count = Decode::count_steps,
               .tile_rows = kDecodeRows,
               .tile_keys = kDecodeStep<Shape>,

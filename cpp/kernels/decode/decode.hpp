@@ -14,6 +14,9 @@
 // same bits, so only speed decides which of them runs.
 #pragma once
 
+#include <initializer_list>
+
+#include "../attention/seen_blocks.hpp"
 #include "scores.hpp"
 #include "values.hpp"
 #include "visibility.hpp"
@@ -114,25 +117,41 @@ struct AttentionDecode {
     }
   }
 
-  static TileCounts count_steps(const AttentionProblem& problem, const AttentionTask& task,
-                                void* memory) {
-    constexpr std::int64_t kStep = kDecodeStep<Shape>;
+  static SeenKeys begin_count(const AttentionProblem& problem, const AttentionTask& task, TileCounts& counts,
+                              void* memory) {
     lay_out_decode<Shape>(problem, static_cast<char*>(memory));
+    const SeenKeys seen = locate(problem, task, *static_cast<DecodeWorkspace<T>*>(memory));
+    counts.all += (problem.kv_len + kDecodeStep<Shape> - 1) / kDecodeStep<Shape>;
+    for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
+      if (!is_empty(keys))
+        counts.chunks += (keys.end - 1) / Shape::kChunkKeys - keys.begin / Shape::kChunkKeys + 1;
+    return seen;
+  }
+
+  // As ../attention/count.hpp does it. Slopes hide keys, as masks do, where a score less than all others overflows.
+  static std::int64_t count_steps(const AttentionProblem& problem, const AttentionTask& task, KeyInterval keys,
+                                  TileCounts& counts, void* memory) {
+    constexpr std::int64_t kStep = kDecodeStep<Shape>;
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
-    const SeenKeys seen = locate(problem, task, work);
-    TileCounts counts{};
-    counts.all = (problem.kv_len + kStep - 1) / kStep;
-    for (const KeyInterval& keys : {seen.sink_tokens, seen.window}) {
-      if (is_empty(keys)) continue;
-      counts.chunks += (keys.end - 1) / Shape::kChunkKeys - keys.begin / Shape::kChunkKeys + 1;
-      for (std::int64_t key = keys.begin; key < keys.end; key += Shape::kBlockKeys)
-        for_steps<Shape>(see_block<Shape>(problem, task, key, work), [&](std::int64_t step) {
-          const std::int64_t left = task.kv_len - key - step;
-          ++(work.has_bias ? counts.biased : counts.visible);
-          counts.scores += work.rows * (left < kStep ? left : kStep);
-        });
+    const bool reads_masks = task.mask || task.bias || task.alibi_slopes;
+    const std::int64_t end = end_of_count<Shape>(reads_masks, keys);
+    for (std::int64_t key = keys.begin; key < end;) {
+      const std::int64_t whole = reads_masks ? 0 : whole_blocks_seen<Shape>(work.shared, key);
+      if (whole > 0) {
+        const std::int64_t together = whole * Shape::kBlockKeys;
+        counts.visible += together / kStep;
+        counts.scores += together * work.rows;
+        key += together;
+        continue;
+      }
+      for_steps<Shape>(see_block<Shape>(problem, task, key, work), [&](std::int64_t step) {
+        const std::int64_t left = task.kv_len - key - step;
+        ++(work.has_bias ? counts.biased : counts.visible);
+        counts.scores += work.rows * (left < kStep ? left : kStep);
+      });
+      key = next_block_seen<Shape>(work.seen, key + Shape::kBlockKeys, end);
     }
-    return counts;
+    return end;
   }
 
  private:

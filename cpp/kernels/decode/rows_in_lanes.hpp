@@ -36,7 +36,7 @@ REGARD_NOINLINE void score_rows_in_lanes(const T* const (&keys)[kLanes<T>], std:
   for (int i = 0; i < kWidth; ++i) acc[i] = Vec<T>{};
   AskedLine asked = ahead.go_on();
 #pragma GCC unroll 1
-  for (int d = 0; d < padded_head_dim; d += kTogether) {
+  for (std::int64_t d = 0; d < padded_head_dim; d += kTogether) {
     ahead.ask_quarters<kQuartersAsked>(d / kTogether, asked);
 #pragma GCC unroll 4
     for (int j = 0; j < kTogether; ++j) {

@@ -68,14 +68,14 @@ REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t 
         if constexpr (sizeof(From) == sizeof(T)) {
           return score_register_steps<Shape, kRows>(block, steps, work, ahead);
         } else {
-          // Always so for int8: other rows are copied.
+          // Always so for int8: other rows are copied, and nothing below is compiled for it.
           if (work.padded_head_dim % (kLaneParts<From> * kLanes<T>) == 0)
             return score_narrow_steps<Shape, kRows, From>(block, steps, work, ahead);
         }
       }
       if constexpr (kPutsRowsInLanes<Shape, kRows, From>)
         score_steps_by_rows<Shape, kRows>(block, steps, work, ahead);
-      else
+      else if constexpr (sizeof(From) > 1 || !kMultipliesFromRegisters<Shape, kRows, From>)
         score_transposed_steps<Shape, kRows, From>(block, steps, work, ahead);
     };
     with_block_element<T>(block.key_element, score);

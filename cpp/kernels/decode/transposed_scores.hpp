@@ -81,7 +81,7 @@ REGARD_NOINLINE void score_transposed(const T* transposed, std::int64_t padded_h
   // Not unrolled: the compiler would load the vectors of several turns before the first product, and most of
   // them would end up on the stack.
 #pragma GCC unroll 1
-  for (int d = 0; d < padded_head_dim; ++d) {
+  for (std::int64_t d = 0; d < padded_head_dim; ++d) {
     ahead.ask_quarters<kQuartersAsked>(d, asked);
     Vec<T> keys[kVectors];
 #pragma GCC unroll 8

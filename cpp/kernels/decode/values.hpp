@@ -115,8 +115,10 @@ REGARD_NOINLINE void add_decode_values(const DecodeBlock<Shape>& block, std::uin
   const int begin = static_cast<int>(seen.begin), end = static_cast<int>(seen.end);
   with_block_element<T>(block.value_element, [&](auto element) {
     using From = typename decltype(element)::Type;
-    const bool selects = work.hides && !decode_values_are_finite<Shape, From>(
-                                           block, begin, end, steps, work.padded_value_dim);
+    bool selects = false;
+    if constexpr (sizeof(From) > 1)  // integers are finite
+      selects = work.hides && !decode_values_are_finite<Shape, From>(block, begin, end, steps,
+                                                                     work.padded_value_dim);
     for_rows(work.rows, [&](auto rows) {
       constexpr int kRows = decltype(rows)::value;
       using Tile = ValueTile<Shape, kRows>;
@@ -125,11 +127,12 @@ REGARD_NOINLINE void add_decode_values(const DecodeBlock<Shape>& block, std::uin
           add_panel<Shape, kRows, Tile::kTogether, panel.value, select.value, From>(
               block, row, d, begin, end, steps, work, ahead);
       };
-      if (selects)
-        for_panels<1, T>(work.padded_value_dim, [&](auto panel, std::int64_t d) { add(panel, Constant<1>{}, d); });
-      else
-        for_panels<Tile::kPanel, T>(work.padded_value_dim,
-                                    [&](auto panel, std::int64_t d) { add(panel, Constant<0>{}, d); });
+      if constexpr (sizeof(From) > 1)
+        if (selects)
+          return for_panels<1, T>(work.padded_value_dim,
+                                  [&](auto panel, std::int64_t d) { add(panel, Constant<1>{}, d); });
+      for_panels<Tile::kPanel, T>(work.padded_value_dim,
+                                  [&](auto panel, std::int64_t d) { add(panel, Constant<0>{}, d); });
     });
   });
   work.is_fresh = false;

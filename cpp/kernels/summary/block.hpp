@@ -8,10 +8,9 @@
 // A hidden key has P = -0.0, whatever it holds.
 #pragma once
 
-#include "../attention/block_rows.hpp"
+#include "../attention/block_products.hpp"
 #include "../attention/mask_tiles.hpp"
 #include "../attention/online_softmax.hpp"
-#include "../backward/products.hpp"
 #include "top_keys.hpp"
 
 namespace regard {
@@ -37,58 +36,65 @@ struct SummaryBlock {
   static constexpr int kRows = Shape::kRows;
   static constexpr int kBlockTiles = Shape::kBlockKeys / kRows;
 
-  template <int kVectors>
   REGARD_NOINLINE void add(const SummaryProblem& problem, const SummaryTask& task, const SummaryWorkspace<T>& work,
                            const SummaryKeys<T>& block, SummaryStrip<T>& strip) {
     TileKind kinds[kBlockTiles];
     if (!classify_tiles<Shape>(problem.forward, task.forward, strip, block.begin, block.count, work.bias,
                                kinds))
       return;
-    Runs runs;
     const int seen = static_cast<int>(seen_of_block(strip.seen, block.begin, block.count).end);
-    for (int k = 0; k < seen; k += kRows) {
-      const TileKind kind = kinds[k / kRows];
-      if (kind == TileKind::hidden) continue;
-      const int end = k + kRows < seen ? k + kRows : seen;
-      add_tile_to_runs(runs, k, end, kind == TileKind::hiding);
+    const Runs runs = runs_of<Shape>(kinds, seen);
+    multiply_keys<Shape>(strip.vectors, runs, block.rows, strip.queries, problem.forward.head_dim, false, work.weights);
+    T distances[Shape::kStripLanes];
+    const bool is_near = find_distances(strip, block.begin, distances);
+    for_tiles<Shape>(kinds, seen, [&](int k, int end, TileKind kind) {
+      if (!is_near) find_distances(strip, block.begin + k, distances);
+      const T within = is_near ? static_cast<T>(k) : T(0);
       switch (kind) {
-        case TileKind::visible: weights<kVectors, Bias::none>(problem, work, block, strip, k, end); break;
-        case TileKind::biased: weights<kVectors, Bias::adds>(problem, work, block, strip, k, end); break;
-        default: weights<kVectors, Bias::hides>(problem, work, block, strip, k, end);
+        case TileKind::visible: weights<Bias::none>(problem, work, block, strip, k, end, distances, within); break;
+        case TileKind::biased: weights<Bias::adds>(problem, work, block, strip, k, end, distances, within); break;
+        default: weights<Bias::hides>(problem, work, block, strip, k, end, distances, within);
       }
-      if (block.map_columns > 0) add_to_map<kVectors>(problem.map, work, k, end);
-      if (task.column_sums) add_columns<kVectors>(work, strip, k, end, kind == TileKind::hiding);
-    }
-    if (block.map_columns > 0) add_lanes_to_pixels<kVectors>(problem.map, work, block, strip);
-    if (task.sink_mass && block.begin < problem.sink_keys) add_sink_mass<kVectors>(problem, work, block, runs, strip);
-    if (task.local_mass) add_local_mass<kVectors>(work, block, runs, strip);
-    if (task.previous || task.induced) pick<kVectors>(problem, task, work, block, kinds, seen, strip);
+      if (block.map_columns > 0) add_to_map(problem.map, work, strip, k, end);
+      if (task.column_sums) add_columns(work, strip, k, end, kind == TileKind::hiding);
+    });
+    if (block.map_columns > 0) add_lanes_to_pixels(problem.map, work, block, strip);
+    if (task.sink_mass && block.begin < problem.sink_keys) add_sink_mass(problem, work, block, runs, strip);
+    if (task.local_mass) add_local_mass(work, block, runs, strip);
+    if (task.previous || task.induced) pick(problem, task, work, block, kinds, seen, strip);
   }
 
  private:
-  template <int kVectors, Bias kBias>
+  // distances[lane] = how far a query is from a key. Returns whether all are so near that those from the block's other
+  // keys follow without rounding.
+  REGARD_NOINLINE bool find_distances(const SummaryStrip<T>& strip, std::int64_t key, T* distances) {
+    constexpr std::int64_t kNear = 1 << 23;
+    bool are_near = true;
+    for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
+      const std::int64_t distance = strip.positions[lane] - key;
+      distances[lane] = static_cast<T>(distance);
+      are_near &= distance > -kNear && distance < kNear;
+    }
+    return are_near;
+  }
+
+  // `distances` are from the key that is `within` keys before the tile's first.
+  template <Bias kBias>
   REGARD_NOINLINE void weights(const SummaryProblem& problem, const SummaryWorkspace<T>& work,
-                               const SummaryKeys<T>& block, const SummaryStrip<T>& strip, int k, int end) {
-    constexpr int kWidth = kVectors * kLanes<T>;
-    T* const tile = work.weights + k * kWidth;
-    const T* const bias = work.bias + k * kWidth;
-    Accumulators<T, kRows, kVectors> acc;
-    clear<T, kRows, kVectors>(acc);
-    multiply_rows<T, kRows, kVectors>(acc, block.rows.from + k * block.rows.stride, block.rows.stride, strip.queries,
-                                      kWidth, problem.forward.head_dim);
-    store_tile<T, kRows, kVectors>(acc, tile);
-    if (__builtin_expect(work.softcap != T(0), false)) cap_scores<T, kRows * kVectors>(work.softcap, tile);
+                               const SummaryKeys<T>& block, const SummaryStrip<T>& strip, int k, int end,
+                               const T* distances, T within) {
+    const int width = strip.vectors * kLanes<T>;
+    T* const tile = work.weights + k * width;
+    const T* const bias = work.bias + k * width;
+    if (__builtin_expect(work.softcap != T(0), false)) cap_scores(work.softcap, tile, kRows * strip.vectors);
     const RowSums<T>& sums = strip.sums;
-    for (int v = 0; v < kVectors; ++v) {
-      const int lane = v * kLanes<T>;
+    for (int lane = 0; lane < width; lane += kLanes<T>) {
       const Vec<T> lse = load<T>(strip.lse + lane);
-      Vec<T> distance;  // from the tile's first key to the queries
-      for (int i = 0; i < kLanes<T>; ++i)
-        distance[i] = static_cast<T>(strip.positions[lane + i] - (block.begin + k));
+      const Vec<T> distance = load(distances + lane) - broadcast(within);
       Vec<T> log_weight{}, total{}, square{}, away{}, top{};
-#pragma GCC unroll 16
+#pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
-        const int at = r * kWidth + lane;
+        const int at = r * width + lane;
         Vec<T> score = load<T>(tile + at);
         if constexpr (kBias != Bias::none) score = with_added<T, kBias>(score, load(bias + at));
         score = lse < score ? lse : score;  // as in the backward kernel: no weight is above 1. NaN stays
@@ -109,22 +115,20 @@ struct SummaryBlock {
       add_to(sums.square, square);
       add_to(sums.distance, away);
       store(sums.largest + lane, maximum<T>(load<T>(sums.largest + lane), top));
-      if (strip.top.weights && any_greater(top, load<T>(strip.top.weights + (problem.top_count - 1) * kWidth + lane)))
-        add_to_top<T>(strip.top, problem.top_count, tile, end - k, block.begin + k, kWidth, lane);
+      if (strip.top.weights && any_greater(top, load<T>(strip.top.weights + (problem.top_count - 1) * width + lane)))
+        add_to_top<T>(strip.top, problem.top_count, tile, end - k, block.begin + k - strip.top.base, width, lane);
     }
   }
 
   // Lanes beyond the last row add nothing: their queries are zeros, which a key of inf makes NaN.
-  template <int kVectors>
   REGARD_NOINLINE void add_columns(const SummaryWorkspace<T>& work, const SummaryStrip<T>& strip, int k, int end,
                                    bool hides) {
-    constexpr int kWidth = kVectors * kLanes<T>;
+    const int width = strip.vectors * kLanes<T>;
     for (; k < end; ++k) {
       Vec<T> sum = load<T>(work.columns + k * kLanes<T>), rows{};
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        const Vec<T> weight = load<T>(work.weights + k * kWidth + v * kLanes<T>);
-        const Vec<T> is_row = load<T>(strip.is_row + v * kLanes<T>);
+      for (int lane = 0; lane < width; lane += kLanes<T>) {
+        const Vec<T> weight = load<T>(work.weights + k * width + lane);
+        const Vec<T> is_row = load<T>(strip.is_row + lane);
         sum = sum + select<T>(is_row == Vec<T>{}, Vec<T>{}, weight);
         if (hides) rows = rows + select<T>(as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0))), Vec<T>{}, is_row);
       }
@@ -138,15 +142,14 @@ struct SummaryBlock {
   }
 
   // Lanes beyond the last row are not looked at again.
-  template <int kVectors>
-  REGARD_NOINLINE void add_to_map(const AttentionMap& map, const SummaryWorkspace<T>& work, int k, int end) {
-    constexpr int kWidth = kVectors * kLanes<T>;
+  REGARD_NOINLINE void add_to_map(const AttentionMap& map, const SummaryWorkspace<T>& work,
+                                  const SummaryStrip<T>& strip, int k, int end) {
+    const int width = strip.vectors * kLanes<T>;
     for (; k < end; ++k) {
       if (work.pixel_of_key[k] < 0) continue;
-      T* const pixel = work.pixel_lanes + work.pixel_of_key[k] * kWidth;
-#pragma GCC unroll 8
-      for (int lane = 0; lane < kWidth; lane += kLanes<T>) {
-        const Vec<T> pooled = load<T>(pixel + lane), weight = load<T>(work.weights + k * kWidth + lane);
+      T* const pixel = work.pixel_lanes + work.pixel_of_key[k] * width;
+      for (int lane = 0; lane < width; lane += kLanes<T>) {
+        const Vec<T> pooled = load<T>(pixel + lane), weight = load<T>(work.weights + k * width + lane);
         if (map.pooling == Pooling::largest)
           store(pixel + lane, select<T>((weight > pooled) | (weight != weight), weight, pooled));  // NaN stays
         else
@@ -156,12 +159,11 @@ struct SummaryBlock {
   }
 
   // A pixel may hold millions of weights, whose sum would lose small ones in float32: lanes hold those of a block only.
-  template <int kVectors>
   REGARD_NOINLINE void add_lanes_to_pixels(const AttentionMap& map, const SummaryWorkspace<T>& work,
                                            const SummaryKeys<T>& block, const SummaryStrip<T>& strip) {
-    constexpr int kWidth = kVectors * kLanes<T>;
+    const int width = strip.vectors * kLanes<T>;
     for (std::int64_t c = 0; c < block.map_columns; ++c) {
-      T* const lanes = work.pixel_lanes + c * kWidth;
+      T* const lanes = work.pixel_lanes + c * width;
       double* const column = work.pixels + block.map_column + c;
       for (int lane = 0; lane < strip.rows; ++lane) {
         const auto pooled = static_cast<double>(lanes[lane]);
@@ -171,39 +173,37 @@ struct SummaryBlock {
         else if (pooled > pixel || pooled != pooled)
           pixel = pooled;
       }
-      for (int lane = 0; lane < kWidth; lane += kLanes<T>) store(lanes + lane, Vec<T>{});
+      for (int lane = 0; lane < width; lane += kLanes<T>) store(lanes + lane, Vec<T>{});
     }
   }
 
-  template <int kVectors>
   REGARD_NOINLINE void add_sink_mass(const SummaryProblem& problem, const SummaryWorkspace<T>& work,
                                      const SummaryKeys<T>& block, const Runs& runs, const SummaryStrip<T>& strip) {
-    constexpr int kWidth = kVectors * kLanes<T>;
+    const int width = strip.vectors * kLanes<T>;
     for (int i = 0; i < runs.count; ++i)
       for (int k = runs.run[i].begin; k < runs.run[i].end && block.begin + k < problem.sink_keys; ++k)
-        for (int lane = 0; lane < kWidth; lane += kLanes<T>) {
+        for (int lane = 0; lane < width; lane += kLanes<T>) {
           T* const sum = strip.sums.sink + lane;
-          store(sum, load<T>(sum) + load<T>(work.weights + k * kWidth + lane));
+          store(sum, load<T>(sum) + load<T>(work.weights + k * width + lane));
         }
   }
 
-  template <int kVectors>
   REGARD_NOINLINE void add_local_mass(const SummaryWorkspace<T>& work, const SummaryKeys<T>& block, const Runs& runs,
                                       const SummaryStrip<T>& strip) {
-    constexpr int kWidth = kVectors * kLanes<T>;
+    const int width = strip.vectors * kLanes<T>;
     const int last = strip.rows - 1;
     if (strip.local_begin[0] >= block.begin + block.count || strip.local_end[last] <= block.begin) return;
-    T begin[kWidth], end[kWidth];
-    for (int lane = 0; lane < kWidth; ++lane) {
+    T begin[Shape::kStripLanes], end[Shape::kStripLanes];
+    for (int lane = 0; lane < width; ++lane) {
       begin[lane] = static_cast<T>(clamp(strip.local_begin[lane] - block.begin, 0, block.count));
       end[lane] = static_cast<T>(clamp(strip.local_end[lane] - block.begin, 0, block.count));
     }
     for (int i = 0; i < runs.count; ++i)
       for (int k = runs.run[i].begin; k < runs.run[i].end; ++k) {
         const Vec<T> here = broadcast(static_cast<T>(k));
-        for (int lane = 0; lane < kWidth; lane += kLanes<T>) {
+        for (int lane = 0; lane < width; lane += kLanes<T>) {
           T* const sum = strip.sums.local + lane;
-          const Vec<T> weight = load<T>(work.weights + k * kWidth + lane);
+          const Vec<T> weight = load<T>(work.weights + k * width + lane);
           const Mask<T> is_far = (here < load<T>(begin + lane)) | (here >= load<T>(end + lane));
           store(sum, load<T>(sum) + select<T>(is_far, Vec<T>{}, weight));
         }
@@ -211,14 +211,13 @@ struct SummaryBlock {
   }
 
   // The weight of one key for each row. A key whose tile is hidden has weight 0.
-  template <int kVectors>
   REGARD_NOINLINE void pick(const SummaryProblem& problem, const SummaryTask& task, const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
                             const TileKind* kinds, int seen, const SummaryStrip<T>& strip) {
-    constexpr int kWidth = kVectors * kLanes<T>;
+    const int width = strip.vectors * kLanes<T>;
     const auto weight_of_key = [&](std::int64_t key, int lane, T* picked) {
       const std::int64_t k = key - block.begin;
       if (k < 0 || k >= seen || kinds[k / kRows] == TileKind::hidden) return;
-      picked[lane] = work.weights[k * kWidth + lane] + T(0);
+      picked[lane] = work.weights[k * width + lane] + T(0);
     };
     for (int lane = 0; lane < strip.rows; ++lane) {
       if (task.previous) weight_of_key(strip.positions[lane] - 1, lane, strip.sums.previous);

@@ -6,6 +6,8 @@
 //     columns of the block            to the sums that the tasks of one part of a head share
 #pragma once
 
+#include <initializer_list>
+
 #include "../backward/strip.hpp"
 #include "block.hpp"
 #include "table.hpp"
@@ -92,9 +94,8 @@ struct Summary {
       for (int s = 0; s < work.strip_count; ++s) {
         SummaryStrip<T>& strip = work.strips[s];
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
-        for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          SummaryBlock<Shape>::template add<vectors.value>(problem, task, work, block, strip);
-        });
+        if (strip.top.weights) move_base(strip.top, problem.top_count, strip.vectors * kLanes<T>, key);
+        SummaryBlock<Shape>::add(problem, task, work, block, strip);
       }
       for (int i = 0; task.column_sums && i < count; ++i) {
         for (int lane = i * kLanes<T>; lane < (i + 1) * kLanes<T>; ++lane) {
@@ -185,6 +186,7 @@ struct Summary {
   REGARD_NOINLINE void write_top(const SummaryProblem& problem, const SummaryTask& task,
                                  const SummaryStrip<T>& strip) {
     const std::int64_t count = problem.top_count, lanes = strip.vectors * kLanes<T>;
+    settle_top(strip.top, count, lanes);
     for (int lane = 0; lane < strip.rows; ++lane) {
       const std::int64_t row = strip.first_row + lane;
       T* const weights = static_cast<T*>(task.top_weights) + row * problem.top_weights.row_stride;

@@ -1,5 +1,9 @@
 // The largest weights of each row, a lane a row, kept in falling order. Of equal weights the key that comes first stays
 // before the other.
+//
+// Beside a weight moves a number as wide as its lane, which counts from a base, since keys may be more than 32 bits
+// count. The base moves on every kKeysOfBase keys: what the numbers stand for is then written down in 64 bits, and
+// numbers below 0 name what was written.
 #pragma once
 
 #include "workspace.hpp"
@@ -8,26 +12,54 @@ namespace regard {
 namespace {
 
 template <class T>
-REGARD_INLINE Mask<T> load_numbers(const typename KeyNumber<T>::Type* from) {
+REGARD_INLINE Mask<T> load_numbers(const typename LaneNumber<T>::Type* from) {
   Mask<T> numbers;
   __builtin_memcpy(&numbers, from, sizeof numbers);
   return numbers;
 }
 
 template <class T>
-REGARD_INLINE void store_numbers(typename KeyNumber<T>::Type* to, Mask<T> numbers) {
+REGARD_INLINE void store_numbers(typename LaneNumber<T>::Type* to, Mask<T> numbers) {
   __builtin_memcpy(to, &numbers, sizeof numbers);
 }
 
 template <class T>
-REGARD_INLINE void start_top(const TopKeys<T>& top, std::int64_t count, std::int64_t lanes) {
+REGARD_INLINE void start_top(TopKeys<T>& top, std::int64_t count, std::int64_t lanes) {
   for (std::int64_t i = 0; i < count * lanes; ++i) {
     top.weights[i] = T(0);
+    top.numbers[i] = -1;  // no key, as the first place has none
     top.keys[i] = -1;
   }
+  top.base = 0;
 }
 
-// Adds the weights of a tile, [keys][lanes], to the lists of the vector at `lane`. The tile's first key is `key`.
+// Few enough for the numbers of a block that begins within them, and so many that it takes no time to move the base.
+constexpr std::int64_t kKeysOfBase = std::int64_t{1} << 20;
+
+// Writes the keys of all places down, in 64 bits.
+template <class T>
+REGARD_NOINLINE void settle_top(const TopKeys<T>& top, std::int64_t count, std::int64_t lanes) {
+  using Number = typename LaneNumber<T>::Type;
+  // A key only ever moves to a later place, so the one that a place names has not been overwritten yet.
+  for (std::int64_t place = count - 1; place >= 0; --place)
+    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+      Number& number = top.numbers[place * lanes + lane];
+      std::int64_t& key = top.keys[place * lanes + lane];
+      key = number < 0 ? top.keys[(-1 - number) * lanes + lane] : top.base + number;
+      number = static_cast<Number>(-1 - place);
+    }
+}
+
+// Makes room for the numbers of a block that begins with `key`.
+template <class T>
+REGARD_INLINE void move_base(TopKeys<T>& top, std::int64_t count, std::int64_t lanes, std::int64_t key) {
+  if (key - top.base < kKeysOfBase) return;
+  settle_top(top, count, lanes);
+  top.base = key;
+}
+
+// Adds the weights of a tile, [keys][lanes], to the lists of the vector at `lane`. The tile's first key is `key`,
+// counted from the base.
 //
 // What is smaller than a new weight moves down by one place, and the weight takes the first place that is free. All
 // lanes do this together, since among the first keys, where nearly all of the work is, most lanes have a new weight;
@@ -35,9 +67,9 @@ REGARD_INLINE void start_top(const TopKeys<T>& top, std::int64_t count, std::int
 template <class T>
 REGARD_NOINLINE void add_to_top(const TopKeys<T>& top, std::int64_t count, const T* tile, int keys, std::int64_t key,
                                 std::int64_t lanes, int lane) {
-  using Number = typename KeyNumber<T>::Type;
+  using Number = typename LaneNumber<T>::Type;
   T* const weights = top.weights + lane;
-  Number* const numbers = top.keys + lane;
+  Number* const numbers = top.numbers + lane;
   const std::int64_t last = (count - 1) * lanes;
   for (int k = 0; k < keys; ++k) {
     const Vec<T> weight = load<T>(tile + k * lanes + lane);

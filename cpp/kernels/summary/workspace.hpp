@@ -2,6 +2,8 @@
 // the weights of the block at work.
 #pragma once
 
+#include <initializer_list>
+
 #include "../../problem/summary.hpp"
 #include "../attention/visibility.hpp"
 
@@ -22,22 +24,23 @@ struct RowSums {
   T* induced;
 };
 
-// A key's number in a lane. Those of float32 have 32 bits.
+// An integer that fills a lane: of 32 bits where lanes hold float32, which is too few for the number of a key.
 template <class T>
-struct KeyNumber {
+struct LaneNumber {
   using Type = std::int64_t;
 };
 template <>
-struct KeyNumber<float> {
+struct LaneNumber<float> {
   using Type = std::int32_t;
 };
 
-// The largest weights of a strip's rows so far, [count][lanes] in falling order, and their keys; -1 where there are
-// fewer.
+// The largest weights of a strip's rows so far, [count][lanes] in falling order, and their keys (top_keys.hpp).
 template <class T>
 struct TopKeys {
   T* weights;
-  typename KeyNumber<T>::Type* keys;
+  typename LaneNumber<T>::Type* numbers;  // from `base` on; or -1 - n for the n-th of `keys`
+  std::int64_t* keys;                     // as of the last time that `base` moved; -1 where there are fewer
+  std::int64_t base;
 };
 
 template <class T>
@@ -111,8 +114,9 @@ REGARD_NOINLINE std::int64_t lay_out_summary(const SummaryProblem& problem, std:
       *sum = take_elements(lanes);
     if (problem.top_weights.data) {
       strip.top.weights = take_elements(lanes * problem.top_count);
-      strip.top.keys =
-          reinterpret_cast<typename KeyNumber<T>::Type*>(take_elements(lanes * problem.top_count));
+      strip.top.numbers =
+          reinterpret_cast<typename LaneNumber<T>::Type*>(take_elements(lanes * problem.top_count));
+      strip.top.keys = take_integers(lanes * problem.top_count);
     }
     if (memory) work.strips[work.strip_count] = strip;
     ++work.strip_count;

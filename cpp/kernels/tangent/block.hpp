@@ -8,11 +8,10 @@
 // weights of the second column alone.
 #pragma once
 
-#include "../attention/block_rows.hpp"
+#include "../attention/block_products.hpp"
 #include "../attention/dropout.hpp"
 #include "../attention/mask_tiles.hpp"
 #include "../attention/online_softmax.hpp"
-#include "../backward/products.hpp"
 #include "workspace.hpp"
 
 namespace regard {
@@ -36,112 +35,83 @@ struct TangentBlock {
   static constexpr int kRows = Shape::kRows;
   static constexpr int kBlockTiles = Shape::kBlockKeys / kRows;
 
-  template <int kVectors>
   REGARD_NOINLINE void add(const TangentProblem& problem, const TangentTask& task, const TangentWorkspace<T>& work,
                            const TangentKeys<T>& block, TangentStrip<T>& strip) {
     TileKind kinds[kBlockTiles];
     if (!classify_tiles<Shape>(problem.forward, task.forward, strip, block.begin, block.count, work.bias,
                                kinds))
       return;
-    Runs runs;
     const bool has_tangents = task.tangent_query || task.tangent_key;
     const int seen = static_cast<int>(seen_of_block(strip.seen, block.begin, block.count).end);
-    for_tiles(kinds, seen, [&](int k, TileKind kind) {
-      add_tile_to_runs(runs, k, k + kRows < seen ? k + kRows : seen, kind == TileKind::hiding);
-      switch (kind) {
-        case TileKind::visible: scores<kVectors, Bias::none>(problem, task, work, block, strip, k); break;
-        case TileKind::biased: scores<kVectors, Bias::adds>(problem, task, work, block, strip, k); break;
-        default: scores<kVectors, Bias::hides>(problem, task, work, block, strip, k);
-      }
-    });
-    move_references<kVectors>(runs, work, round_up(problem.forward.value_dim, kRows), strip);
-    for_tiles(kinds, seen, [&](int k, TileKind kind) {
+    const Runs runs = runs_of<Shape>(kinds, seen);
+    scores(problem, task, work, block, runs, strip);
+    for_tiles<Shape>(kinds, seen, [&](int k, int, TileKind kind) {
       if (kind == TileKind::hiding)
-        weights<kVectors, Bias::hides>(work, strip, k, has_tangents);
-      else
-        weights<kVectors, Bias::none>(work, strip, k, has_tangents);
+        add_bias<Bias::hides>(work, strip, k);
+      else if (kind == TileKind::biased)
+        add_bias<Bias::adds>(work, strip, k);
     });
-    if (problem.forward.dropout_factor != 0) drop<kVectors>(problem, task, work, strip, block.begin, runs);
-    if (runs.hide_something && !block.values_are_finite)
-      add_values<kVectors, true>(problem, task, work, block, runs, strip);
-    else
-      add_values<kVectors, false>(problem, task, work, block, runs, strip);
+    move_references(runs, work, round_up(problem.forward.value_dim, kRows), strip);
+    for_tiles<Shape>(kinds, seen, [&](int k, int, TileKind kind) {
+      if (kind == TileKind::hiding)
+        weights<Bias::hides>(work, strip, k, has_tangents);
+      else
+        weights<Bias::none>(work, strip, k, has_tangents);
+    });
+    if (problem.forward.dropout_factor != 0) drop(problem, task, work, strip, block.begin, runs);
+    add_values(problem, task, work, block, runs, strip);
   }
 
  private:
-  template <class Body>
-  REGARD_INLINE void for_tiles(const TileKind* kinds, int seen, Body body) {
-    for (int k = 0; k < seen; k += kRows)
-      if (kinds[k / kRows] != TileKind::hidden) body(k, kinds[k / kRows]);
+  // work.weights and work.tangents of the runs, without bias.
+  REGARD_NOINLINE void scores(const TangentProblem& problem, const TangentTask& task, const TangentWorkspace<T>& work,
+                              const TangentKeys<T>& block, const Runs& runs, const TangentStrip<T>& strip) {
+    const auto multiply = [&](const BlockRows<T>& rows, const T* lanes, bool goes_on, T* to) {
+      multiply_keys<Shape>(strip.vectors, runs, rows, lanes, problem.forward.head_dim, goes_on, to);
+    };
+    const bool has_tangents = task.tangent_query || task.tangent_key;
+    if (task.tangent_query) multiply(block.keys, strip.tangent_queries, false, work.tangents);
+    if (task.tangent_key) multiply(block.tangent_keys, strip.queries, task.tangent_query != nullptr, work.tangents);
+    multiply(block.keys, strip.queries, false, work.weights);
+    // From the units of the product to natural ones.
+    const double softcap = softcap_of<T>(problem.forward);
+    const Vec<T> unit = broadcast(static_cast<T>(softcap != 0 ? softcap / (2 * kLog2E) : 1 / kLog2E));
+    for (int i = 0; i < runs.count; ++i) {
+      const int begin = runs.run[i].begin * strip.vectors * kLanes<T>;
+      const int count = static_cast<int>(round_up(runs.run[i].end - runs.run[i].begin, kRows)) * strip.vectors;
+      T* const scores = work.weights + begin;
+      T* const tangents = work.tangents + begin;
+      for (int at = 0; has_tangents && at < count * kLanes<T>; at += kLanes<T>)
+        store(tangents + at, load<T>(tangents + at) * unit);
+      if (work.softcap == T(0)) continue;
+      cap_scores(work.softcap, scores, count);
+      if (has_tangents) apply_cap_to_tangents(work.softcap, scores, tangents, count);
+    }
   }
 
-  // work.weights and work.tangents of one tile.
-  template <int kVectors, Bias kBias>
-  REGARD_NOINLINE void scores(const TangentProblem& problem, const TangentTask& task, const TangentWorkspace<T>& work,
-                              const TangentKeys<T>& block, const TangentStrip<T>& strip, int k) {
-    constexpr int kWidth = kVectors * kLanes<T>;
-    const std::int64_t head_dim = problem.forward.head_dim;
-    T* const scores = work.weights + k * kWidth;
-    T* const tangents = work.tangents + k * kWidth;
-    const T* const bias = work.bias + k * kWidth;
-    const T* const keys = block.keys.from + k * block.keys.stride;
-    Accumulators<T, kRows, kVectors> acc;
-    if (task.tangent_query || task.tangent_key) {
-      clear<T, kRows, kVectors>(acc);
-      if (task.tangent_query)
-        multiply_rows<T, kRows, kVectors>(acc, keys, block.keys.stride, strip.tangent_queries, kWidth, head_dim);
-      if (task.tangent_key)
-        multiply_rows<T, kRows, kVectors>(acc, block.tangent_keys.from + k * block.tangent_keys.stride,
-                                          block.tangent_keys.stride, strip.queries, kWidth, head_dim);
-      // From the units of the product to natural ones.
-      const double softcap = softcap_of<T>(problem.forward);
-      const Vec<T> unit = broadcast(static_cast<T>(softcap != 0 ? softcap / (2 * kLog2E) : 1 / kLog2E));
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) store(tangents + (r * kVectors + v) * kLanes<T>, acc[r][v] * unit);
-    }
-    clear<T, kRows, kVectors>(acc);
-    multiply_rows<T, kRows, kVectors>(acc, keys, block.keys.stride, strip.queries, kWidth, head_dim);
-    if (__builtin_expect(work.softcap != T(0), false)) {
-      store_tile<T, kRows, kVectors>(acc, scores);
-      cap_scores<T, kRows * kVectors>(work.softcap, scores);
-      if (task.tangent_query || task.tangent_key)
-        apply_cap_to_tangents<kRows * kVectors>(work.softcap, scores, tangents);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) acc[r][v] = load<T>(scores + (r * kVectors + v) * kLanes<T>);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        const int at = (r * kVectors + v) * kLanes<T>;
-        Vec<T> score = acc[r][v];
-        if constexpr (kBias != Bias::none) score = with_added<T, kBias>(score, load(bias + at));
-        store(scores + at, score);
-      }
+  template <Bias kBias>
+  REGARD_NOINLINE void add_bias(const TangentWorkspace<T>& work, const TangentStrip<T>& strip, int k) {
+    const int at = k * strip.vectors * kLanes<T>, end = at + kRows * strip.vectors * kLanes<T>;
+    for (int i = at; i < end; i += kLanes<T>)
+      store(work.weights + i, with_added<T, kBias>(load<T>(work.weights + i), load<T>(work.bias + i)));
   }
 
   // T *= 1 - tanh^2.
-  template <int kCount>
-  REGARD_NOINLINE void apply_cap_to_tangents(T softcap, const T* scores, T* tangents) {
-    for (int i = 0; i < kCount * kLanes<T>; i += kLanes<T>) {
+  REGARD_NOINLINE void apply_cap_to_tangents(T softcap, const T* scores, T* tangents, int vectors_in_all) {
+    for (int i = 0; i < vectors_in_all * kLanes<T>; i += kLanes<T>) {
       const Vec<T> tanh = load(scores + i) / broadcast(softcap), one = broadcast(T(1));
       store(tangents + i, load<T>(tangents + i) * ((one - tanh) * (one + tanh)));
     }
   }
 
-  template <int kVectors>
   REGARD_NOINLINE void move_references(const Runs& runs, const TangentWorkspace<T>& work, std::int64_t value_dim,
                                        TangentStrip<T>& strip) {
-    constexpr int kWidth = kVectors * kLanes<T>;
-    for (int lane = 0; lane < kWidth; lane += kLanes<T>) {
+    const int width = strip.vectors * kLanes<T>;
+    for (int lane = 0; lane < width; lane += kLanes<T>) {
       Vec<T> top = broadcast(-kInfinity<T>);
       for (int i = 0; i < runs.count; ++i)
         for (int k = runs.run[i].begin; k < runs.run[i].end; ++k)
-          top = maximum<T>(top, load(work.weights + k * kWidth + lane));
+          top = maximum<T>(top, load(work.weights + k * width + lane));
       const Vec<T> limit = load(strip.state.limit + lane);
       if (!any_greater(top, limit)) continue;
       const MovedReference<T> moved = move_reference<T>(top, load(strip.state.reference + lane), limit);
@@ -153,26 +123,25 @@ struct TangentBlock {
       rescale(strip.tangent_sum + lane);
       if (strip.is_fresh) continue;
       for (std::int64_t d = 0; d < value_dim; ++d) {
-        rescale(strip.output + d * kWidth + lane);
-        rescale(strip.tangent_output + d * kWidth + lane);
+        rescale(strip.output + d * width + lane);
+        rescale(strip.tangent_output + d * width + lane);
       }
     }
   }
 
   // Scores to weights, and the sums.
-  template <int kVectors, Bias kBias>
+  template <Bias kBias>
   REGARD_NOINLINE void weights(const TangentWorkspace<T>& work, TangentStrip<T>& strip, int k, bool has_tangents) {
-    constexpr int kWidth = kVectors * kLanes<T>;
-    T* const tile = work.weights + k * kWidth;
-    T* const tangents = work.tangents + k * kWidth;
-    const T* const bias = work.bias + k * kWidth;
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const Vec<T> reference = load(strip.state.reference + v * kLanes<T>);
+    const int width = strip.vectors * kLanes<T>;
+    T* const tile = work.weights + k * width;
+    T* const tangents = work.tangents + k * width;
+    const T* const bias = work.bias + k * width;
+    for (int lane = 0; lane < width; lane += kLanes<T>) {
+      const Vec<T> reference = load(strip.state.reference + lane);
       Vec<T> sums[kRows], tangent_sums[kRows];
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const int at = (r * kVectors + v) * kLanes<T>;
+        const int at = r * width + lane;
         const Vec<T> weight = sums[r] = weight_of<T, kBias>(load<T>(tile + at), reference, bias, at);
         store(tile + at, weight);
         if (!has_tangents) continue;
@@ -182,61 +151,43 @@ struct TangentBlock {
         store(tangents + at, tangent);
         tangent_sums[r] = tangent;
       }
-      T* const sum = strip.state.sum + v * kLanes<T>;
+      T* const sum = strip.state.sum + lane;
       store(sum, load<T>(sum) + sum_rows(sums));
       if (!has_tangents) continue;
-      T* const tangent_sum = strip.tangent_sum + v * kLanes<T>;
+      T* const tangent_sum = strip.tangent_sum + lane;
       store(tangent_sum, load<T>(tangent_sum) + sum_rows(tangent_sums));
     }
   }
 
-  template <int kVectors>
   REGARD_NOINLINE void drop(const TangentProblem& problem, const TangentTask& task, const TangentWorkspace<T>& work,
                             const TangentStrip<T>& strip, std::int64_t key, const Runs& runs) {
-    constexpr int kWidth = kVectors * kLanes<T>;
+    const int width = strip.vectors * kLanes<T>;
     DropoutRows<Shape> rows;
     find_dropout_rows(problem.forward, task.forward, strip, rows);
     for (int i = 0; i < runs.count; ++i)
       for (int k = runs.run[i].begin; k < runs.run[i].end; k += kKeysOfCounter)
-        for (int lane = 0; lane < kWidth; lane += kLanes<T>)
+        for (int lane = 0; lane < width; lane += kLanes<T>)
           dropout_factors<Shape>(problem.forward, task.forward, rows, key + k, lane, [&](int r, Vec<T> factor) {
             const auto drop_at = [&](T* at) { store(at, dropped_weight<T>(load<T>(at), factor)); };
-            drop_at(work.weights + (k + r) * kWidth + lane);
-            if (task.tangent_query || task.tangent_key) drop_at(work.tangents + (k + r) * kWidth + lane);
+            drop_at(work.weights + (k + r) * width + lane);
+            if (task.tangent_query || task.tangent_key) drop_at(work.tangents + (k + r) * width + lane);
           });
   }
 
-  template <int kVectors, bool kSelect>
   REGARD_NOINLINE void add_values(const TangentProblem& problem, const TangentTask& task,
                                   const TangentWorkspace<T>& work, const TangentKeys<T>& block, const Runs& runs,
                                   TangentStrip<T>& strip) {
-    constexpr int kWidth = kVectors * kLanes<T>;
-    for (std::int64_t d = 0; d < round_up(problem.forward.value_dim, kRows); d += kRows) {
-      Accumulators<T, kRows, kVectors> acc;
-      const auto multiply = [&](const BlockRows<T>& rows, const T* weights) {
-        for (int i = 0; i < runs.count; ++i) {
-          const KeyRun& run = runs.run[i];
-          multiply_columns<T, kRows, kVectors, kSelect>(acc, rows.from + run.begin * rows.stride + d, rows.stride,
-                                                        weights + run.begin * kWidth, kWidth, run.end - run.begin);
-        }
-      };
-      const auto add_to = [&](T* output) {
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-          for (int v = 0; v < kVectors; ++v) {
-            T* const to = output + (d + r) * kWidth + v * kLanes<T>;
-            store(to, strip.is_fresh ? acc[r][v] : load<T>(to) + acc[r][v]);
-          }
-      };
-      clear<T, kRows, kVectors>(acc);
-      multiply(block.values, work.weights);
-      add_to(strip.output);
-      clear<T, kRows, kVectors>(acc);
-      if (task.tangent_query || task.tangent_key) multiply(block.values, work.tangents);
-      if (task.tangent_value) multiply(block.tangent_values, work.weights);
-      add_to(strip.tangent_output);
-    }
+    const std::int64_t value_dim = round_up(problem.forward.value_dim, kRows);
+    const bool selects = runs.hide_something && !block.values_are_finite;
+    const auto add = [&](const KeyTerm<T>* terms, int count, T* sums) {
+      add_columns<Shape>(strip.vectors, selects, runs, terms, count, value_dim, strip.is_fresh, sums);
+    };
+    KeyTerm<T> terms[2] = {{work.weights, block.values}};
+    add(terms, 1, strip.output);
+    int count = 0;
+    if (task.tangent_query || task.tangent_key) terms[count++] = {work.tangents, block.values};
+    if (task.tangent_value) terms[count++] = {work.weights, block.tangent_values};
+    add(terms, count, strip.tangent_output);
     strip.is_fresh = false;
   }
 };

@@ -63,9 +63,7 @@ struct Tangent {
       for (int s = 0; s < work.strip_count; ++s) {
         TangentStrip<T>& strip = work.strips[s];
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
-        for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          TangentBlock<Shape>::template add<vectors.value>(problem, task, work, block, strip);
-        });
+        TangentBlock<Shape>::add(problem, task, work, block, strip);
       }
     }
   }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arrays import as_masks, as_stored_arrays
+from regard._arrays import as_float_arrays, as_lse, as_masks, as_stored_arrays
 from regard._call import check_options, raise_with_hint
 from regard._foreign import readable, with_arrays
 from regard._gradients.sums import gradient_of_sinks, gradient_of_slopes
@@ -257,11 +257,12 @@ def _gradients(
     except ValueError as error:
         raise_with_hint(error, query, key)
     if result is NotImplemented:
-        query, key, value, grad_output, output, lse = as_stored_arrays(
-            query=query, key=key, value=value, grad_output=grad_output, output=output, lse=lse
+        query, key, value, grad_output, output = as_stored_arrays(
+            query=query, key=key, value=value, grad_output=grad_output, output=output
         )
+        lse = as_lse(lse)
         if grad_lse is not None:
-            (grad_lse,) = as_stored_arrays(grad_lse=grad_lse)
+            (grad_lse,) = as_float_arrays(grad_lse=grad_lse)
         given = (grad_output, output, lse, grad_lse)
         mask = as_masks(mask)
         result = call(query, key, value, *starts, mask, options, *given, wanted.flags, wanted.out)

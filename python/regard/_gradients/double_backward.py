@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arrays import as_float_arrays, as_masks, as_stored_arrays, check_shape
+from regard._arrays import as_float_arrays, as_lse, as_masks, as_stored_arrays, check_shape
 from regard._call import check_options, raise_with_hint
 from regard._foreign import with_arrays
 from regard._gradients.second_order_sums import Inputs, Sizes, second_order_sums
@@ -154,17 +154,17 @@ def scaled_dot_product_attention_double_backward(
     query, key, value = as_stored_arrays(query=query, key=key, value=value)
     masks = as_masks(mask)
     try:
-        plan = _core.attention_plan(query, key, value, masks, given)
+        sizes, result_type = _core.attention_sizes(query, key, value, masks, given)
     except ValueError as error:
         raise_with_hint(error, query, key)
-    check = _Check(plan["result_type"])
+    check = _Check(result_type)
     tangents = (
         check.tangent("grad_grad_query", grad_grad_query, query),
         check.tangent("grad_grad_key", grad_grad_key, key),
         check.tangent("grad_grad_value", grad_grad_value, value),
     )
     batch = np.broadcast_shapes(*(array.shape[:-3] for array in (query, key, value)))
-    _, heads, _, q_len, _, _, value_dim = plan["shape"]
+    _, heads, _, q_len, _, _, value_dim = sizes
     is_flat = all(array.ndim == 2 for array in (query, key, value))
     rows = (*batch, *(() if is_flat else (heads,)), q_len)
     inputs = Inputs(
@@ -174,11 +174,11 @@ def scaled_dot_product_attention_double_backward(
         value,
         *tangents,
         check.rows("output", output, (*rows, value_dim), "the forward call's output"),
-        check.numbers("lse", lse, rows, "the forward call's lse"),
+        check.numbers("lse", as_lse(lse), rows, "the forward call's lse"),
         None if grad_lse is None else check.numbers("grad_lse", grad_lse, rows, "lse"),
     )
-    sizes = Sizes(batch, *plan["shape"][1:])
-    return DoubleGradients(*second_order_sums(inputs, masks, sizes, check.dtype, given))
+    found = second_order_sums(inputs, masks, Sizes(batch, *sizes[1:]), check.dtype, given)
+    return DoubleGradients(*found)
 
 
 class _Check:

@@ -106,9 +106,12 @@ def _arrays_of_out(
     if out is None:
         return dict.fromkeys(fields)
     if not isinstance(out, tuple) or len(out) != len(fields):
+        given = type(out).__name__
+        if isinstance(out, tuple):
+            given = f"a tuple of {len(out)}: use AttentionGradients, None for what is not wanted"
         raise TypeError(
             f"out must be an AttentionGradients or a tuple of {len(fields)} arrays or None, got "
-            f"{type(out).__name__}"
+            f"{given}"
         )
     return dict(zip(fields, out, strict=True))
 
@@ -152,10 +155,10 @@ def _checked_out(
         raise ValueError(f"out.{name} must be writeable")
     for argument, other in others.items():
         if any(_overlap(out, part) for part in _parts(other)):
-            raise ValueError(
-                f"out.{name} must not overlap {argument}: it would be overwritten; pass another "
-                "array"
-            )
+            reason = "it would be overwritten; pass another array"
+            if argument.startswith("out."):
+                reason = "each gradient needs memory of its own"
+            raise ValueError(f"out.{name} must not overlap {argument}: {reason}")
     return out
 
 

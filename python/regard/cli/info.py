@@ -15,11 +15,11 @@ SUMMARY = "version, compiler, instruction sets, threads and GPUs"
 USAGE = "python -m regard info [--json]"
 
 DESCRIPTION = """\
-Show the version, the compiler, Python and NumPy, the instruction sets that are
-compiled, the one that runs, the number of threads, and the threading layer, each
-with its reason; then the module for CUDA, its driver and devices, and each of its
-kernels with how far it has been proven: compiled, emulated on the CPU, or run on a
-GPU.
+Show the version, the compiler, Python and NumPy, the CPU's features, the
+instruction sets that are compiled, the one that runs, the number of threads, and
+the threading layer, each with its reason; then the module for CUDA, its driver
+and devices, and each of its kernels with how far it has been proven: compiled,
+emulated on the CPU, or run on a GPU.
 """
 EPILOG = ""
 
@@ -47,11 +47,15 @@ def _lines(config: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield row("compiler", f"{config['compiler']}, {config['build_type']}")
     yield row("python", f"{config['python']}, NumPy {config['numpy']}")
+    features = config["cpu_features"]
+    yield row("cpu", " ".join(features["found"]) or "nothing beyond the architecture's baseline")
+    if features["disabled"]:
+        yield row("disabled", " ".join(features["disabled"]), "REGARD_DISABLE_CPU_FEATURES")
     targets = config["targets"]
     width = max(len(target["name"]) for target in targets)
     for number, target in enumerate(targets):
         runs = "runs here" if target["runnable"] else "does not run here"
-        why = "" if target["runnable"] else f"needs {target['needs']}"
+        why = "" if target["runnable"] else f"needs {target['missing']}"
         yield row("" if number else "targets", f"{target['name']:<{width}}  {runs}", why)
     yield row("active", bold(config["active_target"]), config["active_reason"])
     yield row("threads", bold(str(config["threads"])), config["threads_reason"])

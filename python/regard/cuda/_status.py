@@ -133,7 +133,8 @@ def _without_module() -> str:
     if isinstance(_import_error, ModuleNotFoundError) or "cannot import name" in str(_import_error):
         return (
             "regard was built without CUDA: install a CUDA toolkit, version 12.0 or newer, and "
-            "build regard from source (pip install --no-binary regard regard)"
+            "build regard from source (pip install --no-binary regard "
+            "-Ccmake.define.REGARD_CUDA=ON regard)"
         )
     return f"the module of regard for CUDA cannot be loaded: {_import_error}"
 

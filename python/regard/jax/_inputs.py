@@ -37,12 +37,12 @@ def prepared(
     arrays = {name: _floats(name, array) for name, array in arrays.items()}
     given_masks = {} if masks is None else _masks(masks)
     numbers, known = _divided(options)
-    plan = _plan(arrays, given_masks, numbers, known)
+    sizes, result_type = _sizes(arrays, given_masks, numbers, known)
     batch = np.broadcast_shapes(*(array.shape[:-3] for array in arrays.values()))
-    _, heads, _, q_len, _, _, value_dim = plan["shape"]
+    _, heads, _, q_len, _, _, value_dim = sizes
     rows = (*batch, heads, q_len)
     axes = len(batch) + 3
-    dtype = jnp.dtype(plan["result_type"])
+    dtype = jnp.dtype(result_type)
     of_rows = jnp.dtype(np.float64 if dtype == np.float64 else np.float32)
     call = Call(
         axes,
@@ -189,8 +189,8 @@ def _numbers(name: str, value: Any) -> Any:
     return array
 
 
-def _plan(arrays: Arrays, masks: Arrays, numbers: Arrays, known: dict[str, Any]) -> Any:
-    """Return the NumPy call's plan of a call, or raise its errors."""
+def _sizes(arrays: Arrays, masks: Arrays, numbers: Arrays, known: dict[str, Any]) -> Any:
+    """Return the sizes of the NumPy call and its result's type, or raise its errors."""
     shown = {name: _stand_in(array, array.dtype) for name, array in arrays.items()}
     parts = [
         _stand_in(mask, np.dtype(np.bool_ if name == "bool_mask" else np.float32))
@@ -202,10 +202,9 @@ def _plan(arrays: Arrays, masks: Arrays, numbers: Arrays, known: dict[str, Any])
         options["dropout_seed"] = int(options["dropout_seed"])
     query, key, value = shown.values()
     try:
-        plan = _core.attention_plan(query, key, value, mask, options)
+        return _core.attention_sizes(query, key, value, mask, options)
     except ValueError as error:
         raise_with_hint(error, query, key)
-    return plan
 
 
 def _stand_in(array: Any, dtype: Any) -> Any:
