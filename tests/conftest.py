@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import zlib
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import regard
 import regard._core
 from element_types import TYPES, type_named
+from rotation import Rotation
 
 
 def pytest_xdist_auto_num_workers(config):
@@ -20,37 +22,48 @@ def pytest_xdist_auto_num_workers(config):
     return min(len(os.sched_getaffinity(0)), 8)
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--every",
+        action="store_true",
+        help="run each case on every target and in every threading layer, instead of in turn",
+    )
+    parser.addoption(
+        "--turn",
+        type=int,
+        default=0,
+        metavar="N",
+        help="which turn it is: 1 gives each case another target and threading layer than 0",
+    )
+    parser.addoption(
+        "--one-in",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run one test of every N, chosen by a hash of its name, for machines that are slow",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)  # -m chooses by the marks that are there afterwards
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Count exhaustive tests as slow ones, since `-m "not slow"` replaces the `-m "not exhaustive"`
-    of pyproject.toml, and let the target vary fastest, so that what is expected of a case is worked
-    out once."""
+    of pyproject.toml, and leave out what `--one-in` does not choose."""
     for item in items:
         if item.get_closest_marker("exhaustive"):
             item.add_marker("slow")
-
-    places = {}
-
-    def place(item):
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        # Where no target rounds to int8, the only parameter is pytest's NOTSET, which is no text.
-        names = (params.get("target"), params.get("int8_target"))
-        target = next((name for name in names if isinstance(name, str)), "")
-        return places.setdefault(item.nodeid.replace(target, ""), len(places))
-
-    items.sort(key=place)
+    sample = config.getoption("--one-in")
+    left_out = [item for item in items if zlib.crc32(item.nodeid.encode()) % sample]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % sample == 0]
 
 
-def targets():
-    """Name those that run here. All have the same source: beside the best one, they are for the
-    slow tests."""
-    best, *others = regard.cpu_targets()
-    return [best, *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
-
-
-def int8_targets():
-    """Name those whose instruction for int8 this CPU has, in the same way."""
-    return [param for param in targets() if rounds_to_int8(getattr(param, "values", (param,))[0])]
+@pytest.hookimpl(
+    trylast=True
+)  # vary fastest, so that what is expected of a case is worked out once
+def pytest_generate_tests(metafunc):
+    for rotation in (TARGETS, INT8_TARGETS, LAYERS):
+        rotation.generate(metafunc)
 
 
 def rounds_to_int8(target):
@@ -61,16 +74,23 @@ def rounds_to_int8(target):
     return kernel == "int8"
 
 
-@pytest.fixture(params=targets())
+has_openmp = importlib.util.find_spec("regard._openmp") is not None
+
+TARGETS = Rotation("target", list(regard.cpu_targets()))
+INT8_TARGETS = Rotation("int8_target", [name for name in TARGETS.values if rounds_to_int8(name)])
+LAYERS = Rotation("layer", ["pool", *["openmp"] * has_openmp, "serial"])
+
+
+@pytest.fixture
 def target(request):
-    """Every target that runs here."""
-    yield from with_target(request.param)
+    """A target that runs here."""
+    yield from with_target(TARGETS.value(request))
 
 
-@pytest.fixture(params=int8_targets())
+@pytest.fixture
 def int8_target(request):
-    """Every target that runs here and multiplies 8-bit integers."""
-    yield from with_target(request.param)
+    """A target that runs here and multiplies 8-bit integers."""
+    yield from with_target(INT8_TARGETS.value(request))
 
 
 def with_target(name):
@@ -80,22 +100,12 @@ def with_target(name):
     regard._core.testing.set_target(None)
 
 
-has_openmp = importlib.util.find_spec("regard._openmp") is not None
-needs_openmp = pytest.mark.skipif(not has_openmp, reason="this build has no OpenMP")
-
-
-@pytest.fixture(
-    params=[
-        "pool",
-        pytest.param("openmp", marks=[pytest.mark.slow, needs_openmp]),
-        pytest.param("serial", marks=pytest.mark.slow),
-    ]
-)
+@pytest.fixture
 def layer(request):
-    """Every threading layer. A fresh interpreter takes it from REGARD_THREADING_LAYER."""
-    before = regard.threading_layer().name
-    regard._core.testing.set_threading_layer(request.param)
-    yield request.param
+    """A threading layer. A fresh interpreter takes it from REGARD_THREADING_LAYER."""
+    before, chosen = regard.threading_layer().name, LAYERS.value(request)
+    regard._core.testing.set_threading_layer(chosen)
+    yield chosen
     regard._core.testing.set_threading_layer(before)
 
 
@@ -132,13 +142,14 @@ def silence(capfd):
 
 @pytest.fixture
 def run_python(tmp_path):
-    """Run a script in a fresh interpreter, away from the source tree and our environment."""
+    """Run a script in a fresh interpreter, away from the source tree and our environment. The
+    timeout is for what hangs: a busy or emulated machine may take a minute for a second's work."""
 
-    def run(script, *options, timeout=60, **environment):
+    def run(script, *options, timeout=600, **environment):
         inherited = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("REGARD_", "OMP_"))
+            if name == "REGARD_DISABLE_CPU_FEATURES" or not name.startswith(("REGARD_", "OMP_"))
         }
         return subprocess.run(
             [sys.executable, *options, "-c", textwrap.dedent(script)],

@@ -38,7 +38,7 @@ def test_oracle_of_sizes(case, dtype, target):
     check_case(case, dtype)
 
 
-@each_in_one_type([*cases.AXES, *option_cases.OPTIONS], "dtype", quick=2)
+@each_in_one_type([*cases.AXES, *option_cases.OPTIONS], "dtype", quick=2, often=2)
 def test_oracle(case, dtype, target):
     check_case(case, dtype)
 

@@ -61,7 +61,7 @@ def test_oracle(case, storage, target):
 
 
 @pytest.mark.slow
-@each_in_one_type(OTHERS[::3], "storage")  # the kernel is that of statistics
+@each_in_one_type(OTHERS[::9], "storage", often=2)  # the kernel is that of statistics
 def test_oracle_of_the_other_cases(case, storage, target):
     check(case, storage)
 

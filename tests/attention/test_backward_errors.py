@@ -1,6 +1,7 @@
 """What the gradients refuse: the class of the error, and a message that names the argument, what
 came and what is needed. `out` is unchanged, and nothing is printed."""
 
+import itertools
 import re
 
 import numpy as np
@@ -101,6 +102,11 @@ KINDS = {
     "output-none": ({"output": None}, "output"),
     "lse-complex": ({"lse": GOOD["lse"] + 0j}, "lse complex64"),
     "lse-none": ({"lse": None}, "lse"),
+    "lse-half": ({"lse": GOOD["lse"].astype("f2")}, "lse float32 float64 float16"),
+    "lse-bool": ({"lse": GOOD["lse"] > 0}, "lse float32 float64 bool"),
+    "lse-int": ({"lse": GOOD["lse"].astype(int)}, "lse float32 float64 int64"),
+    "lse-list-of-ints": ({"lse": GOOD["lse"].astype(int).tolist()}, "lse float32 float64 int64"),
+    "grad-lse-half": ({"grad_lse": GOOD["lse"].astype("f2")}, "grad_lse float32 float64 float16"),
     "grad-lse-complex": ({"grad_lse": GOOD["lse"] + 0j}, "grad_lse complex64"),
     "grad-lse-text": ({"grad_lse": "ones"}, "grad_lse"),
     "query-complex": ({"query": GOOD["query"] + 0j}, "query complex64"),
@@ -137,7 +143,7 @@ KINDS = {
     "no-such-option": ({"no_such_option": 1}, "no_such_option"),
     "out-list": ({"out": [np.zeros((2, 14, 5, 64), "f4")]}, "out list"),
     "out-array": ({"out": np.zeros((2, 14, 5, 64), "f4")}, "out ndarray"),
-    "out-short": ({"out": (np.zeros((2, 14, 5, 64), "f4"),)}, "out"),
+    "out-short": ({"out": (np.zeros((2, 14, 5, 64), "f4"),) * 3}, "out tuple 3 AttentionGradients"),
     "out-text": ({"out": out(query="query")}, "out"),
 }
 REFUSED = [
@@ -211,13 +217,23 @@ def test_out_over_an_input(name, role):
     assert re.match(says("out", role), message)
 
 
-@pytest.mark.parametrize(("first", "second"), [("query", "key"), ("key", "value")])
-def test_two_gradients_in_one_place(first, second):
-    memory = np.full(2 * 14 * 11 * 64, 7, np.float32)
-    places = {n: memory[: LIKE[n].size].reshape(LIKE[n].shape) for n in (first, second)}
-    with pytest.raises(ValueError, match=says("out")):
-        call(out=out(**places))
-    assert (memory == 7).all()
+@pytest.mark.parametrize("first", [0, 1], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(LIKE, 2)))
+def test_two_gradients_in_one_place(one, other, first):
+    bytes_ = np.full(2 * 14 * 11 * 64 * 8 + 1, 7, np.uint8)
+    places = {n: bytes_[first:][: LIKE[n].nbytes].view(LIKE[n].dtype) for n in (one, other)}
+    places = {name: place.reshape(LIKE[name].shape) for name, place in places.items()}
+    message = f"out.{other} must not overlap out.{one}: each gradient needs memory of its own"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        everything(out=out(**places))
+    assert (bytes_ == 7).all()
+
+
+def test_a_type_that_numpy_has_not_of_itself():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for name in ("lse", "grad_lse"):
+        with pytest.raises(TypeError, match=says(name, "float32", "float64", "bfloat16")):
+            call(**{name: GOOD["lse"].astype(ml_dtypes.bfloat16)})
 
 
 def test_options_of_gradients_are_named():

@@ -99,12 +99,12 @@ def test_nan_shows_where_it_is_seen(case, storage, target):
     heads = np.arange(len(seen)) // group == kv_h
     sees_j = seen[..., j] & heads[:, None]
     spoiled = {role: getattr(problem, role).copy() for role in ("query", "key", "value")}
-    spoiled["query"][h, i, 0] = spoiled["key"][kv_h, j, -1] = spoiled["value"][kv_h, j, 1] = np.nan
+    spoiled["query"][h, i, 0] = spoiled["key"][kv_h, j, -1] = spoiled["value"][kv_h, j, -1] = np.nan
     one = np.zeros(sees_j.shape, bool)
     one[h, i] = True
     check(one, query=spoiled["query"])
     check(sees_j, key=spoiled["key"])
-    check(sees_j, 1, value=spoiled["value"])
+    check(sees_j, -1, value=spoiled["value"])
     masked, mask = with_full_mask(problem, seen.shape)
     if mask is not None:
         mask[h, i, j] = np.nan

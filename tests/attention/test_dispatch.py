@@ -1,6 +1,8 @@
 """Which kernels exist, which run, and how one is forced."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,6 +67,85 @@ def test_an_unknown_or_unrunnable_target_raises(name, run_python):
     for word in ("REGARD_TARGET", name, *regard.cpu_targets()):
         assert word in last
     assert "Error" in last.split(":")[0]
+
+
+# What REGARD_DISABLE_CPU_FEATURES masks, over what the environment of these tests masks already.
+
+on_x86 = pytest.mark.skipif(not regard._core.cpu_features(), reason="no CPU features to mask")
+MASKED = [
+    ("avx512f", {"x86_v3", "baseline"}),
+    ("avx512_vnni, avx_vnni", {"x86_v4", "x86_v3", "baseline"}),
+    ("avx512_vnni,\tavx_vnni avx512bw", {"x86_v3", "baseline"}),
+    ("avx2", {"baseline"}),
+    ("bmi  bmi2", {"baseline"}),
+]
+
+
+@on_x86
+@pytest.mark.parametrize(("masked", "left"), MASKED)
+def test_masked_features(masked, left, output_of):
+    script = SCRIPT + "\nregard.show_config()\nprint(json.dumps(regard.show_config(mode='dicts')))"
+    masked += " " + os.environ.get("REGARD_DISABLE_CPU_FEATURES", "")
+    lines = output_of(script, REGARD_DISABLE_CPU_FEATURES=masked).splitlines()
+    active, targets, digest = json.loads(lines[0])
+    assert targets == [name for name in regard.cpu_targets() if name in left]
+    assert active == targets[0]
+    assert json.loads(output_of(SCRIPT, REGARD_TARGET=active))[2] == digest
+    names = masked.replace(",", " ").split()
+    told = [line.split()[1:-1] for line in lines if line.startswith("disabled ")]
+    assert [set(words) for words in told] == [set(names)]
+    features = json.loads(lines[-1])["cpu_features"]
+    assert set(features["disabled"]) == set(names)
+    assert not set(features["found"]) & set(names)
+
+
+@on_x86
+@pytest.mark.parametrize("target", ["x86_v4", "x86_v3"])
+def test_a_target_that_the_masked_cpu_does_not_run(target, run_python):
+    environment = {"REGARD_TARGET": target, "REGARD_DISABLE_CPU_FEATURES": "fma"}
+    done = run_python("import regard; regard.active_target()", **environment)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(
+        "ValueError: REGARD_TARGET must be one of the targets that run on this CPU (baseline), "
+        f"got '{target}', which needs "
+    )
+    assert "fma" in last
+
+
+@pytest.mark.parametrize(
+    ("masked", "said"),
+    [
+        ("avx9", ", got 'avx9'"),
+        ("AVX2", ", got 'AVX2'"),
+        ("avx2;fma", ", got 'avx2;fma'"),
+        ("sse2", ", got 'sse2', which every target needs"),
+    ],
+)
+@on_x86
+@pytest.mark.parametrize("asked", ["active_target()", "cpu_targets()", "softmax([1.0])"])
+def test_features_that_cannot_be_masked(masked, said, asked, run_python):
+    done = run_python(f"import regard; regard.{asked}", REGARD_DISABLE_CPU_FEATURES=masked)
+    assert done.returncode == 1
+    possible = " ".join(regard._core.cpu_features())
+    assert done.stderr.strip().splitlines()[-1] == (
+        "ValueError: REGARD_DISABLE_CPU_FEATURES must name features that can be disabled "
+        f"({possible}){said}"
+    )
+
+
+@on_x86
+def test_these_tests_start_without_vnni(run_python):
+    """No target rounds to int8 there, and a fixture has no params."""
+    tests = Path(__file__).with_name("test_int8.py")
+    script = f"""
+    import os, pytest, sys
+    os.chdir({str(tests.parent.parent.parent)!r})
+    sys.exit(pytest.main(["-q", "-n0", "--collect-only", "-p", "no:cacheprovider", {str(tests)!r}]))
+    """
+    done = run_python(script, REGARD_DISABLE_CPU_FEATURES="avx512_vnni avx_vnni")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_int8.py::test_integers[" in done.stdout
 
 
 def test_set_target_refuses_what_cannot_run():

@@ -20,7 +20,7 @@ double_backward = regard.scaled_dot_product_attention_double_backward
 ROLES = ("query", "key", "value")
 FIELDS = ("grad_output", *ROLES)
 # Every score is formed in float64 or float32 once more for each of these: a third as many cases.
-FEW, OTHERS = FEW[::3], OTHERS[::3]
+FEW, OTHERS = FEW[::3], OTHERS[::12]
 
 
 def cotangents_of(problem, seed=3):
@@ -60,7 +60,7 @@ def test_oracle_of_double_gradients(case, storage, target):
 
 
 @pytest.mark.slow
-@each_in_one_type(OTHERS, "storage")
+@each_in_one_type(OTHERS, "storage", often=2)
 def test_oracle_of_double_gradients_in_the_other_cases(case, storage, target):
     check(*solved(case, storage), threads=2)
 
@@ -182,7 +182,7 @@ def test_what_is_hidden_reaches_no_double_gradient(case, single_or_half, target)
 
 
 @pytest.mark.slow
-@each_in_one_type(MIXES, "storage")
+@each_in_one_type(MIXES, "storage", often=3)
 def test_what_is_hidden_reaches_no_double_gradient_in_every_mix(case, storage, target):
     check_contained(case, storage)
 

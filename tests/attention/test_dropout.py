@@ -52,7 +52,7 @@ def test_oracle_of_dropout(case, storage, target):
 
 
 @pytest.mark.slow
-@each_in_one_type(OTHERS, "storage")
+@each_in_one_type(OTHERS[::4], "storage", often=2)
 def test_oracle_of_dropout_in_the_other_cases(case, storage, target):
     check(case, storage, threads=2)
 

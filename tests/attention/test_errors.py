@@ -275,6 +275,7 @@ OVERLAPS = {
     "shifted": lambda buffer: (buffer[:144], buffer[1:145]),
     "last-element": lambda buffer: (buffer[:144], buffer[143:287]),
     "reversed": lambda buffer: (buffer[:144], buffer[143::-1]),
+    "reversed-from-beyond": lambda buffer: (buffer[:144], buffer[200:56:-1]),
     "strided": lambda buffer: (buffer[:144], buffer[:288:2]),
 }
 

@@ -136,7 +136,7 @@ def test_threads_that_share_the_keys_of_one_head(target):
     shared = regard.explain(*one_head(4000), threads=4)
     assert (whole.threads, whole.tasks, whole.chunk_keys) == (1, 1, 0)
     assert (shared.threads, shared.tasks, shared.chunk_keys) == (3, 3, 1536)
-    assert shared.workspace_bytes == (1 + 4 * 4) * whole.workspace_bytes
+    assert shared.workspace_bytes == (1 + 3) * whole.workspace_bytes
     assert "threads   3 on 3 chunks of up to 1,536 keys of one key head, joined in order" in str(
         shared
     )
@@ -218,6 +218,32 @@ def test_what_is_broadcast_is_one_piece_of_memory(dtype, target):
     assert regard.explain(*spread).bytes == wanted
     turned = [x.swapaxes(-1, -2).copy().swapaxes(-1, -2)[..., ::-1, :] for x in spread[:3]]
     assert regard.explain(*turned).bytes == sum(x.nbytes for x in (*turned, output))
+
+
+def test_what_is_read_in_place_is_not_converted(target):
+    """A mask is read where it is, in either spelling of the native order; and windows of one array
+    are as large as that array."""
+    x = np.zeros((1, 64, 16), np.float32)
+    order = "<" if np.little_endian else ">"
+    masks = [np.zeros((64, 64), kind) for kind in ("f4", "f8", order + "f4", bool)]
+    for mask in masks:
+        notes = " ".join(regard.explain(x, x, x, mask).notes)
+        assert "converted" not in notes
+        assert ("a float mask is added" in notes) == (mask.dtype.kind == "f")
+    for mask, why in (
+        (masks[0].astype("f2"), "it is of float16"),
+        (masks[0].astype(masks[0].dtype.newbyteorder()), "its bytes are in the other order"),
+        (np.zeros(64 * 64 * 4 + 1, np.uint8)[1:].view("f4").reshape(64, 64), "not aligned to"),
+        (masks[3].tolist(), "it is a list"),
+    ):
+        assert any(
+            "mask was converted" in n and why in n for n in regard.explain(x, x, x, mask).notes
+        )
+    line = np.zeros(2 * 64 - 1, np.float32)
+    toeplitz = np.lib.stride_tricks.as_strided(line[63:], (64, 64), (-4, 4))
+    found = regard.explain(x, x, x, toeplitz)
+    assert found.bytes == 4 * x.nbytes + line.nbytes
+    assert not any("converted" in note for note in found.notes)
 
 
 def test_the_workspace_is_told_without_being_taken(target):

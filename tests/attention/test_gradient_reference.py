@@ -19,8 +19,8 @@ ROLES = ("query", "key", "value", "grad_output")
 
 
 def named(cases, every=1):
-    """Each of some cases, of which every so many are quick."""
-    marks = [() if i % every == 0 else pytest.mark.slow for i in range(len(cases))]
+    """Each of some cases. They test the tests: one of so many belongs to the default run."""
+    marks = [() if i % every == 0 else pytest.mark.exhaustive for i in range(len(cases))]
     marked = [pytest.param(c, marks=m) for c, m in zip(cases, marks, strict=True)]
     return pytest.mark.parametrize("case", marked, ids=lambda case: case.name)
 

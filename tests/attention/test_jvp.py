@@ -58,7 +58,7 @@ def test_oracle_of_tangents(case, storage, target):
 
 
 @pytest.mark.slow
-@each_in_one_type(OTHERS, "storage")
+@each_in_one_type(OTHERS[::4], "storage", often=2)
 def test_oracle_of_tangents_in_the_other_cases(case, storage, target):
     check(case, storage, threads=2)
 

@@ -52,7 +52,7 @@ def within(whole, parts):
     return whole._replace(limit=whole.limit._replace(output=output, lse=lse))
 
 
-@each_in_one_type(AXES, "dtype", quick=3)
+@each_in_one_type(AXES, "dtype", quick=3, often=3)
 def test_parts_make_the_whole(case, dtype):
     problem, whole = solved(case, dtype)
     kv_len = problem.key.shape[-2]
@@ -226,9 +226,10 @@ def test_the_number_of_threads_changes_no_bit(dtype, target):
     assert_same_bits(few, tuple(part[:, :, 200:203] for part in results[0]))
 
 
+@pytest.mark.parametrize("value_dim", [7, 300])  # rows are merged 256 elements at a time
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_layout(layout, dtype, target):
-    outputs, lses = several(dtype, parts=2)
+def test_any_layout(layout, value_dim, dtype, target):
+    outputs, lses = several(dtype, parts=2, value_dim=value_dim)
     wanted = merge(outputs, lses)
     laid = [LAYOUTS[layout](part) for part in outputs], [LAYOUTS[layout](part) for part in lses]
     before = [[part.copy() for part in parts] for parts in laid]

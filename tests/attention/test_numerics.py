@@ -348,7 +348,7 @@ def yardstick_of(name, numbers, dtype):
 NUMBERS = ["normal", "uniform", "peaked", "offset"]
 
 
-@each_in_one_type(list(itertools.product(YARDSTICKS, NUMBERS)), "dtype", quick=3)
+@each_in_one_type(list(itertools.product(YARDSTICKS, NUMBERS)), "dtype", quick=3, often=3)
 def test_error_is_at_most_twice_the_naive_one(case, dtype, target):
     """Contract 4 as it stands, with enough elements that luck averages out: in the largest error
     and in the root mean square. On top only one rounding of the stored result."""

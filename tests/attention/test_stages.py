@@ -49,6 +49,16 @@ def test_matmul_of_long_shapes(m, k, n, dtype, target):
     assert_product(normal((m, k), dtype, 1), normal((k, n), dtype, 2), dtype)
 
 
+def test_matmul_of_few_rows_so_deep_that_it_pauses(dtype, target):
+    """It looks at the stop signal in between, and goes on with the sum that it has."""
+    random = np.random.default_rng(0)
+    a, b = random.integers(-8, 9, (8, 140_000)), random.integers(-8, 9, (140_000, 5))
+    wanted = (a @ b).astype(dtype)
+    a, b = a.astype(dtype), b.astype(dtype)
+    assert_same_bits(regard.matmul(a, b, threads=1), wanted)
+    assert_same_bits(regard.matmul(a, b.T.copy().T, threads=1), wanted)
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -188,6 +198,14 @@ def test_softmax_shows_nan_in_its_row_only(dtype, target):
     assert np.isnan(actual[[3, 20]]).all()
     others = np.setdiff1d(np.arange(40), [3, 20])
     assert_same_bits(actual[others], clean[others])
+
+
+def test_softmax_of_one_number_far_above_the_others(dtype, target):
+    """Wherever it stands; what overflows where the maximum misses it is not a 1."""
+    ones = np.eye(300, dtype=dtype)
+    for x in (3000 * ones, 3000 * ones[:, ::-1].copy()[:, ::-1]):
+        assert_same_bits(regard.softmax(x), ones)
+    assert_same_bits(regard.softmax(3000 * ones, axis=0), ones)
 
 
 @pytest.mark.parametrize("shift", [-1e30, -1e4, 1e4, 1e30])

@@ -20,7 +20,7 @@ def test_info(shown):
 
 def test_info_says_what_a_target_needs_that_does_not_run(shown, monkeypatch):
     config = regard.show_config(mode="dicts")
-    row = {"name": "future", "runnable": False, "needs": "warp drive"}
+    row = {"name": "future", "runnable": False, "missing": "warp drive"}
     monkeypatch.setattr(
         regard, "show_config", lambda mode: config | {"targets": [row, *config["targets"]]}
     )

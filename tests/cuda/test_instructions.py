@@ -10,7 +10,8 @@ import cuda_emulation
 
 
 @pytest.mark.parametrize(
-    "sanitizer", ["none", *(pytest.param(s, marks=pytest.mark.slow) for s in ("address", "thread"))]
+    "sanitizer",
+    ["none", *(pytest.param(s, marks=pytest.mark.exhaustive) for s in ("address", "thread"))],
 )
 def test_instructions_follow_their_tables(sanitizer):
     program = cuda_emulation.build(sanitizer, kernels=False, main="test_instructions.cu")

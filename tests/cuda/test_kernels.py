@@ -10,6 +10,9 @@ from element_types import each_in_one_type
 from option_cases import OPTIONS
 from reference import assert_matches, assert_same_bits
 
+# .ci/run runs them; where there is no GPU, few people need to.
+pytestmark = pytest.mark.exhaustive
+
 HOW = ("seed", "misaligned", "rows_first", "query_starts", "key_starts")
 
 

@@ -11,7 +11,8 @@ INPUTS = {"cache": 150, "training": 300, "command-line": 300}
 
 @pytest.mark.parametrize("name", readers.READERS)
 @pytest.mark.parametrize(
-    "times", [pytest.param(1, id="short"), pytest.param(30, id="long", marks=pytest.mark.slow)]
+    "times",
+    [pytest.param(1, id="short"), pytest.param(30, id="long", marks=pytest.mark.exhaustive)],
 )
 def test_inputs(name, times):
     for needed in readers.READERS[name].needs:

@@ -48,7 +48,8 @@ PACKAGES = {
     "cli": {"_explore", "_llama", "_show", "bench", "regard"},
 }
 SOURCES = {".hpp", ".cpp", ".cu", ".inc"}
-KERNEL_HEADERS = {"cstddef", "cstdint", "utility", "immintrin.h", "arm_neon.h"}
+KERNEL_HEADERS = {"cstddef", "cstdint", "initializer_list", "utility"}
+KERNEL_HEADERS |= {"emmintrin.h", "immintrin.h", "arm_neon.h"}
 
 
 def sources(room):
@@ -94,6 +95,18 @@ def test_kernels_use_no_library(room):
         code = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
         for word in (r"\bnew ", "malloc", r"\bthrow ", r"\bomp", "std::vector", "std::thread"):
             assert not re.search(word, code), (path, word)
+
+
+def test_kernels_count_dimensions_in_64_bits():
+    """A head_dim may have 2^40 numbers. An int would overflow where it is multiplied by a tile's
+    lanes, at a 50th of what an int holds."""
+    for path in sources("kernels"):
+        code = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
+        narrow = re.search(
+            r"for \((int|unsigned|std::u?int32_t) (\w+) = [^;]*; \2 <=? [^;&]*(_dim|_len|depth)\b",
+            code,
+        )
+        assert not narrow, f"{path}: {narrow.group()}"
 
 
 def test_openmp_stays_in_its_module():

@@ -8,6 +8,7 @@ import inspect
 import pkgutil
 import re
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -82,9 +83,10 @@ DOCTESTS = dict(doctests())
 PAGES, EXECUTED = dict(pages(PYTHON_BLOCK)), dict(pages(CELL))
 
 
-@pytest.fixture(params=[1, 3])
+@pytest.fixture
 def default_threads(request):
-    regard.set_num_threads(request.param)
+    """One thread or three, in turn."""
+    regard.set_num_threads((1, 3)[zlib.crc32(request.node.nodeid.encode()) % 2])
     yield
     regard.set_num_threads(None)
 

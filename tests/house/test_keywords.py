@@ -6,62 +6,68 @@ import numpy as np
 import pytest
 
 import regard
-from regard._translations import refuse_keywords, translates_keywords
+from regard._translations import ATTENTION, refuse_keywords, translates_keywords
 
-ATTENTION = [*inspect.signature(regard.scaled_dot_product_attention).parameters, "left_padding"]
-RAGGED = [*ATTENTION, "query_starts", "key_starts"]
+ATTEND_NAMES = [*inspect.signature(regard.scaled_dot_product_attention).parameters, "left_padding"]
+RAGGED = [*ATTEND_NAMES, "query_starts", "key_starts"]
 ADVICE = [
     # PyTorch
-    ("attn_mask", ATTENTION, "pass mask="),
-    ("attn_mask", ["query", "mask", "cache"], "True hides"),
-    ("dropout_p", ["query", "mask", "cache"], "drops no weights"),
-    ("dropout", ATTENTION, "pass dropout_p= and dropout_seed="),
-    ("requires_grad", ATTENTION, "a call of their own"),
-    ("enable_gqa", ATTENTION, "leave it out: query heads share"),
-    ("need_weights", ATTENTION, "pass return_weights="),
-    ("key_padding_mask", ATTENTION, "pass mask=~key_padding_mask[:, None, None, :]"),
+    ("attn_mask", ATTEND_NAMES, "pass mask="),
+    ("dropout", ATTEND_NAMES, "pass dropout_p= and dropout_seed="),
+    ("requires_grad", ATTEND_NAMES, "a call of their own"),
+    ("enable_gqa", ATTEND_NAMES, "leave it out: query heads share"),
+    ("need_weights", ATTEND_NAMES, "pass return_weights="),
+    ("key_padding_mask", ATTEND_NAMES, "pass mask=~key_padding_mask[:, None, None, :]"),
     ("dim", ["x", "axis", "out", "threads"], "pass axis="),
-    ("dim", ATTENTION, "the softmax runs over the keys"),
+    ("dim", ATTEND_NAMES, "the softmax runs over the keys"),
     ("input", ["x", "axis", "out", "threads"], "pass x="),
     ("other", ["a", "b", "out", "threads"], "pass b="),
     # FlashAttention and FlashInfer
-    ("q", ATTENTION, "pass query="),
-    ("k", ATTENTION, "pass key="),
-    ("v", ATTENTION, "pass value="),
-    ("causal", ATTENTION, 'pass is_causal=True, and query_offset="end"'),
-    ("softmax_scale", ATTENTION, "pass scale="),
-    ("sm_scale", ATTENTION, "pass scale="),
-    ("window_size", ATTENTION, "pass window=(left, right), with None for FlashAttention's -1"),
-    ("cu_seqlens_q", ATTENTION, "call scaled_dot_product_attention_ragged"),
+    ("q", ATTEND_NAMES, "pass query="),
+    ("k", ATTEND_NAMES, "pass key="),
+    ("v", ATTEND_NAMES, "pass value="),
+    ("causal", ATTEND_NAMES, 'pass is_causal=True, and query_offset="end"'),
+    ("softmax_scale", ATTEND_NAMES, "pass scale="),
+    ("sm_scale", ATTEND_NAMES, "pass scale="),
+    ("window_size", ATTEND_NAMES, "pass window=(left, right), with None for FlashAttention's -1"),
+    ("cu_seqlens_q", ATTEND_NAMES, "call scaled_dot_product_attention_ragged"),
     ("cu_seqlens_q", RAGGED, "pass query_starts="),
     ("cu_seqlens_k", RAGGED, "pass key_starts="),
-    ("cache_leftpad", ATTENTION, "pass left_padding="),
-    ("logits_soft_cap", ATTENTION, "pass softcap="),
+    ("cache_leftpad", ATTEND_NAMES, "pass left_padding="),
+    ("logits_soft_cap", ATTEND_NAMES, "pass softcap="),
     # JAX
-    ("bias", ATTENTION, "pass mask=bias, since a float mask is added"),
-    ("is_training", ATTENTION, "dropout_p alone says"),
-    ("key_value_seq_lengths", ATTENTION, "pass key_lengths="),
-    ("query_seq_lengths", ATTENTION, "leave it out"),
-    ("local_window_size", ATTENTION, "pass window=(left, right)"),
-    ("implementation", ATTENTION, "regard.explain"),
-    ("return_residual", ATTENTION, "pass return_lse="),
+    ("bias", ATTEND_NAMES, "pass mask=bias, since a float mask is added"),
+    ("is_training", ATTEND_NAMES, "dropout_p alone says"),
+    ("key_value_seq_lengths", ATTEND_NAMES, "pass key_lengths="),
+    ("query_seq_lengths", ATTEND_NAMES, "leave it out"),
+    ("local_window_size", ATTEND_NAMES, "pass window=(left, right)"),
+    ("implementation", ATTEND_NAMES, "regard.explain"),
+    ("return_residual", ATTEND_NAMES, "pass return_lse="),
     # Hugging Face and Keras
-    ("attention_mask", ATTENTION, "attention_mask.astype(bool)[:, None, None, :]"),
-    ("output_attentions", ATTENTION, "pass return_weights="),
-    ("s_aux", ATTENTION, "pass sinks="),
-    ("sliding_window", ATTENTION, "pass window=(n - 1, 0)"),
-    ("return_attention_scores", ATTENTION, "pass return_weights="),
+    ("attention_mask", ATTEND_NAMES, "attention_mask.astype(bool)[:, None, None, :]"),
+    ("output_attentions", ATTEND_NAMES, "pass return_weights="),
+    ("s_aux", ATTEND_NAMES, "pass sinks="),
+    ("sliding_window", ATTEND_NAMES, "pass window=(n - 1, 0)"),
+    ("return_attention_scores", ATTEND_NAMES, "pass return_weights="),
     # slips
-    ("is_casual", ATTENTION, "did you mean is_causal=?"),
-    ("windows", ATTENTION, "did you mean window=?"),
+    ("is_casual", ATTEND_NAMES, "did you mean is_causal=?"),
+    ("windows", ATTEND_NAMES, "did you mean window=?"),
+    ("treads", ATTEND_NAMES, "did you mean threads=?"),
+    # no slips of threads=
+    ("head", ATTEND_NAMES, "select the head in the arrays"),
+    ("head_mask", ATTEND_NAMES, "multiply the output by head_mask[:, None, None]"),
+    ("heads", ATTEND_NAMES, "arrays have an axis of heads"),
+    ("n_heads", ATTEND_NAMES, "arrays have an axis of heads"),
+    ("head", ["x", "threads"], "its arguments are x, threads"),
     ("zzz", ["a", "b"], "its arguments are a, b"),
 ]
 
 
 @pytest.mark.parametrize(("name", "known", "advice"), ADVICE)
 def test_advice(name, known, advice):
+    kind = ATTENTION if "query" in known else ""
     with pytest.raises(TypeError) as raised:
-        refuse_keywords("call", [name], known)
+        refuse_keywords("call", [name], known, kind=kind)
     message = str(raised.value)
     assert message.startswith(f"call() has no argument {name}: ")
     assert advice in message
@@ -69,7 +75,7 @@ def test_advice(name, known, advice):
 
 def test_every_unknown_keyword_is_named():
     with pytest.raises(TypeError) as raised:
-        refuse_keywords("call", ["causal", "attn_mask"], ATTENTION)
+        refuse_keywords("call", ["causal", "attn_mask"], ATTEND_NAMES, kind=ATTENTION)
     assert "no argument attn_mask: pass mask=; no argument causal: pass is_causal" in str(
         raised.value
     )
@@ -113,6 +119,8 @@ CALLS = [
     (regard.KVCache, (1,), "num_key_value_heads", "pass kv_heads="),
     (regard.KVCache, (1, 2, 4), "max_cache_len", "pass capacity="),
     (regard.KVCache, (1, 2, 4), "sliding_window", "pass window=n"),
+    (regard.KVCache, (1, 2, 4), "window_size", "pass window=n"),
+    (regard.KVCache, (1, 2, 4), "heads", "pass kv_heads="),
     (regard.KVCache, (1, 2, 4), "num_layers", "one cache for each layer"),
     (CACHE.attend, (X,), "causal", "causal unless is_causal=False"),
     (CACHE.attend, (X,), "left_padding", "append with lengths="),
@@ -144,6 +152,10 @@ CALLS = [
     (regard.MultiHeadAttention, (8, 2), "add_zero_attn", "sinks=np.zeros(num_heads)"),
     (LAYER, (X,), "attn_mask", "True hides it"),
     (LAYER, (X,), "key_padding_mask", "mask=~key_padding_mask[:, None, None, :]"),
+    (LAYER, (X,), "attention_mask", "attention_mask.astype(bool)[:, None, None, :]"),
+    (LAYER, (X,), "dropout_p", "pass dropout= to the constructor, MultiHeadAttention()"),
+    (LAYER, (X,), "head_mask", "columns of the parameter W_out"),
+    (LAYER, (X,), "cos", "its arguments are query, key"),
     (LAYER, (X,), "need_weights", "pass return_weights="),
     (LAYER, (X,), "average_attn_weights", "weights.mean(axis=-3)"),
     (LAYER, (X,), "is_causal", "constructor, MultiHeadAttention()"),
@@ -156,6 +168,10 @@ CALLS = [
     (ALONE, (), "hidden_states", "pass x="),
     (ALONE, (X,), "attn_mask", "pass mask="),
     (ALONE, (X,), "causal", "pass is_causal="),
+    (ALONE, (X,), "key_padding_mask", "mask=~key_padding_mask[:, None, :]"),
+    (ALONE, (X,), "attention_mask", "attention_mask.astype(bool)[:, None, :]"),
+    (ALONE, (X,), "bias", "pass mask=bias"),
+    (ALONE, (X,), "dropout", "pass dropout= to the constructor, SelfAttention()"),
     (regard.masks.causal, (), "seq_len", "pass q_len="),
     (regard.masks.causal, (3,), "diagonal", "pass query_offset="),
     (regard.masks.window, (3,), "window_size", "pass window=(left, right)"),
@@ -165,10 +181,19 @@ CALLS = [
     (regard.masks.segments, ([3],), "zzz", "its arguments are query_segments, key_segments"),
     (regard.masks.as_additive, (), "attn_mask", "pass mask="),
     (regard.masks.check, (), "attn_mask", "pass mask="),
+    (regard.masks.check, (), "bias", "its arguments are mask, "),
+    (regard.masks.check, (), "dim", "its arguments are mask, "),
+    (regard.masks.segments, ([3],), "batch_first", "its arguments are query_segments"),
     (regard.positional.rotary, (X,), "position_ids", "pass positions="),
     (regard.positional.rotary, (X,), "rope_theta", "pass base="),
     (regard.positional.rotary, (X,), "traditional", "pass interleaved="),
     (regard.positional.rotary, (X,), "cos", "pass cache=(cos, sin)"),
+    (regard.positional.rotary, (X,), "attn_mask", "its arguments are x, "),
+    (regard.positional.rotary, (X,), "window", "its arguments are x, "),
+    (regard.positional.rotary, (X,), "is_causal", "its arguments are x, "),
+    (regard.positional.rotary, (X,), "alibi", "its arguments are x, "),
+    (regard.positional.rotary, (X,), "causal", "its arguments are x, "),
+    (regard.MultiHeadAttention, (8, 2), "cos", "its arguments are d_model, "),
     (regard.positional.rotary_cache, (3,), "dim", "pass rotary_dim="),
     (regard.positional.rotary_frequencies, (), "theta", "pass base="),
     (regard.positional.sinusoidal, (3, 4), "theta", "pass base="),

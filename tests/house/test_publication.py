@@ -113,6 +113,7 @@ def is_installed_as_a_distribution():
 @pytest.mark.skipif(
     not is_installed_as_a_distribution(), reason="regard or pip is not an installed distribution"
 )
+@pytest.mark.exhaustive  # pip starts for seconds, and what it reads rarely changes
 @pytest.mark.parametrize("extra", sorted(hinted_extras()))
 def test_the_hint_for_an_extra_needs_no_index_for_regard(extra):
     """The hint is right wherever regard came from: pip takes it from what is installed.

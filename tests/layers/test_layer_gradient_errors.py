@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import regard
-from interrupts import interrupted
+from interrupts import STEPS, interrupted, places
 from layer_oracle import ArrayCache
 from trained_layers import (
     D,
@@ -225,8 +225,8 @@ def test_representations_show_dropout():
     )
 
 
-@pytest.mark.slow
-def test_ctrl_c_leaves_all_gradients_or_none(kind):
+@STEPS
+def test_ctrl_c_leaves_all_gradients_or_none(kind, step):
     """A call whose `backward` was interrupted has been used up once `grads` hold its part."""
     layer = kind()
     grad = output_like(layer, X)
@@ -248,27 +248,25 @@ def test_ctrl_c_leaves_all_gradients_or_none(kind):
             with pytest.raises(RuntimeError, match="computed already"):
                 layer.backward(grad)
         outcomes.append(is_added)
-        number += 1 if number % 100 else 7
+        number += step
     assert number > 300
     assert_same_arrays(layer.grads, twice)
     assert outcomes == sorted(outcomes)
     assert not outcomes[0]
 
 
-@pytest.mark.slow
-def test_ctrl_c_loads_all_parameters_or_none(kind):
+@STEPS
+def test_ctrl_c_loads_all_parameters_or_none(kind, step):
     layer = kind()
     old = layer.state_dict()
     new = {name: array + 1 for name, array in old.items()}
-    number, outcomes = 0, []
-    while True:
+    outcomes = []
+    for number in places(lambda: layer.load_state_dict(new), step):
         layer.load_state_dict(old)
-        if not interrupted(number, lambda: layer.load_state_dict(new)):
-            break
+        assert interrupted(number, lambda: layer.load_state_dict(new))
         is_new = np.array_equal(layer.state_dict()["W_query.weight"], new["W_query.weight"])
         assert_same_arrays(layer.state_dict(), new if is_new else old)
         outcomes.append(is_new)
-        number += 1
     assert_same_arrays(layer.state_dict(), new)
     assert set(outcomes) == {False, True}
     assert outcomes == sorted(outcomes)

@@ -22,7 +22,7 @@ from trained_layers import (
     output_like,
 )
 
-BOTH = [pytest.param("plain", marks=pytest.mark.slow), "everything"]
+BOTH = [pytest.param("plain", marks=pytest.mark.exhaustive), "everything"]
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 3}
 
 
@@ -35,9 +35,9 @@ def kind(request):
 @pytest.mark.parametrize(
     "shape",
     [
-        pytest.param((5, D), marks=pytest.mark.slow),
+        pytest.param((5, D), marks=pytest.mark.exhaustive),
         (3, 4, D),
-        pytest.param((2, 1, 3, D), marks=pytest.mark.slow),
+        pytest.param((2, 1, 3, D), marks=pytest.mark.exhaustive),
     ],
 )
 @pytest.mark.parametrize("name", LAYERS)

@@ -171,6 +171,9 @@ def test_whispers_key_has_no_bias():
     layer = regard.MultiHeadAttention(D, HEADS, rng=0, **BIASES)
     with pytest.raises(ValueError, match="names='whisper' has no place for b_key unless it is 0"):
         layer.state_dict("whisper")
+    layer.load_state_dict(changed("bart", k_proj__bias=np.eye(D)[0]))  # 0 but for one number
+    with pytest.raises(ValueError, match="names='whisper' has no place for b_key unless it is 0"):
+        layer.state_dict("whisper")
     layer.load_state_dict(drawn(STATES["whisper"][0]))
     assert not layer.state_dict()["W_key.bias"].any()
     assert "k_proj.bias" in layer.state_dict("bart")

@@ -8,7 +8,7 @@ import pytest
 
 import regard
 from element_types import type_named
-from interrupts import interrupted
+from interrupts import STEPS, interrupted, places
 from messages import says
 from reference import assert_same_bits
 from trained_layers import assert_same_arrays
@@ -137,23 +137,21 @@ def test_what_such_a_layer_refuses():
         make(96, 4, weight_dtype=object())
 
 
-@pytest.mark.slow
+@STEPS
 @pytest.mark.parametrize("weight_dtype", ["float16", "int8"])
-def test_ctrl_c_loads_all_weights_or_none(weight_dtype):
+def test_ctrl_c_loads_all_weights_or_none(weight_dtype, step):
     layer = regard.MultiHeadAttention(16, 2, weight_dtype=weight_dtype, rng=0)
     old = layer.state_dict()
     new = {name: array + 1 for name, array in old.items()}
     layer.load_state_dict(new)
     loaded = layer.state_dict()
-    number, outcomes = 0, []
-    while True:
+    outcomes = []
+    for number in places(lambda: layer.load_state_dict(new), step):
         layer.load_state_dict(old)
-        if not interrupted(number, lambda: layer.load_state_dict(new)):
-            break
+        assert interrupted(number, lambda: layer.load_state_dict(new))
         is_new = np.array_equal(layer.state_dict()["W_query.weight"], loaded["W_query.weight"])
         assert_same_arrays(layer.state_dict(), loaded if is_new else old)
         outcomes.append(is_new)
-        number += 1
     assert set(outcomes) == {False, True}
     assert outcomes == sorted(outcomes)
 

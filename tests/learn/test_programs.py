@@ -1,5 +1,6 @@
 """Every program of docs/learn runs, is short, and stops with an error where its result is wrong."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import regard
 
 LEARN = Path(__file__).parent.parent.parent / "docs/learn"
 PROGRAMS = LEARN / "programs"
@@ -41,10 +44,10 @@ QUICK = {"online.py", "lanes.cpp"}
 QUICK_PLANTED = {"online.py", "tiles.py"}
 
 
-def slow_unless(quick, names):
+def exhaustive_unless(quick, names):
     """The names as parameters, those that are not quick with the mark."""
     return [
-        pytest.param(*case, marks=() if case[0] in quick else pytest.mark.slow)
+        pytest.param(*case, marks=() if case[0] in quick else pytest.mark.exhaustive)
         for case in (name if isinstance(name, tuple) else (name,) for name in names)
     ]
 
@@ -85,7 +88,7 @@ def test_every_program_is_shown_and_every_page_listed(name):
 RUN = [name for name in STEPS if name not in SHARED | {"ladder.py"} and not name.endswith("hpp")]
 
 
-@pytest.mark.parametrize("name", slow_unless(QUICK, RUN))
+@pytest.mark.parametrize("name", exhaustive_unless(QUICK, RUN))
 def test_programs_run(programs, name):
     done = run(programs, name)
     assert done.returncode == 0, done.stderr
@@ -93,11 +96,24 @@ def test_programs_run(programs, name):
     assert "nan" not in done.stdout or name == "stable.py"
 
 
+def test_eight_bits_compares_no_speeds_where_there_is_no_instruction(programs):
+    """The last target is the oldest, which has none on any CPU."""
+    oldest = os.environ | {"REGARD_TARGET": regard.cpu_targets()[-1]}
+    done = run(programs, "eight_bits.py", env=oldest)
+    assert done.returncode == 0, done.stderr
+    *_, last = done.stdout.splitlines()
+    assert last.startswith("precision 'int8' has no effect: ")
+    assert "speed" not in done.stdout
+    assert "cosine" not in done.stdout
+
+
 def test_an_error_is_planted_in_every_program():
     assert {program for program, *_ in PLANTED} == set(RUN)
 
 
-@pytest.mark.parametrize(("program", "file", "right", "wrong"), slow_unless(QUICK_PLANTED, PLANTED))
+@pytest.mark.parametrize(
+    ("program", "file", "right", "wrong"), exhaustive_unless(QUICK_PLANTED, PLANTED)
+)
 def test_planted_errors_are_found(programs, program, file, right, wrong):
     path = programs / file
     source = path.read_text(encoding="utf-8")
@@ -123,7 +139,7 @@ def test_steps_in_cpp_say_that_there_is_no_compiler(programs, tmp_path):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_ladder_runs_what_is_missing_and_reads_the_rest(programs):
     first = run(programs, "ladder.py")
     assert first.returncode == 0, first.stderr

@@ -283,7 +283,7 @@ def test_a_damaged_checkpoint_is_refused(saved):
     assert damaged_at(saved, whole, range(0, len(whole), len(whole) // 50)) > 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_checkpoint_damaged_anywhere_is_refused(saved):
     whole = saved.read_bytes()
     members = [whole.index(name.encode()) for name in fields_of(saved)]
@@ -355,7 +355,7 @@ def finished(process):
     return said
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_a_program_that_was_stopped_goes_on_to_the_same_bits(tmp_path, sent):
     for name in ("whole", "stopped"):

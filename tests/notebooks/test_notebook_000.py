@@ -189,7 +189,7 @@ class Variance:
 
 
 @pytest.mark.parametrize(
-    "d_k", [pytest.param(d_k, marks=[pytest.mark.slow] * (d_k > 8)) for d_k in VARIANCES]
+    "d_k", [pytest.param(d_k, marks=[pytest.mark.exhaustive] * (d_k > 8)) for d_k in VARIANCES]
 )
 def test_000_scaling_brings_the_variance_of_scores_to_1(d_k, target):
     queries, keys = samples()[d_k]

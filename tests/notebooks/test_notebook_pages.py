@@ -106,5 +106,19 @@ def without_pictures(cell):
     return "\n".join(line for line in cell.splitlines() if "plot" not in line)
 
 
+def test_the_commands_of_the_index_name_files_of_a_clone():
+    """A notebook is there once a command before has made it of a page."""
+    commands = re.search(r"^```sh\n(.*?)^```", (PAGES / "index.md").read_text("utf-8"), re.M | re.S)
+    there = {str(path.relative_to(PAGES.parent.parent)) for path in PAGES.glob("*")}
+    opened = []
+    for command in commands[1].splitlines():
+        named = re.findall(r"\S+\.(?:md|ipynb)", command)
+        assert there.issuperset(named), command
+        opened += named
+        if command.startswith("jupytext --to ipynb "):
+            there |= {name.replace(".md", ".ipynb") for name in named}
+    assert any(name.endswith(".ipynb") for name in opened)
+
+
 def test_every_notebook_has_a_page_and_every_page_is_tested():
     assert {path.stem for path in PAGES.glob("*.md")} == {"index", *PRINTED}

@@ -11,7 +11,7 @@ import pytest
 import calls
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_short_soak(tmp_path):
     script = Path(__file__).with_name("soak.py")
     cases = 4 * len(calls.KINDS)

@@ -137,8 +137,9 @@ class Worker:
             self.callers[index],
         )
         numbers = list(self.calls)
+        kinds = {call.kind for call in self.calls.values()}
         try:
-            while not self.ends.is_set():
+            while not self.ends.is_set() or kinds - self.done.keys():  # each once at least
                 if self.wants_pause.is_set():
                     self.pause.wait()
                     self.pause.wait()

@@ -18,13 +18,14 @@ def type_named(name):
     return np.dtype(name)
 
 
-def each_in_one_type(cases, fixture, quick=1):
+def each_in_one_type(cases, fixture, quick=1, often=1):
     """Parametrize a test by `case` and, for each case, one of the types of `fixture` in turn.
 
-    Every case runs on every target and every type meets a share of the cases on every target. The
+    Every type meets a share of the cases on every target. The
     full product, case by type by target, shows nothing more where the code under test is one
     template for all types, and takes two to four times as long. One case of every `quick` belongs
-    to the quick tests, and the others are slow.
+    to the quick tests, and the others are slow; one of every `often` runs where nothing else is
+    asked for, and the others are exhaustive.
     """
     types = TYPES[fixture]
     pairs = []
@@ -32,6 +33,7 @@ def each_in_one_type(cases, fixture, quick=1):
         # One step further in each round: tables often alternate with a period of their own.
         name = types[(number + number // len(types)) % len(types)]
         marks = [pytest.mark.slow] if number % quick else []
+        marks += [pytest.mark.exhaustive] if number % often else []
         pairs.append(pytest.param(case, name, id=f"{_name(case)}-{name}", marks=marks))
     return pytest.mark.parametrize(("case", fixture), pairs, indirect=[fixture])
 

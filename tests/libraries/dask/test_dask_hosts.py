@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -53,7 +52,7 @@ def held(client):
 
 if __name__ == "__main__":
     alone = dask.compute(*collection(False), scheduler="synchronous")
-    with distributed.Client(sys.argv[1], timeout=30) as client:
+    with distributed.Client(sys.argv[1], timeout=60) as client:
         client.wait_for_workers(2, timeout=60)
         futures = client.compute(collection(True))
         while not (len(held(client)) == 2 and all(held(client))):
@@ -123,11 +122,9 @@ def test_a_host_loses_its_network(hosts, tmp_path):
         told = client.stdout.readline().strip()
         assert told == "cut", (tmp_path / "scheduler.log").read_text(encoding="utf-8")
         ip("-n", hosts["other"], "link", "set", "net0", "down")
-        begun = time.monotonic()
         printed, _ = client.communicate(timeout=90)
         assert client.returncode == 0
         assert printed.split() == ["True", "1"]
-        assert time.monotonic() - begun < 90
 
 
 @contextlib.contextmanager

@@ -192,22 +192,42 @@ def test_workers_of_a_local_cluster_use_one_thread_each(client):
 def test_an_interrupt_ends_a_computation(output_of):
     """Ctrl-C in the middle of a computation by threads, and the next one is right.
 
-    There is one thread, and it is busy when the signal comes: Python's queue, in which Dask's main
-    thread waits, may fail or hang where a signal and a result arrive at the same moment.
+    The only thread sends the signal when the main one waits for it in a queue, and is busy until
+    that has come: the queue, and what starts a thread, may fail or hang where a signal comes
+    between two of their steps.
     """
     script = """
-        import os, signal, threading, time
+        import os, queue, signal, sys, threading, time
         import dask.array as da, numpy as np
         import regard, regard.dask
 
+        main, has_come = threading.main_thread().ident, threading.Event()
+
+        def place_in_queue():
+            frame = sys._current_frames()[main]
+            place = (frame.f_code, frame.f_lasti)
+            while frame is not None and frame.f_code.co_filename != queue.__file__:
+                frame = frame.f_back
+            return place if frame is not None else None
+
+        def wait_until_main_waits():
+            before = None
+            while (now := place_in_queue()) is None or now != before:
+                before = now
+                time.sleep(0.05)
+
+        def handle(*_):
+            has_come.set()
+            raise KeyboardInterrupt
+
         # Programs that a shell runs in the background ignore it.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, handle)
 
         def busy(block):
             if block.size:
-                end = time.monotonic() + 1
-                threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
-                while time.monotonic() < end:
+                wait_until_main_waits()
+                os.kill(os.getpid(), signal.SIGINT)
+                while not has_come.is_set():
                     regard.scaled_dot_product_attention(block, block, block, threads=1)
             return block
 

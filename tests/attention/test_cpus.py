@@ -1,0 +1,204 @@
+"""How many CPUs regard counts: the affinity on machines of any size, and the quotas of cgroups."""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import regard
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts CPUs as Linux does")
+testing = regard._core.testing
+
+THREADS = "import regard; print(regard.get_num_threads())"
+
+
+@pytest.mark.parametrize("kernel", [64, 1024, 1025, 4096, 8192, 2**20])
+@pytest.mark.parametrize("allowed", [1, 33, 64])
+def test_machines_of_any_size(kernel, allowed):
+    """A kernel that was built for more CPUs than a mask has bits refuses it."""
+    assert testing.count_cpus(kernel, allowed) == allowed
+    assert testing.count_cpus(kernel, kernel) == kernel
+
+
+def test_an_affinity_that_cannot_be_read():
+    """No number, rather than 1: the next source is asked."""
+    assert testing.count_cpus(0, 0) == 0
+    assert testing.count_cpus(2**21, 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("allowed", "cpus"),
+    [
+        ("0", 1),
+        ("0-1", 2),
+        ("3,7", 2),
+        ("0-1023,1030,2040-2047", 1033),
+        ("", 0),
+        ("all", 0),
+        ("0-3;5", 0),
+    ],
+)
+def test_the_list_in_status(allowed, cpus, tmp_path):
+    status = tmp_path / "proc/self/status"
+    status.parent.mkdir(parents=True)
+    status.write_text(
+        f"Name:\tcat\nCpus_allowed:\tff\nCpus_allowed_list:\t{allowed}\nMems_allowed:\t1\n"
+    )
+    assert testing.cpus_of_status(str(tmp_path)) == cpus
+
+
+def test_the_list_of_this_process():
+    assert testing.cpus_of_status("") == len(os.sched_getaffinity(0))
+    assert testing.cpus_of_status("/nowhere") == 0
+
+
+@pytest.fixture
+def preload(tmp_path):
+    """Compile a library whose `sched_getaffinity` answers as the given statements do, and return
+    the environment that loads it."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+
+    def build(statements):
+        source, library = tmp_path / "affinity.c", tmp_path / "affinity.so"
+        source.write_text(
+            textwrap.dedent(f"""
+            #include <errno.h>
+            #include <stddef.h>
+            #include <sys/syscall.h>
+            #include <sys/types.h>
+            #include <unistd.h>
+            int sched_getaffinity(pid_t pid, size_t bytes, void* mask) {{
+              {statements}
+              return syscall(SYS_sched_getaffinity, pid, bytes, mask) < 0 ? -1 : 0;
+            }}
+            """)
+        )
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+        return {"LD_PRELOAD": str(library)}
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "statements",
+    ["if (bytes * 8 < 8192) { errno = EINVAL; return -1; }", "errno = EPERM; return -1;"],
+    ids=["8192 CPUs", "a sandbox"],
+)
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU is counted as one anyway")
+def test_never_silently_one(statements, preload, output_of):
+    assert output_of(THREADS, **preload(statements)) == output_of(THREADS)
+
+
+# Quotas
+
+
+CGROUP2 = "30 23 0:26 {root} {mount} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+CGROUP1 = "33 25 0:29 {root} {mount} rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
+OTHER1 = "34 25 0:30 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+
+
+def unified(group, limits, mount="/sys/fs/cgroup", root="/"):
+    return {
+        "proc/self/cgroup": f"0::{group}\n",
+        "proc/self/mountinfo": "1 1 8:1 / / rw - ext4 /dev/sda rw\n"
+        + CGROUP2.format(root=root, mount=mount.replace(" ", r"\040")),
+    } | {f"{mount[1:]}{at}/cpu.max": limit for at, limit in limits.items()}
+
+
+def version_1(group, limits, mount="/sys/fs/cgroup/cpu,cpuacct", root="/"):
+    files = {
+        "proc/self/cgroup": f"5:cpuset:/else\n4:cpu,cpuacct:{group}\n1:name=systemd:/x\n0::/x\n",
+        "proc/self/mountinfo": OTHER1 + CGROUP1.format(root=root, mount=mount),
+    }
+    for at, (quota, period) in limits.items():
+        files[f"{mount[1:]}{at}/cpu.cfs_quota_us"] = f"{quota}\n"
+        files[f"{mount[1:]}{at}/cpu.cfs_period_us"] = f"{period}\n"
+    return files
+
+
+SERVICE = "/system.slice/job.service"
+QUOTAS = {
+    "no files at all": ({}, math.inf),
+    "no limit": (unified("/", {"": "max 100000\n"}), math.inf),
+    "half a CPU": (unified("/", {"": "50000 100000\n"}), 0.5),
+    "one and a half": (unified("/", {"": "150000 100000\n"}), 1.5),
+    "a service's own": (unified(SERVICE, {SERVICE: "150000 100000"}), 1.5),
+    "of the slice": (
+        unified(SERVICE, {SERVICE: "max 100000", "/system.slice": "300000 100000"}),
+        3.0,
+    ),
+    "the least counts": (
+        unified(SERVICE, {SERVICE: "400000 100000", "/system.slice": "40000 20000"}),
+        2.0,
+    ),
+    "a neighbor's": (
+        unified(SERVICE, {"/system.slice/other.service": "50000 100000"}),
+        math.inf,
+    ),
+    "a part is mounted": (
+        unified("/docker/a1/job", {"/job": "250000 100000"}, root="/docker/a1"),
+        2.5,
+    ),
+    "a longer name": (unified("/docker/a1x", {"x": "50000 100000"}, root="/docker/a1"), math.inf),
+    "a namespace's parent": (unified("/../job", {"": "75000 100000"}), 0.75),
+    "a group that is gone": (unified("/a/gone", {"/a": "100000 50000"}), 2.0),
+    "a mount point with a space": (unified("/", {"": "50000 100000"}, mount="/my cgroups"), 0.5),
+    "version 1": (version_1("/", {"": (50000, 100000)}), 0.5),
+    "version 1, none": (version_1("/", {"": (-1, 100000)}), math.inf),
+    "version 1, a container": (
+        version_1("/docker/a1", {"": (150000, 100000)}, root="/docker/a1"),
+        1.5,
+    ),
+    "version 1, the parent's": (
+        version_1("/pod/box", {"/pod/box": (-1, 100000), "/pod": (25000, 10000)}),
+        2.5,
+    ),
+    "without /proc": ({"sys/fs/cgroup/cpu.max": "50000 100000"}, 0.5),
+    "version 1, without /proc": (
+        {
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+        },
+        1.5,
+    ),
+    "lines that say nothing": (
+        {
+            "proc/self/cgroup": "\nnothing\n0:\n",
+            "proc/self/mountinfo": "\n - \n1 2 - cgroup2\n",
+            "sys/fs/cgroup/cpu.max": "oops",
+        },
+        math.inf,
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "quota"), QUOTAS.values(), ids=QUOTAS)
+def test_quota(files, quota, tmp_path):
+    for name, content in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    assert testing.cgroup_quota(str(tmp_path)) == quota
+
+
+@pytest.mark.parametrize(
+    ("cpus", "quota", "threads"),
+    [
+        (64, math.inf, 64),
+        (64, 0.5, 1),
+        (64, 1.5, 2),
+        (64, 63.01, 64),
+        (1, 8.0, 1),
+        (3000, 2999.5, 3000),
+        (2, 1e-3, 1),
+    ],
+)
+def test_quotas_are_rounded_up(cpus, quota, threads):
+    assert testing.cpus_within(cpus, quota) == threads

@@ -1,0 +1,105 @@
+"""Bugs in caches."""
+
+from planted_bug import Bug
+
+CACHE = "python/regard/_cache/"
+PAGES = ("tests/cache/test_cache_pages.py", "tests/cache/test_cache.py")
+WINDOW = ("tests/cache/test_cache_window.py", "tests/cache/test_cache_model.py")
+FILES = ("tests/cache/test_cache_file_damage.py", "tests/cache/test_cache_files.py")
+
+BUGS = [
+    Bug(
+        "a page is evicted one token too early",
+        CACHE + "growth.py",
+        "hidden = (before - geometry.window) // geometry.page_size",
+        "hidden = (before - geometry.window + 1) // geometry.page_size",
+        (*WINDOW, "tests/cache/test_cache_attacks.py"),
+        "an append to a cache with a window that is taken back: the last token's window is gone",
+    ),
+    Bug(
+        "a page with two owners is written to",
+        CACHE + "growth.py",
+        "        if owners > 1:\n            left[page]",
+        "        if owners > 2:\n            left[page]",
+        PAGES,
+        "appending to one of two caches or entries that share a page that is not full",
+    ),
+    Bug(
+        "a page that an entry has twice gets one owner more",
+        CACHE + "pool.py",
+        "np.add.at(self._owners, pages, 1)",
+        "self._owners[pages] += 1",
+        PAGES,
+        "reorder with one entry chosen twice: its pages are free too early",
+    ),
+    Bug(
+        "an entry of sink pages alone has lost others",
+        CACHE + "content.py",
+        "evicted[shorter <= sinks * size] = 0",
+        "evicted[shorter < sinks * size] = 0",
+        WINDOW,
+        "truncating a cache with a window to exactly its sink pages",
+    ),
+    Bug(
+        "guesses are taken back to a page that others have",
+        CACHE + "content.py",
+        "spare = spare_alike(length, 0, self.geometry) if is_own else 0",
+        "spare = spare_alike(length, 0, self.geometry)",
+        PAGES,
+        "fork, truncate within a page, append: the fork's tokens are overwritten",
+    ),
+    Bug(
+        "a fork leaves its parent the last page",
+        CACHE + "content.py",
+        "shared = state._replace(spare=0)",
+        "shared = state",
+        PAGES,
+        "appending to a cache and to its fork within a page",
+    ),
+    Bug(
+        "a record counts whatever its checksum",
+        CACHE + "header.py",
+        "if number < 2**62 and record(number, numbers) == content:",
+        "if number < 2**62:",
+        FILES,
+        "a file with a damaged record",
+    ),
+    Bug(
+        "both records of a ledger lie in one place",
+        CACHE + "ledger.py",
+        "self.records[number % 2]",
+        "self.records[0]",
+        FILES,
+        "a process that dies while it writes lengths: nothing whole is left",
+    ),
+    Bug(
+        "a header points to what is not written yet",
+        CACHE + "ledger.py",
+        "        lines.write_record(state)\n"
+        "        if self._lines is not None and columns > self._lines.table.shape[1]:\n"
+        "            room.flush()  # this is rare, and a power failure now would cost all\n"
+        "        self._point_to(lines)\n",
+        "        self._point_to(lines)\n"
+        "        lines.write_record(state)\n"
+        "        if self._lines is not None and columns > self._lines.table.shape[1]:\n"
+        "            room.flush()  # this is rare, and a power failure now would cost all\n",
+        ("tests/cache/test_cache_interrupts.py", "tests/cache/test_cache_file_growth.py", *FILES),
+        "a process that dies while it writes a ledger anew",
+    ),
+    Bug(
+        "the first token of padding counts as real",
+        CACHE + "quantise.py",
+        "np.arange(new) < counts[:, None]",
+        "np.arange(new) <= counts[:, None]",
+        ("tests/cache/test_cache_errors.py",),
+        "a ragged append to an int8 cache with NaN in padding: an error that should not be",
+    ),
+    Bug(
+        "an option's window hides one sink token more",
+        CACHE + "window.py",
+        "(keys >= positions - left)",
+        "(keys > positions - left)",
+        WINDOW,
+        "attending to a cache with sink tokens, with a window of its own that reaches them",
+    ),
+]

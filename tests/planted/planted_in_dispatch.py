@@ -1,0 +1,149 @@
+"""Bugs in how problems are divided, and in what reads arrays and arguments."""
+
+from planted_bug import Bug
+
+DISPATCH = "cpp/dispatch/"
+BINDINGS = "cpp/bindings/"
+ERRORS = ("tests/attention/test_errors.py", "tests/attention/test_layouts.py")
+OPTIONS = ("tests/attention/test_options.py",)
+
+BUGS = [
+    Bug(
+        "chunks are merged from the last to the first",
+        DISPATCH + "attention/chunks.cpp",
+        "for (std::size_t i = 0; i < chunks.size(); ++i)\n      kernels.decode.merge",
+        "for (std::size_t i = chunks.size(); i-- > 0;)\n      kernels.decode.merge",
+        ("tests/attention/test_decode.py", "tests/attention/test_threads.py"),
+        "bits of a decode whose keys several threads share",
+    ),
+    Bug(
+        "heads share the memory of partial gradients",
+        DISPATCH + "attention/backward.cpp",
+        "has_partials ? wave.bytes + i * partial_bytes : -1",
+        "has_partials ? i * partial_bytes : -1",
+        ("tests/attention/test_backward.py",),
+        "gradients of queries of several heads and several chunks of keys",
+    ),
+    Bug(
+        "what is left after equal shares is nobody's",
+        DISPATCH + "threads/parallel_for.cpp",
+        "ranges[i].end = tasks * (i + 1) / range_count;",
+        "ranges[i].end = tasks / range_count * (i + 1);",
+        ("tests/attention/test_stages.py", "tests/attention/test_threads.py"),
+        "matmul on several threads, whose number does not divide that of tasks",
+    ),
+    Bug(
+        "statistics of a group read other keys",
+        DISPATCH + "attention/summary.cpp",
+        "HeadPlace(problem_.forward, entry, head / group)",
+        "HeadPlace(problem_.forward, entry, head % problem_.forward.kv_heads)",
+        ("tests/attention/test_summary.py",),
+        "statistics with groups and several key heads",
+    ),
+    Bug(
+        "tangents of a group are another head's",
+        DISPATCH + "attention/tangent.cpp",
+        "forward.first_head / (problem.forward.heads / problem.forward.kv_heads)",
+        "forward.first_head % problem.forward.kv_heads",
+        ("tests/attention/test_jvp.py",),
+        "forward mode with groups and several key heads",
+    ),
+    Bug(
+        "entries with other padding share keys in int8",
+        DISPATCH + "attention/int8_waves.cpp",
+        "identity{task.key, task.pages, task.key_begin, task.kv_len}",
+        "identity{task.key, task.pages, 0, task.kv_len}",
+        ("tests/attention/test_int8.py",),
+        "precision int8, keys that are broadcast over the batch, left_padding for each entry",
+    ),
+    Bug(
+        "'end' means the end of the array",
+        DISPATCH + "attention/tasks.cpp",
+        ": task.kv_len - queries_of(problem, entry);",
+        ": keys_of(problem, entry) - queries_of(problem, entry);",
+        OPTIONS,
+        "query_offset='end' with key_lengths",
+    ),
+    Bug(
+        "rows are stored beyond their page",
+        DISPATCH + "store_rows.cpp",
+        "has_gaps ? 1 : problem.page_rows - at",
+        "has_gaps ? 1 : problem.page_rows",
+        ("tests/cache/test_cache_pages.py", "tests/cache/test_cache.py"),
+        "an append to a cache that begins within a page and ends beyond it",
+    ),
+    Bug(
+        "bytes in the other order are read as they are",
+        BINDINGS + "arrays.cpp",
+        "if (type->byteorder == '>' || type->byteorder == '<') return false;",
+        "if (type->byteorder == '<') return false;",
+        ("tests/attention/test_layouts.py",),
+        "big-endian arrays on a little-endian CPU",
+    ),
+    Bug(
+        "an axis of length 1 is walked along",
+        BINDINGS + "arrays.cpp",
+        "axis >= missing && view.shape[own] != 1;",
+        "axis >= missing;",
+        ("tests/attention/test_layouts.py", "tests/attention/test_attention.py"),
+        "batch axes of length 1 that are broadcast",
+    ),
+    Bug(
+        "what lies before a reversed array's first element is not its own",
+        BINDINGS + "result.cpp",
+        "(reach < 0 ? extent.begin : extent.end) += reach;",
+        "if (reach > 0) extent.end += reach;",
+        ERRORS,
+        "an out with negative strides that overlaps an input: no error",
+    ),
+    Bug(
+        "rows of out may overlap",
+        BINDINGS + "result.cpp",
+        "if (stride < reach) return true;",
+        "if (stride == 0) return true;",
+        ERRORS,
+        "an out whose rows share some elements: no error",
+    ),
+    Bug(
+        "out may overlap a float mask",
+        BINDINGS + "attention_call.cpp",
+        "for (const ArrayView* input : {&query, &key, &value, &mask, &bias})",
+        "for (const ArrayView* input : {&query, &key, &value, &mask})",
+        ERRORS,
+        "an out that overlaps a float mask: no error",
+    ),
+    Bug(
+        "output may be wider than the inputs",
+        BINDINGS + "backward_call.cpp",
+        "  check_type(output, call);\n",
+        "",
+        ("tests/attention/test_backward_errors.py",),
+        "gradients with an output of float64 beside inputs of float32: no error",
+    ),
+    Bug(
+        "one evicted token may be asked for",
+        BINDINGS + "cached_attention.cpp",
+        "if (problem.q_len == 0 || lowest >= kept || highest < first) return;",
+        "if (problem.q_len == 0 || lowest + 1 >= kept || highest < first) return;",
+        ("tests/cache/test_cache_window.py", "tests/cache"),
+        "a cache's query that would see the last evicted position alone: no error",
+    ),
+    Bug(
+        "rows of a broadcast mask become one",
+        BINDINGS + "stages.cpp",
+        "if (!continues(&Axis::input) || !continues(&Axis::mask) || !continues(&Axis::output)) "
+        "continue;",
+        "if (!continues(&Axis::input) || !continues(&Axis::output)) continue;",
+        ("tests/attention/test_stages.py",),
+        "apply_mask with a mask that is broadcast",
+    ),
+    Bug(
+        "a window's right side opens what is causal",
+        BINDINGS + "options.cpp",
+        "problem.window_right = options.is_causal ? 0 : options.window_right;",
+        "problem.window_right =\n"
+        "      options.is_causal && options.window_right == kUnbounded ? 0 : options.window_right;",
+        OPTIONS,
+        "is_causal with a window that has a right side",
+    ),
+]

@@ -1,0 +1,112 @@
+"""Bugs in the other parts that are written in Python."""
+
+from planted_bug import Bug
+
+REGARD = "python/regard/"
+
+BUGS = [
+    Bug(
+        "a bucket begins one later where its bound is a whole number",
+        REGARD + "positional/_t5.py",
+        "while start**shared < bound:",
+        "while start**shared <= bound:",
+        ("tests/positional/test_t5.py",),
+        "T5's buckets at distances that are exact bounds",
+    ),
+    Bug(
+        "one mscale is enough",
+        REGARD + "positional/_scaling.py",
+        "if mscale and of_all else",
+        "if mscale else",
+        ("tests/positional",),
+        "rotary with the scaling yarn, and mscale without mscale_all_dim",
+    ),
+    Bug(
+        "a query before all keys sees the first",
+        REGARD + "masks/_per_batch.py",
+        "max(-q_len, min(",
+        "max(1 - q_len, min(",
+        ("tests/masks",),
+        "masks with a query_offset of -q_len or less",
+    ),
+    Bug(
+        "NaN in an unused key reaches a norm's gradient",
+        REGARD + "layers/_norms.py",
+        "        np.copyto(product, 0, where=is_unused)\n",
+        "",
+        ("tests/layers/test_layer_gradients.py", "tests/layers"),
+        "a layer with qk_norm, and NaN in what no query sees",
+    ),
+    Bug(
+        "only errors of values restore a cache",
+        REGARD + "layers/_cached.py",
+        "    except BaseException:\n",
+        "    except ValueError:\n",
+        ("tests/layers",),
+        "a layer's call with a cache that fails with a TypeError, or is interrupted",
+    ),
+    Bug(
+        "a bias that has a zero may be left out",
+        REGARD + "layers/_names.py",
+        "if own[name].any():",
+        "if own[name].all():",
+        ("tests/layers/test_layer_states.py",),
+        "a state in Whisper's names of a layer whose key bias is not 0, but has a 0",
+    ),
+    Bug(
+        "data begins behind the next multiple",
+        REGARD + "checkpoints/_gguf_header.py",
+        "data = -(-file.position // alignment) * alignment",
+        "data = (file.position // alignment + 1) * alignment",
+        ("tests/checkpoints/test_gguf.py",),
+        "a GGUF file whose header ends at a multiple of the alignment",
+    ),
+    Bug(
+        "a later block of rows is read as if it were float32",
+        REGARD + "checkpoints/_safetensors.py",
+        "begin = start + part.start * columns * dtype.itemsize",
+        "begin = start + part.start * columns * 4",
+        ("tests/checkpoints/test_safetensors.py",),
+        "a large matrix of 16 bits that is kept as weight_dtype",
+    ),
+    Bug(
+        "a chunk in which a window begins is left out",
+        REGARD + "_stream/chunks.py",
+        "if start < last and stop > max(first, start):",
+        "if start < last and start >= first:",
+        ("tests/attention/test_stream.py",),
+        "attend_stream where the first visible key lies within a chunk",
+    ),
+    Bug(
+        "queries after padding count",
+        REGARD + "_statistics/target_keys.py",
+        "(before >= first) & (before < end)",
+        "(before >= 0) & (before < end)",
+        ("tests/attention/test_summary.py",),
+        "previous_token with left_padding",
+    ),
+    Bug(
+        "padding is advised to be lengths",
+        REGARD + "_translations.py",
+        '"cache_leftpad": ("left_padding",)',
+        '"cache_leftpad": ("key_lengths",)',
+        ("tests/house/test_keywords.py",),
+        "the advice for FlashAttention's cache_leftpad",
+    ),
+    Bug(
+        "a part that saw nothing has a gradient",
+        REGARD + "_gradients/merge_backward.py",
+        "            of_output[is_blind] = 0\n",
+        "",
+        ("tests/attention/test_merge_backward.py",),
+        "gradients of merged states in a row in which no part saw a key",
+    ),
+    Bug(
+        "a table of angles is read one row beyond its end",
+        REGARD + "layers/_rotation.py",
+        "last < table.first + len(table.cos)",
+        "last <= table.first + len(table.cos)",
+        ("tests/layers/test_layer_rotation.py", "tests/layers"),
+        "a layer with rotary that generates more than 64 tokens one by one: an IndexError",
+    ),
+]

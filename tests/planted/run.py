@@ -1,0 +1,279 @@
+"""Plant bugs in regard, one after the other, and see whether the tests find them.
+
+    python tests/planted/run.py --python VENV/bin/python
+    python tests/planted/run.py --python VENV/bin/python decode "float mask" --expected-only
+    python tests/planted/run.py --tree ../before --python VENV/bin/python -- -m "not slow" -n2
+    python tests/planted/run.py --list
+    python tests/planted/run.py --check
+
+The tables beside this file (planted_in_*.py) name each bug, the text that it replaces and the tests
+that should find it. The tree, by default this repository, is copied to a folder (--work) and only
+the copy is changed; the tests are the copy's own, so that another tree's can be judged by the same
+bugs. Its build folder stays between bugs: a build compiles what depends on the one changed file
+(seconds for Python, a minute for one family of kernels, several for what all of them include;
+ccache helps, as CMAKE_CXX_COMPILER_LAUNCHER). The package is installed into the environment of
+--python, which needs what the tests need, and scikit-build-core, pybind11, cmake and ninja.
+
+For each bug the expected tests run first, and the rest only if they find nothing (--expected-only
+leaves that out): a bug that other tests find is reported with the test, so that the table can be
+mended. What stands after -- goes to pytest. At the end, the environment gets the tree without
+bugs, on which every test that found one must pass.
+
+Prints a table; exits with 1 if some bug is not found, and with 2 if something else went wrong: a
+text that does not stand in the tree, a build that fails, tests that cannot be collected.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import planted_in_all_kernels
+import planted_in_caches
+import planted_in_dispatch
+import planted_in_kernels
+import planted_in_python
+from planted_bug import DoesNotApply
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUGS = [
+    *planted_in_python.BUGS,
+    *planted_in_caches.BUGS,
+    *planted_in_dispatch.BUGS,
+    *planted_in_kernels.BUGS,
+    *planted_in_all_kernels.BUGS,
+]
+
+# Of pytest: 0 nothing failed, 1 something did; 5 there was no test. Less than 0 and from 128 on a
+# signal ended it. Others are errors of its own, as a module that cannot be imported.
+NOTHING_FAILED, SOME_FAILED, NO_TESTS = 0, 1, 5
+
+
+class Failure(Exception):
+    """Something went wrong that says nothing of the tests."""
+
+
+class Outcome(NamedTuple):
+    bug: str
+    found: bool | None  # None where the bug could not be tried
+    by: str  # the first test that failed, or what went wrong
+    expected: bool  # whether it is one of the expected tests
+    build_s: float = 0.0
+    test_s: float = 0.0
+
+
+class Copy:
+    """A copy of a tree, which is built and tested."""
+
+    def __init__(self, tree, work, python, pytest_args, limit):
+        self.tree, self.work, self.python = tree, work, python
+        self.path = work / "tree"
+        self.folder = self.path / "build" / "planted"  # two levels below the source, as usual
+        self.pytest_args, self.limit = pytest_args, limit
+        self.log = work / "log"
+        work.mkdir(parents=True, exist_ok=True)
+        self.log.write_text("", encoding="utf-8")
+
+    def follow(self):
+        """Make the copy what the tree is. Files that are so already keep their times, by which the
+        build knows what to compile."""
+        names = {name for name in _files(self.tree) if (self.tree / name).is_file()}
+        for name in _files_without_git(self.path):
+            if name not in names:
+                (self.path / name).unlink()
+        for name in names:
+            self.write(name, (self.tree / name).read_bytes())
+
+    def write(self, name, content):
+        path = self.path / name
+        if path.is_file() and path.read_bytes() == content:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        path.chmod((self.tree / name).stat().st_mode)
+
+    def build(self):
+        """Install the copy."""
+        command = [self.python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+        command += [f"-Cbuild-dir={self.folder}", "-Ccmake.define.REGARD_CUDA=OFF", "."]
+        if self._run(command, None) != 0:
+            raise Failure(f"the build failed: {self.log} has its output")
+
+    def first_failure(self, tests=None):
+        """The first test that fails of these, if there are such files, or of all; None if none
+        does."""
+        if tests is not None:
+            tests = [name for name in tests if (self.path / name.partition("::")[0]).exists()]
+            if not tests:
+                return None
+        before = self.log.stat().st_size
+        command = [self.python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        try:
+            code = self._run([*command, *self.pytest_args, *(tests or ())], self.limit)
+        except subprocess.TimeoutExpired:
+            return f"no end within {self.limit} s"
+        if code in (NOTHING_FAILED, NO_TESTS):
+            return None
+        with open(self.log, "rb") as log:
+            log.seek(before)
+            output = log.read().decode("utf-8", "replace")
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
+        if code < 0 or code >= 128:
+            return f"a crash ({code})"
+        if code != SOME_FAILED and not failed:
+            raise Failure(f"pytest ended with {code}: {self.log} has its output")
+        return failed[1] if failed else f"pytest ended with {code}"
+
+    def _run(self, command, limit):
+        environment = {name: os.environ[name] for name in os.environ if name != "PYTHONPATH"}
+        with open(self.log, "ab") as log:
+            log.write(f"\n$ {' '.join(map(str, command))}\n".encode())
+            log.flush()
+            done = subprocess.run(
+                command,
+                cwd=self.path,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=limit,
+                check=False,
+            )
+        return done.returncode
+
+
+def _files(tree):
+    """The names of a tree's files: all that git would commit."""
+    listed = subprocess.run(
+        ["git", "-C", tree, "ls-files", "-co", "--exclude-standard", "-z"],
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        return _files_without_git(tree)
+    return listed.stdout.decode().rstrip("\0").split("\0")
+
+
+def _files_without_git(tree):
+    """Likewise, told by the folders that builds and tests leave."""
+    left_out = {"build", "dist", "__pycache__", ".venv", ".hypothesis"}
+    names = []
+    for folder, folders, files in os.walk(tree):
+        folders[:] = [name for name in folders if name not in left_out]
+        names += [(Path(folder) / name).relative_to(tree).as_posix() for name in files]
+    return names
+
+
+def attempt(copy, bug, expected_only):
+    """Plant one bug, look for it, and take it out again."""
+    start = time.perf_counter()
+    build_s = 0.0
+    try:
+        copy.write(bug.file, bug.planted(copy.tree).encode())
+        copy.build()
+        build_s = time.perf_counter() - start
+        found = copy.first_failure(bug.tests)
+        is_expected = found is not None
+        if found is None and not expected_only:
+            found = copy.first_failure()
+    except (DoesNotApply, Failure) as error:
+        return Outcome(bug.name, None, str(error), False, build_s)
+    finally:
+        if (copy.tree / bug.file).is_file():
+            copy.write(bug.file, (copy.tree / bug.file).read_bytes())
+    test_s = time.perf_counter() - start - build_s
+    return Outcome(bug.name, found is not None, found or "", is_expected, build_s, test_s)
+
+
+def row(outcome):
+    words = {True: "yes", False: "**no**", None: "**error**"}[outcome.found]
+    if outcome.found and not outcome.expected:
+        words = "yes, elsewhere"
+    times = f"{outcome.build_s:.0f} | {outcome.test_s:.0f}"
+    by = f"`{outcome.by}`" if outcome.found else outcome.by.partition("\n")[0]
+    return f"| {outcome.bug} | {words} | {by.replace('|', '&#124;')} | {times} |"
+
+
+def chosen(names):
+    """The bugs whose name or file has one of these texts in it; all without any."""
+    unknown = [n for n in names if not any(n in bug.name or n in bug.file for bug in BUGS)]
+    if unknown:
+        sys.exit(f"no bug's name or file has {unknown[0]!r} in it; --list prints them")
+    return [b for b in BUGS if not names or any(n in b.name or n in b.file for n in names)]
+
+
+def arguments():
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n")[0], epilog="What stands after -- goes to pytest."
+    )
+    parser.add_argument("names", nargs="*", help="parts of the names or files of bugs; all without")
+    parser.add_argument("--tree", type=Path, default=ROOT, help="the source and its tests")
+    parser.add_argument("--python", help="of the environment to install into")
+    parser.add_argument("--work", type=Path, help="the copy, its build and its log; kept")
+    parser.add_argument("--expected-only", action="store_true", help="run no other tests")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds for one run of pytest")
+    parser.add_argument("--json", type=Path, help="where to write the outcomes too")
+    parser.add_argument("--list", action="store_true", help="print each bug and what it harms")
+    parser.add_argument("--check", action="store_true", help="see that each can be planted")
+    given = parser.parse_args(words[:end])
+    given.pytest_args = words[end + 1 :]
+    if not (given.python or given.list or given.check):
+        parser.error("--python is needed: the regard of that environment is replaced")
+    return given
+
+
+def check(bugs, tree):
+    wrong = 0
+    for bug in bugs:
+        try:
+            bug.planted(tree)
+        except DoesNotApply as error:
+            wrong += 1
+            print(error)
+    print(f"{len(bugs) - wrong} of {len(bugs)} bugs can be planted")
+    return 2 if wrong else 0
+
+
+def main():
+    given = arguments()
+    bugs, tree = chosen(given.names), given.tree.resolve()
+    if given.list:
+        for bug in bugs:
+            print(f"{bug.name}\n    {bug.file}\n    {bug.shows}")
+        return 0
+    if given.check:
+        return check(bugs, tree)
+    work = (given.work or tree / "build" / "planted").resolve()
+    # Not resolved: an environment's interpreter is a link to another one.
+    python = os.path.abspath(given.python)
+    copy = Copy(tree, work, python, given.pytest_args, given.limit)
+    outcomes = []
+    print("| bug | found | by | build s | tests s |\n|---|---|---|---|---|", flush=True)
+    try:
+        copy.follow()
+        for bug in bugs:
+            outcomes.append(attempt(copy, bug, given.expected_only))
+            print(row(outcomes[-1]), flush=True)
+            if given.json:
+                given.json.write_text(json.dumps([o._asdict() for o in outcomes], indent=1))
+    finally:
+        copy.follow()
+        copy.build()
+    tests = [o.by for o in outcomes if o.found and "::" in o.by]
+    spurious = copy.first_failure(tests)
+    print(f"\n{sum(o.found is True for o in outcomes)} of {len(outcomes)} bugs were found.")
+    if spurious:
+        print(f"{spurious} fails without a bug: what it found does not count.")
+    if spurious or any(o.found is None for o in outcomes):
+        return 2
+    return 1 if any(not o.found for o in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
