@@ -13,6 +13,7 @@ from cache_model import normal, tokens, told
 from inside_cache import pool_of
 from messages import says
 from reference import assert_same_bits
+from rotation import Rotation
 
 pytestmark = pytest.mark.usefixtures("silence")
 
@@ -25,14 +26,18 @@ KINDS = {
 }
 
 
-@pytest.fixture(
-    params=[
-        f"{kind}{file}{int8}" for kind in KINDS for file in ("", " file") for int8 in ("", " int8")
-    ]
+CACHES = Rotation(
+    "cache",
+    [f"{kind}{file}{int8}" for kind in KINDS for file in ("", " file") for int8 in ("", " int8")],
 )
+pytest_generate_tests = CACHES.generate
+
+
+@pytest.fixture
 def cache(request, tmp_path):
-    """Each test must leave it as it was, in memory, in the file, and usable."""
-    path, (kind, *more) = tmp_path / "cache", request.param.split()
+    """A cache of each kind in turn. Each test must leave it as it was, in memory, in the file, and
+    usable."""
+    path, (kind, *more) = tmp_path / "cache", CACHES.value(request).split()
     options = KINDS[kind] | ({"path": path} if "file" in more else {})
     options |= {"dtype": "int8"} if "int8" in more else {}
     with regard.KVCache(2, 3, 8, 5, **options) as cache:

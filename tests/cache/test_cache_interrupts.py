@@ -13,9 +13,9 @@ from cache_kinds import CHANGES, KINDS, make
 from cache_model import assert_answers, normal, tokens, told
 from inside_cache import assert_owners_are_right
 
-# A quick run looks at one moment of this many, an exhaustive one at all.
+# One moment of this many, and in an exhaustive run all.
 EVERY = pytest.param(1, id="all", marks=pytest.mark.exhaustive)
-STEPS = [pytest.param(31, id="some"), EVERY]
+STEPS = [pytest.param(61, id="some"), EVERY]
 # Python runs signal handlers after these instructions, and after no others.
 AFTER = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD"}
 

@@ -1,10 +1,13 @@
 """A cache with a window answers as one call with all keys and a mask, in bounded memory."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 import regard
 from cache_model import Model, assert_answers, normal, tokens
+from element_types import each_in_one_type
 from inside_cache import page_bytes
 from reference import assert_same_bits
 
@@ -39,9 +42,12 @@ def assert_bounded(cache, window, sink_tokens, appends, dtype, batch=2):
     assert cache.nbytes <= batch * (tokens_held * 2 * 13 * dtype.itemsize + 400)
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize(("window", "sink_tokens", "appends"), CASES)
-def test_answers_are_those_of_a_mask(window, sink_tokens, appends, options, dtype):
+@each_in_one_type(
+    [f"{number}-{options}" for number in range(len(CASES)) for options in OPTIONS], "dtype"
+)
+def test_answers_are_those_of_a_mask(case, dtype):
+    number, _, name = case.partition("-")
+    (window, sink_tokens, appends), options = CASES[int(number)], OPTIONS[name]
     sizes = {"window": window, "sink_tokens": sink_tokens}
     cache = regard.KVCache(2, 2, 8, 5, dtype=dtype, **sizes)
     model = Model(2, 2, 8, 5, dtype, **sizes)
@@ -82,9 +88,9 @@ def test_types(window, sink_tokens, appends, half):
             assert_answers(cache, model, normal(step, 1, 4, new, 8).astype(kind))
 
 
-@pytest.mark.parametrize("sink_tokens", [0, 1, 6])
-@pytest.mark.parametrize("window", [1, 4, 9])
-def test_ragged(window, sink_tokens, dtype):
+@each_in_one_type(list(itertools.product([1, 4, 9], [0, 1, 6])), "dtype")
+def test_ragged(case, dtype):
+    window, sink_tokens = case
     sizes = {"window": window, "sink_tokens": sink_tokens}
     cache = regard.KVCache(3, 2, 8, 5, dtype=dtype, **sizes)
     model = Model(3, 2, 8, 5, dtype, **sizes)

@@ -59,8 +59,8 @@ def test_self_attention(name, shape):
         ((3, D), (5, 8), (2, 5, D)),
     ],
 )
-@pytest.mark.parametrize("name", ["biases", "everything"])
-def test_cross_attention(name, query, key, value):
+def test_cross_attention(query, key, value):
+    name = "biases" if len(query) == 2 else "everything"
     sizes = {"d_key": key[-1], "d_value": (value or key)[-1]}
     shapes = [shape for shape in (query, key, value) if shape]
     inputs = [normal(shape, seed) for seed, shape in enumerate(shapes)]
@@ -94,7 +94,7 @@ def test_options(name, options):
 
 
 @pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize("seed", [0, 7, 2**64 - 1])
+@pytest.mark.parametrize("seed", [0, 2**64 - 1])
 def test_dropout(name, seed):
     layer, meaning = build(name, dropout=0.3)
     inputs = [normal((2, 4, D)), normal((2, 7, D), 1)]
@@ -109,7 +109,7 @@ def test_dynamic_scaling():
     check(layer, meaning, [normal((2, 5, D))])
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", [*list(LAYERS)[1::4], "everything"])
 def test_single_precision(name):
     layer, meaning = build(name, np.float32)
     inputs = [normal((2, 5, D), 0, np.float32), normal((2, 6, D), 1, np.float32)]

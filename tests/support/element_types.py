@@ -21,11 +21,11 @@ def type_named(name):
 def each_in_one_type(cases, fixture, quick=1, often=1):
     """Parametrize a test by `case` and, for each case, one of the types of `fixture` in turn.
 
-    Every type meets a share of the cases on every target. The
-    full product, case by type by target, shows nothing more where the code under test is one
-    template for all types, and takes two to four times as long. One case of every `quick` belongs
-    to the quick tests, and the others are slow; one of every `often` runs where nothing else is
-    asked for, and the others are exhaustive.
+    Every type meets a share of the cases on every target. The full product, case by type by
+    target, shows nothing more where the code under test is one template for all types, and takes
+    two to four times as long. One case of every `quick` belongs to the quick tests, and the others
+    are slow; one of every `often` runs where nothing else is asked for, and the others are
+    exhaustive.
     """
     types = TYPES[fixture]
     pairs = []
