@@ -46,7 +46,7 @@ def test_oracle(case, storage, target):
 
 
 @pytest.mark.slow
-@each_in_one_type(OTHERS[::3], "storage", often=2)
+@each_in_one_type(OTHERS[::4], "storage", often=2)
 def test_oracle_of_the_other_cases(case, storage, target):
     check(*solved(case, storage), threads=2)
 

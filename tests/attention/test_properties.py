@@ -113,7 +113,7 @@ def limits_of_halves(case, dtype, split):
     return [expected(*part.arrays, **part.options).limit for part in parts]
 
 
-@each_in_one_type(MIXES, "dtype", quick=2)
+@each_in_one_type(MIXES, "dtype", quick=2, often=2)
 def test_two_halves_are_the_whole(case, dtype, target):
     """Merged, each half counts as its lse says, so that its error in the lse is one of its weight;
     exp, sums and a division are worth 4 eps (1 + |lse|)."""

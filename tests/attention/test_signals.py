@@ -164,7 +164,7 @@ def test_a_call_looks_for_signals_between_pieces_of_a_few_milliseconds(
     operation, target, output_of
 ):
     """These are some 10 million multiplications, on average."""
-    n = 2 * 10**9 // MULTIPLICATIONS[operation]
+    n = 10**9 // MULTIPLICATIONS[operation]
     script = OPERATIONS.replace("OPERATION", operation).replace("THREADS", "1")
     made = int(output_of(script + f"print(cost_of({n})[0])", REGARD_TARGET=target))
     assert n * MULTIPLICATIONS[operation] < made * 2**26

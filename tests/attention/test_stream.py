@@ -33,7 +33,7 @@ def pieces(array, length):
     return [array[..., i : i + length, :] for i in range(0, max(array.shape[-2], 1), length)]
 
 
-@each_in_one_type([*AXES, *SIZES, *OPTIONS][::3], "storage", quick=4, often=2)
+@each_in_one_type([*AXES, *SIZES, *OPTIONS][::5], "storage", quick=4, often=2)
 def test_any_cut_gives_what_a_single_call_may(case, storage, target):
     problem, expected = solved(case, storage)
     options = dict(problem.options)

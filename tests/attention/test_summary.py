@@ -90,7 +90,7 @@ def test_oracle(case, storage, target):
 
 
 @pytest.mark.slow
-@each_in_one_type(OTHERS[::6], "storage", often=2)
+@each_in_one_type(OTHERS[::8], "storage", often=2)
 def test_oracle_of_the_other_cases(case, storage, target):
     check(case, storage)
 

@@ -126,5 +126,5 @@ class Caches(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-Caches.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Caches.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 TestCaches = Caches.TestCase
