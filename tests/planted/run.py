@@ -70,8 +70,8 @@ class Outcome(NamedTuple):
 class Copy:
     """A copy of a tree, which is built and tested."""
 
-    def __init__(self, tree, work, python, pytest_args, limit):
-        self.tree, self.work, self.python = tree, work, python
+    def __init__(self, tree, work, python, pytest_args, limit, targets=""):
+        self.tree, self.work, self.python, self.targets = tree, work, python, targets
         self.path = work / "tree"
         self.folder = self.path / "build" / "planted"  # two levels below the source, as usual
         self.pytest_args, self.limit = pytest_args, limit
@@ -100,7 +100,8 @@ class Copy:
     def build(self):
         """Install the copy."""
         command = [self.python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
-        command += [f"-Cbuild-dir={self.folder}", "-Ccmake.define.REGARD_CUDA=OFF", "."]
+        command += [f"-Cbuild-dir={self.folder}", "-Ccmake.define.REGARD_CUDA=OFF"]
+        command += [f"-Ccmake.define.REGARD_TARGETS={self.targets}", "."]
         if self._run(command, None) != 0:
             raise Failure(f"the build failed: {self.log} has its output")
 
@@ -217,6 +218,9 @@ def arguments():
     parser.add_argument("--python", help="of the environment to install into")
     parser.add_argument("--work", type=Path, help="the copy, its build and its log; kept")
     parser.add_argument("--expected-only", action="store_true", help="run no other tests")
+    parser.add_argument(
+        "--targets", default="", metavar="A;B", help="what to compile, to save time; all without"
+    )
     parser.add_argument("--limit", type=float, default=3600, help="seconds for one run of pytest")
     parser.add_argument("--json", type=Path, help="where to write the outcomes too")
     parser.add_argument("--list", action="store_true", help="print each bug and what it harms")
@@ -252,7 +256,7 @@ def main():
     work = (given.work or tree / "build" / "planted").resolve()
     # Not resolved: an environment's interpreter is a link to another one.
     python = os.path.abspath(given.python)
-    copy = Copy(tree, work, python, given.pytest_args, given.limit)
+    copy = Copy(tree, work, python, given.pytest_args, given.limit, given.targets)
     outcomes = []
     print("| bug | found | by | build s | tests s |\n|---|---|---|---|---|", flush=True)
     try:
