@@ -96,6 +96,7 @@ def test_append(name, given, error, words, cache):
 INFINITE = [("key", np.nan), ("key", np.inf), ("value", -np.inf), ("value", np.nan), ("key", 1e39)]
 
 
+@pytest.mark.every("cache")
 @pytest.mark.parametrize(("name", "number"), INFINITE)
 def test_what_has_no_scale(name, number, cache):
     """Only what is stored: padding may be anything."""
@@ -358,6 +359,7 @@ def test_the_largest_limits(most):
         assert_same_bits(cache.attend(query), caches[0].attend(query))
 
 
+@pytest.mark.every("cache")
 def test_no_memory_leaves_all_as_it_was(cache, monkeypatch):
     """As if all that is reserved were used."""
     if "capacity" in repr(cache):
