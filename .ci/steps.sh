@@ -102,7 +102,7 @@ peers_venv() { # with PyTorch, transformers, JAX, Dask; fails where they cannot 
   [ -d "$work/peers" ] && return
   python3 -m venv "$work/peers"
   "$work/peers/bin/pip" install -q "$(ls "$work"/dist/*.whl)[test,conformance]" torch==2.13.0 ||
-    { echo "skipped: the packages cannot be installed"; return 1; }
+    { rm -rf "$work/peers"; echo "skipped: the packages cannot be installed"; return 1; }
   # An example rings over MPI where there is one.
   have mpirun && "$work/peers/bin/pip" install -q mpi4py || echo "skipped: the ring over MPI"
 }
@@ -118,7 +118,7 @@ site_venv() { # with a browser, matplotlib and Sphinx; fails where they cannot b
   [ -d "$work/site" ] && return
   python3 -m venv "$work/site"
   "$work/site/bin/pip" install -q "$(ls "$work"/dist/*.whl)[browser,docs,test]" ||
-    { echo "skipped: the packages cannot be installed"; return 1; }
+    { rm -rf "$work/site"; echo "skipped: the packages cannot be installed"; return 1; }
 }
 
 pictures() { # pytest's -m
@@ -162,7 +162,7 @@ clang_package() {
 sanitized=(-DREGARD_SANITIZE=address,undefined "-DREGARD_TARGETS=x86_v3;neon;baseline")
 
 sanitized_module() {
-  step "the Python module with address and undefined-behaviour sanitizers"
+  step "the Python module with address and undefined-behavior sanitizers"
   local build=$clone/build/sanitized-module log=$work/sanitized-module.log
   python3 -m venv "$work/sanitized"
   "$work/sanitized/bin/pip" install -q "pybind11>=3" numpy "pytest>=9" "pytest-xdist>=3.8" \
@@ -188,7 +188,7 @@ sanitized_module() {
 }
 
 cuda_calls() {
-  step "calls on an emulated GPU, with address and undefined-behaviour sanitizers"
+  step "calls on an emulated GPU, with address and undefined-behavior sanitizers"
   local build=$clone/build/cuda-emulated log=$work/cuda-emulated.log
   (
     . "$work/sanitized/bin/activate"
@@ -225,8 +225,8 @@ aarch64() { # kernels, or module and one quick test of how many
   step "AArch64 under emulation: $1"
   have aarch64-linux-gnu-g++ && have qemu-aarch64 ||
     { echo "skipped: no aarch64-linux-gnu-g++ or no qemu-aarch64"; return; }
-  [ "$1" != module ] || { [ "$(id -u)" = 0 ] && grep -qs ^ID=debian /etc/os-release; } ||
-    { echo "skipped: Debian's packages for arm64 cannot be downloaded"; return; }
+  [ "$1" != module ] || { [ "$(id -u)" = 0 ] && grep -qs ^ID=debian /etc/os-release && grep -qs '^VERSION_ID="12"' /etc/os-release; } ||
+    { echo "skipped: Debian 12's packages for arm64 cannot be downloaded"; return; }
   (cd "$clone" && .ci/aarch64 "$@")
 }
 
@@ -234,7 +234,7 @@ other_platforms() {
   step "every C++ source that needs no Python, compiled for Windows, macOS and musl"
   python3 -m venv "$work/zig"
   if "$work/zig/bin/pip" install -q "ziglang>=0.15"; then
-    "$work/zig/bin/python" .ci/cross_compile.py "$work/cross"
+    (cd "$clone" && "$work/zig/bin/python" .ci/cross_compile.py "$work/cross")
   else
     echo "skipped: ziglang cannot be installed"
   fi

@@ -19,7 +19,9 @@ def pytest_xdist_auto_num_workers(config):
     this process. `-n 0` runs anything in this process."""
     if all(os.path.isfile(argument.partition("::")[0]) for argument in config.args):
         return 0
-    return min(len(os.sched_getaffinity(0)), 8)
+    # Windows and macOS have no affinity to ask for.
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cpus, 8)
 
 
 def pytest_addoption(parser):

@@ -377,7 +377,7 @@ def _advice(name: str, known: list[str], kind: str) -> str:
     import difflib  # Here, not above: only a call that fails needs it.
 
     # Slips seldom change the first letter; without this, "heads" would be a slip of "threads".
-    alike = [each for each in known if each[0] == name[0]]
+    alike = [each for each in known if each[:1] == name[:1]]
     closest = difflib.get_close_matches(name, alike, n=1, cutoff=0.7)
     if closest:
         return f"did you mean {closest[0]}=?"

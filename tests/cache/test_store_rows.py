@@ -155,6 +155,13 @@ def test_the_warning_of_a_layer_names_the_line_that_calls_it():
     assert {warning.filename for warning in told} == {__file__}
 
 
+def test_code_that_belongs_to_no_module_is_warned_too():
+    cache = regard.KVCache(1, 1, 4, dtype=np.float16)
+    with pytest.warns(RuntimeWarning, match="overflow in (key|value)"):
+        exec("append(new, new)", {"append": cache.append, "new": large((1, 1, 3, 4))})
+    assert len(cache) == 3
+
+
 @pytest.mark.parametrize("given", ["float32", "float64"])
 def test_padding_may_be_of_any_size(given):
     new = large((2, 1, 3, 4), given)

@@ -208,3 +208,8 @@ def test_calls_give_advice(call, arguments, name, advice):
         call(*arguments, **{name: None})
     assert f"() has no argument {name}: " in str(raised.value)
     assert advice in str(raised.value)
+
+
+def test_a_keyword_without_letters():
+    with pytest.raises(TypeError, match="no argument : its arguments are"):
+        regard.softmax(X, **{"": 1})

@@ -93,7 +93,7 @@ def _tell_of_overflow(message: str) -> None:
     wanted = np.geterr()["over"]
     if wanted == "warn":
         frame, level = sys._getframe(), 1
-        while frame.f_back and frame.f_globals["__name__"].startswith("regard."):
+        while frame.f_back and str(frame.f_globals.get("__name__")).startswith("regard."):
             frame, level = frame.f_back, level + 1
         warnings.warn(message, RuntimeWarning, stacklevel=level)
     elif wanted == "raise":

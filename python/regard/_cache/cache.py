@@ -122,7 +122,7 @@ class KVCache(CacheView):
     forks of its cache take theirs from it too while it is open, and pages without an owner are free
     once it is closed.
 
-    The lock keeps out other caches, but no program that does not ask for it. If another program
+    The lock keeps out other caches, but not programs that do not ask for it. If another program
     truncates the file, its keys and values are lost, and calls raise OSError; if it does so during
     a call, the system ends the process (SIGBUS). If another program writes to the file, results may
     be wrong. To replace a file that is in use, rename another one to its name: caches that are open

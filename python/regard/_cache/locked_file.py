@@ -115,7 +115,7 @@ class LockedFile:
         """Raise OSError if the file, of which `memory` is a mapping, is shorter than `size` bytes.
 
         The system ends a process that reads or writes mapped memory beyond the file's end. A lock
-        keeps no program from truncating the file that does not ask for it.
+        does not stop a program that does not ask for it from truncating the file.
         """
         # The mapping has a descriptor of its own, so another thread may close the file meanwhile.
         if (left := memory.size()) < size:
