@@ -137,13 +137,13 @@ REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
   vst1_u16(reinterpret_cast<std::uint16_t*>(to), bits);
 }
 #else
-// Tens of instructions a number: calls keep them out of what is unrolled.
-REGARD_NOINLINE Vec<float> load_halves(const Float16* from) {
+// Tens of instructions a number: calls keep them out of what is unrolled. Not every source needs both.
+[[maybe_unused]] REGARD_NOINLINE Vec<float> load_halves(const Float16* from) {
   Vec<float> value{};
   for (int lane = 0; lane < kLanes<float>; ++lane) value[lane] = widen(from[lane]);
   return value;
 }
-REGARD_NOINLINE void store_halves(Float16* to, Vec<float> value) {
+[[maybe_unused]] REGARD_NOINLINE void store_halves(Float16* to, Vec<float> value) {
   for (int lane = 0; lane < kLanes<float>; ++lane) narrow(value[lane], to[lane]);
 }
 #endif
