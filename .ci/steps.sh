@@ -167,7 +167,7 @@ clang_package() {
 # source makes them all, and a wrong index or an overflow shows in any width. .ci/nightly compiles all targets.
 sanitized=(-DREGARD_SANITIZE=address,undefined "-DREGARD_TARGETS=x86_v3;neon;baseline")
 
-sanitized_module() {
+sanitized_module() { # one quick test of how many
   step "the Python module with address and undefined-behavior sanitizers"
   local build=$clone/build/sanitized-module log=$work/sanitized-module.log
   python3 -m venv "$work/sanitized"
@@ -186,7 +186,7 @@ sanitized_module() {
     # reserve more address space than a test that limits it allows.
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-    PYTHONPATH=$work/sanitized-python "${pytest[@]}" -m "not slow" -k "not address_space" \
+    PYTHONPATH=$work/sanitized-python "${pytest[@]}" -m "not slow" -k "not address_space" --one-in "$1" \
       tests/attention/test_{attention,attention_map,decode,errors,layouts,merge,option_errors,options,ragged,stages,summary}.py \
       tests/attention/test_{backward,backward_containment,backward_errors,dropout,jvp,ragged_backward}.py \
       tests/attention/test_{threading_layers,threadpoolctl}.py tests/cache
@@ -214,11 +214,11 @@ cuda_kernels() { # which tests
   in_venv venv "${pytest[@]}" -m "exhaustive or not exhaustive" "$@"
 }
 
-masked_cpus() {
-  step "the quick tests on an AVX-512 without VNNI, an AVX2 without VNNI, and the baseline"
+masked_cpus() { # one quick test of how many
+  step "one quick test of $1 on an AVX-512 without VNNI, an AVX2 without VNNI, and the baseline"
   [ "$(uname -m)" = x86_64 ] || { echo "skipped: features of x86-64 are masked"; return; }
   # Another turn than README's command: each test meets the best target here or there.
-  in_venv venv python .ci/masked_cpus.py "${pytest[@]}" -m "not slow" --turn 1 tests
+  in_venv venv python .ci/masked_cpus.py "${pytest[@]}" -m "not slow" --turn 1 --one-in "$1" tests
 }
 
 emulated_cpus() {
