@@ -24,7 +24,7 @@ testing = regard._core.testing
 
 
 def zeros(*shape):
-    """An array whose pages nobody touches."""
+    """An array that reserves addresses and uses no memory."""
     return np.zeros(shape, np.float32)
 
 

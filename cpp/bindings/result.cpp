@@ -145,7 +145,7 @@ Result::Result(py::handle out, const ResultType& type, const Shape& shape, const
     throw py::value_error(must + "have shape " + to_text(shape) + ", got " + to_text(out_.shape));
   if (!array_of(out_).writeable()) throw py::value_error(must + "be writeable, got a read-only array");
   if (repeats_an_element(out_))
-    throw py::value_error(must + "have an element of its own for every result, got strides " +
+    throw py::value_error(must + "have a separate element for every result, got strides " +
                           std::string(py::str(out_.array.attr("strides"))) + " for shape " + to_text(shape));
   is_direct_ = is_native(out_.array, Accepts::storage);
   view = is_direct_ ? out_ : new_array(name, type, shape);
@@ -164,7 +164,7 @@ void Result::forbid_overlap(const ArrayView& input, bool may_be_same) const {
 void Result::forbid_overlap(const Result& gradient) const {
   if (given_.is_none() || gradient.given_.is_none() || !shares_memory(out_, gradient.out_)) return;
   throw py::value_error(std::string(out_.name) + " must not overlap " + gradient.out_.name +
-                        ": each gradient needs memory of its own");
+                        ": two gradients cannot share memory");
 }
 
 py::object Result::deliver() const {

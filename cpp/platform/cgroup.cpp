@@ -44,7 +44,7 @@ std::string unescaped(const std::string& text) {
 double quota_of_group(const std::string& folder, bool is_unified) {
   double limit = 0, period = 0;
   if (is_unified) {
-    // "max", where there is no limit, is not a number.
+    // A group without a limit has "max" here, which does not parse as a number and leaves 0.
     std::ifstream(folder + "/cpu.max") >> limit >> period;
   } else {
     std::ifstream(folder + "/cpu.cfs_quota_us") >> limit;
@@ -117,7 +117,7 @@ double cgroup_quota(const std::string& root) {
                                             below(unescaped(before[3]), group), is_unified));
   }
   if (has_mounts) return least;
-  // Without /proc, where they usually are.
+  // /proc is missing: the usual mount points.
   return std::min(quota_of_group(root + "/sys/fs/cgroup", true),
                   quota_of_group(root + "/sys/fs/cgroup/cpu", false));
 }

@@ -223,7 +223,7 @@ def test_two_gradients_in_one_place(one, other, first):
     bytes_ = np.full(2 * 14 * 11 * 64 * 8 + 1, 7, np.uint8)
     places = {n: bytes_[first:][: LIKE[n].nbytes].view(LIKE[n].dtype) for n in (one, other)}
     places = {name: place.reshape(LIKE[name].shape) for name, place in places.items()}
-    message = f"out.{other} must not overlap out.{one}: each gradient needs memory of its own"
+    message = f"out.{other} must not overlap out.{one}: two gradients cannot share memory"
     with pytest.raises(ValueError, match=re.escape(message)):
         everything(out=out(**places))
     assert (bytes_ == 7).all()

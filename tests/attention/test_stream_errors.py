@@ -157,7 +157,7 @@ class Counted:
         ("mask must", {"mask": np.zeros((4, 30))}),
         ("out must have shape (2, 5, 3), got (2, 5, 8)", {"out": np.zeros((2, 5, 8))}),
         (
-            "out must have an element of its own for every result",
+            "out must have a separate element for every result",
             {"out": np.lib.stride_tricks.as_strided(np.zeros(9), (2, 5, 3), (0, 0, 8))},
         ),
         ("out must be writeable", {"out": np.broadcast_to(0.0, (2, 5, 3))}),

@@ -13,10 +13,10 @@ namespace regard {
 namespace {
 
 constexpr std::size_t kLine = 64;
-// Pieces that are worth a huge page of the system take whole ones: packed blocks that fill most of L2 crowd into
-// some of its sets where they lie in small pages that are scattered over memory.
+// Pieces of at least half a huge page get whole huge pages: if packed blocks that fill most of L2 are spread over small
+// pages scattered in memory, they compete for some of its sets.
 constexpr std::size_t kWorthHugePages = kHugePage / 2;
-// All that waits for calls takes at most this much for each thread of the largest call so far: a workspace
+// The memory kept between calls is at most this much for each thread of the largest call so far: a workspace
 // within the design's limit, and a wave.
 constexpr std::size_t kMostKeptPerThread =
     (std::size_t{2} << 20) + static_cast<std::size_t>(kMostWaveBytesPerThread);
@@ -24,16 +24,16 @@ constexpr std::size_t kMostKeptPerThread =
 constexpr std::size_t kAlwaysKept = std::size_t{24} << 20;
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr bool kKeeps = false;  // each call ends at the end of what it asked for
+constexpr bool kKeeps = false;  // so that an access beyond the end of a request is found
 #elif defined(__has_feature)
 constexpr bool kKeeps = !__has_feature(address_sanitizer);
 #else
 constexpr bool kKeeps = true;
 #endif
 
-// Pieces that wait for a call, each of which begins with a line that holds its size. The size beside it is a hint,
-// to be trusted once the piece has been taken: other threads take and give back meanwhile, without locks, which a
-// fork would copy.
+// Pieces kept for later calls. Each piece begins with a line that holds its size. `size` is only a hint until the piece
+// has been taken, because other threads take pieces and give them back meanwhile. There are no locks: a fork would copy
+// a lock in the state in which it happened to be.
 struct Place {
   std::atomic<char*> piece{nullptr};
   std::atomic<std::size_t> size{0};
@@ -63,7 +63,7 @@ std::size_t most_kept() {
 
 bool is_huge(std::size_t size) { return kKeeps && size >= kWorthHugePages; }
 
-// In whole lines or huge pages; less than `size` where that is beyond all memory.
+// Rounded up to whole lines or huge pages; less than `size` if the sum overflows.
 std::size_t whole_size(std::size_t size) {
   const std::size_t lines = (size + kLine - 1) / kLine * kLine;
   return is_huge(lines) ? (lines + kHugePage - 1) / kHugePage * kHugePage : lines;
@@ -110,9 +110,9 @@ void give_back(char* piece) {
   release(piece);
 }
 
-// The smallest piece that has room, so that a call that takes several finds those that it gave back. If none has, the
-// smallest of all makes room for the larger one that is allocated then: no more wait than were ever in use at once,
-// and each size is needed.
+// The smallest piece that is large enough, so that a call that takes several pieces finds the ones that it gave back
+// before. If no piece is large enough, the smallest one is released in favor of the larger one that is allocated next:
+// the number of kept pieces never exceeds the number that was in use at once.
 char* take_waiting(std::size_t size) {
   constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
   Place *best = nullptr, *smallest = nullptr;

@@ -1,9 +1,9 @@
-// The largest weights of each row, a lane a row, kept in falling order. Of equal weights the key that comes first stays
-// before the other.
+// The largest weights of each row in descending order, one row to a lane. Of equal weights the one with the smaller
+// key comes first.
 //
-// Beside a weight moves a number as wide as its lane, which counts from a base, since keys may be more than 32 bits
-// count. The base moves on every kKeysOfBase keys: what the numbers stand for is then written down in 64 bits, and
-// numbers below 0 name what was written.
+// Each weight carries a key number as wide as its lane, relative to a base, because a key's index may exceed 32 bits.
+// Every kKeysOfBase keys the base moves: the numbers are converted to 64-bit keys, and a number below 0 then refers to
+// a converted key.
 #pragma once
 
 #include "workspace.hpp"
@@ -33,10 +33,11 @@ REGARD_INLINE void start_top(TopKeys<T>& top, std::int64_t count, std::int64_t l
   top.base = 0;
 }
 
-// Few enough for the numbers of a block that begins within them, and so many that it takes no time to move the base.
+// Small enough that the numbers of a block that begins below it still fit, large enough that moving the base costs
+// nothing.
 constexpr std::int64_t kKeysOfBase = std::int64_t{1} << 20;
 
-// Writes the keys of all places down, in 64 bits.
+// Converts the numbers of all places to 64-bit keys.
 template <class T>
 REGARD_NOINLINE void settle_top(const TopKeys<T>& top, std::int64_t count, std::int64_t lanes) {
   using Number = typename LaneNumber<T>::Type;
@@ -61,9 +62,9 @@ REGARD_INLINE void move_base(TopKeys<T>& top, std::int64_t count, std::int64_t l
 // Adds the weights of a tile, [keys][lanes], to the lists of the vector at `lane`. The tile's first key is `key`,
 // counted from the base.
 //
-// What is smaller than a new weight moves down by one place, and the weight takes the first place that is free. All
-// lanes do this together, since among the first keys, where nearly all of the work is, most lanes have a new weight;
-// and all places of a list at once, since none of them waits for another.
+// Weights smaller than the new one move down by one place, and the new weight takes the place that became free. All
+// lanes do this together, because most lanes have a new weight among the first keys, where nearly all of the work is;
+// all places of a list are updated at once, because no place depends on another.
 template <class T>
 REGARD_NOINLINE void add_to_top(const TopKeys<T>& top, std::int64_t count, const T* tile, int keys, std::int64_t key,
                                 std::int64_t lanes, int lane) {

@@ -129,33 +129,47 @@ struct TangentBlock {
     }
   }
 
-  // Scores to weights, and the sums.
+  // Scores to weights, and their sums.
   template <Bias kBias>
   REGARD_NOINLINE void weights(const TangentWorkspace<T>& work, TangentStrip<T>& strip, int k, bool has_tangents) {
     const int width = strip.vectors * kLanes<T>;
     T* const tile = work.weights + k * width;
-    T* const tangents = work.tangents + k * width;
     const T* const bias = work.bias + k * width;
     for (int lane = 0; lane < width; lane += kLanes<T>) {
       const Vec<T> reference = load(strip.state.reference + lane);
-      Vec<T> sums[kRows], tangent_sums[kRows];
+      Vec<T> sums[kRows];
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const int at = r * width + lane;
-        const Vec<T> weight = sums[r] = weight_of<T, kBias>(load<T>(tile + at), reference, bias, at);
-        store(tile + at, weight);
-        if (!has_tangents) continue;
-        Vec<T> tangent = weight * load<T>(tangents + at) + Vec<T>{};  // -0.0 is for hidden keys
-        if constexpr (kBias == Bias::hides)
-          tangent = unless_hidden<T>(tangent, load(bias + at), broadcast(T(-0.0)));
-        store(tangents + at, tangent);
-        tangent_sums[r] = tangent;
+        sums[r] = weight_of<T, kBias>(load<T>(tile + at), reference, bias, at);
+        store(tile + at, sums[r]);
       }
       T* const sum = strip.state.sum + lane;
       store(sum, load<T>(sum) + sum_rows(sums));
-      if (!has_tangents) continue;
+    }
+    if (has_tangents) weighted_tangents<kBias>(work, strip, k);
+  }
+
+  // T to P T, and their sums: not in the loop above, which has no registers left for a second sum.
+  template <Bias kBias>
+  REGARD_NOINLINE void weighted_tangents(const TangentWorkspace<T>& work, TangentStrip<T>& strip, int k) {
+    const int width = strip.vectors * kLanes<T>;
+    const T* const tile = work.weights + k * width;
+    T* const tangents = work.tangents + k * width;
+    const T* const bias = work.bias + k * width;
+    for (int lane = 0; lane < width; lane += kLanes<T>) {
+      Vec<T> sums[kRows];
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const int at = r * width + lane;
+        Vec<T> tangent = load<T>(tile + at) * load<T>(tangents + at) + Vec<T>{};  // -0.0 is for hidden keys
+        if constexpr (kBias == Bias::hides)
+          tangent = unless_hidden<T>(tangent, load(bias + at), broadcast(T(-0.0)));
+        store(tangents + at, tangent);
+        sums[r] = tangent;
+      }
       T* const tangent_sum = strip.tangent_sum + lane;
-      store(tangent_sum, load<T>(tangent_sum) + sum_rows(tangent_sums));
+      store(tangent_sum, load<T>(tangent_sum) + sum_rows(sums));
     }
   }
 

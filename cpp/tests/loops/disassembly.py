@@ -1,4 +1,4 @@
-"""Functions of an object file as `objdump -d` prints them, their loops, and what a loop is made of.
+"""The functions and loops in the output of `objdump -d`, and the instructions of each loop.
 
 GNU's objdump and LLVM's are understood, for x86-64 (AT&T's syntax) and AArch64.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
 INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(\S.*)$")
-# What is in the way of reading an instruction: the name of an address, comments, prefixes, masks.
+# Removed before an instruction is parsed: symbol names of addresses, comments, prefixes, masks.
 NOISE = re.compile(
     r"\s*(?:<.*|#.*|//.*)$|\{%k\d\}|\{z\}|\{\w*vex\d?\}\s*|^(?:notrack|bnd|data16)\s+"
 )

@@ -157,7 +157,7 @@ def _checked_out(
         if any(_overlap(out, part) for part in _parts(other)):
             reason = "it would be overwritten; pass another array"
             if argument.startswith("out."):
-                reason = "each gradient needs memory of its own"
+                reason = "two gradients cannot share memory"
             raise ValueError(f"out.{name} must not overlap {argument}: {reason}")
     return out
 

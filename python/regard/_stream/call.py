@@ -99,7 +99,7 @@ class StreamCall:
             raise ValueError("out must be writeable, got a read-only array")
         if out is not None and repeats_an_element(out.shape, out.strides, out.itemsize):
             raise ValueError(
-                f"out must have an element of its own for every result, got strides {out.strides}"
+                f"out must have a separate element for every result, got strides {out.strides}"
             )
         return output.shape, dtype
 

@@ -59,7 +59,7 @@ def given_output(
         raise ValueError("out must be writeable, got a read-only array")
     if repeats_an_element(view.shape, view.strides, 1):
         raise ValueError(
-            f"out must have an element of its own for every result, got strides {view.strides} "
+            f"out must have a separate element for every result, got strides {view.strides} "
             f"for shape {shape}"
         )
     for each in inputs:
