@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -385,10 +386,13 @@ void test_all() {
 
 }  // namespace
 
-int main() {
+// Tests the targets that are named, or all that run here.
+int main(int count, char** arguments) {
+  std::set<std::string> named(arguments + 1, arguments + count);
+  const bool tests_all = named.empty();
   test_cpu_features();
   for (const TargetRow& row : targets()) {
-    if (!row.is_runnable) continue;
+    if (!row.is_runnable || !(tests_all || named.erase(row.target->name))) continue;
     set_target(row.target->name);
     test_all<float>();
     test_all<double>();
@@ -398,6 +402,10 @@ int main() {
     test_quantise(2000, 96, true);
     for (const std::int64_t columns : {1, 15, 16, 40, 70'000}) test_storing(7, columns);
     test_kv_rows();
+  }
+  for (const std::string& name : named) {
+    std::printf("no target %s runs here\n", name.c_str());
+    ++failed;
   }
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;
