@@ -18,4 +18,9 @@ void free_aligned(char* memory);
 char* allocate_huge(std::size_t size);
 void free_huge(char* memory, std::size_t size);
 
+// glibc's malloc takes large blocks from the system and returns them when they are freed, until a program has freed a
+// larger block than these: then it keeps them, up to twice that size. This allocates and frees a block of `size`, which
+// nothing writes to. If the user has set the thresholds (MALLOC_TRIM_THRESHOLD_), they stay.
+void let_malloc_keep(std::size_t size);
+
 }  // namespace regard
