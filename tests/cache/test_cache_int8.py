@@ -55,16 +55,18 @@ def test_what_is_stored_is_attended_to(options, kind, target):
         assert_same_bits(cache.attend(query, **options | outputs | {"threads": threads}), got)
 
 
-def test_bits_do_not_depend_on_how_queries_come(dtype, target):
+@pytest.mark.parametrize("head_dim", [40, 6])  # groups of 8, and of 2: less than any vector
+def test_bits_do_not_depend_on_how_queries_come(head_dim, dtype, target):
     """Many rows at once or one by one, in pages or not, on any number of threads."""
     plain, paged = (
-        regard.KVCache(2, 2, 40, 24, dtype="int8", page_size=page_size) for page_size in (None, 48)
+        regard.KVCache(2, 2, head_dim, 24, dtype="int8", page_size=page_size)
+        for page_size in (None, 48)
     )
-    key, value = keys_with_offset(0, 2, 2, 1500, 40), normal(0, 2, 2, 1500, 24)
+    key, value = keys_with_offset(0, 2, 2, 1500, head_dim), normal(0, 2, 2, 1500, 24)
     for cache in (plain, paged):
         cache.append(key, value, [1500, 900])
-        cache.append(keys_with_offset(1, 2, 2, 200, 40), normal(1, 2, 2, 200, 24), [200, 70])
-    query, offsets = normal(2, 2, 8, 70, 40, dtype=dtype), np.array([1700, 970]) - 70
+        cache.append(keys_with_offset(1, 2, 2, 200, head_dim), normal(1, 2, 2, 200, 24), [200, 70])
+    query, offsets = normal(2, 2, 8, 70, head_dim, dtype=dtype), np.array([1700, 970]) - 70
     keys, values = held(plain)
     assert np.array_equal(keys[0, :, :1500], in_8_bits(rotated(key[0].astype(np.float32))))
     assert np.array_equal(values[1, :, :900], in_8_bits(value[1, :, :900].astype(np.float32)))
