@@ -148,10 +148,10 @@ cpp_tests() { # name, cmake arguments...
   ctest --test-dir "$build" --output-on-failure
 }
 
-clang_cpp_tests() {
+clang_cpp_tests() { # cmake arguments...
   step "Clang: the C++ tests"
   have clang++ || { echo "skipped: no clang++"; return; }
-  CXX=clang++ cpp_tests clang
+  CXX=clang++ cpp_tests clang "$@"
 }
 
 clang_package() {
@@ -163,9 +163,10 @@ clang_package() {
   in_venv clang "${pytest[@]}" -m "not slow" tests/attention tests/notebooks
 }
 
-# The two narrower targets, and not the widest, whose checked code takes longer to compile than both: one
-# source makes them all, and a wrong index or an overflow shows in any width. .ci/nightly compiles all targets.
-sanitized=(-DREGARD_SANITIZE=address,undefined "-DREGARD_TARGETS=x86_v3;neon;baseline")
+# The two narrower targets, and not the widest, which takes longer to compile than both: one source makes them all, and
+# a wrong index or an overflow shows in any width. .ci/nightly compiles all targets.
+narrower="-DREGARD_TARGETS=x86_v3;neon;baseline"
+sanitized=(-DREGARD_SANITIZE=address,undefined "$narrower")
 
 sanitized_module() { # one quick test of how many
   step "the Python module with address and undefined-behavior sanitizers"
@@ -193,7 +194,7 @@ sanitized_module() { # one quick test of how many
   )
 }
 
-cuda_calls() {
+cuda_calls() { # one quick test of how many
   step "calls on an emulated GPU, with address and undefined-behavior sanitizers"
   local build=$clone/build/cuda-emulated log=$work/cuda-emulated.log
   (
@@ -205,7 +206,7 @@ cuda_calls() {
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
     REGARD_EMULATED_CUDA=$(ls "$build"/cpp/tests/cuda_runtime/_cuda*.so) \
-    PYTHONPATH=$work/sanitized-python "${pytest[@]}" -m "not slow" tests/cuda/calls
+    PYTHONPATH=$work/sanitized-python "${pytest[@]}" -m "not slow" --one-in "$1" tests/cuda/calls
   )
 }
 
