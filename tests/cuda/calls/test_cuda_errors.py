@@ -217,7 +217,7 @@ def test_output_between_the_rows_of_an_input(cuda):
 def test_output_that_repeats_an_element(cuda):
     room, x = cuda.to_device(np.zeros((2, 4, 8), np.float32)), cuda.to_device(normal(2, 4, 8))
     out = DLPackArray(room, (2, 4, 8), (0, 8, 1), np.float32)
-    with pytest.raises(ValueError, match=says("out", "element of its own")):
+    with pytest.raises(ValueError, match=says("out", "separate element")):
         cuda.scaled_dot_product_attention(x, x, x, out=out)
 
 
