@@ -1,5 +1,6 @@
 """The memory that threads work in: how much a call takes, and what is kept for the next."""
 
+import platform
 import sys
 
 import numpy as np
@@ -139,6 +140,26 @@ def test_a_second_call_takes_no_pages(output_of):
                 print(name, threads, allocations, counts)
     """
     assert output_of(with_families(script)) == ""
+
+
+@needs_keeping
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc's thresholds are glibc's")
+def test_results_of_later_calls_are_not_new_pages(output_of):
+    """Three gradients of 3 MiB are 2,304 pages, which malloc keeps once they have been freed."""
+    script = """
+    import resource
+    import numpy as np, regard
+    x = np.ones((12, 1024, 64), "f4")
+    output, lse = regard.scaled_dot_product_attention(x, x, x, return_lse=True, threads=1)
+    def faults():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        regard.scaled_dot_product_attention_backward(x, x, x, x, output, lse, threads=1)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    for _ in range(3):
+        faults()
+    print(sum(faults() for _ in range(4)))
+    """
+    assert int(output_of(script)) < 500
 
 
 @needs_keeping

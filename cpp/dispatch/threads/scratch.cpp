@@ -32,8 +32,8 @@ constexpr bool kKeeps = true;
 #endif
 
 // Pieces kept for later calls. Each piece begins with a line that holds its size. `size` is only a hint until the piece
-// has been taken, because other threads take pieces and give them back meanwhile. There are no locks: a fork would copy
-// a lock in the state in which it happened to be.
+// has been taken, because other threads take pieces and give them back meanwhile. There are no locks: after a
+// fork, a lock that another thread held would stay locked in the child.
 struct Place {
   std::atomic<char*> piece{nullptr};
   std::atomic<std::size_t> size{0};
