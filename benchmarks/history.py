@@ -3,7 +3,7 @@
 cd benchmarks && asv run main && asv publish && asv preview
 
 Only regard is timed, with the threads of REGARD_NUM_THREADS. Commits without the module
-regard.bench.cases are skipped; later ones take part with the cases of their own table.
+regard._bench.cases are skipped; later ones take part with the cases of their own table.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 import regard
-from regard.bench.cases import CASES, COMPARISONS
-from regard.bench.engines import Regard
-from regard.bench.machine import streamed_bytes
-from regard.bench.measuring import make_sets, runner_of
+from regard._bench.cases import CASES, COMPARISONS
+from regard._bench.engines import Regard
+from regard._bench.machine import streamed_bytes
+from regard._bench.measuring import make_sets, runner_of
 
 PROBLEMS = {row.name: row.problem for row in (*CASES, *COMPARISONS)}
 

@@ -19,7 +19,7 @@ import numpy as np
 from neighbours import median_ms
 
 import regard
-from regard.bench.fresh_process import run_in_fresh_process
+from regard._bench.fresh_process import run_in_fresh_process
 
 PATIENCE = 300.0
 

@@ -19,7 +19,7 @@ import time
 import numpy as np
 
 import regard
-from regard.bench.fresh_process import run_in_fresh_process
+from regard._bench.fresh_process import run_in_fresh_process
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "examples"))
 from training.model import Sizes

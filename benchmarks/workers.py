@@ -14,9 +14,9 @@ import heapq
 import numpy as np
 
 import regard
-from regard.bench.cases import CASES
-from regard.bench.gradient_problems import Backward
-from regard.bench.problems import Attention, Matmul
+from regard._bench.cases import CASES
+from regard._bench.gradient_problems import Backward
+from regard._bench.problems import Attention, Matmul
 
 MOST_RANGES = 32  # kMostRanges in cpp/dispatch/threads/parallel_for.cpp
 MIB = 1 << 20

@@ -152,7 +152,7 @@ void exchange_threading_layer(const std::string& name) {
 
 }  // namespace regard
 
-// For threadpoolctl (python/regard/_threadpoolctl.py), which reads and limits the number of threads through
+// For threadpoolctl (python/regard/_runtime/threadpoolctl.py), which reads and limits the number of threads through
 // these. It sets back what it read, 0 where the environment's number is wrong: the next call says so.
 extern "C" {
 

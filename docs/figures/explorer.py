@@ -13,7 +13,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import regard
-from regard._llama import open_smollm2, queries_and_keys
+from regard._cli.models import open_smollm2, queries_and_keys
 
 TEXT = (
     "When Mary and John went to the store, John gave a drink to Mary. "

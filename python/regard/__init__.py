@@ -2,21 +2,21 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from regard._attention import scaled_dot_product_attention
-from regard._config import active_target, cpu_targets, show_config
+from regard._attention.dense import scaled_dot_product_attention
+from regard._attention.merge import merge_attention_states
+from regard._attention.ragged import scaled_dot_product_attention_ragged
+from regard._attention.stages import apply_mask, matmul, scale, softmax
 from regard._core import __version__
-from regard._merge import merge_attention_states
-from regard._quantised_weight import QuantisedWeight
-from regard._ragged import scaled_dot_product_attention_ragged
-from regard._stages import apply_mask, matmul, scale, softmax
-from regard._threadpoolctl import register_when_imported
-from regard._threads import (
+from regard._runtime.config import active_target, cpu_targets, show_config
+from regard._runtime.threadpoolctl import register_when_imported
+from regard._runtime.threads import (
     ThreadingLayer,
     get_num_threads,
     set_num_threads,
     set_threading_layer,
     threading_layer,
 )
+from regard._weights.quantized import QuantisedWeight
 
 __all__ = [
     "AttentionGradients",
@@ -71,7 +71,7 @@ _MODULES_OF = {
     "AttentionGradients": "regard._gradients.backward",
     "AttentionSummary": "regard._statistics.request",
     "DoubleGradients": "regard._gradients.double_backward",
-    "Explanation": "regard._explanation",
+    "Explanation": "regard._attention.explanation",
     "Explorer": "regard._explore",
     "KVCache": "regard._cache",
     "KeyValueChunks": "regard._stream.source",
@@ -79,10 +79,10 @@ _MODULES_OF = {
     "SelfAttention": "regard.layers",
     "ShownWeights": "regard._show.show",
     "TopKeys": "regard._statistics.request",
-    "TorchGenerator": "regard._torch_generator",
+    "TorchGenerator": "regard._random.torch_generator",
     "attend_stream": "regard._stream.attend",
     "attention_map": "regard._statistics.attention_map",
-    "explain": "regard._explain",
+    "explain": "regard._attention.explain",
     "explore": "regard._explore",
     "merge_attention_states_backward": "regard._gradients.merge_backward",
     "scaled_dot_product_attention_backward": "regard._gradients.backward",
@@ -102,9 +102,9 @@ if _TYPE_CHECKING:
     from regard import checkpoints, masks, positional
     from regard import layers as layers
     from regard import plot as plot
+    from regard._attention.explain import explain
+    from regard._attention.explanation import Explanation
     from regard._cache import KVCache
-    from regard._explain import explain
-    from regard._explanation import Explanation
     from regard._explore import Explorer, explore
     from regard._gradients.backward import (
         AttentionGradients,
@@ -117,13 +117,13 @@ if _TYPE_CHECKING:
     )
     from regard._gradients.jvp import scaled_dot_product_attention_jvp
     from regard._gradients.merge_backward import merge_attention_states_backward
+    from regard._random.torch_generator import TorchGenerator
     from regard._show.show import ShownWeights, show
     from regard._statistics.attention_map import attention_map
     from regard._statistics.request import AttentionSummary, TopKeys
     from regard._statistics.summary import summarize_attention, summarize_attention_ragged
     from regard._stream.attend import attend_stream
     from regard._stream.source import KeyValueChunks
-    from regard._torch_generator import TorchGenerator
     from regard.layers import MultiHeadAttention, SelfAttention
 else:
 

@@ -160,7 +160,7 @@ def test_every_function_reads_foreign_arrays(call, make):
 
 @each_library
 def test_arrays_are_read_where_they_lie(make):
-    from regard._foreign import readable
+    from regard._arguments.foreign import readable
 
     array = np.random.default_rng(2).standard_normal((5, 64, 8)).astype(np.float32)[:, ::2]
     foreign = make(array)

@@ -237,7 +237,7 @@ def test_masks_over_all_keys_and_of_chunks(kind, shape):
 
 
 def test_a_mask_of_zeros_and_ones_is_warned_about(monkeypatch):
-    monkeypatch.setattr("regard._hints._has_warned", False)
+    monkeypatch.setattr("regard._arguments.hints._has_warned", False)
     mask = (np.arange(40) % 2).astype(float)
     with pytest.warns(UserWarning, match="zeros and ones") as caught:
         stream(QUERY, CHUNKS, mask)

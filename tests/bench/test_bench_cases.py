@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from regard.bench.cases import CALL, CASES, COMPARISONS, DECODE, FORWARD, select
-from regard.bench.goals import RATIOS, SECONDS
-from regard.bench.problems import Attention
-from regard.bench.shapes import parse_curve, parse_lengths, parse_shape
+from regard._bench.cases import CALL, CASES, COMPARISONS, DECODE, FORWARD, select
+from regard._bench.goals import RATIOS, SECONDS
+from regard._bench.problems import Attention
+from regard._bench.shapes import parse_curve, parse_lengths, parse_shape
 
 
 def test_names_are_unique():

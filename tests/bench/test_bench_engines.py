@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from regard import _core
-from regard.bench import engines
-from regard.bench.cases import CASES
-from regard.bench.engines import NotInstalledError, NumPy, OnnxRuntime, TooLargeError
-from regard.bench.problems import ApplyMask, Attention, Matmul, Scale, Softmax
+from regard._bench import engines
+from regard._bench.cases import CASES
+from regard._bench.engines import NotInstalledError, NumPy, OnnxRuntime, TooLargeError
+from regard._bench.problems import ApplyMask, Attention, Matmul, Scale, Softmax
 
 
 @pytest.mark.parametrize("threads", [1, 2])

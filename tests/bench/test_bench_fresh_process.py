@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from regard.bench.fresh_process import run_in_fresh_process
+from regard._bench.fresh_process import run_in_fresh_process
 
 # What the process runs must be importable there: functions of this module.
 

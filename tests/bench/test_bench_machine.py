@@ -5,7 +5,7 @@ import os
 import platform
 from pathlib import Path
 
-from regard.bench import machine
+from regard._bench import machine
 
 
 def test_the_machine_is_described_without_names():

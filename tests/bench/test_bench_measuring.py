@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import regard
-from regard.bench import measuring
-from regard.bench.cached_problems import Append, CachedAttention
-from regard.bench.cases import COMPARISONS, Comparison
-from regard.bench.engines import NotInstalledError, Regard, TooLargeError
-from regard.bench.measuring import Request, measure
-from regard.bench.problems import Attention
-from regard.bench.rounds import in_turns
-from regard.bench.shapes import parse_curve, parse_shape
+from regard._bench import measuring
+from regard._bench.cached_problems import Append, CachedAttention
+from regard._bench.cases import COMPARISONS, Comparison
+from regard._bench.engines import NotInstalledError, Regard, TooLargeError
+from regard._bench.measuring import Request, measure
+from regard._bench.problems import Attention
+from regard._bench.rounds import in_turns
+from regard._bench.shapes import parse_curve, parse_shape
 from stand_ins import FakeEngine, engine_named, engine_that_raises
 
 SMALL = parse_shape("1,2,16,8")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import reference
-from regard.bench import engines
-from regard.bench.cached_problems import Append, CachedAttention, NoRoomError
-from regard.bench.problems import ApplyMask, Attention, Matmul, Scale, Softmax
+from regard._bench import engines
+from regard._bench.cached_problems import Append, CachedAttention, NoRoomError
+from regard._bench.problems import ApplyMask, Attention, Matmul, Scale, Softmax
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from bench_runs import case_result, comparison_result, run_of
-from regard.bench.cases import CASES, COMPARISONS, DECODE
-from regard.bench.document import document_of
-from regard.bench.report import curve_of, list_of_cases, report_of
-from regard.bench.shapes import parse_curve, parse_shape
+from regard._bench.cases import CASES, COMPARISONS, DECODE
+from regard._bench.document import document_of
+from regard._bench.report import curve_of, list_of_cases, report_of
+from regard._bench.shapes import parse_curve, parse_shape
 
 
 def likely_result(case):
@@ -174,7 +174,7 @@ def test_json_holds_every_number():
 @pytest.fixture
 def plot():
     pytest.importorskip("matplotlib")
-    from regard.bench import plot
+    from regard._bench import plot
 
     return plot
 

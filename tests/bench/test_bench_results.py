@@ -5,9 +5,9 @@ import math
 import pytest
 
 from bench_runs import case_result, comparison_result, run_of
-from regard.bench.cases import COMPARISONS
-from regard.bench.goals import goals_of, unjudged
-from regard.bench.results import Samples
+from regard._bench.cases import COMPARISONS
+from regard._bench.goals import goals_of, unjudged
+from regard._bench.results import Samples
 
 
 def test_rates_and_shares():

@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from regard.bench import rounds
-from regard.bench.rounds import Runner, in_turns
+from regard._bench import rounds
+from regard._bench.rounds import Runner, in_turns
 
 
 @pytest.fixture

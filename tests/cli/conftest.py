@@ -7,10 +7,10 @@ import pytest
 
 import regard
 from command_line import COMMAND, ENVIRONMENT, NOT_INSTALLED, PEERS
-from regard.bench import measuring
-from regard.bench.engines import Regard
-from regard.bench.rounds import in_turns
-from regard.cli import bench, demo, main
+from regard._bench import measuring
+from regard._bench.engines import Regard
+from regard._bench.rounds import in_turns
+from regard._cli import bench, demo, main
 
 PEAK, BANDWIDTH = 4e11, 2e10
 

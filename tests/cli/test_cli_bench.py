@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import regard
-from regard.bench.cases import CASES, COMPARISONS
-from regard.bench.engines import NumPy
-from regard.cli import bench
+from regard._bench.cases import CASES, COMPARISONS
+from regard._bench.engines import NumPy
+from regard._cli import bench
 from stand_ins import engine_named
 
 SMALL = ("--shape", "1,2,16,8", "--rounds", "1", "--threads", "1")
@@ -175,7 +175,7 @@ def test_no_matplotlib_is_one_line(run_python):
         """
         import sys
         sys.modules["matplotlib"] = None
-        from regard.cli import main
+        from regard._cli import main
         sys.exit(main(["bench", "--plot", "out.png", "--json", "out.json"]))
         """
     )

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import regard
-from regard.bench.engines import NumPy
-from regard.cli import demo
-from regard.cli.words import EXAMPLE, UnusableSentenceError, embed, tokenize
+from regard._bench.engines import NumPy
+from regard._cli import demo
+from regard._cli.words import EXAMPLE, UnusableSentenceError, embed, tokenize
 from stand_ins import engine_named, engine_that_raises
 
 

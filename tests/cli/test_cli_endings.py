@@ -49,11 +49,11 @@ def test_ctrl_c_while_importing(run_python):
     done = run_python(
         """
         import sys
-        from regard.cli import main
+        from regard._cli import main
 
         class Interrupt:
             def find_spec(self, name, path=None, target=None):
-                if name == "regard.cli.commands":
+                if name == "regard._cli.commands":
                     raise KeyboardInterrupt
 
         sys.meta_path.insert(0, Interrupt())
@@ -88,7 +88,7 @@ def test_a_full_disk_is_exit_status_1(process):
 def test_a_failure_is_one_line(run_python):
     script = """
         import sys
-        from regard.cli import commands, main
+        from regard._cli import commands, main
 
         def fail(*_args, **_options):
             raise MemoryError("cannot\\n have \\x1b[31m it")
@@ -107,7 +107,7 @@ def test_no_output_at_all(run_python):
         """
         import sys
         sys.stdout = None
-        from regard.cli import main
+        from regard._cli import main
         sys.exit(main(["--no-timing"]))
         """
     )

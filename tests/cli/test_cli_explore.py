@@ -110,7 +110,7 @@ def test_a_missing_package_is_named(run_python, missing):
     script = f"""
         import sys
         sys.modules["{missing}"] = None
-        from regard.cli import main
+        from regard._cli import main
         sys.exit(main(["explore", "--smollm2", "a text"]))
         """
     done = run_python(script)

@@ -7,11 +7,11 @@ import sys
 import numpy as np
 import pytest
 
+from regard._cli.progress import Progress
+from regard._cli.tables import number_table, side_by_side, weight_table
+from regard._cli.words import EXAMPLE
 from regard._show.text import clip, printable, width_of
 from regard._show.weight_table import shade_of
-from regard.cli.progress import Progress
-from regard.cli.tables import number_table, side_by_side, weight_table
-from regard.cli.words import EXAMPLE
 
 SGR = re.compile("\x1b\\[[0-9;]*m")
 

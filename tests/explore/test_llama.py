@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from explorer_pages import Page
-from regard._llama import open_hugging_face, queries_and_keys
-from regard.cli import main
+from regard._cli import main
+from regard._cli.models import open_hugging_face, queries_and_keys
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="pip install 'regard[models]'")
 tokenizers = pytest.importorskip("tokenizers", reason="pip install 'regard[models]'")

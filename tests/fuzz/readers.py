@@ -260,7 +260,7 @@ class CommandLine:
              "--layers=1,2", "0-3", "1:2:3", "-", "--x", "٣", "1_0", " 1")  # fmt: skip
 
     def __init__(self, folder):
-        from regard.cli import commands
+        from regard._cli import commands
 
         self.commands = commands
         self.words = (*self.words, *self.options())

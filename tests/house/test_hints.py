@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import regard
-from regard._hints import holds_zero_one, layout_hint
+from regard._arguments.hints import holds_zero_one, layout_hint
 
 CAUSAL = np.tril(np.ones((200, 200), np.float32))
 LAST = CAUSAL.copy()
@@ -35,7 +35,7 @@ def test_the_warning_comes_once_and_from_the_call(run_python):
     script = """
     import warnings
     import numpy as np
-    from regard._hints import warn_if_zero_one
+    from regard._arguments.hints import warn_if_zero_one
 
     def attend(mask):
         warn_if_zero_one(mask)

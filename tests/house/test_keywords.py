@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import regard
-from regard._translations import ATTENTION, refuse_keywords, translates_keywords
+from regard._arguments.keywords import ATTENTION, refuse_keywords, translates_keywords
 
 ATTEND_NAMES = [*inspect.signature(regard.scaled_dot_product_attention).parameters, "left_padding"]
 RAGGED = [*ATTEND_NAMES, "query_starts", "key_starts"]

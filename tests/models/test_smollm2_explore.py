@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import oracle
-from regard._llama import open_smollm2, queries_and_keys
+from regard._cli.models import open_smollm2, queries_and_keys
 
 TEXT = "In 2024 the cat sat on the mat, naïve 日本 🙂."
 

@@ -98,7 +98,7 @@ def test_masks_of_this_library(pyplot):
 
 
 def test_a_float_mask_of_zeros_and_ones_gets_a_warning(pyplot, monkeypatch):
-    monkeypatch.setattr("regard._hints._has_warned", False)
+    monkeypatch.setattr("regard._arguments.hints._has_warned", False)
     x = np.zeros((3, 4))
     calls = {
         "pattern": lambda mask: regard.plot.pattern(mask),
@@ -107,7 +107,7 @@ def test_a_float_mask_of_zeros_and_ones_gets_a_warning(pyplot, monkeypatch):
         "compare": lambda mask: regard.plot.compare((x, x), (x, x), mask=mask),
     }
     for name, call in calls.items():
-        monkeypatch.setattr("regard._hints._has_warned", False)
+        monkeypatch.setattr("regard._arguments.hints._has_warned", False)
         with pytest.warns(UserWarning, match="added to the scores and hide nothing") as found:
             image = call(np.tri(3))
         assert [each.filename for each in found] == [__file__], name

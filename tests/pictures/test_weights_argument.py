@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import regard
-from regard._weights_argument import attention_weights
+from regard._show.weights import attention_weights
 
 
 def softmax_of(rng, *shape):

@@ -19,7 +19,7 @@ import gradient_cases
 import regard
 from element_types import TYPES, type_named
 from gradient_cases import drawn
-from regard._options import BackwardOptions, WeightOptions
+from regard._arguments.options import BackwardOptions, WeightOptions
 
 WEIGHT_OPTIONS = {*WeightOptions.__annotations__, "mask"} - {"threads"}
 BACKWARD_OPTIONS = {*BackwardOptions.__annotations__, "mask"} - {"threads"}

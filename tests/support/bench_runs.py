@@ -1,8 +1,8 @@
 """Results of runs that did not take place, with the numbers that a test wants."""
 
-from regard.bench import machine
-from regard.bench.cases import CASES, COMPARISONS
-from regard.bench.results import CaseResult, ComparisonResult, Results, Samples
+from regard._bench import machine
+from regard._bench.cases import CASES, COMPARISONS
+from regard._bench.results import CaseResult, ComparisonResult, Results, Samples
 
 TABLE = {row.name: row for row in (*CASES, *COMPARISONS)}
 

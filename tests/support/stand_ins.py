@@ -1,6 +1,6 @@
 """Engines that a test can watch and spoil."""
 
-from regard.bench.engines import Engine, NumPy
+from regard._bench.engines import Engine, NumPy
 
 
 class FakeEngine(Engine):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments import count, integers
-from regard._arrays import as_array, stored
+from regard._arguments.arrays import as_array, stored
+from regard._arguments.numbers import count, integers
 from regard._cache.geometry import default_page_size
 
 if TYPE_CHECKING:

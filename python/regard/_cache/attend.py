@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard import _core
-from regard._arrays import as_masks, as_stored_arrays
+from regard._arguments.arrays import as_masks, as_stored_arrays
+from regard._arguments.foreign import with_arrays
 from regard._cache import arguments
 from regard._cache.window import visible
-from regard._foreign import with_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable

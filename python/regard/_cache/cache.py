@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from regard._arguments import file_path
+from regard._arguments.keywords import translates_keywords
+from regard._arguments.numbers import file_path
 from regard._cache import arguments, file
 from regard._cache.content import Content
 from regard._cache.geometry import Geometry, stored_type
@@ -17,7 +18,6 @@ from regard._cache.quantise import quantised
 from regard._cache.rows import Layout
 from regard._cache.state import State
 from regard._cache.view import CacheView, opened_content
-from regard._translations import translates_keywords
 
 if TYPE_CHECKING:
     from types import TracebackType

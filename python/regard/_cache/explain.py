@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arrays import as_masks
+from regard._arguments.arrays import as_masks
+from regard._attention.explanation import FLOAT_MASK, Explanation, distinct_bytes
 from regard._cache import attend
-from regard._explanation import FLOAT_MASK, Explanation, distinct_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

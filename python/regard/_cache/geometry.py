@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arrays import dtype_of
+from regard._arguments.arrays import dtype_of
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, overload
 
+from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.keywords import ATTENTION, refuse_keywords
 from regard._cache import attend, explain
 from regard._cache.stored import stored_tokens
-from regard._hints import warn_if_zero_one
 from regard._show.shows_options import ShowsOptions
-from regard._translations import ATTENTION, refuse_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
+    from regard._arguments.options import CacheOptions
+    from regard._attention.explanation import Explanation
     from regard._cache.content import Content
     from regard._cache.state import State
-    from regard._explanation import Explanation
-    from regard._options import CacheOptions
 
     Array = NDArray[Any]
 

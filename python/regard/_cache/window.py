@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments import window_sides
-from regard._arrays import as_masks
+from regard._arguments.arrays import as_masks
+from regard._arguments.numbers import window_sides
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from regard._arguments import count, listed, mapping
-from regard._call import check_options
+from regard._arguments.foreign import with_arrays
+from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.keywords import check_options
+from regard._arguments.numbers import count, listed, mapping
+from regard._arguments.options import WeightOptions, takes_options
 from regard._explore._encoding import DECADES, TOP, packed
 from regard._explore._heads import OF_HEADS, OF_KEYS, OF_ROWS, THUMBNAIL, Steps, heads_of
 from regard._explore._layers import layers_of
 from regard._explore._page import Explorer
 from regard._explore._plan import plan_of
-from regard._foreign import with_arrays
-from regard._hints import warn_if_zero_one
-from regard._options import WeightOptions, takes_options
-from regard._progress import check_progress, reporting
-from regard._tokens import tokens_of_axes
+from regard._runtime.progress import check_progress, reporting
+from regard._show.tokens import tokens_of_axes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from regard._explore._layers import Layer
     from regard._explore._plan import Plan
-    from regard._progress import Progress
-    from regard._tokens import TokensArgument
+    from regard._runtime.progress import Progress
+    from regard._show.tokens import TokensArgument
 
 _OTHERS = (
     *("tokens", "names", "statistics", "top_k", "sink_keys", "local_reach"),

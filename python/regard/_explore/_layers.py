@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard import _core
-from regard._arrays import as_masks, as_stored_arrays
-from regard._call import raise_with_hint
+from regard._arguments.arrays import as_masks, as_stored_arrays
+from regard._arguments.hints import raise_with_hint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from regard._arguments import count
+from regard._arguments.numbers import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from regard._arguments import file_path, flag
+from regard._arguments.numbers import file_path, flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arrays import as_float_arrays, as_lse, as_masks, as_stored_arrays
-from regard._call import check_options, raise_with_hint
-from regard._foreign import readable, with_arrays
+from regard._arguments.arrays import as_float_arrays, as_lse, as_masks, as_stored_arrays
+from regard._arguments.foreign import readable, with_arrays
+from regard._arguments.hints import raise_with_hint, warn_if_zero_one
+from regard._arguments.keywords import check_options
+from regard._arguments.options import BACKWARD_OPTIONS, BackwardOptions, takes_options
 from regard._gradients.sums import gradient_of_sinks, gradient_of_slopes
 from regard._gradients.wanted import wanted_gradients
-from regard._hints import warn_if_zero_one
-from regard._options import BACKWARD_OPTIONS, BackwardOptions, takes_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arrays import as_float_arrays, as_lse, as_masks, as_stored_arrays, check_shape
-from regard._call import check_options, raise_with_hint
-from regard._foreign import with_arrays
+from regard._arguments.arrays import (
+    as_float_arrays,
+    as_lse,
+    as_masks,
+    as_stored_arrays,
+    check_shape,
+)
+from regard._arguments.foreign import with_arrays
+from regard._arguments.hints import raise_with_hint, warn_if_zero_one
+from regard._arguments.keywords import check_options
+from regard._arguments.options import BACKWARD_OPTIONS, BackwardOptions, takes_options
 from regard._gradients.second_order_sums import Inputs, Sizes, second_order_sums
-from regard._hints import warn_if_zero_one
-from regard._options import BACKWARD_OPTIONS, BackwardOptions, takes_options
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
-from regard._arrays import as_masks, as_stored_arrays
-from regard._call import check_options, raise_with_hint
-from regard._foreign import with_arrays
-from regard._hints import warn_if_zero_one
-from regard._options import DEFAULTS, BackwardOptions, takes_options
+from regard._arguments.arrays import as_masks, as_stored_arrays
+from regard._arguments.foreign import with_arrays
+from regard._arguments.hints import raise_with_hint, warn_if_zero_one
+from regard._arguments.keywords import check_options
+from regard._arguments.options import DEFAULTS, BackwardOptions, takes_options
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

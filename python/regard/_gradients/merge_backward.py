@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arrays import as_stored_arrays, check_shape, compute_type
+from regard._arguments.arrays import as_stored_arrays, check_shape, compute_type
+from regard._attention.merge import native_parts, parts_of
 from regard._gradients.sums import summed_to
-from regard._merge import native_parts, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

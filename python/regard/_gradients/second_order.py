@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._philox import Dropout, dropout_factors
-from regard._stages import matmul
+from regard._attention.stages import matmul
+from regard._random.philox import Dropout, dropout_factors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._visible_blocks import Block, Mask, Positions
+    from regard._gradients.blocks import Block, Mask, Positions
 
     Array = NDArray[Any]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from regard._gradients.blocks import Mask, mask_of, positions_of_entries
 from regard._gradients.second_order import (
     Factor,
     KeyRows,
@@ -15,15 +16,14 @@ from regard._gradients.second_order import (
     Workspace,
     gradients_of_block,
 )
-from regard._philox import dropout_of
-from regard._visible_blocks import Mask, mask_of, positions_of_entries
+from regard._random.philox import dropout_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from regard._visible_blocks import Positions
+    from regard._gradients.blocks import Positions
 
     Array = NDArray[Any]
     Entry = tuple[int, ...]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arrays import is_floating, is_pair
-from regard._foreign import readable
+from regard._arguments.arrays import is_floating, is_pair
+from regard._arguments.foreign import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

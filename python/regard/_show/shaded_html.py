@@ -11,7 +11,7 @@ from regard._show.weight_table import ink_of, no_weights, number_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._tokens import AxisTokens
+    from regard._show.tokens import AxisTokens
 
 _MOST = 32
 _LABEL_WIDTH = 24

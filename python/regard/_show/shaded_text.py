@@ -17,7 +17,7 @@ from regard._show.weight_table import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._tokens import AxisTokens
+    from regard._show.tokens import AxisTokens
 
 # Lines have at most 80 columns.
 _MOST_NUMBERS = 9

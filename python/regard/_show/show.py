@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from regard._tokens import AxisTokens, tokens_of_axes
-from regard._weights_argument import attention_weights, place_of_head
+from regard._show.tokens import AxisTokens, tokens_of_axes
+from regard._show.weights import attention_weights, place_of_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import ArrayLike, NDArray
 
-    from regard._tokens import TokensArgument
+    from regard._show.tokens import TokensArgument
 
     Array = NDArray[Any]
 

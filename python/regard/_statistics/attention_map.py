@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from regard import _core
-from regard._arguments import count, iterated, slice_ends
-from regard._arrays import as_masks
-from regard._call import check_options, raise_with_hint
-from regard._foreign import with_arrays
-from regard._hints import warn_if_zero_one
-from regard._options import WeightOptions, takes_options
-from regard._progress import check_progress, reporting
+from regard._arguments.arrays import as_masks
+from regard._arguments.foreign import with_arrays
+from regard._arguments.hints import raise_with_hint, warn_if_zero_one
+from regard._arguments.keywords import check_options
+from regard._arguments.numbers import count, iterated, slice_ends
+from regard._arguments.options import WeightOptions, takes_options
+from regard._runtime.progress import check_progress, reporting
 from regard._statistics.request import ARRAYS, lse_of, pair_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from regard._progress import Progress, Report
+    from regard._runtime.progress import Progress, Report
 
     Array = NDArray[Any]
     Region = tuple[slice, slice]

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments import count, iterated, listed
-from regard._arrays import as_stored_arrays
-from regard._call import check_options
-from regard._options import WeightOptions
+from regard._arguments.arrays import as_stored_arrays
+from regard._arguments.keywords import check_options
+from regard._arguments.numbers import count, iterated, listed
+from regard._arguments.options import WeightOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arrays import as_masks
-from regard._call import raise_with_hint
-from regard._foreign import with_arrays
-from regard._hints import warn_if_zero_one
-from regard._options import WeightOptions, takes_options
-from regard._progress import check_progress, reporting
+from regard._arguments.arrays import as_masks
+from regard._arguments.foreign import with_arrays
+from regard._arguments.hints import raise_with_hint, warn_if_zero_one
+from regard._arguments.options import WeightOptions, takes_options
+from regard._runtime.progress import check_progress, reporting
 from regard._statistics.request import (
     DEFAULT_STATISTICS,
     AttentionSummary,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from regard._progress import Progress
+    from regard._runtime.progress import Progress
 
     Array = NDArray[Any]
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments import integers
-from regard._arrays import as_array, broadcasts_to
+from regard._arguments.arrays import as_array, broadcasts_to
+from regard._arguments.numbers import integers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

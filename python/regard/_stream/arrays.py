@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arrays import as_array
-from regard._device import is_on_cuda
+from regard._arguments.arrays import as_array
+from regard._arguments.device import is_on_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
-from regard._arguments import flag
-from regard._device import is_on_cuda
-from regard._hints import warn_if_zero_one
-from regard._options import StreamOptions, takes_options
-from regard._progress import check_progress
+from regard._arguments.device import is_on_cuda
+from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.keywords import ATTENTION, refuse_keywords
+from regard._arguments.numbers import flag
+from regard._arguments.options import StreamOptions, takes_options
+from regard._runtime.progress import check_progress
 from regard._stream.arrays import is_in_file
 from regard._stream.call import StreamCall
-from regard._translations import ATTENTION, refuse_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

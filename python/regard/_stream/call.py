@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard import _core
-from regard._arrays import (
+from regard._arguments.arrays import (
     as_stored_arrays,
     compute_type,
     repeats_an_element,
     result_type,
     shares_memory,
 )
-from regard._progress import reporting
+from regard._runtime.progress import reporting
 from regard._stream.chunks import Chunk, Layout, produce, source_of
 from regard._stream.masks import StreamMask
 from regard._stream.order import MergeOrder, merged

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arrays import as_native, shares_memory, stored
+from regard._arguments.arrays import as_native, shares_memory, stored
 from regard._stream.arrays import read, unread
 from regard._stream.masks import StreamMask
 from regard._stream.source import KeyValueChunks

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arrays import as_masks
+from regard._arguments.arrays import as_masks
 from regard._stream.arrays import decoded, is_in_file, unread
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._merge import merge_attention_states
+from regard._attention.merge import merge_attention_states
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

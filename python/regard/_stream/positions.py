@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments import integers, window_sides
-from regard._philox import POSITION_PERIOD
+from regard._arguments.numbers import integers, window_sides
+from regard._random.philox import POSITION_PERIOD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

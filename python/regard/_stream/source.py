@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments import count
+from regard._arguments.keywords import translates_keywords
+from regard._arguments.numbers import count
 from regard._show.shows_options import ShowsOptions
 from regard._stream.arrays import Slice, unread
-from regard._translations import translates_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments import file_path, text
-from regard._narrow_weights import weight_dtype_name
-from regard._packages import needed
+from regard._arguments.numbers import file_path, text
+from regard._runtime.optional import needed
+from regard._weights.narrow import weight_dtype_name
 from regard.checkpoints._bounded_file import BoundedFile, open_plain
 from regard.checkpoints._gguf_header import Header, TensorInfo, read_header
 from regard.checkpoints._tensors import UnreadableTensorError, read_tensors, stored_tensor
@@ -19,7 +19,7 @@ from regard.checkpoints._tensors import UnreadableTensorError, read_tensors, sto
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-    from regard._narrow_weights import Weight
+    from regard._weights.narrow import Weight
 
 # Tensor types that NumPy has; the package turns all others into float32.
 INTEGERS = {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}

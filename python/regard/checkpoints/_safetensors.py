@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments import file_path, text
-from regard._narrow_weights import weight_dtype_name
-from regard._packages import needed
+from regard._arguments.numbers import file_path, text
+from regard._runtime.optional import needed
+from regard._weights.narrow import weight_dtype_name
 from regard.checkpoints._bounded_file import BoundedFile, open_plain
 from regard.checkpoints._tensors import UnreadableTensorError, read_tensors, stored_tensor
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-    from regard._narrow_weights import Weight
+    from regard._weights.narrow import Weight
 
 # The types of the format that NumPy reads, those that ml_dtypes adds, and those that widen.
 _NUMPY = {

@@ -6,15 +6,15 @@ import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from regard._arguments import listed
-from regard._narrow_weights import narrow_weight
+from regard._arguments.numbers import listed
+from regard._weights.narrow import narrow_weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
-    from regard._narrow_weights import Weight
+    from regard._weights.narrow import Weight
     from regard.checkpoints._bounded_file import BoundedFile
 
 

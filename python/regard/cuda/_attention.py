@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from regard._options import CudaOptions, takes_options
+from regard._arguments.options import CudaOptions, takes_options
 from regard.cuda._problem import Call
 
 

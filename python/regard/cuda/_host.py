@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arrays import as_masks, as_stored_arrays, shares_memory
-from regard._options import DEFAULTS, CudaOptions
+from regard._arguments.arrays import as_masks, as_stored_arrays, shares_memory
+from regard._arguments.options import DEFAULTS, CudaOptions
 from regard.cuda._device_array import DeviceArray, to_device
 from regard.cuda._elements import dense_strides
 from regard.cuda._problem import Call

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments import finite_number, flag, integers, real_number, window_sides
-from regard._arrays import as_array
-from regard._call import check_options
-from regard._device import is_on_cuda
-from regard._options import CudaOptions
+from regard._arguments.arrays import as_array
+from regard._arguments.device import is_on_cuda
+from regard._arguments.keywords import check_options
+from regard._arguments.numbers import finite_number, flag, integers, real_number, window_sides
+from regard._arguments.options import CudaOptions
 from regard.cuda._batches import broadcast_strides
 from regard.cuda._elements import dense_strides
 from regard.cuda._shapes import MOST_POSITION

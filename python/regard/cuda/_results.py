@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arrays import repeats_an_element, shares_memory
+from regard._arguments.arrays import repeats_an_element, shares_memory
 from regard.cuda._device_array import DeviceArray
 from regard.cuda._elements import ITEM_BYTES, dense_strides
 from regard.cuda._status import module

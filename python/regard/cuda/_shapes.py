@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regard._hints import layout_hint
+from regard._arguments.hints import layout_hint
 
 if TYPE_CHECKING:
     from regard.cuda._views import View

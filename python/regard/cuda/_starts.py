@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments import integers
-from regard._device import is_on_cuda
+from regard._arguments.device import is_on_cuda
+from regard._arguments.numbers import integers
 from regard.cuda._shapes import MOST_POSITION
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from regard._arguments import count
+from regard._arguments.numbers import count
 
 # 0 is the same stream for CUDA, but the protocols have no meaning for it.
 LEGACY = 1

@@ -1,6 +1,6 @@
 """Attention over Dask arrays: for queries, keys and values that no machine holds at once."""
 
-from regard._packages import needed
+from regard._runtime.optional import needed
 
 if needed("dask.array", "regard.dask", "dask").Array.__module__ != "dask.array.core":
     raise ImportError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from regard._arguments import flag
-from regard._options import BackwardOptions, takes_options
+from regard._arguments.numbers import flag
+from regard._arguments.options import BackwardOptions, takes_options
 from regard.dask import _tasks
 from regard.dask._call import call_of, check_split_every, token_of
 from regard.dask._graph import Graph, refer, refer_all

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from regard import AttentionGradients
-from regard._arrays import stored
+from regard._arguments.arrays import stored
+from regard._arguments.options import BackwardOptions, takes_options
 from regard._gradients.wanted import wanted_gradients
-from regard._options import BackwardOptions, takes_options
 from regard.dask._call import call_of, check_split_every, token_of
 from regard.dask._chunks import check_chunks, check_dask_array
 from regard.dask._gradients import add_parts, gradient_sums

@@ -9,10 +9,10 @@ import numpy as np
 from dask.base import tokenize
 
 import regard
-from regard._arrays import as_array, as_mask, compute_type, stored
-from regard._call import check_options
-from regard._hints import layout_hint
-from regard._options import BackwardOptions
+from regard._arguments.arrays import as_array, as_mask, compute_type, stored
+from regard._arguments.hints import layout_hint
+from regard._arguments.keywords import check_options
+from regard._arguments.options import BackwardOptions
 from regard.dask._chunks import Grid, check_chunks, check_dask_array, chunk_index, grid_of, spans
 from regard.dask._graph import refer
 from regard.dask._places import Places, check_small_options

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arrays import stored
+from regard._arguments.arrays import stored
 from regard.dask import _tasks
 from regard.dask._chunks import chunk_index
 from regard.dask._graph import refer, refer_all

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dask.array as da
 import numpy as np
 
-from regard._philox import POSITION_PERIOD
+from regard._random.philox import POSITION_PERIOD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Attention for JAX arrays on the CPU, under `jax.jit`, `jax.grad` and `jax.vmap`."""
 
-from regard._packages import needed
+from regard._runtime.optional import needed
 
 needed("jax", "regard.jax", "jax")
 

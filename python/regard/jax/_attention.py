@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from regard._arguments import flag
-from regard._call import check_options
-from regard._options import ForeignOptions, takes_options
+from regard._arguments.keywords import check_options
+from regard._arguments.numbers import flag
+from regard._arguments.options import ForeignOptions, takes_options
 from regard.jax._gradients import attention
 from regard.jax._inputs import prepared
 

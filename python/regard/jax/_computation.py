@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._attention import scaled_dot_product_attention
+from regard._attention.dense import scaled_dot_product_attention
 from regard._gradients.backward import AttentionGradients, scaled_dot_product_attention_backward
 from regard._gradients.double_backward import scaled_dot_product_attention_double_backward
 from regard._gradients.jvp import scaled_dot_product_attention_jvp

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from regard import _core
-from regard._arrays import as_array, as_masks
-from regard._call import raise_with_hint
+from regard._arguments.arrays import as_array, as_masks
+from regard._arguments.hints import raise_with_hint
 from regard.jax._computation import ARRAY_OPTIONS
 from regard.jax._ffi import Result
 from regard.jax._gradients import Call

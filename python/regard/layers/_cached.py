@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from regard._arrays import as_array
+from regard._arguments.arrays import as_array
 
 Result = TypeVar("Result")
 

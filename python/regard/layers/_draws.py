@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 
-from regard._arguments import count
-from regard._torch_generator import TorchGenerator
+from regard._arguments.numbers import count
+from regard._random.torch_generator import TorchGenerator
 
 if TYPE_CHECKING:
     from regard.layers._linear import FloatArray

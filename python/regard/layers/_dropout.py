@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
-from regard._arguments import count, real_number
+from regard._arguments.numbers import count, real_number
 
 if TYPE_CHECKING:
     from regard.layers._training import Trainable

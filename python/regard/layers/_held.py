@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments import integers
-from regard._arrays import as_masks
+from regard._arguments.arrays import as_masks
+from regard._arguments.numbers import integers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments import integers, offsets
-from regard._arrays import as_array, as_native, is_floating
+from regard._arguments.arrays import as_array, as_native, is_floating
+from regard._arguments.numbers import integers, offsets
 from regard.layers._projections import INPUTS
 
 if TYPE_CHECKING:

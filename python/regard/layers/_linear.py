@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from regard import _core
-from regard._quantised_weight import multiply
+from regard._weights.quantized import multiply
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._narrow_weights import Weight
+    from regard._weights.narrow import Weight
 
     FloatArray: TypeAlias = NDArray[np.floating[Any]]
 

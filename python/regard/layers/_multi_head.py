@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
-from regard._arguments import flag, window_sides
-from regard._arrays import single_or_double
-from regard._attention import scaled_dot_product_attention
-from regard._narrow_weights import weight_dtype_name
-from regard._translations import translates_keywords
+from regard._arguments.arrays import single_or_double
+from regard._arguments.keywords import translates_keywords
+from regard._arguments.numbers import flag, window_sides
+from regard._attention.dense import scaled_dot_product_attention
+from regard._weights.narrow import weight_dtype_name
 from regard.layers._cached import attend_cached, refuse_beside_cache
 from regard.layers._draws import draws
 from regard.layers._dropout import dropout_options, dropout_probability

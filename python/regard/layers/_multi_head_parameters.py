@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from regard._translations import translates_keywords
+from regard._arguments.keywords import translates_keywords
 from regard.layers._names import own_names, read_state, write_state
 from regard.layers._training import Trainable
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike
 
-    from regard._quantised_weight import QuantisedWeight
+    from regard._weights.quantized import QuantisedWeight
     from regard.layers._linear import FloatArray
     from regard.layers._multi_head_gradients import InputGradients
     from regard.layers._projections import Projections

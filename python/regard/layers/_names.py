@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from regard._arguments import listed, mapping, text
+from regard._arguments.numbers import listed, mapping, text
 from regard.layers._state import check_arrays, check_names
 
 if TYPE_CHECKING:

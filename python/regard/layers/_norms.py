@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from regard._arguments import finite_number
+from regard._arguments.numbers import finite_number
 from regard.layers._linear import gradient_of_bias
 
 if TYPE_CHECKING:

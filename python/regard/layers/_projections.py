@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, cast
 
 import numpy as np
 
-from regard._arguments import count
-from regard._arrays import compute_type
-from regard._narrow_weights import narrowed, widened
-from regard._quantised_weight import QuantisedWeight, rows_of, stacked
+from regard._arguments.arrays import compute_type
+from regard._arguments.numbers import count
+from regard._weights.narrow import narrowed, widened
+from regard._weights.quantized import QuantisedWeight, rows_of, stacked
 from regard.layers._linear import project
 from regard.layers._norms import Normalised, normalise
 from regard.layers._state import overwrite
@@ -18,7 +18,7 @@ from regard.layers._state import overwrite
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from regard._narrow_weights import Weight
+    from regard._weights.narrow import Weight
     from regard.layers._draws import Draws
     from regard.layers._linear import FloatArray
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments import flag, integers
-from regard._arrays import broadcasts_to
+from regard._arguments.arrays import broadcasts_to
+from regard._arguments.numbers import flag, integers
 from regard.positional import rotary_cache, rotary_frequencies
 from regard.positional._frequencies import numbers_of_pairs
 from regard.positional._rope_parameters import read_rope_parameters

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overlo
 
 import numpy as np
 
-from regard._arguments import count, flag
-from regard._arrays import as_mask, broadcasts_to, single_or_double
-from regard._attention import scaled_dot_product_attention
-from regard._translations import translates_keywords
+from regard._arguments.arrays import as_mask, broadcasts_to, single_or_double
+from regard._arguments.keywords import translates_keywords
+from regard._arguments.numbers import count, flag
+from regard._attention.dense import scaled_dot_product_attention
 from regard.layers._draws import draws
 from regard.layers._dropout import dropout_options, dropout_probability
 from regard.layers._held import held_mask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from regard._arguments import mapping
+from regard._arguments.numbers import mapping
 from regard.layers._state import can_hold, check_arrays, check_names, overwrite
 from regard.layers._training import Trainable
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments import listed
-from regard._arrays import is_floating
-from regard._quantised_weight import QuantisedWeight
+from regard._arguments.arrays import is_floating
+from regard._arguments.numbers import listed
+from regard._weights.quantized import QuantisedWeight
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from regard._arrays import as_array, as_native, is_floating
+from regard._arguments.arrays import as_array, as_native, is_floating
 from regard._show.shows_options import ShowsOptions
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arrays import as_array, floating
-from regard._translations import translates_keywords
+from regard._arguments.arrays import as_array, floating
+from regard._arguments.keywords import translates_keywords
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from regard._arguments import flag
-from regard._arrays import as_mask, compute_type
-from regard._translations import translates_keywords
+from regard._arguments.arrays import as_mask, compute_type
+from regard._arguments.keywords import translates_keywords
+from regard._arguments.numbers import flag
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

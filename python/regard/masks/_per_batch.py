@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regard._arguments import integers, offsets
+from regard._arguments.numbers import integers, offsets
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

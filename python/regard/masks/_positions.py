@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, window_sides
-from regard._translations import translates_keywords
+from regard._arguments.keywords import translates_keywords
+from regard._arguments.numbers import count, window_sides
 from regard.masks._per_batch import diagonals, lengths
 
 if TYPE_CHECKING:

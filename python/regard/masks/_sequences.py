@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, integers
-from regard._translations import translates_keywords
+from regard._arguments.keywords import translates_keywords
+from regard._arguments.numbers import count, integers
 from regard.masks._per_batch import lengths
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ Queries go down and keys go right. Each function draws on the axes or the figure
 else on a new figure of pyplot's, and returns what it has drawn.
 """
 
-from regard._packages import needed as _needed
+from regard._runtime.optional import needed as _needed
 
 _needed("matplotlib", "regard.plot", "plot")
 

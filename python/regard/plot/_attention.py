@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from regard._arguments import flag
-from regard._hints import warn_if_zero_one
-from regard._options import WeightOptions, takes_options
-from regard._tokens import tokens_of_axes
+from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.numbers import flag
+from regard._arguments.options import WeightOptions, takes_options
+from regard._show.tokens import tokens_of_axes
 from regard.plot._axes import (
     add_scale,
     axes_of,
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy.typing import ArrayLike
 
-    from regard._progress import Progress
-    from regard._tokens import TokensArgument
+    from regard._runtime.progress import Progress
+    from regard._show.tokens import TokensArgument
 
 
 @takes_options(WeightOptions)

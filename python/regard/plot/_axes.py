@@ -16,7 +16,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
 from matplotlib.transforms import Bbox
 
-from regard._translations import refuse_keywords
+from regard._arguments.keywords import refuse_keywords
 from regard.plot._pooling import has_square_entries
 from regard.plot._ticks import set_ticks
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
     from numpy.typing import NDArray
 
-    from regard._tokens import AxisTokens
+    from regard._show.tokens import AxisTokens
     from regard.plot._pooling import Part
 
     Array = NDArray[Any]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 from matplotlib.colors import Normalize
 
-from regard._arguments import flag
-from regard._hints import warn_if_zero_one
-from regard._options import WeightOptions, takes_options
-from regard._tokens import tokens_of_axes
+from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.numbers import flag
+from regard._arguments.options import WeightOptions, takes_options
+from regard._show.tokens import tokens_of_axes
 from regard.plot._axes import (
     Colours,
     add_scale,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy.typing import ArrayLike, NDArray
 
-    from regard._progress import Progress
-    from regard._tokens import TokensArgument
+    from regard._runtime.progress import Progress
+    from regard._show.tokens import TokensArgument
 
 _OF_DIFFERENCES = Colours("PuOr_r", "grey")  # orange is more, as in the explorer, and white is 0
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, flag
-from regard._hints import warn_if_zero_one
-from regard._options import WeightOptions, takes_options
-from regard._tokens import tokens_of_axes
+from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.numbers import count, flag
+from regard._arguments.options import WeightOptions, takes_options
+from regard._show.tokens import tokens_of_axes
 from regard.plot._axes import (
     add_scale,
     check_imshow,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy.typing import ArrayLike
 
-    from regard._progress import Progress
-    from regard._tokens import TokensArgument
+    from regard._runtime.progress import Progress
+    from regard._show.tokens import TokensArgument
 
 _MOST_PANELS = 400
 _INCHES = 1.9  # of a panel

@@ -8,14 +8,14 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.patches import Patch
 
-from regard._arguments import count, flag
-from regard._arrays import as_masks
-from regard._explain import explain
-from regard._foreign import with_arrays
-from regard._hints import warn_if_zero_one
-from regard._options import WeightOptions, takes_options
-from regard._tokens import tokens_of_axes
-from regard._visible_blocks import mask_of, positions_of_entries
+from regard._arguments.arrays import as_masks
+from regard._arguments.foreign import with_arrays
+from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.numbers import count, flag
+from regard._arguments.options import WeightOptions, takes_options
+from regard._attention.explain import explain
+from regard._gradients.blocks import mask_of, positions_of_entries
+from regard._show.tokens import tokens_of_axes
 from regard.plot._axes import add_scale, axes_of, check_imshow, draw, name_axes, room_of
 from regard.plot._pooling import areas, cut_of, part_of, starts
 from regard.plot._source import head_of
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy.typing import ArrayLike, NDArray
 
-    from regard._tokens import TokensArgument
-    from regard._visible_blocks import Mask, Positions
+    from regard._gradients.blocks import Mask, Positions
+    from regard._show.tokens import TokensArgument
     from regard.plot._pooling import Part
 
     Array = NDArray[Any]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments import count, slice_ends
+from regard._arguments.numbers import count, slice_ends
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from regard._arguments import integers, offsets
-from regard._arrays import as_array, as_masks, as_stored_arrays, is_floating
-from regard._call import check_options
-from regard._explain import explain
-from regard._foreign import with_arrays
-from regard._options import WeightOptions
-from regard._progress import check_progress
+from regard._arguments.arrays import as_array, as_masks, as_stored_arrays, is_floating
+from regard._arguments.foreign import with_arrays
+from regard._arguments.keywords import check_options
+from regard._arguments.numbers import integers, offsets
+from regard._arguments.options import WeightOptions
+from regard._attention.explain import explain
+from regard._gradients.blocks import positions_of_entries
+from regard._runtime.progress import check_progress
+from regard._show.weights import attention_weights, place_of_head, refuse_result
 from regard._statistics.attention_map import attention_map
-from regard._visible_blocks import positions_of_entries
-from regard._weights_argument import attention_weights, place_of_head, refuse_result
 from regard.plot._one_head import one_head
 from regard.plot._pooling import pooled
 

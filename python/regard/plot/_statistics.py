@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Never
 import numpy as np
 from matplotlib.colors import Normalize
 
-from regard._arguments import listed
+from regard._arguments.keywords import takes_unknown
+from regard._arguments.numbers import listed
+from regard._show.tokens import tokens_of_axes
 from regard._statistics.request import AttentionSummary
-from regard._tokens import tokens_of_axes
-from regard._translations import takes_unknown
 from regard.plot._axes import add_scale, figure_of, refuse_unknown
 from regard.plot._ticks import set_ticks
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
     from numpy.typing import NDArray
 
-    from regard._tokens import TokensArgument
+    from regard._show.tokens import TokensArgument
 
     Array = NDArray[Any]
 

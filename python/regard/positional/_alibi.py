@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count
-from regard._arrays import floating
-from regard._translations import translates_keywords
+from regard._arguments.arrays import floating
+from regard._arguments.keywords import translates_keywords
+from regard._arguments.numbers import count
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, finite_number
-from regard._arrays import as_array, is_floating
+from regard._arguments.arrays import as_array, is_floating
+from regard._arguments.numbers import count, finite_number
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from regard._arguments import finite_number, flag, listed, mapping
+from regard._arguments.numbers import finite_number, flag, listed, mapping
 from regard.positional._frequencies import numbers_of_pairs
 
 if TYPE_CHECKING:

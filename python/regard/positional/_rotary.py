@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import flag, integers
-from regard._arrays import broadcasts_to, compute_type, stored
-from regard._translations import translates_keywords
+from regard._arguments.arrays import broadcasts_to, compute_type, stored
+from regard._arguments.keywords import translates_keywords
+from regard._arguments.numbers import flag, integers
 from regard.positional._frequencies import even
 from regard.positional._rotary_cache import check_rotary_dim, refuse_beside, rotary_cache
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, integers, real_number
-from regard._arrays import floating
-from regard._translations import translates_keywords
+from regard._arguments.arrays import floating
+from regard._arguments.keywords import translates_keywords
+from regard._arguments.numbers import count, integers, real_number
 from regard.positional._frequencies import even, numbers_of_pairs
 from regard.positional._rope_parameters import read_rope_parameters
 from regard.positional._rotary_frequencies import rotary_frequencies

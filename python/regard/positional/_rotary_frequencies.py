@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, finite_number
-from regard._translations import translates_keywords
+from regard._arguments.keywords import translates_keywords
+from regard._arguments.numbers import count, finite_number
 from regard.positional._frequencies import DEFAULT_BASE, even
 from regard.positional._rope_parameters import RopeParameters, read_rope_parameters
 from regard.positional._scaling import scaled

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count
-from regard._arrays import floating
-from regard._translations import translates_keywords
+from regard._arguments.arrays import floating
+from regard._arguments.keywords import translates_keywords
+from regard._arguments.numbers import count
 from regard.positional._frequencies import DEFAULT_BASE, geometric
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
-from regard._arguments import count, flag, offsets
-from regard._translations import translates_keywords
+from regard._arguments.keywords import translates_keywords
+from regard._arguments.numbers import count, flag, offsets
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -1,6 +1,6 @@
 """Attention for PyTorch's tensors, with gradients, in the memory where they are."""
 
-from regard._packages import needed as _needed
+from regard._runtime.optional import needed as _needed
 
 _needed("torch", "regard.torch", "torch")
 

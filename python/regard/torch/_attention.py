@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 import regard
-from regard._arguments import flag
+from regard._arguments.numbers import flag
 from regard.torch import _operators
 from regard.torch._arguments import (
     TYPES,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from regard._packages import needed
+from regard._runtime.optional import needed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,7 +7,7 @@ Importing this module needs the packages torch and transformers: ``pip install
 'regard[transformers]'``.
 """
 
-from regard._packages import needed as _needed
+from regard._runtime.optional import needed as _needed
 
 _needed("torch", "regard.transformers", "transformers")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import regard.torch
-from regard._packages import needed
+from regard._runtime.optional import needed
 from regard.transformers._models import Masks, expected_masks
 from regard.transformers._pattern_mask import PatternMask
 

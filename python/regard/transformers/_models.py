@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from regard._packages import needed
+from regard._runtime.optional import needed
 
 torch = needed("torch", "regard.transformers", "transformers")
 transformers = needed("transformers", "regard.transformers", "transformers")

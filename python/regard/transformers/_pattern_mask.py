@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from regard._packages import needed
+from regard._runtime.optional import needed
 
 torch = needed("torch", "regard.transformers", "transformers")
 pytree = needed("torch.utils._pytree", "regard.transformers", "transformers")

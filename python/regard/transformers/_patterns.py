@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from regard._packages import needed
+from regard._runtime.optional import needed
 
 torch = needed("torch", "regard.transformers", "transformers")
 masking_utils = needed("transformers.masking_utils", "regard.transformers", "transformers")

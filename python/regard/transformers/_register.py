@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard._packages import needed
+from regard._runtime.optional import needed
 from regard.transformers._attention import attend
 from regard.transformers._masks import make_mask
 

@@ -117,7 +117,7 @@ def test_a_machine_with_two_devices(machine, cuda):
 
 
 def test_info_shows_devices_and_the_proof_of_every_kernel(machine, cuda, capsys):
-    from regard.cli import main
+    from regard._cli import main
 
     assert main(["info"]) == 0
     text = capsys.readouterr().out

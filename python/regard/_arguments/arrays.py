@@ -1,0 +1,266 @@
+"""Convert the arrays that callers pass to arrays that the kernels can read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._arguments.foreign import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    DType = np.dtype[Any]
+
+FloatArray = np.ndarray[Any, np.dtype[np.float32]] | np.ndarray[Any, np.dtype[np.float64]]
+
+_COMPUTE_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
+_STORED_TYPES = ("float16", "bfloat16", "float32", "float64")
+_PLAIN_STORED_TYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16))
+
+
+def as_array(name: str, value: ArrayLike) -> NDArray[Any]:
+    """Return an array, or raise TypeError or ValueError."""
+    if value is None:
+        raise TypeError(f"{name} must be an array, got None")
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} must be a plain array, got a masked array, whose mask would be ignored; "
+            "pass .filled(...) and a mask argument"
+        )
+    try:
+        return np.asarray(readable(name, value))
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array or a regular nested list: {error}") from None
+
+
+def _compute_type(name: str, array: NDArray[Any]) -> np.dtype[Any]:
+    native = array.dtype.newbyteorder("=")
+    if native in _COMPUTE_TYPES:
+        return native
+    if array.dtype.kind in "biu":
+        return np.dtype(np.float64)
+    raise TypeError(f"{name} must be an array of float32 or float64, got {array.dtype}")
+
+
+def as_native(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return `array`, or a copy if its type, alignment or strides cannot be read as they are."""
+    # NumPy makes a new object of an array whose type is the same in all but identity.
+    is_same = array.dtype == dtype and array.dtype.byteorder == dtype.byteorder
+    readable = array if is_same else np.asarray(array, dtype=dtype)
+    return readable if is_aligned(readable) else readable.copy()
+
+
+def is_aligned(array: NDArray[Any]) -> bool:
+    """Tell whether each element begins at a multiple of its size from the first, and is aligned."""
+    return array.flags.aligned and all(step % array.itemsize == 0 for step in array.strides)
+
+
+def as_float_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
+    """Convert named arguments to arrays of their common type, float32 or float64.
+
+    Integers, bools and lists of them become float64, as in NumPy; other byte orders become native.
+    Arrays that need no conversion are returned unchanged.
+    """
+    arrays = {name: as_array(name, value) for name, value in arguments.items()}
+    dtype = np.result_type(*(_compute_type(name, array) for name, array in arrays.items()))
+    return tuple(as_native(array, dtype) for array in arrays.values())
+
+
+def as_lse(value: ArrayLike) -> NDArray[Any]:
+    """Return the `lse` of a forward call, or raise TypeError.
+
+    A call never returned integers, and 16 bits are too few to form weights from.
+    """
+    array = as_array("lse", value)
+    native = array.dtype.newbyteorder("=")
+    if native not in _COMPUTE_TYPES:
+        raise TypeError(
+            f"lse must be float32 or float64, as the forward call returned it, got {array.dtype}"
+        )
+    return as_native(array, native)
+
+
+def as_factors(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Convert the operands of a product to arrays of their common type.
+
+    But a `b` of float16 or bfloat16 stays what it is.
+    """
+    right = as_array("b", b)
+    if right.dtype.name not in ("float16", "bfloat16"):
+        if right.dtype.kind not in "biu" and right.dtype.newbyteorder("=") not in _COMPUTE_TYPES:
+            raise TypeError(
+                "b must be an array of float16, bfloat16, float32 or float64, or weight.T of a "
+                f"QuantisedWeight, got {right.dtype}"
+            )
+        left, right = as_float_arrays(a=a, b=right)
+        return left, right
+    (left,) = as_float_arrays(a=a)
+    right = stored("b", right)
+    return left, as_native(right, right.dtype)
+
+
+def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
+    """Convert a mask to a bool, float32 or float64 array, or raise TypeError."""
+    if mask is None:
+        return None
+    if is_pair(mask):
+        raise TypeError("mask must be one array here, got a pair: merge the two with np.where")
+    array = as_array("mask", mask)
+    if array.dtype.kind == "b":
+        return as_native(array, np.dtype(np.bool_))
+    if array.dtype.name in ("float16", "bfloat16"):
+        return array.astype(np.float32)
+    native = array.dtype.newbyteorder("=")
+    if native in _COMPUTE_TYPES:
+        return as_native(array, native)
+    if array.dtype.kind in "iu":
+        raise TypeError(
+            f"mask must be bool (True = may attend) or float (added to the scores), got "
+            f"{array.dtype}; use mask.astype(bool) if 1 means may attend, or "
+            f"mask.astype(float) if it is to be added"
+        )
+    raise TypeError(
+        f"mask must be an array of bool (True = may attend) or of float (added to the scores), "
+        f"got {array.dtype}"
+    )
+
+
+def as_masks(mask: Any) -> Any:
+    """Convert what a call takes as `mask`: None, an array, or a pair (bool, float) of arrays."""
+    if not is_pair(mask):
+        return as_mask(mask)
+    shown, bias = as_mask(mask[0]), as_mask(mask[1])
+    kinds = [None if part is None else part.dtype for part in (shown, bias)]
+    if shown is None or bias is None or (shown.dtype.kind, bias.dtype.kind) != ("b", "f"):
+        raise TypeError(
+            "mask must be a bool array, a float array or a pair (bool, float) of both, got a pair "
+            f"({kinds[0]}, {kinds[1]})"
+        )
+    return shown, bias
+
+
+def is_pair(mask: Any) -> bool:
+    """Tell a pair of masks from an array of two rows, which have one kind and one shape."""
+    if not isinstance(mask, tuple) or len(mask) != 2:
+        return False
+    parts = [np.asarray(readable("mask", part)) for part in mask]
+    is_bool = [part.dtype.kind == "b" for part in parts]
+    return is_bool[0] != is_bool[1] or parts[0].shape != parts[1].shape
+
+
+def stored(name: str, value: ArrayLike) -> NDArray[Any]:
+    """Return `value` as an array of one of the storage types, or raise TypeError or ValueError.
+
+    These are float16, bfloat16 (of the package ml_dtypes), float32 and float64. Integers, bools and
+    lists of them become float64, as in NumPy; other byte orders become native.
+    """
+    array = as_array(name, value)
+    if array.dtype in _PLAIN_STORED_TYPES:  # to ask for a dtype's name takes longer
+        # A byte order that is spelled out, "<f4", is not what the kernels take for the native one.
+        is_plain = array.dtype.byteorder == "="
+        return array if is_plain else array.view(array.dtype.newbyteorder("="))
+    if array.dtype.kind in "biu":
+        return array.astype(np.float64)
+    if array.dtype.name not in _STORED_TYPES:
+        raise TypeError(
+            f"{name} must be an array of float16, bfloat16, float32 or float64, got {array.dtype}"
+        )
+    native = array.dtype.newbyteorder("=")
+    return array.view(native) if array.dtype.isnative else array.astype(native)
+
+
+def as_stored_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
+    """Convert named arguments to arrays that attention reads, each of its own storage type.
+
+    Arrays that need no conversion are returned unchanged.
+    """
+    arrays = (stored(name, value) for name, value in arguments.items())
+    return tuple(as_native(array, array.dtype) for array in arrays)
+
+
+def result_type(dtypes: Iterable[DType]) -> DType:
+    """Return NumPy's result type of `dtypes`, and float32 for float16 with bfloat16.
+
+    NumPy refuses to mix these two.
+    """
+    distinct = set(dtypes)
+    names = {dtype.name for dtype in distinct}
+    if {"float16", "bfloat16"} <= names:
+        distinct.add(np.dtype(np.float32))
+        distinct = {dtype for dtype in distinct if dtype.itemsize > 2}
+    return np.result_type(*distinct)
+
+
+def compute_type(*dtypes: DType) -> DType:
+    """Return float64 if any of `dtypes` is float64, else float32."""
+    return np.dtype(np.float64 if np.dtype(np.float64) in dtypes else np.float32)
+
+
+def is_floating(dtype: DType) -> bool:
+    """Tell whether a dtype is one of NumPy's floating-point types or bfloat16."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def dtype_of(name: str, dtype: DTypeLike, needed: str) -> DType:
+    """Return a dtype, or raise TypeError that says what is needed."""
+    try:
+        return np.dtype(dtype)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{name} must be {needed}, got {dtype!r}") from None
+
+
+def floating(name: str, dtype: DTypeLike) -> DType:
+    """Return a floating-point dtype, or raise TypeError."""
+    wanted = dtype_of(name, dtype, "floating-point")
+    if not is_floating(wanted):
+        raise TypeError(f"{name} must be floating-point, got {wanted}")
+    return wanted
+
+
+def single_or_double(name: str, dtype: DTypeLike) -> DType:
+    """Return the dtype float32 or float64, or raise TypeError."""
+    wanted = dtype_of(name, dtype, "float32 or float64")
+    if wanted not in _COMPUTE_TYPES:
+        raise TypeError(f"{name} must be float32 or float64, got {wanted}")
+    return wanted
+
+
+def check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...], meaning: str) -> None:
+    """Raise ValueError unless an array has the shape of what `meaning` says."""
+    if array.shape != shape:
+        raise ValueError(
+            f"{name} must have the shape of {meaning}, {shape}, got shape {array.shape}"
+        )
+
+
+def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Tell whether arrays of a shape broadcast to the shape `target`."""
+    try:
+        return np.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False
+
+
+def shares_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Tell, carefully where the answer is a hard problem, whether two arrays share an element."""
+    try:
+        return np.shares_memory(a, b, max_work=100000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def repeats_an_element(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:
+    """Tell, carefully, whether two indices may lead to one element, which is `size` steps wide."""
+    if 0 in shape:
+        return False
+    steps = sorted((abs(step), n) for n, step in zip(shape, strides, strict=True) if n > 1)
+    reach = size
+    for step, n in steps:
+        if step < reach:
+            return True
+        reach += step * (n - 1)
+    return False

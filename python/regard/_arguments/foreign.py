@@ -1,0 +1,112 @@
+"""Read the arrays of other libraries where they lie, and refuse those that would be misread.
+
+An object is read by NumPy's own protocol, `__array__`, where it has one: there a library checks
+what DLPack cannot say, such as that a tensor is a placeholder, or a view that negates its memory.
+Other objects are read by DLPack. Neither copies what lies on the CPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._arguments.device import dlpack_device
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# What NumPy reads without a protocol, so that nothing needs to be asked of it.
+_PLAIN = frozenset((np.ndarray, list, tuple, bool, int, float, complex, str, type(None)))
+_OPTIONS = ("query_offset", "key_lengths", "left_padding", "alibi_slopes", "sinks")
+# DLPack's numbers of the kinds of memory that the CPU reads: its own, and pinned for CUDA or ROCm.
+_HOST = frozenset((1, 3, 11))
+_FRONTS = {"torch": "regard.torch", "jax": "regard.jax", "jaxlib": "regard.jax"}
+
+
+def readable(name: str, value: Any) -> Any:
+    """Return the array of a foreign object, and other values as they are.
+
+    Raises TypeError where that array does not lie in the CPU's memory, or would lose something.
+    """
+    return _read(name, value) if _is_foreign(value) else value
+
+
+def with_arrays(options: Any) -> Any:
+    """Return the options of a call with NumPy arrays for those of other libraries."""
+    if _PLAIN.issuperset(map(type, options.values())):
+        return options
+    return {
+        name: _read(name, value) if name in _OPTIONS and _is_foreign(value) else value
+        for name, value in options.items()
+    }
+
+
+def _is_foreign(value: Any) -> bool:
+    """Tell whether NumPy would have to ask an object for its array."""
+    return type(value) not in _PLAIN and not isinstance(value, np.ndarray | np.generic)
+
+
+def _read(name: str, value: Any) -> NDArray[Any]:
+    library = type(value).__module__.partition(".")[0]
+    if _is_lazy(value):
+        raise TypeError(
+            f"{name} must be an array in memory, got a {_kind(value)} of chunks that are not "
+            "computed: call regard.dask, which keeps them apart, or pass "
+            f"{name}.compute()"
+        )
+    if _has_gradient(value):
+        raise TypeError(
+            f"{name} must not need a gradient, which would be lost here: call regard.torch, which "
+            f"computes gradients, or pass {name}.detach()"
+        )
+    _check_device(name, value)
+    try:
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            return np.from_dlpack(value)
+        return np.asarray(value)
+    except (ValueError, MemoryError):
+        raise
+    except Exception as error:
+        is_dense = str(getattr(value, "layout", "torch.strided")) == "torch.strided"
+        front = _FRONTS.get(library) if is_dense else None
+        advice = f"; {front} takes such arrays" if front else ""
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise TypeError(
+            f"{name} must be an array that NumPy can read, got a {_kind(value)}: {reason}{advice}"
+        ) from error
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__module__.partition('.')[0]} {type(value).__name__}"
+
+
+def _is_lazy(value: Any) -> bool:
+    """Tell a Dask collection, or an object that holds one, which says so by its graph."""
+    graph = getattr(value, "__dask_graph__", None)
+    return graph is not None and not isinstance(value, type) and graph() is not None
+
+
+def _has_gradient(value: Any) -> bool:
+    """Tell a tensor of PyTorch that records gradients, or that carries a tangent."""
+    if getattr(value, "requires_grad", False) is True:
+        return True
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return False
+    return torch.autograd.forward_ad.unpack_dual(value).tangent is not None
+
+
+def _check_device(name: str, value: Any) -> None:
+    """Raise TypeError for an array in memory that the CPU does not read."""
+    device = dlpack_device(value)
+    is_elsewhere = device is not None and device[0] not in _HOST
+    if is_elsewhere or (device is None and hasattr(value, "__cuda_array_interface__")):
+        where = getattr(value, "device", None)
+        raise TypeError(
+            f"{name} must be in the memory of the host, got a {_kind(value)}"
+            + (f" on {where}" if where is not None and not callable(where) else "")
+            + ": copy it there, or pass query, key and value on the GPU too, which regard.cuda "
+            "computes on"
+        )

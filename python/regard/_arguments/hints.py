@@ -1,0 +1,90 @@
+"""Give hints about mistakes that types and shapes do not reveal."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+_FIRST_GLANCE, _SECOND_GLANCE, _BLOCK = 16, 1024, 65536
+_ZERO_ONE = frozenset((0.0, 1.0))
+# More heads than any common model has.
+_MANY_HEADS = 128
+
+_has_warned = False
+
+
+def warn_if_zero_one(mask: Any) -> None:
+    """Warn, once in a process, about a float mask that holds only zeros and ones.
+
+    Such a mask is added to the scores and hides nothing. At most 1024 elements are read, unless
+    these are zeros and ones. The warning appears to come from the caller's caller.
+    """
+    global _has_warned
+    if _has_warned or not isinstance(mask, np.ndarray) or mask.dtype.kind != "f":
+        return
+    if not holds_zero_one(mask):
+        return
+    _has_warned = True
+    warnings.warn(
+        f"mask holds zeros and ones in {mask.dtype}, which are added to the scores and hide "
+        "nothing: pass mask.astype(bool) if 1 means may attend",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+def holds_zero_one(mask: NDArray[Any]) -> bool:
+    """Tell whether a mask holds only zeros and ones, with both among its first 1024 elements."""
+    if not _ZERO_ONE.issuperset(mask.flat[:_FIRST_GLANCE].tolist()):
+        return False
+    first = mask.flat[:_SECOND_GLANCE]
+    ones = first == 1
+    if not ones.any() or ones.all() or not (ones | (first == 0)).all():
+        return False
+    for start in range(_SECOND_GLANCE, mask.size, _BLOCK):
+        block = mask.flat[start : start + _BLOCK]
+        if not ((block == 0) | (block == 1)).all():
+            return False
+    return True
+
+
+def layout_hint(query_shape: tuple[int, ...], key_shape: tuple[int, ...]) -> str:
+    """Return a hint to append to an error if heads and lengths look exchanged, else "".
+
+    There is a hint if both arrays have four axes or more and
+
+    1. read as ``(..., heads, length, dim)``, the number of heads is not a multiple of the number of
+       key heads, or there are more than 128 key heads; and
+    2. read as ``(..., length, heads, dim)``, it is a multiple, and the number of key heads is at
+       least 2 and less than the number of keys.
+
+    So keys of length 1 never get the hint, nor do heads that fit and number 128 or fewer.
+
+    Parameters
+    ----------
+    query_shape, key_shape : tuple of int
+        The shapes of arrays that have been refused.
+    """
+    if min(len(query_shape), len(key_shape)) < 4:
+        return ""
+    heads, q_len = query_shape[-3:-1]
+    kv_heads, kv_len = key_shape[-3:-1]
+    swapped_fits = 2 <= kv_len < kv_heads and q_len % kv_len == 0 and q_len > 0
+    as_given_fits = heads % kv_heads == 0 and kv_heads <= _MANY_HEADS if kv_heads else True
+    if as_given_fits or not swapped_fits:
+        return ""
+    return (
+        "; arrays are (batch, heads, length, dim) here: if these are (batch, length, heads, dim), "
+        "pass query.swapaxes(-3, -2), and key and value likewise"
+    )
+
+
+def raise_with_hint(error: ValueError, query: ArrayLike, key: ArrayLike) -> NoReturn:
+    """Raise the error of a call again, with a hint if heads and lengths look exchanged."""
+    hint = layout_hint(np.shape(query), np.shape(key)) if "heads" in str(error) else ""
+    raise (ValueError(f"{error}{hint}") if hint else error) from None

@@ -1,0 +1,195 @@
+"""Check the numbers, flags and names that callers pass, and name the argument that is wrong."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+
+import numpy as np
+
+from regard._arguments.arrays import as_array
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import ArrayLike, NDArray
+
+_MOST_NAMES = 20
+
+
+def integers(
+    name: str,
+    value: ArrayLike,
+    wanted: str = "an int or an integer array",
+    *,
+    any_size: bool = False,
+) -> NDArray[Any]:
+    """Return an array of integers, or raise TypeError or ValueError.
+
+    With `any_size` an int may be wider than 64 bits, and is returned as an array of objects.
+    """
+    if any_size and isinstance(value, int) and not isinstance(value, bool):
+        return np.array(value, object)
+    array = np.array(None) if value is None else as_array(name, value)
+    if array.size == 0 and isinstance(value, list | tuple):
+        return array.astype(np.int64)  # NumPy's type for no numbers is float64
+    if array.dtype.kind in "iu":
+        return array
+    if array.dtype.kind == "O":
+        # NumPy has no type for Python's integers beyond 64 bits, and leaves them as objects.
+        numbers = list(array.flat) if all(type(each) is int for each in array.flat) else []
+        beyond = [number for number in numbers if not -(2**63) <= number < 2**63]
+        if beyond:
+            raise ValueError(f"{name} must fit in 64 bits, got {beyond[0]}")
+        if array.ndim == 0:
+            raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
+    raise TypeError(f"{name} must be {wanted}, got {array.dtype}")
+
+
+def offsets(query_offset: ArrayLike, end: ArrayLike, *, any_size: bool = False) -> NDArray[Any]:
+    """Return `query_offset` as integers, where "end" stands for the numbers `end`."""
+    if not isinstance(query_offset, str):
+        return integers("query_offset", query_offset, any_size=any_size)
+    if query_offset != "end":
+        raise ValueError(
+            f'query_offset must be an int, an integer array or "end", got {query_offset!r}'
+        )
+    return np.asarray(end)
+
+
+def count(name: str, value: SupportsIndex, minimum: int = 0, maximum: int | None = None) -> int:
+    """Return an int from `minimum` to `maximum`, or raise TypeError or ValueError."""
+    # bool has __index__, but a length of True is a slip.
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
+    if number < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {number}")
+    if maximum is not None and number > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {number}")
+    return number
+
+
+def real_number(name: str, value: SupportsFloat) -> float:
+    """Return a real number as a float, or raise TypeError.
+
+    An int that is too large for a float becomes infinity.
+    """
+    is_real = isinstance(value, int | float | np.integer | np.floating) or _is_foreign_real(value)
+    if not is_real or isinstance(value, bool):
+        raise TypeError(f"{name} must be a real number, got {type(value).__name__}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def finite_number(name: str, value: SupportsFloat, minimum: float | None = None) -> float:
+    """Return a finite number that is positive, or at least `minimum` where that is given.
+
+    Raises TypeError or ValueError.
+    """
+    number = real_number(name, value)
+    in_range = number > 0 if minimum is None else number >= minimum
+    if not (in_range and math.isfinite(number)):
+        wanted = "positive" if minimum is None else f"at least {minimum:g}"
+        raise ValueError(f"{name} must be {wanted} and finite, got {number}")
+    return number
+
+
+def _is_foreign_real(value: object) -> bool:
+    """Tell whether a scalar is of a real type that is not NumPy's own, such as bfloat16."""
+    if not isinstance(value, np.generic) or value.dtype.isbuiltin != 2:
+        return False
+    return np.can_cast(value.dtype, np.float64)
+
+
+def flag(name: str, value: bool) -> bool:
+    """Return a bool, or raise TypeError: another value that is merely true may be a slip."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
+    return bool(value)
+
+
+def text(name: str, value: str) -> str:
+    """Return a str, or raise TypeError."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, got {type(value).__name__}")
+    return value
+
+
+def mapping(name: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a mapping, or raise TypeError."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping, got {type(value).__name__}")
+    return value
+
+
+def window_sides(window: Any) -> tuple[int | None, int | None]:
+    """Return the two sides of a window, or raise TypeError or ValueError.
+
+    Any sequence of two is accepted, lists and arrays too, as the attention calls accept it.
+    """
+    is_sequence = hasattr(window, "__getitem__") and not isinstance(window, str | bytes | dict)
+    try:
+        sides = len(window) if is_sequence else None
+    except TypeError:  # an array without axes
+        sides = None
+    if sides is None:
+        raise TypeError(f"window must be a pair (left, right), got {type(window).__name__}")
+    if sides != 2:
+        raise ValueError(f"window must be a pair (left, right), got {sides} numbers")
+    left, right = (
+        None if side is None else count(f"window[{i}]", side) for i, side in enumerate(window)
+    )
+    return left, right
+
+
+def slice_ends(
+    name: str, part: slice, length: int, wanted: str = "a pair of slices"
+) -> tuple[int, int]:
+    """Return where a slice without steps begins and ends, or raise TypeError or ValueError."""
+    if not isinstance(part, slice):
+        raise TypeError(f"{name} must be {wanted}, got {type(part).__name__}")
+    try:
+        start, stop, step = part.indices(length)
+    except TypeError:
+        raise TypeError(f"{name} must have slices of ints, got {part}") from None
+    if step != 1:
+        raise ValueError(f"{name} must have slices without steps, got {part}")
+    return start, max(start, stop)
+
+
+def iterated(name: str, values: Iterable[Any], wanted: str) -> list[Any]:
+    """Return what an iterable gives, or raise TypeError."""
+    try:
+        return list(values)
+    except TypeError:
+        raise TypeError(f"{name} must be {wanted}, got {type(values).__name__}") from None
+
+
+def file_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as a str, or raise TypeError or ValueError."""
+    try:
+        name = os.fsdecode(path)
+    except TypeError:
+        raise TypeError(f"path must be a str or a path, got {type(path).__name__}") from None
+    if not name:
+        raise ValueError(f"path must name a file, got an empty {type(path).__name__}")
+    if "\0" in name:
+        raise ValueError(f"path must have no null characters, got {name!r}")
+    return name
+
+
+def listed(names: Iterable[str]) -> str:
+    """Join names by commas for a message: the first 20 of them, and the number of the others."""
+    all_names = list(names)
+    shown = ", ".join(all_names[:_MOST_NAMES]) or "none"
+    rest = len(all_names) - _MOST_NAMES
+    return f"{shown} and {rest} more" if rest > 0 else shown

@@ -1,0 +1,50 @@
+"""Handle the calls that the compiled module does not take as they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from regard._arguments.arrays import as_masks, as_stored_arrays
+from regard._arguments.device import is_on_cuda
+from regard._arguments.keywords import check_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike
+
+
+def converted(
+    name: str,
+    call: Callable[..., Any],
+    arrays: tuple[ArrayLike, ArrayLike, ArrayLike],
+    between: tuple[Any, ...],
+    mask: ArrayLike | None,
+    options: dict[str, Any],
+) -> Any:
+    """Call the module again, with arrays that the kernels can read, or compute on a GPU.
+
+    It returned NotImplemented before: an array must be converted or lies on a GPU, the call asks
+    for a device, or an option is unknown.
+    """
+    check_options(name, options)
+    options = dict(options)
+    device = options.pop("device", None)
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(f"device must be None, 'cpu' or 'cuda', got {device!r}")
+    if any(map(is_on_cuda, arrays)):
+        if device == "cpu":
+            raise ValueError(
+                "device must be None or 'cuda' for arrays on a GPU, got 'cpu': copy them to the "
+                "host first"
+            )
+        from regard.cuda._host import attend_on_device
+
+        return attend_on_device(name, arrays, between, mask, options)
+    if device == "cuda":
+        from regard.cuda._host import attend_from_host
+
+        return attend_from_host(name, arrays, between, mask, options)
+    query, key, value = arrays
+    native = as_stored_arrays(query=query, key=key, value=value)
+    return call(*native, *between, as_masks(mask), options)

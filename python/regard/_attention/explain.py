@@ -1,0 +1,136 @@
+"""What a call of `scaled_dot_product_attention` would compute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from regard import _core
+from regard._arguments.arrays import as_masks, as_stored_arrays, is_aligned
+from regard._arguments.foreign import readable, with_arrays
+from regard._arguments.hints import raise_with_hint
+from regard._arguments.keywords import check_options
+from regard._arguments.options import ExplainOptions, takes_options
+from regard._attention.explanation import FLOAT_MASK, Explanation, distinct_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+
+@takes_options(ExplainOptions)
+def explain(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    query_starts: ArrayLike | None = None,
+    key_starts: ArrayLike | None = None,
+    **options: Unpack[ExplainOptions],
+) -> Explanation:
+    """Say what `scaled_dot_product_attention` would compute with these arguments, and how.
+
+    What is reported is the plan that the call itself would follow. Masks are read, to count what is
+    visible; keys and values are not.
+
+    Parameters
+    ----------
+    query, key, value, mask
+        As in `scaled_dot_product_attention`.
+    query_starts, key_starts : array_like of int, shape (sequences + 1,), optional
+        As in `scaled_dot_product_attention_ragged`: with both, the arrays are packed sequences, and
+        it is that function's call which is explained.
+    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap
+        As in `scaled_dot_product_attention`.
+    alibi_slopes, sinks, dropout_p, dropout_seed, dropout_origin, precision
+        As in `scaled_dot_product_attention`.
+    return_weights, return_lse, threads
+        As in `scaled_dot_product_attention`.
+
+    Returns
+    -------
+    Explanation
+        Its attributes are numbers; ``print`` shows them as text.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `scaled_dot_product_attention`; TypeError too if only one of `query_starts` and
+        `key_starts` is given.
+
+    Examples
+    --------
+    Causal attention to 4096 tokens computes about half of the scores:
+
+    >>> import numpy as np
+    >>> import regard
+    >>> x = np.zeros((8, 4096, 64), np.float32)
+    >>> whole = regard.explain(x, x, x)
+    >>> causal = regard.explain(x, x, x, is_causal=True)
+    >>> round(causal.flops / whole.flops, 1)
+    0.5
+    """
+    check_options("explain", options, ExplainOptions.__annotations__.keys())
+    if (query_starts is None) != (key_starts is None):
+        missing = "query_starts" if query_starts is None else "key_starts"
+        raise TypeError(f"{missing} must be given too: packed sequences need both starts")
+    options = with_arrays(options)
+    starts = readable("query_starts", query_starts), readable("key_starts", key_starts)
+    given = {"query": query, "key": key, "value": value}
+    arrays = as_stored_arrays(**given)
+    native_mask = as_masks(mask)
+    masks = native_mask if isinstance(native_mask, tuple) else (native_mask,)
+    if query_starts is None:
+        try:
+            plan = _core.attention_plan(arrays[0], arrays[1], arrays[2], native_mask, options)
+        except ValueError as error:
+            raise_with_hint(error, query, key)
+    else:
+        plan = _core.attention_ragged_plan(
+            arrays[0], arrays[1], arrays[2], *starts, native_mask, options
+        )
+    given_masks = mask if isinstance(native_mask, tuple) else (mask,)
+    read = [*arrays, *(part for part in masks if part is not None)]
+    notes = [*_conversions(given, arrays), *_mask_notes(given_masks, masks)]
+    if options.get("precision") == "int8" and plan["tasks"] and plan["kernel"] != "int8":
+        notes.append(
+            f"precision 'int8' has no effect: {plan['target']} on this CPU has no instruction that "
+            "makes 8-bit integers faster than float32"
+        )
+    return Explanation.of_plan(plan, arrays[1], arrays[2], sum(map(distinct_bytes, read)), notes)
+
+
+def _conversions(given: dict[str, ArrayLike], arrays: tuple[Array, ...]) -> Iterator[str]:
+    """Yield which arrays are converted before the kernels can read them, and why."""
+    for (name, before), array in zip(given.items(), arrays, strict=True):
+        if before is not array and (why := _why(before)):
+            yield f"{name} was converted to a {array.dtype} array: {why}"
+
+
+def _mask_notes(given: Any, masks: tuple[Array | None, ...]) -> Iterator[str]:
+    """Yield what masks cost beside their memory."""
+    for before, mask in zip(given, masks, strict=True):
+        if mask is None:
+            continue
+        if before is not mask and (why := _why(before)):
+            yield f"mask was converted: {why}"
+        if mask.dtype.kind == "f":
+            yield FLOAT_MASK
+
+
+def _why(value: ArrayLike) -> str | None:
+    """Return why the kernels cannot read what was passed, or None if they read its memory."""
+    if not isinstance(value, np.ndarray):
+        return f"it is a {type(value).__name__}"
+    if type(value) is not np.ndarray:
+        return f"it is a {type(value).__name__}, a subclass of ndarray"
+    if not value.dtype.isnative:
+        return "its bytes are in the other order"
+    if value.dtype.kind in "biu" or value.dtype.itemsize == 2:
+        return f"it is of {value.dtype}"
+    return None if is_aligned(value) else "its memory is not aligned to its elements"

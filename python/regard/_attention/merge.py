@@ -1,0 +1,129 @@
+"""Attention over disjoint sets of keys, joined."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from regard import _core
+from regard._arguments.arrays import as_stored_arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+
+def merge_attention_states(
+    outputs: Iterable[ArrayLike], lses: Iterable[ArrayLike], *, threads: int | None = None
+) -> tuple[Array, Array]:
+    r"""Join attention over disjoint sets of keys into attention over all of them.
+
+    .. math:: \mathrm{lse} = \log \sum_i e^{\mathrm{lse}_i}, \quad
+              \mathrm{output} = \sum_i e^{\mathrm{lse}_i - \mathrm{lse}}\, \mathrm{output}_i
+
+    because a softmax over the concatenation of two vectors is the softmax over each, weighted by
+    its share in the common denominator [1]_ [2]_. Merging is associative and commutative up to
+    rounding [3]_: keys may be split into blocks, files or machines, and a shared prefix needs to be
+    attended to only once.
+
+    Parameters
+    ----------
+    outputs : sequence of array_like, each of shape (..., q_len, value_dim)
+        The parts' outputs, one or more; or one array with the parts along its first axis. Float16,
+        bfloat16, float32 or float64; integers and lists become float64. Parts broadcast against
+        each other, except in value_dim.
+    lses : sequence of array_like, each of shape (..., q_len)
+        The natural log-sum-exp of each part's visible scores, as ``return_lse`` gives it, in the
+        same order. Where another library gives it to base 2, multiply by ``log(2)``.
+    threads : int, optional
+        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
+        any number.
+
+    Returns
+    -------
+    output : ndarray, shape (..., q_len, value_dim)
+        Of the result type of `outputs`.
+    lse : ndarray, shape (..., q_len)
+        Float64 if any array is, else float32.
+
+    Raises
+    ------
+    TypeError
+        If an array has the wrong type.
+    ValueError
+        If there is no part, `outputs` and `lses` have different numbers of parts, or shapes
+        disagree.
+
+    See Also
+    --------
+    scaled_dot_product_attention : gives a part, with ``return_lse=True``.
+
+    Notes
+    -----
+    A part that saw no key in a row (lse -inf) changes no bit of that row. A row in which no part
+    saw a key has lse -inf and the sum of the parts' outputs: 0, which is what attention gives for
+    such a row, or NaN if a part saw only scores of -inf. NaN and infinity in a part show in the
+    result. A part whose lse is +inf outweighs all finite ones; two such parts in a row give NaN. If
+    there is only one part, it is returned as it is.
+
+    The weights of the parts are computed in float64; products and sums in float64 for float64
+    outputs, and in float32 for all narrower types, always in the order of the parts.
+
+    Each part must see keys that no other part sees, and `sinks` must be given to one of the calls
+    only: each lse includes them.
+
+    References
+    ----------
+    .. [1] Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+       https://arxiv.org/abs/1805.02867
+    .. [2] Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with
+       IO-Awareness", 2022, section 3.1. https://arxiv.org/abs/2205.14135
+    .. [3] Ye et al., "FlashInfer: Efficient and Customizable Attention Engine for LLM Inference
+       Serving", 2025, which calls (output, lse) an attention state.
+       https://arxiv.org/abs/2501.01005
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> query = rng.standard_normal((8, 5, 64))
+    >>> key, value = rng.standard_normal((2, 8, 1000, 64))
+    >>> outputs, lses = [], []
+    >>> for start in range(0, 1000, 300):
+    ...     block = slice(start, start + 300)
+    ...     output, lse = regard.scaled_dot_product_attention(
+    ...         query, key[:, block], value[:, block], return_lse=True
+    ...     )
+    ...     outputs.append(output)
+    ...     lses.append(lse)
+    >>> merged, lse = regard.merge_attention_states(outputs, lses)
+    >>> whole = regard.scaled_dot_product_attention(query, key, value)
+    >>> bool(np.allclose(merged, whole, rtol=0, atol=1e-14))
+    True
+    """
+    states, sums = parts_of("outputs", outputs), parts_of("lses", lses)
+    merged: tuple[Array, Array] = _core.merge_attention_states(states, sums, threads)
+    if merged is NotImplemented:
+        states, sums = native_parts("outputs", states), native_parts("lses", sums)
+        merged = _core.merge_attention_states(states, sums, threads)
+    return merged
+
+
+def parts_of(name: str, parts: Iterable[ArrayLike]) -> list[ArrayLike]:
+    try:
+        return list(parts)
+    except TypeError:
+        raise TypeError(
+            f"{name} must be a sequence of arrays, one for each part, got {type(parts).__name__}"
+        ) from None
+
+
+def native_parts(name: str, parts: list[ArrayLike]) -> list[ArrayLike]:
+    return [
+        array
+        for i, part in enumerate(parts)
+        for array in as_stored_arrays(**{f"{name}[{i}]": part})
+    ]

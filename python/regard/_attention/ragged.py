@@ -1,0 +1,160 @@
+"""Attention over packed sequences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+
+from regard import _core
+from regard._arguments.device import is_on_cuda
+from regard._arguments.foreign import readable, with_arrays
+from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
+from regard._attention.convert import converted
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+
+@overload
+def scaled_dot_product_attention_ragged(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    return_weights: Literal[False] = False,
+    return_lse: Literal[False] = False,
+    **options: Unpack[AttentionOptions],
+) -> Array: ...
+@overload
+def scaled_dot_product_attention_ragged(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    return_weights: Literal[True],
+    return_lse: Literal[False] = False,
+    **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array]: ...
+@overload
+def scaled_dot_product_attention_ragged(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    return_weights: Literal[False] = False,
+    return_lse: Literal[True],
+    **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array]: ...
+@overload
+def scaled_dot_product_attention_ragged(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    return_weights: Literal[True],
+    return_lse: Literal[True],
+    **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array, Array]: ...
+@takes_options(AttentionOptions, ResultOptions)
+def scaled_dot_product_attention_ragged(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    mask: ArrayLike | None = None,
+    **options: Any,
+) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
+    """Compute attention over sequences of different lengths, packed one after another.
+
+    Sequence ``b`` has the queries ``query[query_starts[b]:query_starts[b + 1]]`` and the keys and
+    values of rows ``key_starts[b]`` to ``key_starts[b + 1]``; it attends to its own keys alone. No
+    padding is stored or computed, and every sequence gets the bits that
+    `scaled_dot_product_attention` gives it alone.
+
+    Parameters
+    ----------
+    query : array_like, shape (total, heads, head_dim)
+        All sequences' queries. Types as in `scaled_dot_product_attention`.
+    key : array_like, shape (total_keys, kv_heads, head_dim)
+        ``heads`` is a multiple of ``kv_heads``.
+    value : array_like, shape (total_keys, kv_heads, value_dim)
+        All sequences' values.
+    query_starts, key_starts : array_like of int, shape (sequences + 1,)
+        Where each sequence begins, and last where all end: from 0, never decreasing, to the total.
+        A sequence may be empty.
+    mask : array_like of bool or float, optional
+        Broadcasts to ``(total, heads, longest)`` with the longest sequence of keys: a row for every
+        query, a column for every key of its sequence. What lies beyond those is not read.
+    query_offset, key_lengths, left_padding : int or array_like of int
+        One number, or one per sequence; `query_offset` may be ``"end"``.
+    is_causal, window, scale, softcap, alibi_slopes, sinks, dropout_p, dropout_seed, dropout_origin
+        As in `scaled_dot_product_attention`; positions count from each sequence's first key, and
+        dropout knows sequences by their number.
+    precision, threads, device
+        As in `scaled_dot_product_attention`; positions count from each sequence's first key.
+    return_weights, return_lse, out
+        As in `scaled_dot_product_attention`, with the shapes below.
+
+    Returns
+    -------
+    output : ndarray, shape (total, heads, value_dim)
+        Of the result type of query, key and value.
+    weights : ndarray, shape (total, heads, longest)
+        If `return_weights`; 0 beyond a sequence's keys.
+    lse : ndarray, shape (total, heads)
+        If `return_lse`.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `scaled_dot_product_attention`; ValueError too if starts do not begin with 0, decrease or
+        do not end at the total.
+
+    Examples
+    --------
+    Three sentences of 2, 0 and 3 words:
+
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> words = rng.standard_normal((5, 4, 16), dtype=np.float32)
+    >>> starts = [0, 2, 2, 5]
+    >>> output = regard.scaled_dot_product_attention_ragged(words, words, words, starts, starts)
+    >>> output.shape
+    (5, 4, 16)
+    >>> last = words[2:].swapaxes(0, 1)
+    >>> alone = regard.scaled_dot_product_attention(last, last, last)
+    >>> np.array_equal(output[2:], alone.swapaxes(0, 1))
+    True
+    """
+    result: Array | tuple[Array, Array] | tuple[Array, Array, Array]
+    if mask is not None:
+        warn_if_zero_one(mask)
+    starts: tuple[Any, Any] = query_starts, key_starts
+    try:
+        options = with_arrays(options)
+        starts = readable("query_starts", query_starts), readable("key_starts", key_starts)
+        result = _core.attention_ragged(query, key, value, *starts, mask, options)
+    except TypeError:
+        if not any(map(is_on_cuda, (query, key, value))):
+            raise
+        result = NotImplemented  # an option is an array on a GPU too
+    if result is NotImplemented:
+        name, arrays = "scaled_dot_product_attention_ragged", (query, key, value)
+        result = converted(name, _core.attention_ragged, arrays, starts, mask, options)
+    return result

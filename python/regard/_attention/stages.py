@@ -1,0 +1,247 @@
+"""The four stages of attention as functions of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Never
+
+from regard import _core
+from regard._arguments.arrays import as_factors, as_float_arrays, as_mask
+from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.keywords import refuse_keywords, takes_unknown
+from regard._weights.quantized import QuantisedWeight, TransposedWeight, multiply
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+
+@takes_unknown
+def matmul(
+    a: ArrayLike,
+    b: ArrayLike | TransposedWeight,
+    *,
+    out: Array | None = None,
+    threads: int | None = None,
+    **unknown: Never,
+) -> Array:
+    """Multiply matrices, as `numpy.matmul` does.
+
+    Parameters
+    ----------
+    a : array_like, shape (..., rows, depth) or (depth,)
+        Float32 or float64; integers and lists become float64. Leading axes broadcast.
+    b : array_like, shape (..., depth, columns) or (depth,)
+        Any strides: ``keys.T`` is read where it lies. It may also have fewer bits, as the weights
+        of models do: float16, bfloat16 (of the package ml_dtypes), or ``weight.T`` of a
+        `QuantisedWeight`, which has 8.
+    out : ndarray, optional
+        Where to write the product: of the result's type and shape, overlapping neither operand.
+    threads : int, optional
+        At most this many threads; the result has the same bits for any number.
+
+    Returns
+    -------
+    ndarray, shape (..., rows, columns)
+        ``sum over k of a[..., i, k] * b[..., k, j]``. The axis of a 1-D operand is left out.
+
+    Raises
+    ------
+    TypeError
+        If an operand is neither float32 nor float64 nor converts to them, and is not a `b` of
+        fewer bits, or `out` is of another type.
+    ValueError
+        If shapes disagree, an operand is a scalar, or `out` overlaps an operand.
+
+    Notes
+    -----
+    A `b` of fewer bits is expanded to the type of `a`, a block at a time, while it is multiplied,
+    and the result has the bits that it would have if all of `b` had been expanded before. For up to
+    eight rows of `a` it is read once, in order, as it is stored: what counts then is how fast
+    memory is read, and fewer bits are read sooner.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.matmul([[1, 2], [3, 4]], [[1], [1]])
+    array([[3.],
+           [7.]])
+
+    A layer whose weight is float16:
+
+    >>> import numpy as np
+    >>> x, weight = np.ones((2, 64), np.float32), np.ones((96, 64), np.float16)
+    >>> product = regard.matmul(x, weight.T)
+    >>> product.shape, product.dtype
+    ((2, 96), dtype('float32'))
+    """
+    if unknown:
+        refuse_keywords("matmul", unknown, ("a", "b", "out", "threads"))
+    product: Array = multiply(a, b, out, threads)
+    if product is not NotImplemented:
+        return product
+    if isinstance(b, TransposedWeight):
+        (a,) = as_float_arrays(a=a)
+    elif isinstance(b, QuantisedWeight):
+        raise TypeError(f"b must be the transpose, weight.T, of a QuantisedWeight, got {b!r}")
+    else:
+        a, b = as_factors(a, b)
+    product = multiply(a, b, out, threads)
+    return product
+
+
+@takes_unknown
+def scale(
+    scores: ArrayLike,
+    factor: float,
+    *,
+    out: Array | None = None,
+    threads: int | None = None,
+    **unknown: Never,
+) -> Array:
+    """Multiply scores by one number, usually ``1 / sqrt(head_dim)``.
+
+    Parameters
+    ----------
+    scores : array_like
+        Float32 or float64; integers and lists become float64.
+    factor : float
+        A real number. The result keeps the type of `scores`.
+    out : ndarray, optional
+        Where to write the result; may be `scores` itself.
+    threads : int, optional
+        At most this many threads.
+
+    Returns
+    -------
+    ndarray
+        ``scores * factor``, of the shape of `scores`. The axes of a new array lie in memory in the
+        order of those of `scores`, as with NumPy's functions.
+
+    Raises
+    ------
+    TypeError
+        If `factor` is not a real number, or an array has the wrong type.
+    ValueError
+        If `out` has another shape or overlaps `scores` in part.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.scale([[2.0, 4.0]], 0.5)
+    array([[1., 2.]])
+    """
+    if unknown:
+        refuse_keywords("scale", unknown, ("scores", "factor", "out", "threads"))
+    scaled: Array = _core.scale(scores, factor, out, threads)
+    if scaled is NotImplemented:
+        (scores,) = as_float_arrays(scores=scores)
+        scaled = _core.scale(scores, factor, out, threads)
+    return scaled
+
+
+@takes_unknown
+def apply_mask(
+    scores: ArrayLike,
+    mask: ArrayLike,
+    *,
+    out: Array | None = None,
+    threads: int | None = None,
+    **unknown: Never,
+) -> Array:
+    """Hide scores, or add a bias to them.
+
+    Parameters
+    ----------
+    scores : array_like, shape (..., q_len, kv_len)
+        Float32 or float64; integers and lists become float64.
+    mask : array_like of bool or float
+        Broadcasts to the shape of `scores`. Bool: where False the result is -inf. Float: added;
+        where it is -inf the result is -inf, whatever the score.
+    out : ndarray, optional
+        Where to write the result; may be `scores` itself.
+    threads : int, optional
+        At most this many threads.
+
+    Returns
+    -------
+    ndarray
+        The masked scores, of the shape, type and order in memory of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If `mask` is neither bool nor float, or an array has the wrong type.
+    ValueError
+        If `mask` does not broadcast, or `out` has another shape or overlaps an input in part.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.apply_mask([[1.0, 2.0], [3.0, 4.0]], [[True, False], [True, True]])
+    array([[  1., -inf],
+           [  3.,   4.]])
+    """
+    if unknown:
+        refuse_keywords("apply_mask", unknown, ("scores", "mask", "out", "threads"))
+    warn_if_zero_one(mask)
+    masked: Array = _core.apply_mask(scores, mask, out, threads)
+    if masked is NotImplemented:
+        (scores,) = as_float_arrays(scores=scores)
+        native = as_mask(mask)
+        if native is None:
+            raise TypeError("mask must be an array of bool or float, got None")
+        masked = _core.apply_mask(scores, native, out, threads)
+    return masked
+
+
+@takes_unknown
+def softmax(
+    x: ArrayLike,
+    axis: int = -1,
+    *,
+    out: Array | None = None,
+    threads: int | None = None,
+    **unknown: Never,
+) -> Array:
+    r"""Compute the softmax along an axis.
+
+    .. math:: y_i = \frac{\exp(x_i - \max x)}{\sum_j \exp(x_j - \max x)}
+
+    Parameters
+    ----------
+    x : array_like
+        Float32 or float64; integers and lists become float64.
+    axis : int, default -1
+        The axis along which the result sums to 1.
+    out : ndarray, optional
+        Where to write the result; may be `x` itself.
+    threads : int, optional
+        At most this many threads.
+
+    Returns
+    -------
+    ndarray
+        Of the shape, type and order in memory of `x`. Where everything along the axis is -inf the
+        result is 0, as in the fused call for a query that sees no key.
+
+    Raises
+    ------
+    TypeError
+        If `x` has the wrong type or `axis` is not an integer.
+    ValueError
+        If `axis` is out of range, or `out` has another shape or overlaps `x` in part.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.softmax([0.1, -0.2, 0.3, -0.2, 0.5]).round(4)
+    array([0.1925, 0.1426, 0.2351, 0.1426, 0.2872])
+    """
+    if unknown:
+        refuse_keywords("softmax", unknown, ("x", "axis", "out", "threads"))
+    weights: Array = _core.softmax(x, axis, out, threads)
+    if weights is NotImplemented:
+        (x,) = as_float_arrays(x=x)
+        weights = _core.softmax(x, axis, out, threads)
+    return weights

@@ -1,0 +1,150 @@
+"""What was measured, and the rates and ratios that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from regard._bench.cases import Case, Comparison, Limit
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The seconds of one call: a list for each round."""
+
+    rounds: list[list[float]]
+
+    @property
+    def seconds(self) -> float:
+        """The median."""
+        return self._quantile(0.5)
+
+    @property
+    def spread(self) -> float:
+        """The interquartile range, as a part of the median."""
+        return (self._quantile(0.75) - self._quantile(0.25)) / self.seconds
+
+    def _quantile(self, part: float) -> float:
+        return float(np.quantile(list(chain(*self.rounds)), part))
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """The engines in one case.
+
+    `errors` are those of their outputs, relative to the largest element. `left_out` says why an
+    engine was not asked, after a word for it ("memory: ..."), and `failed` why one has no time.
+    """
+
+    case: Case
+    samples: dict[str, Samples]
+    errors: dict[str, float]
+    left_out: dict[str, str]
+    failed: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """The name of the case."""
+        return self.case.name
+
+    def rate(self, engine: str) -> float:
+        """Return what an engine reached, in the unit of the case."""
+        seconds = self.samples[engine].seconds
+        unit = self.case.group.unit
+        if unit == "us":
+            return seconds * 1e6
+        work = self.case.problem.flops if unit == "GFLOP/s" else self.case.problem.bytes
+        return work / seconds / 1e9
+
+    def speed_over(self, engine: str) -> float | None:
+        """Return regard's speed relative to an engine's; None where one of them has no time."""
+        if "regard" not in self.samples or engine not in self.samples:
+            return None
+        return self.samples[engine].seconds / self.samples["regard"].seconds
+
+    @property
+    def best_peer(self) -> str | None:
+        """The fastest engine other than regard."""
+        peers = [engine for engine in self.samples if engine != "regard"]
+        return min(peers, key=lambda engine: self.samples[engine].seconds, default=None)
+
+
+@dataclass(frozen=True)
+class ComparisonResult:
+    """Regard's times in one comparison, or the reason why there are none."""
+
+    comparison: Comparison
+    samples: Samples | None = None
+    reference: Samples | None = None
+    failed: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the comparison."""
+        return self.comparison.name
+
+    @property
+    def ratio(self) -> float | None:
+        """The ratio that the comparison is about."""
+        if self.samples is None or self.reference is None:
+            return None
+        row = self.comparison
+        expected = self.reference.seconds
+        if row.for_equal_work:
+            expected *= row.problem.flops / row.reference.flops
+        ratio = self.samples.seconds / expected
+        return 1 / ratio if row.is_speed else ratio
+
+
+@dataclass(frozen=True)
+class Results:
+    """One run: the machine, its limits before and after the cases, and what the engines reached.
+
+    `versions` are those of the engines that took part; `missing` are not installed, and `broken`
+    says why others could not be loaded.
+    """
+
+    date: str
+    machine: dict[str, Any]
+    threads: int
+    rounds: int
+    versions: dict[str, str]
+    missing: list[str]
+    broken: dict[str, str]
+    peak: list[float]
+    bandwidth: list[float]
+    streamed_bytes: int
+    seconds: float
+    cases: list[CaseResult] = field(default_factory=list)
+    comparisons: list[ComparisonResult] = field(default_factory=list)
+
+    def limit(self, which: Limit) -> float:
+        """Return the best measurement of a limit, in operations or bytes per second."""
+        return max(self.peak if which == "fma peak" else self.bandwidth)
+
+    def share(self, result: CaseResult) -> float | None:
+        """Return the part of the limit that regard reached in a case; None where it has none."""
+        limit = result.case.group.limit
+        if limit is None or "regard" not in result.samples:
+            return None
+        return result.rate("regard") * 1e9 / self.limit(limit)
+
+    @property
+    def drift(self) -> float:
+        """How far apart a limit was before and after the cases, as a part of the larger value."""
+        return max(1 - min(limit) / max(limit) for limit in (self.peak, self.bandwidth))
+
+    @property
+    def is_on_best_target(self) -> bool:
+        """Whether regard runs on the best target, as the other engines do."""
+        return bool(self.machine["target"] == self.machine["targets"][0])
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether everything that regard computed was right."""
+        return not any("regard" in row.failed for row in self.cases) and not any(
+            row.failed for row in self.comparisons
+        )

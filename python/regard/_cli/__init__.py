@@ -1,0 +1,74 @@
+"""The command line: ``python -m regard``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments, by default those of the process.
+
+    Returns
+    -------
+    int
+        The exit status: 0 if all went well, 1 if the command failed or was interrupted, 2 if the
+        arguments are wrong.
+    """
+    # The commands are imported inside the try, so that Ctrl-C during the imports is answered too.
+    try:
+        from regard._cli.commands import run
+        from regard._cli.terminal import prepare_output
+
+        prepare_output()
+        status = run(sys.argv[1:] if argv is None else argv)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would print a traceback
+        _abandon_output()
+        return _fail("interrupted")
+    except BrokenPipeError:
+        _abandon_output()
+        return 0  # the reader has seen enough: this is how `| head` ends
+    except Exception as error:
+        if sys.flags.dev_mode:  # python -X dev shows where
+            raise
+        _abandon_output()
+        return _fail(_in_one_line(error))
+    return status
+
+
+def _in_one_line(error: Exception) -> str:
+    from regard._show.text import printable
+
+    message = " ".join(printable(str(error)).split())
+    name = type(error).__name__
+    return f"error: {name}: {message}" if message else f"error: {name}"
+
+
+def _fail(message: str) -> int:
+    if sys.stderr is not None:
+        print(f"regard: {message}", file=sys.stderr)
+    return 1
+
+
+def _abandon_output() -> None:
+    """Send what is still buffered to nowhere: flushing it at exit could fail once more."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,0 +1,179 @@
+"""The command ``demo``: attention on a sentence, and a comparison of speed with other engines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+import regard
+from regard._bench.fresh_process import run_in_fresh_process
+from regard._bench.measuring import Request, measure
+from regard._bench.results import CaseResult, Results
+from regard._bench.shapes import parse_shape
+from regard._cli.arguments import add_threads
+from regard._cli.stages import (
+    SCALE,
+    SEED,
+    TOLERANCE,
+    Array,
+    Check,
+    NotebookCheck,
+    Stages,
+    check_fused,
+    check_notebook,
+    run_stages,
+)
+from regard._cli.walkthrough import verdict, walkthrough
+from regard._cli.words import EXAMPLE, UnusableSentenceError, tokenize
+from regard._show.text import printable
+
+SUMMARY = "attention on a sentence, step by step; runs where no command is named"
+USAGE = "python -m regard [demo] [--threads N] [--no-timing] [--json] [word ...]"
+
+DESCRIPTION = """\
+Take a sentence through embedding, position, projection, scores, scaling, mask,
+softmax and context, check that one fused call gives the same, and time a larger
+problem in regard, NumPy, PyTorch and ONNX Runtime, as far as they are installed.
+"""
+EPILOG = ""
+
+TIMED_SHAPE = "1,12,512,64"
+ROUNDS = 3
+_PATIENCE_SECONDS = 120
+_BAR_WIDTH = 24
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("words", nargs="*", metavar="word", help=f"by default: {EXAMPLE}")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--no-timing", action="store_true", help="leave the timing out")
+    add_threads(parser)
+
+
+def refuse_one_word(options: argparse.Namespace, commands: Sequence[str]) -> None:
+    """Refuse a sentence of one word where no command is named: it may be a mistyped command."""
+    words = " ".join(options.words).split()
+    if len(words) == 1:
+        options.parser.error(
+            f"{words[0]!r} is not a command ({', '.join(commands)} come first), nor a sentence "
+            f"of several words; for a sentence of one word: python -m regard demo {words[0]}"
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the example, and return the exit status: 1 if a check failed."""
+    try:
+        tokens = tokenize(" ".join(options.words) if options.words else EXAMPLE)
+    except UnusableSentenceError as error:
+        options.parser.error(str(error))
+    if options.threads is not None:
+        regard.set_num_threads(options.threads)
+    stages = run_stages(tokens)
+    check = check_fused(stages)
+    notebook = check_notebook(tokens) if tokens == tokenize(EXAMPLE) else None
+    if options.json:
+        timing = None if options.no_timing else _time_engines()
+        print(json.dumps(_document(tokens, stages, check, notebook, timing), allow_nan=False))
+    else:
+        for line in (*walkthrough(regard.__version__, tokens, stages), *verdict(check, notebook)):
+            print(line)
+        if not options.no_timing:
+            _show_timing()
+    return 0 if check.passed and (notebook is None or notebook.passed) else 1
+
+
+def _time_engines() -> Results:
+    threads = regard.get_num_threads()
+    request = Request([parse_shape(TIMED_SHAPE)], threads, ROUNDS, with_limits=False)
+    results: Results = run_in_fresh_process(
+        measure, request, threads=threads, patience=_PATIENCE_SECONDS
+    )
+    return results
+
+
+def _show_timing() -> None:
+    threads = regard.get_num_threads()
+    unit = "thread" if threads == 1 else "threads"
+    heads, length, dim = TIMED_SHAPE.split(",")[1:]
+    # Printed before the engines run, so that the wait explains itself.
+    print(
+        f"\n  {heads} heads × {length} tokens × {dim}, float32, {threads} {unit}, "
+        f"target {regard.active_target()}",
+        flush=True,
+    )
+    rows, failed = _timing_rows(_time_engines())
+    slowest = max((row["milliseconds"] for row in rows), default=0)
+    for row in rows:
+        bar = "━" * round(_BAR_WIDTH * row["milliseconds"] / slowest)
+        print(
+            f"  {row['engine']:<12}{row['milliseconds']:7.2f} ms"
+            f"{row['gflops']:5.0f} GFLOP/s{row['ratio']:6.1f}×  {bar}"
+        )
+    for engine, reason in failed.items():
+        print(f"  {engine} failed: {printable(reason)}")
+
+
+def _timing_rows(results: Results) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return a row for each engine, and why others that are installed have none."""
+    case: CaseResult = results.cases[0]
+    if "regard" in case.failed:
+        raise RuntimeError(f"regard failed the timing: {case.failed['regard']}")
+    fastest = case.samples["regard"].seconds
+    rows = [
+        {
+            "engine": engine,
+            "milliseconds": samples.seconds * 1e3,
+            "gflops": case.case.problem.flops / samples.seconds / 1e9,
+            "ratio": samples.seconds / fastest,
+            "error": case.errors[engine],
+        }
+        for engine, samples in case.samples.items()
+    ]
+    return rows, results.broken | case.failed
+
+
+def _document(
+    tokens: Sequence[str],
+    stages: Stages,
+    check: Check,
+    notebook: NotebookCheck | None,
+    timing: Results | None,
+) -> dict[str, Any]:
+    return {
+        "version": regard.__version__,
+        "target": regard.active_target(),
+        "threads": regard.get_num_threads(),
+        "tokens": list(tokens),
+        "is_causal": True,
+        "scale": SCALE,
+        "seed": SEED,
+        "stages": {name: _finite_or_none(array) for name, array in vars(stages).items()},
+        "check": {**asdict(check), "tolerance": TOLERANCE, "passed": check.passed},
+        "notebook": {**asdict(notebook), "passed": notebook.passed} if notebook else None,
+        "timing": None if timing is None else _timing_document(timing),
+    }
+
+
+def _finite_or_none(array: Array) -> list[Any]:
+    """Return nested lists with None for the -inf of hidden keys, which JSON does not have."""
+    values = array.astype(object)
+    values[~np.isfinite(array)] = None
+    nested: list[Any] = values.tolist()
+    return nested
+
+
+def _timing_document(results: Results) -> dict[str, Any]:
+    rows, failed = _timing_rows(results)
+    return {
+        "shape": [int(size) for size in TIMED_SHAPE.split(",")],
+        "dtype": "float32",
+        "flops": results.cases[0].case.problem.flops,
+        "rows": rows,
+        "failed": failed,
+    }

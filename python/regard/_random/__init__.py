@@ -1,0 +1,1 @@
+"""Random numbers: those of dropout, and PyTorch's."""

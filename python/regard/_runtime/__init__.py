@@ -1,0 +1,1 @@
+"""How regard runs: targets, threads, optional packages, and reports of progress."""

@@ -1,0 +1,155 @@
+"""Weights of attention that a caller passes to see them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._arguments.arrays import as_array, is_floating
+from regard._arguments.numbers import integers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+# By how much a row's sum may exceed 1. Weights may have been rounded to three decimals, or to 16
+# bits: bfloat16 rounds each by up to 1/256 of it.
+_TOLERANCE = 5e-3
+_TOLERANCE_OF_BFLOAT16 = 2e-2
+_ENTRIES_AT_ONCE = 1 << 22
+_ROWS_TO_JUDGE = 64
+
+
+def attention_weights(weights: ArrayLike, name: str = "weights") -> Array:
+    """Return weights of shape (..., q_len, kv_len) as float32 or float64, without a needless copy.
+
+    A row adds up to at most 1: to less where a query sees no key, or a sink. NaN is let through.
+
+    Raises
+    ------
+    TypeError
+        If `weights` is not an array of real numbers, or is all that a call returned.
+    ValueError
+        If it has fewer than 2 axes, an entry is negative or larger than 1, or a row's sum is.
+    """
+    if isinstance(weights, tuple):
+        refuse_result(weights, name)
+    array = as_array(name, weights)
+    if array.dtype.kind == "b":
+        raise TypeError(
+            f"{name} must be an array of float, got bool: regard.plot.pattern draws a mask"
+        )
+    if not (is_floating(array.dtype) or array.dtype.kind in "iu"):
+        raise TypeError(f"{name} must be an array of float, got {array.dtype}")
+    if array.ndim < 2:
+        raise ValueError(f"{name} must have shape (..., q_len, kv_len), got shape {array.shape}")
+    stored = array.dtype
+    tolerance = _TOLERANCE_OF_BFLOAT16 if stored.name == "bfloat16" else _TOLERANCE
+    is_small = is_floating(stored) and stored.itemsize <= 4
+    array = array.astype(np.float32 if is_small else np.float64, copy=False)
+    for place, rows in _blocks(array):
+        _check(name, array, place, rows, tolerance)
+    return array
+
+
+def refuse_result(entries: tuple[Any, ...], name: str = "weights") -> None:
+    """Raise TypeError for the tuple that an attention call with ``return_weights=True`` returns."""
+    if len(entries) not in (2, 3) or not all(hasattr(each, "shape") for each in entries):
+        return
+    output, weights, *lse = (as_array(name, each) for each in entries)
+    if output.ndim < 2 or weights.ndim < 2 or not weights.size:
+        return
+    # What a layer returns has no axis of heads, and its weights have one.
+    leading = weights.shape[:-2], weights.shape[:-3]
+    if output.shape[:-2] not in leading or output.shape[-2] != weights.shape[-2]:
+        return
+    first_output, first_weights = (_first_rows(each) for each in (output, weights))
+    # Rows of one-hot keys, which the second may be too, have no fractions.
+    has_fractions = ((first_weights > 0) & (first_weights < 1)).any()
+    if has_fractions and _add_up(first_weights) and not _add_up(first_output):
+        has_lse = ", lse" if lse else ""
+        raise TypeError(
+            f"{name} must be an array, got what a call returns, (output, weights{has_lse}): pass "
+            "its second entry alone"
+        )
+
+
+def _first_rows(array: Array) -> Array:
+    """Return some rows of the first head, by which an array is judged; none of no numbers."""
+    first = array[(0,) * (array.ndim - 2)][:_ROWS_TO_JUDGE]
+    is_real = is_floating(array.dtype) or array.dtype.kind in "iu"
+    return first.astype(np.float64) if is_real else np.zeros((0, 1))
+
+
+def _add_up(rows: Array) -> bool:
+    """Tell whether rows are not negative and add up to 1, or to 0 where a query sees no key."""
+    sums = rows.sum(axis=-1)
+    is_one = np.abs(sums - 1) <= _TOLERANCE_OF_BFLOAT16
+    return bool((rows >= 0).all() and is_one.any() and (is_one | (sums == 0)).all())
+
+
+def _blocks(array: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
+    """Go through some rows at a time, so that no temporary array is as large as the weights."""
+    q_len, kv_len = array.shape[-2:]
+    step = max(1, _ENTRIES_AT_ONCE // max(kv_len, 1))
+    for head in np.ndindex(array.shape[:-2]):
+        for start in range(0, q_len, step):
+            yield (*head, start), array[head][start : start + step]
+
+
+def _check(name: str, array: Array, place: tuple[int, ...], rows: Array, tolerance: float) -> None:
+    if not rows.size:
+        return
+    with np.errstate(invalid="ignore"):  # of signalling NaN
+        is_wrong = (rows < 0) | (rows > 1 + tolerance)
+        if is_wrong.any():
+            row, key = np.argwhere(is_wrong)[0].tolist()
+            entry = [*place[:-1], place[-1] + row, key]
+            raise ValueError(
+                f"{name} must be from 0 to 1, got {rows[row, key]:.6g} at {entry}"
+                f"{_hint(array, place)}"
+            )
+        sums = rows.sum(axis=-1, dtype=np.float64)
+        is_wrong = sums > 1 + tolerance
+    if is_wrong.any():
+        row = int(is_wrong.argmax())
+        raise ValueError(
+            f"{name} must add up to at most 1 in each row, got {sums[row]:.6g} in row "
+            f"{[*place[:-1], place[-1] + row]}{_hint(array, place)}"
+        )
+
+
+def _hint(array: Array, place: tuple[int, ...]) -> str:
+    """Say what the array may be instead, judged by its first wrong head."""
+    head = array[place[:-1]]
+    if (head < 0).any() or (head > 1.5).any():
+        return ": these look like scores, whose softmax the weights are"
+    columns = head.sum(axis=-2, dtype=np.float64)
+    if np.allclose(columns, 1, atol=_TOLERANCE):
+        return (
+            ": its columns add up to 1, so queries and keys are exchanged; swap the last two axes"
+        )
+    return "; weights after dropout, which are larger, cannot be shown"
+
+
+def place_of_head(head: Any, lead: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the place of one head among the leading axes, after an argument `head`.
+
+    Leading axes of length 1 before those that `head` has numbers for may be left out.
+    """
+    place = integers("head", head, "an int or a tuple of ints").reshape(-1).tolist()
+    if place and not lead:
+        raise ValueError(f"head must be left out where there are no leading axes, got {head!r}")
+    missing = len(lead) - len(place)
+    if missing > 0 and lead[:missing] == (1,) * missing:
+        place = [0] * missing + place
+    if len(place) != len(lead):
+        raise ValueError(f"head must have an int for each of the leading axes {lead}, got {head!r}")
+    for number, length in zip(place, lead, strict=True):
+        if not -length <= number < length:
+            raise ValueError(f"head must be within the leading axes {lead}, got {head!r}")
+    return tuple(number % length for number, length in zip(place, lead, strict=True))
