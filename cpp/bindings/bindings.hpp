@@ -16,8 +16,9 @@ inline py::object not_implemented() { return py::reinterpret_borrow<py::object>(
 // Attention, and what it would compute; `keywords` is a dictionary of options (options.hpp).
 py::object attention(py::handle query, py::handle key, py::handle value, py::handle mask,
                      py::handle keywords);
-// The sizes of a call and the name of its result's type: its checks, without reading an array.
-py::object attention_sizes(py::handle query, py::handle key, py::handle value, py::handle mask,
+// Raises what is wrong with a call and returns its batch axes, its sizes, the name of its result's type, and whether
+// its arrays have a heads axis. It reads no array and counts no tiles.
+py::object check_attention(py::handle query, py::handle key, py::handle value, py::handle mask,
                            py::handle keywords);
 py::object attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
                           py::handle keywords);

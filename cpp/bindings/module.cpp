@@ -75,7 +75,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
 
   static PyMethodDef functions[] = {
       FastCall<attention>::method("attention"),
-      FastCall<attention_sizes>::method("attention_sizes"),
+      FastCall<check_attention>::method("check_attention"),
       FastCall<attention_plan>::method("attention_plan"),
       FastCall<attention_ragged>::method("attention_ragged"),
       FastCall<attention_ragged_plan>::method("attention_ragged_plan"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     DType = np.dtype[Any]
+    Place = tuple[int | slice, ...]
 
 FloatArray = np.ndarray[Any, np.dtype[np.float32]] | np.ndarray[Any, np.dtype[np.float64]]
 
@@ -103,55 +104,6 @@ def as_factors(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     return left, as_native(right, right.dtype)
 
 
-def as_mask(mask: ArrayLike | None) -> NDArray[Any] | None:
-    """Convert a mask to a bool, float32 or float64 array, or raise TypeError."""
-    if mask is None:
-        return None
-    if is_pair(mask):
-        raise TypeError("mask must be one array here, got a pair: merge the two with np.where")
-    array = as_array("mask", mask)
-    if array.dtype.kind == "b":
-        return as_native(array, np.dtype(np.bool_))
-    if array.dtype.name in ("float16", "bfloat16"):
-        return array.astype(np.float32)
-    native = array.dtype.newbyteorder("=")
-    if native in _COMPUTE_TYPES:
-        return as_native(array, native)
-    if array.dtype.kind in "iu":
-        raise TypeError(
-            f"mask must be bool (True = may attend) or float (added to the scores), got "
-            f"{array.dtype}; use mask.astype(bool) if 1 means may attend, or "
-            f"mask.astype(float) if it is to be added"
-        )
-    raise TypeError(
-        f"mask must be an array of bool (True = may attend) or of float (added to the scores), "
-        f"got {array.dtype}"
-    )
-
-
-def as_masks(mask: Any) -> Any:
-    """Convert what a call takes as `mask`: None, an array, or a pair (bool, float) of arrays."""
-    if not is_pair(mask):
-        return as_mask(mask)
-    shown, bias = as_mask(mask[0]), as_mask(mask[1])
-    kinds = [None if part is None else part.dtype for part in (shown, bias)]
-    if shown is None or bias is None or (shown.dtype.kind, bias.dtype.kind) != ("b", "f"):
-        raise TypeError(
-            "mask must be a bool array, a float array or a pair (bool, float) of both, got a pair "
-            f"({kinds[0]}, {kinds[1]})"
-        )
-    return shown, bias
-
-
-def is_pair(mask: Any) -> bool:
-    """Tell a pair of masks from an array of two rows, which have one kind and one shape."""
-    if not isinstance(mask, tuple) or len(mask) != 2:
-        return False
-    parts = [np.asarray(readable("mask", part)) for part in mask]
-    is_bool = [part.dtype.kind == "b" for part in parts]
-    return is_bool[0] != is_bool[1] or parts[0].shape != parts[1].shape
-
-
 def stored(name: str, value: ArrayLike) -> NDArray[Any]:
     """Return `value` as an array of one of the storage types, or raise TypeError or ValueError.
 
@@ -198,6 +150,21 @@ def result_type(dtypes: Iterable[DType]) -> DType:
 def compute_type(*dtypes: DType) -> DType:
     """Return float64 if any of `dtypes` is float64, else float32."""
     return np.dtype(np.float64 if np.dtype(np.float64) in dtypes else np.float32)
+
+
+def part_at(array: Any, place: Place) -> Any:
+    """Return a part of an array that broadcasts to some axes, as a view.
+
+    `place` has an index or a slice for each of these axes. They are aligned at the end, and an axis
+    of length 1 stands for every index.
+    """
+    own = place[max(len(place) - array.ndim, 0) :]
+    sizes = array.shape[array.ndim - len(own) :]
+    index = (
+        (slice(None) if isinstance(at, slice) else 0) if size == 1 else at
+        for at, size in zip(own, sizes, strict=True)
+    )
+    return array[(..., *index)]
 
 
 def is_floating(dtype: DType) -> bool:

@@ -6,7 +6,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
-from regard._arguments.options import DEFAULTS
+from regard._arguments.option_table import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -33,20 +33,6 @@ _RENAMED = {
     "attention_mask": ("mask",),
     "custom_mask": ("mask",),
     "attn_bias": ("mask",),
-    "softmax_scale": ("scale",),
-    "sm_scale": ("scale",),
-    "scaling_factor": ("scale",),
-    "attn_logit_softcapping": ("softcap",),
-    "attn_logits_soft_cap": ("softcap",),
-    "logits_soft_cap": ("softcap",),
-    "learnable_sink": ("sinks",),
-    "head_sink": ("sinks",),
-    "s_aux": ("sinks",),
-    "cache_leftpad": ("left_padding",),
-    "cache_seqlens": ("key_lengths",),
-    "key_value_seq_lengths": ("key_lengths",),
-    "nonpad_kv_seqlen": ("key_lengths",),
-    "seqused_k": ("key_lengths",),
     "past_key_value": ("cache",),
     "past_key_values": ("cache",),
     "generator": ("rng",),
@@ -96,27 +82,27 @@ _RENAMED = {
     "seq_len": ("q_len", "length"),
     "seqlen_q": ("q_len",),
     "seqlen_k": ("kv_len",),
-    "diagonal": ("query_offset",),
-    "offset": ("query_offset",),
-    "past_length": ("query_offset",),
     "n_heads": ("num_heads", "heads"),
     "padding_side": ("side",),
     "segment_ids": ("query_segments",),
-    "need_weights": ("return_weights",),
-    "output_attentions": ("return_weights",),
-    "return_attention": ("return_weights",),
-    "return_attention_scores": ("return_weights",),
-    "return_attn_probs": ("return_weights",),
-    "return_residual": ("return_lse",),
-    "return_softmax_lse": ("return_lse",),
-}
+} | {alias: (option.name,) for option in OPTIONS.values() for alias in option.aliases}
 
-# Kinds of calls for which a keyword has a meaning of its own: those for attention to arrays with an
-# axis of heads, and single ones. No keyword is spelled like them.
-ATTENTION = "attention()"
-_LAYER = "MultiHeadAttention.__call__()"
+# Kinds of calls for which a keyword has a meaning of its own: calls on arrays that have a heads
+# axis, of which there are several kinds; layers; and single functions, by their qualified names.
+ATTENTION = "attention"
+_ATTENTION_KINDS = frozenset(
+    (
+        ATTENTION,
+        *("explain", "gradients", "weights", "pattern", "stream", "cache"),
+        *("dask", "jax", "torch", "cuda"),
+    )
+)
+_LAYER, _ONE_HEAD = "layer", "self-attention"
+_KINDS_OF_METHODS = {
+    "MultiHeadAttention.__call__()": _LAYER,
+    "SelfAttention.__call__()": _ONE_HEAD,
+}
 _LAYER_CONSTRUCTOR = "MultiHeadAttention.__init__()"
-_ONE_HEAD = "SelfAttention.__call__()"
 _CACHE_CONSTRUCTOR = "KVCache.__init__()"
 _ROTARY = "rotary()"
 
@@ -195,21 +181,9 @@ _ADVICE = {
     "batch_first": dict.fromkeys(
         (_LAYER_CONSTRUCTOR, _LAYER), "leave it out: arrays are (batch, length, d_model)"
     ),
-    "device": {
-        "stream": "leave it out: it is that of the arrays",
-        "": "leave it out: this call computes on the CPU",
-    },
-    "return_weights": {
-        "stream": "leave it out: the kernels for GPUs do not keep weights; copy the arrays to the "
-        "host and call regard.scaled_dot_product_attention, which returns them"
-    },
-    "precision": {"stream": "leave it out: 8-bit integers are for the CPU alone"},
-    "threads": {"stream": "leave it out: threads are the CPU's"},
-    "is_causal": _OF_THE_LAYER,
-    "window": _OF_THE_LAYER,
+    "device": {"": "leave it out: this call computes on the CPU"},
     "rotary": _OF_THE_LAYER,
     "alibi": _OF_THE_LAYER,
-    "alibi_slopes": {_LAYER: "pass alibi=True to the constructor, MultiHeadAttention()"},
     "causal": {
         _LAYER: _CAUSAL_LAYER,
         "query_offset": 'pass is_causal=True, and query_offset="end" for the alignment of '
@@ -253,6 +227,29 @@ _ADVICE = {
     "head_mask": {
         ATTENTION: "leave it out, and multiply the output by head_mask[:, None, None]",
         _LAYER: "leave it out: a head is silenced by zeros in its columns of the parameter W_out",
+    },
+    "score_mod": dict.fromkeys(
+        (ATTENTION, _LAYER),
+        "leave it out: a float mask= is added to the scores, softcap= caps them and alibi_slopes= "
+        "weights distances; other functions of the scores are not supported",
+    ),
+    "block_mask": dict.fromkeys(
+        (ATTENTION, _LAYER),
+        "pass mask= as a bool array: where a tile of it hides everything, nothing is computed",
+    ),
+    "segment_ids": dict.fromkeys(
+        (ATTENTION, _LAYER),
+        "pass mask=regard.masks.segments(segment_ids), or call "
+        "scaled_dot_product_attention_ragged with the starts of the segments",
+    ),
+    "global_tokens": dict.fromkeys(
+        (ATTENTION, _LAYER),
+        "pass mask= as a bool array: regard.masks.window(...), with True in the rows and columns "
+        "of the global tokens",
+    ),
+    "dilation": {
+        ATTENTION: "leave it out, and call this for each i < dilation with query[..., i::dilation, "
+        ":], and key and value likewise"
     },
     "heads": _HEADS_AXIS,
     "kv_heads": _HEADS_AXIS,
@@ -319,7 +316,8 @@ def translates_keywords(function: Callable[Parameters, Result]) -> Callable[Para
     code = function.__code__
     count = code.co_argcount + code.co_kwonlyargcount
     known = [name for name in code.co_varnames[:count] if name != "self"]
-    kind = f"{function.__qualname__}()"
+    method = f"{function.__qualname__}()"
+    kind = _KINDS_OF_METHODS.get(method, method)
     owner, dot, name = function.__qualname__.rpartition(".")
     names = frozenset(known)
 
@@ -359,7 +357,7 @@ def refuse_keywords(
     reasons : mapping of str to str, optional
         Advice of its own, which comes before the general one.
     kind : str, optional
-        `ATTENTION`, or the qualified name of the call with parentheses.
+        The kind of the call.
     """
     names = list(known)
     told = "; ".join(
@@ -372,20 +370,33 @@ def refuse_keywords(
 def check_options(
     name: str,
     options: Mapping[str, Any],
-    known: Collection[str] = DEFAULTS.keys(),
+    known: Collection[str] = OPTIONS.keys(),
     arrays: tuple[str, ...] = _ARRAYS,
+    *,
+    kind: str = ATTENTION,
 ) -> None:
-    """Raise TypeError, with advice, where a call has no such option."""
+    """Raise TypeError, with advice, if an attention call does not have one of these options."""
     unknown = [option for option in options if option not in known]
     if unknown:
-        refuse_keywords(name, unknown, (*arrays, *known), kind=ATTENTION)
+        refuse_keywords(name, unknown, (*arrays, *known), kind=kind)
 
 
 def _advice(name: str, known: list[str], kind: str) -> str:
     """Say what to write in place of a keyword."""
+    is_attention = kind in _ATTENTION_KINDS
+    # An option that other attention calls have, or another name of one.
+    meant = [o for o in OPTIONS.values() if name == o.name or name in o.aliases]
+    meant = meant if is_attention or kind in (_LAYER, _ONE_HEAD) else []
+    refusals = [o.refusal(kind) for o in meant if o.name not in known]
+    if refusals and meant[0].name == name and refusals[0]:
+        return refusals[0]
     for condition, text in _ADVICE.get(name, {}).items():
         if condition in (kind, "") or condition in known:
             return text
+        if condition == ATTENTION and is_attention:
+            return text
+    if refusals and refusals[0]:
+        return refusals[0]
     for keyword in _RENAMED.get(name, ()):
         if keyword in known:
             return f"pass {keyword}="

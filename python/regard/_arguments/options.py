@@ -1,42 +1,69 @@
-"""The options of the attention calls, and how they appear in signatures.
+"""The options that each kind of call has, for type checkers, signatures and docstrings.
 
-Below the public functions options travel as the dictionary of keywords that the caller wrote, up to
+Below the public functions options are the dictionary of keywords that the caller wrote, up to
 `cpp/bindings/options.cpp`, which knows what each of them may be.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
+import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
+
+from regard._arguments.option_table import OPTIONS, Subject
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import ArrayLike, NDArray  # noqa: F401 (the former in text)
+
+# What an option that is one number, or an array of them, may be: it depends on the library.
+Numbers = TypeVar("Numbers")
 
 
-class CacheOptions(TypedDict, total=False):
-    """What `KVCache.attend` takes beside the options that add results."""
-
+class _PositionOptions(TypedDict, Generic[Numbers], total=False):
     is_causal: bool
-    query_offset: ArrayLike | Literal["end"]
+    query_offset: Numbers | Literal["end"]
     window: tuple[int | None, int | None] | None
+
+
+class _LengthOptions(TypedDict, Generic[Numbers], total=False):
+    key_lengths: Numbers | None
+    left_padding: Numbers | None
+
+
+class _ScoreOptions(TypedDict, Generic[Numbers], total=False):
     scale: float | None
     softcap: float | None
-    alibi_slopes: ArrayLike | None
-    sinks: ArrayLike | None
-    out: NDArray[Any] | None
+    alibi_slopes: Numbers | None
+    sinks: Numbers | None
+
+
+class PatternOptions(_PositionOptions["ArrayLike"], _LengthOptions["ArrayLike"], total=False):
+    """The options that decide which keys a query sees."""
+
+
+class WeightOptions(PatternOptions, _ScoreOptions["ArrayLike"], total=False):
+    """The options that decide the weights before dropout."""
+
     threads: int | None
 
 
-class AttentionOptions(CacheOptions, total=False):
-    """What the attention calls take beside the options that add results."""
+class BackwardOptions(WeightOptions, total=False):
+    """The options that the backward calls share with the forward call."""
 
-    key_lengths: ArrayLike | None
-    left_padding: ArrayLike | None
     dropout_p: float
     dropout_seed: int | None
     dropout_origin: tuple[int, int, int]
+
+
+class AttentionOptions(BackwardOptions, total=False):
+    """The options of the attention calls, but for those that add results."""
+
     precision: Literal["int8"] | None
+    out: NDArray[Any] | None
     device: Literal["cpu", "cuda"] | None
 
 
@@ -47,98 +74,88 @@ class ResultOptions(TypedDict, total=False):
     return_lse: bool
 
 
-class WeightOptions(TypedDict, total=False):
-    """What decides the weights before dropout."""
-
-    is_causal: bool
-    query_offset: ArrayLike | Literal["end"]
-    window: tuple[int | None, int | None] | None
-    key_lengths: ArrayLike | None
-    left_padding: ArrayLike | None
-    scale: float | None
-    softcap: float | None
-    alibi_slopes: ArrayLike | None
-    sinks: ArrayLike | None
-    threads: int | None
-
-
-class BackwardOptions(WeightOptions, total=False):
-    """What the backward calls share with the forward call."""
-
-    dropout_p: float
-    dropout_seed: int | None
-    dropout_origin: tuple[int, int, int]
-
-
-class ExplainOptions(BackwardOptions, total=False):
-    """What `explain` takes: the options that decide what is computed, and how."""
+class ExplainOptions(BackwardOptions, ResultOptions, total=False):
+    """The options of `explain`."""
 
     precision: Literal["int8"] | None
-    return_weights: bool
-    return_lse: bool
 
 
 class StreamOptions(BackwardOptions, total=False):
-    """What `attend_stream` takes beside its own keywords."""
+    """The options of `attend_stream`."""
 
     out: NDArray[Any] | None
 
 
-class ForeignOptions(TypedDict, total=False):
-    """What decides the weights in calls on arrays of other libraries, which options may be too."""
+class CacheExplainOptions(
+    _PositionOptions["ArrayLike | None"], _ScoreOptions["ArrayLike"], total=False
+):
+    """The options of `KVCache.explain`."""
 
-    is_causal: bool
-    query_offset: Any
-    window: tuple[int | None, int | None] | None
-    key_lengths: Any
-    left_padding: Any
-    scale: float | None
-    softcap: float | None
-    alibi_slopes: Any
-    sinks: Any
+    threads: int | None
 
 
-class CudaOptions(ForeignOptions, total=False):
-    """What the attention calls of `regard.cuda` take. Arrays are on the device."""
+class CacheOptions(CacheExplainOptions, total=False):
+    """The options of `KVCache.attend`, but for those that add results."""
+
+    out: NDArray[Any] | None
+
+
+class _ForeignOptions(_PositionOptions[Any], _LengthOptions[Any], _ScoreOptions[Any], total=False):
+    """The options that decide the weights, which may be arrays of another library."""
 
     return_lse: bool
+
+
+class CudaOptions(_ForeignOptions, total=False):
+    """The options of the attention calls of `regard.cuda`. Arrays are on the device."""
+
     out: Any
 
 
-# In the order of the signatures, with their defaults.
-DEFAULTS: dict[str, Any] = {
-    "is_causal": False,
-    "query_offset": 0,
-    "window": None,
-    "key_lengths": None,
-    "left_padding": None,
-    "scale": None,
-    "softcap": None,
-    "alibi_slopes": None,
-    "sinks": None,
-    "dropout_p": 0.0,
-    "dropout_seed": None,
-    "dropout_origin": (0, 0, 0),
-    "precision": None,
-    "return_weights": False,
-    "return_lse": False,
-    "out": None,
-    "threads": None,
-    "device": None,
-}
+class JaxOptions(_ForeignOptions, total=False):
+    """The options of the attention call of `regard.jax`."""
 
-BACKWARD_OPTIONS = tuple(BackwardOptions.__annotations__)
+    dropout_p: float
+    dropout_seed: Any
+    dropout_origin: tuple[int, int, int]
+    precision: Literal["int8"] | None
+    threads: int | None
+
+
+def names_of(*groups: type) -> tuple[str, ...]:
+    """Return the names of the options in some groups, in the order of signatures."""
+    names = {name for group in groups for name in group.__annotations__}
+    return tuple(name for name in OPTIONS if name in names)
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def takes_options(*groups: type, **defaults: Any) -> Callable[[Function], Function]:
-    """Show the options of some groups in a function's signature, in place of ``**options``.
+def takes_options(
+    *groups: type,
+    reference: str = "as in `scaled_dot_product_attention`",
+    in_full: bool = False,
+    **defaults: Any,
+) -> Callable[[Function], Function]:
+    """Show the options of some groups in a function's signature and docstring.
 
-    Other keywords, ``**imshow`` for example, stay behind them.
-    `defaults` are those that differ from `DEFAULTS`.
+    In the signature they replace ``**options``. Other keywords, ``**imshow`` for example, stay
+    behind them. In the docstring they replace ``{options}``, but for those that the docstring
+    describes itself.
+
+    Parameters
+    ----------
+    *groups : type
+        Classes of this module.
+    reference : str
+        Where the options are described.
+    in_full : bool
+        Whether to describe them here.
+    **defaults
+        Defaults that differ from those of the table.
     """
     annotations = {name: kind for group in groups for name, kind in group.__annotations__.items()}
+    names = names_of(*groups)
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
@@ -152,15 +169,53 @@ def takes_options(*groups: type, **defaults: Any) -> Callable[[Function], Functi
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=defaults.get(name, default),
-                annotation=annotations[name].__forward_arg__,
+                default=defaults.get(name, OPTIONS[name].default),
+                annotation=_shown(annotations[name]),
             )
-            for name, default in DEFAULTS.items()
-            if name in annotations
+            for name in names
         ]
         function.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[*named, *options, *others]
         )
+        if function.__doc__:  # which python -OO leaves out
+            function.__doc__ = _described(function.__doc__, names, reference, in_full)
         return function
 
     return decorate
+
+
+def _shown(annotation: Any) -> str:
+    """Return an annotation as NumPy's users know it."""
+    text: str = annotation.__forward_arg__
+    return re.sub(r"\bNumbers\b", "ArrayLike", text)
+
+
+def _described(docstring: str, names: Iterable[str], reference: str, in_full: bool) -> str:
+    """Return a docstring with the options described in place of ``{options}``."""
+    place = re.search(r"^( *)\{options\}\n", docstring, re.MULTILINE)
+    if not place:
+        return docstring
+    indent = place[1]
+    own = set()
+    for line in re.findall(rf"^{indent}(\S.*)$", docstring, re.MULTILINE):
+        own.update(re.split(r",\s*", line.partition(" :")[0]))
+    left = [name for name in names if name not in own]
+    entries = _entries_in_full(left) if in_full else _entries(left, reference)
+    text = "\n".join(f"{head}\n{textwrap.indent(body, '    ')}" for head, body in entries)
+    shown = textwrap.indent(text, indent) + "\n"
+    return docstring[: place.start()] + shown + docstring[place.end() :]
+
+
+def _entries_in_full(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        option = OPTIONS[name]
+        yield f"{name} : {option.declared}", textwrap.dedent(option.text).strip()
+
+
+def _entries(names: list[str], reference: str) -> Iterator[tuple[str, str]]:
+    for subject in Subject:
+        of_subject = [name for name in names if OPTIONS[name].subject is subject]
+        if of_subject == ["threads"]:
+            yield from _entries_in_full(of_subject)
+        elif of_subject:
+            yield ", ".join(of_subject), f"{subject.value}, {reference}."

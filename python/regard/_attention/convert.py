@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from regard._arguments.arrays import as_masks, as_stored_arrays
+from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.device import is_on_cuda
 from regard._arguments.keywords import check_options
+from regard._arguments.masks import Masks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,4 +48,4 @@ def converted(
         return attend_from_host(name, arrays, between, mask, options)
     query, key, value = arrays
     native = as_stored_arrays(query=query, key=key, value=value)
-    return call(*native, *between, as_masks(mask), options)
+    return call(*native, *between, Masks.of(mask).argument, options)

@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
+from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.device import is_on_cuda
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
+from regard._arguments.masks import Masks
+from regard._arguments.numbers import slice_ends
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
 from regard._attention.convert import converted
-from regard._attention.rows import weights_of_rows
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     Array = NDArray[Any]
+
+# The options that do not concern the weights of some queries.
+_OF_THE_WHOLE = frozenset(("out", "device", "return_weights", "return_lse"))
 
 
 @overload
@@ -64,7 +69,7 @@ def scaled_dot_product_attention(
     return_lse: Literal[True],
     **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array, Array]: ...
-@takes_options(AttentionOptions, ResultOptions)
+@takes_options(AttentionOptions, ResultOptions, in_full=True)
 def scaled_dot_product_attention(
     query: ArrayLike,
     key: ArrayLike,
@@ -101,69 +106,7 @@ def scaled_dot_product_attention(
     rows : slice, optional
         With `return_weights`: the queries whose weights are returned, without a step. The output is
         that of all queries, and weights of others take neither time nor memory.
-    is_causal : bool, default False
-        Query ``i`` sees key ``j`` only if ``j <= i + query_offset``. With 3 queries, 3 keys and
-        offset 0 what is visible is::
-
-            1 0 0
-            1 1 0
-            1 1 1
-
-    query_offset : int, array_like of int or "end", default 0
-        How many keys precede the first query: query ``i`` stands at position
-        ``p = i + query_offset``. One number, or one per batch entry (it broadcasts to the axes
-        before heads). 0 is the alignment of PyTorch and JAX. ``"end"`` is that of FlashAttention:
-        the last query stands at the last key that its batch entry has (see `key_lengths`).
-    window : (left, right), optional
-        Key ``j`` is visible only if ``p - left <= j <= p + right``: neighbours are counted, and
-        None on a side means no limit there.
-    key_lengths : int or array_like of int, optional
-        How many keys exist, for all or per batch entry (it broadcasts to the axes before heads):
-        those at and beyond it are neither seen nor computed, whatever they hold.
-    left_padding : int or array_like of int, optional
-        How many keys at the start are padding, for all or per batch entry (it broadcasts to the
-        axes before heads): they are neither seen nor computed, whatever they hold. Positions count
-        from the first key all the same.
-    scale : float, optional
-        Multiplies query . key. Default ``1 / sqrt(head_dim)``.
-    softcap : float, optional
-        Caps the scaled scores smoothly: ``softcap * tanh(score / softcap)`` (Gemma 2).
-    alibi_slopes : array_like of float, shape (heads,) or (..., heads), optional
-        Attention with linear biases (Press et al. 2022): ``slope[head] * abs(p - j)`` is subtracted
-        from the capped score. One slope per query head, or one per head of each batch entry (the
-        axes before heads broadcast). See `regard.positional.alibi_slopes`.
-    sinks : array_like of float, shape (heads,), optional
-        One logit per head that joins the softmax's denominator and carries no value; it is neither
-        scaled nor capped. -inf means no sink.
-    dropout_p : float, default 0.0
-        Drop each weight with this probability, from 0 to less than 1, and multiply the others by
-        ``1 / (1 - dropout_p)``. It acts on the output and on the returned weights, not on lse.
-    dropout_seed : int, optional
-        Which weights are dropped, from 0 to 2**64 - 1; needed if `dropout_p` is not 0. See the
-        notes.
-    dropout_origin : (entry, head, position), default (0, 0, 0)
-        For a call that computes a part of a larger one, such as some of its keys: where the first
-        batch entry, query head and key of the part stand in the whole, which has the same weights
-        dropped then.
-    precision : "int8", optional
-        Allow the products of queries and keys to be computed in 8-bit integers: faster for long
-        inputs, and no longer exact. CPUs without an instruction for it compute in float32, as
-        without this option. See the notes. Default: all in the precision of the arrays.
-    return_weights : bool, default False
-        Also return the attention weights.
-    return_lse : bool, default False
-        Also return the natural log-sum-exp of every row's visible scores, sink included.
-    out : ndarray, optional
-        Where to write the output: of the result's type and shape, any strides, no overlap with an
-        input.
-    threads : int, optional
-        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
-        any number.
-    device : {"cpu", "cuda"}, optional
-        Where to compute. ``"cuda"`` copies arrays of the host to a GPU and the results back; see
-        `regard.cuda`. Default: where the arrays are. If they are on a GPU, the results are too, and
-        what is said here of types, options and errors is said by
-        `regard.cuda.scaled_dot_product_attention`.
+    {options}
 
     Returns
     -------
@@ -255,8 +198,7 @@ def scaled_dot_product_attention(
     """
     result: Array | tuple[Array, Array] | tuple[Array, Array, Array]
     if rows is not None:
-        attention = scaled_dot_product_attention
-        result = weights_of_rows(attention, (query, key, value), mask, rows, options)
+        result = _with_weights_of_rows((query, key, value), mask, rows, options)
         return result
     if mask is not None:
         warn_if_zero_one(mask)
@@ -274,3 +216,40 @@ def scaled_dot_product_attention(
         name, arrays = "scaled_dot_product_attention", (query, key, value)
         result = converted(name, _core.attention, arrays, (), mask, options)
     return result
+
+
+def _with_weights_of_rows(
+    arrays: tuple[ArrayLike, ArrayLike, ArrayLike],
+    mask: ArrayLike | None,
+    rows: slice,
+    options: dict[str, Any],
+) -> Any:
+    """Return the results of a call, with the weights of some of its queries.
+
+    These are the weights of a call with these queries and without values.
+    """
+    from regard._attention.check import checked
+
+    if not options.get("return_weights"):
+        raise TypeError("rows need return_weights=True: they say whose weights are returned")
+    if options.get("device") == "cuda" or any(map(is_on_cuda, arrays)):
+        raise TypeError("rows are those of weights, which the kernels for GPUs do not keep")
+    query, key, value = as_stored_arrays(query=arrays[0], key=arrays[1], value=arrays[2])
+    q_len = query.shape[-2] if query.ndim > 1 else 0
+    first, end = slice_ends("rows", rows, q_len, "a slice")
+    masks = Masks.of(mask)
+    whole: Any = {**options, "return_weights": False}
+    results: Any = scaled_dot_product_attention(query, key, value, masks.argument, **whole)
+    kept = {name: each for name, each in options.items() if name not in _OF_THE_WHOLE}
+    call = checked(query, key, value, masks.argument, with_arrays(kept))
+    part = call.chunk(slice(first, end), slice(None))
+    _, weights = scaled_dot_product_attention(
+        part.query,
+        part.key,
+        part.value[..., :0],
+        part.masks.argument,
+        return_weights=True,
+        **part.options,
+    )
+    output, *lse = results if isinstance(results, tuple) else (results,)
+    return (output, weights, *lse)

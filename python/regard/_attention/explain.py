@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arguments.arrays import as_masks, as_stored_arrays, is_aligned
+from regard._arguments.arrays import as_stored_arrays, is_aligned
 from regard._arguments.foreign import readable, with_arrays
 from regard._arguments.hints import raise_with_hint
 from regard._arguments.keywords import check_options
-from regard._arguments.options import ExplainOptions, takes_options
+from regard._arguments.masks import Masks, as_mask, parts_of
+from regard._arguments.options import ExplainOptions, names_of, takes_options
 from regard._attention.explanation import FLOAT_MASK, Explanation, distinct_bytes
 
 if TYPE_CHECKING:
@@ -45,12 +46,7 @@ def explain(
     query_starts, key_starts : array_like of int, shape (sequences + 1,), optional
         As in `scaled_dot_product_attention_ragged`: with both, the arrays are packed sequences, and
         it is that function's call which is explained.
-    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap
-        As in `scaled_dot_product_attention`.
-    alibi_slopes, sinks, dropout_p, dropout_seed, dropout_origin, precision
-        As in `scaled_dot_product_attention`.
-    return_weights, return_lse, threads
-        As in `scaled_dot_product_attention`.
+    {options}
 
     Returns
     -------
@@ -75,28 +71,26 @@ def explain(
     >>> round(causal.flops / whole.flops, 1)
     0.5
     """
-    check_options("explain", options, ExplainOptions.__annotations__.keys())
+    check_options("explain", options, names_of(ExplainOptions), kind="explain")
     if (query_starts is None) != (key_starts is None):
         missing = "query_starts" if query_starts is None else "key_starts"
         raise TypeError(f"{missing} must be given too: packed sequences need both starts")
     options = with_arrays(options)
     starts = readable("query_starts", query_starts), readable("key_starts", key_starts)
     given = {"query": query, "key": key, "value": value}
-    arrays = as_stored_arrays(**given)
-    native_mask = as_masks(mask)
-    masks = native_mask if isinstance(native_mask, tuple) else (native_mask,)
+    arrays = query, key, value = as_stored_arrays(**given)
+    given_masks = parts_of(mask)
+    native_masks = tuple(map(as_mask, given_masks))
+    masks = Masks.of_parts(native_masks)
     if query_starts is None:
         try:
-            plan = _core.attention_plan(arrays[0], arrays[1], arrays[2], native_mask, options)
+            plan = _core.attention_plan(query, key, value, masks.argument, options)
         except ValueError as error:
             raise_with_hint(error, query, key)
     else:
-        plan = _core.attention_ragged_plan(
-            arrays[0], arrays[1], arrays[2], *starts, native_mask, options
-        )
-    given_masks = mask if isinstance(native_mask, tuple) else (mask,)
-    read = [*arrays, *(part for part in masks if part is not None)]
-    notes = [*_conversions(given, arrays), *_mask_notes(given_masks, masks)]
+        plan = _core.attention_ragged_plan(query, key, value, *starts, masks.argument, options)
+    read = [*arrays, *masks.arrays]
+    notes = [*_conversions(given, arrays), *_mask_notes(given_masks, native_masks)]
     if options.get("precision") == "int8" and plan["tasks"] and plan["kernel"] != "int8":
         notes.append(
             f"precision 'int8' has no effect: {plan['target']} on this CPU has no instruction that "

@@ -101,14 +101,9 @@ def scaled_dot_product_attention_ragged(
         Broadcasts to ``(total, heads, longest)`` with the longest sequence of keys: a row for every
         query, a column for every key of its sequence. What lies beyond those is not read.
     query_offset, key_lengths, left_padding : int or array_like of int
-        One number, or one per sequence; `query_offset` may be ``"end"``.
-    is_causal, window, scale, softcap, alibi_slopes, sinks, dropout_p, dropout_seed, dropout_origin
-        As in `scaled_dot_product_attention`; positions count from each sequence's first key, and
-        dropout knows sequences by their number.
-    precision, threads, device
-        As in `scaled_dot_product_attention`; positions count from each sequence's first key.
-    return_weights, return_lse, out
-        As in `scaled_dot_product_attention`, with the shapes below.
+        One number, or one per sequence; `query_offset` may be ``"end"``. Positions count from each
+        sequence's first key, and dropout knows sequences by their number.
+    {options}
 
     Returns
     -------

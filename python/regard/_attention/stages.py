@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Never
 
 from regard import _core
-from regard._arguments.arrays import as_factors, as_float_arrays, as_mask
+from regard._arguments.arrays import as_factors, as_float_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import refuse_keywords, takes_unknown
+from regard._arguments.masks import as_mask
 from regard._weights.quantized import QuantisedWeight, TransposedWeight, multiply
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard import _core
-from regard._arguments.arrays import as_masks, as_stored_arrays
+from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.foreign import with_arrays
+from regard._arguments.masks import Masks
 from regard._cache import arguments
 from regard._cache.window import visible
 
@@ -55,7 +56,7 @@ def _called(function: Callable[..., Any], call: Call, options: dict[str, Any]) -
     result = function(query, rows.core, *pages, mask, options)
     if result is NotImplemented:  # the kernels cannot read these as they are
         (query,) = as_stored_arrays(query=query)
-        result = function(query, rows.core, *pages, as_masks(mask), options)
+        result = function(query, rows.core, *pages, Masks.of(mask).argument, options)
     return result
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from regard._arguments.arrays import as_masks
+from regard._arguments.masks import Masks
 from regard._attention.explanation import FLOAT_MASK, Explanation, distinct_bytes
 from regard._cache import attend
 
@@ -27,19 +25,13 @@ def explain(
     elif geometry.dtype != call.query.dtype:
         notes.append(f"keys and values are stored as {geometry.dtype.name}")
     notes.append(f"keys and values lie in pages of {geometry.page_size} tokens")
-    given = [] if mask is None else [np.asarray(part) for part in _masks(mask)]
-    if any(part.dtype.kind == "f" for part in given):
+    masks = Masks.of(mask)
+    if masks.bias is not None:
         notes.append(FLOAT_MASK)
-    bytes_read = distinct_bytes(call.query) + sum(map(distinct_bytes, given))
+    bytes_read = distinct_bytes(call.query) + sum(map(distinct_bytes, masks.arrays))
     bytes_read += _bytes_of_tokens(content)
     key, value = call.rows.arrays[:2]
     return Explanation.of_plan(plan, key, value, bytes_read, notes)
-
-
-def _masks(mask: Any) -> tuple[Any, ...]:
-    """Return both of a pair of masks, or the only one."""
-    masks = as_masks(mask)
-    return masks if isinstance(masks, tuple) else (masks,)
 
 
 def _bytes_of_tokens(content: Content) -> int:

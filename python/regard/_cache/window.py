@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.arrays import as_masks
+from regard._arguments.masks import Masks
 from regard._arguments.numbers import window_sides
 
 if TYPE_CHECKING:
@@ -65,10 +65,6 @@ def _seen_sinks(first: Array, q_len: int, left: int, sinks: int, kv_len: int) ->
 
 def _with_mask(seen: Array, mask: Any) -> Any:
     """Return a mask that hides also what `seen` does not show."""
-    given = as_masks(mask)
-    if given is None:
-        return seen
-    if isinstance(given, tuple):
-        shown, bias = given
-        return seen & shown, bias
-    return seen & given if given.dtype == bool else (seen, given)
+    masks = Masks.of(mask)
+    shown = seen if masks.shown is None else seen & masks.shown
+    return Masks(shown, masks.bias).argument

@@ -11,7 +11,7 @@ from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import count, listed, mapping
-from regard._arguments.options import WeightOptions, takes_options
+from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._explore._encoding import DECADES, TOP, packed
 from regard._explore._heads import OF_HEADS, OF_KEYS, OF_ROWS, THUMBNAIL, Steps, heads_of
 from regard._explore._layers import layers_of
@@ -99,10 +99,7 @@ def explore(
         True shows a bar, for which the package tqdm or rich is needed. A function is called now and
         then, in the thread of the caller, with two numbers that say how much is done, and how much
         there is. What it raises ends the call.
-    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
-        As for `scaled_dot_product_attention`.
-    threads : int, optional
-        At most this many threads. Default: see `set_num_threads`.
+    {options}
 
     Returns
     -------
@@ -148,7 +145,7 @@ def explore(
     'Explorer(2 layers, 8 heads, q_len=6, kv_len=6'
     >>> explorer.save("page.html")  # doctest: +SKIP
     """
-    check_options("explore", options, (*_OTHERS, *WeightOptions.__annotations__))
+    check_options("explore", options, (*_OTHERS, *names_of(WeightOptions)), kind="weights")
     check_progress(progress, "explore")
     wanted = _statistics(statistics)
     top_k = count("top_k", top_k, minimum=1, maximum=MOST_TOP_KEYS)
@@ -157,7 +154,7 @@ def explore(
         warn_if_zero_one(mask)
     options = with_arrays(options)
     layers = layers_of(query, key, mask, options)
-    q_len, kv_len = layers[0].query.shape[-2], layers[0].key.shape[-2]
+    q_len, kv_len = layers[0].call.sizes.q_len, layers[0].call.sizes.kv_len
     layers, head_names = _named(layers, names)
     texts, numbers_of_tokens = _texts(tokens, layers)
     if numbers_of_tokens is None and "induction" in wanted:
@@ -196,7 +193,7 @@ def explore(
                         "statistics": head.numbers,
                     }
                 )
-            described.append({"name": layer.name, "position": layer.positions, "heads": heads})
+            described.append({"name": layer.name, "position": layer.first_position, "heads": heads})
     overview, arrays = packed({"levels": np.stack(thumbnails)})
     facts = {
         "q_len": q_len,
@@ -298,14 +295,14 @@ def _texts(
     """Return the tokens as the page has them, and the number of each key's for "induction"."""
     if tokens is None:
         return None, None
-    positions = {layer.positions for layer in layers}
-    first = layers[0]
-    q_len, kv_len = first.query.shape[-2], first.key.shape[-2]
-    is_one_offset = len(positions) == 1
-    texts = tokens_of_axes(tokens, q_len, kv_len, first.positions if is_one_offset else None)
+    starts = [layer.first_position for layer in layers]
+    start, sizes = starts[0], layers[0].call.sizes
+    is_one_offset = len(set(starts)) == 1
+    texts = tokens_of_axes(tokens, sizes.q_len, sizes.kv_len, start if is_one_offset else None)
     of_positions = texts.query is not None and texts.key is not None
-    start = first.positions
-    of_positions = of_positions and texts.query == (texts.key or [])[max(start, 0) : start + q_len]
+    of_positions = (
+        of_positions and texts.query == (texts.key or [])[max(start, 0) : start + sizes.q_len]
+    )
     numbers = None
     if of_positions:
         _, numbers = np.unique(np.array(texts.key, object), return_inverse=True)

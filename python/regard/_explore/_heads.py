@@ -63,14 +63,15 @@ def heads_of(
     steps: Steps,
 ) -> Iterator[Head]:
     """Compute what a page has of each head of a layer; `request` is what summaries take."""
-    arrays = layer.query, layer.key, layer.mask
-    rows = layer.heads * layer.query.shape[-2]
+    call, sizes = layer.call, layer.call.sizes
+    arrays = call.query, call.key, call.masks.argument
+    rows = sizes.heads * sizes.q_len
     begin = steps.begin(rows)
-    own: Any = layer.options
-    lse = lse_of(_core.attention, arrays[:2], (), layer.mask, own, None)
+    own: Any = call.options
+    lse = lse_of(_core.attention, arrays[:2], (), arrays[2], own, None)
     if begin is not None:
         begin(rows, rows)
-    shared: Any = {**layer.options, "lse": lse}
+    shared: Any = {**call.options, "lse": lse}
     summary = summarize_attention(*arrays, progress=steps.begin(rows), **{**shared, **request})
     pictures = {
         reduce: attention_map(
@@ -91,8 +92,8 @@ def heads_of(
         is_visible = lse[head] != -np.inf
         yield Head(
             packed(planes),
-            packed(_rows_of(summary, head, layer.key.shape[-2], plan.is_exact)),
-            _thumbnails(largest, mean, layer.query.shape[-2], layer.key.shape[-2]),
+            packed(_rows_of(summary, head, sizes.kv_len, plan.is_exact)),
+            _thumbnails(largest, mean, sizes.q_len, sizes.kv_len),
             _numbers_of(summary, head, is_visible),
         )
 
@@ -106,9 +107,9 @@ def _regions_of(
     for bounds in dict.fromkeys((region.queries, region.keys) for region in own):
         (first, end), (first_key, end_key) = bounds
         (picture,) = attention_map(
-            layer.query,
-            layer.key,
-            layer.mask,
+            layer.call.query,
+            layer.call.key,
+            layer.call.masks.argument,
             shape=(end - first, end_key - first_key),
             regions=[(slice(first, end), slice(first_key, end_key))],
             **shared,

@@ -7,43 +7,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard import _core
-from regard._arguments.arrays import as_masks, as_stored_arrays
-from regard._arguments.hints import raise_with_hint
+from regard._attention.check import checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[Any]
-
-_OF_BATCH_ENTRIES = ("query_offset", "key_lengths", "left_padding")
+    from regard._attention.check import CheckedCall
 
 
 class Layer(NamedTuple):
     """One call of attention without batch axes."""
 
     name: str
-    query: Array  # (heads, q_len, head_dim)
-    key: Array  # (kv_heads, kv_len, head_dim)
-    mask: Any
-    options: dict[str, Any]
+    call: CheckedCall
 
     @property
     def heads(self) -> int:
         """The number of query heads."""
-        return int(self.query.shape[0])
+        return self.call.sizes.heads
 
     @property
-    def positions(self) -> int:
+    def first_position(self) -> int:
         """The position of the first query."""
-        offset = self.options.get("query_offset", 0)
-        if isinstance(offset, str):
-            lengths = self.options.get("key_lengths")
-            end = self.key.shape[-2] if lengths is None else int(np.asarray(lengths))
-            return end - int(self.query.shape[-2])
-        return int(np.asarray(offset))
+        return int(self.call.positions.query_offset)
 
 
 def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> list[Layer]:
@@ -85,57 +73,18 @@ def _layers_of_arrays(
     query: ArrayLike, key: ArrayLike, mask: Any, options: Mapping[str, Any]
 ) -> list[Layer]:
     """Return a layer for each entry of the batch axes."""
-    query, key = as_stored_arrays(query=query, key=key)
-    mask = as_masks(mask)
-    try:
-        _core.attention_sizes(query, key, key[..., :0], mask, dict(options))
-    except ValueError as error:
-        raise_with_hint(error, query, key)
-    if query.ndim == 2 and key.ndim == 2:
-        query, key = query[None], key[None]
-    batch = np.broadcast_shapes(query.shape[:-3], key.shape[:-3])
-    query = np.broadcast_to(query, (*batch, *query.shape[-3:]))
-    key = np.broadcast_to(key, (*batch, *key.shape[-3:]))
+    call = checked(query, key, None, mask, options)
     return [
-        Layer(
-            ", ".join(map(str, entry)) or "0",
-            query[entry],
-            key[entry],
-            _masks_of_entry(mask, batch, entry),
-            _options_of_entry(options, batch, entry),
-        )
-        for entry in np.ndindex(*batch)
+        Layer(", ".join(map(str, place)) or "0", entry.with_heads())
+        for place, entry in call.entries()
     ]
-
-
-def _masks_of_entry(mask: Any, batch: tuple[int, ...], entry: tuple[int, ...]) -> Any:
-    if isinstance(mask, tuple):
-        return tuple(_masks_of_entry(each, batch, entry) for each in mask)
-    if mask is None or mask.ndim <= 3:
-        return mask
-    return np.broadcast_to(mask, (*batch, *mask.shape[-3:]))[entry]
-
-
-def _options_of_entry(
-    options: Mapping[str, Any], batch: tuple[int, ...], entry: tuple[int, ...]
-) -> dict[str, Any]:
-    own = dict(options)
-    for name in _OF_BATCH_ENTRIES:
-        value = options.get(name)
-        if value is not None and not isinstance(value, str):
-            own[name] = int(np.broadcast_to(np.asarray(value), batch)[entry])
-    slopes = options.get("alibi_slopes")
-    if slopes is not None and np.ndim(slopes) > 1:
-        slopes = np.asarray(slopes)
-        own["alibi_slopes"] = np.broadcast_to(slopes, (*batch, slopes.shape[-1]))[entry]
-    return own
 
 
 def _check_sizes(layers: Sequence[Layer]) -> None:
     """Raise ValueError unless the layers have the same lengths, and something to show."""
     if not layers or not any(layer.heads for layer in layers):
         raise ValueError("query must have at least one layer and one head, got none")
-    lengths = [(layer.query.shape[-2], layer.key.shape[-2]) for layer in layers]
+    lengths = [(layer.call.sizes.q_len, layer.call.sizes.kv_len) for layer in layers]
     if not math.prod(lengths[0]):
         raise ValueError(
             f"query and key must have at least one row each, got {lengths[0][0]} and "

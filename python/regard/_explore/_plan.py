@@ -75,7 +75,7 @@ def plan_of(
     text_bytes: int,
 ) -> Plan:
     """Return what a page will have."""
-    q_len, kv_len = layers[0].query.shape[-2], layers[0].key.shape[-2]
+    q_len, kv_len = layers[0].call.sizes.q_len, layers[0].call.sizes.kv_len
     heads = sum(layer.heads for layer in layers)
 
     def bytes_of_maps(side: int) -> float:

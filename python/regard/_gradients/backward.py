@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arguments.arrays import as_float_arrays, as_lse, as_masks, as_stored_arrays
+from regard._arguments.arrays import as_float_arrays, as_lse, as_stored_arrays
 from regard._arguments.foreign import readable, with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
-from regard._arguments.options import BACKWARD_OPTIONS, BackwardOptions, takes_options
+from regard._arguments.masks import Masks
+from regard._arguments.options import BackwardOptions, names_of, takes_options
 from regard._gradients.sums import gradient_of_sinks, gradient_of_slopes
 from regard._gradients.wanted import wanted_gradients
 
@@ -42,7 +43,7 @@ class AttentionGradients(NamedTuple):
     sinks: Array | None = None
 
 
-@takes_options(BackwardOptions)
+@takes_options(BackwardOptions, reference="as given to the forward call")
 def scaled_dot_product_attention_backward(
     grad_output: ArrayLike,
     query: ArrayLike,
@@ -89,13 +90,7 @@ def scaled_dot_product_attention_backward(
     out : AttentionGradients, optional
         Where to write the gradients that are asked for: arrays of the shapes and types of the
         inputs, any strides, no overlap with an input. None in a field makes a new array.
-    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
-        As given to the forward call.
-    dropout_p, dropout_seed, dropout_origin
-        As given to the forward call: the same weights are dropped.
-    threads : int, optional
-        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
-        any number.
+    {options}
 
     Returns
     -------
@@ -243,7 +238,7 @@ def _gradients(
 ) -> AttentionGradients:
     (query, key, value), starts, mask = arrays
     grad_output, output, lse, grad_lse = given
-    check_options(name, options, (*_OTHERS, *BACKWARD_OPTIONS))
+    check_options(name, options, (*_OTHERS, *names_of(BackwardOptions)), kind="gradients")
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)
@@ -264,7 +259,7 @@ def _gradients(
         if grad_lse is not None:
             (grad_lse,) = as_float_arrays(grad_lse=grad_lse)
         given = (grad_output, output, lse, grad_lse)
-        mask = as_masks(mask)
+        mask = Masks.of(mask).argument
         result = call(query, key, value, *starts, mask, options, *given, wanted.flags, wanted.out)
     grad_query, grad_key, grad_value, grad_mask, slope_terms, deltas = result
     grad_slopes = grad_sinks = None

@@ -6,19 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
-from regard import _core
-from regard._arguments.arrays import (
-    as_float_arrays,
-    as_lse,
-    as_masks,
-    as_stored_arrays,
-    check_shape,
-)
+from regard._arguments.arrays import as_float_arrays, as_lse, as_stored_arrays, check_shape
 from regard._arguments.foreign import with_arrays
-from regard._arguments.hints import raise_with_hint, warn_if_zero_one
+from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
-from regard._arguments.options import BACKWARD_OPTIONS, BackwardOptions, takes_options
-from regard._gradients.second_order_sums import Inputs, Sizes, second_order_sums
+from regard._arguments.options import BackwardOptions, names_of, takes_options
+from regard._attention.check import checked
+from regard._gradients.second_order_sums import Inputs, second_order_sums
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -41,7 +35,7 @@ class DoubleGradients(NamedTuple):
     value: Array
 
 
-@takes_options(BackwardOptions)
+@takes_options(BackwardOptions, reference="as given to that call")
 def scaled_dot_product_attention_double_backward(
     grad_grad_query: ArrayLike | None,
     grad_grad_key: ArrayLike | None,
@@ -79,13 +73,7 @@ def scaled_dot_product_attention_double_backward(
         of the shape of its input. None is zero.
     grad_output, query, key, value, output, lse, mask, grad_lse
         As given to `scaled_dot_product_attention_backward`, like all options that follow.
-    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
-        As given to that call.
-    dropout_p, dropout_seed, dropout_origin
-        As given to that call: the same weights are dropped.
-    threads : int, optional
-        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
-        any number.
+    {options}
 
     Returns
     -------
@@ -153,47 +141,36 @@ def scaled_dot_product_attention_double_backward(
     >>> bool(np.isclose(growth, (step * of_penalty.query).sum(), rtol=0.01))
     True
     """
-    check_options(_NAME, options, BACKWARD_OPTIONS)
+    check_options(_NAME, options, names_of(BackwardOptions), kind="gradients")
     if mask is not None:
         warn_if_zero_one(mask)
-    given = with_arrays(dict(options))
-    query, key, value = as_stored_arrays(query=query, key=key, value=value)
-    masks = as_masks(mask)
-    try:
-        sizes, result_type = _core.attention_sizes(query, key, value, masks, given)
-    except ValueError as error:
-        raise_with_hint(error, query, key)
-    check = _Check(result_type)
+    call = checked(query, key, value, mask, with_arrays(options))
+    check = _Check(call.result_type, call.arithmetic)
     tangents = (
-        check.tangent("grad_grad_query", grad_grad_query, query),
-        check.tangent("grad_grad_key", grad_grad_key, key),
-        check.tangent("grad_grad_value", grad_grad_value, value),
+        check.tangent("grad_grad_query", grad_grad_query, call.query),
+        check.tangent("grad_grad_key", grad_grad_key, call.key),
+        check.tangent("grad_grad_value", grad_grad_value, call.value),
     )
-    batch = np.broadcast_shapes(*(array.shape[:-3] for array in (query, key, value)))
-    _, heads, _, q_len, _, _, value_dim = sizes
-    is_flat = all(array.ndim == 2 for array in (query, key, value))
-    rows = (*batch, *(() if is_flat else (heads,)), q_len)
+    rows = call.rows
+    outputs = (*rows, call.sizes.value_dim)
     inputs = Inputs(
-        check.rows("grad_output", grad_output, (*rows, value_dim), "output"),
-        query,
-        key,
-        value,
+        check.rows("grad_output", grad_output, outputs, "output"),
+        call.query,
+        call.key,
+        call.value,
         *tangents,
-        check.rows("output", output, (*rows, value_dim), "the forward call's output"),
+        check.rows("output", output, outputs, "the forward call's output"),
         check.numbers("lse", as_lse(lse), rows, "the forward call's lse"),
         None if grad_lse is None else check.numbers("grad_lse", grad_lse, rows, "lse"),
     )
-    found = second_order_sums(inputs, masks, Sizes(batch, *sizes[1:]), check.dtype, given)
-    return DoubleGradients(*found)
+    return DoubleGradients(*second_order_sums(call, inputs))
 
 
 class _Check:
     """Converts what stands beside the inputs, or raises TypeError or ValueError."""
 
-    def __init__(self, result_type: str) -> None:
-        self.result_type = result_type
-        is_double = result_type == "float64"
-        self.dtype: np.dtype[Any] = np.dtype(np.float64 if is_double else np.float32)
+    def __init__(self, result_type: str, arithmetic: np.dtype[Any]) -> None:
+        self.result_type, self.dtype = result_type, arithmetic
 
     def rows(self, name: str, given: ArrayLike, shape: Shape, meaning: str) -> Array:
         """Return an array of this shape, of a type that the inputs' types allow."""

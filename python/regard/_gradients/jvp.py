@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
-from regard._arguments.arrays import as_masks, as_stored_arrays
+from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
-from regard._arguments.options import DEFAULTS, BackwardOptions, takes_options
+from regard._arguments.masks import Masks
+from regard._arguments.options import BackwardOptions, names_of, takes_options
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _NAME = "scaled_dot_product_attention_jvp"
-_OPTIONS = tuple(
-    name for name in DEFAULTS if name in (*BackwardOptions.__annotations__, "return_lse")
-)
+_OPTIONS = (*names_of(BackwardOptions), "return_lse")
 
 
 @overload
@@ -81,13 +80,7 @@ def scaled_dot_product_attention_jvp(
         The direction: an array of the shape of its input, or None for zero, which saves work.
     return_lse : bool, default False
         Also return the log-sum-exp of every row's visible scores and its derivative.
-    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
-        As for `scaled_dot_product_attention`.
-    dropout_p, dropout_seed, dropout_origin
-        As for `scaled_dot_product_attention`: the same weights are dropped.
-    threads : int, optional
-        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
-        any number.
+    {options}
 
     Returns
     -------
@@ -129,7 +122,7 @@ def scaled_dot_product_attention_jvp(
     >>> bool(np.allclose((moved - output) / 1e-6, along, atol=1e-5))
     True
     """
-    check_options(_NAME, options, _OPTIONS)
+    check_options(_NAME, options, _OPTIONS, kind="gradients")
     if mask is not None:
         warn_if_zero_one(mask)
     if return_lse is not False:
@@ -150,6 +143,6 @@ def scaled_dot_product_attention_jvp(
         for name, tangent in tangents.items():
             if tangent is not None:
                 (tangents[name],) = as_stored_arrays(**{name: tangent})
-        moved = tuple(tangents.values())
-        result = _core.attention_jvp(query, key, value, as_masks(mask), options, *moved)
+        converted = query, key, value, Masks.of(mask).argument
+        result = _core.attention_jvp(*converted, options, *tangents.values())
     return result  # type: ignore[no-any-return]

@@ -12,7 +12,9 @@ from regard._random.philox import Dropout, dropout_factors
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._gradients.blocks import Block, Mask, Positions
+    from regard._arguments.masks import Masks
+    from regard._arguments.positions import Positions
+    from regard._gradients.blocks import Block
 
     Array = NDArray[Any]
 
@@ -73,22 +75,20 @@ class QueryRows(NamedTuple):
 
 
 class Scoring(NamedTuple):
-    """How the scores and the weights of one head come about."""
+    """How the scores and the weights of one head are formed."""
 
     positions: Positions
-    mask: Mask
+    masks: Masks
     softcap: float | None
     slope: float
     """Of ALiBi; 0 for none."""
     dropout: Dropout | None
-    entry: int
-    """The number of the batch entry."""
-    head: int
+    """With the origin of this head."""
 
     def alibi(self, block: Block, dtype: np.dtype[Any]) -> Array:
         """Return what ALiBi subtracts from the scores of a block, as a view of few numbers."""
         rows, keys = _lengths(block)
-        start = self.positions.query_offset + block.rows.start - block.keys.start
+        start = int(self.positions.query_offset) + block.rows.start - block.keys.start
         distances = np.abs(float(start) + np.arange(1 - keys, rows))
         penalties = (self.slope * distances).astype(dtype)
         return np.lib.stride_tricks.sliding_window_view(penalties, keys)[:, ::-1]
@@ -97,16 +97,9 @@ class Scoring(NamedTuple):
         """Return what dropout multiplies the weights of a block by."""
         if self.dropout is None:
             return None
-        start = self.positions.query_offset + block.rows.start
+        start = int(self.positions.query_offset) + block.rows.start
         positions = range(start, start + _lengths(block)[0])
-        return dropout_factors(
-            self.dropout,
-            entry=self.entry,
-            head=self.head,
-            positions=positions,
-            keys=block.keys,
-            dtype=dtype,
-        )
+        return dropout_factors(self.dropout, positions=positions, keys=block.keys, dtype=dtype)
 
 
 class BlockGradients(NamedTuple):
@@ -220,8 +213,8 @@ def gradients_of_block(
     # The weights; T - r; and W in `centred`.
     if scoring.slope:
         weights -= scoring.alibi(block, dtype)
-    if scoring.mask.bias is not None:
-        bias = scoring.mask.bias[block.rows, block.keys]
+    bias = scoring.masks.at((block.rows, block.keys)).bias
+    if bias is not None:
         np.add(weights, bias, out=weights, casting="same_kind")
     weights -= rows.lse
     np.minimum(weights, 0, out=weights)  # no weight is above 1, whatever lse is rounded to

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.arrays import is_floating, is_pair
+from regard._arguments.arrays import is_floating, shares_memory
 from regard._arguments.foreign import readable
+from regard._arguments.masks import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -119,7 +120,7 @@ def _arrays_of_out(
 def _float_mask(mask: ArrayLike | None) -> Array:
     if mask is None:
         raise ValueError("with_respect_to has 'mask', and the call has no mask")
-    bias = np.asarray(readable("mask", mask[1] if is_pair(mask) else mask))  # type: ignore[index]
+    bias = np.asarray(readable("mask", parts_of(mask)[-1]))
     if not is_floating(bias.dtype):
         raise TypeError(
             f"with_respect_to has 'mask', which needs a float mask, got one of {bias.dtype}: a "
@@ -169,7 +170,4 @@ def _parts(argument: Any) -> tuple[Any, ...]:
 def _overlap(out: Any, other: Any) -> bool:
     if not isinstance(out, np.ndarray) or not isinstance(other, np.ndarray):
         return False
-    try:
-        return np.shares_memory(out, other, max_work=100_000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True  # to be careful
+    return shares_memory(out, other)

@@ -25,6 +25,14 @@ _ROUNDS = 10
 POSITION_PERIOD = 2**34
 
 
+def moved_origin(origin: tuple[int, int, int], part: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return `dropout_origin` for a part of a call that begins at an entry, a head and a key."""
+    entry, head, position = (
+        (int(number) + step) % POSITION_PERIOD for number, step in zip(origin, part, strict=True)
+    )
+    return entry, head, position
+
+
 def philox(counter: tuple[Words | np.uint64, ...], seed: int) -> tuple[Words, ...]:
     """Return the four 32-bit words of Philox4x32-10 [1]_ for each counter, of four such words.
 
@@ -71,8 +79,6 @@ def dropout_of(options: Mapping[str, Any]) -> Dropout | None:
 def dropout_factors(
     dropout: Dropout,
     *,
-    entry: int,
-    head: int,
     positions: range,
     keys: slice,
     dtype: np.dtype[Any],
@@ -82,9 +88,8 @@ def dropout_factors(
     Parameters
     ----------
     dropout
-        What is added to all numbers and positions that follow, beside the probability and the seed.
-    entry, head : int
-        The numbers of the batch entry and of the query head.
+        The probability, the seed, the numbers of the batch entry and of the query head, and what is
+        added to the positions.
     positions : range
         The positions of the queries, consecutive numbers of any size.
     keys : slice
@@ -101,8 +106,8 @@ def dropout_factors(
     fours = np.arange(first, -(-end // 4), dtype=np.uint64)
     start = np.uint64(positions.start + dropout.position & _WORD)
     rows = (start + np.arange(len(positions), dtype=np.uint64)) & np.uint64(_WORD)
-    head_number = np.uint64(head + dropout.head & _WORD)
-    entry_number = np.uint64(entry + dropout.entry & _WORD)
+    head_number = np.uint64(dropout.head & _WORD)
+    entry_number = np.uint64(dropout.entry & _WORD)
     counter = fours & np.uint64(_WORD), rows[:, None], head_number, entry_number
     limit = math.ceil(math.ldexp(dropout.p, 32))
     kept = np.empty((len(rows), len(fours), 4), bool)

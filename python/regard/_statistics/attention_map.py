@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from regard import _core
-from regard._arguments.arrays import as_masks
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
+from regard._arguments.masks import Masks
 from regard._arguments.numbers import count, iterated, slice_ends
-from regard._arguments.options import WeightOptions, takes_options
+from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._runtime.progress import check_progress, reporting
 from regard._statistics.request import ARRAYS, lse_of, pair_of
 
@@ -97,11 +97,7 @@ def attention_map(
         True shows a bar, for which the package tqdm or rich is needed. A function is called now and
         then, in the thread of the caller, with two numbers of queries of all heads and regions:
         those done, and all. What it raises ends the call.
-    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
-        As for `scaled_dot_product_attention`.
-    threads : int, optional
-        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
-        any number.
+    {options}
 
     Returns
     -------
@@ -137,7 +133,7 @@ def attention_map(
     >>> corner[0, 0]  # the first query sees the first key
     array([1., 0., 0.], dtype=float32)
     """
-    check_options(_NAME, options, (*_OTHERS, *WeightOptions.__annotations__), ARRAYS)
+    check_options(_NAME, options, (*_OTHERS, *names_of(WeightOptions)), ARRAYS, kind="weights")
     height, width = _pair_of_counts(shape)
     if reduce not in _POOLINGS:
         raise ValueError(f"reduce must be 'max', 'sum' or 'mean', got {reduce!r}")
@@ -146,7 +142,7 @@ def attention_map(
         warn_if_zero_one(mask)
     options = with_arrays(options)
     query, key = pair_of(query, key, 2, "at least 2 dimensions, (length, dim)")
-    mask = as_masks(mask)
+    mask = Masks.of(mask).argument
     pictures = []
     try:
         lse = lse_of(_core.attention, (query, key), (), mask, options, lse)

@@ -9,7 +9,7 @@ import numpy as np
 from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import count, iterated, listed
-from regard._arguments.options import WeightOptions
+from regard._arguments.options import WeightOptions, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -102,7 +102,7 @@ class Request(NamedTuple):
         tokens: ArrayLike | None,
     ) -> Request:
         """Check them, and that a function of this name takes the options."""
-        check_options(name, options, (*_OTHERS, *WeightOptions.__annotations__), ARRAYS)
+        check_options(name, options, (*_OTHERS, *names_of(WeightOptions)), ARRAYS, kind="weights")
         names = (
             [statistics]
             if isinstance(statistics, str)

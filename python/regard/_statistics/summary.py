@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arguments.arrays import as_masks
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
+from regard._arguments.masks import Masks
 from regard._arguments.options import WeightOptions, takes_options
+from regard._attention.check import checked
 from regard._runtime.progress import check_progress, reporting
 from regard._statistics.request import (
     DEFAULT_STATISTICS,
@@ -21,7 +22,6 @@ from regard._statistics.request import (
     pair_of,
 )
 from regard._statistics.target_keys import (
-    Sizes,
     induction_keys,
     queries_after_a_key,
     sequences_of,
@@ -98,11 +98,7 @@ def summarize_attention(
         True shows a bar, for which the package tqdm or rich is needed. A function is called now and
         then, in the thread of the caller, with two numbers of queries of all heads: those done, and
         all. What it raises ends the call.
-    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
-        As for `scaled_dot_product_attention`.
-    threads : int, optional
-        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
-        any number.
+    {options}
 
     Returns
     -------
@@ -169,24 +165,23 @@ def summarize_attention(
         warn_if_zero_one(mask)
     options = with_arrays(options)
     query, key = pair_of(query, key, 2, "at least 2 dimensions, (length, dim)")
-    mask = as_masks(mask)
+    call = checked(query, key, None, mask, options)
     try:
-        lse = lse_of(_core.attention, (query, key), (), mask, options, lse)
-        batch = np.broadcast_shapes(query.shape[:-3], key.shape[:-3])
-        sizes = Sizes(batch, query.shape[-2], key.shape[-2])
+        lse = lse_of(_core.attention, (query, key), (), call.masks.argument, options, lse)
         targets = None
         if tokens is not None and request.wanted["induction"]:
-            targets = induction_keys(sizes, tokens, options)
-            targets = np.broadcast_to(targets[..., None, :] if lse.ndim > 1 else targets, lse.shape)
-        arguments = query, key, mask, options, lse
+            targets = induction_keys(call.positions, call.sizes.batch, tokens)
+            of_heads = targets[..., None, :] if call.has_heads else targets
+            targets = np.broadcast_to(of_heads, call.rows)
+        arguments = query, key, call.masks.argument, options, lse
         with reporting(progress, lse.size, "query", "summarize_attention") as report:
             results = _core.attention_summary(*arguments, *request.words(targets), report)
         found = request.answer(results)
     except ValueError as error:
         raise_with_hint(error, query, key)
     if request.wanted["previous_token"]:
-        queries = queries_after_a_key(sizes, options)
-        queries = queries[..., None] if lse.ndim > 1 else queries
+        queries = queries_after_a_key(call.positions)
+        queries = queries[..., None] if call.has_heads else queries
         found["previous_token"] = means(found["previous_token"], queries)
     if targets is not None:
         found["induction"] = means(found["induction"], (targets >= 0).sum(axis=-1))
@@ -228,11 +223,7 @@ def summarize_attention_ragged(
         What the forward call with the same arguments returned with ``return_lse=True``.
     statistics, top_k, sink_keys, local_reach, progress
         See `summarize_attention`.
-    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
-        As for `scaled_dot_product_attention_ragged`.
-    threads : int, optional
-        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
-        any number.
+    {options}
 
     Returns
     -------
@@ -264,7 +255,7 @@ def summarize_attention_ragged(
         warn_if_zero_one(mask)
     options = with_arrays(options)
     query, key = pair_of(query, key, 3, "3 dimensions, (total, heads, dim)")
-    mask, starts = as_masks(mask), (query_starts, key_starts)
+    mask, starts = Masks.of(mask).argument, (query_starts, key_starts)
     lse = lse_of(_core.attention_ragged, (query, key), starts, mask, options, lse)
     sequences = list(sequences_of(*starts, options))
     targets = None
@@ -277,7 +268,7 @@ def summarize_attention_ragged(
                 f"{token_of_key.shape}"
             )
         for each in sequences:
-            own = induction_keys(each.sizes, token_of_key[each.keys], each.options)
+            own = induction_keys(each.positions, (), token_of_key[each.keys])
             targets[each.queries] = own[:, None]
     arguments = query, key, *starts, mask, options, lse
     with reporting(progress, lse.size, "query", name) as report:
@@ -291,7 +282,7 @@ def summarize_attention_ragged(
         found[name] = np.empty(shape, picked.dtype)
         for number, each in enumerate(sequences):
             queries = (
-                queries_after_a_key(each.sizes, each.options)
+                queries_after_a_key(each.positions)
                 if targets is None or name == "previous_token"
                 else (targets[each.queries, 0] >= 0).sum()
             )

@@ -8,6 +8,8 @@ import numpy as np
 
 from regard._arguments.arrays import as_array, broadcasts_to
 from regard._arguments.numbers import integers
+from regard._arguments.option_table import OPTIONS
+from regard._arguments.positions import Positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,30 +19,21 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
     Integers = NDArray[np.int64]
 
-_FAR = 2**62
+
+def queries_after_a_key(positions: Positions) -> Integers:
+    """Return how many queries of each batch entry are one position after one of its keys."""
+    before = positions.of_queries() - 1
+    begin, end = positions.existing()
+    return np.asarray(((before >= begin[..., None]) & (before < end[..., None])).sum(axis=-1))
 
 
-class Sizes(NamedTuple):
-    """Of one call, or of one of its sequences."""
-
-    batch: tuple[int, ...]
-    q_len: int
-    kv_len: int
-
-
-def queries_after_a_key(sizes: Sizes, options: Mapping[str, Any]) -> Integers:
-    """Return how many queries of each batch entry stand one position after one of its keys."""
-    before = _positions(sizes, options) - 1
-    first, end = _bounds(sizes, options)
-    return np.asarray(((before >= first) & (before < end)).sum(axis=-1))
-
-
-def induction_keys(sizes: Sizes, tokens: ArrayLike, options: Mapping[str, Any]) -> Integers:
-    """Return the key after the last earlier occurrence of each query's token, -1 where none is.
+def induction_keys(positions: Positions, batch: tuple[int, ...], tokens: ArrayLike) -> Integers:
+    """Return the key after the last earlier occurrence of each query's token, -1 if there is none.
 
     The shape is (..., q_len), with the axes of the batch.
     """
-    batch, _, kv_len = sizes
+    kv_len = positions.kv_len
+    assert kv_len is not None
     numbers = token_numbers(tokens)
     if not broadcasts_to(numbers.shape, (*batch, kv_len)):
         raise ValueError(
@@ -49,12 +42,12 @@ def induction_keys(sizes: Sizes, tokens: ArrayLike, options: Mapping[str, Any]) 
         )
     numbers = np.broadcast_to(numbers, (*batch, kv_len))
     after = np.empty((*batch, kv_len + 1), np.int64)
-    after[..., kv_len] = -1  # of queries that stand beside all keys
+    after[..., kv_len] = -1  # of queries outside all keys
     for entry in np.ndindex(*batch):
         after[(*entry, slice(kv_len))] = _after_the_last(numbers[entry])
-    positions = _positions(sizes, options)
-    is_key = (positions >= 0) & (positions < kv_len)
-    return np.take_along_axis(after, np.where(is_key, positions, kv_len), axis=-1)
+    of_queries = np.broadcast_to(positions.of_queries(), (*batch, positions.q_len))
+    is_key = (of_queries >= 0) & (of_queries < kv_len)
+    return np.take_along_axis(after, np.where(is_key, of_queries, kv_len), axis=-1)
 
 
 def token_numbers(tokens: ArrayLike) -> Array:
@@ -76,47 +69,27 @@ def _after_the_last(tokens: Array) -> Integers:
     return after
 
 
-def _bounds(sizes: Sizes, options: Mapping[str, Any]) -> tuple[Integers, Integers]:
-    """Return where the keys of each batch entry begin and end, to compare with positions."""
-    lengths, padding = options.get("key_lengths"), options.get("left_padding")
-    end = np.asarray(sizes.kv_len if lengths is None else lengths, np.int64)
-    first = np.asarray(0 if padding is None else padding, np.int64)
-    return first[..., None], end[..., None]
-
-
-def _positions(sizes: Sizes, options: Mapping[str, Any]) -> Integers:
-    """Return the positions of the queries of each batch entry, of shape (..., q_len)."""
-    offset = options.get("query_offset", 0)
-    if isinstance(offset, str):
-        first = _bounds(sizes, options)[1] - sizes.q_len
-    else:
-        first = np.clip(np.asarray(offset, np.int64), -_FAR, _FAR)[..., None]
-    return np.broadcast_to(first + np.arange(sizes.q_len), (*sizes.batch, sizes.q_len))
-
-
 class Sequence(NamedTuple):
-    """One of some packed sequences: its rows, and the call that it would be alone."""
+    """One of some packed sequences: its rows, and the positions of its queries."""
 
     queries: slice
     keys: slice
-    sizes: Sizes
-    options: dict[str, Any]
+    positions: Positions
 
 
 def sequences_of(
     query_starts: ArrayLike, key_starts: ArrayLike, options: Mapping[str, Any]
 ) -> Iterator[Sequence]:
-    """Return packed sequences, whose starts and options have been checked."""
+    """Go through packed sequences, whose starts and options have been checked."""
     queries, keys = (np.asarray(starts).tolist() for starts in (query_starts, key_starts))
-    numbers = {}
-    for name in ("query_offset", "key_lengths", "left_padding"):
-        value = options.get(name)
-        if value is not None and not isinstance(value, str):
-            numbers[name] = np.broadcast_to(np.asarray(value), (len(queries) - 1,))
-    for i in range(len(queries) - 1):
+    count = len(queries) - 1
+    for i in range(count):
         own_queries, own_keys = slice(*queries[i : i + 2]), slice(*keys[i : i + 2])
-        sizes = Sizes((), own_queries.stop - own_queries.start, own_keys.stop - own_keys.start)
-        own = {name: each[i] for name, each in numbers.items()}
-        if isinstance(options.get("query_offset"), str):
-            own["query_offset"] = options["query_offset"]
-        yield Sequence(own_queries, own_keys, sizes, own)
+        own = {
+            name: np.broadcast_to(np.asarray(value), (count,))[i]
+            if OPTIONS[name].axes == ("batch",) and value is not None and not isinstance(value, str)
+            else value
+            for name, value in options.items()
+        }
+        q_len, kv_len = own_queries.stop - own_queries.start, own_keys.stop - own_keys.start
+        yield Sequence(own_queries, own_keys, Positions.of(own, q_len, kv_len))

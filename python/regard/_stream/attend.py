@@ -8,9 +8,9 @@ import numpy as np
 
 from regard._arguments.device import is_on_cuda
 from regard._arguments.hints import warn_if_zero_one
-from regard._arguments.keywords import ATTENTION, refuse_keywords
+from regard._arguments.keywords import refuse_keywords
 from regard._arguments.numbers import flag
-from regard._arguments.options import StreamOptions, takes_options
+from regard._arguments.options import StreamOptions, names_of, takes_options
 from regard._runtime.progress import check_progress
 from regard._stream.arrays import is_in_file
 from regard._stream.call import StreamCall
@@ -23,21 +23,9 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
     Progress = bool | Callable[[int, int | None], object] | None
 
-_OPTIONS = tuple(StreamOptions.__annotations__)
-_ARGUMENTS = ("query", "chunks", "mask", "return_lse", "progress", *_OPTIONS)
-_NO_WEIGHTS = (
-    "leave it out: weights for all keys would be as many as scores; with return_lse=True those for "
-    "some keys can be computed, exp(score - lse)"
-)
+_ARGUMENTS = ("query", "chunks", "mask", "return_lse", "progress", *names_of(StreamOptions))
 _TWO_ARRAYS = "pass chunks=regard.KeyValueChunks(key, value)"
 _REASONS = {
-    "return_weights": _NO_WEIGHTS,
-    "need_weights": _NO_WEIGHTS,
-    "output_attentions": _NO_WEIGHTS,
-    "return_attention_scores": _NO_WEIGHTS,
-    "precision": "leave it out: 8-bit integers need the mean of all keys before the first one is "
-    "computed",
-    "device": "leave it out: chunks are computed on the CPU",
     **dict.fromkeys(("key", "value", "k", "v", "K", "V"), _TWO_ARRAYS),
     "chunk_length": "pass chunks=regard.KeyValueChunks(key, value, length=chunk_length)",
     "chunk_size": "pass chunks=regard.KeyValueChunks(key, value, length=chunk_size)",
@@ -99,19 +87,10 @@ def attend_stream(
         True shows a bar, for which the package tqdm or rich is needed. A function is called after
         every chunk that is computed, in the thread of the caller, with two numbers: where the chunk
         ends, and where the last key that any query can see does, or None if that is not known.
-    is_causal, query_offset, window, key_lengths, left_padding, alibi_slopes
-        As in `scaled_dot_product_attention`. Positions count from the first key of the first chunk.
-        ``query_offset="end"`` needs to know where the keys end: by `key_lengths`, or from `chunks`
-        that are a list, a tuple or `KeyValueChunks`.
-    scale, softcap, sinks, dropout_p, dropout_seed, dropout_origin
-        As in `scaled_dot_product_attention`. While positions fit in 64 bits, the weights that are
-        dropped do not depend on how keys are cut.
+    {options}
     out : ndarray, optional
         Where to write the output, at the end: of the result's type and shape, any strides, no
         overlap with an input.
-    threads : int, optional
-        At most this many threads compute a chunk. Default: see `set_num_threads`. The result has
-        the same bits for any number.
 
     Returns
     -------
@@ -142,6 +121,11 @@ def attend_stream(
 
     Notes
     -----
+    Positions count from the first key of the first chunk. ``query_offset="end"`` needs to know
+    where the keys end: by `key_lengths`, or from `chunks` that are a list, a tuple or
+    `KeyValueChunks`. While positions fit in 64 bits, the weights that are dropped do not depend on
+    how keys are cut.
+
     A chunk that no query can see by its position, which causality, a window, lengths and padding
     limit, is not computed, and not read either where nothing has read it yet: in `KeyValueChunks`,
     or if it is a `numpy.memmap`, a Zarr array or an HDF5 dataset. After the last key that a query
@@ -199,8 +183,8 @@ def attend_stream(
     >>> lse.shape
     (8, 5)
     """
-    if unknown := [name for name in options if name not in _OPTIONS]:
-        refuse_keywords("attend_stream", unknown, _ARGUMENTS, _REASONS, kind=ATTENTION)
+    if unknown := [name for name in options if name not in _ARGUMENTS]:
+        refuse_keywords("attend_stream", unknown, _ARGUMENTS, _REASONS, kind="stream")
     return_lse = flag("return_lse", return_lse)
     check_progress(progress, "attend_stream")
     if is_on_cuda(query):

@@ -14,11 +14,15 @@ from regard._arguments.arrays import (
     result_type,
     shares_memory,
 )
+from regard._arguments.option_table import OPTIONS, Subject
+from regard._arguments.options import BackwardOptions, names_of
+from regard._attention.check import checked
+from regard._random.philox import moved_origin
 from regard._runtime.progress import reporting
 from regard._stream.chunks import Chunk, Layout, produce, source_of
 from regard._stream.masks import StreamMask
 from regard._stream.order import MergeOrder, merged
-from regard._stream.positions import Positions
+from regard._stream.positions import positions_of
 from regard._stream.reader import ReadAhead
 
 if TYPE_CHECKING:
@@ -30,10 +34,12 @@ if TYPE_CHECKING:
     DType = np.dtype[Any]
     State = tuple[Array, Array]
 
+_NAMES = names_of(BackwardOptions)
 # The options that mean the same whatever the keys are, so that they are checked before any comes.
-_OF_ANY_KEYS = (
-    *("is_causal", "window", "scale", "softcap", "sinks"),
-    *("dropout_p", "dropout_seed", "dropout_origin", "threads"),
+_OF_ANY_KEYS = tuple(name for name in _NAMES if "batch" not in OPTIONS[name].axes)
+# The options that do not depend on where a chunk is. Sinks are merged at the end.
+_OF_EACH_CHUNK = tuple(
+    name for name in _NAMES if OPTIONS[name].subject is not Subject.VISIBILITY and name != "sinks"
 )
 
 
@@ -47,17 +53,17 @@ class StreamCall:
         self._query_type = stored.dtype
         # So that states are not rounded to 16 bits: the result is, once.
         self._query = stored.astype(np.float32) if stored.dtype.itemsize == 2 else stored
-        self._options = {name: options[name] for name in _OF_ANY_KEYS if name in options}
+        known = {name: options[name] for name in _OF_ANY_KEYS if name in options}
         no_keys = np.zeros((0, *self._query.shape[-1:]), self._query.dtype)
-        _core.attention(self._query, no_keys, no_keys, None, self._options)  # raises what is wrong
-        self._sinks = self._options.pop("sinks", None)
-        self._options["alibi_slopes"] = options.get("alibi_slopes")
+        checked(self._query, no_keys, no_keys, None, known)
+        self._options = {name: options[name] for name in _OF_EACH_CHUNK if name in options}
+        self._sinks = options.get("sinks")
         self._out = options.get("out")
         if self._out is not None and not isinstance(self._out, np.ndarray):
             raise TypeError(f"out must be an array, got {type(self._out).__name__}")
 
         self._source = source_of(chunks)
-        self._positions = Positions(options, self._query.shape[-2], self._source.kv_len)
+        self._positions = positions_of(options, self._query.shape[-2], self._source.kv_len)
         self._mask = StreamMask(mask, self._source.kv_len)
         self._forbid_overlap("query", stored)
         self._forbid_overlap("mask", *self._mask.arrays())
@@ -86,29 +92,37 @@ class StreamCall:
     def _result(self, layout: Layout) -> tuple[tuple[int, ...], DType]:
         """Return the output's shape and type, after all else has been checked."""
         key, value = layout.without_keys()
-        options = self._options | self._positions.options_of(0, 0) | {"return_lse": True}
-        mask = self._mask.without_keys()
-        output, _ = _core.attention(self._query, key, value, mask, options)
+        mask = self._mask.without_keys().argument
+        call = checked(self._query, key, value, mask, self._options_of(0, 0))
+        shape = (*call.rows, call.sizes.value_dim)
         dtype = result_type((self._query_type, key.dtype, value.dtype))
         out = self._out
         if out is not None and out.dtype != dtype:
             raise TypeError(f"out must be an array of {dtype}, got an array of {out.dtype}")
-        if out is not None and out.shape != output.shape:
-            raise ValueError(f"out must have shape {output.shape}, got {out.shape}")
+        if out is not None and out.shape != shape:
+            raise ValueError(f"out must have shape {shape}, got {out.shape}")
         if out is not None and not out.flags.writeable:
             raise ValueError("out must be writeable, got a read-only array")
         if out is not None and repeats_an_element(out.shape, out.strides, out.itemsize):
             raise ValueError(
                 f"out must have a separate element for every result, got strides {out.strides}"
             )
-        return output.shape, dtype
+        return shape, dtype
+
+    def _options_of(self, start: int, stop: int) -> dict[str, Any]:
+        """Return the options for some keys, of which the first one is then key 0."""
+        positions = self._positions.chunk((0, self._positions.q_len), (start, stop))
+        options = self._options | positions.options()
+        if options.get("dropout_p"):
+            origin = options.get("dropout_origin", (0, 0, 0))
+            options["dropout_origin"] = moved_origin(origin, (0, 0, start))
+        return options
 
     def _attend(self, chunk: Chunk) -> State:
         """Return the state of one chunk, in the precision that it is computed in."""
         if chunk.is_lent:
             self._forbid_overlap(f"chunk {chunk.number}", chunk.key, chunk.value)
-        positions = self._positions.options_of(chunk.start, chunk.stop - chunk.start)
-        options = self._options | positions | {"return_lse": True}
+        options = self._options_of(chunk.start, chunk.stop) | {"return_lse": True}
         try:
             state: State = _core.attention(self._query, chunk.key, chunk.value, chunk.mask, options)
         except (TypeError, ValueError) as error:

@@ -10,6 +10,7 @@ import numpy as np
 from regard._arguments.arrays import as_native, shares_memory, stored
 from regard._stream.arrays import read, unread
 from regard._stream.masks import StreamMask
+from regard._stream.positions import check_end
 from regard._stream.source import KeyValueChunks
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from regard._stream.positions import Positions
+    from regard._arguments.masks import Masks
+    from regard._arguments.positions import Positions
 
     Array = NDArray[Any]
 
@@ -61,8 +63,8 @@ class Given:
         """Return its key and its value, with their names."""
         return ("key", self.key), ("value", self.value)
 
-    def mask_in_memory(self) -> Any:
-        """Return its own mask."""
+    def masks_in_memory(self) -> Masks:
+        """Return its own masks."""
         try:
             return StreamMask(self.mask, self.length).read(0, self.length)
         except (TypeError, ValueError) as error:
@@ -208,7 +210,7 @@ def produce(
                 "chunks must give one chunk at least, of which types and value_dim are known, "
                 "got none"
             )
-        positions.check_end(number + 1, start)
+        check_end(positions, number + 1, start)
         mask.check_end(start)
     finally:
         if isinstance(source, Generator):
@@ -230,9 +232,8 @@ def _in_memory(
         ready = as_native(ready, ready.dtype.newbyteorder("="))
         is_lent |= raw_is_lent and np.may_share_memory(ready, raw)
         arrays.append(ready)
-    part = mask.read(start, start + given.length)
+    masks = mask.read(start, start + given.length)
     if given.mask is not None:
-        part = given.mask_in_memory()
         # A copy: the mask's memory may be filled again while this chunk is computed.
-        part = tuple(map(np.array, part)) if isinstance(part, tuple) else np.array(part)
-    return Chunk(given.number, start, arrays[0], arrays[1], part, is_lent)
+        masks = given.masks_in_memory().map(np.array)
+    return Chunk(given.number, start, arrays[0], arrays[1], masks.argument, is_lent)

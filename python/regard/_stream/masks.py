@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.arrays import as_masks
+from regard._arguments.masks import Masks, as_mask
 from regard._stream.arrays import decoded, is_in_file, unread
 
 if TYPE_CHECKING:
@@ -27,42 +27,28 @@ class StreamMask:
     def __init__(self, mask: Any, total: int | None) -> None:
         is_pair = isinstance(mask, tuple) and len(mask) == 2
         parts = mask if is_pair else () if mask is None else (mask,)
-        self._is_pair = is_pair
-        self._parts = [unread("mask", part) for part in parts]
-        self.is_given = mask is not None
-        self._converted(self._hollow(0))
+        self._unread = Masks.of_parts([unread("mask", part) for part in parts])
+        self.without_keys()  # raises what is wrong with the types
         if total is not None:
             self.check_end(total)
 
-    def _hollow(self, length: int) -> list[NDArray[Any]]:
-        """Arrays of no memory, with the types and shapes that the parts have for `length` keys."""
-        return [
-            np.broadcast_to(
-                np.zeros((), part.dtype),
-                (*part.shape[:-1], length) if _has_keys(part) else part.shape,
-            )
-            for part in self._parts
-        ]
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a mask."""
+        return bool(self._unread.arrays)
 
-    def _converted(self, parts: list[NDArray[Any]]) -> Any:
-        if not self._is_pair:
-            return as_masks(parts[0]) if parts else None
-        # Two arrays of one kind and one shape would pass as one mask of two rows.
-        kinds = tuple(part.dtype.kind for part in parts)
-        if kinds[0] == kinds[1]:
-            raise TypeError(
-                "mask must be a bool array, a float array or a pair (bool, float) of both, got a "
-                f"pair ({parts[0].dtype}, {parts[1].dtype})"
-            )
-        return as_masks(tuple(parts))
+    def without_keys(self) -> Masks:
+        """Return the masks of no keys, in no memory, which have the types and all other axes."""
 
-    def without_keys(self) -> Any:
-        """Return the mask of no keys, which says what the other axes are."""
-        return self._converted(self._hollow(0))
+        def hollow(part: Any) -> Any:
+            shape = (*part.shape[:-1], 0) if _has_keys(part) else part.shape
+            return as_mask(np.broadcast_to(np.zeros((), part.dtype), shape))
+
+        return self._unread.map(hollow)
 
     def check_chunk(self, number: int, start: int, stop: int) -> None:
         """Raise ValueError if a chunk has keys that the mask does not reach."""
-        for part in self._parts:
+        for part in self._unread.arrays:
             if _has_keys(part) and stop > part.shape[-1]:
                 raise ValueError(
                     f"mask must have as many columns as there are keys, or 1, got shape "
@@ -71,7 +57,7 @@ class StreamMask:
 
     def check_end(self, total: int) -> None:
         """Raise ValueError if the mask is for another number of keys."""
-        for part in self._parts:
+        for part in self._unread.arrays:
             if _has_keys(part) and part.shape[-1] != total:
                 raise ValueError(
                     f"mask must have as many columns as there are keys, {total}, or 1, got shape "
@@ -80,16 +66,16 @@ class StreamMask:
 
     def arrays(self) -> list[NDArray[Any]]:
         """Return those of its arrays that are in memory."""
-        return [part for part in self._parts if isinstance(part, np.ndarray)]
+        return [part for part in self._unread.arrays if isinstance(part, np.ndarray)]
 
-    def read(self, start: int, stop: int) -> Any:
-        """Return the mask of some keys, in memory."""
-        return self._converted(
-            [
-                _in_memory(part, part[..., start:stop] if _has_keys(part) else part)
-                for part in self._parts
-            ]
-        )
+    def read(self, start: int, stop: int) -> Masks:
+        """Return the masks of some keys, in memory."""
+
+        def part_in_memory(part: Any) -> Any:
+            own = part[..., start:stop] if _has_keys(part) else part
+            return as_mask(_in_memory(part, own))
+
+        return self._unread.map(part_in_memory)
 
 
 def _has_keys(part: Any) -> bool:

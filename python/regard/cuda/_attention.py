@@ -8,7 +8,7 @@ from regard._arguments.options import CudaOptions, takes_options
 from regard.cuda._problem import Call
 
 
-@takes_options(CudaOptions)
+@takes_options(CudaOptions, reference="as in `regard.scaled_dot_product_attention`")
 def scaled_dot_product_attention(
     query: Any,
     key: Any,
@@ -47,8 +47,7 @@ def scaled_dot_product_attention(
         the nearest one within it. `query_offset` may be ``"end"``.
     alibi_slopes, sinks : array of float, optional
         Arrays of the host, or float32 arrays on the device.
-    is_causal, window, scale, softcap, return_lse
-        As in `regard.scaled_dot_product_attention`.
+    {options}
     out : array, optional
         Where to write the output: on the device, of the type of `query` and the shape of the
         output, without overlap with another argument.
@@ -135,7 +134,8 @@ def scaled_dot_product_attention_ragged(
         Broadcasts to ``(total, heads, longest)`` with the longest sequence of keys.
     query_offset, key_lengths, left_padding : int or array of int, optional
         One number, or one per sequence.
-    is_causal, window, scale, softcap, alibi_slopes, sinks, return_lse, out, stream
+    {options}
+    stream
         As in `scaled_dot_product_attention`.
 
     Returns

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.arrays import as_masks, as_stored_arrays, shares_memory
-from regard._arguments.options import DEFAULTS, CudaOptions
+from regard._arguments.arrays import as_stored_arrays, shares_memory
+from regard._arguments.masks import Masks
+from regard._arguments.option_table import OPTIONS
+from regard._arguments.options import CudaOptions, names_of
 from regard.cuda._device_array import DeviceArray, to_device
 from regard.cuda._elements import dense_strides
 from regard.cuda._problem import Call
@@ -41,19 +43,16 @@ def attend_from_host(
                 f"{array_name} must be an array of float16, bfloat16 or float32 for "
                 'device="cuda", got float64: convert it to float32, or compute it on the CPU'
             )
-    masks = as_masks(mask)
+    masks = Masks.of(mask)
     if out is not None:
         _check_output(out, native, masks)
     check_available()
     query, key, value = (_Broadcast.of(array) for array in native)
-    if isinstance(masks, tuple):
-        masks = tuple(_Broadcast.of(_single(each)) for each in masks)
-    elif masks is not None:
-        masks = _Broadcast.of(_single(masks))
+    on_device = masks.map(lambda part: _Broadcast.of(_single(part))).argument
     call = Call(name, (query, key, value), asked, PER_THREAD)
     if out is not None:
         call.wanted_shape = out.shape
-    results = call.ragged(masks, *starts) if starts else call.dense(masks)
+    results = call.ragged(on_device, *starts) if starts else call.dense(on_device)
     if not isinstance(results, tuple):
         return _delivered(results, out)
     return _delivered(results[0], out), results[1].to_numpy()
@@ -91,15 +90,16 @@ def _single(mask: NDArray[Any]) -> NDArray[Any]:
 
 def _without_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out options that only the CPU has, where they say what is so anyway."""
+    taken = names_of(CudaOptions)
     return {
         name: value
         for name, value in options.items()
         if name != "device"
-        and (name in CudaOptions.__annotations__ or name not in DEFAULTS or value != DEFAULTS[name])
+        and (name in taken or name not in OPTIONS or value != OPTIONS[name].default)
     }
 
 
-def _check_output(out: Any, arrays: tuple[NDArray[Any], ...], masks: Any) -> None:
+def _check_output(out: Any, arrays: tuple[NDArray[Any], ...], masks: Masks) -> None:
     """Raise TypeError or ValueError if results cannot be written to an array of the host."""
     query = arrays[0]
     if not isinstance(out, np.ndarray) or out.dtype != query.dtype:
@@ -107,13 +107,12 @@ def _check_output(out: Any, arrays: tuple[NDArray[Any], ...], masks: Any) -> Non
         raise TypeError(f"out must be an array of {query.dtype}, got {found}")
     if not out.flags.writeable:
         raise ValueError("out must be writeable, got a read-only array")
-    parts = masks if isinstance(masks, tuple) else (masks,)
     named = [
         *zip(("query", "key", "value"), arrays, strict=True),
-        *(("mask", part) for part in parts),
+        *(("mask", part) for part in masks.arrays),
     ]
     for name, array in named:
-        if array is not None and shares_memory(out, array):
+        if shares_memory(out, array):
             raise ValueError(
                 f"out must not overlap {name}: it would be overwritten before it is read; "
                 "pass another array"

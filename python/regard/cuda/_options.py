@@ -12,7 +12,7 @@ from regard._arguments.arrays import as_array
 from regard._arguments.device import is_on_cuda
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import finite_number, flag, integers, real_number, window_sides
-from regard._arguments.options import CudaOptions
+from regard._arguments.options import CudaOptions, names_of
 from regard.cuda._batches import broadcast_strides
 from regard.cuda._elements import dense_strides
 from regard.cuda._shapes import MOST_POSITION
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from regard.cuda._shapes import Sizes
     from regard.cuda._uploads import Uploads
-
-KNOWN = tuple(CudaOptions.__annotations__)
 
 
 @dataclass(slots=True)
@@ -63,7 +61,7 @@ class Options:
 
 def parsed(name: str, options: Mapping[str, Any]) -> Options:
     """Check the options that need no shapes. Raises TypeError or ValueError."""
-    check_options(name, options, (*KNOWN, "stream"))
+    check_options(name, options, (*names_of(CudaOptions), "stream"), kind="cuda")
     window = options.get("window")
     scale = options.get("scale")
     softcap = options.get("softcap")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arguments.masks import Masks
 from regard.cuda._batches import broadcast_strides, launches
 from regard.cuda._elements import COMPUTED, ITEM_BYTES
 from regard.cuda._options import (
@@ -184,13 +185,10 @@ class Call:
             return
         is_pair = isinstance(mask, tuple) and len(mask) == 2
         parts = [view_of("mask", part, self.stream) for part in (mask if is_pair else (mask,))]
-        kinds = ["bool" if part.element == "bool" else "float" for part in parts]
-        if is_pair and kinds != ["bool", "float"]:
-            raise TypeError(
-                "mask must be a bool array, a float array or a pair (bool, float) of both, got a "
-                f"pair ({parts[0].element}, {parts[1].element})"
-            )
-        for part in parts:
+        masks = Masks.of_parts(
+            parts, lambda part: part.element == "bool", lambda part: part.element
+        )
+        for part in masks.arrays:
             if part.element not in ("bool", *COMPUTED):
                 raise TypeError(
                     "mask must be bool (True = may attend) or float16, bfloat16 or float32 (added "

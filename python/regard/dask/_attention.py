@@ -37,7 +37,11 @@ def scaled_dot_product_attention(
     split_every: int = 8,
     **options: Unpack[BackwardOptions],
 ) -> tuple[Array, Array]: ...
-@takes_options(BackwardOptions, threads=1)
+@takes_options(
+    BackwardOptions,
+    reference="as in `regard.scaled_dot_product_attention`, of the whole arrays",
+    threads=1,
+)
 def scaled_dot_product_attention(
     query: Array,
     key: Array,
@@ -68,11 +72,7 @@ def scaled_dot_product_attention(
     mask : array of bool or float, or a pair (bool, float) of both, optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. A Dask array has the chunks of `query` and
         `key` along every axis that is not broadcast; a NumPy array is cut into them.
-    is_causal, window, scale, softcap, dropout_p, dropout_seed, dropout_origin
-        As in `regard.scaled_dot_product_attention`, of the whole arrays. Dropout drops what that
-        function drops, wherever the arrays are cut.
-    query_offset, key_lengths, left_padding, alibi_slopes, sinks
-        Likewise. They are numbers or NumPy arrays, since the graph is made from them.
+    {options}
     return_lse : bool, default False
         Also return the natural log-sum-exp of every row's visible scores, sink included.
     split_every : int, default 8
@@ -104,6 +104,9 @@ def scaled_dot_product_attention(
 
     Notes
     -----
+    Options are numbers or NumPy arrays, since the graph is made from them. Dropout drops the same
+    weights as that function, however the arrays are cut.
+
     The order in which partial results are merged follows from the chunks and `split_every` alone,
     so every scheduler, any number of workers, and a computation in which workers were lost give the
     same bits. Other chunks give other bits, within the error of a single call. Partial results of
@@ -143,7 +146,7 @@ def scaled_dot_product_attention(
         parts = []
         for number, keys in call.key_chunks(block):
             chunks = [call.refer(name, block, number) for name in _tasks.OPERANDS]
-            own = call.places.options_of(block, keys)
+            own = call.options_of(block, keys)
             place = (*block.place, number)
             parts.append(
                 graph.add(
@@ -164,7 +167,7 @@ def scaled_dot_product_attention(
             block.place,
             _tasks.finish_states,
             refer_all(parts),
-            call.places.sinks_of(block),
+            call.sinks_of(block),
             call.dtype,
             options["threads"],
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from regard.dask._call import Call
 
 
-@takes_options(BackwardOptions, threads=1)
+@takes_options(BackwardOptions, reference="as given to the forward call", threads=1)
 def scaled_dot_product_attention_backward(
     grad_output: Array,
     query: Array,
@@ -63,10 +63,7 @@ def scaled_dot_product_attention_backward(
         ``"sinks"`` these options.
     split_every : int, default 8
         How many partial results one task adds. The last bits of the result depend on it.
-    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
-        As given to the forward call.
-    dropout_p, dropout_seed, dropout_origin
-        As given to the forward call: the same weights are dropped.
+    {options}
     threads : int or None, default 1
         How many threads of regard's own each task uses. See
         `regard.dask.scaled_dot_product_attention`.

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dask.array as da
 import numpy as np
 from dask.base import tokenize
 
-import regard
-from regard._arguments.arrays import as_array, as_mask, compute_type, stored
-from regard._arguments.hints import layout_hint
+from regard._arguments.arrays import as_array, part_at, result_type, stored
 from regard._arguments.keywords import check_options
-from regard._arguments.options import BackwardOptions
+from regard._arguments.masks import Masks, as_mask
+from regard._arguments.option_table import OPTIONS
+from regard._arguments.options import BackwardOptions, names_of
+from regard._attention.check import checked
 from regard.dask._chunks import Grid, check_chunks, check_dask_array, chunk_index, grid_of, spans
 from regard.dask._graph import refer
-from regard.dask._places import Places, check_small_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from regard._attention.check import CheckedCall
     from regard.dask._chunks import Block, Chunks, Index, Span
 
 
@@ -34,12 +36,16 @@ class Call(NamedTuple):
     bias: Any
     """The float mask, or None."""
     grid: Grid
-    places: Places
+    whole: CheckedCall
+    """The call on whole arrays, which have no memory here."""
     dtype: np.dtype[Any]
-    """Of the output."""
-    arithmetic: np.dtype[Any]
-    """Of the arithmetic, of partial results and of lse."""
+    """The dtype of the output."""
     output_chunks: tuple[Chunks, ...]
+
+    @property
+    def arithmetic(self) -> np.dtype[Any]:
+        """The dtype of partial results and of lse."""
+        return self.whole.arithmetic
 
     @property
     def inputs(self) -> list[Any]:
@@ -63,9 +69,26 @@ class Call(NamedTuple):
 
     def key_chunks(self, block: Block) -> Iterator[tuple[int, Span]]:
         """Go through the chunks of keys that a block may see, with their numbers."""
+        if block.is_empty:
+            return
+        positions = self.whole.positions.entry(_slices(block.batch))
         for number, keys in enumerate(spans(self.grid.keys)):
-            if self.places.is_visible(block, keys):
+            if positions.chunk(block.queries, keys).visible()[1]:
                 yield number, keys
+
+    def options_of(self, block: Block, keys: Span) -> dict[str, Any]:
+        """Return the options of a call on a chunk of queries and one of keys.
+
+        Sinks are not among them: they are not part of any keys.
+        """
+        heads, queries = slice(*block.heads), slice(*block.queries)
+        part = self.whole.part(_slices(block.batch), heads, queries, slice(*keys))
+        return {name: each for name, each in part.options.items() if name != "sinks"}
+
+    def sinks_of(self, block: Block) -> Any:
+        """Return the sinks of a chunk of queries, or None."""
+        sinks = self.whole.options.get("sinks")
+        return None if sinks is None else part_at(sinks, (slice(*block.heads),))
 
     def chunk_of(self, name: str, block: Block, number: int) -> Index:
         """Return the index of a block's chunk of query, key, value, shown or bias.
@@ -110,44 +133,53 @@ def call_of(
     for argument, array in zip(("query", "key", "value"), arrays, strict=True):
         check_dask_array(argument, array)
     query, key, value = arrays
-    check_small_options(options)
-    check_options(name, options, (*others, *BackwardOptions.__annotations__))
-    probe = _probe(query, key, value, options)
-    batch = probe.shape[:-3]
-    dtype, arithmetic = probe.dtype, compute_type(probe.dtype)
-    grid = grid_of(query, key, value, len(batch))
+    _check_small_options(options)
+    check_options(name, options, (*others, *names_of(BackwardOptions)), kind="dask")
+    whole = _whole(query, key, value, options)
+    grid = grid_of(query, key, value, len(whole.sizes.batch))
     if options.get("dropout_p"):
         _check_entries(grid.batch)
-    heads = (grid.heads,) if probe.ndim > 2 else ()
+    heads = (grid.heads,) if whole.has_heads else ()
     output_chunks = (*grid.batch, *heads, grid.queries, (value.shape[-1],))
-    shown, bias = _masks(mask, (*output_chunks[:-1], grid.keys))
-    places = Places(options, batch, query.shape[-2], key.shape[-2], arithmetic)
-    return Call(query, key, value, shown, bias, grid, places, dtype, arithmetic, output_chunks)
+    masks = _masks(mask, (*output_chunks[:-1], grid.keys))
+    dtype = result_type(array.dtype for array in (whole.query, whole.key, whole.value))
+    return Call(query, key, value, masks.shown, masks.bias, grid, whole, dtype, output_chunks)
 
 
 def token_of(call: Call, *more: Any) -> str:
     """Return what names the tasks of a call: equal for equal calls."""
-    token: str = tokenize(*call.inputs, call.places.token, *more)
+    token: str = tokenize(*call.inputs, call.whole.options, *more)
     return token
 
 
-def _probe(query: Any, key: Any, value: Any, options: Mapping[str, Any]) -> Any:
-    """Return the output for no queries.
+def _check_small_options(options: Mapping[str, Any]) -> None:
+    """Raise TypeError if an option that the graph is made from is a Dask array."""
+    for name, value in options.items():
+        if isinstance(value, da.Array):
+            raise TypeError(
+                f"{name} must be a number or a NumPy array, got a Dask array: the graph is made "
+                f"from it; pass {name}.compute()"
+            )
 
-    So the shapes, the types and the options of a call are checked by the function that will compute
-    its parts, whatever their size: the keys here take no memory.
-    """
-    q_shape = (*query.shape[:-2], *(0 for _ in query.shape[-2:-1]), *query.shape[-1:])
-    stand_ins = []
-    for name, array in (("query", query), ("key", key), ("value", value)):
-        one = stored(name, np.zeros(1, array.dtype))
-        stand_ins.append(np.broadcast_to(one, q_shape if name == "query" else array.shape))
-    try:
-        return regard.scaled_dot_product_attention(*stand_ins, **options)
-    except ValueError as error:
-        message = str(error).replace(str(q_shape), str(query.shape))
-        hint = layout_hint(query.shape, key.shape) if "heads" in message else ""
-        raise ValueError(f"{message}{hint}") from None
+
+def _whole(query: Any, key: Any, value: Any, options: Mapping[str, Any]) -> CheckedCall:
+    """Check the call on whole arrays, in place of which there are zeros that have no memory."""
+    zeros = {
+        name: np.broadcast_to(stored(name, np.zeros(1, array.dtype)), array.shape)
+        for name, array in (("query", query), ("key", key), ("value", value))
+    }
+    call = checked(**zeros, mask=None, options=options)
+    # Numbers that have a gradient are in the precision of a single call.
+    narrow = {
+        name: np.asarray(value).astype(call.arithmetic)
+        for name, value in call.options.items()
+        if OPTIONS[name].is_differentiable and value is not None
+    }
+    return replace(call, options=call.options | narrow)
+
+
+def _slices(spans: tuple[Span, ...]) -> tuple[slice, ...]:
+    return tuple(slice(*span) for span in spans)
 
 
 def _check_entries(batch: tuple[Chunks, ...]) -> None:
@@ -161,21 +193,11 @@ def _check_entries(batch: tuple[Chunks, ...]) -> None:
             )
 
 
-def _masks(mask: Any, wanted: tuple[Chunks, ...]) -> tuple[Any, Any]:
-    """Return the bool mask and the float mask of a call, as Dask arrays or None."""
-    if mask is None:
-        return None, None
-    parts = mask if isinstance(mask, tuple) and len(mask) == 2 else (mask,)
-    arrays = [_as_dask_mask(part, wanted) for part in parts]
-    is_bool = [array.dtype.kind == "b" for array in arrays]
-    if len(arrays) == 1:
-        return (arrays[0], None) if is_bool[0] else (None, arrays[0])
-    if is_bool != [True, False]:
-        raise TypeError(
-            "mask must be a bool array, a float array or a pair (bool, float) of both, got a pair "
-            f"({arrays[0].dtype}, {arrays[1].dtype})"
-        )
-    return arrays[0], arrays[1]
+def _masks(mask: Any, wanted: tuple[Chunks, ...]) -> Masks:
+    """Return the masks of a call as Dask arrays."""
+    is_pair = isinstance(mask, tuple) and len(mask) == 2
+    parts = mask if is_pair else () if mask is None else (mask,)
+    return Masks.of_parts([_as_dask_mask(part, wanted) for part in parts])
 
 
 def _as_dask_mask(mask: Any, wanted: tuple[Chunks, ...]) -> Any:

@@ -80,7 +80,7 @@ def add_parts(
     for block in call.grid.blocks():
         rows = [_rows_of(call, array, block) for array in given]
         if "sinks" in sums and not block.is_empty:
-            sinks = call.places.sinks_of(block)
+            sinks = call.sinks_of(block)
             part = graph.add(
                 "attention-gradient-part-of-sinks",
                 block.place,
@@ -100,7 +100,7 @@ def add_parts(
                 *(call.refer(name, block, number) for name in _tasks.OPERANDS),
                 refer_all(rows),
                 names,
-                call.places.options_of(block, keys),
+                call.options_of(block, keys),
                 call.arithmetic,
             )
             for position, name in enumerate(names):

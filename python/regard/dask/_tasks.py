@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 import regard
+from regard._arguments.masks import Masks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,9 +149,7 @@ def zeros(shape: tuple[int, ...], dtype: DType) -> Array:
 
 
 def _mask(shown: Array | None, bias: Array | None) -> Any:
-    if shown is None or bias is None:
-        return bias if shown is None else shown
-    return shown, bias
+    return Masks(shown, bias).argument
 
 
 def _wide(own: DType, arithmetic: DType) -> DType:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import flag
-from regard._arguments.options import ForeignOptions, takes_options
+from regard._arguments.options import JaxOptions, names_of, takes_options
 from regard.jax._gradients import attention
 from regard.jax._inputs import prepared
 
@@ -14,21 +14,7 @@ if TYPE_CHECKING:
     import jax
 
 
-class JaxOptions(ForeignOptions, total=False):
-    """What the call on JAX arrays takes."""
-
-    dropout_p: float
-    dropout_seed: Any
-    dropout_origin: tuple[int, int, int]
-    precision: Literal["int8"] | None
-    return_lse: bool
-    threads: int | None
-
-
-_NAMES = tuple(JaxOptions.__annotations__)
-
-
-@takes_options(JaxOptions)
+@takes_options(JaxOptions, reference="as in `regard.scaled_dot_product_attention`")
 def scaled_dot_product_attention(
     query: jax.Array,
     key: jax.Array,
@@ -55,13 +41,10 @@ def scaled_dot_product_attention(
     mask : jax.Array of bool or float, or a pair (bool, float) of both, optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float: added to the
         scores.
-    query_offset, key_lengths, left_padding, alibi_slopes, sinks
-        As in `regard.scaled_dot_product_attention`. Arrays of them may be traced.
+    {options}
     dropout_seed : int or jax.Array of an integer, optional
         As there. It may be traced, so that a compiled step of a training loop can drop other
         weights each time: ``jax.random.bits(key, (), "uint32")`` makes one of a JAX key.
-    is_causal, window, scale, softcap, dropout_p, dropout_origin, precision, threads
-        As there. They are part of the compiled program, and are not traced.
     return_lse : bool, default False
         Also return the natural log-sum-exp of every row's visible scores, sink included.
 
@@ -122,7 +105,8 @@ def scaled_dot_product_attention(
     >>> [gradient.shape for gradient in gradients]
     [(2, 4, 6, 16), (2, 4, 6, 16), (2, 4, 6, 16)]
     """
-    check_options("regard.jax.scaled_dot_product_attention", options, _NAMES)
+    name = "regard.jax.scaled_dot_product_attention"
+    check_options(name, options, names_of(JaxOptions), kind="jax")
     return_lse = flag("return_lse", options.pop("return_lse", False))
     arrays = {"query": query, "key": key, "value": value}
     call, inputs, is_flat = prepared(arrays, mask, options, return_lse)

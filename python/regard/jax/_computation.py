@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arguments.option_table import OPTIONS
 from regard._attention.dense import scaled_dot_product_attention
 from regard._gradients.backward import AttentionGradients, scaled_dot_product_attention_backward
 from regard._gradients.double_backward import scaled_dot_product_attention_double_backward
@@ -23,11 +24,19 @@ if TYPE_CHECKING:
     Arrays = dict[str, Any]
     Options = dict[str, Any]
 
-# The options that may be arrays, and the inputs that have gradients. Of the two kinds of masks each
-# has a name of its own, since a call may have both.
-ARRAY_OPTIONS = ("query_offset", "key_lengths", "left_padding", "alibi_slopes", "sinks")
-DIFFERENTIABLE = ("query", "key", "value", "float_mask", "alibi_slopes", "sinks")
 _ROLES = ("query", "key", "value")
+# The options that may be arrays, and the inputs that have gradients. Each kind of mask has a name
+# of its own, since a call may have both.
+ARRAY_OPTIONS = tuple(name for name, option in OPTIONS.items() if option.axes)
+DIFFERENTIABLE = (
+    *(*_ROLES, "float_mask"),
+    *(name for name, option in OPTIONS.items() if option.is_differentiable),
+)
+# The array options without a batch axis.
+_OF_ALL_ENTRIES = {
+    "dropout_seed",
+    *(name for name in ARRAY_OPTIONS if "batch" not in OPTIONS[name].axes),
+}
 
 
 @dataclass(frozen=True)
@@ -60,8 +69,8 @@ class Computation:
             name: np.broadcast_to(array, mapped + array.shape[added:])
             for name, array in given.items()
         }
-        # Sinks are one number for each head in all batch entries, and dropout counts entries.
-        is_apart = not {"sinks", "dropout_seed"} & (given.keys() | dict(self.options).keys())
+        # These cannot differ between batch entries, and dropout counts the entries.
+        is_apart = not _OF_ALL_ENTRIES & (given.keys() | dict(self.options).keys())
         if not mapped or is_apart:
             self._compute(given, results)
             return

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regard import _core
-from regard._arguments.arrays import as_array, as_masks
-from regard._arguments.hints import raise_with_hint
+from regard._arguments.arrays import as_array
+from regard._arguments.masks import Masks, as_mask
+from regard._arguments.option_table import OPTIONS
+from regard._attention.check import checked
 from regard.jax._computation import ARRAY_OPTIONS
 from regard.jax._ffi import Result
 from regard.jax._gradients import Call
@@ -18,10 +19,11 @@ from regard.jax._gradients import Call
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from regard._attention.check import CheckedCall
+
     Arrays = dict[str, Any]
 
 _STORED = ("float16", "bfloat16", "float32", "float64")
-_INTEGERS = ("query_offset", "key_lengths", "left_padding")
 _MOST_INT32 = 2**31 - 1
 _MOST_UINT32 = 2**32 - 1
 
@@ -31,32 +33,33 @@ def prepared(
 ) -> tuple[Call, Arrays, bool]:
     """Return a call, its arrays by name, and whether its results have no axis of heads.
 
-    Shapes, types and everything that is known now are checked as the NumPy call checks them: it is
-    asked for its plan of the same call, with zeros for what is not known yet.
+    Shapes, types and everything that is known now are checked as the NumPy call checks them, with
+    zeros for what is not known yet.
     """
     arrays = {name: _floats(name, array) for name, array in arrays.items()}
     given_masks = {} if masks is None else _masks(masks)
     numbers, known = _divided(options)
-    sizes, result_type = _sizes(arrays, given_masks, numbers, known)
-    batch = np.broadcast_shapes(*(array.shape[:-3] for array in arrays.values()))
-    _, heads, _, q_len, _, _, value_dim = sizes
+    found = _checked(arrays, given_masks, numbers, known)
+    batch, heads, _, q_len, _, _, value_dim = found.sizes
     rows = (*batch, heads, q_len)
     axes = len(batch) + 3
-    dtype = jnp.dtype(result_type)
-    of_rows = jnp.dtype(np.float64 if dtype == np.float64 else np.float32)
     call = Call(
         axes,
         tuple(known.items()),
-        Result((*rows, value_dim), dtype),
-        Result(rows, of_rows),
+        Result((*rows, value_dim), jnp.dtype(found.result_type)),
+        Result(rows, jnp.dtype(found.arithmetic)),
         return_lse,
     )
-    is_flat = all(array.ndim == 2 for array in arrays.values())
-    sizes = dict.fromkeys((*arrays, *given_masks), axes)
-    sizes |= dict.fromkeys(_INTEGERS, len(batch))
-    sizes |= {"alibi_slopes": len(batch) + 1, "sinks": 1, "dropout_seed": 0}
+    wanted = dict.fromkeys((*arrays, *given_masks), axes)
+    for name in numbers:
+        own = OPTIONS[name].axes
+        wanted[name] = len(own) + (len(batch) - 1 if "batch" in own else 0)
     everything = arrays | given_masks | numbers
-    return call, {name: _with_axes(x, sizes[name]) for name, x in everything.items()}, is_flat
+    return (
+        call,
+        {name: _with_axes(x, wanted[name]) for name, x in everything.items()},
+        (not found.has_heads),
+    )
 
 
 def _with_axes(array: Any, axes: int) -> Any:
@@ -112,22 +115,16 @@ def _floats(name: str, value: Any) -> Any:
 def _masks(mask: Any) -> Arrays:
     """Return one mask or both of a pair, by kind."""
     is_pair = isinstance(mask, tuple) and len(mask) == 2
-    arrays = [_array("mask", part) for part in (mask if is_pair else (mask,))]
-    kinds = [_kind_of_mask(array) for array in arrays]
-    if is_pair and kinds != ["bool_mask", "float_mask"]:
-        raise TypeError(
-            "mask must be a bool array, a float array or a pair (bool, float) of both, got a pair "
-            f"({arrays[0].dtype}, {arrays[1].dtype})"
-        )
-    return dict(zip(kinds, arrays, strict=True))
+    masks = Masks.of_parts([_mask(part) for part in (mask if is_pair else (mask,))])
+    named = {"bool_mask": masks.shown, "float_mask": masks.bias}
+    return {name: array for name, array in named.items() if array is not None}
 
 
-def _kind_of_mask(array: Any) -> str:
-    if jnp.dtype(array.dtype).name in _STORED:
-        return "float_mask"
-    if array.dtype != np.bool_:
-        as_masks(np.zeros((), array.dtype))  # raises the error that says which of the two to use
-    return "bool_mask"
+def _mask(value: Any) -> Any:
+    array = _array("mask", value)
+    if jnp.dtype(array.dtype).name not in _STORED and array.dtype != np.bool_:
+        as_mask(np.zeros((), array.dtype))  # raises the error that says which of the two to use
+    return array
 
 
 def _divided(options: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
@@ -189,22 +186,17 @@ def _numbers(name: str, value: Any) -> Any:
     return array
 
 
-def _sizes(arrays: Arrays, masks: Arrays, numbers: Arrays, known: dict[str, Any]) -> Any:
-    """Return the sizes of the NumPy call and its result's type, or raise its errors."""
+def _checked(arrays: Arrays, masks: Arrays, numbers: Arrays, known: dict[str, Any]) -> CheckedCall:
+    """Check the NumPy call, or raise its errors."""
     shown = {name: _stand_in(array, array.dtype) for name, array in arrays.items()}
     parts = [
         _stand_in(mask, np.dtype(np.bool_ if name == "bool_mask" else np.float32))
         for name, mask in masks.items()
     ]
-    mask = tuple(parts) if len(parts) == 2 else parts[0] if parts else None
     options = known | {name: _value(array) for name, array in numbers.items()}
     if "dropout_seed" in numbers:
         options["dropout_seed"] = int(options["dropout_seed"])
-    query, key, value = shown.values()
-    try:
-        return _core.attention_sizes(query, key, value, mask, options)
-    except ValueError as error:
-        raise_with_hint(error, query, key)
+    return checked(**shown, mask=Masks.of_parts(parts).argument, options=options)
 
 
 def _stand_in(array: Any, dtype: Any) -> Any:

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.arrays import as_masks
+from regard._arguments.masks import Masks
 from regard._arguments.numbers import integers
+from regard._arguments.option_table import OPTIONS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from regard.layers._linear import FloatArray
-
-_INTEGERS = frozenset({"query_offset", "key_lengths", "left_padding"})
 
 
 def held_inputs(sources: list[FloatArray]) -> list[FloatArray]:
@@ -28,20 +27,17 @@ def held_inputs(sources: list[FloatArray]) -> list[FloatArray]:
 def held_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of an attention call, with copies of the arrays that callers passed."""
     held = dict(options)
-    for name in _INTEGERS & options.keys():
-        if options[name] is not None and not isinstance(options[name], int):
-            held[name] = np.array(integers(name, options[name]))
-    if options.get("sinks") is not None:
-        held["sinks"] = np.array(options["sinks"])
+    for name, value in options.items():
+        if not OPTIONS[name].axes or value is None or isinstance(value, int | str):
+            continue
+        is_whole = OPTIONS[name].type == "integers"
+        held[name] = np.array(integers(name, value) if is_whole else value)
     return held
 
 
 def held_mask(mask: ArrayLike | None) -> Any:
     """Return copies of the arrays of a mask that a call has accepted."""
-    masks = as_masks(mask)
-    if isinstance(masks, tuple):
-        return tuple(map(_without_repeats, masks))
-    return None if masks is None else _without_repeats(masks)
+    return Masks.of(mask).map(_without_repeats).argument
 
 
 def _without_repeats(array: NDArray[Any]) -> NDArray[Any]:

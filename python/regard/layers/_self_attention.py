@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overlo
 
 import numpy as np
 
-from regard._arguments.arrays import as_mask, broadcasts_to, single_or_double
+from regard._arguments.arrays import broadcasts_to, single_or_double
 from regard._arguments.keywords import translates_keywords
+from regard._arguments.masks import as_mask
 from regard._arguments.numbers import count, flag
 from regard._attention.dense import scaled_dot_product_attention
 from regard.layers._draws import draws

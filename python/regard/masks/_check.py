@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from regard._arguments.arrays import as_mask, compute_type
+from regard._arguments.arrays import compute_type
 from regard._arguments.keywords import translates_keywords
+from regard._arguments.masks import as_mask
 from regard._arguments.numbers import flag
 
 if TYPE_CHECKING:

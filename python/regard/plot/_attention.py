@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from regard._show.tokens import TokensArgument
 
 
-@takes_options(WeightOptions)
+@takes_options(WeightOptions, reference="as in `regard.scaled_dot_product_attention`")
 def attention(
     weights_or_query_key: ArrayLike | tuple[ArrayLike, ArrayLike],
     tokens: TokensArgument = None,
@@ -77,11 +77,7 @@ def attention(
         With query and key: as for `regard.scaled_dot_product_attention`.
     progress : bool or callable, optional
         With query and key: as for `regard.attention_map`.
-    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
-        With query and key: as for `regard.scaled_dot_product_attention`. `query_offset` may be
-        given beside weights too, and then says at which positions the queries stand.
-    threads : int, optional
-        With query and key: at most this many threads.
+    {options}
     **imshow
         Passed on to `matplotlib.axes.Axes.imshow`: ``cmap``, ``vmin``, ``vmax``, ``norm``,
         ``aspect``, ``alpha`` and others.

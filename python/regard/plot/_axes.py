@@ -62,16 +62,22 @@ _OWN = {"self", "X", "data", "array", "extent", "origin", "figure", "axes", "tra
 
 
 def check_imshow(
-    function: Callable[..., Any], imshow: dict[str, Any], reasons: Mapping[str, str] = _NO_REASONS
+    function: Callable[..., Any],
+    imshow: dict[str, Any],
+    reasons: Mapping[str, str] = _NO_REASONS,
+    kind: str = "weights",
 ) -> None:
     """Raise TypeError, with advice, for keywords that neither the function nor imshow has."""
     drawing = set(inspect.signature(Axes.imshow).parameters) - _OWN
     drawing |= set(ArtistInspector(AxesImage).get_setters()) - _OWN
-    refuse_unknown(function, imshow.keys() - drawing, reasons)
+    refuse_unknown(function, imshow.keys() - drawing, reasons, kind)
 
 
 def refuse_unknown(
-    function: Callable[..., Any], unknown: Iterable[str], reasons: Mapping[str, str] = _NO_REASONS
+    function: Callable[..., Any],
+    unknown: Iterable[str],
+    reasons: Mapping[str, str] = _NO_REASONS,
+    kind: str = "",
 ) -> None:
     """Raise TypeError, with advice, for keywords that a function of regard.plot does not have."""
     names = list(unknown)
@@ -80,7 +86,8 @@ def refuse_unknown(
     parameters = inspect.signature(function).parameters.values()
     known = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
     place = {"ax": _FIGURE_FOR_AX} if "figure" in known else {"figure": _AX_FOR_FIGURE}
-    refuse_keywords(f"regard.plot.{function.__name__}", names, known, {**place, **reasons})
+    call = f"regard.plot.{function.__name__}"
+    refuse_keywords(call, names, known, {**place, **reasons}, kind=kind)
 
 
 @contextmanager

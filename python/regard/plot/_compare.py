@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _OF_DIFFERENCES = Colours("PuOr_r", "grey")  # orange is more, as in the explorer, and white is 0
 
 
-@takes_options(WeightOptions)
+@takes_options(WeightOptions, reference="as for `attention`")
 def compare(
     a: ArrayLike | tuple[ArrayLike, ArrayLike],
     b: ArrayLike | tuple[ArrayLike, ArrayLike],
@@ -75,10 +75,7 @@ def compare(
         What is subtracted, where a pixel stands for a block of weights.
     colorbar, ax, mask, progress
         As for `attention`.
-    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
-        As for `attention`.
-    threads : int, optional
-        With query and key: at most this many threads.
+    {options}
     **imshow
         Passed on to `matplotlib.axes.Axes.imshow`. ``vmax`` is the end of the scale on both sides.
 

@@ -42,7 +42,7 @@ _MOST_WITH_LABELS = 64
 _REASONS = {"head": "regard.plot.attention draws one head"}
 
 
-@takes_options(WeightOptions)
+@takes_options(WeightOptions, reference="as for `attention`")
 def heads(
     weights_or_query_key: ArrayLike | tuple[ArrayLike, ArrayLike],
     tokens: TokensArgument = None,
@@ -78,10 +78,7 @@ def heads(
         Where to draw: an empty figure or a part of one. Default: a new figure.
     mask, progress
         As for `attention`.
-    is_causal, query_offset, window, key_lengths, left_padding, scale, softcap, alibi_slopes, sinks
-        As for `attention`.
-    threads : int, optional
-        With query and key: at most this many threads.
+    {options}
     **imshow
         Passed on to `matplotlib.axes.Axes.imshow`.
 

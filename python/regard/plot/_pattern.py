@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.patches import Patch
 
-from regard._arguments.arrays import as_masks
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.masks import Masks
 from regard._arguments.numbers import count, flag
-from regard._arguments.options import WeightOptions, takes_options
-from regard._attention.explain import explain
-from regard._gradients.blocks import mask_of, positions_of_entries
+from regard._arguments.options import PatternOptions, names_of, takes_options
+from regard._attention.check import checked
 from regard._show.tokens import tokens_of_axes
 from regard.plot._axes import add_scale, axes_of, check_imshow, draw, name_axes, room_of
 from regard.plot._pooling import areas, cut_of, part_of, starts
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy.typing import ArrayLike, NDArray
 
-    from regard._gradients.blocks import Mask, Positions
+    from regard._arguments.positions import Positions
     from regard._show.tokens import TokensArgument
     from regard.plot._pooling import Part
 
@@ -37,22 +36,7 @@ _ENTRIES_AT_ONCE = 1 << 22
 _MOST_LENGTH = 1 << 27
 
 
-class PatternOptions(TypedDict, total=False):
-    """What decides which keys a query sees, beside a mask."""
-
-    is_causal: bool
-    query_offset: ArrayLike | Literal["end"]
-    window: tuple[int | None, int | None] | None
-    key_lengths: ArrayLike | None
-    left_padding: ArrayLike | None
-
-
-_OPTIONS = tuple(PatternOptions.__annotations__)
-_REASONS = {
-    name: "leave it out: it does not change which keys a query sees"
-    for name in WeightOptions.__annotations__
-    if name not in _OPTIONS
-}
+_OPTIONS = names_of(PatternOptions)
 
 
 @takes_options(PatternOptions)
@@ -121,17 +105,16 @@ def pattern(
     [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     """
     options = {name: imshow.pop(name) for name in _OPTIONS if name in imshow}
-    check_imshow(pattern, imshow, _REASONS)
+    check_imshow(pattern, imshow, kind="pattern")
     if mask is not None:
         warn_if_zero_one(mask)
     options = _of_one_entry(dict(with_arrays(options)))
-    one_mask, sizes = _one_mask(as_masks(mask), q_len, kv_len, head)
-    # All that is wrong with the options is said in the words of the calls that take them.
+    masks, sizes = _one_mask(Masks.of(mask), q_len, kv_len, head)
+    # Errors in the options are those of the calls that have them.
     query, key = (np.broadcast_to(np.float32(0), (size, 1)) for size in sizes)
-    explain(query, key, key, one_mask, **options)
-    (positions,) = dict(positions_of_entries(options, (), *sizes)).values()
+    positions = checked(query, key, None, masks.argument, options).positions
     has_scale = flag("colorbar", colorbar)
-    offset = positions.query_offset
+    offset = int(positions.query_offset)
     texts = tokens_of_axes(tokens, *sizes, offset)
     cut = cut_of(region, sizes)
     for name in ("norm", "vmin", "vmax"):
@@ -139,7 +122,7 @@ def pattern(
             raise ValueError(f"{name} must be left out: the scale goes from hidden to visible")
     with axes_of(ax, cut.lengths) as axes:
         part = part_of(cut, shape, room_of(axes))
-        shares = _visible(positions, mask_of(one_mask), part) / areas(part)
+        shares = _visible(positions, masks, part) / areas(part)
         norm = Normalize(0.0, 1.0)
         two = LinearSegmentedColormap.from_list("pattern", [_HIDDEN, _VISIBLE])
         image = draw(axes, shares, part, norm, offset, texts, {"cmap": two, **imshow})
@@ -168,10 +151,10 @@ def _of_one_entry(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _one_mask(
-    mask: Any, q_len: SupportsIndex | None, kv_len: SupportsIndex | None, head: Any
-) -> tuple[Any, tuple[int, int]]:
-    """Return the mask of one head, and how many queries and keys there are."""
-    parts = [part for part in (mask if isinstance(mask, tuple) else (mask,)) if part is not None]
+    masks: Masks, q_len: SupportsIndex | None, kv_len: SupportsIndex | None, head: Any
+) -> tuple[Masks, tuple[int, int]]:
+    """Return the masks of one head, and how many queries and keys there are."""
+    parts = masks.arrays
     shape = np.broadcast_shapes((1, 1), *(part.shape for part in parts))
     if q_len is None and not parts:
         raise TypeError("q_len must be given where there is no mask")
@@ -187,43 +170,40 @@ def _one_mask(
             f"{keys:,}"
         )
     if not parts:
-        return None, sizes
+        return masks, sizes
     try:
-        whole = [np.broadcast_to(part, (*shape[:-2], *sizes)) for part in parts]
+        whole = masks.map(lambda part: np.broadcast_to(part, (*shape[:-2], *sizes)))
     except ValueError:
         raise ValueError(
             f"mask must broadcast to (q_len, kv_len) = {sizes}, got shape {shape}"
         ) from None
     place = head_of(head, shape[:-2])
-    own = [part[place] for part in whole]
-    return (own[0], own[1]) if isinstance(mask, tuple) else own[0], sizes
+    return whole.map(lambda part: part[place]), sizes
 
 
-def _visible(positions: Positions, mask: Mask, part: Part) -> Array:
+def _visible(positions: Positions, masks: Masks, part: Part) -> Array:
     """Return how many pairs of each pixel are visible."""
     counts = np.zeros((part.height, part.width))
-    keys = part.keys[1] - part.keys[0] if mask.shown is not None or mask.bias is not None else 1
+    keys = part.keys[1] - part.keys[0] if masks.arrays else 1
     step = max(1, _ENTRIES_AT_ONCE // keys)
     ends = [*starts(part.queries, part.height).tolist(), part.queries[1]]
     for pixel in range(part.height):
         for first in range(ends[pixel], ends[pixel + 1], step):
             rows = slice(first, min(first + step, ends[pixel + 1]))
-            counts[pixel] += _visible_of_rows(positions, mask, rows, part)
+            counts[pixel] += _visible_of_rows(positions, masks, rows, part)
     return counts
 
 
-def _visible_of_rows(positions: Positions, mask: Mask, rows: slice, part: Part) -> Array:
+def _visible_of_rows(positions: Positions, masks: Masks, rows: slice, part: Part) -> Array:
     first, end = positions.intervals(rows)
     columns = starts(part.keys, part.width)
-    if mask.shown is None and mask.bias is None:
+    shown = masks.visible(rows, slice(*part.keys))
+    if shown is None:
         before = _visible_before(np.append(columns, part.keys[1]), first, np.maximum(first, end))
         return np.diff(before)
     keys = np.arange(*part.keys)
     seen = (keys >= first[:, None]) & (keys < end[:, None])
-    for each in mask:
-        if each is not None:
-            shown = each[rows, slice(*part.keys)]
-            seen &= shown if shown.dtype == np.bool_ else shown != -np.inf
+    seen &= shown
     return np.asarray(np.add.reduceat(seen.sum(axis=0), columns - part.keys[0]))
 
 

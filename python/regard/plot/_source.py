@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from regard._arguments.arrays import as_array, as_masks, as_stored_arrays, is_floating
+from regard._arguments.arrays import as_array, as_stored_arrays, is_floating
 from regard._arguments.foreign import with_arrays
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import integers, offsets
-from regard._arguments.options import WeightOptions
-from regard._attention.explain import explain
-from regard._gradients.blocks import positions_of_entries
+from regard._arguments.options import WeightOptions, names_of
+from regard._attention.check import checked
 from regard._runtime.progress import check_progress
 from regard._show.weights import attention_weights, place_of_head, refuse_result
 from regard._statistics.attention_map import attention_map
-from regard.plot._one_head import one_head
 from regard.plot._pooling import pooled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from regard._attention.check import CheckedCall
     from regard.plot._pooling import Part
 
     Array = NDArray[Any]
 
-OPTIONS = tuple(WeightOptions.__annotations__)
+OPTIONS = names_of(WeightOptions)
 
 
 class Source(Protocol):
@@ -56,34 +55,28 @@ class _Weights:
 
 
 class _QueryAndKey:
-    def __init__(
-        self, query: Array, key: Array, mask: Any, options: dict[str, Any], progress: Any
-    ) -> None:
-        # Nothing is computed, and all that is wrong with the arguments is said in the usual words.
-        explain(query, key, key[..., :0], mask, **options)
-        if query.ndim > 2 or key.ndim > 2:
-            query, key = (x[None] if x.ndim == 2 else x for x in (query, key))
-        self._call, self._progress = (query, key, mask, options), progress
-        self._batch = np.broadcast_shapes(query.shape[:-3], key.shape[:-3])
-        self.lead = (*self._batch, query.shape[-3]) if query.ndim > 2 else ()
-        self.sizes = query.shape[-2], key.shape[-2]
+    def __init__(self, call: CheckedCall, progress: Any) -> None:
+        self._call, self._progress = call, progress
+        self.lead = (*call.sizes.batch, call.sizes.heads) if call.has_heads else ()
+        self.sizes = call.sizes.q_len, call.sizes.kv_len
 
     def offset(self, head: tuple[int, ...]) -> int | None:
-        entries = dict(positions_of_entries(self._call[-1], self._batch, *self.sizes))
-        return entries[head[:-1]].query_offset
+        return int(self._call.positions.entry(head[:-1]).query_offset)
 
     def picture(self, head: tuple[int, ...] | None, part: Part, reduce: str) -> Array:
-        query, key, mask, options = self._call if head is None else one_head(*self._call, head)
+        call = self._call
+        if head:
+            call = call.part(entries=head[:-1], heads=head[-1])
         size = part.height, part.width
         pictures: list[Array] = attention_map(
-            query,
-            key,
-            mask,
+            call.query,
+            call.key,
+            call.masks.argument,
             shape=size,
             reduce=reduce,
             regions=[part.region],
             progress=self._progress,
-            **options,
+            **cast("Any", call.options),
         )
         return pictures[0]
 
@@ -92,7 +85,7 @@ def source_of(
     name: str, argument: Any, mask: Any, progress: Any, options: dict[str, Any]
 ) -> Source:
     """Return what the arguments of a function of this name are."""
-    check_options(name, options, OPTIONS)
+    check_options(name, options, OPTIONS, kind="weights")
     check_progress(progress, f"regard.plot.{name}")
     if isinstance(argument, tuple):
         refuse_result(argument)
@@ -107,7 +100,7 @@ def source_of(
                 f"{name}() takes a tuple as a pair (query, key), and this one has weights: "
                 "np.stack joins the weights of two layers"
             )
-        return _QueryAndKey(query, key, as_masks(mask), dict(with_arrays(options)), progress)
+        return _QueryAndKey(checked(query, key, None, mask, with_arrays(options)), progress)
     if _is_list_of_query_and_key(argument):
         raise TypeError(f"{name}() takes query and key as a tuple (query, key), got a list")
     given = [option for option in options if option != "query_offset"]

@@ -1,0 +1,163 @@
+"""Masks: what callers pass, and its two kinds, which every call tells apart here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._arguments.arrays import as_array, as_native, part_at
+from regard._arguments.foreign import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from regard._arguments.arrays import Place
+
+    Array = NDArray[Any]
+
+_ADDED_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def _is_bool(part: Any) -> bool:
+    return bool(part.dtype == np.bool_)
+
+
+def _dtype(part: Any) -> Any:
+    return part.dtype
+
+
+class Masks:
+    """The masks of a call by kind, as arrays of whatever library.
+
+    Attributes
+    ----------
+    shown : array or None
+        The bool mask: whether a query may attend to a key. None shows everything.
+    bias : array or None
+        The float mask, which is added to the scores; -inf hides a key. None adds nothing.
+    """
+
+    __slots__ = ("bias", "shown")
+
+    def __init__(self, shown: Any = None, bias: Any = None) -> None:
+        self.shown, self.bias = shown, bias
+
+    @classmethod
+    def of(cls, mask: Any) -> Masks:
+        """Convert the argument `mask` to arrays that the kernels read.
+
+        Raises
+        ------
+        TypeError
+            If it is not None, a bool array, a float array or a pair (bool, float) of both.
+        """
+        return cls.of_parts([as_mask(part) for part in parts_of(mask)])
+
+    @classmethod
+    def of_parts(
+        cls,
+        parts: Sequence[Any],
+        is_bool: Callable[[Any], bool] = _is_bool,
+        element_of: Callable[[Any], Any] = _dtype,
+    ) -> Masks:
+        """Tell the kind of one array, or of both of a pair, each of which is valid by itself.
+
+        `is_bool` and `element_of` read the type of an array that has no NumPy dtype.
+
+        Raises
+        ------
+        TypeError
+            If a pair is not (bool, float).
+        """
+        if not parts:
+            return cls()
+        if len(parts) == 1:
+            return cls(parts[0], None) if is_bool(parts[0]) else cls(None, parts[0])
+        first, second = parts
+        is_pair = first is not None and second is not None
+        if not is_pair or not is_bool(first) or is_bool(second):
+            elements = [None if part is None else element_of(part) for part in parts]
+            raise TypeError(
+                "mask must be a bool array, a float array or a pair (bool, float) of both, got a "
+                f"pair ({elements[0]}, {elements[1]})"
+            )
+        return cls(first, second)
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """Those that are not None."""
+        return tuple(part for part in (self.shown, self.bias) if part is not None)
+
+    @property
+    def argument(self) -> Any:
+        """What a call accepts as `mask`: None, an array, or a pair."""
+        if self.shown is None:
+            return self.bias
+        return self.shown if self.bias is None else (self.shown, self.bias)
+
+    def map(self, function: Callable[[Any], Any]) -> Masks:
+        """Apply a function to the masks that are not None."""
+        return Masks(
+            None if self.shown is None else function(self.shown),
+            None if self.bias is None else function(self.bias),
+        )
+
+    def at(self, place: Place) -> Masks:
+        """Return the masks of a part of the scores, as views: an index or a slice for each axis."""
+        return self.map(lambda part: part_at(part, place))
+
+    def visible(self, rows: slice, keys: slice) -> NDArray[np.bool_] | None:
+        """Return which of some keys each of some queries sees, or None for all of them.
+
+        The masks are those of one head, of shape (q_len, kv_len), or broadcast to it.
+        """
+        seen: NDArray[np.bool_] | None = None
+        for part in self.at((rows, keys)).arrays:
+            shows = part if part.dtype == np.bool_ else part != -np.inf
+            seen = shows if seen is None else seen & shows
+        return seen
+
+
+def parts_of(mask: Any) -> tuple[Any, ...]:
+    """Return both of a pair of masks, one mask, or nothing for None."""
+    if mask is None:
+        return ()
+    return mask if is_pair(mask) else (mask,)
+
+
+def is_pair(mask: Any) -> bool:
+    """Tell a pair of masks from an array of two rows, which have one kind and one shape."""
+    if not isinstance(mask, tuple) or len(mask) != 2:
+        return False
+    parts = [np.asarray(readable("mask", part)) for part in mask]
+    is_bool = [part.dtype.kind == "b" for part in parts]
+    return is_bool[0] != is_bool[1] or parts[0].shape != parts[1].shape
+
+
+def as_mask(mask: ArrayLike | None) -> Array | None:
+    """Convert one mask to a bool, float32 or float64 array, or raise TypeError."""
+    if mask is None:
+        return None
+    if is_pair(mask):
+        raise TypeError("mask must be one array here, got a pair: merge the two with np.where")
+    array = as_array("mask", mask)
+    if array.dtype.kind == "b":
+        return as_native(array, np.dtype(np.bool_))
+    if array.dtype.name in ("float16", "bfloat16"):
+        return array.astype(np.float32)
+    native = array.dtype.newbyteorder("=")
+    if native in _ADDED_TYPES:
+        return as_native(array, native)
+    if array.dtype.kind in "iu":
+        raise TypeError(
+            f"mask must be bool (True = may attend) or float (added to the scores), got "
+            f"{array.dtype}; use mask.astype(bool) if 1 means may attend, or "
+            f"mask.astype(float) if it is to be added"
+        )
+    raise TypeError(
+        f"mask must be an array of bool (True = may attend) or of float (added to the scores), "
+        f"got {array.dtype}"
+    )

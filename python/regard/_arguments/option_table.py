@@ -1,0 +1,369 @@
+"""The table of the options of the attention calls.
+
+A row says what an option is. From it come the signatures and docstrings of the calls, how options
+are cut with a batch entry or a head, PyTorch's schemas, other libraries' names of the option, and
+what a call says that does not have it. The classes in `options` tell the same to type checkers and
+editors, which do not run the table.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Type = Literal[
+        "flag", "integer", "integers", "number", "numbers", "sides", "origin", "choice", "array"
+    ]
+
+
+class Subject(Enum):
+    """What an option is about, in the order of signatures."""
+
+    VISIBILITY = "Which keys a query sees"
+    SCORES = "How a score is formed"
+    DROPOUT = "Which weights are dropped"
+    COMPUTATION = "How the call is computed"
+    RESULTS = "What is returned"
+
+
+class Option(NamedTuple):
+    """One option."""
+
+    name: str
+    default: Any
+    subject: Subject
+    type: Type
+    """What it may be. A choice is a string or None; sides and origins are tuples of integers."""
+    declared: str
+    """What a docstring says of its type and default."""
+    text: str
+    """What a docstring says of it."""
+    axes: tuple[str, ...] = ()
+    """The axes to which an array of it broadcasts; () for what is one value for a call."""
+    is_differentiable: bool = False
+    aliases: tuple[str, ...] = ()
+    """The names that other libraries have for it."""
+    refusals: Mapping[str, str] = MappingProxyType({})
+    """What a call says that does not have it, by the call's kind; "" stands for all others."""
+
+    def refusal(self, kind: str) -> str | None:
+        """Return what a call of a kind says that does not have the option, if it says anything."""
+        return self.refusals.get(kind, self.refusals.get(""))
+
+
+_CONSTRUCTOR = "pass it to the constructor, MultiHeadAttention()"
+_NO_DROPOUT = MappingProxyType(
+    {
+        "cuda": "leave it out: the kernels for GPUs drop no weights",
+        "layer": "pass dropout= to the constructor, MultiHeadAttention(), and dropout_seed= here",
+        "self-attention": "pass dropout= to the constructor, SelfAttention(), and dropout_seed= "
+        "here",
+        "": "leave it out: this call drops no weights",
+    }
+)
+_NO_WEIGHTS_OF_GPUS = (
+    "leave it out: the kernels for GPUs do not keep weights; copy the arrays to the host and call "
+    "regard.scaled_dot_product_attention, which returns them"
+)
+_NO_WEIGHTS_OF_CHUNKS = (
+    "leave it out: weights for all keys would be as many as scores; with return_lse=True those for "
+    "some keys can be computed, exp(score - lse)"
+)
+_NO_WEIGHTS = "leave it out: regard.scaled_dot_product_attention returns weights"
+_NOT_VISIBILITY = "leave it out: it does not change which keys a query sees"
+_OF_THE_CACHE = "leave it out: the cache knows its lengths"
+_ONE_HEAD = "leave it out: this layer is one head, whose scores are formed in one way"
+
+_ROWS = (
+    Option(
+        "is_causal",
+        False,
+        Subject.VISIBILITY,
+        "flag",
+        "bool, default False",
+        """
+        Query ``i`` sees key ``j`` only if ``j <= i + query_offset``. With 3 queries, 3 keys and
+        offset 0, the visible keys are::
+
+            1 0 0
+            1 1 0
+            1 1 1
+        """,
+        aliases=("causal", "use_causal_mask"),
+        refusals={"layer": _CONSTRUCTOR},
+    ),
+    Option(
+        "query_offset",
+        0,
+        Subject.VISIBILITY,
+        "integers",
+        'int, array_like of int or "end", default 0',
+        """
+        How many keys precede the first query: query ``i`` is at position ``p = i + query_offset``.
+        One number, or one per batch entry (it broadcasts to the axes before heads). 0 is the
+        alignment of PyTorch and JAX. ``"end"`` is that of FlashAttention: the last query is at the
+        last key that its batch entry has (see `key_lengths`).
+        """,
+        axes=("batch",),
+        aliases=("diagonal", "offset", "past_length"),
+        refusals={
+            "self-attention": "leave it out: the queries of this layer are its keys' own positions"
+        },
+    ),
+    Option(
+        "window",
+        None,
+        Subject.VISIBILITY,
+        "sides",
+        "(left, right), optional",
+        """
+        Key ``j`` is visible only if ``p - left <= j <= p + right``: neighbors are counted, and None
+        on a side means no limit there.
+        """,
+        refusals={
+            "layer": _CONSTRUCTOR,
+            "self-attention": "pass mask=regard.masks.window(length, window=...)",
+        },
+    ),
+    Option(
+        "key_lengths",
+        None,
+        Subject.VISIBILITY,
+        "integers",
+        "int or array_like of int, optional",
+        """
+        Number of valid keys, for all or per batch entry (it broadcasts to the axes before heads).
+        Keys at and beyond it are neither seen nor computed, whatever they hold.
+        """,
+        axes=("batch",),
+        aliases=(
+            "cache_seqlens",
+            "key_value_seq_lengths",
+            "nonpad_kv_seqlen",
+            "seqused_k",
+        ),
+        refusals={
+            "cache": _OF_THE_CACHE,
+            "self-attention": "pass mask=regard.masks.padding(lengths, length)",
+        },
+    ),
+    Option(
+        "left_padding",
+        None,
+        Subject.VISIBILITY,
+        "integers",
+        "int or array_like of int, optional",
+        """
+        Number of padding keys at the start, for all or per batch entry (it broadcasts to the axes
+        before heads). They are neither seen nor computed, whatever they hold. Positions still count
+        from the first key.
+        """,
+        axes=("batch",),
+        aliases=("cache_leftpad",),
+        refusals={
+            "cache": "leave it out: pad on the right, and append with lengths=",
+            "self-attention": 'pass mask=regard.masks.padding(lengths, length, side="left")',
+        },
+    ),
+    Option(
+        "scale",
+        None,
+        Subject.SCORES,
+        "number",
+        "float, optional",
+        """
+        Multiplies query . key. Default ``1 / sqrt(head_dim)``.
+        """,
+        aliases=("softmax_scale", "sm_scale", "scaling_factor"),
+        refusals={"pattern": _NOT_VISIBILITY, "self-attention": _ONE_HEAD},
+    ),
+    Option(
+        "softcap",
+        None,
+        Subject.SCORES,
+        "number",
+        "float, optional",
+        """
+        Caps the scaled scores smoothly: ``softcap * tanh(score / softcap)`` (Gemma 2).
+        """,
+        aliases=("attn_logit_softcapping", "attn_logits_soft_cap", "logits_soft_cap"),
+        refusals={"pattern": _NOT_VISIBILITY, "self-attention": _ONE_HEAD},
+    ),
+    Option(
+        "alibi_slopes",
+        None,
+        Subject.SCORES,
+        "numbers",
+        "array_like of float, shape (heads,) or (..., heads), optional",
+        """
+        Attention with linear biases (Press et al. 2022): ``slope[head] * abs(p - j)`` is subtracted
+        from the capped score. One slope per query head, or one per head of each batch entry (the
+        axes before heads broadcast). See `regard.positional.alibi_slopes`.
+        """,
+        axes=("batch", "heads"),
+        is_differentiable=True,
+        refusals={
+            "layer": "pass alibi=True to the constructor, MultiHeadAttention()",
+            "pattern": _NOT_VISIBILITY,
+            "self-attention": _ONE_HEAD,
+        },
+    ),
+    Option(
+        "sinks",
+        None,
+        Subject.SCORES,
+        "numbers",
+        "array_like of float, shape (heads,), optional",
+        """
+        One logit per head that joins the softmax's denominator and carries no value; it is neither
+        scaled nor capped. -inf means no sink.
+        """,
+        axes=("heads",),
+        is_differentiable=True,
+        aliases=("learnable_sink", "head_sink", "s_aux"),
+        refusals={"pattern": _NOT_VISIBILITY, "self-attention": _ONE_HEAD},
+    ),
+    Option(
+        "dropout_p",
+        0.0,
+        Subject.DROPOUT,
+        "number",
+        "float, default 0.0",
+        """
+        Drop each weight with this probability, from 0 to less than 1, and multiply the others by
+        ``1 / (1 - dropout_p)``. It acts on the output and on the returned weights, not on lse.
+        """,
+        refusals=_NO_DROPOUT,
+    ),
+    Option(
+        "dropout_seed",
+        None,
+        Subject.DROPOUT,
+        "integer",
+        "int, optional",
+        """
+        Determines which weights are dropped, from 0 to 2**64 - 1; required if `dropout_p` is not 0.
+        See the notes.
+        """,
+        refusals=_NO_DROPOUT,
+    ),
+    Option(
+        "dropout_origin",
+        (0, 0, 0),
+        Subject.DROPOUT,
+        "origin",
+        "(entry, head, position), default (0, 0, 0)",
+        """
+        For a call that computes a part of a larger one, such as some of its keys: where the first
+        batch entry, query head and key of the part are in the whole. The same weights are dropped
+        as in the whole.
+        """,
+        refusals=_NO_DROPOUT,
+    ),
+    Option(
+        "precision",
+        None,
+        Subject.COMPUTATION,
+        "choice",
+        '"int8", optional',
+        """
+        Allow the products of queries and keys to be computed in 8-bit integers, which is faster for
+        long inputs and no longer exact. CPUs without an instruction for it compute in float32, as
+        without this option. See the notes. Default: everything in the precision of the arrays.
+        """,
+        refusals={
+            "cache": "leave it out: scores are computed in the precision of queries and keys",
+            "cuda": "leave it out: 8-bit integers are for the CPU only",
+            "stream": "leave it out: 8-bit integers need the mean of all keys before the first one "
+            "is computed",
+            "dask": "leave it out: 8-bit integers need the mean of all keys, which no task has",
+            "gradients": "leave it out: gradients are those of exact attention",
+            "": "leave it out: this call computes in the precision of the arrays",
+        },
+    ),
+    Option(
+        "return_weights",
+        False,
+        Subject.RESULTS,
+        "flag",
+        "bool, default False",
+        """
+        Also return the attention weights.
+        """,
+        aliases=(
+            "need_weights",
+            "output_attentions",
+            "return_attention",
+            "return_attention_scores",
+            "return_attn_probs",
+        ),
+        refusals={"cuda": _NO_WEIGHTS_OF_GPUS, "stream": _NO_WEIGHTS_OF_CHUNKS, "": _NO_WEIGHTS},
+    ),
+    Option(
+        "return_lse",
+        False,
+        Subject.RESULTS,
+        "flag",
+        "bool, default False",
+        """
+        Also return the natural log-sum-exp of every row's visible scores, sink included.
+        """,
+        aliases=("return_residual", "return_softmax_lse"),
+        refusals={"": "leave it out: regard.scaled_dot_product_attention returns lse"},
+    ),
+    Option(
+        "out",
+        None,
+        Subject.RESULTS,
+        "array",
+        "ndarray, optional",
+        """
+        Where to write the output: of the result's type and shape, any strides, no overlap with an
+        input.
+        """,
+        refusals={
+            "explain": "leave it out: nothing is computed",
+            "jax": "leave it out: JAX arrays do not change",
+            "torch": "leave it out: the output is a new tensor",
+            "dask": "leave it out: the output is computed later; dask.array.store writes it",
+            "": "leave it out: the results are new",
+        },
+    ),
+    Option(
+        "threads",
+        None,
+        Subject.COMPUTATION,
+        "integer",
+        "int, optional",
+        """
+        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
+        any number.
+        """,
+        refusals={
+            "cuda": "leave it out: threads are the CPU's",
+            "pattern": "leave it out: a pattern is drawn by one thread",
+        },
+    ),
+    Option(
+        "device",
+        None,
+        Subject.COMPUTATION,
+        "choice",
+        '{"cpu", "cuda"}, optional',
+        """
+        Where to compute. ``"cuda"`` copies arrays of the host to a GPU and the results back; see
+        `regard.cuda`. Default: where the arrays are. If they are on a GPU, the results are too, and
+        types, options and errors are those of `regard.cuda.scaled_dot_product_attention`.
+        """,
+        refusals={
+            **dict.fromkeys(("cuda", "torch", "jax"), "leave it out: it is that of the arrays"),
+            "stream": "leave it out: chunks are computed on the CPU",
+            "": "leave it out: this call computes on the CPU",
+        },
+    ),
+)
+OPTIONS = {option.name: option for option in _ROWS}

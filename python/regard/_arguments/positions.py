@@ -1,0 +1,176 @@
+"""Positions: where queries are among the keys, and which keys they see because of that."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._arguments.arrays import part_at
+from regard._arguments.numbers import window_sides
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from regard._arguments.arrays import Place
+
+    Integers = NDArray[np.int64]
+    Span = tuple[int, int]
+
+_LEAST, _MOST = -(2**63), 2**63 - 1
+# No array is as long as this: what is further from it than this is beyond all of its keys.
+_FAR = 2**61
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """What the queries of a call see by their positions.
+
+    Query i is at position ``i + query_offset`` and sees the keys from `left` before it to `right`
+    after it, and no others than those from `begin` up to `end`. Arrays have a number for each batch
+    entry, or one for all: they broadcast to the batch axes.
+    """
+
+    q_len: int
+    kv_len: int | None
+    """None if the number of keys is not known."""
+    query_offset: Integers
+    left: int | None
+    """None for no limit, as in `right`."""
+    right: int | None
+    begin: Integers | None
+    """The keys before this one are padding. None for no padding."""
+    end: Integers | None
+    """The keys from this one on do not exist. None if all exist."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], q_len: int, kv_len: int | None) -> Positions:
+        """Read the options of a call that has been checked."""
+        begin, end = _integers(options.get("left_padding")), _integers(options.get("key_lengths"))
+        offset = options.get("query_offset", 0)
+        if isinstance(offset, str):  # "end"
+            assert end is not None or kv_len is not None
+            offset = np.asarray(kv_len if end is None else end) - q_len
+        window = options.get("window")
+        left, right = (None, None) if window is None else window_sides(window)
+        if options.get("is_causal"):
+            right = 0
+        return cls(q_len, kv_len, np.asarray(offset, np.int64), left, right, begin, end)
+
+    def entry(self, place: Place) -> Positions:
+        """Return the positions of some batch entries: an index or a slice for each axis."""
+        begin, end = (
+            None if limit is None else np.asarray(part_at(limit, place))
+            for limit in (self.begin, self.end)
+        )
+        offset = np.asarray(part_at(self.query_offset, place))
+        return replace(self, query_offset=offset, begin=begin, end=end)
+
+    def chunk(self, queries: Span, keys: Span) -> Positions:
+        """Return the positions of some queries, relative to the first one of some keys."""
+        start, length = keys[0], keys[1] - keys[0]
+        offset, left, right = self._moved(queries[0] - start)
+        begin, end = (
+            None if limit is None else np.asarray(np.clip(limit - start, 0, length))
+            for limit in (self.begin, self.end)
+        )
+        return Positions(queries[1] - queries[0], length, offset, left, right, begin, end)
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of a call with these positions."""
+        options: dict[str, Any] = {"query_offset": _plain(self.query_offset)}
+        if self.left is not None or self.right is not None:
+            options["window"] = self.left, self.right
+        if self.end is not None:
+            options["key_lengths"] = _plain(self.end)
+        if self.begin is not None:
+            options["left_padding"] = _plain(self.begin)
+        return options
+
+    def of_queries(self) -> Integers:
+        """Return the position of each query, of shape (..., q_len), bounded to where no key is."""
+        near = np.clip(self.query_offset, -_FAR, _FAR)
+        return np.asarray(near[..., None] + np.arange(self.q_len))
+
+    def existing(self) -> tuple[Integers, Integers]:
+        """Return the first key that exists in each entry, and the end of those."""
+        assert self.kv_len is not None
+        begin = np.asarray(0) if self.begin is None else self.begin
+        return begin, np.asarray(self.kv_len) if self.end is None else self.end
+
+    def intervals(self, rows: slice) -> tuple[Integers, Integers]:
+        """Return the first key that each of some rows of one entry sees, and the end of those.
+
+        A row sees nothing if the end is not larger.
+        """
+        begin, end = map(int, self.existing())
+        queries = np.arange(rows.start, rows.stop)
+        first = np.full(len(queries), begin)
+        if self.left is not None:
+            first = np.maximum(queries + self._diagonal(-self.left), begin)
+        last = np.full(len(queries), end)
+        if self.right is not None:
+            last = np.minimum(queries + self._diagonal(self.right) + 1, end)
+        return first, last
+
+    def visible(self) -> tuple[int, float]:
+        """Return the first key that any query of any entry sees, and the end of those.
+
+        The end is infinity if nothing but the number of keys limits what is visible, and both are 0
+        if no query sees any key.
+        """
+        offset, left, right = self.query_offset, self.left, self.right
+        is_far = max(left or 0, right or 0) > _FAR or ((offset < -_FAR) | (offset > _FAR)).any()
+        # Python's integers if sums may need more than 64 bits, or the end is infinity.
+        kind: Any = object if self.kv_len is None or is_far else np.int64
+        offset = offset.astype(kind)
+        begin: Any = np.asarray(0 if self.begin is None else self.begin, kind)
+        end: Any = np.asarray(math.inf if self.kv_len is None else self.kv_len, kind)
+        if self.end is not None:
+            end = np.minimum(end, self.end.astype(kind))
+        if left is not None:
+            begin = np.maximum(begin, np.asarray(offset - left, kind))
+        if right is not None:
+            end = np.minimum(end, np.asarray(offset + self.q_len + right, kind))
+        begin, end = np.broadcast_arrays(begin, end)
+        sees = begin < end
+        if not self.q_len or not sees.any():
+            return 0, 0
+        last = end[sees].max()
+        return max(0, int(begin[sees].min())), last if last == math.inf else int(last)
+
+    def _moved(self, distance: int) -> tuple[Integers, int | None, int | None]:
+        """Return offsets and sides with which queries a distance further see the same keys.
+
+        Numbers stay in 64 bits. If an entry's queries are so far from all keys that its offset may
+        not, it keeps its offset, and a side becomes longer or shorter instead. Queries near the
+        keys see all of them through that side before and after. Without such a side, all offsets
+        beyond 64 bits show the same.
+        """
+        offset, left, right = self.query_offset, self.left, self.right
+        if distance < 0 and right is not None and right >= 2 * _FAR:
+            is_far = offset < -_FAR
+            return np.where(is_far, offset, offset + distance), left, right + distance
+        if distance > 0 and left is not None and left >= 2 * _FAR:
+            is_far = offset > _FAR
+            return np.where(is_far, offset, offset + distance), left - distance, right
+        near = np.clip(offset, _LEAST - min(distance, 0), _MOST - max(distance, 0))
+        return np.asarray(near + distance), left, right
+
+    def _diagonal(self, shift: int) -> int:
+        """Return the bound for the first query, clipped to where it hides or shows everything."""
+        assert self.kv_len is not None
+        return max(-self.q_len, min(int(self.query_offset) + shift, self.kv_len))
+
+
+def _integers(value: ArrayLike | None) -> Integers | None:
+    return None if value is None else np.asarray(value, np.int64)
+
+
+def _plain(numbers: Integers) -> Any:
+    """Return one number as an int, and an array as it is."""
+    return int(numbers) if numbers.ndim == 0 else numbers

@@ -1,0 +1,211 @@
+"""A call that has been checked, and its parts: batch entries, heads, chunks of queries and keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from regard import _core
+from regard._arguments.arrays import as_stored_arrays, part_at
+from regard._arguments.hints import raise_with_hint
+from regard._arguments.masks import Masks
+from regard._arguments.option_table import OPTIONS
+from regard._arguments.positions import Positions
+from regard._random.philox import moved_origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from regard._arguments.arrays import Place
+
+    Array = NDArray[Any]
+    Entry = tuple[int, ...]
+    Span = tuple[int, int]
+
+
+_WHOLE = slice(None)
+_POSITIONS = frozenset(("is_causal", "query_offset", "window", "key_lengths", "left_padding"))
+
+
+class Sizes(NamedTuple):
+    """The sizes of a call."""
+
+    batch: tuple[int, ...]
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    value_dim: int
+
+    @property
+    def group(self) -> int:
+        """How many query heads read a key head: 1 if there are none."""
+        return max(self.heads // max(self.kv_heads, 1), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCall:
+    """The arguments of an attention call, which agree.
+
+    Its parts are calls of their own, whose arrays are views. They have the bits that the whole has
+    there, but for sinks where keys are divided.
+    """
+
+    query: Array
+    key: Array
+    value: Array
+    masks: Masks
+    options: dict[str, Any]
+    sizes: Sizes
+    has_heads: bool
+    """Whether results have a heads axis."""
+    result_type: str
+    """The name of the output's dtype."""
+
+    @property
+    def arithmetic(self) -> np.dtype[Any]:
+        """The dtype in which scores are computed, and of lse."""
+        return np.dtype(np.float64 if self.result_type == "float64" else np.float32)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The shape of lse."""
+        heads = (self.sizes.heads,) if self.has_heads else ()
+        return (*self.sizes.batch, *heads, self.sizes.q_len)
+
+    @property
+    def positions(self) -> Positions:
+        """What the options say of positions."""
+        return Positions.of(self.options, self.sizes.q_len, self.sizes.kv_len)
+
+    def entries(self) -> Iterator[tuple[Entry, CheckedCall]]:
+        """Go through the entries of the batch."""
+        for place in np.ndindex(self.sizes.batch):
+            yield place, self.entry(place)
+
+    def entry(self, place: Entry) -> CheckedCall:
+        """Return the call of one batch entry, which has no batch axes."""
+        return self.part(entries=place)
+
+    def head(self, number: int) -> CheckedCall:
+        """Return the call of one query head, which has no heads axis."""
+        return self.part(heads=number)
+
+    def chunk(self, queries: slice, keys: slice) -> CheckedCall:
+        """Return the call of some consecutive queries and keys."""
+        return self.part(queries=queries, keys=keys)
+
+    def part(
+        self,
+        entries: Place | None = None,
+        heads: int | slice = _WHOLE,
+        queries: slice = _WHOLE,
+        keys: slice = _WHOLE,
+    ) -> CheckedCall:
+        """Return the call of a part: an index or a slice for each batch axis and for heads.
+
+        Axes with an index are gone. Slices of heads hold whole groups, or lie within one.
+        """
+        sizes, has_heads = self.sizes, self.has_heads
+        batch, entry = [], 0
+        for at, size in zip(entries or (_WHOLE,) * len(sizes.batch), sizes.batch, strict=True):
+            first, end = _bounds(at, size)
+            entry = entry * size + first
+            batch += [end - first] if isinstance(at, slice) else []
+        entries = entries or (_WHOLE,) * len(sizes.batch)
+        head, head_end = _bounds(heads, sizes.heads)
+        of_keys: int | slice = head // sizes.group
+        if isinstance(heads, slice):
+            of_keys = slice(head // sizes.group, -(-head_end // sizes.group))
+        spans = _bounds(queries, sizes.q_len), _bounds(keys, sizes.kv_len)
+        lengths = [end - first for first, end in spans]
+        options = self._options_at(entries, slice(head, head_end))
+        if options.get("dropout_p"):
+            origin = options.get("dropout_origin", (0, 0, 0))
+            options["dropout_origin"] = moved_origin(origin, (entry, head, spans[1][0]))
+        part = replace(
+            self,
+            query=part_at(self.query[..., queries, :], (*entries, heads, _WHOLE, _WHOLE)),
+            key=part_at(self.key[..., keys, :], (*entries, of_keys, _WHOLE, _WHOLE)),
+            value=part_at(self.value[..., keys, :], (*entries, of_keys, _WHOLE, _WHOLE)),
+            masks=self.masks.at((*entries, heads, queries, keys)),
+            options=options,
+            sizes=sizes._replace(
+                batch=tuple(batch),
+                heads=head_end - head,
+                kv_heads=-(-head_end // sizes.group) - head // sizes.group,
+            ),
+            has_heads=has_heads and isinstance(heads, slice),
+        )
+        if (*lengths,) == (sizes.q_len, sizes.kv_len):
+            return part
+        positions = part.positions.chunk(*spans).options()
+        others = {name: each for name, each in options.items() if name not in _POSITIONS}
+        q_len, kv_len = lengths
+        sizes = part.sizes._replace(q_len=q_len, kv_len=kv_len)
+        return replace(part, options=others | positions, sizes=sizes)
+
+    def _options_at(self, entries: Place, heads: slice) -> dict[str, Any]:
+        """Return the options of some batch entries and heads."""
+        own = dict(self.options)
+        for name, value in self.options.items():
+            axes = OPTIONS[name].axes
+            if not axes or value is None or isinstance(value, str):
+                continue
+            places = {"batch": entries, "heads": (heads,)}
+            place = tuple(at for axis in axes for at in places[axis])
+            own[name] = np.asarray(part_at(np.asarray(value), place))
+        return own
+
+    def with_heads(self) -> CheckedCall:
+        """Return the call with a heads axis, if it has none."""
+        if self.has_heads:
+            return self
+        query, key, value = self.query[None], self.key[None], self.value[None]
+        return replace(self, query=query, key=key, value=value, has_heads=True)
+
+    def arguments(self) -> tuple[Array, Array, Array, Any]:
+        """Return query, key, value and mask, as the attention calls accept them."""
+        return self.query, self.key, self.value, self.masks.argument
+
+
+def checked(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike | None,
+    mask: Any,
+    options: Mapping[str, Any],
+) -> CheckedCall:
+    """Check the arguments of an attention call, or raise what the call would raise.
+
+    Parameters
+    ----------
+    query, key, mask
+        As in `scaled_dot_product_attention`.
+    value : array_like or None
+        None for a call that needs no values: values without columns.
+    options : mapping
+        Options of that function, as NumPy arrays or numbers.
+    """
+    query, key = as_stored_arrays(query=query, key=key)
+    (value,) = (key[..., :0],) if value is None else as_stored_arrays(value=value)
+    masks, options = Masks.of(mask), dict(options)
+    try:
+        found = _core.check_attention(query, key, value, masks.argument, options)
+    except ValueError as error:
+        raise_with_hint(error, query, key)
+    sizes, (result_type, has_heads) = Sizes(*found[:7]), found[7:]
+    return CheckedCall(query, key, value, masks, options, sizes, has_heads, result_type)
+
+
+def _bounds(at: int | slice, size: int) -> Span:
+    """Return where an index or a slice begins and ends."""
+    if not isinstance(at, slice):
+        return at, at + 1
+    first, end, _ = at.indices(size)
+    return first, max(first, end)
