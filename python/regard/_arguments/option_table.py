@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     Type = Literal[
-        "flag", "integer", "integers", "number", "numbers", "sides", "origin", "choice", "array"
+        "seed",
+        "flag",
+        "integer",
+        "integers",
+        "number",
+        "numbers",
+        "sides",
+        "origin",
+        "choice",
+        "array",
     ]
 
 
@@ -243,7 +252,7 @@ _ROWS = (
         "dropout_seed",
         None,
         Subject.DROPOUT,
-        "integer",
+        "seed",
         "int, optional",
         """
         Determines which weights are dropped, from 0 to 2**64 - 1; required if `dropout_p` is not 0.

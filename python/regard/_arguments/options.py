@@ -23,8 +23,15 @@ if TYPE_CHECKING:
 Numbers = TypeVar("Numbers")
 
 
-class _PositionOptions(TypedDict, Generic[Numbers], total=False):
+class _CausalOption(TypedDict, total=False):
     is_causal: bool
+
+
+class _ScaleOption(TypedDict, total=False):
+    scale: float | None
+
+
+class _PositionOptions(TypedDict, Generic[Numbers], total=False):
     query_offset: Numbers | Literal["end"]
     window: tuple[int | None, int | None] | None
 
@@ -35,17 +42,18 @@ class _LengthOptions(TypedDict, Generic[Numbers], total=False):
 
 
 class _ScoreOptions(TypedDict, Generic[Numbers], total=False):
-    scale: float | None
     softcap: float | None
     alibi_slopes: Numbers | None
     sinks: Numbers | None
 
 
-class PatternOptions(_PositionOptions["ArrayLike"], _LengthOptions["ArrayLike"], total=False):
+class PatternOptions(
+    _CausalOption, _PositionOptions["ArrayLike"], _LengthOptions["ArrayLike"], total=False
+):
     """The options that decide which keys a query sees."""
 
 
-class WeightOptions(PatternOptions, _ScoreOptions["ArrayLike"], total=False):
+class WeightOptions(PatternOptions, _ScaleOption, _ScoreOptions["ArrayLike"], total=False):
     """The options that decide the weights before dropout."""
 
     threads: int | None
@@ -87,7 +95,11 @@ class StreamOptions(BackwardOptions, total=False):
 
 
 class CacheExplainOptions(
-    _PositionOptions["ArrayLike | None"], _ScoreOptions["ArrayLike"], total=False
+    _CausalOption,
+    _PositionOptions["ArrayLike | None"],
+    _ScaleOption,
+    _ScoreOptions["ArrayLike"],
+    total=False,
 ):
     """The options of `KVCache.explain`."""
 
@@ -101,24 +113,30 @@ class CacheOptions(CacheExplainOptions, total=False):
 
 
 class _ForeignOptions(_PositionOptions[Any], _LengthOptions[Any], _ScoreOptions[Any], total=False):
-    """The options that decide the weights, which may be arrays of another library."""
-
     return_lse: bool
 
 
-class CudaOptions(_ForeignOptions, total=False):
+class CudaOptions(_ForeignOptions, _CausalOption, _ScaleOption, total=False):
     """The options of the attention calls of `regard.cuda`. Arrays are on the device."""
 
     out: Any
 
 
-class JaxOptions(_ForeignOptions, total=False):
+class JaxOptions(_ForeignOptions, _CausalOption, _ScaleOption, total=False):
     """The options of the attention call of `regard.jax`."""
 
     dropout_p: float
     dropout_seed: Any
     dropout_origin: tuple[int, int, int]
     precision: Literal["int8"] | None
+    threads: int | None
+
+
+class TorchOptions(_ForeignOptions, total=False):
+    """The options of the attention call of `regard.torch` that PyTorch's call does not have."""
+
+    dropout_seed: Any
+    dropout_origin: tuple[int, int, int]
     threads: int | None
 
 

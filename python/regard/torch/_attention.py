@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -15,7 +15,10 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 import regard
+from regard._arguments.keywords import check_options
+from regard._arguments.masks import Masks
 from regard._arguments.numbers import flag
+from regard._arguments.options import TorchOptions, names_of, takes_options
 from regard.torch import _operators
 from regard.torch._arguments import (
     TYPES,
@@ -29,15 +32,25 @@ from regard.torch._arguments import (
     with_equal_key_heads,
 )
 from regard.torch._causal_bias import is_causal_bias, offset_of
-from regard.torch._memory import as_array, as_optional_array, as_tensor, empty_output
-from regard.torch._options import numpy_options, operator_words
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+from regard.torch._memory import (
+    NO_TENSORS,
+    as_array,
+    as_optional_array,
+    as_tensor,
+    empty_output,
+)
+from regard.torch._options import call_with, numpy_options
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_OPTIONS = frozenset(names_of(TorchOptions))
+_KNOWN = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa", *names_of(TorchOptions))
 
 
+@takes_options(
+    TorchOptions,
+    reference="as in `regard.scaled_dot_product_attention`; arrays may be tensors on the device of "
+    "`query`",
+)
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -47,18 +60,7 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-    *,
-    query_offset: Any = 0,
-    window: tuple[int | None, int | None] | None = None,
-    key_lengths: Tensor | ArrayLike | None = None,
-    left_padding: Tensor | ArrayLike | None = None,
-    softcap: float | None = None,
-    alibi_slopes: Tensor | ArrayLike | None = None,
-    sinks: Tensor | ArrayLike | None = None,
-    dropout_seed: int | Tensor | None = None,
-    dropout_origin: tuple[int, int, int] = (0, 0, 0),
-    return_lse: bool = False,
-    threads: int | None = None,
+    **options: Unpack[TorchOptions],
 ) -> Tensor | tuple[Tensor, Tensor]:
     r"""Compute exact scaled-dot-product attention over PyTorch's tensors, fused.
 
@@ -87,17 +89,10 @@ def scaled_dot_product_attention(
     enable_gqa : bool, default False
         Let ``heads`` be a multiple of ``kv_heads``, which may differ between `key` and `value`.
         Otherwise the numbers of heads are equal, or one.
-    query_offset : int, Tensor of int or "end", default 0
-        How many keys precede the first query.
-    window, key_lengths, left_padding, softcap, alibi_slopes, sinks, threads
-        See `regard.scaled_dot_product_attention`. Arrays may be tensors on the device of `query`.
+    {options}
     dropout_seed : int or Tensor of int without axes, optional
         Which weights are dropped. Default: drawn from PyTorch's default generator, so that
         ``torch.manual_seed`` reproduces it.
-    dropout_origin : (entry, head, position), default (0, 0, 0)
-        Where the call stands in the larger call of which it computes a part, for dropout.
-    return_lse : bool, default False
-        Also return the natural log-sum-exp of every row's visible scores, sink included.
 
     Returns
     -------
@@ -152,6 +147,16 @@ def scaled_dot_product_attention(
     >>> query.grad.shape
     torch.Size([1, 4, 6, 16])
     """
+    if not _OPTIONS.issuperset(options):
+        check_options("regard.torch.scaled_dot_product_attention", options, _KNOWN, kind="torch")
+    given: dict[str, Any] = {}
+    if options:
+        given = {name: option for name, option in options.items() if option is not None}
+        if "query_offset" in options and "query_offset" not in given:
+            raise TypeError('query_offset must be integers or "end", got None')
+    return_lse = given.pop("return_lse", False)
+    if type(return_lse) is not bool:
+        return_lse = flag("return_lse", return_lse)
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         query, key, value = map(autocast, (query, key, value))
     is_direct = (
@@ -172,8 +177,12 @@ def scaled_dot_product_attention(
     ):
         check_tensors(query, key, value)
     if attn_mask is not None and is_causal_bias(attn_mask):
-        query_offset = offset_of(
-            attn_mask, query, key, is_causal=is_causal, query_offset=query_offset
+        given["query_offset"] = offset_of(
+            attn_mask,
+            query,
+            key,
+            is_causal=is_causal,
+            query_offset=given.pop("query_offset", 0),
         )
         attn_mask, is_causal = None, True
     kind = "cpu" if query.is_cpu else query.device.type
@@ -189,63 +198,44 @@ def scaled_dot_product_attention(
     is_traced = torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     )
-    options: dict[str, Any] = {}
-    if type(query_offset) is not int or query_offset:
-        options["query_offset"] = query_offset
-    if key_lengths is not None:
-        options["key_lengths"] = key_lengths
-    if left_padding is not None:
-        options["left_padding"] = left_padding
-    if alibi_slopes is not None:
-        options["alibi_slopes"] = alibi_slopes
-    if sinks is not None:
-        options["sinks"] = sinks
     if dropout_p:
-        options["dropout_p"] = dropout_p
-        options["dropout_seed"] = drawn_seed() if dropout_seed is None else dropout_seed
-    if dropout_origin != (0, 0, 0):
-        options["dropout_origin"] = dropout_origin
-    shown, bias = (None, None) if attn_mask is None else masks(attn_mask, query.device)
+        given["dropout_p"] = dropout_p
+        if "dropout_seed" not in given:
+            given["dropout_seed"] = drawn_seed()
+    elif given:
+        given.pop("dropout_seed", None)
+    if is_causal is not False:
+        given["is_causal"] = is_causal
+    if scale is not None:
+        given["scale"] = scale
     others: list[Tensor] = []
-    if options or attn_mask is not None:
-        for name, option in options.items():
-            if isinstance(option, Tensor):
-                check_dense(name, option)
-        others = [each for each in (shown, bias, *options.values()) if isinstance(each, Tensor)]
+    shown = bias = None
+    if attn_mask is not None:
+        shown, bias = masks(attn_mask, query.device)
+        others = [mask for mask in (shown, bias) if mask is not None]
+    for name, option in given.items():
+        if type(option) not in NO_TENSORS and isinstance(option, Tensor):
+            check_dense(name, option)
+            others.append(option)
+    if others:
         is_direct = is_direct and all(type(each) in _PLAIN for each in others)
         is_traced |= torch.is_grad_enabled() and any(each.requires_grad for each in others)
-    if type(return_lse) is not bool:
-        return_lse = flag("return_lse", return_lse)
-    if is_causal is not False:
-        options["is_causal"] = is_causal
-    if scale is not None:
-        options["scale"] = scale
-    if window is not None:
-        options["window"] = window
-    if softcap is not None:
-        options["softcap"] = softcap
-    if threads is not None:
-        options["threads"] = threads
     if kind == "cuda":
         is_possible = is_direct and not is_traced
-        return _on_gpu(is_possible, (query, key, value), attn_mask, options, return_lse)
+        return _on_gpu(is_possible, (query, key, value), attn_mask, given, return_lse)
     if is_traced or not is_direct or kind != "cpu":
-        words = operator_words(options, query.device)
-        float_mask = (bias, *words[:2])
-        output, lse = _operators.attention(query, key, value, *float_mask, shown, *words[2:])
+        output, lse = _operators.attention(*call_with(query, key, value, (shown, bias), given))
         return (output, lse) if return_lse else output
-    mask: Any = None
-    if shown is not None or bias is not None:
-        mask = as_optional_array(bias) if shown is None else as_array(shown)
-        mask = mask if shown is None or bias is None else (mask, as_array(bias))
     if others:
-        options = numpy_options(options)
+        given = numpy_options(given)
     if return_lse:
-        options["return_lse"] = True
+        given["return_lse"] = True
     output = empty_output(query, key, value)
-    options["out"] = as_array(output)
+    mask: Any = None
+    if attn_mask is not None:
+        mask = Masks(as_optional_array(shown), as_optional_array(bias)).argument
     result = regard.scaled_dot_product_attention(
-        as_array(query), as_array(key), as_array(value), mask, **options
+        as_array(query), as_array(key), as_array(value), mask, out=as_array(output), **given
     )
     return (output, as_tensor(result[1])) if return_lse else output
 

@@ -7,43 +7,52 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard._arguments.option_table import OPTIONS
 from regard.torch import _operators
 from regard.torch._memory import output_shape
-from regard.torch._operators import INPUT_COUNT, library
+from regard.torch._operators import INPUTS, Call, Operator, library, tensor_name
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_SINKS = INPUT_COUNT - 1
-_DROPOUT_P = -3
-# The axes that an argument has less than query, key and value: of inputs and tensor options.
-_FEWER_AXES = (0, 0, 0, 0, 2, None, 0, 3, 3, 3, None)
+
+def _fewer_axes(name: str) -> int | None:
+    """Return how many axes a tensor has less than query, key and value; None if not in a batch."""
+    option = OPTIONS.get(name.removesuffix(tensor_name("")))
+    if option is None:
+        return 0  # arrays and masks
+    return 4 - len(option.axes) if "batch" in option.axes else None
 
 
-def _rule(
-    operator: Any, before: tuple[int, ...], results: Callable[..., tuple[Any, ...]]
-) -> Callable[..., Any]:
+# The axes that arguments before the call's have less.
+_OF_RESULTS = {"grad_output": 0, "grad_lse": 1, "output": 0, "lse": 1}
+_WITHOUT_BATCH = frozenset(
+    name for name in Call._fields if name in OPTIONS and _fewer_axes(name) is None
+)
+
+
+def _rule(operator: Operator, results: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
     """Return what PyTorch calls for an operator.
 
-    `before` has the number of axes that arguments before the query have less than it, and `results`
-    gives the shapes of one sample's results from those of its arguments.
+    `results` gives the shapes of one sample's results from the shapes of its arguments.
     """
-    first = len(before)
-    fewer_axes = (*before, *_FEWER_AXES)
+    names = operator.tensors
+    fewer_axes = [_OF_RESULTS.get(name, _fewer_axes(name)) for name in names]
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
-        size, count = info.batch_size, len(fewer_axes)
+        size, count = info.batch_size, len(names)
         tensors, dims, numbers = given[:count], in_dims[:count], given[count:]
-        is_gradient = operator is _operators.attention_backward
-        wanted = numbers[-1] if is_gradient else ()
-        dropout_p = numbers[_DROPOUT_P - is_gradient]
-        has_own_sinks = dims[first + _SINKS] is not None or any(wanted[_SINKS:])
-        if dropout_p or has_own_sinks:
+        arguments = operator.arguments(*given)
+        wanted = dict(zip(INPUTS, getattr(arguments, "wanted", ()), strict=False))
+        mapped_names = {name for name, dim in zip(names, dims, strict=True) if dim is not None}
+        mapped_names |= {name for name, is_wanted in wanted.items() if is_wanted}
+        if arguments.dropout_p or mapped_names & _WITHOUT_BATCH:
             # What is dropped follows from a batch entry's number, and sinks have no batch axes.
             found = _one_by_one(operator, size, dims, tensors, numbers)
         else:
-            sample = [_shape(*each) for each in zip(tensors, dims, strict=True)]
-            rank = max(3, *(len(shape) for shape in sample[first : first + 3] if shape is not None))
+            shapes = dict(zip(names, map(_shape, tensors, dims), strict=True))
+            ranks = (len(shapes[name] or ()) for name in ("query", "key", "value"))
+            rank = max(3, *ranks)
             mapped = [
                 tensor
                 if tensor is None or fewer is None
@@ -51,10 +60,9 @@ def _rule(
                 for tensor, dim, fewer in zip(tensors, dims, fewer_axes, strict=True)
             ]
             found = operator(*mapped, *numbers)
-            shapes = results(sample, wanted)
             found = [
                 each.expand(size, 0) if shape is None else each.reshape(size, *shape)
-                for each, shape in zip(found, shapes, strict=True)
+                for each, shape in zip(found, results(shapes, wanted), strict=True)
             ]
         return tuple(found), (0,) * len(found)
 
@@ -98,37 +106,34 @@ def _one_by_one(
     return [torch.stack(each)[:size] for each in zip(*found, strict=True)]
 
 
-def _rows(sample: list[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    shape = output_shape(*sample)
+def _rows(shapes: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    shape = output_shape(shapes["query"], shapes["key"], shapes["value"])
     return shape, shape[:-1]
 
 
-def _of_attention(sample: list[Any], _: Any) -> tuple[Any, ...]:
-    return _rows(sample[:3])
+def _of_attention(shapes: dict[str, Any], _: Any) -> tuple[Any, ...]:
+    return _rows(shapes)
 
 
-def _of_backward(sample: list[Any], wanted: list[bool]) -> tuple[Any, ...]:
-    inputs = sample[4 : 4 + INPUT_COUNT]
-    return tuple(
-        shape if is_wanted else None for shape, is_wanted in zip(inputs, wanted, strict=True)
-    )
+def _of_backward(shapes: dict[str, Any], wanted: dict[str, bool]) -> tuple[Any, ...]:
+    return tuple(shapes[name] if wanted[name] else None for name in INPUTS)
 
 
-def _of_jvp(sample: list[Any], _: Any) -> tuple[Any, ...]:
-    output, lse = _rows(sample[3:6])
+def _of_jvp(shapes: dict[str, Any], _: Any) -> tuple[Any, ...]:
+    output, lse = _rows(shapes)
     return output, output, lse, lse
 
 
-def _of_double_backward(sample: list[Any], _: Any) -> tuple[Any, ...]:
-    return *_rows(sample[7:10]), *sample[7:10]
+def _of_double_backward(shapes: dict[str, Any], _: Any) -> tuple[Any, ...]:
+    return *_rows(shapes), shapes["query"], shapes["key"], shapes["value"]
 
 
-for _operator, _before, _results in (
-    (_operators.attention, (), _of_attention),
-    (_operators.attention_backward, (0, 1, 0, 1), _of_backward),
-    (_operators.attention_jvp, (0, 0, 0), _of_jvp),
-    (_operators.attention_double_backward, (0, 0, 0, 0, 1, 0, 1), _of_double_backward),
+for _operator, _results in (
+    (_operators.attention, _of_attention),
+    (_operators.attention_backward, _of_backward),
+    (_operators.attention_jvp, _of_jvp),
+    (_operators.attention_double_backward, _of_double_backward),
 ):
     torch.library.register_vmap(
-        _operator.name().split(".")[0], _rule(_operator, _before, _results), lib=library
+        f"regard::{_operator.name}", _rule(_operator, _results), lib=library
     )

@@ -15,30 +15,30 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from regard.torch import _operators
-from regard.torch._operators import INPUT_COUNT, TENSOR_OPTION_COUNT, library
+from regard.torch._operators import INPUTS, Operator, call_of, library
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from torch import Tensor
 
     Maybe: TypeAlias = Tensor | None
 
-_NAMES = ("query", "key", "value", "attn_mask", "alibi_slopes", "sinks")
-_TENSORS = INPUT_COUNT + TENSOR_OPTION_COUNT
-_OF_QUERY_KEY_VALUE = [True, True, True, False, False, False]
+_QUERY_KEY_VALUE = ("query", "key", "value")
+# What has a first derivative in reverse mode alone.
+_OTHER_INPUTS = tuple(name for name in INPUTS if name not in _QUERY_KEY_VALUE)
+_OF_QUERY_KEY_VALUE = [name in _QUERY_KEY_VALUE for name in INPUTS]
 
 
 class _Derived(_SingleLevelFunction):  # type: ignore[misc]
     """An operator whose arguments are tensors or None, and then numbers."""
 
-    operator: Any
-    tensor_count: int
+    operator: Operator
 
     @classmethod
     def call(cls, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
         """Compute the operator where a derivative may be wanted: its kernel for autograd."""
-        tensors = [tensor for tensor in given[: cls.tensor_count] if tensor is not None]
+        tensors = [each for each in given[: len(cls.operator.tensors)] if each is not None]
         is_traced = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         if is_traced or _has_tangent(tensors):
             with enable_single_level_autograd_function():
@@ -51,7 +51,7 @@ class _Derived(_SingleLevelFunction):  # type: ignore[misc]
         """Compute the operator without its derivatives."""
         with torch._C._AutoDispatchBelowAutograd():
             keyset = keyset & torch._C._after_autograd_keyset
-            results: tuple[Tensor, ...] = cls.operator.redispatch(keyset, *given)
+            results: tuple[Tensor, ...] = cls.operator.run.redispatch(keyset, *given)
             return results
 
     @classmethod
@@ -67,10 +67,28 @@ class _Derived(_SingleLevelFunction):  # type: ignore[misc]
     @classmethod
     def keep(cls, ctx: Any, given: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
         """Keep arguments and results for the derivatives."""
+        count = len(cls.operator.tensors)
         ctx.set_materialize_grads(False)
-        ctx.numbers = given[cls.tensor_count :]
-        ctx.save_for_backward(*given[: cls.tensor_count], *results)
-        ctx.save_for_forward(*given[: cls.tensor_count])
+        ctx.numbers = given[count:]
+        ctx.save_for_backward(*given[:count], *results)
+        ctx.save_for_forward(*given[:count])
+
+    @classmethod
+    def kept(cls, ctx: Any, tensors: Iterable[Maybe] | None = None) -> tuple[Any, list[Any]]:
+        """Return the arguments by name, and the results that were kept."""
+        saved = list(ctx.saved_tensors if tensors is None else tensors)
+        count = len(cls.operator.tensors)
+        return cls.operator.arguments(*saved[:count], *ctx.numbers), saved[count:]
+
+    @classmethod
+    def named(cls, each: Iterable[Any]) -> dict[str, Any]:
+        """Return what belongs to the tensors among the arguments, by their names."""
+        return dict(zip(cls.operator.tensors, each, strict=False))
+
+    @classmethod
+    def gradients(cls, **gradients: Maybe) -> tuple[Maybe, ...]:
+        """Return the gradients of all arguments, those before the operator's own among them."""
+        return None, *(gradients.get(name) for name in cls.operator.arguments._fields)
 
 
 def _primals(ctx: Any) -> list[Maybe]:
@@ -89,18 +107,15 @@ def _has_tangent(tensors: list[Tensor]) -> bool:
     )
 
 
-def _refuse(tensors: tuple[Any, ...], what: str) -> None:
-    """Raise NotImplementedError where mask, slopes or sinks take part in a derivative."""
-    names = [name for name, taken in zip(_NAMES[3:], tensors, strict=True) if taken]
+def _refuse(taken: Mapping[str, Any], what: str) -> None:
+    """Raise NotImplementedError if a mask, slopes or sinks take part in a derivative."""
+    names = [name for name in _OTHER_INPUTS if taken[name] is not None and taken[name] is not False]
     if names:
+        listed = ", ".join("attn_mask" if name == "float_mask" else name for name in names)
         raise NotImplementedError(
-            f"{what} is implemented with respect to query, key and value alone: "
-            f"{', '.join(names)} must not take part in it; pass detached tensors"
+            f"{what} is implemented with respect to query, key and value only: {listed} must not "
+            "take part in it; pass detached tensors"
         )
-
-
-def _given(tensors: tuple[Maybe, ...]) -> tuple[bool, ...]:
-    return tuple(tensor is not None for tensor in tensors)
 
 
 _SECOND = "the second derivative of attention"
@@ -109,7 +124,6 @@ _FORWARD = "the derivative of attention in forward mode"
 
 class _Attention(_Derived):
     operator = _operators.attention
-    tensor_count = _TENSORS
 
     @staticmethod
     def forward(ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
@@ -119,37 +133,37 @@ class _Attention(_Derived):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Maybe, grad_lse: Maybe) -> tuple[Maybe, ...]:
-        *tensors, output, lse = ctx.saved_tensors
-        rest = (None,) * (TENSOR_OPTION_COUNT + len(ctx.numbers))
+        call, (output, lse) = _Attention.kept(ctx)
         if grad_output is None and grad_lse is None:
-            return (None,) * (1 + INPUT_COUNT) + rest
-        wanted = list(ctx.needs_input_grad[1 : 1 + INPUT_COUNT])
-        gradients = _operators.attention_backward(
-            torch.zeros_like(output) if grad_output is None else grad_output,
-            *(grad_lse, output, lse, *tensors, *ctx.numbers, wanted),
-        )
-        return None, *_wanted(gradients, wanted), *rest
+            return _Attention.gradients()
+        needed = _Attention.named(ctx.needs_input_grad[1:])
+        wanted = [needed[name] for name in INPUTS]
+        grad_output = torch.zeros_like(output) if grad_output is None else grad_output
+        gradients = _operators.attention_backward(grad_output, grad_lse, output, lse, *call, wanted)
+        return _Attention.gradients(**_wanted(gradients, wanted))
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Any) -> tuple[Tensor, Tensor]:
-        _refuse(_given(tangents[3:INPUT_COUNT]), _FORWARD)
+        along = _Attention.named(tangents)
+        _refuse(along, _FORWARD)
+        call = _Attention.kept(ctx, _primals(ctx))[0]
         with forward_ad._set_fwd_grad_enabled(True):
             _, of_output, _, of_lse = _operators.attention_jvp(
-                *tangents[:3], *_primals(ctx), *ctx.numbers
+                *(along[name] for name in _QUERY_KEY_VALUE), *call
             )
         return of_output, of_lse
 
 
-def _wanted(gradients: Iterable[Maybe], wanted: Iterable[bool]) -> tuple[Maybe, ...]:
-    pairs = zip(gradients, wanted, strict=True)
-    return tuple(gradient if is_wanted else None for gradient, is_wanted in pairs)
+def _wanted(gradients: Iterable[Maybe], wanted: Iterable[bool]) -> dict[str, Maybe]:
+    """Return the gradients of the inputs by name, None for those that are not wanted."""
+    each = zip(INPUTS, gradients, wanted, strict=True)
+    return {name: gradient if is_wanted else None for name, gradient, is_wanted in each}
 
 
 class _AttentionBackward(_Derived):
     """The gradients, which depend on the output and lse as functions of the inputs."""
 
     operator = _operators.attention_backward
-    tensor_count = 4 + _TENSORS
 
     @staticmethod
     def forward(ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
@@ -159,55 +173,57 @@ class _AttentionBackward(_Derived):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Maybe) -> tuple[Maybe, ...]:
-        of_mask = 1 + 4 + 3
-        cotangents = _wanted(cotangents, ctx.numbers[-1])
-        _refuse(_given(cotangents[3:]), _SECOND)
-        _refuse(ctx.needs_input_grad[of_mask : of_mask + 3], _SECOND)
-        grad_output, grad_lse, *call = ctx.saved_tensors
-        rest = (None,) * (3 + TENSOR_OPTION_COUNT + len(ctx.numbers))
-        if not any(_given(cotangents[:3])):
-            return (None,) * 8 + rest
-        of_output, of_lse, *of_inputs = _operators.attention_double_backward(
-            *cotangents[:3], grad_output, grad_lse, *call, *ctx.numbers[:-1]
+        given, _ = _AttentionBackward.kept(ctx)
+        along = _wanted(cotangents, given.wanted)
+        _refuse(along, _SECOND)
+        _refuse(_AttentionBackward.named(ctx.needs_input_grad[1:]), _SECOND)
+        of_inputs = [along[name] for name in _QUERY_KEY_VALUE]
+        if all(each is None for each in of_inputs):
+            return _AttentionBackward.gradients()
+        of_output, of_lse, *found = _operators.attention_double_backward(
+            *of_inputs, given.grad_output, given.grad_lse, given.output, given.lse, *call_of(given)
         )
-        of_lse = None if grad_lse is None else of_lse
-        return None, of_output, of_lse, None, None, *of_inputs, *rest
+        return _AttentionBackward.gradients(
+            grad_output=of_output,
+            grad_lse=None if given.grad_lse is None else of_lse,
+            **dict(zip(_QUERY_KEY_VALUE, found, strict=True)),
+        )
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Any) -> tuple[Tensor, ...]:
+        given = _AttentionBackward.kept(ctx, _primals(ctx))[0]
         with forward_ad._set_fwd_grad_enabled(True):
-            return _AttentionBackward._along(tangents, _primals(ctx), ctx.numbers)
+            return _AttentionBackward._along(_AttentionBackward.named(tangents), given)
 
     @staticmethod
-    def _along(tangents: Any, primals: list[Any], numbers: Any) -> tuple[Tensor, ...]:
-        of_grad_output, of_grad_lse, _, _, *of_inputs = tangents[: 4 + INPUT_COUNT]
-        grad_output, grad_lse, output, *call = primals
-        call += numbers[:-1]
-        wanted = numbers[-1]
-        is_curved = any(_given(tuple(of_inputs[:3])))
-        _refuse(_given(tuple(of_inputs[3:])), _SECOND)
-        _refuse(tuple(is_curved and is_wanted for is_wanted in wanted[3:]), _SECOND)
+    def _along(tangents: dict[str, Maybe], given: Any) -> tuple[Tensor, ...]:
+        of_grad_output, of_grad_lse = tangents["grad_output"], tangents["grad_lse"]
+        of_inputs = [tangents[name] for name in _QUERY_KEY_VALUE]
+        is_curved = any(each is not None for each in of_inputs)
+        wanted = dict(zip(INPUTS, given.wanted, strict=True))
+        _refuse(tangents, _SECOND)
+        _refuse({name: is_curved and is_wanted for name, is_wanted in wanted.items()}, _SECOND)
+        rest = given.output, given.lse, *call_of(given)
         parts = []
         if of_grad_output is not None or of_grad_lse is not None:
-            start = torch.zeros_like(output) if of_grad_output is None else of_grad_output
+            start = torch.zeros_like(given.output) if of_grad_output is None else of_grad_output
             parts.append(
-                _operators.attention_backward(start, of_grad_lse, output, *call, list(wanted))
+                _operators.attention_backward(start, of_grad_lse, *rest, list(given.wanted))
             )
+        nothing = given.output.new_empty(0)
         if is_curved:
             _, _, *of_gradients = _operators.attention_double_backward(
-                *of_inputs[:3], grad_output, grad_lse, output, *call
+                *of_inputs, given.grad_output, given.grad_lse, *rest
             )
-            parts.append((*of_gradients, *(output.new_empty(0) for _ in range(3))))
-        nothing = output.new_empty(0)
+            parts.append((*of_gradients, *(nothing for _ in _OTHER_INPUTS)))
         return tuple(
             sum(each[1:], start=each[0]) if is_wanted and each else nothing
-            for is_wanted, *each in zip(wanted, *parts, strict=True)
+            for is_wanted, *each in zip(given.wanted, *parts, strict=True)
         )
 
 
 class _AttentionJvp(_Derived):
     operator = _operators.attention_jvp
-    tensor_count = 3 + _TENSORS
 
     @staticmethod
     def forward(ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
@@ -219,31 +235,33 @@ class _AttentionJvp(_Derived):
     def backward(
         ctx: Any, of_output: Maybe, of_tangent: Maybe, of_lse: Maybe, of_tangent_lse: Maybe
     ) -> tuple[Maybe, ...]:
-        of_mask = 1 + 3 + 3
-        _refuse(ctx.needs_input_grad[of_mask : of_mask + 3], _SECOND)
-        *given, output, lse = ctx.saved_tensors
-        tangents, call = given[:3], (output, lse, *given[3:], *ctx.numbers)
-        of_tangents: tuple[Maybe, ...] = (None,) * 3
+        _refuse(_AttentionJvp.named(ctx.needs_input_grad[1:]), _SECOND)
+        given, (output, lse) = _AttentionJvp.kept(ctx)
+        tangents = {
+            f"tangent_{name}": getattr(given, f"tangent_{name}") for name in _QUERY_KEY_VALUE
+        }
+        rest = output, lse, *call_of(given)
+        found: dict[str, Maybe] = {}
         parts: list[tuple[Tensor, ...]] = []
         if of_output is not None or of_lse is not None:
             start = torch.zeros_like(output) if of_output is None else of_output
             parts.append(
-                _operators.attention_backward(start, of_lse, *call, _OF_QUERY_KEY_VALUE)[:3]
+                _operators.attention_backward(start, of_lse, *rest, _OF_QUERY_KEY_VALUE)[:3]
             )
         if of_tangent is not None or of_tangent_lse is not None:
             start = torch.zeros_like(output) if of_tangent is None else of_tangent
             of_tangents = _operators.attention_backward(
-                start, of_tangent_lse, *call, _OF_QUERY_KEY_VALUE
+                start, of_tangent_lse, *rest, _OF_QUERY_KEY_VALUE
             )[:3]
-            parts.append(
-                _operators.attention_double_backward(*tangents, start, of_tangent_lse, *call)[2:]
+            for (name, tangent), gradient in zip(tangents.items(), of_tangents, strict=True):
+                found[name] = None if tangent is None else gradient
+            _, _, *of_inputs = _operators.attention_double_backward(
+                *tangents.values(), start, of_tangent_lse, *rest
             )
-        of_inputs = [sum(each[1:], start=each[0]) for each in zip(*parts, strict=True)] or [
-            None
-        ] * 3
-        of_tangents = _wanted(of_tangents, _given(tuple(tangents)))
-        rest = (None,) * (3 + TENSOR_OPTION_COUNT + len(ctx.numbers))
-        return None, *of_tangents, *of_inputs, *rest
+            parts.append(tuple(of_inputs))
+        for name, *each in zip(_QUERY_KEY_VALUE, *parts, strict=False):
+            found[name] = sum(each[1:], start=each[0]) if each else None
+        return _AttentionJvp.gradients(**found)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
@@ -255,7 +273,6 @@ class _AttentionJvp(_Derived):
 
 class _AttentionDoubleBackward(_Derived):
     operator = _operators.attention_double_backward
-    tensor_count = 7 + _TENSORS
 
     @staticmethod
     def forward(ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
@@ -270,10 +287,5 @@ class _AttentionDoubleBackward(_Derived):
         raise NotImplementedError("the third derivative of attention is not implemented")
 
 
-for _name, _function in (
-    ("attention", _Attention),
-    ("attention_backward", _AttentionBackward),
-    ("attention_jvp", _AttentionJvp),
-    ("attention_double_backward", _AttentionDoubleBackward),
-):
-    library.impl(_name, _function.call, "Autograd", with_keyset=True)
+for _function in (_Attention, _AttentionBackward, _AttentionJvp, _AttentionDoubleBackward):
+    library.impl(_function.operator.name, _function.call, "Autograd", with_keyset=True)

@@ -7,14 +7,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.torch._memory import empty_output, output_shape
-from regard.torch._operators import INPUT_COUNT, library
+from regard.torch._operators import (
+    INPUTS,
+    Call,
+    attention,
+    attention_backward,
+    attention_double_backward,
+    attention_jvp,
+    call_of,
+    library,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def _attention(*given: Any) -> tuple[Tensor, Tensor]:
-    query, key, value = given[:3]
+    call = Call(*given)
+    query, key, value = call.query, call.key, call.value
     return empty_output(query, key, value), _empty_lse(query, key, value)
 
 
@@ -24,15 +34,16 @@ def _empty_lse(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _attention_backward(*given: Any) -> tuple[Tensor, ...]:
-    _, _, output, _, *call, wanted = given
+    arguments = attention_backward.arguments(*given)
     return tuple(
-        torch.empty_like(tensor) if is_wanted else output.new_empty(0)
-        for tensor, is_wanted in zip(call[:INPUT_COUNT], wanted, strict=True)
+        torch.empty_like(getattr(arguments, name)) if wanted else arguments.output.new_empty(0)
+        for name, wanted in zip(INPUTS, arguments.wanted, strict=True)
     )
 
 
 def _attention_jvp(*given: Any) -> tuple[Tensor, ...]:
-    query, key, value = given[3:6]
+    call = call_of(attention_jvp.arguments(*given))
+    query, key, value = call.query, call.key, call.value
     output, lse = (
         query.new_empty(output_shape(query.shape, key.shape, value.shape)),
         _empty_lse(query, key, value),
@@ -41,17 +52,17 @@ def _attention_jvp(*given: Any) -> tuple[Tensor, ...]:
 
 
 def _attention_double_backward(*given: Any) -> tuple[Tensor, ...]:
-    lse, query, key, value = given[6:10]
+    arguments = attention_double_backward.arguments(*given)
+    lse, query, key, value = arguments.lse, arguments.query, arguments.key, arguments.value
     shape = output_shape(query.shape, key.shape, value.shape)
     new = [query.new_empty(tensor.shape) for tensor in (query, key, value)]
     return query.new_empty(shape), lse.new_empty(lse.shape), *new
 
 
-def _register(name: str, kernel: Any) -> None:
-    torch.library.register_fake(f"regard::{name}", kernel, lib=library)
-
-
-_register("attention", _attention)
-_register("attention_backward", _attention_backward)
-_register("attention_jvp", _attention_jvp)
-_register("attention_double_backward", _attention_double_backward)
+for _operator, _kernel in (
+    (attention, _attention),
+    (attention_backward, _attention_backward),
+    (attention_jvp, _attention_jvp),
+    (attention_double_backward, _attention_double_backward),
+):
+    torch.library.register_fake(f"regard::{_operator.name}", _kernel, lib=library)

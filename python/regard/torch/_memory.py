@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Array = NDArray[Any]
+# To ask whether an object of these is a tensor would take a microsecond.
+NO_TENSORS = frozenset((bool, int, float, str, tuple, list, type(None), np.ndarray))
 
 
 def as_array(tensor: Tensor) -> Array:

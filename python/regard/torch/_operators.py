@@ -1,47 +1,132 @@
-"""The schemas of regard's operators in PyTorch."""
+"""Regard's operators in PyTorch: their schemas and their arguments by name.
+
+All operators have the arguments of a call, which follow from the table of options. Tensors come
+first, and among them those that have gradients; then numbers. If an option may be one number or a
+tensor of them, it has an argument of either kind, of which at most one is given.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import namedtuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-# What has a gradient: `inputs`.
-_INPUTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? float_mask, Tensor? alibi_slopes, "
-    "Tensor? sinks"
-)
-# What follows, `options`: tensors first, then numbers. Where there is a number and a tensor for one
-# option, at most one of them is given; `query_offset` is "end" where both are None.
-_OPTIONS = (
-    "Tensor? bool_mask, Tensor? query_offsets, Tensor? key_lengths, Tensor? left_paddings, "
-    "Tensor? dropout_seed, bool is_causal, SymInt? query_offset, SymInt? window_left, "
-    "SymInt? window_right, SymInt? key_length, SymInt? left_padding, float? scale, "
-    "float? softcap, float dropout_p, SymInt[] dropout_origin, int? threads"
-)
-INPUT_COUNT = 6
-TENSOR_OPTION_COUNT = 5
+from regard._arguments.option_table import OPTIONS
+from regard._arguments.options import BackwardOptions, names_of
 
-_SCHEMAS = (
-    f"attention({_INPUTS}, {_OPTIONS}) -> (Tensor output, Tensor lse)",
-    # Tensors without an element stand for gradients that are not wanted.
-    "attention_backward(Tensor grad_output, Tensor? grad_lse, Tensor output, Tensor lse, "
-    f"{_INPUTS}, {_OPTIONS}, bool[] wanted) -> (Tensor grad_query, Tensor grad_key, "
-    "Tensor grad_value, Tensor grad_float_mask, Tensor grad_alibi_slopes, Tensor grad_sinks)",
-    "attention_jvp(Tensor? tangent_query, Tensor? tangent_key, Tensor? tangent_value, "
-    f"{_INPUTS}, {_OPTIONS}) -> (Tensor output, Tensor tangent_output, Tensor lse, "
-    "Tensor tangent_lse)",
-    "attention_double_backward(Tensor? grad_grad_query, Tensor? grad_grad_key, "
-    "Tensor? grad_grad_value, Tensor grad_output, Tensor? grad_lse, Tensor output, Tensor lse, "
-    f"{_INPUTS}, {_OPTIONS}) -> (Tensor grad_grad_output, Tensor grad_grad_lse, "
-    "Tensor grad_query, Tensor grad_key, Tensor grad_value)",
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+OPTION_NAMES = names_of(BackwardOptions)
+_BY_TYPE: dict[str, tuple[tuple[str, str], ...]] = {
+    "flag": (("bool", "{}"),),
+    "number": (("float?", "{}"),),
+    "integer": (("int?", "{}"),),
+    "integers": (("SymInt?", "{}"),),
+    "sides": (("SymInt?", "{}_left"), ("SymInt?", "{}_right")),
+    "origin": (("SymInt[]", "{}"),),
+}
+
+
+def tensor_name(option: str) -> str:
+    """Return the name of the argument for a tensor of an option that may be one number too."""
+    return f"{option}_tensor"
+
+
+def _schema_of(options: list[str], kinds: dict[str, tuple[tuple[str, str], ...]]) -> dict[str, str]:
+    return {
+        form.format(name): kind
+        for name in options
+        for kind, form in kinds.get(OPTIONS[name].type, ())
+    }
+
+
+def _named(name: str, fields: Iterable[str]) -> Any:
+    """Make a named tuple whose fields no type checker knows."""
+    made: Any = namedtuple(name, fields)  # type: ignore[misc]
+    return made
+
+
+_DIFFERENTIABLE = [name for name in OPTION_NAMES if OPTIONS[name].is_differentiable]
+_OTHERS = [name for name in OPTION_NAMES if name not in _DIFFERENTIABLE]
+_INPUTS = {
+    **dict.fromkeys(("query", "key", "value"), "Tensor"),
+    **dict.fromkeys(("float_mask", *_DIFFERENTIABLE), "Tensor?"),
+}
+_TENSORS = {"bool_mask": "Tensor?"} | _schema_of(
+    _OTHERS, {"integers": (("Tensor?", tensor_name("{}")),), "seed": (("Tensor?", "{}"),)}
 )
+_NUMBERS = _schema_of(_OTHERS, _BY_TYPE)
+
+# What has a gradient.
+INPUTS = tuple(_INPUTS)
+# The arguments of a call.
+Call = _named("Call", (*_INPUTS, *_TENSORS, *_NUMBERS))
+
+
+class Operator(NamedTuple):
+    """An operator of PyTorch."""
+
+    run: Any
+    arguments: Any
+    """A named tuple of its arguments: those before the call's, the call's, and others."""
+    tensors: tuple[str, ...]
+    """The names of the arguments that are tensors or None, which come first."""
+
+    @property
+    def name(self) -> str:
+        """Its name without that of the library."""
+        return str(self.arguments.__name__)
+
+    def __call__(self, *given: Any) -> Any:
+        return self.run(*given)
+
+
+_call_fields = attrgetter(*Call._fields)
+
+
+def call_of(arguments: Any) -> Any:
+    """Return the call among the arguments of an operator."""
+    return Call._make(_call_fields(arguments))
+
 
 library = torch.library.Library("regard", "FRAGMENT")
-for _schema in _SCHEMAS:
-    library.define(_schema)
 
-attention: Any = torch.ops.regard.attention.default
-attention_backward: Any = torch.ops.regard.attention_backward.default
-attention_jvp: Any = torch.ops.regard.attention_jvp.default
-attention_double_backward: Any = torch.ops.regard.attention_double_backward.default
+
+def _operator(
+    name: str, before: dict[str, str], results: tuple[str, ...], after: dict[str, str] | None = None
+) -> Operator:
+    tensors = before | _INPUTS | _TENSORS
+    arguments = tensors | _NUMBERS | (after or {})
+    given = ", ".join(f"{kind} {argument}" for argument, kind in arguments.items())
+    returned = ", ".join(f"Tensor {result}" for result in results)
+    library.define(f"{name}({given}) -> ({returned})")
+    run = getattr(torch.ops.regard, name).default
+    return Operator(run, _named(name, arguments), tuple(tensors))
+
+
+_OUTPUTS = {"output": "Tensor", "lse": "Tensor"}
+_GRADIENTS_OF_OUTPUTS = {"grad_output": "Tensor", "grad_lse": "Tensor?"}
+attention = _operator("attention", {}, ("output", "lse"))
+# Tensors without an element stand for gradients that are not wanted.
+attention_backward = _operator(
+    "attention_backward",
+    _GRADIENTS_OF_OUTPUTS | _OUTPUTS,
+    tuple(f"grad_{name}" for name in INPUTS),
+    {"wanted": "bool[]"},
+)
+attention_jvp = _operator(
+    "attention_jvp",
+    dict.fromkeys(("tangent_query", "tangent_key", "tangent_value"), "Tensor?"),
+    ("output", "tangent_output", "lse", "tangent_lse"),
+)
+attention_double_backward = _operator(
+    "attention_double_backward",
+    dict.fromkeys(("grad_grad_query", "grad_grad_key", "grad_grad_value"), "Tensor?")
+    | _GRADIENTS_OF_OUTPUTS
+    | _OUTPUTS,
+    ("grad_grad_output", "grad_grad_lse", "grad_query", "grad_key", "grad_value"),
+)
+OPERATORS = (attention, attention_backward, attention_jvp, attention_double_backward)

@@ -1,4 +1,4 @@
-"""The options of a call, in the operators' words and in NumPy's."""
+"""The options of a call as the operators have them, and as NumPy's calls do."""
 
 from __future__ import annotations
 
@@ -8,48 +8,89 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.torch._memory import as_array
+from regard._arguments.masks import Masks
+from regard._arguments.option_table import OPTIONS, Subject
+from regard.torch._memory import NO_TENSORS, as_array, as_optional_array
+from regard.torch._operators import OPTION_NAMES, Call, tensor_name
 
 _MAX_SEED = 2**64 - 1
 
 
-def operator_words(options: dict[str, Any], device: torch.device) -> tuple[Any, ...]:
-    """Return the arguments of the operators from `alibi_slopes` on, less the bool mask.
+_TYPES = {name: OPTIONS[name].type for name in OPTION_NAMES}
+# The arguments of a call without options. The default of an offset is a number, and none is "end".
+_DEFAULTS = dict.fromkeys(Call._fields)
+_DEFAULTS |= {
+    name: list(OPTIONS[name].default) if option_type == "origin" else OPTIONS[name].default
+    for name, option_type in _TYPES.items()
+    if name in _DEFAULTS
+}
+_DROPOUT = frozenset(n for n in OPTION_NAMES if OPTIONS[n].subject is Subject.DROPOUT)
 
-    `options` are those that are not the defaults. An argument of the wrong kind raises TypeError;
-    all that depends on values is left to the kernels.
+
+def call_with(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    masks: tuple[Tensor | None, Tensor | None],
+    options: dict[str, Any],
+) -> Any:
+    """Return the arguments of the operators, from what the public function was given.
+
+    `masks` are the bool and the float mask, and `options` those that are not None. An argument of
+    the wrong kind raises TypeError; all that depends on values is left to the kernels.
     """
-    slopes, sinks = (
-        None if options.get(name) is None else _tensor(name, options[name], device, torch.float64)
-        for name in ("alibi_slopes", "sinks")
-    )
-    for name in ("scale", "softcap", "dropout_p", "threads"):
-        if isinstance(options.get(name), Tensor):
+    fields = {**_DEFAULTS, "query": query, "key": key, "value": value}
+    fields["bool_mask"], fields["float_mask"] = masks
+    for name, given in options.items():
+        option_type = _TYPES[name]
+        if option_type == "numbers":
+            fields[name] = _tensor(name, given, query.device, torch.float64)
+        elif option_type == "integers":
+            fields[name], fields[tensor_name(name)] = _number_or_tensor(name, given, query.device)
+        elif option_type == "sides":
+            fields[f"{name}_left"], fields[f"{name}_right"] = _sides(given)
+        elif option_type == "seed":
+            fields[name] = _seed_tensor(given)
+        elif option_type == "origin":
+            fields[name] = _origin(given)
+        elif type(given) not in NO_TENSORS and isinstance(given, Tensor):
+            advice = "; multiply query by it instead" if name == "scale" else ""
             raise TypeError(
-                f"{name} must be a number, got a tensor, whose gradient would be lost"
-                + ("; multiply query by it instead" if name == "scale" else "")
+                f"{name} must be a number, got a tensor, whose gradient would be lost{advice}"
             )
-    offset, offsets = None, None
-    given = options.get("query_offset", 0)
-    if given is None:
-        raise TypeError('query_offset must be integers or "end", got None')
-    if not (isinstance(given, str) and given == "end"):
-        offset, offsets = _number_or_tensor("query_offset", given, device)
-    length, lengths = _number_or_tensor("key_lengths", options.get("key_lengths"), device)
-    padding, paddings = _number_or_tensor("left_padding", options.get("left_padding"), device)
-    seed = options.get("dropout_seed")
-    return (
-        *(slopes, sinks, offsets, lengths, paddings),
-        None if seed is None else _seed_tensor(seed),
-        options.get("is_causal", False),
-        offset,
-        *_sides(options.get("window")),
-        *(length, padding),
-        *(options.get("scale"), options.get("softcap")),
-        options.get("dropout_p", 0.0),
-        _origin(options.get("dropout_origin", (0, 0, 0))),
-        options.get("threads"),
-    )
+        else:
+            fields[name] = given
+    return Call(**fields)
+
+
+def keywords_of(call: Any) -> dict[str, Any]:
+    """Return the keywords of the calls on NumPy arrays, from the arguments of the operators."""
+    fields, drops = call._asdict(), bool(call.dropout_p)
+    keywords: dict[str, Any] = {}
+    if call.bool_mask is not None or call.float_mask is not None:
+        masks = Masks(as_optional_array(call.bool_mask), as_optional_array(call.float_mask))
+        keywords["mask"] = masks.argument
+    for name, option_type in _TYPES.items():
+        if option_type == "sides":
+            sides = fields[f"{name}_left"], fields[f"{name}_right"]
+            if sides != (None, None):
+                keywords[name] = sides
+            continue
+        given = fields[name]
+        if option_type == "integers" and given is None:
+            given = fields[tensor_name(name)]
+            if given is None and OPTIONS[name].default is not None:
+                given = "end"
+        if given is None or given is _DEFAULTS[name] or (name in _DROPOUT and not drops):
+            continue
+        if option_type == "seed":
+            given = int(given) % 2**64
+        elif type(given) not in NO_TENSORS and isinstance(given, Tensor):
+            given = as_array(given)
+        elif option_type == "origin":
+            given = tuple(given)
+        keywords[name] = given
+    return keywords
 
 
 def numpy_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -70,8 +111,11 @@ def numpy_options(options: dict[str, Any]) -> dict[str, Any]:
 def _number_or_tensor(
     name: str, given: Any, device: torch.device
 ) -> tuple[int | None, Tensor | None]:
-    """Return an integer option, which may be one number or one for each batch entry."""
-    if given is None:
+    """Return an integer option, which may be one number or one for each batch entry.
+
+    Neither of them stands for "end".
+    """
+    if isinstance(given, str) and given == "end" and name == "query_offset":
         return None, None
     if isinstance(given, (int, torch.SymInt)) and not isinstance(given, bool):
         return given, None

@@ -8,7 +8,7 @@ from gradient_cases import More, build, drawn
 from torch_problems import arguments_of, leaves_of, scaled_dot_product_attention, torch
 
 from regard.torch import _operators  # isort: skip
-from regard.torch._options import operator_words  # isort: skip
+from regard.torch._options import call_with  # isort: skip
 
 SHAPES = (2, 4, 5, 8), (2, 2, 9, 8), (1, 2, 9, 6)
 CASES = [
@@ -165,28 +165,28 @@ def test_opcheck(layout):
     key, value = (torch.from_numpy(drawn((2, 2, 9, n), np.float64, n)) for n in (8, 6))
     mask, slopes, sinks = (torch.from_numpy(drawn(s, np.float64)) for s in ((4, 1, 9), 4, 4))
     options = {"window": (3, 1), "key_lengths": torch.tensor([7, 4]), "query_offset": 2}
-    _, _, *constants = operator_words(options, query.device)
-    call = (mask, slopes, sinks, None, *constants)
+    options |= {"alibi_slopes": slopes, "sinks": sinks}
+    _, _, _, *call = call_with(query, key, value, (None, mask), options)
     inputs = [x.requires_grad_() for x in (query, key, value)]
-    torch.library.opcheck(_operators.attention, (*inputs, *call))
+    torch.library.opcheck(_operators.attention.run, (*inputs, *call))
     for tensor in (mask, slopes, sinks):
         tensor.requires_grad_()
-    torch.library.opcheck(_operators.attention, (*inputs, *call))
+    torch.library.opcheck(_operators.attention.run, (*inputs, *call))
     call = (*(x.detach() for x in call[:3]), *call[3:])
     output, lse = (x.detach() for x in _operators.attention(*inputs, *call))
     grads = torch.ones_like(output).requires_grad_(), torch.ones_like(lse).requires_grad_()
     three = [True, True, True, False, False, False]
     torch.library.opcheck(
-        _operators.attention_backward, (*grads, output, lse, *inputs, *call, three)
+        _operators.attention_backward.run, (*grads, output, lse, *inputs, *call, three)
     )
     constants = [x.detach() for x in inputs]
     torch.library.opcheck(
-        _operators.attention_backward,
+        _operators.attention_backward.run,
         (*(g.detach() for g in grads), output, lse, *constants, *call, [True] * 6),
     )
     tangents = torch.ones_like(query).detach(), None, torch.ones_like(value).detach()
-    torch.library.opcheck(_operators.attention_jvp, (*tangents, *inputs, *call))
+    torch.library.opcheck(_operators.attention_jvp.run, (*tangents, *inputs, *call))
     torch.library.opcheck(
-        _operators.attention_double_backward,
+        _operators.attention_double_backward.run,
         (*tangents, *(g.detach() for g in grads), output, lse, *constants, *call),
     )
