@@ -4,7 +4,7 @@
 
 The compiler is Zig's Clang, which brings the headers of every system: the package ziglang must be
 installed beside the Python that runs this, and CMake on the path. CMake says what is compiled and
-with which flags: each platform is configured as for the C++ tests. Nothing is optimised or linked:
+with which flags: each platform is configured as for the C++ tests. Nothing is optimized or linked:
 a compiler complains about headers, vectors and features that a target lacks without that, in a
 tenth of the time. A warning is an error.
 

@@ -4,7 +4,7 @@ python benchmarks/layers.py [--rounds 5] [--calls 40] [--threads 2] [--layers po
 
 A process has one layer, so each measurement is a fresh process with the same number of threads for
 all libraries. The layers take turns, and their order changes from round to round. A process times
-each call after one of its own kind and after the other, as benchmarks/neighbours.py does. The table
+each call after one of its own kind and after the other, as benchmarks/neighbors.py does. The table
 shows the median of the rounds, and in parentheses that of the rounds' ratios to the first layer,
 with their extremes. Settings of an OpenMP runtime, such as OMP_WAIT_POLICY=passive, are those of
 the environment.
@@ -16,7 +16,7 @@ import argparse
 import statistics
 
 import numpy as np
-from neighbours import median_ms
+from neighbors import median_ms
 
 import regard
 from regard._bench.fresh_process import run_in_fresh_process

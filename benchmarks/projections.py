@@ -81,7 +81,7 @@ def product_time(kind, d_out, d_in, rows, asked):
 
 def kept_as(kind, weight):
     if kind == "int8":
-        return regard.QuantisedWeight(weight)
+        return regard.QuantizedWeight(weight)
     if kind == "bfloat16":
         import ml_dtypes
 
@@ -90,8 +90,8 @@ def kept_as(kind, weight):
 
 
 def copied(weight):
-    if isinstance(weight, regard.QuantisedWeight):
-        return regard.QuantisedWeight.from_parts(weight.numbers.copy(), weight.scales)
+    if isinstance(weight, regard.QuantizedWeight):
+        return regard.QuantizedWeight.from_parts(weight.numbers.copy(), weight.scales)
     return weight.copy()
 
 

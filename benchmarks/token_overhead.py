@@ -16,7 +16,7 @@ KINDS = {
     "growing": {},
     "capacity": {"capacity": 512},
     "pages of 16": {"page_size": 16},
-    "window": {"window": 100},
+    "window": {"keep_last": 100},
     "float16": {"dtype": "float16"},
     "int8": {"dtype": "int8"},
 }

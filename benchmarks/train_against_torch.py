@@ -85,17 +85,17 @@ def torch_step(run, threads):
         {"params": kind, "weight_decay": decay}
         for kind, decay in zip(kinds, (DECAY, 0.0), strict=True)
     ]
-    optimiser = torch.optim.AdamW(groups, lr=0.0, betas=BETAS, eps=EPSILON, fused=True)
+    optimizer = torch.optim.AdamW(groups, lr=0.0, betas=BETAS, eps=EPSILON, fused=True)
 
     def step(number):
         tokens, targets = (torch.from_numpy(part) for part in run.draw_batch())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = torch_loss(parameters, run.sizes, tokens, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters.values(), LARGEST_NORM)
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = learning_rate(number, run.steps)
-        optimiser.step()
+        optimizer.step()
         return loss.item()
 
     return step

@@ -45,12 +45,12 @@ def main():
         weight_dtype = None if asked.weights == "float32" else asked.weights
         parameters, _ = regard.checkpoints.load_gguf(path, weight_dtype=weight_dtype)
         model = Llama(parameters, metadata)
-        caches = model.caches(dtype=asked.cache_dtype, window=asked.window)
+        caches = model.caches(dtype=asked.cache_dtype, keep_last=asked.window)
     except (ImportError, TypeError, ValueError) as error:
         progress("")
         raise SystemExit(f"the model or its caches cannot be made: {error}") from None
     progress("measuring")
-    tried = model.caches(dtype=asked.cache_dtype, window=asked.window)
+    tried = model.caches(dtype=asked.cache_dtype, keep_last=asked.window)
     needed = time_needed(model, tried, len(prompt), asked.tokens)
     del tried
     progress("")

@@ -1,7 +1,7 @@
 """Train a small transformer on NumPy to write documentation, character by character.
 
 The text is the docstrings of Python's standard library, which every machine has. The model, with
-its backward pass, is in `training/model.py`; the optimiser and the checkpoints, from which a run
+its backward pass, is in `training/model.py`; the optimizer and the checkpoints, from which a run
 that was stopped goes on to the same bits, are in `training/run.py`.
 
 python examples/train.py --steps 2000
@@ -191,7 +191,7 @@ def continued(run, prompt, count, characters, temperature=0.8):
     model, sizes = run.models[0], run.sizes
     model.load(training=False)
     caches = [
-        regard.KVCache(1, sizes.heads, sizes.width // sizes.heads, window=sizes.context)
+        regard.KVCache(1, sizes.heads, sizes.width // sizes.heads, keep_last=sizes.context)
         for _ in range(sizes.layers)
     ]
     rng = np.random.default_rng(run.settings["seed"])

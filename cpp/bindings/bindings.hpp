@@ -46,11 +46,11 @@ py::object attention_jvp(py::handle query, py::handle key, py::handle value, py:
 
 // What is to be known of the weights (summary_call.hpp).
 py::object attention_summary(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
-                             py::handle wanted, py::handle sink_keys, py::handle local_reach, py::handle top_count,
+                             py::handle wanted, py::handle first_keys, py::handle local_reach, py::handle top_count,
                              py::handle induction_keys, py::handle progress);
 py::object attention_ragged_summary(py::handle query, py::handle key, py::handle query_starts, py::handle key_starts,
                                     py::handle mask, py::handle keywords, py::handle lse, py::handle wanted,
-                                    py::handle sink_keys, py::handle local_reach, py::handle top_count,
+                                    py::handle first_keys, py::handle local_reach, py::handle top_count,
                                     py::handle induction_keys, py::handle progress);
 
 py::object attention_map(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
@@ -58,10 +58,10 @@ py::object attention_map(py::handle query, py::handle key, py::handle mask, py::
 
 // Keys and values in the pages of a cache: `rows` is a PageRows.
 py::object attention_cached(py::handle query, py::handle rows, py::handle pages,
-                            py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
+                            py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
                             py::handle mask, py::handle keywords);
 py::object attention_cached_plan(py::handle query, py::handle rows, py::handle pages,
-                                 py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
+                                 py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
                                  py::handle mask, py::handle keywords);
 
 // The four stages. b may be of float16 or bfloat16, or, in matmul_int8, integers (depth, columns) times scales
@@ -76,7 +76,7 @@ py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle thr
 py::object merge_attention_states(const py::list& outputs, const py::list& lses, py::handle threads);
 
 // Integers, scales, and whether all scales are finite.
-py::tuple quantise_rows(py::handle rows, bool rotates);
+py::tuple quantize_rows(py::handle rows, bool rotates);
 
 // Memory of `bytes` bytes that begins with the first `file_bytes` of a file: what is written there stays in
 // memory and never reaches the file.

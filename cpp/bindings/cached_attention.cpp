@@ -17,7 +17,7 @@ constexpr Layout kCached{3, 2, "batch axes", "(..., heads, q_len, kv_len)"};
 struct CachedPages {
   py::handle table;
   py::handle evicted;
-  py::handle sink_tokens;
+  py::handle keep_first;
   py::handle kv_len;
 };
 
@@ -37,7 +37,7 @@ class CachedCall : public AttentionCall {
     if (!take(query_object, rows.key.array, rows.value.array, mask_object, keywords, Accepts::cache))
       return false;
     const PageTable table(pages.table);
-    problem.sink_tokens = integer_of("sink_tokens", pages.sink_tokens);
+    problem.keep_first = integer_of("keep_first", pages.keep_first);
     const std::int64_t most_evicted = set_evicted(pages.evicted, table);
     set_query(set_shapes(rows, table, pages.kv_len, (table.columns + most_evicted) * rows.page_rows()));
     problem.key = page_operand(rows.key, true);
@@ -130,7 +130,7 @@ class CachedCall : public AttentionCall {
 
   void check_sees_none_evicted(std::int64_t entry, std::int64_t keys, std::int64_t evicted) const {
     const std::int64_t page_rows = problem.page_rows;
-    const std::int64_t first = (problem.sink_tokens + page_rows - 1) / page_rows * page_rows;
+    const std::int64_t first = (problem.keep_first + page_rows - 1) / page_rows * page_rows;
     const std::int64_t kept = first + evicted * page_rows;
     const std::int64_t offset = of_entry(problem.query_offset, entry);
     const std::int64_t last_query = offset + problem.q_len - 1;
@@ -154,19 +154,19 @@ class CachedCall : public AttentionCall {
 }  // namespace
 
 py::object attention_cached(py::handle query, py::handle rows, py::handle pages,
-                            py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
+                            py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
                             py::handle mask, py::handle keywords) {
   CachedCall call;
-  return call.prepare(query, rows, {pages, evicted_pages, sink_tokens, kv_len}, mask, keywords)
+  return call.prepare(query, rows, {pages, evicted_pages, keep_first, kv_len}, mask, keywords)
              ? call.run()
              : not_implemented();
 }
 
 py::object attention_cached_plan(py::handle query, py::handle rows, py::handle pages,
-                                 py::handle evicted_pages, py::handle sink_tokens, py::handle kv_len,
+                                 py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
                                  py::handle mask, py::handle keywords) {
   CachedCall call;
-  return call.prepare(query, rows, {pages, evicted_pages, sink_tokens, kv_len}, mask, keywords)
+  return call.prepare(query, rows, {pages, evicted_pages, keep_first, kv_len}, mask, keywords)
              ? call.explain()
              : not_implemented();
 }

@@ -87,11 +87,11 @@ py::object attention_jvp(py::handle query, py::handle key, py::handle value, py:
 }
 
 py::object attention_summary(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
-                             py::handle wanted, py::handle sink_keys, py::handle local_reach, py::handle top_count,
+                             py::handle wanted, py::handle first_keys, py::handle local_reach, py::handle top_count,
                              py::handle induction_keys, py::handle progress) {
   AttentionCall call(kDense);
   if (!prepare(call, query, key, key, mask, keywords)) return not_implemented();
-  return summary_of(call, {lse, wanted, sink_keys, local_reach, top_count, induction_keys, progress});
+  return summary_of(call, {lse, wanted, first_keys, local_reach, top_count, induction_keys, progress});
 }
 
 py::object attention_map(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,

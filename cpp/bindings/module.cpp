@@ -96,7 +96,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   };
   if (PyModule_AddFunctions(module.ptr(), functions) != 0) throw py::error_already_set();
   module.def("merge_attention_states", &merge_attention_states);
-  module.def("quantise_rows", &quantise_rows);
+  module.def("quantize_rows", &quantize_rows);
   py::class_<PageRows>(module, "PageRows")
       .def(py::init<py::handle, py::handle, py::handle, py::handle>())
       .def("store_plain", &PageRows::store_plain)

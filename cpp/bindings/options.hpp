@@ -31,7 +31,7 @@ struct Options {
   std::optional<EntryNumbers> left_padding;
   std::optional<double> scale;  // 1 / sqrt(head_dim) where it is not given
   double softcap = 0;           // 0 is no cap
-  // In memory of our own: a neighbouring thread cannot change them while the kernels read them.
+  // In memory of our own: a neighboring thread cannot change them while the kernels read them.
   std::optional<py::array_t<double>> alibi_slopes;
   std::optional<py::array_t<double>> sinks;
   double dropout_p = 0;

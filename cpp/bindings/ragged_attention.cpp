@@ -149,9 +149,9 @@ py::object attention_ragged_backward(py::handle query, py::handle key, py::handl
 
 py::object attention_ragged_summary(py::handle query, py::handle key, py::handle query_starts, py::handle key_starts,
                                     py::handle mask, py::handle keywords, py::handle lse, py::handle wanted,
-                                    py::handle sink_keys, py::handle local_reach, py::handle top_count,
+                                    py::handle first_keys, py::handle local_reach, py::handle top_count,
                                     py::handle induction_keys, py::handle progress) {
-  const SummaryArguments arguments{lse, wanted, sink_keys, local_reach, top_count, induction_keys, progress};
+  const SummaryArguments arguments{lse, wanted, first_keys, local_reach, top_count, induction_keys, progress};
   return prepared([&](AttentionCall& call) { return summary_of(call, arguments); }, query, key, key, query_starts,
                   key_starts, mask, keywords);
 }

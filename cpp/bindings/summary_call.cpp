@@ -69,7 +69,7 @@ bool take_lse(AttentionCall& call, py::handle object) {
 py::object summary_of(AttentionCall& call, const SummaryArguments& arguments) {
   if (!take_lse(call, arguments.lse)) return not_implemented();
   SummaryProblem problem{};
-  problem.sink_keys = integer_of("sink_keys", arguments.sink_keys);
+  problem.first_keys = integer_of("first_keys", arguments.first_keys);
   problem.local_reach = integer_of("local_reach", arguments.local_reach);
   problem.top_count = integer_of("top_k", arguments.top_count);
 
@@ -88,7 +88,7 @@ py::object summary_of(AttentionCall& call, const SummaryArguments& arguments) {
   numbers_of_rows(kLargest, "max", problem.largest);
   numbers_of_rows(kEffectiveCount, "effective_count", problem.effective_count);
   numbers_of_rows(kMeanDistance, "mean_distance", problem.mean_distance);
-  numbers_of_rows(kSinkMass, "sink_mass", problem.sink_mass);
+  numbers_of_rows(kSinkMass, "first_mass", problem.first_mass);
   numbers_of_rows(kLocalMass, "local_mass", problem.local_mass);
   numbers_of_rows(kPrevious, "previous_token", problem.previous);
   numbers_of_rows(kInduced, "induction", problem.induced);

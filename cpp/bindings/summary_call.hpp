@@ -8,7 +8,7 @@ namespace regard {
 struct SummaryArguments {
   py::handle lse;
   py::handle wanted;          // a bool for each result, in the order of SummaryProblem's
-  py::handle sink_keys;
+  py::handle first_keys;
   py::handle local_reach;
   py::handle top_count;
   py::handle induction_keys;  // an array of int64 that broadcasts to the shape of lse, or None

@@ -41,7 +41,7 @@ double scores_of(AttentionProblem problem, AttentionTask task, KeyInterval rows,
   const Scratch workspace(1, kernel.workspace_bytes(problem, rows.end - rows.begin));
   TileCounts counts{};
   const SeenKeys seen = kernel.begin_count(problem, task, counts, workspace.at(0));
-  for (KeyInterval part : {seen.sink_tokens, seen.window})
+  for (KeyInterval part : {seen.keep_first, seen.window})
     while (part.begin < part.end) part.begin = kernel.count(problem, task, part, counts, workspace.at(0));
   return static_cast<double>(counts.scores);
 }

@@ -30,7 +30,7 @@ struct KvRows {
 // The evicted pages of an entry follow its pages of sink tokens.
 REGARD_INLINE KeyInterval evicted_pages_of(const AttentionProblem& problem, const AttentionTask& task) {
   if (task.evicted_pages == 0) return {};
-  const std::int64_t first = (problem.sink_tokens + problem.page_rows - 1) / problem.page_rows;
+  const std::int64_t first = (problem.keep_first + problem.page_rows - 1) / problem.page_rows;
   return {first, first + task.evicted_pages};
 }
 

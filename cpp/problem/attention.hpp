@@ -27,7 +27,7 @@ struct AttentionProblem {
   std::int64_t window_left;
   std::int64_t window_right;
   // The first keys of every batch entry, this many, are visible whatever window_left says.
-  std::int64_t sink_tokens;
+  std::int64_t keep_first;
 
   // How a score is formed.
   double scale;         // multiplies query . key
@@ -128,9 +128,9 @@ struct KeyInterval {
 };
 
 // Keys that are seen by position: sink tokens, and those of a window after them. Without sink tokens, or
-// where the two meet, all are in `window` and `sink_tokens` is empty.
+// where the two meet, all are in `window` and `keep_first` is empty.
 struct SeenKeys {
-  KeyInterval sink_tokens;
+  KeyInterval keep_first;
   KeyInterval window;
 };
 

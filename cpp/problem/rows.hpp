@@ -57,8 +57,8 @@ struct MergeRows {
   void* lse[kMergeRows];
 };
 
-// Rows that lie without gaps, to be quantised to 8 bits (kernels/rows/quantise_rows.hpp).
-struct QuantiseProblem {
+// Rows that lie without gaps, to be quantized to 8 bits (kernels/rows/quantize_rows.hpp).
+struct QuantizeProblem {
   const float* from;
   std::int8_t* to;
   float* scales;  // one a row

@@ -31,11 +31,11 @@ struct SummaryProblem {
   Operand largest;
   Operand effective_count;  // the square of the weights' sum over the sum of their squares
   Operand mean_distance;
-  Operand sink_mass;   // on the first sink_keys keys
+  Operand first_mass;   // on the first first_keys keys
   Operand local_mass;  // on keys up to local_reach before or after the query's position
   Operand previous;    // the weight of the key before the query's position; 0 where there is none
   Operand induced;     // the weight of the key that induction_keys names; 0 where there is none
-  std::int64_t sink_keys;
+  std::int64_t first_keys;
   std::int64_t local_reach;
   Operand induction_keys;  // one 64-bit integer a row, -1 for none
 
@@ -58,7 +58,7 @@ struct SummaryTask {
   void* largest;
   void* effective_count;
   void* mean_distance;
-  void* sink_mass;
+  void* first_mass;
   void* local_mass;
   void* previous;
   void* induced;

@@ -9,7 +9,7 @@
 
 #include "../dispatch/matmul.hpp"
 #include "../dispatch/merge_states.hpp"
-#include "../dispatch/quantise_rows.hpp"
+#include "../dispatch/quantize_rows.hpp"
 #include "../dispatch/stages.hpp"
 #include "../dispatch/store_rows.hpp"
 #include "test_attention.hpp"
@@ -287,12 +287,12 @@ void test_merge(std::int64_t parts, std::int64_t rows, std::int64_t columns) {
 
 // Within half a step of each row, rotated by the definition: the signs in column i are the parities of
 // i & j. The last row is not finite.
-void test_quantise(std::int64_t rows, std::int64_t columns, bool rotates) {
+void test_quantize(std::int64_t rows, std::int64_t columns, bool rotates) {
   Guarded<float> from(rows * columns), scales(rows);
   Guarded<std::int8_t> to(rows * columns);
   from.fill_normal(1);
   from[rows * columns - 1] = NAN;
-  quantise_rows({from.data(), to.data(), scales.data(), rows, columns, rotates}, 2, kNoSignal);
+  quantize_rows({from.data(), to.data(), scales.data(), rows, columns, rotates}, 2, kNoSignal);
   const std::int64_t group = rotates ? columns & -columns : 1;
   bool agrees = std::isnan(scales[rows - 1]);
   for (std::int64_t i = 0; i < (rows - 1) * columns; ++i) {
@@ -305,7 +305,7 @@ void test_quantise(std::int64_t rows, std::int64_t columns, bool rotates) {
     agrees &= std::fabs(to[i] * scale - wanted) <= 0.5001L * scale;
     agrees &= std::fabs(wanted) <= 127.001L * scale;
   }
-  check(agrees, "quantise " + std::to_string(rows) + " x " + std::to_string(columns));
+  check(agrees, "quantize " + std::to_string(rows) + " x " + std::to_string(columns));
 }
 
 // Rows of two entries to float16 pages in any order: within half of the last place, no byte beyond the
@@ -398,8 +398,8 @@ int main(int count, char** arguments) {
     test_all<double>();
     for (const bool rotates : {false, true})
       for (const std::int64_t columns : {1, 2, 4, 7, 8, 16, 24, 32, 40, 64, 96, 128, 256, 1024})
-        test_quantise(5, columns, rotates);
-    test_quantise(2000, 96, true);
+        test_quantize(5, columns, rotates);
+    test_quantize(2000, 96, true);
     for (const std::int64_t columns : {1, 15, 16, 40, 70'000}) test_storing(7, columns);
     test_kv_rows();
   }

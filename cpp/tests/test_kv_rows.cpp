@@ -71,7 +71,7 @@ struct Stored {
   double largest = 0;
 };
 
-// Sums and differences of neighbours, of pairs of these, and so on, as far as pairs divide dim.
+// Sums and differences of neighbors, of pairs of these, and so on, as far as pairs divide dim.
 void rotate(float* row, std::int64_t dim) {
   for (std::int64_t half = 1; dim % (2 * half) == 0; half *= 2)
     for (std::int64_t d = 0; d < dim; ++d)

@@ -24,7 +24,7 @@ struct Case {
 
 // What is to be known of one row's weights.
 struct RowOracle {
-  double entropy = 0, largest = 0, total = 0, square_sum = 0, mean_distance = 0, sink_mass = 0, local_mass = 0;
+  double entropy = 0, largest = 0, total = 0, square_sum = 0, mean_distance = 0, first_mass = 0, local_mass = 0;
   std::vector<double> falling;
 };
 
@@ -41,7 +41,7 @@ RowOracle oracle_of(const Array<T>& weights, std::int64_t head, std::int64_t row
     row_oracle.total += weight;
     row_oracle.square_sum += weight * weight;
     row_oracle.mean_distance += weight * distance;
-    if (j < kSinkKeys) row_oracle.sink_mass += weight;
+    if (j < kSinkKeys) row_oracle.first_mass += weight;
     if (distance <= static_cast<double>(kLocalReach)) row_oracle.local_mass += weight;
     row_oracle.falling.push_back(weight);
   }
@@ -93,7 +93,7 @@ void test_case(const Case& c) {
 
   const auto numbers = [&](std::int64_t rows) { return plain(heads, rows, 1); };
   const Array<T> entropy = numbers(c.q_len), largest = numbers(c.q_len), effective_count = numbers(c.q_len);
-  const Array<T> mean_distance = numbers(c.q_len), sink_mass = numbers(c.q_len), local_mass = numbers(c.q_len);
+  const Array<T> mean_distance = numbers(c.q_len), first_mass = numbers(c.q_len), local_mass = numbers(c.q_len);
   const Array<T> previous = numbers(c.q_len), induced = numbers(c.q_len);
   const Array<T> column_sums = numbers(c.kv_len), column_means = numbers(c.kv_len);
   const Array<T> top_weights = plain(heads, c.q_len, c.top_count);
@@ -103,12 +103,12 @@ void test_case(const Case& c) {
   summary.largest = largest.operand_of(c.heads);
   summary.effective_count = effective_count.operand_of(c.heads);
   summary.mean_distance = mean_distance.operand_of(c.heads);
-  summary.sink_mass = sink_mass.operand_of(c.heads);
+  summary.first_mass = first_mass.operand_of(c.heads);
   summary.local_mass = local_mass.operand_of(c.heads);
   summary.previous = previous.operand_of(c.heads);
   summary.induced = induced.operand_of(c.heads);
   summary.induction_keys = induction_keys.operand_of(c.heads);
-  summary.sink_keys = kSinkKeys;
+  summary.first_keys = kSinkKeys;
   summary.local_reach = kLocalReach;
   summary.top_weights = top_weights.operand_of(c.heads);
   summary.top_keys = top_keys.operand_of(c.heads);
@@ -136,7 +136,7 @@ void test_case(const Case& c) {
       rows_agree = rows_agree && agrees(entropy.at(head, i, 0), wanted.entropy) && agrees(largest.at(head, i, 0), wanted.largest) &&
                    agrees(effective_count.at(head, i, 0), wanted.square_sum > 0 ? wanted.total * wanted.total / wanted.square_sum : 0) &&
                    agrees(mean_distance.at(head, i, 0), wanted.mean_distance) &&
-                   agrees(sink_mass.at(head, i, 0), wanted.sink_mass) && agrees(local_mass.at(head, i, 0), wanted.local_mass) &&
+                   agrees(first_mass.at(head, i, 0), wanted.first_mass) && agrees(local_mass.at(head, i, 0), wanted.local_mass) &&
                    agrees(previous.at(head, i, 0), weight_of(position - 1)) && agrees(induced.at(head, i, 0), weight_of(target));
       for (std::int64_t n = 0; n < c.top_count; ++n) {
         const std::int64_t j = top_keys.at(head, i, n);

@@ -17,7 +17,7 @@ namespace {
 
 struct Case {
   std::int64_t heads, kv_heads, q_len, kv_len, head_dim, value_dim;
-  std::int64_t left, right, sink_tokens, query_offset;
+  std::int64_t left, right, keep_first, query_offset;
   std::int64_t page_rows = 0;                 // 0 where rows lie side by side
   std::vector<std::int64_t> padding = {0, 0};  // one an entry
   bool has_bias = false, has_alibi = false;
@@ -29,13 +29,13 @@ bool sees(const Case& c, std::int64_t entry, std::int64_t query, std::int64_t ke
   const std::int64_t position = query + c.query_offset;
   return key >= c.padding[static_cast<std::size_t>(entry)] &&
          (c.right == kUnbounded || key <= position + c.right) &&
-         (c.left == kUnbounded || key >= position - c.left || key < c.sink_tokens);
+         (c.left == kUnbounded || key >= position - c.left || key < c.keep_first);
 }
 
 std::string name_of(const Case& c) {
   return "q_len " + std::to_string(c.q_len) + ", kv_len " + std::to_string(c.kv_len) + ", window " +
          std::to_string(c.left) + " and " + std::to_string(c.right) + ", " +
-         std::to_string(c.sink_tokens) + " sink tokens, pages of " + std::to_string(c.page_rows);
+         std::to_string(c.keep_first) + " sink tokens, pages of " + std::to_string(c.page_rows);
 }
 
 // Keys or values, NaN where no query sees them; and the same in pages, in reverse order.
@@ -127,14 +127,14 @@ template <class T>
 void test_case(const Case& c) {
   Guarded<T> query(kBatch * c.heads * c.q_len * c.head_dim);
   query.fill_normal(1);
-  const std::int64_t sink_pages = c.page_rows ? (c.sink_tokens + c.page_rows - 1) / c.page_rows : 0;
+  const std::int64_t first_pages = c.page_rows ? (c.keep_first + c.page_rows - 1) / c.page_rows : 0;
   std::vector<std::int64_t> offset{c.query_offset}, padding = c.padding, evicted{0};
   if (c.page_rows && c.left != kUnbounded) {
     const std::int64_t first_seen = std::min(c.query_offset - c.left, c.kv_len);
-    evicted[0] = std::max<std::int64_t>(0, first_seen / c.page_rows - sink_pages);
+    evicted[0] = std::max<std::int64_t>(0, first_seen / c.page_rows - first_pages);
   }
-  const Stored<T> key(c, c.head_dim, 2, sink_pages, evicted[0]),
-      value(c, c.value_dim, 3, sink_pages, evicted[0]);
+  const Stored<T> key(c, c.head_dim, 2, first_pages, evicted[0]),
+      value(c, c.value_dim, 3, first_pages, evicted[0]);
   Guarded<unsigned char> mask(kBatch * c.q_len * c.kv_len);
   for (std::int64_t at = 0; at < mask.count(); ++at)
     mask[at] = sees(c, at / c.kv_len / c.q_len, at / c.kv_len % c.q_len, at % c.kv_len);
@@ -161,7 +161,7 @@ void test_case(const Case& c) {
 
   problem.window_left = c.left;
   problem.window_right = c.right;
-  problem.sink_tokens = c.sink_tokens;
+  problem.keep_first = c.keep_first;
   problem.left_padding = per_entry(padding);
   if (c.page_rows == 0) {
     check(have_same_bits(results_of<T>(problem), wanted), std::string(kName<T>) + " by position, " + name_of(c));

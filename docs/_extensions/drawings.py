@@ -1,7 +1,7 @@
 """The directive ``drawing``: a figure that a module of ``docs/figures`` draws for the site.
 
 The module's function `draw` returns a matplotlib figure. Its SVG becomes a part of the page, so
-that its ink has the colour of the page's text.
+that its ink has the color of the page's text.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 SIZE = (2.0, 0.85)
 
 
-def page(axes: Axes, x: float, y: float, text: str, colour: str, **options: bool) -> None:
+def page(axes: Axes, x: float, y: float, text: str, color: str, **options: bool) -> None:
     """Draw a page with what it holds."""
-    style.box(axes, (x, y), SIZE, text, colour=colour, font_size=style.SMALL, **options)
+    style.box(axes, (x, y), SIZE, text, color=color, font_size=style.SMALL, **options)
 
 
 def draw_forks(axes: Axes) -> None:
@@ -17,12 +17,12 @@ def draw_forks(axes: Axes) -> None:
     style.label(axes, (0.2, 0.45), "two forks of a prompt", align="left")
     for number in range(3):
         page(axes, 4 + number * SIZE[0], 1.6, f"prompt {number + 1}", style.BLUE)
-    for y, name, colour in ((1.0, "text A", style.ORANGE), (2.2, "text B", style.PURPLE)):
+    for y, name, color in ((1.0, "text A", style.ORANGE), (2.2, "text B", style.PURPLE)):
         middle = y + SIZE[1] / 2
         style.label(axes, (0.2, middle), name, align="left")
         style.arrow(axes, (1.8, middle), (3.85, 2.02))
         style.arrow(axes, (10.15, 2.02), (12.3, middle))
-        page(axes, 12.45, y, "its own", colour)
+        page(axes, 12.45, y, "its own", color)
 
 
 def draw_window(axes: Axes) -> None:

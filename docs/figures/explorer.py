@@ -20,7 +20,7 @@ TEXT = (
     "When Anna and Tom went to the park, Tom gave a ball to Anna."
 )
 STATE = "#l=17&h=5&q=25&k=20&w=induction"
-COLOURS = 128  # in the file: enough for the scale, and a quarter of the bytes
+COLORS = 128  # in the file: enough for the scale, and a quarter of the bytes
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         page.wait_for_selector("main[aria-busy=false]")
         shot = Image.open(io.BytesIO(page.screenshot()))
         browser.close()
-    small = shot.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    small = shot.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
     small.save(pathlib.Path(__file__).with_suffix(".png"), optimize=True)
 
 

@@ -14,8 +14,8 @@ def draw() -> Figure:
         y = top + i * CELL
         style.box(axes, (left, y), (STRIPS * width, CELL), fill=0, line=0.5)
         if i:
-            style.box(axes, (left, y), (i * width, CELL), colour=style.BLUE, fill=0.4)
-        style.box(axes, (left + i * width, y), (width, CELL), colour=style.ORANGE, fill=0.25)
+            style.box(axes, (left, y), (i * width, CELL), color=style.BLUE, fill=0.4)
+        style.box(axes, (left + i * width, y), (width, CELL), color=style.ORANGE, fill=0.25)
         corner = left + i * width
         axes.fill(
             [corner, corner, corner + width], [y, y + CELL, y + CELL], color=style.ORANGE, alpha=0.6
@@ -26,6 +26,6 @@ def draw() -> Figure:
     right = left + STRIPS * width + 0.5
     style.label(axes, (right, 2.0), "interval known before\na key is read", align="left")
     style.label(
-        axes, (right, 3.6), "compared only at\nthe diagonal", align="left", colour=style.ORANGE
+        axes, (right, 3.6), "compared only at\nthe diagonal", align="left", color=style.ORANGE
     )
     return figure

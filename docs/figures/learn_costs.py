@@ -23,9 +23,9 @@ def draw() -> Figure:
         y = 0.9 + 0.95 * i
         style.label(axes, (8, y), name, font_size=style.SMALL)
         if reads:
-            style.box(axes, (4.1, y - 0.3), (0.6, 0.6), colour=style.BLUE, fill=0.5)
-            style.arrow(axes, (4.9, y), (6.2, y), colour=style.BLUE)
+            style.box(axes, (4.1, y - 0.3), (0.6, 0.6), color=style.BLUE, fill=0.5)
+            style.arrow(axes, (4.9, y), (6.2, y), color=style.BLUE)
         if writes:
-            style.arrow(axes, (11.1, y), (9.8, y), colour=style.ORANGE)
-            style.box(axes, (11.3, y - 0.3), (0.6, 0.6), colour=style.ORANGE, fill=0.5)
+            style.arrow(axes, (11.1, y), (9.8, y), color=style.ORANGE)
+            style.box(axes, (11.3, y - 0.3), (0.6, 0.6), color=style.ORANGE, fill=0.5)
     return figure

@@ -18,9 +18,9 @@ def draw() -> Figure:
             if j > last:
                 style.box(axes, corner, size, fill=0, line=0.6)
             elif j >= first:
-                style.box(axes, corner, size, colour=style.ORANGE, fill=0.6, line=0.6)
+                style.box(axes, corner, size, color=style.ORANGE, fill=0.6, line=0.6)
             else:
-                style.box(axes, corner, size, colour=style.BLUE, fill=0.45, line=0.6)
+                style.box(axes, corner, size, color=style.BLUE, fill=0.45, line=0.6)
     style.label(axes, (4.5, 0.45), "keys")
     style.label(axes, (0.8, 3.8), "queries")
     legend = (
@@ -28,7 +28,7 @@ def draw() -> Figure:
         (style.ORANGE, 0.6, "at the diagonal: positions compared"),
         (style.INK, 0.0, "beyond the interval: never touched"),
     )
-    for i, (colour, fill, text) in enumerate(legend):
-        style.box(axes, (8.0, 2.2 + 0.9 * i), (0.5, 0.5), colour=colour, fill=fill)
+    for i, (color, fill, text) in enumerate(legend):
+        style.box(axes, (8.0, 2.2 + 0.9 * i), (0.5, 0.5), color=color, fill=fill)
         style.label(axes, (8.7, 2.45 + 0.9 * i), text, align="left")
     return figure

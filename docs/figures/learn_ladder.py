@@ -26,9 +26,9 @@ def draw(rows: Sequence[tuple[str, dict[str, Any] | None]]) -> Figure:
         if record is None:
             style.label(axes, (NAMES + 0.1, middle), "no compiler", align="left")
             continue
-        colour = style.ORANGE if record["cores"] > 1 else style.BLUE
+        color = style.ORANGE if record["cores"] > 1 else style.BLUE
         width = FULL * record["share"]
-        style.box(axes, (NAMES, y), (width, 0.8 * HEIGHT), colour=colour, fill=0.75, line=0)
+        style.box(axes, (NAMES, y), (width, 0.8 * HEIGHT), color=color, fill=0.75, line=0)
         cores = f", {record['cores']} cores" if record["cores"] > 1 else ""
         text = f"{record['speed'] / first:.1f}x{cores}"
         style.label(axes, (NAMES + width + 0.15, middle), text, align="left", font_size=style.SMALL)

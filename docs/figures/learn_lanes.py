@@ -14,7 +14,7 @@ def draw() -> Figure:
     for lane in range(LANES):
         x = left + (lane + 0.5) * cell
         style.label(axes, (x, top - 0.35), f"q{lane}", font_size=style.SMALL)
-        style.arrow(axes, (x, top + 0.15), (x, top + KEYS * cell + 0.65), colour=style.ORANGE)
+        style.arrow(axes, (x, top + 0.15), (x, top + KEYS * cell + 0.65), color=style.ORANGE)
     for key in range(KEYS):
         style.label(axes, (left - 0.3, top + (key + 0.5) * cell), f"key {key}", align="right")
     below = top + KEYS * cell + 0.75

@@ -11,9 +11,9 @@ def draw() -> Figure:
     for i in range(5):
         x = 0.6 + 2.9 * i
         text = f"+ q[{i}] k[{i}]" if i < 4 else "..."
-        style.box(axes, (x, 1.1), (2.1, 0.9), text, colour=style.ORANGE)
+        style.box(axes, (x, 1.1), (2.1, 0.9), text, color=style.ORANGE)
         if i < 4:
-            style.arrow(axes, (x + 2.15, 1.55), (x + 2.85, 1.55), colour=style.ORANGE)
+            style.arrow(axes, (x + 2.15, 1.55), (x + 2.85, 1.55), color=style.ORANGE)
     waits = "about four cycles from one addition to the next; the adders stand idle in between"
     style.label(axes, (0.6, 2.5), waits, align="left", font_size=style.SMALL)
     style.label(axes, (0.4, 3.5), "what the core could begin meanwhile", align="left")

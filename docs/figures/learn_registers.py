@@ -16,9 +16,9 @@ def draw() -> Figure:
         for r in range(ROWS):
             style.grid(axes, (x, top + r * 0.58), [[style.PURPLE] * LANES], cell=cell)
     for r in range(ROWS):
-        style.box(axes, (2.8, top + r * 0.58), (cell, cell), colour=style.GREEN, fill=0.5)
+        style.box(axes, (2.8, top + r * 0.58), (cell, cell), color=style.GREEN, fill=0.5)
         y = top + r * 0.58 + cell / 2
-        style.arrow(axes, (3.4, y), (4.4, y), colour=style.GREEN)
+        style.arrow(axes, (3.4, y), (4.4, y), color=style.GREEN)
     right = left + VECTORS * (LANES * cell + gap)
     style.label(
         axes, (right + 0.1, 1.15), "3 loads: a dimension\nof 3 vectors of queries", align="left"

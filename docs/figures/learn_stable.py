@@ -17,17 +17,17 @@ def draw() -> Figure:
     for y, shift, name in ((1.3, 0.0, "scores"), (3.9, 130.0, "scores - largest")):
         style.arrow(axes, (0.8, y), (15.4, y))
         start, end = place(LOWEST), place(HIGHEST)
-        style.box(axes, (start, y - 0.22), (end - start, 0.44), colour=style.GREEN, fill=0.25)
+        style.box(axes, (start, y - 0.22), (end - start, 0.44), color=style.GREEN, fill=0.25)
         style.label(axes, (0.8, y - 0.85), name, align="left")
         for score in SCORES:
             overflows = score - shift > HIGHEST
-            colour = style.ORANGE if overflows else style.BLUE
-            axes.plot([place(score - shift)], [y], marker="o", color=colour, markersize=8)
+            color = style.ORANGE if overflows else style.BLUE
+            axes.plot([place(score - shift)], [y], marker="o", color=color, markersize=8)
             if overflows:
-                style.label(axes, (place(score - shift), y - 0.6), "inf", colour=colour)
+                style.label(axes, (place(score - shift), y - 0.6), "inf", color=color)
     style.label(axes, (place(-103), 1.95), "-103: exp is 0", font_size=style.SMALL)
     style.label(axes, (place(88.7), 1.95), "88.7: exp is inf", font_size=style.SMALL)
-    style.arrow(axes, (place(130), 2.3), (place(0) + 0.15, 3.65), colour=style.BLUE)
+    style.arrow(axes, (place(130), 2.3), (place(0) + 0.15, 3.65), color=style.BLUE)
     below = "The largest score is at 0, where exp is 1. What is too small becomes 0, as it should."
     style.label(axes, (8, 4.9), below, font_size=style.SMALL)
     return figure

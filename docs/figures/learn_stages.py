@@ -11,8 +11,8 @@ def draw() -> Figure:
     figure, axes = style.canvas(17.5, 6.2)
     cell, top = 0.5, 1.6
 
-    def array(x: float, columns: int, rows: int, colour: str, name: str, shape: str) -> None:
-        style.grid(axes, (x, top), [[colour] * columns] * rows, cell=cell)
+    def array(x: float, columns: int, rows: int, color: str, name: str, shape: str) -> None:
+        style.grid(axes, (x, top), [[color] * columns] * rows, cell=cell)
         style.label(axes, (x + columns * cell / 2, top - 0.5), name)
         style.label(axes, (x + columns * cell / 2, top + 3.5), shape, font_size=style.SMALL)
 

@@ -13,9 +13,9 @@ def draw() -> Figure:
     for x, owners, name in ((1.4, FIRST, "one run"), (8.9, SECOND, "another run")):
         style.label(axes, (x + 2.8, 0.5), name)
         for i, owner in enumerate(owners):
-            colour = style.ORANGE if owner else style.BLUE
+            color = style.ORANGE if owner else style.BLUE
             y = 1.0 + 0.56 * i
-            style.box(axes, (x, y), (5.6, 0.5), colour=colour, fill=0.45)
+            style.box(axes, (x, y), (5.6, 0.5), color=color, fill=0.45)
             style.arrow(axes, (x + 0.3, y + 0.25), (x + 5.3, y + 0.25))
     style.label(axes, (0.7, 3.2), "strips")
     style.label(

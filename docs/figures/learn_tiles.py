@@ -15,16 +15,16 @@ def draw() -> Figure:
     style.grid(axes, (left, top + row * CELL), [done], cell=CELL, fill=0.18)
     style.grid(axes, (left, top), [[style.INK] * TILES] * row, cell=CELL, fill=0.18)
     tile = (left + column * CELL, top + row * CELL)
-    style.box(axes, tile, (CELL, CELL), colour=style.PURPLE, fill=0.7)
-    style.box(axes, (tile[0], 0.9), (CELL, 0.9), colour=style.GREEN, fill=0.5)
+    style.box(axes, tile, (CELL, CELL), color=style.PURPLE, fill=0.7)
+    style.box(axes, (tile[0], 0.9), (CELL, 0.9), color=style.GREEN, fill=0.5)
     style.label(axes, (tile[0] - 0.2, 1.3), "96 keys", align="right")
-    style.box(axes, (3.6, tile[1]), (0.9, CELL), colour=style.BLUE, fill=0.5)
+    style.box(axes, (3.6, tile[1]), (0.9, CELL), color=style.BLUE, fill=0.5)
     style.label(axes, (3.4, tile[1] + CELL / 2), "192 queries", align="right")
     style.arrow(axes, (tile[0] + CELL + 0.1, tile[1] + CELL / 2), (9.3, tile[1] + CELL / 2))
     names = (("m", 0.6), ("l", 0.6), ("o", 2.2))
     x = 10.0
     for name, width in names:
-        style.box(axes, (x, tile[1]), (width, CELL), name, colour=style.ORANGE)
+        style.box(axes, (x, tile[1]), (width, CELL), name, color=style.ORANGE)
         x += width + 0.15
     style.label(axes, (11.85, tile[1] - 0.5), "state of these queries")
     style.label(axes, (11.85, tile[1] + 1.3), "rescaled where m moves", font_size=style.SMALL)

@@ -9,13 +9,13 @@ KEYS = 7
 def draw() -> Figure:
     """Draw the keys, the two partial results, and what becomes of them."""
     figure, axes = style.canvas(17, 6.8)
-    for half, colour in enumerate((style.BLUE, style.ORANGE)):
+    for half, color in enumerate((style.BLUE, style.ORANGE)):
         x = 1.5 + 7.5 * half
         middle = x + KEYS * 0.9 / 2
         style.label(axes, (middle, 0.5), f"keys and values, part {half + 1}")
-        style.grid(axes, (x, 1.0), [[colour] * KEYS], cell=0.9)
+        style.grid(axes, (x, 1.0), [[color] * KEYS], cell=0.9)
         style.arrow(axes, (middle, 2.05), (middle, 2.75))
-        style.box(axes, (middle - 2.2, 2.9), (2.8, 0.9), f"output {half + 1}", colour=colour)
+        style.box(axes, (middle - 2.2, 2.9), (2.8, 0.9), f"output {half + 1}", color=color)
         style.box(axes, (middle + 0.6, 2.9), (1.6, 0.9), f"lse {half + 1}", fill=0)
         style.arrow(axes, (middle, 3.95), (middle + 1.2 - 2.4 * half, 4.95))
     first, second = (rf"e^{{\mathrm{{lse}}_{part} - \mathrm{{lse}}}}" for part in (1, 2))

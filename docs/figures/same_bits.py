@@ -10,7 +10,7 @@ CASES = [("one thread", [0, 0, 0, 0]), ("three threads", [0, 2, 1, 0])]
 
 
 def draw_rows(axes: Axes, x: float, top: float, owners: list[int]) -> None:
-    """Draw rows of blocks in the colours of the threads that compute them."""
+    """Draw rows of blocks in the colors of the threads that compute them."""
     style.grid(axes, (x, top), [[THREADS[owner]] * BLOCKS for owner in owners], cell=CELL)
     for row, owner in enumerate(owners):
         y = top + (row + 0.5) * CELL

@@ -1,7 +1,7 @@
-"""What the drawings of the documentation have in common: colours, a canvas, boxes, arrows, SVG.
+"""What the drawings of the documentation have in common: colors, a canvas, boxes, arrows, SVG.
 
-The colours are middle tones, told apart with any colour vision, that read on a light page and on
-a dark one. Ink becomes the colour of the page's text, so a drawing needs no background of its own.
+The colors are middle tones, told apart with any color vision, that read on a light page and on
+a dark one. Ink becomes the color of the page's text, so a drawing needs no background of its own.
 """
 
 import io
@@ -37,7 +37,7 @@ def box(
     size: Point,
     text: str = "",
     *,
-    colour: str = INK,
+    color: str = INK,
     fill: float = 0.18,
     line: float = _LINE,
     dashed: bool = False,
@@ -45,8 +45,8 @@ def box(
 ) -> None:
     """Draw a rectangle from its top left corner, with text in its middle; `fill` is an opacity."""
     style: dict[str, Any] = {"linestyle": (0, (3, 2)) if dashed else "-"}
-    paint = mpl.colors.to_rgba(colour, fill)
-    edge = colour if line else "none"
+    paint = mpl.colors.to_rgba(color, fill)
+    edge = color if line else "none"
     axes.add_patch(
         mpl.patches.Rectangle(
             corner, *size, facecolor=paint, edgecolor=edge, linewidth=line, **style
@@ -66,12 +66,12 @@ def grid(
     fill: float = 0.35,
     line: float = 0.6,
 ) -> None:
-    """Draw a table of cells, each in the colour given, or empty where that is None."""
+    """Draw a table of cells, each in the color given, or empty where that is None."""
     for i, row in enumerate(rows):
-        for j, colour in enumerate(row):
+        for j, color in enumerate(row):
             at = (corner[0] + j * cell, corner[1] + i * cell)
-            opacity = 0.0 if colour is None else fill
-            box(axes, at, (cell, cell), colour=colour or INK, fill=opacity, line=line)
+            opacity = 0.0 if color is None else fill
+            box(axes, at, (cell, cell), color=color or INK, fill=opacity, line=line)
 
 
 def label(
@@ -79,31 +79,31 @@ def label(
     at: Point,
     text: str,
     *,
-    colour: str = INK,
+    color: str = INK,
     align: str = "center",
     font_size: float = FONT_SIZE,
     bold: bool = False,
 ) -> None:
-    """Write text at a point, centred on it vertically."""
+    """Write text at a point, centered on it vertically."""
     weight = "bold" if bold else "normal"
     axes.text(
-        *at, text, color=colour, ha=align, va="center", fontsize=font_size, fontweight=weight,
+        *at, text, color=color, ha=align, va="center", fontsize=font_size, fontweight=weight,
         linespacing=1.25,
     )  # fmt: skip
 
 
-def arrow(axes: Axes, start: Point, end: Point, *, colour: str = INK, both: bool = False) -> None:
+def arrow(axes: Axes, start: Point, end: Point, *, color: str = INK, both: bool = False) -> None:
     """Draw an arrow from one point to another."""
     style = mpl.patches.ArrowStyle("<|-|>" if both else "-|>", head_length=5, head_width=2.4)
     axes.add_patch(
         mpl.patches.FancyArrowPatch(
-            start, end, arrowstyle=style, color=colour, linewidth=1.3, shrinkA=0, shrinkB=0
+            start, end, arrowstyle=style, color=color, linewidth=1.3, shrinkA=0, shrinkB=0
         )
     )
 
 
 def svg(figure: Figure) -> str:
-    """Return a figure as SVG for a page: no background, ink in the colour of the page's text."""
+    """Return a figure as SVG for a page: no background, ink in the color of the page's text."""
     content = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "regard", "svg.fonttype": "path"}):
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})

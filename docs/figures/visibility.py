@@ -33,8 +33,8 @@ def draw() -> Figure:
     for number, (name, (q_len, kv_len), options) in enumerate(CASES):
         x = 0.9 + STEP * number
         visible = seen(q_len, kv_len, options)
-        colours = [[style.BLUE if key else None for key in query] for query in visible]
-        style.grid(axes, (x, TOP), colours, cell=CELL, fill=0.6)
+        colors = [[style.BLUE if key else None for key in query] for query in visible]
+        style.grid(axes, (x, TOP), colors, cell=CELL, fill=0.6)
         middle = x + kv_len * CELL / 2
         style.label(axes, (middle, 0.5), f"{q_len} queries, {kv_len} keys", font_size=9)
         style.label(axes, (middle, TOP - 0.35), "keys", font_size=style.SMALL)

@@ -10,7 +10,7 @@ import regard
 def linear(x, weight, bias=None):
     """Apply a layer whose weight is ``(out_features, in_features)`` to the last axis.
 
-    The weight is an array of float32, float16 or bfloat16, or a regard.QuantisedWeight. The product
+    The weight is an array of float32, float16 or bfloat16, or a regard.QuantizedWeight. The product
     is regard's and not NumPy's, whose threads would get in the way of those of attention.
     """
     y = regard.matmul(x.reshape(-1, x.shape[-1]), weight.T)
@@ -20,14 +20,14 @@ def linear(x, weight, bias=None):
 
 
 def layer_norm(x, weight, bias, epsilon):
-    """Normalise each row to mean 0 and variance 1, then scale and shift it."""
-    centred = x - x.mean(-1, keepdims=True)
-    variance = np.square(centred).mean(-1, keepdims=True)
-    return centred / np.sqrt(variance + epsilon) * weight + bias
+    """Normalize each row to mean 0 and variance 1, then scale and shift it."""
+    centered = x - x.mean(-1, keepdims=True)
+    variance = np.square(centered).mean(-1, keepdims=True)
+    return centered / np.sqrt(variance + epsilon) * weight + bias
 
 
 def rms_norm(x, weight, epsilon):
-    """Normalise each row to mean square 1, then scale it."""
+    """Normalize each row to mean square 1, then scale it."""
     return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon) * weight
 
 

@@ -54,7 +54,7 @@ class Llama:
         query = split_heads(linear(x, weight("attn_q")), self.heads)
         key = split_heads(linear(x, weight("attn_k")), self.kv_heads)
         value = split_heads(linear(x, weight("attn_v")), self.kv_heads)
-        # GGUF orders the rows of the projections so that neighbouring columns are rotated.
+        # GGUF orders the rows of the projections so that neighboring columns are rotated.
         query = regard.positional.rotary(query, cache=turns, interleaved=True)
         key = regard.positional.rotary(key, cache=turns, interleaved=True)
         cache.append(key, value)

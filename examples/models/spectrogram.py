@@ -29,7 +29,7 @@ def bands():
     top = 15 + 27 * np.log(RATE / 2 / 1000) / np.log(6.4)
     mel = np.linspace(0, top, BANDS + 2)
     hertz = np.where(mel < 15, mel * 200 / 3, 1000 * 6.4 ** ((mel - 15) / 27))
-    low, centre, high = hertz[:-2, None], hertz[1:-1, None], hertz[2:, None]
+    low, center, high = hertz[:-2, None], hertz[1:-1, None], hertz[2:, None]
     at = np.fft.rfftfreq(WINDOW, 1 / RATE)
-    rise, fall = (at - low) / (centre - low), (high - at) / (high - centre)
+    rise, fall = (at - low) / (center - low), (high - at) / (high - center)
     return np.maximum(0, np.minimum(rise, fall)) * 2 / (high - low)

@@ -86,7 +86,7 @@ class Run:
         self.rng = np.random.default_rng(seed)
         self.parameters = Parameters(sizes, dtype)
         self.parameters.draw(self.rng, sizes.layers)
-        self.optimiser = AdamW(self.parameters.flat.size, dtype)
+        self.optimizer = AdamW(self.parameters.flat.size, dtype)
         self.losses, self.validations = [], []  # in nats per character
 
         shards = -(-batch // SEQUENCES)
@@ -99,7 +99,7 @@ class Run:
         loss = self.gradient(*self.draw_batch())
         step = len(self.losses)
         rate = learning_rate(step, self.steps)
-        self.optimiser.update(self.parameters, self.grads[0].flat, rate, step)
+        self.optimizer.update(self.parameters, self.grads[0].flat, rate, step)
         self.losses.append(loss)
         return loss
 
@@ -154,8 +154,8 @@ class Run:
             json.dumps(self.settings),
             json.dumps(self.rng.bit_generator.state),
             self.parameters.flat,
-            self.optimiser.mean,
-            self.optimiser.square,
+            self.optimizer.mean,
+            self.optimizer.square,
             np.array(self.losses),
             np.array(self.validations).reshape(-1, 2),
         )
@@ -182,8 +182,8 @@ class Run:
                 )
         self.rng.bit_generator.state = json.loads(str(fields["generator"]))
         self.parameters.flat[:] = fields["parameters"]
-        self.optimiser.mean[:] = fields["mean"]
-        self.optimiser.square[:] = fields["square"]
+        self.optimizer.mean[:] = fields["mean"]
+        self.optimizer.square[:] = fields["square"]
         self.losses = fields["losses"].tolist()
         self.validations = [(int(step), loss) for step, loss in fields["validations"].tolist()]
 

@@ -8,7 +8,7 @@ from regard._attention.ragged import scaled_dot_product_attention_ragged
 from regard._attention.stages import apply_mask, matmul, scale, softmax
 from regard._core import __version__
 from regard._runtime.config import active_target, cpu_targets, show_config
-from regard._runtime.threadpoolctl import register_when_imported
+from regard._runtime.threadpoolctl import register_if_imported, register_with_threadpoolctl
 from regard._runtime.threads import (
     ThreadingLayer,
     get_num_threads,
@@ -16,7 +16,7 @@ from regard._runtime.threads import (
     set_threading_layer,
     threading_layer,
 )
-from regard._weights.quantized import QuantisedWeight
+from regard._weights.quantized import QuantizedWeight
 
 __all__ = [
     "AttentionGradients",
@@ -27,7 +27,7 @@ __all__ = [
     "KVCache",
     "KeyValueChunks",
     "MultiHeadAttention",
-    "QuantisedWeight",
+    "QuantizedWeight",
     "SelfAttention",
     "ShownWeights",
     "ThreadingLayer",
@@ -43,11 +43,14 @@ __all__ = [
     "explain",
     "explore",
     "get_num_threads",
+    "layers",
     "masks",
     "matmul",
     "merge_attention_states",
     "merge_attention_states_backward",
+    "plot",
     "positional",
+    "register_with_threadpoolctl",
     "scale",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_backward",
@@ -95,13 +98,11 @@ _MODULES_OF = {
 }
 _SUBMODULES = frozenset({"checkpoints", "layers", "masks", "plot", "positional"})
 
-register_when_imported()
-del register_when_imported
+register_if_imported()
+del register_if_imported
 
 if _TYPE_CHECKING:
-    from regard import checkpoints, masks, positional
-    from regard import layers as layers
-    from regard import plot as plot
+    from regard import checkpoints, layers, masks, plot, positional
     from regard._attention.explain import explain
     from regard._attention.explanation import Explanation
     from regard._cache import KVCache
@@ -127,10 +128,18 @@ if _TYPE_CHECKING:
     from regard.layers import MultiHeadAttention, SelfAttention
 else:
 
+    # `from regard import *` asks for the names below, and needs no optional package.
+    _NAMES = globals().pop("__all__")
+
     def __getattr__(name: str) -> object:
         """Import what is not imported with regard itself."""
         from importlib import import_module
 
+        if name == "__all__":
+            from importlib.util import find_spec
+
+            has_matplotlib = find_spec("matplotlib") is not None
+            return [each for each in _NAMES if each != "plot" or has_matplotlib]
         if name in _SUBMODULES:
             return import_module(f"regard.{name}")
         if name not in _MODULES_OF:

@@ -135,7 +135,7 @@ def attention_summary(
     options: Any,
     lse: Any,
     wanted: Any,
-    sink_keys: Any,
+    first_keys: Any,
     local_reach: Any,
     top_count: Any,
     induction_keys: Any,
@@ -162,7 +162,7 @@ def attention_ragged_summary(
     options: Any,
     lse: Any,
     wanted: Any,
-    sink_keys: Any,
+    first_keys: Any,
     local_reach: Any,
     top_count: Any,
     induction_keys: Any,
@@ -174,7 +174,7 @@ def attention_cached(
     rows: PageRows,
     pages: NDArray[Any],
     evicted_pages: Any,
-    sink_tokens: int,
+    keep_first: int,
     kv_len: int,
     mask: Any,
     options: Any,
@@ -185,7 +185,7 @@ def attention_cached_plan(
     rows: PageRows,
     pages: NDArray[Any],
     evicted_pages: Any,
-    sink_tokens: int,
+    keep_first: int,
     kv_len: int,
     mask: Any,
     options: Any,
@@ -197,7 +197,7 @@ def scale(scores: Any, factor: Any, out: Any, threads: Any, /) -> Any: ...
 def apply_mask(scores: Any, mask: Any, out: Any, threads: Any, /) -> Any: ...
 def softmax(x: Any, axis: Any, out: Any, threads: Any, /) -> Any: ...
 def merge_attention_states(outputs: list[Any], lses: list[Any], threads: Any, /) -> Any: ...
-def quantise_rows(
+def quantize_rows(
     rows: NDArray[Any], rotates: bool, /
 ) -> tuple[NDArray[Any], NDArray[Any], bool]: ...
 def map_copy(descriptor: int, file_bytes: int, size: int, /) -> NDArray[Any]: ...

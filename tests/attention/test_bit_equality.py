@@ -1,4 +1,4 @@
-"""One target, one answer: threads, batch, neighbours, query length, a hidden tail and earlier calls
+"""One target, one answer: threads, batch, neighbors, query length, a hidden tail and earlier calls
 change no bit. (Strides: test_layouts.)"""
 
 import functools
@@ -222,7 +222,7 @@ def test_grouped_heads_are_repeated_heads(dtype, target):
 
 
 @pytest.mark.parametrize("filling", [np.nan, np.inf, 3e38, 0.0])
-def test_neighbours_in_the_batch(filling, dtype, target):
+def test_neighbors_in_the_batch(filling, dtype, target):
     query, key, value = arrays(dtype)
     wanted = sdpa(query, key, value, return_lse=True)
     for spoiled in range(3):
@@ -234,7 +234,7 @@ def test_neighbours_in_the_batch(filling, dtype, target):
         assert_same_bits(tuple(x[kept] for x in actual), tuple(x[kept] for x in wanted))
 
 
-def test_neighbouring_rows(dtype, target):
+def test_neighboring_rows(dtype, target):
     """Rows share vectors with rows that rescale at other times, overflow, or are NaN."""
     query, key, value = arrays(dtype, batch=())
     wanted, wanted_lse = sdpa(query, key, value, return_lse=True)
@@ -324,7 +324,7 @@ def test_earlier_calls_leave_no_trace(dtype, target, output_of):
         assert digest == first
 
 
-def test_batch_and_neighbours_of_the_stages(dtype, target):
+def test_batch_and_neighbors_of_the_stages(dtype, target):
     a, b = normal((4, 37, 61), dtype), normal((4, 61, 45), dtype, 1)
     product, weights = regard.matmul(a, b), regard.softmax(a * 3)
     for i in range(4):

@@ -131,7 +131,7 @@ def share_kept(shape, p, seed):
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("seed", [0, 1, SEED])
 def test_statistics_of_what_is_kept(seed, p):
-    """Mean, variance, and no correlation between neighbours, rows, columns, heads, entries and
+    """Mean, variance, and no correlation between neighbors, rows, columns, heads, entries and
     seeds: each within five standard deviations of what independent draws give."""
     shape = (2, 4, 160, 200)
     kept = kept_by_call(shape, p, seed).astype(np.float64)
@@ -151,7 +151,7 @@ def test_statistics_of_what_is_kept(seed, p):
 
 @pytest.mark.parametrize("p", [0.2, 0.5])
 def test_chi_squared_of_what_is_kept(p):
-    """Counts in rows, in columns, and of the patterns of four neighbours that share a counter. A
+    """Counts in rows, in columns, and of the patterns of four neighbors that share a counter. A
     sum of squares of n standard normal numbers is n, with a deviation of sqrt(2 n)."""
     kept = kept_by_call((4, 256, 512), p, 3)
     q = 1 - p

@@ -69,7 +69,7 @@ each_library = pytest.mark.parametrize("make", LIBRARIES.values(), ids=LIBRARIES
 
 
 def append(key, value):
-    cache = regard.KVCache(batch=1, kv_heads=4, head_dim=8)
+    cache = regard.KVCache(batch=1, num_kv_heads=4, head_dim=8)
     cache.append(key, value)
     return cache
 

@@ -20,7 +20,7 @@ def normal(shape, dtype="float64", seed=0):
 
 
 def split(problem, cuts):
-    """The same problem over neighbouring blocks of keys. Block `start` begins that much later, so
+    """The same problem over neighboring blocks of keys. Block `start` begins that much later, so
     that its queries sit that much nearer to its first key."""
     kv_len = problem.key.shape[-2]
     for start, stop in itertools.pairwise([0, *cuts, kv_len]):

@@ -23,18 +23,18 @@ def normal(shape, seed=0):
 
 
 def narrow(weight, kind):
-    return regard.QuantisedWeight(weight) if kind == "int8" else weight.astype(type_named(kind))
+    return regard.QuantizedWeight(weight) if kind == "int8" else weight.astype(type_named(kind))
 
 
 def floats_of(weight):
-    if isinstance(weight, regard.QuantisedWeight):
-        return weight.dequantise()
+    if isinstance(weight, regard.QuantizedWeight):
+        return weight.dequantize()
     return weight.astype(np.float32)
 
 
 def as_written(weight):
     """What a weight stands for, in float64 and without the class."""
-    if not isinstance(weight, regard.QuantisedWeight):
+    if not isinstance(weight, regard.QuantizedWeight):
         return weight.astype(np.float64)
     scales = np.repeat(weight.scales.astype(np.float64), 64, axis=1)
     return weight.numbers * scales[:, : weight.shape[1]]
@@ -134,9 +134,9 @@ def test_every_number_of_8_bits(scale, target):
     numbers = np.tile(np.arange(-128, 128, dtype=np.int8), (3, 1))
     scales = np.full((3, 4), scale, np.float32)
     scales[1] *= np.float32(1.0625)
-    weight = regard.QuantisedWeight.from_parts(numbers, scales)
+    weight = regard.QuantizedWeight.from_parts(numbers, scales)
     wanted = numbers * np.repeat(scales, 64, axis=1)
-    assert_same_bits(weight.dequantise(), wanted)
+    assert_same_bits(weight.dequantize(), wanted)
     identity = np.eye(256, dtype=np.float32)
     for rows in (slice(0, 256), slice(100, 108), slice(7, 8)):
         product = regard.matmul(identity[rows], weight.T)
@@ -163,14 +163,14 @@ def test_nan_and_infinity_stay_in_their_rows(kind, target):
 def test_no_weight_is_off_by_more_than_half_a_scale(shape):
     rng = np.random.default_rng(0)
     weight = rng.standard_normal(shape) * np.exp(3 * rng.standard_normal((shape[0], 1)))
-    kept = regard.QuantisedWeight(weight)
+    kept = regard.QuantizedWeight(weight)
     assert kept.shape == shape
     assert kept.numbers.dtype == np.int8
     assert kept.scales.shape == (shape[0], -(-shape[1] // 64))
     # The quotient and the float32 that was divided are rounded before.
     allowed = np.repeat(kept.scales, 64, axis=1)[:, : shape[1]] * (0.5 + 2**-15)
     assert (np.abs(as_written(kept) - weight) <= allowed).all()
-    assert np.array_equal(kept.dequantise(), as_written(kept))  # exact in float32
+    assert np.array_equal(kept.dequantize(), as_written(kept))  # exact in float32
     for begin in range(0, shape[1], 64):
         group = np.abs(weight[:, begin : begin + 64].astype(np.float32)).max(1, initial=0)
         assert (kept.scales[:, begin // 64] <= group / 127 * (1 + 2**-15)).all()
@@ -190,16 +190,16 @@ def test_what_is_lost_of_a_product():
     assert (np.abs(regard.matmul(a, kept.T) - exact) <= bound + 1e-4).all()
 
 
-def test_a_restored_weight_is_quantised_to_the_same():
-    weight = regard.QuantisedWeight(normal((50, 200)) * np.geomspace(1e-35, 1e35, 50)[:, None])
-    again = regard.QuantisedWeight(weight.dequantise())
+def test_a_restored_weight_is_quantized_to_the_same():
+    weight = regard.QuantizedWeight(normal((50, 200)) * np.geomspace(1e-35, 1e35, 50)[:, None])
+    again = regard.QuantizedWeight(weight.dequantize())
     assert_same_bits(again.numbers, weight.numbers)
     assert_same_bits(again.scales, weight.scales)
 
 
 def test_rows_of_a_weight():
-    weight = regard.QuantisedWeight(normal((30, 100)))
-    floats = weight.dequantise()
+    weight = regard.QuantizedWeight(normal((30, 100)))
+    floats = weight.dequantize()
     for index in (3, -1, slice(2, 9, 3), np.array([[5, 5], [0, 29]]), [1, 2], np.arange(30) > 20):
         assert_same_bits(weight[index], floats[index])
     assert weight.nbytes == 30 * 100 + 30 * 2 * 4
@@ -214,12 +214,12 @@ def test_copies_have_the_same_bits():
     import copy
     import pickle
 
-    weight, a = regard.QuantisedWeight(normal((70, 130))), normal((2, 130), 1)
+    weight, a = regard.QuantizedWeight(normal((70, 130))), normal((2, 130), 1)
     for made in (copy.deepcopy(weight), pickle.loads(pickle.dumps(weight))):
         assert_same_bits(regard.matmul(a, made.T), regard.matmul(a, weight.T))
-    parts = regard.QuantisedWeight.from_parts(weight.numbers, weight.scales)
-    assert_same_bits(parts.dequantise(), weight.dequantise())
-    assert repr(weight) == "QuantisedWeight(shape=(70, 130), nbytes=9940)"
+    parts = regard.QuantizedWeight.from_parts(weight.numbers, weight.scales)
+    assert_same_bits(parts.dequantize(), weight.dequantize())
+    assert repr(weight) == "QuantizedWeight(shape=(70, 130), nbytes=9940)"
     assert repr(weight.T) == repr(weight) + ".T"
     assert weight.T.shape == (130, 70)
     assert weight.T.T is weight
@@ -227,43 +227,43 @@ def test_copies_have_the_same_bits():
 
 NUMBERS, SCALES = np.zeros((3, 65), np.int8), np.ones((3, 2), np.float32)
 BAD = {
-    "integers": (lambda: regard.QuantisedWeight(np.ones((2, 2), int)), TypeError, "weight int64"),
-    "one axis": (lambda: regard.QuantisedWeight(np.ones(4)), ValueError, "weight d_out 4"),
-    "nan": (lambda: regard.QuantisedWeight([[1.0, np.nan]]), ValueError, "weight nan int8"),
-    "inf": (lambda: regard.QuantisedWeight([[-np.inf]]), ValueError, "weight inf"),
-    "beyond float32": (lambda: regard.QuantisedWeight([[1e300]]), ValueError, "weight inf"),
+    "integers": (lambda: regard.QuantizedWeight(np.ones((2, 2), int)), TypeError, "weight int64"),
+    "one axis": (lambda: regard.QuantizedWeight(np.ones(4)), ValueError, "weight d_out 4"),
+    "nan": (lambda: regard.QuantizedWeight([[1.0, np.nan]]), ValueError, "weight nan int8"),
+    "inf": (lambda: regard.QuantizedWeight([[-np.inf]]), ValueError, "weight inf"),
+    "beyond float32": (lambda: regard.QuantizedWeight([[1e300]]), ValueError, "weight inf"),
     "numbers": (
-        lambda: regard.QuantisedWeight.from_parts(SCALES, SCALES),
+        lambda: regard.QuantizedWeight.from_parts(SCALES, SCALES),
         TypeError,
         "numbers int8 float32",
     ),
     "scales": (
-        lambda: regard.QuantisedWeight.from_parts(NUMBERS, SCALES.astype(float)),
+        lambda: regard.QuantizedWeight.from_parts(NUMBERS, SCALES.astype(float)),
         TypeError,
         "scales float32 float64",
     ),
     "axes": (
-        lambda: regard.QuantisedWeight.from_parts(NUMBERS[0], SCALES),
+        lambda: regard.QuantizedWeight.from_parts(NUMBERS[0], SCALES),
         ValueError,
         "numbers d_out 65",
     ),
     "scales' shape": (
-        lambda: regard.QuantisedWeight.from_parts(NUMBERS, SCALES[:, :1]),
+        lambda: regard.QuantizedWeight.from_parts(NUMBERS, SCALES[:, :1]),
         ValueError,
         "scales 3 2 1",
     ),
     "tiny scale": (
-        lambda: regard.QuantisedWeight.from_parts(NUMBERS, SCALES * np.float32(1e-38)),
+        lambda: regard.QuantizedWeight.from_parts(NUMBERS, SCALES * np.float32(1e-38)),
         ValueError,
         "scales 102",
     ),
     "no finite scale": (
-        lambda: regard.QuantisedWeight.from_parts(NUMBERS, SCALES * np.float32(np.inf)),
+        lambda: regard.QuantizedWeight.from_parts(NUMBERS, SCALES * np.float32(np.inf)),
         ValueError,
         "scales finite inf",
     ),
     "depth": (
-        lambda: regard.matmul(normal((2, 64)), regard.QuantisedWeight(normal((3, 65))).T),
+        lambda: regard.matmul(normal((2, 64)), regard.QuantizedWeight(normal((3, 65))).T),
         ValueError,
         "a b 64 65",
     ),
@@ -277,12 +277,12 @@ BAD = {
     "complex": (
         lambda: regard.matmul(normal((2, 3)), np.ones((3, 2), complex)),
         TypeError,
-        "b float16 QuantisedWeight complex128",
+        "b float16 QuantizedWeight complex128",
     ),
     "long double": (
         lambda: regard.matmul(normal((2, 3)), np.ones((3, 2), np.longdouble)),
         TypeError,
-        "b float16 QuantisedWeight",
+        "b float16 QuantizedWeight",
     ),
     "left": (lambda: regard.matmul(NARROW, normal((65, 3))), TypeError, "a"),
     "out": (
@@ -296,7 +296,7 @@ BAD = {
         "TransposedWeight",
     ),
 }
-NARROW = regard.QuantisedWeight(normal((3, 65)))
+NARROW = regard.QuantizedWeight(normal((3, 65)))
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -307,7 +307,7 @@ def test_what_is_refused(name):
 
 
 def test_lists_and_other_byte_orders():
-    weight = regard.QuantisedWeight([[1.0, 2.0], [3.0, -4.0]])
+    weight = regard.QuantizedWeight([[1.0, 2.0], [3.0, -4.0]])
     assert regard.matmul([[1, 1]], weight.T).dtype == np.float64
     swapped = normal((2, 3)).astype(">f4")
     half = normal((3, 4)).astype(np.float16)
@@ -328,21 +328,21 @@ def test_products_that_are_packed_for_all_threads(kind, target):
 
 
 def test_what_holds_a_weight_is_not_an_array():
-    weight = regard.QuantisedWeight(normal((3, 5)))
+    weight = regard.QuantizedWeight(normal((3, 5)))
     assert len(weight) == 3
     for held in (weight, weight.T):
-        with pytest.raises(TypeError, match="dequantise"):
+        with pytest.raises(TypeError, match="dequantize"):
             np.asarray(held)
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         again = pickle.loads(pickle.dumps(weight.T, protocol))
-        assert_same_bits(again.T.dequantise(), weight.dequantise())
+        assert_same_bits(again.T.dequantize(), weight.dequantize())
 
 
 def test_parts_keep_their_scales():
     scales = np.ones((2, 1), np.float32)
-    weight = regard.QuantisedWeight.from_parts(np.ones((2, 3), np.int8), scales)
+    weight = regard.QuantizedWeight.from_parts(np.ones((2, 3), np.int8), scales)
     scales[:] = 7
-    assert (weight.dequantise() == 1).all()
+    assert (weight.dequantize() == 1).all()
     largest = np.full((1, 1), 3e38, np.float32)
-    weight = regard.QuantisedWeight.from_parts(np.full((1, 2), 2, np.int8), largest)
-    assert np.isinf(weight.dequantise()).all()
+    weight = regard.QuantizedWeight.from_parts(np.full((1, 2), 2, np.int8), largest)
+    assert np.isinf(weight.dequantize()).all()

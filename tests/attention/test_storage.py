@@ -61,7 +61,7 @@ def test_every_number_comes_through(half, target):
 
 
 def test_results_are_rounded_to_nearest_even(half, target):
-    """Equal weights on numbers that are neighbours: every mean lies halfway, and goes to the even
+    """Equal weights on numbers that are neighbors: every mean lies halfway, and goes to the even
     one; where a third and a fourth number move it off the middle, to the nearer."""
     # Sums of four must fit float32.
     end = np.array({"float16": np.inf, "bfloat16": 2.0**126}[half.name], half).view(np.uint16)

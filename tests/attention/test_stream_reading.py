@@ -170,7 +170,7 @@ def test_memory_that_is_filled_again_too_late_is_an_error():
         regard.attend_stream(np.ones((4, 2000, 8)), chunks())
 
 
-def test_neighbours_in_one_array_are_read_ahead():
+def test_neighbors_in_one_array_are_read_ahead():
     """Parts of one array interleave with others in memory, but share none of it."""
     key = np.random.default_rng(0).standard_normal((2, 400, 8))
     parts = ((key[:, i : i + 100], key[:, i : i + 100]) for i in range(0, 400, 100))

@@ -24,7 +24,7 @@ def tokens_of(kv_len):
 
 def numbers_of(problem):
     kv_len = problem.key.shape[-2]
-    return {"sink_keys": 5, "local_reach": 11, "tokens": tokens_of(kv_len)}
+    return {"first_keys": 5, "local_reach": 11, "tokens": tokens_of(kv_len)}
 
 
 @functools.lru_cache(maxsize=8)
@@ -273,7 +273,7 @@ def test_too_few_axes(name, array, lse):
         ({"statistics": "induction", "tokens": np.zeros(4)}, TypeError, "tokens must be"),
         ({"statistics": "induction", "tokens": [1, 2]}, ValueError, r"kv_len, \(5,\), got shape"),
         ({"top_k": 0, "statistics": "top_k"}, ValueError, "top_k must be at least 1, got 0"),
-        ({"sink_keys": -1}, ValueError, "sink_keys must be at least 0"),
+        ({"first_keys": -1}, ValueError, "first_keys must be at least 0"),
         ({"local_reach": 1.5}, TypeError, "local_reach must be an int, got float"),
         ({"lse": np.zeros((2, 4))}, ValueError, r"lse must have the shape .*\(2, 5\), got shape"),
         ({"dropout_p": 0.5}, TypeError, "dropout_p"),

@@ -1,4 +1,4 @@
-"""threadpoolctl finds regard and limits its threads, whichever was imported first."""
+"""threadpoolctl finds regard and limits its threads, once regard is registered with it."""
 
 import pytest
 
@@ -6,13 +6,8 @@ pytest.importorskip("threadpoolctl")
 
 ORDERS = {
     "threadpoolctl first": "import threadpoolctl, regard",
-    "regard first": "import regard, threadpoolctl",
-    "looked for between": """
-import importlib.util, regard
-for repeat in range(3):
-    assert importlib.util.find_spec("threadpoolctl") is not None
-import threadpoolctl
-""",
+    "regard first": "import regard, threadpoolctl; regard.register_with_threadpoolctl()",
+    "twice": "import threadpoolctl, regard; regard.register_with_threadpoolctl()",
 }
 
 
@@ -88,26 +83,33 @@ def test_regard_does_not_import_it(output_of):
 
 
 def test_without_threadpoolctl(tmp_path, output_of):
-    """Its absence is reported as ever, also after regard has looked out for it; one that appears
-    later, and one that is too old for controllers, is imported as it is."""
+    """Its absence is reported as ever; one that is too old for controllers is left as it is."""
     script = f"""
     import importlib, sys
     import regard
     before = list(sys.path)
     sys.path = []
-    for repeat in range(2):
-        try:
-            import threadpoolctl
-        except ModuleNotFoundError as error:
-            print(error)
+    try:
+        import threadpoolctl
+    except ModuleNotFoundError as error:
+        print(error)
+    try:
+        regard.register_with_threadpoolctl()
+    except ImportError as error:
+        print(error)
     sys.path = [{str(tmp_path)!r}, *before]
     open({str(tmp_path / "threadpoolctl.py")!r}, "w").write("LibController = object")
     importlib.invalidate_caches()
     import threadpoolctl
     print(threadpoolctl.LibController is object)
+    try:
+        regard.register_with_threadpoolctl()
+    except ImportError as error:
+        print(error)
     """
     missing = "No module named 'threadpoolctl'"
-    assert output_of(script).splitlines() == [missing, missing, "True"]
+    old = "threadpoolctl must be version 3.2 or later to accept other libraries"
+    assert output_of(script).splitlines() == [missing, missing, "True", old]
 
 
 def test_a_wrong_number_in_the_environment_stays_wrong(imports, output_of):

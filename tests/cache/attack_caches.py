@@ -4,7 +4,7 @@ python tests/cache/attack_caches.py --signals 5000 --kills 2000 [--seed 0]
 
 Every kind of cache in turn. After a signal, the cache is as before or after the call, and later
 calls are right, its forks' and its file's too. After a death, the file is as before or after the
-call that was under way. Beside each file lie a neighbour's, which has the name that files once had
+call that was under way. Beside each file lie a neighbor's, which has the name that files once had
 while they grew, and a cache that is open elsewhere: neither is touched. The first fault ends it.
 """
 
@@ -167,8 +167,8 @@ def main():
     stopped = killed = 0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cache"
-        neighbour = Path(folder) / "cache.growing"
-        neighbour.write_bytes(b"mine")
+        neighbor = Path(folder) / "cache.growing"
+        neighbor.write_bytes(b"mine")
         other, model = make("pages file", Path(folder) / "other")
         files = [kind for kind in KINDS if "file" in kind]
         for kind in list(KINDS):
@@ -177,7 +177,7 @@ def main():
             )
         for kind in files:
             killed += attack_by_kills(kind, ceil(options.kills / len(files)), path, options.seed)
-        assert neighbour.read_bytes() == b"mine"
+        assert neighbor.read_bytes() == b"mine"
         assert_right(other, model)
         names = sorted(each.name for each in Path(folder).iterdir())
         assert names == ["cache.growing", "other"], names

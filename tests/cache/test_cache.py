@@ -102,7 +102,7 @@ def test_ragged_entries_have_the_bits_of_each_alone(storage, target):
 
 @pytest.mark.parametrize("window", [None, 3])
 def test_an_empty_cache_is_not_attended_to(window):
-    cache = regard.KVCache(2, 2, 8, 5, window=window)
+    cache = regard.KVCache(2, 2, 8, 5, keep_last=window)
     for step in range(2):
         for call in (cache.attend, cache.explain):
             for options in ({}, {"query_offset": 0}):
@@ -169,7 +169,7 @@ def test_queries_of_an_append_with_unequal_lengths_need_an_offset(
 
 def test_a_batch_of_one_needs_no_axis(target):
     for window in (None, 3):
-        cache, same = (regard.KVCache(1, 2, 8, 5, window=window) for _ in range(2))
+        cache, same = (regard.KVCache(1, 2, 8, 5, keep_last=window) for _ in range(2))
         for step in range(8):
             key, value = tokens(step, 1, 1)
             cache.append(key, value)
@@ -196,7 +196,7 @@ def test_keys_are_not_copied_by_a_call(sizes, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
-@pytest.mark.parametrize("sizes", [{}, {"page_size": 16}, {"window": 20, "sink_tokens": 3}])
+@pytest.mark.parametrize("sizes", [{}, {"page_size": 16}, {"keep_last": 20, "keep_first": 3}])
 def test_stored_keys_and_values_can_be_read(dtype, sizes):
     """As they are stored; 0 beyond an entry's length and where tokens are evicted."""
     cache = regard.KVCache(2, 2, 8, 5, dtype=dtype, **sizes)
@@ -206,7 +206,7 @@ def test_stored_keys_and_values_can_be_read(dtype, sizes):
             each.append(*tokens(step, 2, max(counts)), counts)
     found = cache.keys, cache.values
     kept = np.ones((2, len(cache)), bool)
-    if "window" in sizes:  # in pages of 32, the first of which has the sink tokens
+    if "keep_last" in sizes:  # in pages of 32, the first of which has the sink tokens
         kept[0, 32:64] = False
     for got, want in zip(found, model.held(), strict=True):
         assert got.dtype == ("float32" if dtype == "int8" else dtype)
@@ -242,7 +242,7 @@ def test_texts_join_and_leave_a_batch(target):
 @pytest.mark.parametrize("page_size", [None, 16])
 @pytest.mark.parametrize("window", [None, 4])
 def test_beams(window, page_size, storage, target):
-    sizes = {"window": window, "sink_tokens": 2 if window else 0}
+    sizes = {"keep_last": window, "keep_first": 2 if window else 0}
     cache = regard.KVCache(2, 2, 8, 5, dtype=storage, page_size=page_size, **sizes)
     model = Model(2, 2, 8, 5, storage, **sizes)
     for step, indices in enumerate([[0, 1], [1, 0], [1, 1, 0, 0], [3, 0, 2], [2, 2, 2], [0]]):
@@ -261,7 +261,7 @@ def test_beams(window, page_size, storage, target):
 @pytest.mark.parametrize("where", ["capacity", "file", "pages", "window"])
 @pytest.mark.parametrize("dtype", ["float64", "int8"])
 def test_forks_do_not_see_each_other(dtype, where, who, change, tmp_path):
-    window = {"window": 7, "sink_tokens": 2} if where == "window" else {}
+    window = {"keep_last": 7, "keep_first": 2} if where == "window" else {}
     sizes = {"file": {"path": tmp_path / "cache"}, "pages": {"page_size": 16}}.get(where, window)
     first = regard.KVCache(2, 2, 8, 5, capacity=40, dtype=dtype, **sizes)
     model = Model(2, 2, 8, 5, np.dtype(dtype), **window)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("silence")
 
 KINDS = {
     "capacity": {"capacity": 12},
-    "window": {"window": 3, "sink_tokens": 1, "capacity": 8},
+    "window": {"keep_last": 3, "keep_first": 1, "capacity": 8},
     "growing": {},
     "pages": {"page_size": 16},
 }
@@ -257,16 +257,16 @@ MOST = str(2**63 - 1)
 MAKE = [
     ({"batch": 0}, ValueError, ["batch", "1", "0"]),
     ({"batch": 1.0}, TypeError, ["batch", "float"]),
-    ({"kv_heads": 0}, ValueError, ["kv_heads"]),
+    ({"num_kv_heads": 0}, ValueError, ["num_kv_heads"]),
     ({"head_dim": -1}, ValueError, ["head_dim"]),
     ({"value_dim": 0}, ValueError, ["value_dim"]),
     ({"capacity": -1}, ValueError, ["capacity"]),
     ({"capacity": True}, TypeError, ["capacity", "bool"]),
-    ({"window": 0}, ValueError, ["window", "0"]),
-    ({"window": (3, 0)}, TypeError, ["window", "tuple"]),
-    ({"sink_tokens": 2}, ValueError, ["sink_tokens", "window", "2"]),
-    ({"window": 3, "sink_tokens": -1}, ValueError, ["sink_tokens", "-1"]),
-    ({"window": 3, "sink_tokens": 2, "capacity": 5}, ValueError, ["capacity", "6", "5"]),
+    ({"keep_last": 0}, ValueError, ["keep_last", "0"]),
+    ({"keep_last": (3, 0)}, TypeError, ["keep_last", "tuple"]),
+    ({"keep_first": 2}, ValueError, ["keep_first", "keep_last", "2"]),
+    ({"keep_last": 3, "keep_first": -1}, ValueError, ["keep_first", "-1"]),
+    ({"keep_last": 3, "keep_first": 2, "capacity": 5}, ValueError, ["capacity", "6", "5"]),
     ({"dtype": np.uint8}, TypeError, ["dtype", "float16", "int8", "uint8"]),
     ({"dtype": "int4"}, TypeError, ["dtype", "int4"]),
     ({"page_size": 24}, ValueError, ["page_size", "16", "24"]),
@@ -281,12 +281,12 @@ MAKE = [
     ({"dtype": 3}, TypeError, ["dtype", "3"]),
     ({"path": 3}, TypeError, ["path", "int"]),
     ({"batch": 2**31}, ValueError, ["batch", str(2**31 - 1), str(2**31)]),
-    ({"kv_heads": 2**63}, ValueError, ["kv_heads", MOST, str(2**63)]),
+    ({"num_kv_heads": 2**63}, ValueError, ["num_kv_heads", MOST, str(2**63)]),
     ({"head_dim": 10**30}, ValueError, ["head_dim", MOST, str(10**30)]),
     ({"value_dim": 10**30}, ValueError, ["value_dim", MOST, str(10**30)]),
     ({"capacity": 10**30}, ValueError, ["capacity", MOST, str(10**30)]),
-    ({"window": 10**30}, ValueError, ["window", MOST, str(10**30)]),
-    ({"window": 3, "sink_tokens": 10**30}, ValueError, ["sink_tokens", MOST, str(10**30)]),
+    ({"keep_last": 10**30}, ValueError, ["keep_last", MOST, str(10**30)]),
+    ({"keep_last": 3, "keep_first": 10**30}, ValueError, ["keep_first", MOST, str(10**30)]),
     ({"page_size": 2**64}, ValueError, ["page_size", MOST, str(2**64)]),
 ]
 
@@ -296,7 +296,7 @@ MAKE = [
 def test_make(changes, error, words, in_file, tmp_path):
     path = {"path": tmp_path / "cache"} if in_file else {}
     with pytest.raises(error, match=says(*words)):
-        regard.KVCache(**{"batch": 1, "kv_heads": 1, "head_dim": 4} | path | changes)
+        regard.KVCache(**{"batch": 1, "num_kv_heads": 1, "head_dim": 4} | path | changes)
     assert not list(tmp_path.iterdir())
 
 
@@ -309,9 +309,9 @@ NO_ARRAY = [
     ({"capacity": 2**62}, ["(1, 4611686018427387904, 4)", str(2**66)]),
     ({"head_dim": 10**12, "capacity": 10**12}, [str(4 * 10**24)]),
     ({"head_dim": 2**61}, ["(1, 192, 2305843009213693952)", str(192 * 2**63)]),
-    ({"kv_heads": 2**40, "value_dim": 2**40}, [str(192 * 2**82)]),
+    ({"num_kv_heads": 2**40, "value_dim": 2**40}, [str(192 * 2**82)]),
     (
-        {"kv_heads": 2**54, "head_dim": 1, "value_dim": 1, "dtype": "int8"},
+        {"num_kv_heads": 2**54, "head_dim": 1, "value_dim": 1, "dtype": "int8"},
         ["float32"],
     ),  # its scales
     ({"page_size": 2**62}, [str(2**66)]),
@@ -323,7 +323,7 @@ NO_ARRAY = [(*each, in_file) for each in NO_ARRAY for in_file in (False, True)]
 def test_what_no_array_can_hold(sizes, words, in_file, tmp_path):
     path = {"path": tmp_path / "cache"} if in_file else {}
     with pytest.raises(MemoryError, match=says("no memory", "bytes", MOST, *words)):
-        regard.KVCache(**{"batch": 1, "kv_heads": 1, "head_dim": 4} | path | sizes)
+        regard.KVCache(**{"batch": 1, "num_kv_heads": 1, "head_dim": 4} | path | sizes)
     assert not list(tmp_path.iterdir())
 
 
@@ -346,9 +346,9 @@ def test_what_no_file_can_hold(capacity, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("most", [{"window": 2**62}, {"capacity": 2**63 - 1, "page_size": 16}])
+@pytest.mark.parametrize("most", [{"keep_last": 2**62}, {"capacity": 2**63 - 1, "page_size": 16}])
 def test_the_largest_limits(most):
-    sinks = {"sink_tokens": 2**62} if "window" in most else {}
+    sinks = {"keep_first": 2**62} if "keep_last" in most else {}
     caches = [regard.KVCache(2, 3, 8, 5, **sizes) for sizes in ({}, most, most | sinks)]
     for cache in caches:
         cache.append(*tokens(0, 2, 40, kv_heads=3), lengths=[40, 30])

@@ -50,7 +50,7 @@ def test_as_for_plain_arrays(options, kind, q_len, lengths, target):
 
 def test_a_window_is_as_the_option():
     """The same work as for plain arrays; bytes of the tokens that are held."""
-    cache = regard.KVCache(1, 2, 8, window=64, page_size=16)
+    cache = regard.KVCache(1, 2, 8, keep_last=64, page_size=16)
     key, value = tokens(0, 1, 400, value_dim=8)
     for start in range(0, 400, 4):
         cache.append(key[:, :, start : start + 4], value[:, :, start : start + 4])
@@ -87,7 +87,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "options", "error", "words"), WRONG)
-@pytest.mark.parametrize("sizes", [{}, {"window": 2}, {"page_size": 16}])
+@pytest.mark.parametrize("sizes", [{}, {"keep_last": 2}, {"page_size": 16}])
 def test_it_refuses_what_attend_refuses(arguments, options, error, words, sizes):
     cache = regard.KVCache(1, 2, 8, **sizes)
     cache.append(*tokens(0, 1, 3, value_dim=8))

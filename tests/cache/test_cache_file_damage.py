@@ -13,7 +13,7 @@ from cache_model import tokens, told
 from file_caches import FIRST_PAGE, HEAD, RECORDS, make
 from inside_cache import ledger_of, page_bytes
 from messages import says
-from regard._cache import header
+from regard._cache.storage import header
 
 
 def test_a_torn_record_gives_what_was_before(path):
@@ -118,7 +118,7 @@ LENGTHS = [  # lengths and lost pages of an entry of 100 tokens in pages of 16, 
 
 @pytest.mark.parametrize(("numbers", "is_possible"), LENGTHS)
 def test_lengths_and_lost_pages_that_cannot_be(numbers, is_possible, path):
-    cache = regard.KVCache(1, 2, 8, 5, page_size=16, window=20, path=path)
+    cache = regard.KVCache(1, 2, 8, 5, page_size=16, keep_last=20, path=path)
     for _ in range(100):
         cache.append(*tokens(0, 1, 1))
     lines = ledger_of(cache)._lines
@@ -188,8 +188,8 @@ def test_what_cannot_be_mapped_is_named(path, monkeypatch):
 
 
 DESCRIPTION = struct.Struct("<8sII16s7q")
-NUMBERS = ["kv_heads", "head_dim", "value_dim", "window", "sink_tokens", "capacity", "page_size"]
-KINDS = {"float32": {}, "int8": {"dtype": "int8"}, "window": {"window": 3, "sink_tokens": 2}}
+NUMBERS = ["kv_heads", "head_dim", "value_dim", "keep_last", "keep_first", "capacity", "page_size"]
+KINDS = {"float32": {}, "int8": {"dtype": "int8"}, "window": {"keep_last": 3, "keep_first": 2}}
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -208,8 +208,8 @@ def test_a_flipped_byte_of_the_description_is_noticed(kind, path):
 
 WRONG = [("version", 4), ("type", b"object"), ("type", b"\xff\xfe")]
 WRONG += [(name, number) for name in NUMBERS for number in (-2, 0, 24, 2**62, -(2**63))]
-FINE = [("window", 24), ("window", 2**62), ("sink_tokens", 0), ("sink_tokens", 24)]
-FINE += [("sink_tokens", 2**62), ("capacity", 24), ("capacity", 2**62)]
+FINE = [("keep_last", 24), ("keep_last", 2**62), ("keep_first", 0), ("keep_first", 24)]
+FINE += [("keep_first", 2**62), ("capacity", 24), ("capacity", 2**62)]
 
 
 @pytest.mark.parametrize(("name", "number"), [each for each in WRONG if each not in FINE])

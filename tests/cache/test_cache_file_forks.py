@@ -65,8 +65,8 @@ def test_forks_of_a_file_for_reading_copy_only_what_changes(options, path):
 
 
 def test_forks_of_a_file_for_reading_without_address_space(path, monkeypatch):
-    monkeypatch.setattr("regard._cache.file_room.free_address_space", lambda: 0)
-    monkeypatch.setattr("regard._cache.memory_room.free_address_space", lambda: 0)
+    monkeypatch.setattr("regard._cache.storage.file_room.free_address_space", lambda: 0)
+    monkeypatch.setattr("regard._cache.storage.memory_room.free_address_space", lambda: 0)
     made, model = make(path)
     append(0, 100, (made, model))
     made.close()

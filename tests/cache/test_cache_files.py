@@ -25,12 +25,12 @@ def make(path, **options):
     return cache
 
 
-@pytest.mark.parametrize("sizes", [{}, {"capacity": 60}, {"window": 5, "sink_tokens": 2}, PAGES])
+@pytest.mark.parametrize("sizes", [{}, {"capacity": 60}, {"keep_last": 5, "keep_first": 2}, PAGES])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
 def test_everything_is_there_again(sizes, dtype, path):
     storage = np.dtype(dtype)
     asking = np.float32 if dtype == "int8" else storage
-    window = {name: sizes[name] for name in sizes if name in ("window", "sink_tokens")}
+    window = {name: sizes[name] for name in sizes if name in ("keep_last", "keep_first")}
     model = Model(2, 2, 8, 5, storage, **window)
     regard.KVCache(2, 2, 8, 5, path=path, dtype=storage, **sizes).close()
     for step, new in enumerate((3, 1, 1, 20, 1, 9)):
@@ -48,7 +48,7 @@ def test_everything_is_there_again(sizes, dtype, path):
     assert [each.name for each in path.parent.iterdir()] == ["cache"]
 
 
-@pytest.mark.parametrize("sizes", [{}, {"window": 5}, PAGES])
+@pytest.mark.parametrize("sizes", [{}, {"keep_last": 5}, PAGES])
 def test_a_process_that_is_killed_leaves_all_that_was_appended(sizes, path):
     script = f"""
 import os, signal, sys
@@ -62,7 +62,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
     assert done.returncode == -9
-    model = Model(2, 2, 8, 5, np.dtype(np.float32), window=sizes.get("window"))
+    model = Model(2, 2, 8, 5, np.dtype(np.float32), keep_last=sizes.get("keep_last"))
     for step in range(50):
         model.append(*tokens(step, 2, 1))
     with regard.KVCache.open(path) as cache:
@@ -198,12 +198,12 @@ def test_what_is_open_for_reading_stays_as_it_is(path):
     assert path.read_bytes() == content
 
 
-NEIGHBOURS = ["cache.growing", "cache.tmp", "cache~", "cache-2"]
+NEIGHBORS = ["cache.growing", "cache.tmp", "cache~", "cache-2"]
 
 
-def test_a_neighbours_file_is_never_touched(path):
+def test_a_neighbors_file_is_never_touched(path):
     """Whatever its name: a cache grows in its own file."""
-    for name in NEIGHBOURS:
+    for name in NEIGHBORS:
         path.with_name(name).write_bytes(b"mine")
     other = regard.KVCache(1, 1, 4, path=path.with_name("cache.other"))
     cache = make(path)
@@ -215,9 +215,9 @@ def test_a_neighbours_file_is_never_touched(path):
     assert path.stat().st_ino == inode
     cache.close()
     assert (other.attend(np.ones((1, 1, 4))) == 1).all()
-    for name in NEIGHBOURS:
+    for name in NEIGHBORS:
         assert path.with_name(name).read_bytes() == b"mine"
-    assert len(list(path.parent.iterdir())) == len(NEIGHBOURS) + 2
+    assert len(list(path.parent.iterdir())) == len(NEIGHBORS) + 2
 
 
 def test_a_live_cache_that_takes_the_path_is_not_touched(path):

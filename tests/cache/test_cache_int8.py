@@ -105,7 +105,7 @@ def test_short_queries_are_rounded_once(half, target):
     assert_same_bits(cache.attend(query, return_lse=True), (want.astype(half), lse))
 
 
-@pytest.mark.parametrize("sizes", [{"window": 5, "sink_tokens": 2}, {"window": 30}])
+@pytest.mark.parametrize("sizes", [{"keep_last": 5, "keep_first": 2}, {"keep_last": 30}])
 def test_windows_and_types(sizes, half, target):
     cache, model = regard.KVCache(2, 2, 8, 5, dtype=INT8, **sizes), Model(2, 2, 8, 5, INT8, **sizes)
     for step, new in enumerate((7, 1, 1, 9, 3, 1, 1, 1, 14, 1)):
@@ -153,7 +153,7 @@ def test_numbers_at_the_ends(number):
     assert abs(output - number).max() <= max(abs(number) * 2.0**-22, least / 2)
 
 
-ROOMS = [{}, {"page_size": 16}, {"window": 9, "sink_tokens": 1}, {"path": "cache"}]
+ROOMS = [{}, {"page_size": 16}, {"keep_last": 9, "keep_first": 1}, {"path": "cache"}]
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: next(iter(room), "memory"))
@@ -173,14 +173,14 @@ def test_a_text_is_stored_alike_however_it_comes(room, dims, tmp_path, target):
         for stop, new in zip(np.cumsum(parts), parts, strict=True):
             cache.append(key[:, :, stop - new : stop], value[:, :, stop - new : stop])
         found.append((cache.keys[:, :, -9:], cache.values[:, :, -9:], cache.attend(query)))
-        if "window" not in room:
+        if "keep_last" not in room:
             found[-1] += tuple(np.ascontiguousarray(rows) for rows in stored_rows(cache))
     for other in found[1:]:
         assert_same_bits(other, found[0])
 
 
 def test_a_row_does_not_depend_on_others(target):
-    """The bits of an entry alone, whatever its neighbours, however it lies in memory."""
+    """The bits of an entry alone, whatever its neighbors, however it lies in memory."""
     key, value = keys_with_offset(0, 3, 2, 30, 8), normal(1, 3, 2, 30, 5)
     both = regard.KVCache(3, 2, 8, 5, dtype="int8")
     both.append(np.asfortranarray(key), np.asfortranarray(value), lengths=[30, 11, 1])

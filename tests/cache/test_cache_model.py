@@ -23,16 +23,16 @@ class Caches(RuleBasedStateMachine):
 
     @initialize(
         batch=st.integers(1, 3),
-        window=st.none() | st.integers(1, 40),
-        sink_tokens=st.sampled_from([0, 0, 1, 3, 17]),
+        keep_last=st.none() | st.integers(1, 40),
+        keep_first=st.sampled_from([0, 0, 1, 3, 17]),
         page_size=st.sampled_from([None, 16, 32]),
         capacity=st.none() | st.just(2000),
         in_file=st.booleans(),
         dtype=st.sampled_from(["float64", "int8"]),
     )
-    def make(self, batch, window, sink_tokens, page_size, capacity, in_file, dtype):
+    def make(self, batch, keep_last, keep_first, page_size, capacity, in_file, dtype):
         self.in_file = in_file
-        sizes = {"window": window, "sink_tokens": sink_tokens if window else 0}
+        sizes = {"keep_last": keep_last, "keep_first": keep_first if keep_last else 0}
         room = {"page_size": page_size, "capacity": capacity}
         room |= {"path": self.path} if in_file else {}
         cache = regard.KVCache(batch, 2, 8, 5, dtype=dtype, **room, **sizes)
@@ -63,9 +63,9 @@ class Caches(RuleBasedStateMachine):
         try:
             cache.truncate(to)
         except ValueError:  # its window is gone
-            assert model.window is not None
+            assert model.keep_last is not None
             assert cache.lengths.tolist() == before
-            assert max(model.lengths) > model.window + model.sink_tokens
+            assert max(model.lengths) > model.keep_last + model.keep_first
         else:
             model.truncate(to)
 
@@ -111,8 +111,8 @@ class Caches(RuleBasedStateMachine):
             for got, own in zip((cache.keys, cache.values), model.held(), strict=True):
                 assert got.shape == own.shape
                 for b, length in enumerate(model.lengths):
-                    shown = slice(max(0, length - (model.window or length)), length)
-                    for seen in (slice(0, min(model.sink_tokens, length)), shown):
+                    shown = slice(max(0, length - (model.keep_last or length)), length)
+                    for seen in (slice(0, min(model.keep_first, length)), shown):
                         np.testing.assert_allclose(got[b][:, seen], own[b][:, seen], 1e-5, 1e-5)
                     assert not got[b][:, length:].any()
 

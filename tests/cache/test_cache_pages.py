@@ -13,7 +13,7 @@ import regard
 from cache_model import Model, assert_answers, normal, tokens
 from inside_cache import arrays_of, page_bytes, table_of, taken
 from reference import assert_same_bits
-from regard._cache.memory_room import huge_page
+from regard._cache.storage.memory_room import huge_page
 
 
 def pair(batch=2, dtype=np.float32, page_size=16, **options):
@@ -86,7 +86,7 @@ def test_growth_moves_nothing():
 
 
 def test_where_address_space_is_not_free_pools_double(monkeypatch):
-    monkeypatch.setattr("regard._cache.memory_room.free_address_space", lambda: 0)
+    monkeypatch.setattr("regard._cache.storage.memory_room.free_address_space", lambda: 0)
     cache, model = regard.KVCache(2, 2, 8, 5, page_size=16), Model(2, 2, 8, 5, np.dtype("f4"))
     seen = []
     for step in range(120):
@@ -104,7 +104,7 @@ def test_where_address_space_is_not_free_pools_double(monkeypatch):
 
 def test_where_others_have_taken_the_address_space_pools_double(monkeypatch):
     """Each reserves 64 TiB of the 128 that a process has on x86-64 and of the 256 on AArch64."""
-    monkeypatch.setattr("regard._cache.memory_room.free_address_space", lambda: 2**46)
+    monkeypatch.setattr("regard._cache.storage.memory_room.free_address_space", lambda: 2**46)
     caches = [regard.KVCache(1, 2, 64, page_size=1024) for _ in range(5)]
     models = [Model(1, 2, 64, 64, np.dtype("f4")) for _ in caches]
     for step in range(6):
@@ -283,9 +283,9 @@ def test_pages_are_used_again_in_order():
 
 
 def test_a_cache_tells_its_sizes():
-    cache = regard.KVCache(3, 2, 8, 5, capacity=90, window=40, sink_tokens=4, page_size=32)
-    assert (cache.batch, cache.kv_heads, cache.head_dim, cache.value_dim) == (3, 2, 8, 5)
-    assert (cache.capacity, cache.window, cache.sink_tokens, cache.page_size) == (90, 40, 4, 32)
+    cache = regard.KVCache(3, 2, 8, 5, capacity=90, keep_last=40, keep_first=4, page_size=32)
+    assert (cache.batch, cache.num_kv_heads, cache.head_dim, cache.value_dim) == (3, 2, 8, 5)
+    assert (cache.capacity, cache.keep_last, cache.keep_first, cache.page_size) == (90, 40, 4, 32)
     assert cache.dtype == np.float32
     cache.reorder([0])
     assert cache.batch == 1
@@ -293,7 +293,7 @@ def test_a_cache_tells_its_sizes():
     for name in told.keys() - {"lengths"}:
         assert told[name] == str(getattr(cache, name)), name
     open_ended = regard.KVCache(1, 2, 8, dtype="int8")
-    assert (open_ended.capacity, open_ended.window, open_ended.dtype) == (None, None, np.int8)
+    assert (open_ended.capacity, open_ended.keep_last, open_ended.dtype) == (None, None, np.int8)
     open_ended.close()
     with pytest.raises(ValueError, match="the cache is closed"):
         _ = open_ended.batch

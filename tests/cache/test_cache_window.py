@@ -33,12 +33,12 @@ OPTIONS = {
 }
 
 
-def assert_bounded(cache, window, sink_tokens, appends, dtype, batch=2):
+def assert_bounded(cache, window, keep_first, appends, dtype, batch=2):
     """Sink tokens, the window, the longest two appends and two pages, or three with sink tokens."""
     size = page_bytes(cache) // (2 * 13 * dtype.itemsize)
     most = sum(sorted(appends)[-2:])
-    pages = 3 if sink_tokens else 2
-    tokens_held = min(sum(appends), sink_tokens + window + most) + pages * size
+    pages = 3 if keep_first else 2
+    tokens_held = min(sum(appends), keep_first + window + most) + pages * size
     assert cache.nbytes <= batch * (tokens_held * 2 * 13 * dtype.itemsize + 400)
 
 
@@ -47,8 +47,8 @@ def assert_bounded(cache, window, sink_tokens, appends, dtype, batch=2):
 )
 def test_answers_are_those_of_a_mask(case, dtype):
     number, _, name = case.partition("-")
-    (window, sink_tokens, appends), options = CASES[int(number)], OPTIONS[name]
-    sizes = {"window": window, "sink_tokens": sink_tokens}
+    (window, keep_first, appends), options = CASES[int(number)], OPTIONS[name]
+    sizes = {"keep_last": window, "keep_first": keep_first}
     cache = regard.KVCache(2, 2, 8, 5, dtype=dtype, **sizes)
     model = Model(2, 2, 8, 5, dtype, **sizes)
     for step, new in enumerate(appends):
@@ -56,13 +56,13 @@ def test_answers_are_those_of_a_mask(case, dtype):
         cache.append(key, value)
         model.append(key, value)
         assert_answers(cache, model, normal(step, 2, 4, new, 8, dtype=dtype), **options)
-        assert_bounded(cache, window, sink_tokens, appends[: step + 1], dtype)
+        assert_bounded(cache, window, keep_first, appends[: step + 1], dtype)
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 9])
 def test_queries_anywhere_with_a_mask(length, target):
     """Before the sink tokens are there too, and beyond all keys."""
-    sizes = {"window": 3, "sink_tokens": 4}
+    sizes = {"keep_last": 3, "keep_first": 4}
     cache = regard.KVCache(2, 2, 8, 5, **sizes)
     model = Model(2, 2, 8, 5, np.float32, **sizes)
     key, value = tokens(0, 2, length)
@@ -74,10 +74,10 @@ def test_queries_anywhere_with_a_mask(length, target):
         assert_answers(cache, model, query, mask=mask, query_offset=offset)
 
 
-@pytest.mark.parametrize(("window", "sink_tokens", "appends"), CASES)
-def test_types(window, sink_tokens, appends, half):
+@pytest.mark.parametrize(("window", "keep_first", "appends"), CASES)
+def test_types(window, keep_first, appends, half):
     """What is stored in 16 bits is rounded once."""
-    sizes = {"window": window, "sink_tokens": sink_tokens}
+    sizes = {"keep_last": window, "keep_first": keep_first}
     cache = regard.KVCache(1, 2, 8, 5, dtype=half, **sizes)
     model = Model(1, 2, 8, 5, half, **sizes)
     for step, new in enumerate(appends):
@@ -90,11 +90,11 @@ def test_types(window, sink_tokens, appends, half):
 
 @each_in_one_type(list(itertools.product([1, 4, 9], [0, 1, 6])), "dtype")
 def test_ragged(case, dtype):
-    window, sink_tokens = case
-    sizes = {"window": window, "sink_tokens": sink_tokens}
+    window, keep_first = case
+    sizes = {"keep_last": window, "keep_first": keep_first}
     cache = regard.KVCache(3, 2, 8, 5, dtype=dtype, **sizes)
     model = Model(3, 2, 8, 5, dtype, **sizes)
-    random = np.random.default_rng(window * 10 + sink_tokens)
+    random = np.random.default_rng(window * 10 + keep_first)
     for step in range(15):
         new = int(random.integers(1, 6))
         lengths = random.integers(0, new + 1, 3)
@@ -116,7 +116,7 @@ def test_ragged(case, dtype):
 @pytest.mark.parametrize("window", [1, 20, 100])
 def test_the_bits_of_the_option_window(window, storage_of, page_size, target):
     plain = regard.KVCache(2, 2, 8, 5, dtype=storage_of)
-    cache = regard.KVCache(2, 2, 8, 5, dtype=storage_of, window=window, page_size=page_size)
+    cache = regard.KVCache(2, 2, 8, 5, dtype=storage_of, keep_last=window, page_size=page_size)
     for step, new in enumerate((30, 1, 1, 90, 1, 1, 40, 7)):
         for each in (plain, cache):
             each.append(*tokens(step, 2, new), lengths=[new, (new + 1) // 2])
@@ -129,13 +129,13 @@ def test_the_bits_of_the_option_window(window, storage_of, page_size, target):
         assert_same_bits(cache.attend(query, return_weights=True), want)
 
 
-@pytest.mark.parametrize("sink_tokens", [1, 4, 16, 20])
+@pytest.mark.parametrize("keep_first", [1, 4, 16, 20])
 @pytest.mark.parametrize("page_size", [16, 32])
 @pytest.mark.parametrize("storage_of", ["float32", "int8"])
-def test_sink_tokens_have_the_bits_of_a_mask(storage_of, page_size, sink_tokens, target):
+def test_keep_first_have_the_bits_of_a_mask(storage_of, page_size, keep_first, target):
     """Also under a narrower window, which hides those that it does not reach."""
     plain = regard.KVCache(1, 2, 8, 5, dtype=storage_of)
-    sizes = {"window": 20, "sink_tokens": sink_tokens, "page_size": page_size}
+    sizes = {"keep_last": 20, "keep_first": keep_first, "page_size": page_size}
     cache = regard.KVCache(1, 2, 8, 5, dtype=storage_of, **sizes)
     for step, new in enumerate((5, 1, 30, 1, 90, 1, 1, 40)):
         for each in (plain, cache):
@@ -143,7 +143,7 @@ def test_sink_tokens_have_the_bits_of_a_mask(storage_of, page_size, sink_tokens,
         query = normal(step, 1, 6, new, 8, dtype=np.float32)
         positions, keys = np.arange(len(cache) - new, len(cache))[:, None], np.arange(len(cache))
         for left in (None, 3, 25, 90, 10**6):
-            shown = (keys > positions - 20) | (keys < sink_tokens)
+            shown = (keys > positions - 20) | (keys < keep_first)
             if left is not None:
                 shown &= keys >= positions - left
             for given in (True, normal(step, new, len(cache)) > -1):
@@ -157,7 +157,7 @@ def test_sink_tokens_have_the_bits_of_a_mask(storage_of, page_size, sink_tokens,
 
 
 def test_what_is_evicted_is_refused_and_can_be_asked_for_in_time():
-    cache = regard.KVCache(1, 1, 4, window=4, sink_tokens=1, page_size=16)
+    cache = regard.KVCache(1, 1, 4, keep_last=4, keep_first=1, page_size=16)
     one = np.ones((1, 1, 4))
     for _ in range(60):
         cache.append(one, one)
@@ -176,9 +176,9 @@ def test_what_is_evicted_is_refused_and_can_be_asked_for_in_time():
     cache.attend(np.ones((1, 40, 4)))
 
 
-@pytest.mark.parametrize("sink_tokens", [0, 2])
-def test_the_last_append_can_be_undone(sink_tokens, dtype):
-    sizes = {"window": 5, "sink_tokens": sink_tokens}
+@pytest.mark.parametrize("keep_first", [0, 2])
+def test_the_last_append_can_be_undone(keep_first, dtype):
+    sizes = {"keep_last": 5, "keep_first": keep_first}
     cache = regard.KVCache(2, 2, 8, 5, dtype=dtype, **sizes)
     model = Model(2, 2, 8, 5, dtype, **sizes)
     for step, new in enumerate((9, 1, 1, 8, 1, 2, 1, 1, 1, 1, 1, 1, 30, 1)):
@@ -192,16 +192,16 @@ def test_the_last_append_can_be_undone(sink_tokens, dtype):
     with pytest.raises(ValueError, match="length must be at least 53 for batch entry 0, whose pos"):
         cache.truncate(52)
     assert_answers(cache, model, normal(0, 2, 4, 1, 8, dtype=dtype))
-    cache.truncate(sink_tokens)
-    model.truncate([sink_tokens] * 2)
+    cache.truncate(keep_first)
+    model.truncate([keep_first] * 2)
     cache.append(*tokens(0, 2, 8))
     model.append(*tokens(0, 2, 8))
     assert_answers(cache, model, normal(0, 2, 4, 8, 8, dtype=dtype))
 
 
 def test_capacity_limits_an_append(dtype):
-    cache = regard.KVCache(2, 2, 8, 5, dtype=dtype, window=5, sink_tokens=2, capacity=10)
-    model = Model(2, 2, 8, 5, dtype, window=5, sink_tokens=2)
+    cache = regard.KVCache(2, 2, 8, 5, dtype=dtype, keep_last=5, keep_first=2, capacity=10)
+    model = Model(2, 2, 8, 5, dtype, keep_last=5, keep_first=2)
     for step, new in enumerate((10, 3, 1, 2, 3, 3, 3)):
         for each in (cache, model):
             each.append(*tokens(step, 2, new))
@@ -212,7 +212,7 @@ def test_capacity_limits_an_append(dtype):
 
 
 @pytest.mark.parametrize("in_file", [False, True])
-@pytest.mark.parametrize("sizes", [{"window": 30}, {"window": 400, "sink_tokens": 4}])
+@pytest.mark.parametrize("sizes", [{"keep_last": 30}, {"keep_last": 400, "keep_first": 4}])
 def test_memory_is_bounded(sizes, in_file, tmp_path):
     path = {"path": tmp_path / "cache"} if in_file else {}
     cache = regard.KVCache(2, 2, 8, 5, **sizes, **path)
@@ -221,8 +221,8 @@ def test_memory_is_bounded(sizes, in_file, tmp_path):
         cache.append(*tokens(step, 2, 1))
         seen.add(cache.nbytes)
     assert len(cache) == 700
-    sinks = sizes.get("sink_tokens", 0)
-    assert_bounded(cache, sizes["window"], sinks, [1] * 700, np.dtype("f4"))
+    sinks = sizes.get("keep_first", 0)
+    assert_bounded(cache, sizes["keep_last"], sinks, [1] * 700, np.dtype("f4"))
     cache.append(*tokens(0, 2, 700))
     for step in range(500):
         cache.append(*tokens(step, 2, 1))
@@ -232,10 +232,10 @@ def test_memory_is_bounded(sizes, in_file, tmp_path):
     assert cache.nbytes <= most  # what a prompt took is used again
 
 
-@pytest.mark.parametrize("sink_tokens", [0, 2])
-def test_nan_goes_with_its_token(sink_tokens, dtype, target):
+@pytest.mark.parametrize("keep_first", [0, 2])
+def test_nan_goes_with_its_token(keep_first, dtype, target):
     """Evicted, truncated or padding: what is not seen changes nothing; what is seen shows."""
-    cache = regard.KVCache(1, 2, 8, 5, dtype=dtype, window=4, sink_tokens=sink_tokens)
+    cache = regard.KVCache(1, 2, 8, 5, dtype=dtype, keep_last=4, keep_first=keep_first)
     nan = [np.full((1, 2, 2, dim), np.nan) for dim in (8, 5)]
     query = normal(0, 1, 4, 1, 8, dtype=dtype)
     for step in range(12):

@@ -23,7 +23,7 @@ def numbers(source, target, shape):
     else:
         bits = np.random.default_rng(0).integers(0, 2**32, 2**16, np.uint32)
         every = bits.view(np.float32)
-        # Halfway between two neighbours, and one step to each side.
+        # Halfway between two neighbors, and one step to each side.
         with np.errstate(invalid="ignore"):  # some CPUs tell of NaNs that signal
             halves = np.arange(2**16, dtype=np.uint16).view(target).astype(np.float32)
         place = 2 ** (12 if target.name == "float16" else 15)

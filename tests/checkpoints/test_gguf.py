@@ -146,7 +146,7 @@ def test_matrices_in_fewer_bits(weight_dtype, tmp_path):
             assert np.array_equal(kept[name], wanted)
         elif weight_dtype == "int8":
             assert np.array_equal(
-                kept[name].dequantise(), regard.QuantisedWeight(wanted).dequantise()
+                kept[name].dequantize(), regard.QuantizedWeight(wanted).dequantize()
             )
         else:
             assert kept[name].dtype.name == weight_dtype

@@ -63,7 +63,7 @@ def test_matrices_in_fewer_bits(kind, weight_dtype, path):
         assert_same_bits(kept[name], plain[name])
     for name in "me":
         if weight_dtype == "int8":
-            wanted = regard.QuantisedWeight(plain[name])
+            wanted = regard.QuantizedWeight(plain[name])
             assert_same_bits(kept[name].numbers, wanted.numbers)
             assert_same_bits(kept[name].scales, wanted.scales)
         else:

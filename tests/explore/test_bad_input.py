@@ -33,7 +33,7 @@ CASES = [
     ({"top_k": 0}, ValueError, "top_k must be at least 1, got 0"),
     ({"top_k": 65}, ValueError, "top_k must be at most 64, got 65"),
     ({"top_k": 2.0}, TypeError, "top_k must be an int, got float"),
-    ({"sink_keys": -1}, ValueError, "sink_keys must be at least 0"),
+    ({"first_keys": -1}, ValueError, "first_keys must be at least 0"),
     ({"local_reach": "far"}, TypeError, "local_reach must be an int, got str"),
     ({"detail": 8}, ValueError, "detail must be at least 16, got 8"),
     ({"detail": (3, 4)}, TypeError, "detail must be an int, got tuple"),

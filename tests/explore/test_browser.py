@@ -5,7 +5,7 @@ import pytest
 
 import regard
 from explorer_pages import Page, alike, drawn, indices, problem, settled
-from regard._explore._colours import sequential
+from regard._explore._colors import sequential
 
 HOSTILE = [
     "</script><img src=x onerror=\"document.title='hacked'\">",
@@ -24,10 +24,10 @@ HOSTILE = [
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_pixels_are_the_weights(opened, exact, theme):
     page = opened(exact.path, "#l=1&h=3&q=39", color_scheme=theme)
-    colours = drawn(page, 40, 40)
+    colors = drawn(page, 40, 40)
     weights = exact.map(1, 3)["weights"]
     inside = np.arange(40) != 39  # the chosen query has a frame
-    alike(colours[inside], sequential(theme), indices(weights)[inside])
+    alike(colors[inside], sequential(theme), indices(weights)[inside])
 
 
 def test_hostile_tokens_are_text(opened, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 import regard
 from explorer_pages import Page, alike, drawn, indices, press, problem, settled
-from regard._explore._colours import diverging, sequential
+from regard._explore._colors import diverging, sequential
 
 pytestmark = pytest.mark.slow
 
@@ -32,13 +32,13 @@ def test_regions_are_drawn_exactly(opened, pooled):
 def test_top_keys_are_drawn_where_they_are_when_blocks_are_large(opened, pooled):
     page = opened(pooled.path, "#h=1&v=300,320,300,320&q=0&k=-1")
     rows = pooled.rows(0, 1)
-    colours = drawn(page, 20, 20)
+    colors = drawn(page, 20, 20)
     for query in range(300, 320):
         keys = (rows["top_keys"][:, query].astype(int) + query) % 2**16
         for key, weight in zip(keys, rows["top_weights"][:, query], strict=True):
             if 300 <= key < 320:
                 wanted = sequential("light")[indices(np.array([weight]))[0]].astype(int)
-                assert np.abs(colours[query - 300, key - 300] - wanted).max() <= 6
+                assert np.abs(colors[query - 300, key - 300] - wanted).max() <= 6
 
 
 def test_a_difference_is_one_head_minus_the_other(opened, exact):
@@ -60,8 +60,8 @@ def test_thumbnails_are_the_levels(opened, pooled):
         "[...c.getContext('2d').getImageData(0, 0, 64, 64).data])"
     )
     for number, pixels in enumerate(found):
-        colours = np.array(pixels).reshape(64, 64, 4)[..., :3]
-        assert np.array_equal(colours, sequential("light")[levels[2 * number]])
+        colors = np.array(pixels).reshape(64, 64, 4)[..., :3]
+        assert np.array_equal(colors, sequential("light")[levels[2 * number]])
 
 
 def test_high_resolution_screens_have_all_pixels(opened, pooled):
@@ -70,7 +70,7 @@ def test_high_resolution_screens_have_all_pixels(opened, pooled):
     assert width == pytest.approx(2 * page.locator("#picture").bounding_box()["width"], abs=2)
 
 
-def test_nan_has_its_colour_and_its_words(opened, tmp_path):
+def test_nan_has_its_color_and_its_words(opened, tmp_path):
     query, key = problem(heads=1, kv_heads=1)
     query[0, 5] = np.nan
     page = opened(Page(regard.explore(query, key), tmp_path).path, "#q=5")

@@ -100,14 +100,14 @@ def test_tokens_are_found(opened, exact):
 
 
 def test_the_address_brings_everything_back(opened, exact):
-    fragment = "#l=1&h=2&q=20&k=4&v=10,30,0,20&s=linear&c=0.3&t=mean_distance&w=sink_mass&f=word4"
+    fragment = "#l=1&h=2&q=20&k=4&v=10,30,0,20&s=linear&c=0.3&t=mean_distance&w=first_mass&f=word4"
     page = opened(exact.path, fragment)
     titles, table = page.inner_text("#head-title"), page.inner_text("#top-keys")
     assert page.input_value("#query") == "20"
     assert page.input_value("#key") == "4"
     assert page.input_value("#scale") == "linear"
     assert page.input_value("#query-statistic") == "mean_distance"
-    assert page.input_value("#head-statistic") == "sink_mass"
+    assert page.input_value("#head-statistic") == "first_mass"
     assert page.input_value("#find") == "word4"
     again = opened(exact.path, page.evaluate("location.hash"))
     assert again.inner_text("#head-title") == titles
@@ -161,7 +161,7 @@ def test_what_a_screen_reader_is_told(opened, exact):
         'gridcell "layer 0, head 0: entropy (nats)',
         "[selected]",
         'img "Picture of each weight of layer 0, head 0: queries 0 to 39 down, keys 0 to 39',
-        'img "Colour scale, logarithmic',
+        'img "Color scale, logarithmic',
         'columnheader "weight"',
         'spinbutton "Query"',
         'searchbox "Find"',
@@ -180,7 +180,7 @@ def test_what_a_screen_reader_is_told(opened, exact):
 def test_text_has_contrast(opened, exact, theme):
     """WCAG 2.2 asks for 4.5 : 1."""
     page = opened(exact.path, color_scheme=theme)
-    colours = page.evaluate(
+    colors = page.evaluate(
         """() => Object.fromEntries(["ink", "soft", "accent", "mark", "paper"].map(name => {
             const probe = document.createElement("i");
             probe.style.color = `var(--${name})`;
@@ -189,14 +189,14 @@ def test_text_has_contrast(opened, exact, theme):
         }))"""
     )
 
-    def luminance(colour):
-        part = np.array(colour) / 255
+    def luminance(color):
+        part = np.array(color) / 255
         linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
         return linear @ [0.2126, 0.7152, 0.0722]
 
-    paper = luminance(colours["paper"])
+    paper = luminance(colors["paper"])
     for name in ("ink", "soft", "accent", "mark"):
-        low, high = sorted([paper, luminance(colours[name])])
+        low, high = sorted([paper, luminance(colors[name])])
         assert (high + 0.05) / (low + 0.05) >= 4.5, name
 
 

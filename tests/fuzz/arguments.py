@@ -76,7 +76,7 @@ def _right_arguments():
     seconds = {f"grad_grad_{name}": x for name in three}
     packed_state = {"output": packed["value"], "lse": np.ones((3, 2), np.float32)}
     return {
-        "QuantisedWeight": {"weight": x[0]},
+        "QuantizedWeight": {"weight": x[0]},
         "apply_mask": {"scores": x, "mask": x > 0},
         "attend_stream": {"query": x, "chunks": [(x, x), (x, x)]},
         "attention_map": two | {"shape": (2, 2)},

@@ -24,7 +24,7 @@ import cache_kinds
 import gguf_files as gguf_bytes
 import mutate
 import regard
-from regard._cache import header
+from regard._cache.storage import header
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -222,8 +222,8 @@ class CacheFile(FileReader):
                 return
             # What an opened file holds can be read, and more can be appended.
             assert cache.keys.shape[0] == cache.batch
-            query = np.ones((cache.batch, cache.kv_heads, 1, cache.head_dim), np.float32)
-            if cache.head_dim > 256 or cache.kv_heads > 64:
+            query = np.ones((cache.batch, cache.num_kv_heads, 1, cache.head_dim), np.float32)
+            if cache.head_dim > 256 or cache.num_kv_heads > 64:
                 return
             if cache.lengths.max(initial=0) > 0:
                 offset = np.maximum(cache.lengths - 1, 0)

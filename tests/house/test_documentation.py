@@ -60,12 +60,23 @@ def modules_of(package):
                 yield module.name
 
 
+class Finder(doctest.DocTestFinder):
+    """Finds what a module defines, also if it says that it is from the module that users import."""
+
+    def _from_module(self, module, thing):
+        owner = getattr(thing, "__module__", None)
+        if f"{module.__name__}.".startswith(f"{owner}.") and "." not in thing.__qualname__:
+            source = Path(module.__file__).read_text(encoding="utf-8")
+            return bool(re.search(rf"^(class|def) {thing.__name__}\b", source, re.MULTILINE))
+        return super()._from_module(module, thing)
+
+
 def doctests():
     """The examples of every module that has some, by its name."""
     for name in modules_of(regard):
         if name.endswith((".__main__", "._core", "._openmp", "._cuda")):
             continue
-        tests = doctest.DocTestFinder().find(importlib.import_module(name))
+        tests = Finder().find(importlib.import_module(name))
         if shown := [test for test in tests if test.examples]:
             yield name, shown
 

@@ -27,7 +27,7 @@ def test_the_version_is_everywhere_the_same():
     assert re.search(r"^version: (.*)$", CITATION, re.M)[1] == PROJECT["version"]
 
 
-def test_the_licence_and_the_summary_are_everywhere_the_same():
+def test_the_license_and_the_summary_are_everywhere_the_same():
     assert re.search(r"^  license: (.*)$", RECIPE, re.M)[1] == PROJECT["license"]
     assert re.search(r"^license: (.*)$", CITATION, re.M)[1] == PROJECT["license"]
     assert re.search(r"^  summary: (.*)$", RECIPE, re.M)[1] == PROJECT["description"]

@@ -49,7 +49,7 @@ TYPES = (
         "regard.merge_attention_states([x], [x])": PAIR,
         "regard.attend_stream(x, [(x, x)], is_causal=True, progress=print)": ARRAY,
         "regard.attend_stream(x, regard.KeyValueChunks(x, x), x > 0, return_lse=True)": PAIR,
-        "regard.KVCache(1, 1, 4, window=3, path='x').fork()": "regard.KVCache",
+        "regard.KVCache(1, 1, 4, keep_last=3, path='x').fork()": "regard.KVCache",
         "regard.KVCache.open('x', mode='r').lengths": "NDArray[np.int64]",
         "len(regard.KVCache(1, 1, 4, 5, dtype='int8', capacity=3, page_size=16))": "int",
         "regard.matmul(x, x, threads=2)": ARRAY,

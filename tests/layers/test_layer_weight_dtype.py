@@ -85,14 +85,14 @@ def test_states_go_round(kind):
         assert not np.array_equal(same(*x), narrow(*x))
 
 
-def test_a_state_may_hold_quantised_weights():
+def test_a_state_may_hold_quantized_weights():
     floats = regard.MultiHeadAttention(96, 4, rng=0)
     state = floats.state_dict("llama")
-    quantised = {name: regard.QuantisedWeight(weight) for name, weight in state.items()}
+    quantized = {name: regard.QuantizedWeight(weight) for name, weight in state.items()}
     narrow = regard.MultiHeadAttention(96, 4, rng=1, weight_dtype="int8")
-    narrow.load_state_dict(quantised)
+    narrow.load_state_dict(quantized)
     wide = regard.MultiHeadAttention(96, 4, rng=2)
-    wide.load_state_dict(quantised)
+    wide.load_state_dict(quantized)
     x = inputs("self")
     assert_same_bits(narrow(*x), wide(*x))
     assert 0 < np.abs(narrow(*x) - floats(*x)).max() < 0.01

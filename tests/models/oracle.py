@@ -61,7 +61,7 @@ def gelu(x):
 
 
 def turned(x, heads, base):
-    """Rotate neighbouring columns, as a complex number, by the number of their row."""
+    """Rotate neighboring columns, as a complex number, by the number of their row."""
     rows, width = x.shape
     dim = width // heads
     angles = np.arange(rows)[:, None] * base ** (-np.arange(0, dim, 2) / dim)

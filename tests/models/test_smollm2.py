@@ -125,10 +125,10 @@ def test_what_8_bits_lose_of_these_weights(smollm2, smollm2_path, record_propert
     kept, _ = regard.checkpoints.load_gguf(smollm2_path, "blk.", weight_dtype="int8")
     worst = 0.0
     for name, weight in kept.items():
-        if not isinstance(weight, regard.QuantisedWeight):
+        if not isinstance(weight, regard.QuantizedWeight):
             assert np.array_equal(weight, smollm2[0][name])
             continue
-        off = np.abs(weight.dequantise() - smollm2[0][name])
+        off = np.abs(weight.dequantize() - smollm2[0][name])
         steps = np.repeat(weight.scales, 64, axis=1)[:, : off.shape[1]]
         assert (off <= steps * (0.5 + 2**-15)).all()
         root = np.sqrt(np.square(smollm2[0][name]).mean())

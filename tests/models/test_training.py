@@ -1,4 +1,4 @@
-"""The example that trains a model: its gradients, its optimiser, and its checkpoints."""
+"""The example that trains a model: its gradients, its optimizer, and its checkpoints."""
 
 import importlib.util
 import itertools
@@ -126,14 +126,14 @@ def test_parameters_are_views_of_one_array():
     assert sum(view.size for view in views if view.ndim == 2) == parameters.matrices.size
 
 
-# The optimiser.
+# The optimizer.
 
 
 def test_adamw_is_the_formula():
     parameters = Parameters(SMALL, np.float64)
     rng = np.random.default_rng(11)
     parameters.flat[:] = rng.standard_normal(parameters.flat.size)
-    optimiser = AdamW(parameters.flat.size, np.float64)
+    optimizer = AdamW(parameters.flat.size, np.float64)
     wanted, mean, square = parameters.flat.copy(), 0.0, 0.0
     decay = np.where(np.arange(wanted.size) < parameters.matrices.size, DECAY, 0)
     for step in range(5):
@@ -144,7 +144,7 @@ def test_adamw_is_the_formula():
         unbiased = mean / (1 - BETAS[0] ** (step + 1)), square / (1 - BETAS[1] ** (step + 1))
         wanted = wanted - 0.1 * decay * wanted
         wanted = wanted - 0.1 * unbiased[0] / (np.sqrt(unbiased[1]) + EPSILON)
-        optimiser.update(parameters, grad, 0.1, step)
+        optimizer.update(parameters, grad, 0.1, step)
         np.testing.assert_allclose(parameters.flat, wanted, rtol=1e-12, atol=1e-12)
 
 
@@ -201,7 +201,7 @@ def test_a_run_goes_on_to_the_same_bits(saved):
     assert resumed.losses == whole.losses
     assert resumed.validations == whole.validations
     for name in ("mean", "square"):
-        own, other = getattr(resumed.optimiser, name), getattr(whole.optimiser, name)
+        own, other = getattr(resumed.optimizer, name), getattr(whole.optimizer, name)
         assert np.array_equal(own, other)
     assert np.array_equal(resumed.parameters.flat, whole.parameters.flat)
     assert not os.path.exists(f"{saved}.unfinished")

@@ -1,6 +1,6 @@
 """What is drawn of weights.
 
-Arrays, positions and colours of pixels are compared with NumPy's. There are no images to compare
+Arrays, positions and colors of pixels are compared with NumPy's. There are no images to compare
 with, because another version of matplotlib sets text differently.
 """
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import regard
-from regard._explore._colours import diverging
+from regard._explore._colors import diverging
 
 pytest.importorskip("matplotlib")
 
@@ -130,7 +130,7 @@ def test_no_weight_is_lost_in_a_grid(pyplot, heads):
         assert box.width / 3 < width <= box.width
 
 
-def test_pixels_have_the_colours_of_their_weights(pyplot):
+def test_pixels_have_the_colors_of_their_weights(pyplot):
     weights = regard.softmax(rng.standard_normal((5, 7)) * 2)
     weights[3] = np.nan
     ax = pyplot.figure(figsize=(4, 3), dpi=100).subplots()
@@ -146,7 +146,7 @@ def test_pixels_have_the_colours_of_their_weights(pyplot):
         assert np.abs(found / 255 - wanted).max() < 0.02, (query, key)
 
 
-def test_a_logarithmic_scale_gives_zeros_the_lowest_colour(pyplot):
+def test_a_logarithmic_scale_gives_zeros_the_lowest_color(pyplot):
     weights = np.array([[1.0, 0.0, 0.0], [1e-3, 0.999, 0.0], [1e-9, 0.5, 0.5 - 1e-9]])
     image = regard.plot.attention(weights, log=True)
     assert image.get_clim() == (1e-6, 1.0)
@@ -239,7 +239,7 @@ def test_heads_share_one_scale(pyplot):
     places = [image.axes.get_subplotspec() for image in images]
     assert [(p.rowspan.start, p.colspan.start) for p in places] == list(np.ndindex(3, 5))
     assert [image.axes.get_title() for image in images[:2]] == ["0, 0", "0, 1"]
-    assert len(images[0].figure.axes) == 16  # one colour bar
+    assert len(images[0].figure.axes) == 16  # one color bar
     images = regard.plot.heads(weights[:1], list("abcdef"))
     assert [image.axes.get_title() for image in images[:2]] == ["head 0", "head 1"]
     images = regard.plot.heads(weights[0], names=["$a$", *"bcde"], columns=2, colorbar=False)
@@ -247,15 +247,15 @@ def test_heads_share_one_scale(pyplot):
     assert len(images[0].figure.axes) == 5
 
 
-def test_differences_are_centred(pyplot):
+def test_differences_are_centered(pyplot):
     a, b = regard.softmax(rng.standard_normal((2, 20, 20)) * 3)
     image = regard.plot.compare(a, b, names=("before", "after"))
     np.testing.assert_array_equal(drawn(image), a - b)
     most = np.abs(a - b).max()
     assert image.get_clim() == (-most, most)
     for place, is_orange in ((20, False), (234, True)):  # orange is more, as in the explorer
-        for colour in (image.get_cmap()(place / 254), diverging("light")[place]):
-            red, _, blue = colour[:3]
+        for color in (image.get_cmap()(place / 254), diverging("light")[place]):
+            red, _, blue = color[:3]
             assert (red > blue) == is_orange
     assert image.colorbar.ax.get_ylabel() == "weight, before − after"
     image = regard.plot.compare(a, b, shape=(4, 4), vmax=0.5)

@@ -40,7 +40,7 @@ CASES = {
         ((EYE,), {"is_causal": True}, TypeError, "is_causal must be left out beside weights"),
         ((EYE,), {"mask": EYE > 0}, TypeError, "mask must be left out beside weights"),
         ((EYE,), {"causal": True}, TypeError, "has no argument causal: pass is_causal=True"),
-        ((EYE,), {"colour": 1}, TypeError, "has no argument colour"),
+        ((EYE,), {"color": 1}, TypeError, "has no argument color"),
         ((EYE,), {"extent": (0, 1, 0, 1)}, TypeError, "has no argument extent"),
         ((EYE,), {"figure": 1}, TypeError, "no argument figure: pass ax=, such as figure.subplots"),
         ((EYE,), {"regions": []}, TypeError, "no argument regions: did you mean region=?"),

@@ -9,7 +9,7 @@ pytest.importorskip("matplotlib")
 
 rng = np.random.default_rng(0)
 ALL = (
-    "entropy", "max", "effective_count", "mean_distance", "sink_mass", "local_mass",
+    "entropy", "max", "effective_count", "mean_distance", "first_mass", "local_mass",
     "previous_token", "induction", "top_k", "column_sums", "column_means",
 )  # fmt: skip
 

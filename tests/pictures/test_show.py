@@ -161,7 +161,7 @@ OBJECTS = {
     "explanation": lambda: regard.explain(X, X, X, is_causal=True),
     "MultiHeadAttention": lambda: regard.MultiHeadAttention(8, 2, window=(3, None), rng=0),
     "SelfAttention": lambda: regard.SelfAttention(8, 2, rng=0),
-    "KVCache": lambda: regard.KVCache(2, 2, 8, window=20),
+    "KVCache": lambda: regard.KVCache(2, 2, 8, keep_last=20),
     "KeyValueChunks": lambda: regard.KeyValueChunks(X, X),
 }
 
@@ -189,7 +189,7 @@ def test_objects_without_state_have_representations():
     assert Table(cache._repr_html_()).caption == "KVCache (closed)"
     for kind in (regard.KVCache, regard.SelfAttention, regard.MultiHeadAttention):
         made = object.__new__(kind)
-        assert repr(made) == f"{kind.__name__}(not initialised)"
+        assert repr(made) == f"{kind.__name__}(not initialized)"
         Table(made._repr_html_())
 
 

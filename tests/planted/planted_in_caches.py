@@ -11,8 +11,8 @@ BUGS = [
     Bug(
         "a page is evicted one token too early",
         CACHE + "growth.py",
-        "hidden = (before - geometry.window) // geometry.page_size",
-        "hidden = (before - geometry.window + 1) // geometry.page_size",
+        "hidden = (before - geometry.keep_last) // geometry.page_size",
+        "hidden = (before - geometry.keep_last + 1) // geometry.page_size",
         (*WINDOW, "tests/cache/test_cache_attacks.py"),
         "an append to a cache with a window that is taken back: the last token's window is gone",
     ),
@@ -26,7 +26,7 @@ BUGS = [
     ),
     Bug(
         "a page that an entry has twice gets one owner more",
-        CACHE + "pool.py",
+        CACHE + "storage/pool.py",
         "np.add.at(self._owners, pages, 1)",
         "self._owners[pages] += 1",
         PAGES,
@@ -35,8 +35,8 @@ BUGS = [
     Bug(
         "an entry of sink pages alone has lost others",
         CACHE + "content.py",
-        "evicted[shorter <= sinks * size] = 0",
-        "evicted[shorter < sinks * size] = 0",
+        "evicted[shorter <= first_pages * size] = 0",
+        "evicted[shorter < first_pages * size] = 0",
         WINDOW,
         "truncating a cache with a window to exactly its sink pages",
     ),
@@ -58,7 +58,7 @@ BUGS = [
     ),
     Bug(
         "a record counts whatever its checksum",
-        CACHE + "header.py",
+        CACHE + "storage/header.py",
         "if number < 2**62 and record(number, numbers) == content:",
         "if number < 2**62:",
         FILES,
@@ -66,7 +66,7 @@ BUGS = [
     ),
     Bug(
         "both records of a ledger lie in one place",
-        CACHE + "ledger.py",
+        CACHE + "storage/ledger.py",
         "self.records[number % 2]",
         "self.records[0]",
         FILES,
@@ -74,7 +74,7 @@ BUGS = [
     ),
     Bug(
         "a header points to what is not written yet",
-        CACHE + "ledger.py",
+        CACHE + "storage/ledger.py",
         "        lines.write_record(state)\n"
         "        if self._lines is not None and columns > self._lines.table.shape[1]:\n"
         "            room.flush()  # this is rare, and a power failure now would cost all\n"
@@ -88,7 +88,7 @@ BUGS = [
     ),
     Bug(
         "the first token of padding counts as real",
-        CACHE + "quantise.py",
+        CACHE + "storage/quantize.py",
         "np.arange(new) < counts[:, None]",
         "np.arange(new) <= counts[:, None]",
         ("tests/cache/test_cache_errors.py",),

@@ -140,9 +140,9 @@ def test_the_pairings_differ_by_the_order_of_the_columns(rotary_dim, dtype):
     x = normal((2, 30, 12), dtype)
     order = np.arange(12)
     order[:rotary_dim] = np.concatenate([order[:rotary_dim:2], order[1:rotary_dim:2]])
-    neighbours = rotary(x, rotary_dim=rotary_dim, interleaved=True)
+    neighbors = rotary(x, rotary_dim=rotary_dim, interleaved=True)
     in_halves = rotary(x[..., order], rotary_dim=rotary_dim)
-    assert_same_bits(neighbours[..., order], in_halves)
+    assert_same_bits(neighbors[..., order], in_halves)
 
 
 @pytest.mark.parametrize("shift", [1, -7, 4096, 10**6, 10**9])

@@ -24,7 +24,7 @@ from regard._arguments.options import BackwardOptions, WeightOptions
 WEIGHT_OPTIONS = {*WeightOptions.__annotations__, "mask"} - {"threads"}
 BACKWARD_OPTIONS = {*BackwardOptions.__annotations__, "mask"} - {"threads"}
 STATISTICS = (
-    "entropy", "max", "effective_count", "mean_distance", "sink_mass", "local_mass",
+    "entropy", "max", "effective_count", "mean_distance", "first_mass", "local_mass",
     "previous_token", "column_sums", "column_means", "top_k",
 )  # fmt: skip
 MOST_WORK = 1e8  # multiplications of one product, so that a call takes at most a second or so
@@ -406,7 +406,9 @@ def growing_text(random, number):
     query = drawn((2, 8, prompt + 20, 64), np.float32, number + 1)
 
     def run(threads, _):
-        made = regard.KVCache(2, 2, 64, window=window, sink_tokens=4 if window else 0, dtype=dtype)
+        made = regard.KVCache(
+            2, 2, 64, keep_last=window, keep_first=4 if window else 0, dtype=dtype
+        )
         made.append(key[:, :, :prompt], key[:, :, :prompt])
         seen = []
         for at in range(prompt, prompt + 20):

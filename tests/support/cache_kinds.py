@@ -10,14 +10,14 @@ KINDS = {
     "capacity": {"capacity": 900},
     "pages": {"page_size": 16},
     "alike": {"page_size": 16, "are_alike": True},  # entries of one length, which have shorter ways
-    "window": {"window": 20, "sink_tokens": 3, "page_size": 16},
+    "window": {"keep_last": 20, "keep_first": 3, "page_size": 16},
     "int8": {"dtype": "int8", "page_size": 32},
     "growing file": {"path": True},
     "capacity file": {"path": True, "capacity": 900},
     "pages file": {"path": True, "page_size": 16},
     "alike file": {"path": True, "page_size": 16, "are_alike": True},
-    "window file": {"path": True, "window": 20, "sink_tokens": 3, "page_size": 16},
-    "int8 file": {"path": True, "dtype": "int8", "page_size": 16, "window": 33},
+    "window file": {"path": True, "keep_last": 20, "keep_first": 3, "page_size": 16},
+    "int8 file": {"path": True, "dtype": "int8", "page_size": 16, "keep_last": 33},
 }
 
 
@@ -28,8 +28,8 @@ def make(kind, path, batch=2):
         options["path"] = path
     first = [25] * batch if options.pop("are_alike", False) else [25, *[7] * (batch - 1)]
     cache = regard.KVCache(batch, 2, 8, 5, **options)
-    window = {name: options.get(name, 0) for name in ("window", "sink_tokens")}
-    window["window"] = window["window"] or None
+    window = {name: options.get(name, 0) for name in ("keep_last", "keep_first")}
+    window["keep_last"] = window["keep_last"] or None
     model = Model(batch, 2, 8, 5, np.dtype(options.get("dtype", "float32")), **window)
     for each in (cache, model):
         each.append(*tokens(0, batch, 25), first)

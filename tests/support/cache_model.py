@@ -20,12 +20,12 @@ def tokens(seed, batch, new, *, kv_heads=2, head_dim=8, value_dim=5, dtype=np.fl
     )
 
 
-def visible(q_len, kv_len, offset, window, sink_tokens):
+def visible(q_len, kv_len, offset, keep_last, keep_first):
     """Which keys a cache's window shows, apart from causality."""
     positions, keys = np.arange(q_len)[:, None] + offset, np.arange(kv_len)
-    if window is None:
+    if keep_last is None:
         return np.ones((q_len, kv_len), bool)
-    return (keys > positions - window) | (keys < sink_tokens)
+    return (keys > positions - keep_last) | (keys < keep_first)
 
 
 def in_8_bits(rows):
@@ -44,8 +44,8 @@ def meeting(query):
 class Model:
     """The tokens of each entry, as the cache stores them: in 8 bits as float64, keys rotated."""
 
-    def __init__(self, batch, kv_heads, head_dim, value_dim, dtype, window=None, sink_tokens=0):
-        self.dtype, self.window, self.sink_tokens = dtype, window, sink_tokens
+    def __init__(self, batch, kv_heads, head_dim, value_dim, dtype, keep_last=None, keep_first=0):
+        self.dtype, self.keep_last, self.keep_first = dtype, keep_last, keep_first
         held = np.float64 if dtype == np.int8 else dtype
         self.keys = [np.empty((kv_heads, 0, head_dim), held) for _ in range(batch)]
         self.values = [np.empty((kv_heads, 0, value_dim), held) for _ in range(batch)]
@@ -87,7 +87,7 @@ class Model:
         kv_len = self.keys[b].shape[1]
         offset = options.setdefault("query_offset", kv_len - query.shape[1])
         options.setdefault("is_causal", True)
-        seen = visible(query.shape[1], kv_len, offset, self.window, self.sink_tokens)
+        seen = visible(query.shape[1], kv_len, offset, self.keep_last, self.keep_first)
         if mask is None:
             mask = seen
         else:

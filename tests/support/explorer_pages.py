@@ -89,7 +89,7 @@ def address(page):
 
 
 def drawn(page, rows, columns):
-    """Return the colours in the middle of each of so many cells of the picture's plot."""
+    """Return the colors in the middle of each of so many cells of the picture's plot."""
     return np.array(
         page.evaluate(
             """([rows, columns]) => {
@@ -116,12 +116,12 @@ def indices(weights):
     return np.rint(254 * (np.log10(bounded) + 6) / 6).astype(int)
 
 
-def alike(colours, table, wanted):
-    """Allow the neighbouring colour where a logarithm in the browser rounds otherwise."""
-    away = np.abs(colours - table[wanted].astype(int)).max(axis=-1)
+def alike(colors, table, wanted):
+    """Allow the neighboring color where a logarithm in the browser rounds otherwise."""
+    away = np.abs(colors - table[wanted].astype(int)).max(axis=-1)
     assert np.mean(away == 0) > 0.98
     near = [
-        np.abs(colours - table[np.clip(wanted + step, 0, 254)].astype(int)).max(axis=-1)
+        np.abs(colors - table[np.clip(wanted + step, 0, 254)].astype(int)).max(axis=-1)
         for step in (-1, 0, 1)
     ]
     assert np.min(near, axis=0).max() == 0

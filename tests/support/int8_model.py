@@ -55,7 +55,7 @@ def mean_of(keys):
     return (finite.sum(0) / max(len(keys), 1)).astype(np.float32)
 
 
-def centred(key, starts, lengths):
+def centered(key, starts, lengths):
     """Keys (..., kv_len, head_dim) from `starts` to `lengths` less their mean, and the means."""
     less, means = np.zeros_like(key), np.zeros_like(key)
     for index in np.ndindex(key.shape[:-2]):
@@ -86,7 +86,7 @@ def rounded_problem(
         np.broadcast_to(np.broadcast_to(numbers, batch)[..., None], key.shape[:-2])
         for numbers in (starts, ends)
     )
-    less, means = centred(key, starts, ends)
+    less, means = centered(key, starts, ends)
     group = group_of(query.shape[-1])
     turned = rotated(query)
     q, k = rounded(turned), rounded(rotated(less))

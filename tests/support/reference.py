@@ -187,7 +187,7 @@ def error(actual, exact):
 
 
 def half_ulp(numbers, dtype):
-    """Half the distance between neighbours of `dtype` at positive numbers, subnormals included;
+    """Half the distance between neighbors of `dtype` at positive numbers, subnormals included;
     0 for what is stored as it is computed."""
     if dtype.name not in STORED:
         return np.zeros(np.shape(numbers))

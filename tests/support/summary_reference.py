@@ -12,7 +12,7 @@ class Summary(NamedTuple):
     max: np.ndarray
     effective_share: np.ndarray  # of which effective_count is the inverse
     mean_distance: np.ndarray
-    sink_mass: np.ndarray
+    first_mass: np.ndarray
     local_mass: np.ndarray
     column_sums: np.ndarray
     column_means: np.ndarray
@@ -20,7 +20,7 @@ class Summary(NamedTuple):
     induction: np.ndarray
 
 
-def summarize(query, key, value, mask=None, *, sink_keys, local_reach, tokens, **options):
+def summarize(query, key, value, mask=None, *, first_keys, local_reach, tokens, **options):
     """All statistics; of magnitudes, what rounding may move them by.
 
     `tokens` are those of the keys, for all batch entries.
@@ -60,7 +60,7 @@ def summarize(query, key, value, mask=None, *, sink_keys, local_reach, tokens, *
             s.shaped(np.max(moved, axis=-1, initial=0)),
             per_row(effective_share(weights, moved, s.is_magnitude)),
             per_row(np.where(s.seen, moved * s.distance, 0)),
-            per_row(np.where(keys < sink_keys, moved, 0)),
+            per_row(np.where(keys < first_keys, moved, 0)),
             per_row(np.where(s.distance <= local_reach, moved, 0)),
             s.shaped(moved.sum(axis=-2)),
             s.shaped(moved.sum(axis=-2) / queries),

@@ -29,12 +29,12 @@ LAYERS = {
         {"window": (1, None), "is_causal": True},
     ),
     "rotary": ({"rotary": True}, {"rotary": {}}),
-    "rotary, neighbours": ({"rotary": {"interleaved": True}}, {"rotary": {"interleaved": True}}),
+    "rotary, neighbors": ({"rotary": {"interleaved": True}}, {"rotary": {"interleaved": True}}),
     "rotary, partial": (
         {"rotary": {"base": 50.0, "rotary_dim": 2}, "qkv_bias": True},
         {"rotary": {"base": 50.0, "rotary_dim": 2}},
     ),
-    "rotary, partial, neighbours": (
+    "rotary, partial, neighbors": (
         {"rotary": {"rotary_dim": 2, "interleaved": True}},
         {"rotary": {"rotary_dim": 2, "interleaved": True}},
     ),

@@ -71,7 +71,7 @@ void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal) {
 
   for (std::int64_t index = 0; index < tasks.count(); ++index) {
     const SeenKeys seen = kernel.begin(problem, tasks.at(index), totals.at(index));
-    for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
+    for (const KeyInterval& keys : {seen.keep_first, seen.window})
       for (std::int64_t begin = keys.begin; begin < keys.end;) {
         const std::int64_t end =
             std::min(keys.end, (begin / kernels.attention.chunk_keys + 1) * kernels.attention.chunk_keys);

@@ -22,7 +22,7 @@ bool is_faster_in_int8(const Kernels& kernels) {
 
 void attention_in_int8(const AttentionPlan& plan, const StopSignal& signal) {
   const AttentionProblem& problem = *plan.problem;
-  const Int8Quantiser& quantiser = plan.kernels->int8.quantiser;
+  const Int8Quantizer& quantizer = plan.kernels->int8.quantizer;
   const AttentionTasks& tasks = *plan.tasks;
   const Int8Waves& waves = *plan.waves;
   const std::int64_t interval = plan.interval;
@@ -41,12 +41,12 @@ void attention_in_int8(const AttentionPlan& plan, const StopSignal& signal) {
                        waves.keys(wave.first_keys + static_cast<std::size_t>(index));
                    const AttentionTask task = tasks.at(keys.task);
                    const KeyInterval all{0, task.kv_len};
-                   quantiser.begin(problem, task.kv_len, at(keys));
+                   quantizer.begin(problem, task.kv_len, at(keys));
                    over_intervals(all, interval, worker, [&](std::int64_t begin, std::int64_t end) {
-                     quantiser.add_to_mean(problem, task, begin, end, at(keys));
+                     quantizer.add_to_mean(problem, task, begin, end, at(keys));
                    });
                    over_intervals(all, interval, worker, [&](std::int64_t begin, std::int64_t end) {
-                     quantiser.quantise(problem, task, begin, end, at(keys));
+                     quantizer.quantize(problem, task, begin, end, at(keys));
                    });
                  });
     parallel_for(threads, wave.end_task - wave.first_task, signal,

@@ -27,7 +27,7 @@ Int8Waves::Int8Waves(const AttentionProblem& problem, const Kernels& kernels,
     const Identity identity{task.key, task.pages, task.key_begin, task.kv_len};
     auto found = keys_of_wave.find(identity);
     if (found == keys_of_wave.end()) {
-      const std::int64_t bytes = kernels.int8.quantiser.bytes(problem, task.kv_len);
+      const std::int64_t bytes = kernels.int8.quantizer.bytes(problem, task.kv_len);
       if (waves_.empty() || is_wave_full(used + bytes, index - waves_.back().first_task, threads)) {
         waves_.push_back({index, index, keys_.size(), keys_.size()});
         keys_of_wave.clear();

@@ -1,4 +1,4 @@
-// Which tasks and keys of a call in int8 share memory at a time: the keys of some heads are quantised, then the
+// Which tasks and keys of a call in int8 share memory at a time: the keys of some heads are quantized, then the
 // tasks of those heads run, and so on, so that the extra memory is limited however many heads there are.
 #pragma once
 

@@ -58,7 +58,7 @@ double most_keys_of_row(const AttentionProblem& problem) {
   if (problem.window_left == kUnbounded || problem.window_right == kUnbounded) return keys;
   return std::min(keys, static_cast<double>(problem.window_left) +
                             static_cast<double>(problem.window_right) + 1 +
-                            static_cast<double>(problem.sink_tokens));
+                            static_cast<double>(problem.keep_first));
 }
 
 }  // namespace
@@ -128,7 +128,7 @@ TileCounts count_tiles(const AttentionPlan& plan, const StopSignal& signal) {
     const AttentionTask task = is_one_for_all ? tasks.at_first_head(index) : tasks.at(index);
     TileCounts counts{};
     const SeenKeys seen = kernel.begin_count(counted, task, counts, scratch.of(worker));
-    for (KeyInterval keys : {seen.sink_tokens, seen.window})
+    for (KeyInterval keys : {seen.keep_first, seen.window})
       while (keys.begin < keys.end && !worker.should_stop())
         keys.begin = kernel.count(counted, task, keys, counts, scratch.of(worker));
     all += counts.all;

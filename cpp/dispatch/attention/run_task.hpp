@@ -28,7 +28,7 @@ inline void run_task(const AttentionProblem& problem, const AttentionTask& task,
                      const AttentionRun& run, Worker& worker, void* workspace) {
   const AttentionKernel& kernel = run.kernel;
   const SeenKeys seen = kernel.begin(problem, task, workspace);
-  for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
+  for (const KeyInterval& keys : {seen.keep_first, seen.window})
     over_intervals(keys, run.interval, worker, [&](std::int64_t begin, std::int64_t end) {
       kernel.advance(problem, task, begin, end, workspace);
     });

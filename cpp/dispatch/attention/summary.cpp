@@ -40,7 +40,7 @@ class SummaryHeads {
     task.largest = place.of_queries(problem_.largest);
     task.effective_count = place.of_queries(problem_.effective_count);
     task.mean_distance = place.of_queries(problem_.mean_distance);
-    task.sink_mass = place.of_queries(problem_.sink_mass);
+    task.first_mass = place.of_queries(problem_.first_mass);
     task.local_mass = place.of_queries(problem_.local_mass);
     task.previous = place.of_queries(problem_.previous);
     task.induced = place.of_queries(problem_.induced);
@@ -116,7 +116,7 @@ struct SummaryPart {
 void run_summary(const SummaryKernels& kernel, const SummaryProblem& single, const SummaryTask& task,
                  std::int64_t interval, Worker& worker, void* workspace, RowsDone& rows_done) {
   const SeenKeys seen = kernel.begin(single, task, workspace);
-  for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
+  for (const KeyInterval& keys : {seen.keep_first, seen.window})
     over_intervals(keys, interval, worker, [&](std::int64_t begin, std::int64_t end) {
       kernel.advance(single, task, begin, end, workspace);
     });

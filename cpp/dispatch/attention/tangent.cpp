@@ -44,7 +44,7 @@ void attention_tangent(const TangentProblem& problem, int threads, const StopSig
     const TangentTask task = tangent_task(problem, tasks.at(index));
     void* const workspace = scratch.of(worker);
     const SeenKeys seen = kernel.begin(problem, task, workspace);
-    for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
+    for (const KeyInterval& keys : {seen.keep_first, seen.window})
       over_intervals(keys, interval, worker, [&](std::int64_t begin, std::int64_t end) {
         kernel.advance(problem, task, begin, end, workspace);
       });

@@ -56,7 +56,7 @@ class Worker {
 
 // Which task a thread takes next. In any case each task is done once, and its result does not depend on who does it.
 enum class Handout {
-  // The first that is left: threads work on neighbours at a time, and share what these read, such as a head's keys.
+  // The first that is left: threads work on neighbors at a time, and share what these read, such as a head's keys.
   in_order,
   // The first that is left of a range of its own, then of another thread's range. A loop over as many tasks gives
   // thread number n the same range again, and it finds in its own cache what it wrote there: where the other core's

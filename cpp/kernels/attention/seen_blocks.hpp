@@ -22,7 +22,7 @@ REGARD_INLINE std::int64_t end_of_count(bool reads_masks, const KeyInterval& key
 template <class Shape>
 REGARD_INLINE std::int64_t next_block_seen(const SeenKeys& seen, std::int64_t key, std::int64_t end) {
   std::int64_t next = end;
-  for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
+  for (const KeyInterval& keys : {seen.keep_first, seen.window})
     if (!is_empty(keys) && keys.end > key && keys.begin < next) next = keys.begin;
   return next < key ? key : key + (next - key) / Shape::kBlockKeys * Shape::kBlockKeys;
 }
@@ -30,7 +30,7 @@ REGARD_INLINE std::int64_t next_block_seen(const SeenKeys& seen, std::int64_t ke
 // How many blocks from the one at `key` on are seen as a whole.
 template <class Shape>
 REGARD_INLINE std::int64_t whole_blocks_seen(const SeenKeys& seen, std::int64_t key) {
-  for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
+  for (const KeyInterval& keys : {seen.keep_first, seen.window})
     if (key >= keys.begin && key < keys.end) return (keys.end - key) / Shape::kBlockKeys;
   return 0;
 }

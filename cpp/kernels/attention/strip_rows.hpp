@@ -18,7 +18,7 @@ struct StripRows {
   // lane, keys inside `shared` from none.
   SeenKeys seen;
   SeenKeys shared;
-  KeyInterval sink_tokens;  // each lane sees them up to its end_key
+  KeyInterval keep_first;  // each lane sees them up to its end_key
   // Each lane's query among the keys: its position and the keys that it sees by position.
   std::int64_t* positions;
   std::int64_t* first_key;

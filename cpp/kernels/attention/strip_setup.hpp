@@ -28,10 +28,10 @@ REGARD_NOINLINE SeenKeys locate_strips(const AttentionProblem& problem,
       for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane)
         strip.slopes[lane] = slope_of<T>(problem, task, (strip.first_row + lane) % group);
     }
-    if (!is_empty(strip.seen.sink_tokens)) seen.sink_tokens = strip.seen.sink_tokens;
+    if (!is_empty(strip.seen.keep_first)) seen.keep_first = strip.seen.keep_first;
     extend(seen.window, strip.seen.window);
   }
-  return from_whole_blocks<Shape>(seen_keys(seen.sink_tokens, seen.window));
+  return from_whole_blocks<Shape>(seen_keys(seen.keep_first, seen.window));
 }
 
 // Whether queries must be rotated, as stored keys of int8 are.

@@ -31,9 +31,9 @@ REGARD_INLINE KeyInterval keys_seen_from(Wide position, const AttentionProblem& 
 }
 
 // The sink tokens of an entry; empty where every window reaches them anyway.
-REGARD_INLINE KeyInterval sink_tokens_of(const AttentionProblem& problem, const AttentionTask& task) {
-  if (problem.window_left == kUnbounded || problem.sink_tokens <= task.key_begin) return {};
-  return {task.key_begin, problem.sink_tokens < task.kv_len ? problem.sink_tokens : task.kv_len};
+REGARD_INLINE KeyInterval keep_first_of(const AttentionProblem& problem, const AttentionTask& task) {
+  if (problem.window_left == kUnbounded || problem.keep_first <= task.key_begin) return {};
+  return {task.key_begin, problem.keep_first < task.kv_len ? problem.keep_first : task.kv_len};
 }
 
 REGARD_INLINE KeyInterval up_to(const KeyInterval& keys, std::int64_t end) {
@@ -41,10 +41,10 @@ REGARD_INLINE KeyInterval up_to(const KeyInterval& keys, std::int64_t end) {
 }
 
 // Makes one interval of the two where they meet.
-REGARD_INLINE SeenKeys seen_keys(const KeyInterval& sink_tokens, const KeyInterval& window) {
-  if (is_empty(sink_tokens)) return {{}, window};
-  if (is_empty(window) || sink_tokens.end < window.begin) return {sink_tokens, window};
-  return {{}, {sink_tokens.begin, window.end}};
+REGARD_INLINE SeenKeys seen_keys(const KeyInterval& keep_first, const KeyInterval& window) {
+  if (is_empty(keep_first)) return {{}, window};
+  if (is_empty(window) || keep_first.end < window.begin) return {keep_first, window};
+  return {{}, {keep_first.begin, window.end}};
 }
 
 // Makes `keys` hold those of `others`.
@@ -59,13 +59,13 @@ REGARD_INLINE bool overlaps(const SeenKeys& seen, std::int64_t begin, std::int64
   const auto meets = [=](const KeyInterval& keys) {
     return !is_empty(keys) && keys.begin < end && keys.end > begin;
   };
-  return meets(seen.window) || meets(seen.sink_tokens);
+  return meets(seen.window) || meets(seen.keep_first);
 }
 
 // Whether all of the keys [begin, end) are seen.
 REGARD_INLINE bool holds(const SeenKeys& seen, std::int64_t begin, std::int64_t end) {
   return (begin >= seen.window.begin && end <= seen.window.end) ||
-         (begin >= seen.sink_tokens.begin && end <= seen.sink_tokens.end);
+         (begin >= seen.keep_first.begin && end <= seen.keep_first.end);
 }
 
 // The shortest interval that holds all keys seen of the block of `count` keys at `block_begin`, counted from
@@ -77,10 +77,10 @@ REGARD_INLINE KeyInterval seen_of_block(const SeenKeys& seen, std::int64_t block
                        clamp(keys.end - block_begin, 0, count)};
   };
   const KeyInterval window = within(seen.window);
-  if (is_empty(seen.sink_tokens)) return window;
-  const KeyInterval sink_tokens = within(seen.sink_tokens);
-  if (is_empty(sink_tokens)) return window;
-  return is_empty(window) ? sink_tokens : KeyInterval{sink_tokens.begin, window.end};
+  if (is_empty(seen.keep_first)) return window;
+  const KeyInterval keep_first = within(seen.keep_first);
+  if (is_empty(keep_first)) return window;
+  return is_empty(window) ? keep_first : KeyInterval{keep_first.begin, window.end};
 }
 
 // Extends what is seen to the beginning of a block, for `advance`. Two intervals are left only where no chunk
@@ -88,13 +88,13 @@ REGARD_INLINE KeyInterval seen_of_block(const SeenKeys& seen, std::int64_t block
 template <class Shape>
 REGARD_INLINE SeenKeys from_whole_blocks(const SeenKeys& seen) {
   const auto round_down = [](std::int64_t key, std::int64_t multiple) { return key / multiple * multiple; };
-  if (is_empty(seen.sink_tokens))
+  if (is_empty(seen.keep_first))
     return {{}, {round_down(seen.window.begin, Shape::kBlockKeys), seen.window.end}};
-  const std::int64_t begin = round_down(seen.sink_tokens.begin, Shape::kBlockKeys);
-  if (is_empty(seen.window)) return {{}, {begin, seen.sink_tokens.end}};
+  const std::int64_t begin = round_down(seen.keep_first.begin, Shape::kBlockKeys);
+  if (is_empty(seen.window)) return {{}, {begin, seen.keep_first.end}};
   const std::int64_t chunk = round_down(seen.window.begin, Shape::kChunkKeys);
-  if (chunk < seen.sink_tokens.end) return {{}, {begin, seen.window.end}};
-  return {{begin, seen.sink_tokens.end}, {chunk, seen.window.end}};
+  if (chunk < seen.keep_first.end) return {{}, {begin, seen.window.end}};
+  return {{begin, seen.keep_first.end}, {chunk, seen.window.end}};
 }
 
 // Whether all queries see the same keys and positions do not matter: most calls that are neither causal nor
@@ -118,7 +118,7 @@ REGARD_INLINE KeyInterval keys_seen_by_rows(const AttentionProblem& problem, con
 template <class T>
 REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const AttentionTask& task,
                                  StripRows<T>& strip) {
-  strip.sink_tokens = sink_tokens_of(problem, task);
+  strip.keep_first = keep_first_of(problem, task);
   if (all_rows_see_all(problem)) {
     strip.seen = strip.shared = {{}, {task.key_begin, task.kv_len}};
     for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
@@ -150,7 +150,7 @@ REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const Attentio
   const int last = strip.rows - 1;
   const auto seen = [&](int first_lane, int end_lane) {
     const std::int64_t end = strip.end_key[end_lane];
-    return seen_keys(up_to(strip.sink_tokens, end), {strip.first_key[first_lane], end});
+    return seen_keys(up_to(strip.keep_first, end), {strip.first_key[first_lane], end});
   };
   strip.seen = seen(0, last);
   strip.shared = seen(last, 0);
@@ -163,7 +163,7 @@ REGARD_INLINE VectorRange vectors_that_see(const StripRows<T>& strip, std::int64
   VectorRange seeing{0, strip.vectors};
   while (seeing.begin < seeing.end - 1 && strip.end_key[(seeing.begin + 1) * kLanes<T> - 1] <= begin)
     ++seeing.begin;
-  if (seeing.begin > 0 || begin < strip.sink_tokens.end) return seeing;
+  if (seeing.begin > 0 || begin < strip.keep_first.end) return seeing;
   while (seeing.end > 1 && strip.first_key[(seeing.end - 1) * kLanes<T>] >= end) --seeing.end;
   return seeing;
 }

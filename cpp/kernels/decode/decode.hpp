@@ -122,7 +122,7 @@ struct AttentionDecode {
     lay_out_decode<Shape>(problem, static_cast<char*>(memory));
     const SeenKeys seen = locate(problem, task, *static_cast<DecodeWorkspace<T>*>(memory));
     counts.all += (problem.kv_len + kDecodeStep<Shape> - 1) / kDecodeStep<Shape>;
-    for (const KeyInterval& keys : {seen.sink_tokens, seen.window})
+    for (const KeyInterval& keys : {seen.keep_first, seen.window})
       if (!is_empty(keys))
         counts.chunks += (keys.end - 1) / Shape::kChunkKeys - keys.begin / Shape::kChunkKeys + 1;
     return seen;

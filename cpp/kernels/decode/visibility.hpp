@@ -25,9 +25,9 @@ REGARD_NOINLINE void locate_decode_rows(const AttentionProblem& problem, const A
     if (keys.end > end) end = keys.end;
     extend(seen, keys);
   }
-  work.sink_tokens = sink_tokens_of(problem, task);
-  work.seen = seen_keys(up_to(work.sink_tokens, end), seen);
-  work.shared = seen_keys(up_to(work.sink_tokens, shared.end), shared);
+  work.keep_first = keep_first_of(problem, task);
+  work.seen = seen_keys(up_to(work.keep_first, end), seen);
+  work.shared = seen_keys(up_to(work.keep_first, shared.end), shared);
 }
 
 // bias[k] of one row for the `count` keys from `key` on, in whole vectors: what mask_tiles.hpp does for a
@@ -72,7 +72,7 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
     for (int k = 0; k < count; ++k)
       if (mask[k * stride] == 0) bias[k] = -kInfinity<T>;
   }
-  const KeyInterval keys = work.keys_of_row[row], sinks = work.sink_tokens;
+  const KeyInterval keys = work.keys_of_row[row], sinks = work.keep_first;
   for (int k = 0; k < count; ++k) {
     const std::int64_t here = key + k;
     const bool is_sink_token = here >= sinks.begin && here < sinks.end;

@@ -36,7 +36,7 @@ struct DecodeWorkspace {
   // By position: keys outside `seen` are hidden from every row, keys inside `shared` from none.
   SeenKeys seen;
   SeenKeys shared;
-  KeyInterval sink_tokens;  // each row sees them up to the end of keys_of_row
+  KeyInterval keep_first;  // each row sees them up to the end of keys_of_row
   std::int64_t positions[kDecodeRows];
   KeyInterval keys_of_row[kDecodeRows];
   T slopes[kDecodeRows];  // of ALiBi, in log2 units

@@ -16,7 +16,7 @@ namespace {
 // Dimensions are rotated in groups of this many: the largest power of two that divides head_dim.
 constexpr std::int64_t rotated_together(std::int64_t head_dim) { return head_dim & -head_dim; }
 
-// Sums and differences of kCount numbers, of neighbours, then of pairs, and so on.
+// Sums and differences of kCount numbers, of neighbors, then of pairs, and so on.
 template <int kCount, class V>
 REGARD_INLINE void rotate_numbers(V (&x)[kCount]) {
 #pragma GCC unroll 3

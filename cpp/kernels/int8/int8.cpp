@@ -9,7 +9,7 @@ namespace regard {
 namespace {
 
 using Forward = AttentionForward<Float32, DotScores<Float32>>;
-using Keys = QuantisedKeys<Float32>;
+using Keys = QuantizedKeys<Float32>;
 
 }  // namespace
 
@@ -17,10 +17,10 @@ constexpr Int8Kernels REGARD_TARGET_NAME::int8 = {
     .instruction = kDotFeature,
     .attention = Forward::kernel(),
     .write_weights = Forward::write_weights,
-    .quantiser = {.bytes = Keys::bytes,
+    .quantizer = {.bytes = Keys::bytes,
                   .begin = Keys::begin,
                   .add_to_mean = Keys::add_to_mean,
-                  .quantise = Keys::quantise},
+                  .quantize = Keys::quantize},
 };
 
 }  // namespace regard

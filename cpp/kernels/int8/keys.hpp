@@ -77,14 +77,14 @@ struct Int8KeysMemory {
 };
 
 template <class Shape>
-struct QuantisedKeys {
+struct QuantizedKeys {
   static constexpr int kWidth = kLanes<float>;
 
   static std::int64_t bytes(const AttentionProblem& problem, std::int64_t kv_len) {
     return lay_out_keys(problem, kv_len, nullptr);
   }
 
-  // Then `add_to_mean` and, when that has seen all keys, `quantise`, both over consecutive intervals
+  // Then `add_to_mean` and, when that has seen all keys, `quantize`, both over consecutive intervals
   // from 0 on that end at multiples of kBlockKeys or with the keys. The memory begins with an Int8Keys.
   static void begin(const AttentionProblem& problem, std::int64_t kv_len, void* memory) {
     lay_out_keys(problem, kv_len, static_cast<char*>(memory));
@@ -126,7 +126,7 @@ struct QuantisedKeys {
     }
   }
 
-  static void quantise(const AttentionProblem& problem, const AttentionTask& task,
+  static void quantize(const AttentionProblem& problem, const AttentionTask& task,
                        std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const Int8KeysMemory& head = *static_cast<const Int8KeysMemory*>(memory);
     const Vec<float> round = broadcast(kRoundToInteger);

@@ -1,4 +1,4 @@
-// The constants of quantising to 8 bits.
+// The constants of quantizing to 8 bits.
 #pragma once
 
 namespace regard {

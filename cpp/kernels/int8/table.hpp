@@ -5,15 +5,15 @@
 
 namespace regard {
 
-// Quantises the keys of one kv head into memory of `bytes` bytes, aligned to 64, that begins with an
-// Int8Keys: `begin`, then `add_to_mean` over all keys and `quantise` over all keys, in consecutive
+// Quantizes the keys of one kv head into memory of `bytes` bytes, aligned to 64, that begins with an
+// Int8Keys: `begin`, then `add_to_mean` over all keys and `quantize` over all keys, in consecutive
 // intervals. Of a task they read the keys and where these lie.
-struct Int8Quantiser {
+struct Int8Quantizer {
   std::int64_t (*bytes)(const AttentionProblem&, std::int64_t kv_len);
   void (*begin)(const AttentionProblem&, std::int64_t kv_len, void* memory);
   void (*add_to_mean)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
                       std::int64_t key_end, void* memory);
-  void (*quantise)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
+  void (*quantize)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
                    std::int64_t key_end, void* memory);
 };
 
@@ -22,7 +22,7 @@ struct Int8Kernels {
   const char* instruction;  // what multiplies the integers: a feature that the CPU must have, as CPUs list it
   AttentionKernel attention;
   WriteWeights write_weights;
-  Int8Quantiser quantiser;
+  Int8Quantizer quantizer;
 };
 
 }  // namespace regard

@@ -3,7 +3,7 @@
 #include "../families.hpp"
 #include "convert_rows.hpp"
 #include "merge_states.hpp"
-#include "quantise_rows.hpp"
+#include "quantize_rows.hpp"
 #include "stages.hpp"
 
 namespace regard {
@@ -14,7 +14,7 @@ constexpr RowKernels rows_of() {
   return {
       .stage = stage_rows<T>,
       .merge = merge_rows<T>,
-      .quantise = quantise_rows,
+      .quantize = quantize_rows,
       .convert = convert_row,
   };
 }

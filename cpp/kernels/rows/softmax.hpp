@@ -1,7 +1,7 @@
 // softmax of rows: a maximum, exponentials and their sum, and a product with its reciprocal.
 //
 // A row's exponentials are summed in this order, whatever its stride: each lane of a vector over a piece of
-// kPiece elements, the lanes of pieces one after another, and then the lanes. Where neighbouring rows lie side
+// kPiece elements, the lanes of pieces one after another, and then the lanes. Where neighboring rows lie side
 // by side in memory (softmax along an axis that is not the last), rows stand in lanes, and add in the same order.
 #pragma once
 

@@ -12,7 +12,7 @@ struct RowKernels {
   void (*merge)(const MergeProblem&, const MergeRows&, double* shares);
 
   // The rows from `begin` to `end`, of float32 whatever the scalar type. `row` has room for one.
-  void (*quantise)(const QuantiseProblem&, std::int64_t begin, std::int64_t end, float* row);
+  void (*quantize)(const QuantizeProblem&, std::int64_t begin, std::int64_t end, float* row);
 
   // Writes `columns` elements that lie side by side; true if a finite number became infinite.
   bool (*convert)(Element from_element, Element to_element, const void* from, void* to,

@@ -59,7 +59,7 @@ struct SummaryBlock {
       if (task.column_sums) add_columns(work, strip, k, end, kind == TileKind::hiding);
     });
     if (block.map_columns > 0) add_lanes_to_pixels(problem.map, work, block, strip);
-    if (task.sink_mass && block.begin < problem.sink_keys) add_sink_mass(problem, work, block, runs, strip);
+    if (task.first_mass && block.begin < problem.first_keys) add_first_mass(problem, work, block, runs, strip);
     if (task.local_mass) add_local_mass(work, block, runs, strip);
     if (task.previous || task.induced) pick(problem, task, work, block, kinds, seen, strip);
   }
@@ -177,11 +177,11 @@ struct SummaryBlock {
     }
   }
 
-  REGARD_NOINLINE void add_sink_mass(const SummaryProblem& problem, const SummaryWorkspace<T>& work,
+  REGARD_NOINLINE void add_first_mass(const SummaryProblem& problem, const SummaryWorkspace<T>& work,
                                      const SummaryKeys<T>& block, const Runs& runs, const SummaryStrip<T>& strip) {
     const int width = strip.vectors * kLanes<T>;
     for (int i = 0; i < runs.count; ++i)
-      for (int k = runs.run[i].begin; k < runs.run[i].end && block.begin + k < problem.sink_keys; ++k)
+      for (int k = runs.run[i].begin; k < runs.run[i].end && block.begin + k < problem.first_keys; ++k)
         for (int lane = 0; lane < width; lane += kLanes<T>) {
           T* const sum = strip.sums.sink + lane;
           store(sum, load<T>(sum) + load<T>(work.weights + k * width + lane));

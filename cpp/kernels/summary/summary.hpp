@@ -63,16 +63,16 @@ struct Summary {
       rows_of_strip_to_lanes<Shape>(rows_of_strip<Shape>(forward, forward.query, task.forward.query, strip,
                                                          forward.head_dim, work.rows, padded),
                                     strip.rows, forward.head_dim, query_scale<T>(forward), strip.queries, lanes);
-      if (!is_empty(strip.seen.sink_tokens)) seen.sink_tokens = strip.seen.sink_tokens;
+      if (!is_empty(strip.seen.keep_first)) seen.keep_first = strip.seen.keep_first;
       extend(seen.window, strip.seen.window);
     }
     if (task.pixels) {
       for (std::int64_t i = 0; i < task.map_rows * problem.map.width; ++i) work.pixels[i] = 0.0;
       for (int i = 0; i < Shape::kBlockKeys * Shape::kStripLanes; i += kLanes<T>) store(work.pixel_lanes + i, Vec<T>{});
-      for (KeyInterval* keys : {&seen.sink_tokens, &seen.window})
+      for (KeyInterval* keys : {&seen.keep_first, &seen.window})
         *keys = {clamp(problem.map.key_begin, keys->begin, keys->end), clamp(problem.map.key_end, keys->begin, keys->end)};
     }
-    return from_whole_blocks<Shape>(seen_keys(seen.sink_tokens, seen.window));
+    return from_whole_blocks<Shape>(seen_keys(seen.keep_first, seen.window));
   }
 
   static void advance(const SummaryProblem& problem, const SummaryTask& task, std::int64_t key_begin,
@@ -128,7 +128,7 @@ struct Summary {
       }
       write(problem.effective_count, task.effective_count, sums.square, T(1));
       write(problem.mean_distance, task.mean_distance, sums.distance, T(1));
-      write(problem.sink_mass, task.sink_mass, sums.sink, T(1));
+      write(problem.first_mass, task.first_mass, sums.sink, T(1));
       write(problem.local_mass, task.local_mass, sums.local, T(1));
       write(problem.previous, task.previous, sums.previous, T(1));
       write(problem.induced, task.induced, sums.induced, T(1));

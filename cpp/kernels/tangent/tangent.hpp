@@ -48,10 +48,10 @@ struct Tangent {
       if (forward.sinks) start_with_sinks(forward, task.forward, strip.first_row, strip.state, lanes);
       for (int lane = 0; lane < lanes; lane += kLanes<T>) store(strip.tangent_sum + lane, Vec<T>{});
       strip.is_fresh = true;
-      if (!is_empty(strip.seen.sink_tokens)) seen.sink_tokens = strip.seen.sink_tokens;
+      if (!is_empty(strip.seen.keep_first)) seen.keep_first = strip.seen.keep_first;
       extend(seen.window, strip.seen.window);
     }
-    return from_whole_blocks<Shape>(seen_keys(seen.sink_tokens, seen.window));
+    return from_whole_blocks<Shape>(seen_keys(seen.keep_first, seen.window));
   }
 
   static void advance(const TangentProblem& problem, const TangentTask& task, std::int64_t key_begin,

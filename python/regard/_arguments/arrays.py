@@ -95,7 +95,7 @@ def as_factors(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
         if right.dtype.kind not in "biu" and right.dtype.newbyteorder("=") not in _COMPUTE_TYPES:
             raise TypeError(
                 "b must be an array of float16, bfloat16, float32 or float64, or weight.T of a "
-                f"QuantisedWeight, got {right.dtype}"
+                f"QuantizedWeight, got {right.dtype}"
             )
         left, right = as_float_arrays(a=a, b=right)
         return left, right

@@ -45,13 +45,12 @@ _RENAMED = {
     "num_attention_heads": ("num_heads", "heads"),
     "n_head": ("num_heads", "heads"),
     "nhead": ("num_heads",),
-    "num_heads": ("heads", "kv_heads"),
-    "heads": ("num_heads", "kv_heads"),
+    "num_heads": ("heads", "num_kv_heads"),
+    "heads": ("num_heads", "num_kv_heads"),
     "q_num_heads": ("num_heads",),
     "kv_heads": ("num_kv_heads",),
-    "kv_num_heads": ("num_kv_heads", "kv_heads"),
-    "num_key_value_heads": ("num_kv_heads", "kv_heads"),
-    "num_kv_heads": ("kv_heads",),
+    "kv_num_heads": ("num_kv_heads",),
+    "num_key_value_heads": ("num_kv_heads",),
     "batch_size": ("batch",),
     "max_batch_size": ("batch",),
     "max_cache_len": ("capacity",),
@@ -131,11 +130,11 @@ _ARRAYS = ("query", "key", "value", "mask")
 _NO_REASONS: dict[str, str] = {}
 _HEADS_AXIS = {ATTENTION: "leave it out: arrays have an axis of heads, the third from the end"}
 _FIRST_TOKENS = (
-    "leave it out: show the first tokens by a mask, or in a regard.KVCache by its sink_tokens="
+    "leave it out: show the first tokens by a mask, or in a regard.KVCache by its keep_first="
 )
 _PER_LAYER = {_CACHE_CONSTRUCTOR: "leave it out: make one cache for each layer"}
 _WINDOW_OF_A_CACHE = {
-    _CACHE_CONSTRUCTOR: "pass window=n, which counts the query's own token too",
+    _CACHE_CONSTRUCTOR: "pass keep_last=n, which counts the query's own token too",
 }
 _RAGGED = "call scaled_dot_product_attention_ragged, which takes {}="
 _STARTS = {
@@ -191,11 +190,16 @@ _ADVICE = {
         "is_causal": "pass is_causal=",
     },
     "use_causal_mask": {_LAYER: _CAUSAL_LAYER, "is_causal": "pass is_causal="},
+    "window": _WINDOW_OF_A_CACHE,
     "local_window_size": {
         **_WINDOW_OF_A_CACHE,
         "window": "pass window=(left, right); one number n is (n, n) here",
     },
-    "sink_tokens": {ATTENTION: _FIRST_TOKENS, _LAYER: _FIRST_TOKENS},
+    "sink_tokens": {
+        _CACHE_CONSTRUCTOR: "pass keep_first=",
+        ATTENTION: _FIRST_TOKENS,
+        _LAYER: _FIRST_TOKENS,
+    },
     "sliding_window": {
         **_WINDOW_OF_A_CACHE,
         "window": "pass window=(n - 1, 0) to see n keys, the query's own included",

@@ -13,6 +13,7 @@ from regard._arguments.masks import Masks
 from regard._arguments.numbers import slice_ends
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
 from regard._attention.convert import converted
+from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -69,6 +70,7 @@ def scaled_dot_product_attention(
     return_lse: Literal[True],
     **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array, Array]: ...
+@public
 @takes_options(AttentionOptions, ResultOptions, in_full=True)
 def scaled_dot_product_attention(
     query: ArrayLike,

@@ -14,6 +14,7 @@ from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks, as_mask, parts_of
 from regard._arguments.options import ExplainOptions, names_of, takes_options
 from regard._attention.explanation import FLOAT_MASK, Explanation, distinct_bytes
+from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+@public
 @takes_options(ExplainOptions)
 def explain(
     query: ArrayLike,

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from regard._runtime.public import public
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 FLOAT_MASK = "a float mask is added to every score; a bool mask costs less where it hides"
 
 
+@public
 @dataclass(frozen=True)
 class Explanation:
     """What one call of `scaled_dot_product_attention`, or of a cache, computes.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard import _core
 from regard._arguments.arrays import as_stored_arrays
+from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+@public
 def merge_attention_states(
     outputs: Iterable[ArrayLike], lses: Iterable[ArrayLike], *, threads: int | None = None
 ) -> tuple[Array, Array]:

@@ -10,6 +10,7 @@ from regard._arguments.foreign import readable, with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
 from regard._attention.convert import converted
+from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -69,6 +70,7 @@ def scaled_dot_product_attention_ragged(
     return_lse: Literal[True],
     **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array, Array]: ...
+@public
 @takes_options(AttentionOptions, ResultOptions)
 def scaled_dot_product_attention_ragged(
     query: ArrayLike,

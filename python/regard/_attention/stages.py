@@ -9,7 +9,8 @@ from regard._arguments.arrays import as_factors, as_float_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import refuse_keywords, takes_unknown
 from regard._arguments.masks import as_mask
-from regard._weights.quantized import QuantisedWeight, TransposedWeight, multiply
+from regard._runtime.public import public
+from regard._weights.quantized import QuantizedWeight, TransposedWeight, multiply
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+@public
 @takes_unknown
 def matmul(
     a: ArrayLike,
@@ -35,7 +37,7 @@ def matmul(
     b : array_like, shape (..., depth, columns) or (depth,)
         Any strides: ``keys.T`` is read where it lies. It may also have fewer bits, as the weights
         of models do: float16, bfloat16 (of the package ml_dtypes), or ``weight.T`` of a
-        `QuantisedWeight`, which has 8.
+        `QuantizedWeight`, which has 8.
     out : ndarray, optional
         Where to write the product: of the result's type and shape, overlapping neither operand.
     threads : int, optional
@@ -83,14 +85,15 @@ def matmul(
         return product
     if isinstance(b, TransposedWeight):
         (a,) = as_float_arrays(a=a)
-    elif isinstance(b, QuantisedWeight):
-        raise TypeError(f"b must be the transpose, weight.T, of a QuantisedWeight, got {b!r}")
+    elif isinstance(b, QuantizedWeight):
+        raise TypeError(f"b must be the transpose, weight.T, of a QuantizedWeight, got {b!r}")
     else:
         a, b = as_factors(a, b)
     product = multiply(a, b, out, threads)
     return product
 
 
+@public
 @takes_unknown
 def scale(
     scores: ArrayLike,
@@ -141,6 +144,7 @@ def scale(
     return scaled
 
 
+@public
 @takes_unknown
 def apply_mask(
     scores: ArrayLike,
@@ -196,6 +200,7 @@ def apply_mask(
     return masked
 
 
+@public
 @takes_unknown
 def softmax(
     x: ArrayLike,

@@ -117,7 +117,7 @@ class Append:
         del engine
         key, value = inputs
         room: dict[str, Any] = (
-            {"window": self.length} if self.evicts else {"capacity": self.length + 1}
+            {"keep_last": self.length} if self.evicts else {"capacity": self.length + 1}
         )
         cache = regard.KVCache(1, self.kv_heads, self.head_dim, **room)
         many = (1, self.kv_heads, self.length, self.head_dim)

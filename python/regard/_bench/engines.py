@@ -56,7 +56,7 @@ class Engine(ABC):
 
     @abstractmethod
     def softmax(self, x: Array, axis: int) -> Call:
-        """Return the call that normalises along an axis."""
+        """Return the call that normalizes along an axis."""
 
     @abstractmethod
     def scale(self, scores: Array, factor: float) -> Call:
@@ -259,13 +259,13 @@ class NumPy(Engine):
     def softmax(self, x: Array, axis: int) -> Call:
         """Return the formula."""
 
-        def normalise() -> Array:
+        def normalize() -> Array:
             weights: Array = x - x.max(axis=axis, keepdims=True)
             np.exp(weights, out=weights)
             weights /= weights.sum(axis=axis, keepdims=True)
             return weights
 
-        return normalise
+        return normalize
 
     def scale(self, scores: Array, factor: float) -> Call:
         """Return the product."""

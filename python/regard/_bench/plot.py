@@ -16,7 +16,7 @@ Draw = Callable[[Any, Results], Any]
 
 # On no background, in middle tones: the picture reads on a light page and on a dark one.
 _INK = "#787d84"
-_COLOURS = {
+_COLORS = {
     "regard": "#2d7dd2",
     "PyTorch": "#d9822b",
     "ONNX Runtime": "#3f9d75",
@@ -75,7 +75,7 @@ def _rows(results: Results, limit: Limit) -> list[CaseResult]:
 
 
 def _engines(rows: list[CaseResult]) -> list[str]:
-    return [engine for engine in _COLOURS if any(engine in row.samples for row in rows)]
+    return [engine for engine in _COLORS if any(engine in row.samples for row in rows)]
 
 
 def _draw_panel(
@@ -85,14 +85,14 @@ def _draw_panel(
     step = sum(widths.values()) + _BETWEEN
     at = 0.0
     for engine in engines:
-        centre = at + widths[engine] / 2
+        center = at + widths[engine] / 2
         at += widths[engine]
-        shown = [(i * step + centre, row) for i, row in enumerate(rows) if engine in row.samples]
+        shown = [(i * step + center, row) for i, row in enumerate(rows) if engine in row.samples]
         axis.barh(
             [y for y, _ in shown],
             [row.rate(engine) for _, row in shown],
             height=0.86 * widths[engine],
-            color=_COLOURS[engine],
+            color=_COLORS[engine],
             label=engine,
         )
         if engine == "regard":
@@ -104,7 +104,7 @@ def _draw_panel(
                     textcoords="offset points",
                     va="center",
                     fontsize=7.5,
-                    color=_COLOURS["regard"],
+                    color=_COLORS["regard"],
                 )
     speed = results.limit(limit) / 1e9
     axis.axvline(speed, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
@@ -139,7 +139,7 @@ def draw_curve(make_figure: Any, results: Results) -> Any:
     for engine in _engines(results.cases):
         points = [(length, row) for length, row in rows if engine in row.samples]
         lengths = [length for length, _ in points]
-        look = {"color": _COLOURS[engine], "marker": "o", "markersize": 3.5, "linewidth": 1.4}
+        look = {"color": _COLORS[engine], "marker": "o", "markersize": 3.5, "linewidth": 1.4}
         seconds = [row.samples[engine].seconds for _, row in points]
         times.plot(lengths, [1e3 * one for one in seconds], label=engine, **look)
         rates.plot(lengths, [row.rate(engine) for _, row in points], **look)

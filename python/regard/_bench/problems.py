@@ -41,7 +41,7 @@ class Problem(Protocol):
 class Attention:
     """Attention of (batch, heads, q_len, head_dim) over (batch, kv_heads, kv_len, head_dim).
 
-    `value_dim` is `head_dim` where it is None. `window` counts the visible neighbours on either
+    `value_dim` is `head_dim` where it is None. `window` counts the visible neighbors on either
     side. With `mask_block`, a bool mask hides a random half of the blocks of that side from every
     row of blocks. `is_strided` means views of (batch, length, heads, dim) storage. `precision` is
     the option of that name. The keys of a decode come from memory, unless it `is_resident` in the

@@ -10,7 +10,7 @@ changes in one assignment, and a `pool` of pages that forks share::
     pool            which page is free; its room is in memory_room or in file_room
     ledger          the state in a file, after a header, in a locked_file that file makes or opens
 
-`geometry` has what never changes, `rows` the layout of a page, `quantise` the numbers in 8 bits.
+`geometry` has what never changes, `rows` the layout of a page, `quantize` the numbers in 8 bits.
 """
 
 from regard._cache.cache import KVCache

@@ -10,13 +10,13 @@ import numpy as np
 
 from regard._arguments.arrays import as_array, stored
 from regard._arguments.numbers import count, integers
-from regard._cache.geometry import default_page_size
+from regard._cache.storage.geometry import default_page_size
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from regard._cache.geometry import Geometry
-    from regard._cache.state import PerEntry
+    from regard._cache.storage.geometry import Geometry
+    from regard._cache.storage.state import PerEntry
 
     Array = NDArray[Any]
 
@@ -170,21 +170,21 @@ def fitting_query(geometry: Geometry, batch: int, query: ArrayLike) -> Array:
     return array
 
 
-def size_of_pages(page_size: int | None, capacity: int | None, window: int | None) -> int:
+def size_of_pages(page_size: int | None, capacity: int | None, keep_last: int | None) -> int:
     """Return how many tokens a page holds."""
     if page_size is None:
-        return default_page_size(capacity, window)
+        return default_page_size(capacity, keep_last)
     tokens = size("page_size", page_size, minimum=16)
     if tokens % 16:
         raise ValueError(f"page_size must be a multiple of 16, got {tokens}")
     return tokens
 
 
-def window_size(window: int | None, sink_tokens: int) -> tuple[int | None, int]:
+def kept_tokens(keep_last: int | None, keep_first: int) -> tuple[int | None, int]:
     """Return how many tokens are kept, last and first."""
-    sinks = size("sink_tokens", sink_tokens)
-    if window is None:
-        if sinks:
-            raise ValueError(f"sink_tokens must be 0 without a window, got {sinks}")
+    first = size("keep_first", keep_first)
+    if keep_last is None:
+        if first:
+            raise ValueError(f"keep_first must be 0 without keep_last, got {first}")
         return None, 0
-    return size("window", window, minimum=1), sinks
+    return size("keep_last", keep_last, minimum=1), first

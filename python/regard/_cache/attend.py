@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from regard._cache.content import Content
-    from regard._cache.rows import Rows
-    from regard._cache.state import PerEntry
+    from regard._cache.storage.rows import Rows
+    from regard._cache.storage.state import PerEntry
 
     Array = NDArray[Any]
 
@@ -30,7 +30,7 @@ class Call(NamedTuple):
     rows: Rows
     pages: Array
     evicted: PerEntry
-    sink_tokens: int
+    keep_first: int
     kv_len: int
     mask: Any
 
@@ -62,6 +62,7 @@ def _called(function: Callable[..., Any], call: Call, options: dict[str, Any]) -
 
 def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> Call:
     """Complete the options with what the cache knows."""
+    options.setdefault("is_causal", True)
     state, geometry = content.state, content.geometry
     assert state is not None
     query = arguments.fitting_query(geometry, state.batch, query)
@@ -71,7 +72,7 @@ def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> C
             "the cache is empty: append keys and values, those of the queries' own tokens among "
             "them, before attending"
         )
-    if options["query_offset"] is None:
+    if options.get("query_offset") is None:
         if q_len > state.longest and options["is_causal"]:
             raise ValueError(
                 f"query_offset must be given: {q_len} queries are not those of the last tokens of "
@@ -79,12 +80,12 @@ def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> C
             )
         options["query_offset"] = _default_offset(state.lengths, state.recent, q_len)
     options["key_lengths"] = None if isinstance(state.lengths, int) else state.lengths
-    if geometry.window is None:
+    if geometry.keep_last is None:
         return Call(query, content.rows, state.pages, 0, 0, state.longest, mask)
-    seen = visible(state, geometry, options["window"], mask, options["query_offset"], q_len)
+    seen = visible(state, geometry, options.get("window"), mask, options["query_offset"], q_len)
     options["window"] = seen.window
     return Call(
-        query, content.rows, seen.pages, seen.evicted, seen.sink_tokens, state.longest, seen.mask
+        query, content.rows, seen.pages, seen.evicted, seen.keep_first, state.longest, seen.mask
     )
 
 

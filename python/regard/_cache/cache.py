@@ -3,31 +3,57 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 import numpy as np
 
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.keywords import refuse_keywords, translates_keywords
 from regard._arguments.numbers import file_path
-from regard._cache import arguments, file
+from regard._arguments.options import (
+    CacheExplainOptions,
+    CacheOptions,
+    ResultOptions,
+    names_of,
+    takes_options,
+)
+from regard._cache import arguments, attend, explain, file
 from regard._cache.content import Content
-from regard._cache.geometry import Geometry, stored_type
-from regard._cache.memory_room import MemoryRoom
-from regard._cache.pool import Pool
-from regard._cache.quantise import quantised
-from regard._cache.rows import Layout
-from regard._cache.state import State
-from regard._cache.view import CacheView, opened_content
+from regard._cache.storage.geometry import Geometry, stored_type
+from regard._cache.storage.memory_room import MemoryRoom
+from regard._cache.storage.pool import Pool
+from regard._cache.storage.quantize import quantized
+from regard._cache.storage.rows import Layout
+from regard._cache.storage.state import State
+from regard._cache.stored import stored_tokens
+from regard._runtime.public import public
+from regard._show.shows_options import ShowsOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
-    from numpy.typing import ArrayLike, DTypeLike
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+    from regard._attention.explanation import Explanation
+
+    Array = NDArray[Any]
     Path = str | os.PathLike[str]
 
 
-class KVCache(CacheView):
+_APPENDED = "leave it out, and append it first: cache.append(key, value)"
+# What to say of keywords that are not options, because a cache knows them.
+_OF_THE_CACHE = {
+    **dict.fromkeys(("key", "value", "k", "v"), _APPENDED),
+    "causal": "leave it out: attention to a cache is causal unless is_causal=False",
+}
+_OPTIONS = frozenset(names_of(CacheOptions, ResultOptions))
+# More are not read by anybody, in one line.
+_MOST_LENGTHS = 16
+
+
+@public
+class KVCache(ShowsOptions):
     """Keys and values of the tokens so far, to which new queries attend.
 
     A layer that generates text appends the keys and values of its new tokens and attends with their
@@ -41,31 +67,32 @@ class KVCache(CacheView):
 
     Parameters
     ----------
-    batch, kv_heads, head_dim : int
+    batch, num_kv_heads, head_dim : int
         Sizes of the keys.
     value_dim : int, optional
         Size of the values; `head_dim` when not given.
     capacity : int, optional
         The most tokens that an entry may have; appending more is an error. Without `page_size`,
         each entry has one page of this size from the beginning, so that its tokens lie side by
-        side. With a window, texts of any length fit, and the limit is on one append: as many tokens
-        as there is room for, or ``capacity - sink_tokens - window`` (at least 1) at any time.
+        side. With `keep_last`, texts of any length fit, and the limit is on one append: as many
+        tokens as there is room for, or ``capacity - keep_first - keep_last`` (at least 1) at any
+        time.
     dtype : dtype, default float32
         What keys and values are stored as: float16, bfloat16 (of the package ml_dtypes, or its
         name), float32, float64, or int8, which is a quarter of float32: see the notes. Results
         have the result type of the query and of this, and of the query alone with int8.
-    window : int, optional
+    keep_last : int, optional
         Every query sees this many of the last tokens, its own included, as with the option
-        ``window=(window - 1, 0)`` of `scaled_dot_product_attention`. Pages of tokens that no coming
-        query sees are evicted and used again.
-    sink_tokens : int, default 0
-        With a window, this many of the first tokens are kept and seen too (Xiao et al. 2024,
+        ``window=(keep_last - 1, 0)`` of `scaled_dot_product_attention`. Pages of tokens that no
+        coming query sees are evicted and used again.
+    keep_first : int, default 0
+        With `keep_last`, this many of the first tokens are kept and seen too (Xiao et al. 2024,
         "Efficient Streaming Language Models with Attention Sinks").
     page_size : int, optional
         How many tokens a page holds, a multiple of 16. Memory is taken page by page, and each entry
         has a table of its pages: growing copies nothing, `reorder` and `fork` share pages, so that
         there is one copy of a prompt that many texts begin with. 192 when not given, or fewer with
-        a small window, or all of `capacity`.
+        a small `keep_last`, or all of `capacity`.
     path : path-like, optional
         A file to make and to keep everything in: it is mapped into memory, may be larger than
         memory, and can be opened again with `KVCache.open`.
@@ -91,12 +118,13 @@ class KVCache(CacheView):
     Notes
     -----
     Results have the bits of `scaled_dot_product_attention` with the same keys, stored as `dtype`,
-    for any page size, in memory or in a file. With a window, they are those of the option
-    ``window=(window - 1, 0)``, and with sink tokens those of a bool mask that shows the same keys.
+    for any page size, in memory or in a file. With `keep_last`, they are those of the option
+    ``window=(keep_last - 1, 0)``, and with `keep_first` those of a bool mask that shows the same
+    keys.
 
-    A window's memory is bounded: each entry has pages for the sink tokens, the window and two
-    appends, one after the other, and at most two pages more (three with sink tokens that do not
-    fill a page). Pages are used again and not given back, so the largest two appends count. The
+    The memory is bounded then: each entry has pages for the tokens that are kept and for two
+    appends, one after the other, and at most two pages more (three if the first tokens do
+    not fill a page). Pages are used again and not given back, so the largest two appends count. The
     last append can always be undone with `truncate`.
 
     With int8, each key and value is a row of integers from -127 to 127 and a scale, which is the
@@ -133,7 +161,7 @@ class KVCache(CacheView):
     >>> import numpy as np
     >>> import regard
     >>> rng = np.random.default_rng(0)
-    >>> cache = regard.KVCache(batch=1, kv_heads=2, head_dim=64)
+    >>> cache = regard.KVCache(batch=1, num_kv_heads=2, head_dim=64)
     >>> for new in (5, 1, 1):  # a prompt, then token by token
     ...     key, value = rng.standard_normal((2, 1, 2, new, 64), dtype=np.float32)
     ...     cache.append(key, value)
@@ -145,7 +173,7 @@ class KVCache(CacheView):
 
     The last 4 tokens and the first, in memory that does not grow:
 
-    >>> cache = regard.KVCache(1, 2, 64, window=4, sink_tokens=1)
+    >>> cache = regard.KVCache(1, 2, 64, keep_last=4, keep_first=1)
     >>> for _ in range(1000):
     ...     cache.append(*rng.standard_normal((2, 2, 1, 64)))
     >>> len(cache), cache.nbytes < 64 * 2 * 2 * 64 * 4
@@ -166,39 +194,39 @@ class KVCache(CacheView):
     def __init__(
         self,
         batch: int,
-        kv_heads: int,
+        num_kv_heads: int,
         head_dim: int,
         value_dim: int | None = None,
         *,
         capacity: int | None = None,
         dtype: DTypeLike = np.float32,
-        window: int | None = None,
-        sink_tokens: int = 0,
+        keep_last: int | None = None,
+        keep_first: int = 0,
         page_size: int | None = None,
         path: Path | None = None,
     ) -> None:
         entries = arguments.size("batch", batch, minimum=1, maximum=2**31 - 1)
-        shown, sinks = arguments.window_size(window, sink_tokens)
+        last, first = arguments.kept_tokens(keep_last, keep_first)
         room = None if capacity is None else arguments.size("capacity", capacity)
-        if room is not None and shown is not None and room <= sinks + shown:
+        if room is not None and last is not None and room <= first + last:
             raise ValueError(
-                f"capacity must be at least {sinks + shown + 1}, sink_tokens + window + 1, got "
+                f"capacity must be at least {first + last + 1}, keep_first + keep_last + 1, got "
                 f"{room}"
             )
-        heads = arguments.size("kv_heads", kv_heads, minimum=1)
+        heads = arguments.size("num_kv_heads", num_kv_heads, minimum=1)
         dim = arguments.size("head_dim", head_dim, minimum=1)
         geometry = Geometry(
             heads,
             dim,
             dim if value_dim is None else arguments.size("value_dim", value_dim, minimum=1),
             stored_type(dtype),
-            shown,
-            sinks,
+            last,
+            first,
             room,
-            arguments.size_of_pages(page_size, room, shown),
+            arguments.size_of_pages(page_size, room, last),
         )
         # A page an entry of a fixed capacity, so that a lack of memory shows now.
-        has_fixed_room = room is not None and page_size is None and shown is None
+        has_fixed_room = room is not None and page_size is None and last is None
         reserved = entries if has_fixed_room else 0
         if path is not None:
             self._content = file.create(file_path(path), geometry, entries, reserved)
@@ -242,6 +270,106 @@ class KVCache(CacheView):
         cache = cls.__new__(cls)
         cache._content = content
         return cache
+
+    def __len__(self) -> int:
+        """Return how many tokens the longest entry has seen."""
+        return opened_state(self).longest
+
+    def _shown_options(self) -> dict[str, str] | str:
+        geometry, state = self._content.geometry, self._content.state
+        if state is None:
+            return "closed"
+        shown = {"batch": state.batch}
+        shown |= {"num_kv_heads": geometry.kv_heads}
+        shown |= {"head_dim": geometry.head_dim, "value_dim": geometry.value_dim}
+        limits = {}
+        if geometry.capacity is not None:
+            limits["capacity"] = f"{geometry.capacity}"
+        if geometry.keep_last is not None:
+            limits["keep_last"] = f"{geometry.keep_last}"
+            limits["keep_first"] = f"{geometry.keep_first}"
+        lengths = state.all_lengths()
+        more = f" and {len(lengths) - _MOST_LENGTHS} more" if len(lengths) > _MOST_LENGTHS else ""
+        return {
+            **{name: f"{number}" for name, number in shown.items()},
+            "dtype": geometry.dtype.name,
+            **limits,
+            "page_size": f"{geometry.page_size}",
+            "lengths": f"{lengths[:_MOST_LENGTHS].tolist()}{more}",
+        }
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many tokens each entry has seen, the position of its next one: a copy."""
+        return opened_state(self).all_lengths()
+
+    @property
+    def batch(self) -> int:
+        """How many batch entries there are."""
+        return opened_state(self).batch
+
+    @property
+    def num_kv_heads(self) -> int:
+        """How many heads keys and values have."""
+        return self._content.geometry.kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Size of the keys."""
+        return self._content.geometry.head_dim
+
+    @property
+    def value_dim(self) -> int:
+        """Size of the values."""
+        return self._content.geometry.value_dim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What keys and values are stored as."""
+        return self._content.geometry.dtype
+
+    @property
+    def capacity(self) -> int | None:
+        """The most tokens that an entry may have, or None."""
+        return self._content.geometry.capacity
+
+    @property
+    def keep_last(self) -> int | None:
+        """How many of the last tokens a query sees, or None for all."""
+        return self._content.geometry.keep_last
+
+    @property
+    def keep_first(self) -> int:
+        """With a window, how many of the first tokens are seen too."""
+        return self._content.geometry.keep_first
+
+    @property
+    def page_size(self) -> int:
+        """How many tokens a page holds."""
+        return self._content.geometry.page_size
+
+    @property
+    def keys(self) -> Array:
+        """The keys, shape (batch, kv_heads, len(cache), head_dim): a copy.
+
+        They have the type that they are stored as, or float32 where that is int8. What lies beyond
+        an entry's length is 0, and so is what a window has evicted.
+        """
+        return stored_tokens(opened_content(self, "keys"), "key")
+
+    @property
+    def values(self) -> Array:
+        """The values, shape (batch, kv_heads, len(cache), value_dim): a copy, as `keys`."""
+        return stored_tokens(opened_content(self, "values"), "value")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pages that have been used, scales included, and of the table of pages.
+
+        A page counts from its first use on, also when it has been given back and waits to be used
+        again. Caches that share pages each count all of them.
+        """
+        return opened_content(self, "nbytes").nbytes
 
     def append(self, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None = None) -> None:
         """Append new tokens.
@@ -304,8 +432,8 @@ class KVCache(CacheView):
         if geometry.capacity is not None:
             each = np.broadcast_to(counts, state.batch)
             geometry.check_append(each, state.lengths + each)
-        if geometry.is_quantised:
-            rows = quantised(keys, values, counts)
+        if geometry.is_quantized:
+            rows = quantized(keys, values, counts)
         else:
             rows = [
                 arguments.as_stored(name, array, geometry.dtype, counts)
@@ -317,6 +445,144 @@ class KVCache(CacheView):
                 for name, array in zip(("key", "value"), rows, strict=True)
             ]
             content.append(rows, counts)
+
+    @overload
+    def attend(
+        self,
+        query: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        return_weights: Literal[False] = False,
+        return_lse: Literal[False] = False,
+        **options: Unpack[CacheOptions],
+    ) -> Array: ...
+    @overload
+    def attend(
+        self,
+        query: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        return_weights: Literal[True],
+        return_lse: Literal[False] = False,
+        **options: Unpack[CacheOptions],
+    ) -> tuple[Array, Array]: ...
+    @overload
+    def attend(
+        self,
+        query: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        return_weights: Literal[False] = False,
+        return_lse: Literal[True],
+        **options: Unpack[CacheOptions],
+    ) -> tuple[Array, Array]: ...
+    @overload
+    def attend(
+        self,
+        query: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        return_weights: Literal[True],
+        return_lse: Literal[True],
+        **options: Unpack[CacheOptions],
+    ) -> tuple[Array, Array, Array]: ...
+    @takes_options(CacheOptions, ResultOptions, is_causal=True, query_offset=None)
+    def attend(
+        self, query: ArrayLike, mask: ArrayLike | None = None, **options: Any
+    ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
+        """Attend to what has been appended, without copying it.
+
+        Parameters
+        ----------
+        query : array_like, shape (batch, heads, q_len, head_dim)
+            ``heads`` is a multiple of ``kv_heads``. A batch of 1 needs no axis, and then the
+            results have none.
+        mask : array_like of bool or float, optional
+            As for `scaled_dot_product_attention`, with a column for every position from 0 to
+            ``len(cache)``, evicted ones included.
+        is_causal : bool, default True
+            Whether a query sees nothing after its own position.
+        query_offset : int or array_like of int, optional
+            Position of the first query: one for all entries, or one each. ``cache.lengths - q_len``
+            when not given: the queries are those of the last tokens. It must be given for more
+            queries than the cache has tokens, if attention is causal, and after an append with
+            unequal `lengths` that gave an entry fewer tokens than there are queries: the lengths
+            before that append.
+        window : (left, right), optional
+            Narrows what is seen, the first tokens included.
+        {options}
+
+        Returns
+        -------
+        output : ndarray, shape (batch, heads, q_len, value_dim)
+            0 where a query sees nothing, as in an entry without tokens.
+        weights : ndarray, shape (batch, heads, q_len, len(cache))
+            If `return_weights`.
+        lse : ndarray, shape (batch, heads, q_len)
+            If `return_lse`; -inf where a query sees nothing.
+
+        Raises
+        ------
+        TypeError
+            If an argument has the wrong type, or there is no such argument.
+        ValueError
+            If shapes disagree or a number is out of range; if nothing has been appended yet; if
+            `query_offset` is needed and not given; if a query would see tokens that have been
+            evicted since it was appended; if the cache is closed.
+        OSError
+            If another program has truncated the cache's file.
+        """
+        if not _OPTIONS.issuperset(options):
+            unknown = [name for name in options if name not in _OPTIONS]
+            _refuse("KVCache.attend", unknown, names_of(CacheOptions, ResultOptions))
+        if mask is not None:
+            warn_if_zero_one(mask)
+        result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = attend.attend(
+            opened_content(self, "attend"), query, mask, options
+        )
+        return result
+
+    @takes_options(
+        CacheExplainOptions, is_causal=True, query_offset=None, reference="as for `attend`"
+    )
+    def explain(
+        self,
+        query: ArrayLike,
+        mask: ArrayLike | None = None,
+        **options: Unpack[CacheExplainOptions],
+    ) -> Explanation:
+        """Say what `attend` would compute with these arguments, and how.
+
+        Parameters
+        ----------
+        query, mask
+            As for `attend`.
+        {options}
+
+        Returns
+        -------
+        Explanation
+            As `regard.explain` gives.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `attend`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import regard
+        >>> cache = regard.KVCache(1, 2, 64, dtype=np.float16)
+        >>> cache.append(*np.zeros((2, 2, 1000, 64), np.float32))
+        >>> cache.explain(np.zeros((8, 1, 64), np.float32)).kernel
+        'decode'
+        """
+        names = names_of(CacheExplainOptions)
+        if unknown := [name for name in options if name not in names]:
+            _refuse("KVCache.explain", unknown, names)
+        given: dict[str, Any] = {**options}
+        return explain.explain(opened_content(self, "explain"), query, mask, given)
 
     def truncate(self, length: ArrayLike) -> None:
         """Forget the last tokens.
@@ -440,3 +706,26 @@ def writable_content(cache: KVCache, method: str) -> Content:
             "one was forked from"
         )
     return content
+
+
+def _refuse(call: str, unknown: Iterable[str], options: Iterable[str]) -> NoReturn:
+    """Raise the TypeError for keywords that `attend` and `explain` do not have."""
+    refuse_keywords(call, unknown, ("query", "mask", *options), _OF_THE_CACHE, kind="cache")
+
+
+def opened_content(cache: KVCache, method: str) -> Content:
+    """Return what a cache holds, or raise an error where it is closed or is not one."""
+    if not isinstance(cache, KVCache):
+        raise TypeError(f"{method} must be called on a KVCache, got {type(cache).__name__}")
+    content = cache._content
+    if content.state is None:
+        raise ValueError("the cache is closed")
+    return content
+
+
+def opened_state(cache: KVCache) -> State:
+    """Return the state of a cache, or raise ValueError where it is closed."""
+    state = cache._content.state
+    if state is None:
+        raise ValueError("the cache is closed")
+    return state

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._cache.growth import Growth, grown, spare_alike
-from regard._cache.state import State, pages_between, per_entry
+from regard._cache.storage.state import State, pages_between, per_entry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._cache.geometry import Geometry
-    from regard._cache.ledger import Ledger
-    from regard._cache.pool import Pool
-    from regard._cache.rows import Rows
-    from regard._cache.state import PerEntry
+    from regard._cache.storage.geometry import Geometry
+    from regard._cache.storage.ledger import Ledger
+    from regard._cache.storage.pool import Pool
+    from regard._cache.storage.rows import Rows
+    from regard._cache.storage.state import PerEntry
 
     Array = NDArray[Any]
 
@@ -128,7 +128,7 @@ class Content:
         This is the way of guesses that are taken back, token by token, in a fifth of the time.
         """
         pool, size = self.pool, self.geometry.page_size
-        if self.geometry.window is not None or type(length) is not int:
+        if self.geometry.keep_last is not None or type(length) is not int:
             return False
         with pool.lock:
             state = self._begin()  # which may complete a change that was interrupted
@@ -149,9 +149,9 @@ class Content:
         with pool.lock:
             state = self._begin()
             self._check_kept(state, shorter)
-            sinks, evicted = self.geometry.sink_pages, state.all_evicted()
-            # What has only sink pages left has lost nothing that it had.
-            evicted[shorter <= sinks * size] = 0
+            first_pages, evicted = self.geometry.first_pages, state.all_evicted()
+            # What has only first pages left has lost nothing that it had.
+            evicted[shorter <= first_pages * size] = 0
             keep = -(-shorter // size) - evicted
             freed = pages_between(state.pages, keep, state.columns(self.geometry))
             after = State(
@@ -169,18 +169,18 @@ class Content:
     def _check_kept(self, state: State, shorter: Array) -> None:
         """Refuse to forget so much that the last token left would see what has been evicted."""
         geometry, evicted = self.geometry, state.all_evicted()
-        if geometry.window is None or not evicted.any():
+        if geometry.keep_last is None or not evicted.any():
             return
-        sinks = geometry.sink_pages * geometry.page_size
-        first = sinks + evicted * geometry.page_size
-        lost = (shorter > sinks) & (shorter - geometry.window < first) & (evicted > 0)
+        first_tokens = geometry.first_pages * geometry.page_size
+        first = first_tokens + evicted * geometry.page_size
+        lost = (shorter > first_tokens) & (shorter - geometry.keep_last < first) & (evicted > 0)
         lost &= shorter < state.all_lengths()
         if lost.any():
             entry = int(np.argmax(lost))
             raise ValueError(
-                f"length must be at least {first[entry] + geometry.window} for batch entry "
-                f"{entry}, whose positions before {first[entry]} are evicted, or at most {sinks}, "
-                f"got {shorter[entry]}"
+                f"length must be at least {first[entry] + geometry.keep_last} for batch entry "
+                f"{entry}, whose positions before {first[entry]} are evicted, or at most "
+                f"{first_tokens}, got {shorter[entry]}"
             )
 
     def reorder(self, chosen: Array) -> None:

@@ -20,7 +20,7 @@ def explain(
     """Return what `attend` would compute with these arguments, and how."""
     geometry, notes = content.geometry, []
     call, plan = attend.plan(content, query, mask, options)
-    if geometry.is_quantised:
+    if geometry.is_quantized:
         notes.append("keys and values are 8-bit integers, and a scale for each row of them")
     elif geometry.dtype != call.query.dtype:
         notes.append(f"keys and values are stored as {geometry.dtype.name}")
@@ -39,6 +39,6 @@ def _bytes_of_tokens(content: Content) -> int:
     state, geometry = content.state, content.geometry
     assert state is not None
     tokens = int((state.all_lengths() - state.all_evicted() * geometry.page_size).sum())
-    scales = 2 * 4 if geometry.is_quantised else 0
+    scales = 2 * 4 if geometry.is_quantized else 0
     numbers = (geometry.head_dim + geometry.value_dim) * geometry.dtype.itemsize
     return tokens * geometry.kv_heads * (numbers + scales)

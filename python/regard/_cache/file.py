@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from regard._cache import header
 from regard._cache.content import Content
-from regard._cache.file_room import FileCopyRoom, FileRoom, end_of
-from regard._cache.ledger import Ledger
-from regard._cache.locked_file import LockedFile
-from regard._cache.pool import Pool
-from regard._cache.rows import Layout
-from regard._cache.state import State
+from regard._cache.storage import header
+from regard._cache.storage.file_room import FileCopyRoom, FileRoom, end_of
+from regard._cache.storage.ledger import Ledger
+from regard._cache.storage.locked_file import LockedFile
+from regard._cache.storage.pool import Pool
+from regard._cache.storage.rows import Layout
+from regard._cache.storage.state import State
 
 if TYPE_CHECKING:
-    from regard._cache.geometry import Geometry
+    from regard._cache.storage.geometry import Geometry
 
 
 def create(path: str, geometry: Geometry, batch: int, reserved_pages: int) -> Content:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._cache.state import State, pages_between, per_entry
+from regard._cache.storage.state import State, pages_between, per_entry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._cache.geometry import Geometry
-    from regard._cache.pool import Pool
-    from regard._cache.state import PerEntry
+    from regard._cache.storage.geometry import Geometry
+    from regard._cache.storage.pool import Pool
+    from regard._cache.storage.state import PerEntry
 
     Array = NDArray[Any]
 
@@ -65,13 +65,13 @@ def grown(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) -> Gro
             Copy(entry, int(table[entry, have[entry] - 1]), page, int(before[entry] % size))
             for entry, page in zip(leaving, taken, strict=False)
         ]
-        pages = _wider_table(table, have, fresh, lost, geometry.sink_pages)
+        pages = _wider_table(table, have, fresh, lost, geometry.first_pages)
         for copy in copies:
             pages[copy.entry, have[copy.entry] - lost[copy.entry] - 1] = copy.to
         _fill(pages, have - lost, fresh, taken[len(leaving) :])
-    sinks = geometry.sink_pages
+    first_pages = geometry.first_pages
     given_up = np.array([copy.page for copy in copies], np.int32)
-    freed = np.concatenate([pages_between(table, sinks, sinks + lost), given_up])
+    freed = np.concatenate([pages_between(table, first_pages, first_pages + lost), given_up])
     unshared = np.where(counts > 0, False, shared)
     return Growth(
         State(
@@ -96,8 +96,8 @@ def _grown_alike(state: State, counts: PerEntry, geometry: Geometry, pool: Pool)
     before, evicted, size = state.lengths, state.evicted, geometry.page_size
     if not (isinstance(before, int) and isinstance(evicted, int) and isinstance(counts, int)):
         return None
-    after, kept = before + counts, (geometry.sink_pages + evicted + 1) * size
-    if geometry.window is not None and before - geometry.window >= kept:
+    after, kept = before + counts, (geometry.first_pages + evicted + 1) * size
+    if geometry.keep_last is not None and before - geometry.keep_last >= kept:
         return None
     have = -(-before // size) - evicted
     if before % size and (pool.owners(state.pages[:, have - 1]) > 1).any():
@@ -117,17 +117,17 @@ def _grown_alike(state: State, counts: PerEntry, geometry: Geometry, pool: Pool)
 def spare_alike(length: int, evicted: int, geometry: Geometry) -> int:
     """Return how many tokens fit into last pages that belong to their entries alone."""
     limits = [-length % geometry.page_size, geometry.most_at_once(length)]
-    if geometry.window is not None:
-        kept = (geometry.sink_pages + evicted + 1) * geometry.page_size
-        limits.append(geometry.window + kept - length)
+    if geometry.keep_last is not None:
+        kept = (geometry.first_pages + evicted + 1) * geometry.page_size
+        limits.append(geometry.keep_last + kept - length)
     return max(0, min(limit for limit in limits if limit is not None))
 
 
 def _newly_evicted(before: Array, evicted: Array, geometry: Geometry) -> Array:
     """Return how many more pages no query sees, neither now nor after the append is undone."""
-    if geometry.window is None:
+    if geometry.keep_last is None:
         return np.zeros_like(before)
-    hidden = (before - geometry.window) // geometry.page_size - geometry.sink_pages - evicted
+    hidden = (before - geometry.keep_last) // geometry.page_size - geometry.first_pages - evicted
     lost: Array = np.maximum(hidden, 0)
     return lost
 
@@ -158,7 +158,7 @@ def _entries_to_copy(
     return entries
 
 
-def _wider_table(table: Array, have: Array, fresh: Array, lost: Array, sinks: int) -> Array:
+def _wider_table(table: Array, have: Array, fresh: Array, lost: Array, first_pages: int) -> Array:
     """Return a table with room for fresh pages, without the lost ones."""
     wider = np.zeros((len(table), int((have + fresh - lost).max())), np.int32)
     if not lost.any():
@@ -166,7 +166,7 @@ def _wider_table(table: Array, have: Array, fresh: Array, lost: Array, sinks: in
         wider[:, :columns] = table[:, :columns]
         return wider
     for entry, (own, gone) in enumerate(zip(have.tolist(), lost.tolist(), strict=True)):
-        first = min(own, sinks) if gone else own
+        first = min(own, first_pages) if gone else own
         wider[entry, :first] = table[entry, :first]
         wider[entry, first : own - gone] = table[entry, first + gone : own]
     return wider
@@ -185,7 +185,7 @@ def _spare(after: Array, evicted: Array, shared: Array, geometry: Geometry) -> i
     """Return how many tokens each entry can take before a page is taken, copied or evicted."""
     room = np.where(shared, 0, -after % geometry.page_size)
     most = geometry.most_at_once(int(after.max()))
-    if geometry.window is not None:
-        kept = (geometry.sink_pages + evicted + 1) * geometry.page_size
-        room = np.minimum(room, geometry.window + kept - after)
+    if geometry.keep_last is not None:
+        kept = (geometry.first_pages + evicted + 1) * geometry.page_size
+        room = np.minimum(room, geometry.keep_last + kept - after)
     return max(0, int(room.min()) if most is None else min(int(room.min()), most))

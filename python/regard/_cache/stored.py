@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from regard._cache.quantise import restored
+from regard._cache.storage.quantize import restored
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,19 +22,19 @@ def stored_tokens(content: Content, which: Literal["key", "value"]) -> Array:
     assert state is not None
     number = 0 if which == "key" else 1
     arrays = content.rows.arrays
-    dtype = np.dtype(np.float32) if geometry.is_quantised else geometry.dtype
+    dtype = np.dtype(np.float32) if geometry.is_quantized else geometry.dtype
     dim = arrays[number].shape[3]
     found = np.zeros((state.batch, geometry.kv_heads, state.longest, dim), dtype)
-    size, sinks = geometry.page_size, geometry.sink_pages
+    size, first_pages = geometry.page_size, geometry.first_pages
     entries = zip(state.all_lengths().tolist(), state.all_evicted().tolist(), strict=True)
     for entry, (length, evicted) in enumerate(entries):
         for page in range(-(-length // size)):
-            if sinks <= page < sinks + evicted:
+            if first_pages <= page < first_pages + evicted:
                 continue
-            at = state.pages[entry, page - evicted if page >= sinks else page]
+            at = state.pages[entry, page - evicted if page >= first_pages else page]
             tokens = min(size, length - page * size)
             rows = arrays[number][at, :, :tokens]
-            if geometry.is_quantised:
+            if geometry.is_quantized:
                 scales = arrays[2 + number][at, :, :tokens]
                 rows = restored(rows, scales, is_rotated=which == "key")
             found[entry, :, page * size : page * size + tokens] = rows

@@ -1,4 +1,4 @@
-"""What queries see of a cache that has a window: the sink tokens and their own window's tokens."""
+"""What queries see of a cache that keeps its first and its last tokens."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from regard._arguments.numbers import window_sides
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._cache.geometry import Geometry
-    from regard._cache.state import PerEntry, State
+    from regard._cache.storage.geometry import Geometry
+    from regard._cache.storage.state import PerEntry, State
 
     Array = NDArray[Any]
     Sides = tuple[int | None, int | None]
@@ -24,7 +24,7 @@ class Visible(NamedTuple):
 
     pages: Array
     evicted: PerEntry
-    sink_tokens: int
+    keep_first: int
     window: Any
     mask: Any
 
@@ -32,34 +32,36 @@ class Visible(NamedTuple):
 def visible(
     state: State, geometry: Geometry, window: Sides | None, mask: Any, offset: Any, q_len: int
 ) -> Visible:
-    """Combine a cache's window with the option `window`, which narrows it."""
-    if geometry.window is None:
+    """Combine the last tokens that a cache keeps with the option `window`, which narrows them."""
+    if geometry.keep_last is None:
         return Visible(state.pages, state.evicted, 0, window, mask)
-    reach, sinks = geometry.window - 1, geometry.sink_tokens
+    reach, first_tokens = geometry.keep_last - 1, geometry.keep_first
     if window is None:
-        return Visible(state.pages, state.evicted, sinks, (reach, None), mask)
+        return Visible(state.pages, state.evicted, first_tokens, (reach, None), mask)
     left, right = window_sides(window)
     sides = (reach if left is None else min(left, reach), right)
-    if not sinks or left is None:
-        return Visible(state.pages, state.evicted, sinks, sides, mask)
-    # A query does not see the sink tokens that lie more than `left` before it.
+    if not first_tokens or left is None:
+        return Visible(state.pages, state.evicted, first_tokens, sides, mask)
+    # A query does not see the first tokens that lie more than `left` before it.
     first = state.lengths - q_len if isinstance(offset, str) else offset
     first = np.broadcast_to(np.asarray(first), (state.batch,))
     if int(first.max()) + q_len - 1 <= left:
-        return Visible(state.pages, state.evicted, sinks, sides, mask)
-    kept = (geometry.sink_pages + state.all_evicted()) * geometry.page_size
+        return Visible(state.pages, state.evicted, first_tokens, sides, mask)
+    kept = (geometry.first_pages + state.all_evicted()) * geometry.page_size
     if left <= reach and (first - left >= kept).all():
-        hidden = geometry.sink_pages
+        hidden = geometry.first_pages
         return Visible(state.pages[:, hidden:], state.evicted + hidden, 0, sides, mask)
-    seen = _seen_sinks(first, q_len, left, sinks, state.longest)
-    return Visible(state.pages, state.evicted, sinks, sides, _with_mask(seen, mask))
+    seen = _seen_first_tokens(first, q_len, left, first_tokens, state.longest)
+    return Visible(state.pages, state.evicted, first_tokens, sides, _with_mask(seen, mask))
 
 
-def _seen_sinks(first: Array, q_len: int, left: int, sinks: int, kv_len: int) -> Array:
-    """Return a mask that hides the sink tokens that the option's window does not reach."""
+def _seen_first_tokens(
+    first: Array, q_len: int, left: int, first_tokens: int, kv_len: int
+) -> Array:
+    """Return a mask that hides the first tokens that the option's window does not reach."""
     positions = first[:, None, None, None] + np.arange(q_len)[:, None]
     keys = np.arange(kv_len)
-    seen: Array = (keys >= sinks) | (keys >= positions - left)
+    seen: Array = (keys >= first_tokens) | (keys >= positions - left)
     return seen
 
 

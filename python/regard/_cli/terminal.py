@@ -30,7 +30,7 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 def bold(text: str) -> str:
-    """Emphasise text where the terminal can."""
+    """Emphasize text where the terminal can."""
     return f"\x1b[1m{text}\x1b[0m" if _has_styles() else text
 
 

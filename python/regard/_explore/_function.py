@@ -18,6 +18,7 @@ from regard._explore._layers import layers_of
 from regard._explore._page import Explorer
 from regard._explore._plan import plan_of
 from regard._runtime.progress import check_progress, reporting
+from regard._runtime.public import public
 from regard._show.tokens import tokens_of_axes
 
 if TYPE_CHECKING:
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
     from regard._show.tokens import TokensArgument
 
 _OTHERS = (
-    *("tokens", "names", "statistics", "top_k", "sink_keys", "local_reach"),
+    *("tokens", "names", "statistics", "top_k", "first_keys", "local_reach"),
     *("detail", "regions", "max_bytes", "progress"),
 )
 MOST_TOP_KEYS = 64
 
 
+@public
 @takes_options(WeightOptions)
 def explore(
     query: ArrayLike | Sequence[ArrayLike],
@@ -47,7 +49,7 @@ def explore(
     names: Mapping[str, Sequence[str]] | None = None,
     statistics: Iterable[str] | None = None,
     top_k: int = 8,
-    sink_keys: int = 4,
+    first_keys: int = 4,
     local_reach: int = 64,
     detail: int | None = None,
     regions: Iterable[Any] | None = None,
@@ -82,7 +84,7 @@ def explore(
         needs `tokens` as one sequence. Default: all that there can be.
     top_k : int, default 8
         How many keys of each query are shown with their weights: at most 64.
-    sink_keys : int, default 4
+    first_keys : int, default 4
         How many keys count as the first ones.
     local_reach : int, default 64
         How far a key may be from the query to be local.
@@ -149,7 +151,7 @@ def explore(
     check_progress(progress, "explore")
     wanted = _statistics(statistics)
     top_k = count("top_k", top_k, minimum=1, maximum=MOST_TOP_KEYS)
-    sink_keys, local_reach = count("sink_keys", sink_keys), count("local_reach", local_reach)
+    first_keys, local_reach = count("first_keys", first_keys), count("local_reach", local_reach)
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)
@@ -168,7 +170,7 @@ def explore(
     request: dict[str, Any] = {
         "statistics": [*wanted, "top_k"],
         "top_k": min(top_k, kv_len),
-        "sink_keys": sink_keys,
+        "first_keys": first_keys,
         "local_reach": local_reach,
     }
     if "induction" in wanted:
@@ -204,7 +206,7 @@ def explore(
         "top": TOP,
         "thumbnail": THUMBNAIL,
         "overview": arrays,
-        "sink_keys": sink_keys,
+        "first_keys": first_keys,
         "local_reach": local_reach,
         "options": _shown(mask, options),
         "tokens": texts,

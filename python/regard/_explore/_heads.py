@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-OF_ROWS = ("entropy", "max", "effective_count", "mean_distance", "sink_mass", "local_mass")
+OF_ROWS = ("entropy", "max", "effective_count", "mean_distance", "first_mass", "local_mass")
 OF_KEYS = ("column_sums", "column_means")
 OF_HEADS = ("previous_token", "induction")
 THUMBNAIL = 64

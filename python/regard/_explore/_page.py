@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from regard._explore._colours import diverging, sequential
+from regard._explore._colors import diverging, sequential
 from regard._explore._plan import size_in_words
 from regard._explore._saving import write_whole
+from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ SCRIPTS = (
 _MOST_BYTES_IN_A_NOTEBOOK = 5_000_000
 
 
+@public
 class Explorer:
     """Attention of one or more layers, to be explored in a browser.
 
@@ -125,7 +127,7 @@ def _frame(facts: dict[str, Any], overview: bytes) -> tuple[bytes, bytes]:
     def source(name: str) -> str:
         return files(__package__).joinpath("page", name).read_text(encoding="utf-8")
 
-    colours = {
+    colors = {
         theme: {"sequential": sequential(theme).tolist(), "diverging": diverging(theme).tolist()}
         for theme in ("light", "dark")
     }
@@ -138,7 +140,7 @@ def _frame(facts: dict[str, Any], overview: bytes) -> tuple[bytes, bytes]:
     before, _, after = filled.partition("<!--heads-->\n")
     before = before.replace("<!--overview-->\n", overview.decode())
     # Last, since texts of the caller's could contain the other marks.
-    before = before.replace("/*facts*/", json_in_html({**facts, "colours": colours}))
+    before = before.replace("/*facts*/", json_in_html({**facts, "colors": colors}))
     return before.encode(), after.encode()
 
 

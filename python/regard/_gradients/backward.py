@@ -15,6 +15,7 @@ from regard._arguments.masks import Masks
 from regard._arguments.options import BackwardOptions, names_of, takes_options
 from regard._gradients.sums import gradient_of_sinks, gradient_of_slopes
 from regard._gradients.wanted import wanted_gradients
+from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _OTHERS = ("grad_output", "output", "lse", "grad_lse", "with_respect_to", "out")
 
 
+@public
 class AttentionGradients(NamedTuple):
     """The gradients of a loss with respect to the inputs of attention.
 
@@ -43,6 +45,7 @@ class AttentionGradients(NamedTuple):
     sinks: Array | None = None
 
 
+@public
 @takes_options(BackwardOptions, reference="as given to the forward call")
 def scaled_dot_product_attention_backward(
     grad_output: ArrayLike,
@@ -158,7 +161,8 @@ def scaled_dot_product_attention_backward(
     return _gradients(name, _core.attention_backward, arrays, given, with_respect_to, out, options)
 
 
-@takes_options(BackwardOptions)
+@public
+@takes_options(BackwardOptions, reference="as given to the forward call")
 def scaled_dot_product_attention_ragged_backward(
     grad_output: ArrayLike,
     query: ArrayLike,
@@ -190,8 +194,9 @@ def scaled_dot_product_attention_ragged_backward(
         What that call returned.
     lse : array_like, shape (total_queries, heads)
         What that call returned with ``return_lse=True``.
-    mask, grad_lse, with_respect_to, out, and all options
+    mask, grad_lse, with_respect_to, out
         See `scaled_dot_product_attention_backward`. `grad_lse` has the shape of `lse`.
+    {options}
 
     Returns
     -------

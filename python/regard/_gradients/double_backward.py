@@ -13,6 +13,7 @@ from regard._arguments.keywords import check_options
 from regard._arguments.options import BackwardOptions, names_of, takes_options
 from regard._attention.check import checked
 from regard._gradients.second_order_sums import Inputs, second_order_sums
+from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _NAME = "scaled_dot_product_attention_double_backward"
 
 
+@public
 class DoubleGradients(NamedTuple):
     """The gradients of a loss that is built on the gradients of attention.
 
@@ -35,6 +37,7 @@ class DoubleGradients(NamedTuple):
     value: Array
 
 
+@public
 @takes_options(BackwardOptions, reference="as given to that call")
 def scaled_dot_product_attention_double_backward(
     grad_grad_query: ArrayLike | None,

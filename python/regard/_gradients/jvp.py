@@ -11,6 +11,7 @@ from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks
 from regard._arguments.options import BackwardOptions, names_of, takes_options
+from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -47,6 +48,7 @@ def scaled_dot_product_attention_jvp(
     return_lse: Literal[True],
     **options: Unpack[BackwardOptions],
 ) -> tuple[Array, Array, Array, Array]: ...
+@public
 @takes_options(BackwardOptions)
 def scaled_dot_product_attention_jvp(
     query: ArrayLike,

@@ -9,6 +9,7 @@ import numpy as np
 from regard._arguments.arrays import as_stored_arrays, check_shape, compute_type
 from regard._attention.merge import native_parts, parts_of
 from regard._gradients.sums import summed_to
+from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     Shape = tuple[int, ...]
 
 
+@public
 def merge_attention_states_backward(
     grad_output: ArrayLike,
     outputs: Iterable[ArrayLike],

@@ -196,7 +196,7 @@ def gradients_of_block(
     the row sums, with W = -P r and Y = P D r.
     """
     seen = block.seen
-    weights, tangents, centred, of_weights, of_scores = memory.arrays(block)
+    weights, tangents, centered, of_weights, of_scores = memory.arrays(block)
     dtype = weights.dtype
     kept = _kept(seen, dtype)
     grad_output = Factor.of(rows.grad_output)
@@ -205,12 +205,12 @@ def gradients_of_block(
     # The scores and their tangents, before and after the cap.
     memory.product(rows.query, keys.key.rows.T, out=weights)
     memory.product(rows.tangent, keys.key.rows.T, out=tangents)
-    tangents += memory.product(rows.query, keys.tangent_key.rows.T, out=centred)
+    tangents += memory.product(rows.query, keys.tangent_key.rows.T, out=centered)
     slope = bend = None
     if scoring.softcap is not None:
         slope, bend = _cap(weights, tangents, scoring.softcap)
 
-    # The weights; T - r; and W in `centred`.
+    # The weights; T - r; and W in `centered`.
     if scoring.slope:
         weights -= scoring.alibi(block, dtype)
     bias = scoring.masks.at((block.rows, block.keys)).bias
@@ -220,18 +220,18 @@ def gradients_of_block(
     np.minimum(weights, 0, out=weights)  # no weight is above 1, whatever lse is rounded to
     np.exp(weights, out=weights)
     _hide(weights, kept)
-    np.multiply(weights, tangents, out=centred)
-    _hide(centred, kept)
-    mean = _row_sums(centred)
+    np.multiply(weights, tangents, out=centered)
+    _hide(centered, kept)
+    mean = _row_sums(centered)
     tangents -= mean
-    np.multiply(weights, tangents, out=centred)
-    _hide(centred, kept)
+    np.multiply(weights, tangents, out=centered)
+    _hide(centered, kept)
     # What rounding has left, which would be multiplied by what the values have in common.
-    rest = _row_sums(centred) - rows.sink_weight * mean
+    rest = _row_sums(centered) - rows.sink_weight * mean
     mean += rest
     tangents -= rest
-    np.multiply(weights, tangents, out=centred)
-    _hide(centred, kept)
+    np.multiply(weights, tangents, out=centered)
+    _hide(centered, kept)
 
     # What the values see. `of_scores` is dS, `of_weights` Z (G w^T).
     memory.product(rows.grad_output, keys.value.rows.T, out=of_scores)
@@ -240,12 +240,12 @@ def gradients_of_block(
     if factors is not None:
         of_scores *= factors
         of_weights *= factors
-        centred *= factors
+        centered *= factors
         shown = factors
         shown *= weights
-    along = memory.over_keys(centred, keys.value, seen)
+    along = memory.over_keys(centered, keys.value, seen)
     along += memory.over_keys(shown, keys.tangent_value, seen)
-    grad_value = memory.over_queries(centred, grad_output, seen)
+    grad_value = memory.over_queries(centered, grad_output, seen)
     of_scores -= rows.delta
     of_scores *= weights
 

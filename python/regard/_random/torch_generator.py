@@ -9,6 +9,7 @@ import numpy as np
 
 from regard._arguments.arrays import single_or_double
 from regard._arguments.numbers import count, flag, real_number
+from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _BLOCK = 16
 
 
+@public
 class TorchGenerator:
     """Random numbers as PyTorch draws them on the CPU after ``torch.manual_seed(seed)``.
 

@@ -8,8 +8,10 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from regard import _core
+from regard._runtime.public import public
 
 
+@public
 def cpu_targets() -> tuple[str, ...]:
     """Return the names of the compiled targets that run on this CPU, best first.
 
@@ -27,6 +29,7 @@ def cpu_targets() -> tuple[str, ...]:
     return tuple(row["name"] for row in _core.target_rows() if row["runnable"])
 
 
+@public
 def active_target() -> str:
     """Return the name of the target that is used.
 
@@ -46,6 +49,7 @@ def active_target() -> str:
 def show_config(mode: Literal["stdout"] = "stdout") -> None: ...
 @overload
 def show_config(mode: Literal["dicts"]) -> dict[str, Any]: ...
+@public
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
     """Show how regard was built and what it uses on this machine.
 

@@ -1,8 +1,4 @@
-"""Let threadpoolctl limit regard's threads, as it does those of BLAS libraries.
-
-threadpoolctl knows the libraries whose controllers are registered with it. The one for regard is
-registered when both packages have been imported, in either order. regard never imports the other.
-"""
+"""Let threadpoolctl limit regard's threads, as it does those of BLAS libraries."""
 
 from __future__ import annotations
 
@@ -10,21 +6,46 @@ import sys
 from typing import Any
 
 from regard import _core
+from regard._runtime.public import public
 
-_NAME = "threadpoolctl"
 
-
-def register_when_imported() -> None:
-    """Register the controller now if threadpoolctl has been imported, or else when it is."""
-    module = sys.modules.get(_NAME)
-    if module is None:
-        sys.meta_path.insert(0, _Finder())
-    else:
+def register_if_imported() -> None:
+    """Register regard with threadpoolctl if that has been imported."""
+    module = sys.modules.get("threadpoolctl")
+    if module is not None:
         _register(module)
 
 
+@public
+def register_with_threadpoolctl() -> None:
+    """Let threadpoolctl list regard and limit its threads.
+
+    ``import regard`` does this if threadpoolctl has been imported before. Call it otherwise. It
+    does nothing if regard is registered already.
+
+    Raises
+    ------
+    ImportError
+        If threadpoolctl is not installed, or is older than version 3.2.
+
+    Examples
+    --------
+    >>> import regard
+    >>> import threadpoolctl
+    >>> regard.register_with_threadpoolctl()
+    >>> with threadpoolctl.threadpool_limits(1):
+    ...     regard.get_num_threads()
+    1
+    """
+    import threadpoolctl
+
+    if not hasattr(threadpoolctl, "register"):
+        raise ImportError("threadpoolctl must be version 3.2 or later to accept other libraries")
+    _register(threadpoolctl)
+
+
 def _register(threadpoolctl: Any) -> None:
-    if not hasattr(threadpoolctl, "register"):  # before version 3.2
+    if not hasattr(threadpoolctl, "register") or hasattr(threadpoolctl, _MARK):
         return
 
     class RegardController(threadpoolctl.LibController):  # type: ignore[misc]
@@ -45,37 +66,8 @@ def _register(threadpoolctl: Any) -> None:
             return _core.__version__
 
     threadpoolctl.register(RegardController)
+    setattr(threadpoolctl, _MARK, RegardController)
 
 
-class _Finder:
-    """Finds threadpoolctl as all other finders do, and stays until it has been imported."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != _NAME:
-            return None
-        for finder in sys.meta_path:
-            if finder is not self and hasattr(finder, "find_spec"):
-                spec: Any = finder.find_spec(name, path, target)
-                if spec is not None:
-                    if hasattr(spec.loader, "exec_module"):
-                        spec.loader = _Loader(spec.loader, self)
-                    return spec
-        return None
-
-
-class _Loader:
-    """Registers the controller once the true loader, which it is otherwise, has run the module."""
-
-    def __init__(self, loader: Any, finder: _Finder) -> None:
-        self._loader = loader
-        self._finder = finder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def exec_module(self, module: Any) -> None:
-        module.__loader__ = module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        if self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
-            _register(module)
+# Where the controller is kept: a copy of threadpoolctl that is imported anew does not have it.
+_MARK = "_regard_controller"

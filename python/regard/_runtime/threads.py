@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from regard import _core
+from regard._runtime.public import public
 
 
+@public
 class ThreadingLayer(NamedTuple):
     """What runs the threads of a call: see `threading_layer`.
 
@@ -31,6 +33,7 @@ class ThreadingLayer(NamedTuple):
     version: str | None
 
 
+@public
 def threading_layer() -> ThreadingLayer:
     """Return which threading layer calls use.
 
@@ -59,6 +62,7 @@ def threading_layer() -> ThreadingLayer:
     return ThreadingLayer(**_core.threading_layer())
 
 
+@public
 def set_threading_layer(name: str) -> None:
     """Choose what runs the threads of all calls in this process.
 
@@ -100,6 +104,7 @@ def set_threading_layer(name: str) -> None:
     _core.set_threading_layer(name)
 
 
+@public
 def set_num_threads(threads: int | None) -> None:
     """Set how many threads a call uses that does not say so itself.
 
@@ -127,6 +132,7 @@ def set_num_threads(threads: int | None) -> None:
     _core.set_num_threads(threads)
 
 
+@public
 def get_num_threads() -> int:
     """Return how many threads a call uses that does not say so itself.
 

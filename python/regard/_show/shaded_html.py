@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _MOST = 32
 _LABEL_WIDTH = 24
 # A middle blue over the page's own background, never so thick that the page's text is hard to read.
-_COLOUR, _THICKEST = "64, 128, 208", 0.6
+_COLOR, _THICKEST = "64, 128, 208", 0.6
 _CELL = "text-align: right; padding: 0.15em 0.5em; font-variant-numeric: tabular-nums"
 _LABEL = "font-weight: normal; padding: 0.15em 0.5em"
 
@@ -71,5 +71,5 @@ def _label(token: str, scope: str) -> str:
 
 def _cell(weight: float) -> str:
     ink = ink_of(weight)
-    shade = f"; background-color: rgba({_COLOUR}, {_THICKEST * ink:.2f})" if ink else ""
+    shade = f"; background-color: rgba({_COLOR}, {_THICKEST * ink:.2f})" if ink else ""
     return f'<td style="{_CELL}{shade}">{number_of(weight)}</td>'

@@ -37,14 +37,14 @@ def text_of_weights(title: str, weights: NDArray[Any], tokens: AxisTokens) -> st
     margin = max(map(width_of, labels))
     header = left("", margin) + "  " + header_of(keys, WEIGHT_WIDTH, _MOST_NUMBERS)
     rows = weight_rows(weights, _MOST_NUMBERS)
-    lines = [header, *_labelled(labels, rows, margin)]
+    lines = [header, *_labeled(labels, rows, margin)]
     if max(weights.shape) > _MOST_NUMBERS:
         shades = shade_rows(weights, _MOST_SHADES)
-        lines += ["", *_labelled(labels, shades, margin), "", _what_is_shown(q_len, kv_len)]
+        lines += ["", *_labeled(labels, shades, margin), "", _what_is_shown(q_len, kv_len)]
     return _joined(title, lines)
 
 
-def _labelled(labels: list[str], rows: list[str], margin: int) -> list[str]:
+def _labeled(labels: list[str], rows: list[str], margin: int) -> list[str]:
     """Put labels before rows; the last row may be an ellipsis without a label."""
     beside = [*labels[: len(rows)], *[""] * (len(rows) - len(labels))]
     if len(rows) > _MOST_NUMBERS and rows[_MOST_NUMBERS].strip() == "…":

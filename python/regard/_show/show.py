@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
+from regard._runtime.public import public
 from regard._show.tokens import AxisTokens, tokens_of_axes
 from regard._show.weights import attention_weights, place_of_head
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _MOST_TABLES = 8
 
 
+@public
 class ShownWeights:
     """Attention weights as a table: text where it is printed, HTML where a notebook shows it.
 
@@ -62,6 +64,7 @@ class ShownWeights:
             yield f"… and {heads - _MOST_TABLES} more heads: pass head= for one of them"
 
 
+@public
 def show(
     weights: ArrayLike,
     tokens: TokensArgument = None,

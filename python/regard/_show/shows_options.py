@@ -34,11 +34,11 @@ class ShowsOptions(ABC):
         try:
             return self._shown_options()
         except AttributeError:  # in a debugger, of an object whose __init__ has not finished
-            return "not initialised"
+            return "not initialized"
 
 
 def html_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Return a table with a row for each name, whose cells are escaped, in the page's colours."""
+    """Return a table with a row for each name, whose cells are escaped, in the page's colors."""
     import html
 
     lines = [

@@ -104,7 +104,7 @@ def _blocks(array: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
 def _check(name: str, array: Array, place: tuple[int, ...], rows: Array, tolerance: float) -> None:
     if not rows.size:
         return
-    with np.errstate(invalid="ignore"):  # of signalling NaN
+    with np.errstate(invalid="ignore"):  # of signaling NaN
         is_wrong = (rows < 0) | (rows > 1 + tolerance)
         if is_wrong.any():
             row, key = np.argwhere(is_wrong)[0].tolist()

@@ -12,6 +12,7 @@ from regard._arguments.masks import Masks
 from regard._arguments.numbers import count, iterated, slice_ends
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._runtime.progress import check_progress, reporting
+from regard._runtime.public import public
 from regard._statistics.request import ARRAYS, lse_of, pair_of
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def attention_map(
     progress: Progress = None,
     **options: Unpack[WeightOptions],
 ) -> list[Array]: ...
+@public
 @takes_options(WeightOptions)
 def attention_map(
     query: ArrayLike,

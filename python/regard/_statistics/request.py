@@ -10,6 +10,7 @@ from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import count, iterated, listed
 from regard._arguments.options import WeightOptions, names_of
+from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +25,7 @@ _RESULTS = (
     "max",
     "effective_count",
     "mean_distance",
-    "sink_mass",
+    "first_mass",
     "local_mass",
     "previous_token",
     "induction",
@@ -33,10 +34,11 @@ _RESULTS = (
     "column_means",
 )
 ARRAYS = ("query", "key", "mask")
-_OTHERS = ("statistics", "top_k", "sink_keys", "local_reach", "tokens", "lse", "progress")
+_OTHERS = ("statistics", "top_k", "first_keys", "local_reach", "tokens", "lse", "progress")
 DEFAULT_STATISTICS = tuple(name for name in _RESULTS if name not in ("induction", "top_k"))
 
 
+@public
 class TopKeys(NamedTuple):
     """The keys with the largest weights of each query, in falling order of the weights.
 
@@ -50,6 +52,7 @@ class TopKeys(NamedTuple):
     """Of the same shape."""
 
 
+@public
 class AttentionSummary(NamedTuple):
     """What the weights of an attention call are like.
 
@@ -65,8 +68,8 @@ class AttentionSummary(NamedTuple):
     which is n for n equal weights, with a sink too."""
     mean_distance: Array | None = None
     """Shape (..., heads, q_len): the mean of \\|p - j\\| over keys j, weighted."""
-    sink_mass: Array | None = None
-    """Shape (..., heads, q_len): the weight on the first `sink_keys` keys."""
+    first_mass: Array | None = None
+    """Shape (..., heads, q_len): the weight on the first `first_keys` keys."""
     local_mass: Array | None = None
     """Shape (..., heads, q_len): the weight on keys with \\|p - j\\| <= `local_reach`."""
     column_sums: Array | None = None
@@ -86,7 +89,7 @@ class Request(NamedTuple):
     """The arguments of a call that are not those of attention, checked."""
 
     wanted: dict[str, bool]
-    sink_keys: int
+    first_keys: int
     local_reach: int
     top_k: int
 
@@ -97,7 +100,7 @@ class Request(NamedTuple):
         options: Mapping[str, Any],
         statistics: Iterable[str],
         top_k: int,
-        sink_keys: int,
+        first_keys: int,
         local_reach: int,
         tokens: ArrayLike | None,
     ) -> Request:
@@ -115,7 +118,7 @@ class Request(NamedTuple):
             raise TypeError("statistics with 'induction' need tokens: the token of each key")
         return cls(
             {each: each in names for each in _RESULTS},
-            count("sink_keys", sink_keys),
+            count("first_keys", first_keys),
             count("local_reach", local_reach, maximum=2**62),
             count("top_k", top_k, minimum=1),
         )
@@ -123,7 +126,7 @@ class Request(NamedTuple):
     def words(self, targets: Array | None) -> tuple[tuple[bool, ...], int, int, int, Array | None]:
         """Return what the compiled module takes after lse."""
         wanted = tuple(self.wanted.values())
-        return wanted, self.sink_keys, self.local_reach, self.top_k, targets
+        return wanted, self.first_keys, self.local_reach, self.top_k, targets
 
     def answer(self, results: tuple[Any, ...]) -> dict[str, Any]:
         """Return what the compiled module returned, by its names.

@@ -13,6 +13,7 @@ from regard._arguments.masks import Masks
 from regard._arguments.options import WeightOptions, takes_options
 from regard._attention.check import checked
 from regard._runtime.progress import check_progress, reporting
+from regard._runtime.public import public
 from regard._statistics.request import (
     DEFAULT_STATISTICS,
     AttentionSummary,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+@public
 @takes_options(WeightOptions)
 def summarize_attention(
     query: ArrayLike,
@@ -46,7 +48,7 @@ def summarize_attention(
     *,
     statistics: Iterable[str] = DEFAULT_STATISTICS,
     top_k: int = 8,
-    sink_keys: int = 4,
+    first_keys: int = 4,
     local_reach: int = 64,
     tokens: ArrayLike | None = None,
     lse: ArrayLike | None = None,
@@ -62,7 +64,7 @@ def summarize_attention(
     max                :math:`\max_j w_{ij}`
     effective_count    :math:`(\sum_j w_{ij})^2 / \sum_j w_{ij}^2`
     mean_distance      :math:`\sum_j w_{ij} |p - j|` [2]_
-    sink_mass          :math:`\sum_{j < \mathrm{sink\_keys}} w_{ij}` [3]_
+    first_mass          :math:`\sum_{j < \mathrm{sink\_keys}} w_{ij}` [3]_
     local_mass         :math:`\sum_{|p - j| \le \mathrm{local\_reach}} w_{ij}`
     column_sums        :math:`\sum_i w_{ij}`, what key j gets [4]_
     column_means       column_sums divided by the number of queries that see key j
@@ -84,7 +86,7 @@ def summarize_attention(
         The fields of the result to compute.
     top_k : int, default 8
         How many keys the field `top_k` has for each query.
-    sink_keys : int, default 4
+    first_keys : int, default 4
         How many keys count as the first ones.
     local_reach : int, default 64
         How far a key may be from the query to be local.
@@ -158,7 +160,7 @@ def summarize_attention(
     array([0., 0., 0., 0.])
     """
     request = Request.of(
-        "summarize_attention", options, statistics, top_k, sink_keys, local_reach, tokens
+        "summarize_attention", options, statistics, top_k, first_keys, local_reach, tokens
     )
     check_progress(progress, "summarize_attention")
     if mask is not None:
@@ -188,6 +190,7 @@ def summarize_attention(
     return AttentionSummary(**found)
 
 
+@public
 @takes_options(WeightOptions)
 def summarize_attention_ragged(
     query: ArrayLike,
@@ -198,7 +201,7 @@ def summarize_attention_ragged(
     *,
     statistics: Iterable[str] = DEFAULT_STATISTICS,
     top_k: int = 8,
-    sink_keys: int = 4,
+    first_keys: int = 4,
     local_reach: int = 64,
     tokens: ArrayLike | None = None,
     lse: ArrayLike | None = None,
@@ -221,7 +224,7 @@ def summarize_attention_ragged(
         Which token each key belongs to. Needed for "induction".
     lse : array_like, shape (total_queries, heads), optional
         What the forward call with the same arguments returned with ``return_lse=True``.
-    statistics, top_k, sink_keys, local_reach, progress
+    statistics, top_k, first_keys, local_reach, progress
         See `summarize_attention`.
     {options}
 
@@ -249,7 +252,7 @@ def summarize_attention_ragged(
     ((5, 4), (2, 4))
     """
     name = "summarize_attention_ragged"
-    request = Request.of(name, options, statistics, top_k, sink_keys, local_reach, tokens)
+    request = Request.of(name, options, statistics, top_k, first_keys, local_reach, tokens)
     check_progress(progress, name)
     if mask is not None:
         warn_if_zero_one(mask)

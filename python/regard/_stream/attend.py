@@ -12,6 +12,7 @@ from regard._arguments.keywords import refuse_keywords
 from regard._arguments.numbers import flag
 from regard._arguments.options import StreamOptions, names_of, takes_options
 from regard._runtime.progress import check_progress
+from regard._runtime.public import public
 from regard._stream.arrays import is_in_file
 from regard._stream.call import StreamCall
 
@@ -52,6 +53,7 @@ def attend_stream(
     progress: Progress = None,
     **options: Unpack[StreamOptions],
 ) -> tuple[Array, Array]: ...
+@public
 @takes_options(StreamOptions)
 def attend_stream(
     query: ArrayLike,

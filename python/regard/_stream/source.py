@@ -9,6 +9,7 @@ import numpy as np
 
 from regard._arguments.keywords import translates_keywords
 from regard._arguments.numbers import count
+from regard._runtime.public import public
 from regard._show.shows_options import ShowsOptions
 from regard._stream.arrays import Slice, unread
 
@@ -24,6 +25,7 @@ _DEFAULT_BYTES = 64 << 20
 _KERNEL_CHUNK = 1536
 
 
+@public
 class KeyValueChunks(ShowsOptions):
     """Cut two arrays of keys and values into chunks for `attend_stream`.
 

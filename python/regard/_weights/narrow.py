@@ -8,7 +8,7 @@ import numpy as np
 
 from regard._arguments.arrays import dtype_of
 from regard._runtime.optional import needed
-from regard._weights.quantized import QuantisedWeight, empty_weight, fill, row_blocks
+from regard._weights.quantized import QuantizedWeight, empty_weight, fill, row_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-Weight: TypeAlias = "Array | QuantisedWeight"
+Weight: TypeAlias = "Array | QuantizedWeight"
 WEIGHT_DTYPES = ("float16", "bfloat16", "int8")
 
 
@@ -70,8 +70,8 @@ def narrowed(name: str, array: Array, weight_dtype: str) -> Weight:
 
 def widened(weight: Weight) -> Array:
     """Return the floats that a weight stands for: a new array where it is narrow."""
-    if isinstance(weight, QuantisedWeight):
-        return weight.dequantise()
+    if isinstance(weight, QuantizedWeight):
+        return weight.dequantize()
     return weight.astype(np.float32) if weight.dtype.itemsize == 2 else weight
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from regard import _core
 from regard._arguments.arrays import as_array, is_floating
+from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,12 +25,13 @@ _LEAST_SCALE = np.float32(2.0**-102)
 _ELEMENTS_AT_ONCE = 1 << 18
 
 
-class QuantisedWeight:
+@public
+class QuantizedWeight:
     """A linear layer's weight in 8 bits, in about a quarter of the memory that float32 takes.
 
     A weight ``w`` is kept as an int8 ``n`` with ``w`` nearly equal to ``n * scale``. There is one
-    scale for 64 neighbours along the last axis, the largest of their magnitudes divided by 127, so
-    no weight is off by more than half a scale: by 0.4% of the largest of its 64 neighbours.
+    scale for 64 neighbors along the last axis, the largest of their magnitudes divided by 127, so
+    no weight is off by more than half a scale: by 0.4% of the largest of its 64 neighbors.
     `regard.matmul` multiplies by ``weight.T`` and reads the 8 bits alone; no copy of the weight in
     float32 is made.
 
@@ -61,7 +63,7 @@ class QuantisedWeight:
     Notes
     -----
     A scale is rounded up to 16 significant bits, so that ``n * scale`` is exact in float32, and a
-    weight that was restored by `dequantise` is quantised to the same integers and scales again. No
+    weight that was restored by `dequantize` is quantized to the same integers and scales again. No
     scale is below 2**-102: weights of less than 2.5e-29 have fewer steps.
 
     Examples
@@ -70,14 +72,14 @@ class QuantisedWeight:
     >>> import regard
     >>> rng = np.random.default_rng(0)
     >>> weight = rng.standard_normal((96, 64), dtype=np.float32)
-    >>> narrow = regard.QuantisedWeight(weight)
+    >>> narrow = regard.QuantizedWeight(weight)
     >>> narrow
-    QuantisedWeight(shape=(96, 64), nbytes=6528)
+    QuantizedWeight(shape=(96, 64), nbytes=6528)
     >>> x = rng.standard_normal((2, 64), dtype=np.float32)
     >>> product = regard.matmul(x, narrow.T)
     >>> product.shape
     (2, 96)
-    >>> np.array_equal(product, regard.matmul(x, narrow.dequantise().T))
+    >>> np.array_equal(product, regard.matmul(x, narrow.dequantize().T))
     True
     >>> bool(np.abs(product - regard.matmul(x, weight.T)).max() < 0.15)
     True
@@ -102,7 +104,7 @@ class QuantisedWeight:
             fill(self, rows, array[rows])
 
     @classmethod
-    def from_parts(cls, numbers: ArrayLike, scales: ArrayLike) -> QuantisedWeight:
+    def from_parts(cls, numbers: ArrayLike, scales: ArrayLike) -> QuantizedWeight:
         """Make a weight of integers and scales, as they are kept in a file for example.
 
         Parameters
@@ -115,7 +117,7 @@ class QuantisedWeight:
 
         Returns
         -------
-        QuantisedWeight
+        QuantizedWeight
             The weight ``numbers[i, j] * scales[i, j // 64]``.
 
         Raises
@@ -129,10 +131,10 @@ class QuantisedWeight:
         --------
         >>> import numpy as np
         >>> import regard
-        >>> narrow = regard.QuantisedWeight.from_parts(
+        >>> narrow = regard.QuantizedWeight.from_parts(
         ...     np.array([[-2, 3]], np.int8), np.array([[0.5]], np.float32)
         ... )
-        >>> narrow.dequantise()
+        >>> narrow.dequantize()
         array([[-1. ,  1.5]], dtype=float32)
         """
         integers, steps = as_array("numbers", numbers), as_array("scales", scales)
@@ -173,7 +175,7 @@ class QuantisedWeight:
         """The transpose, for `regard.matmul`."""
         return TransposedWeight(self)
 
-    def dequantise(self) -> Floats:
+    def dequantize(self) -> Floats:
         """Return the weight that the integers and scales stand for.
 
         Returns
@@ -184,7 +186,7 @@ class QuantisedWeight:
         Examples
         --------
         >>> import regard
-        >>> regard.QuantisedWeight([[127.0, 0.4, -3.6]]).dequantise()
+        >>> regard.QuantizedWeight([[127.0, 0.4, -3.6]]).dequantize()
         array([[127.,   0.,  -4.]], dtype=float32)
         """
         result = np.empty(self.shape, np.float32)
@@ -193,9 +195,9 @@ class QuantisedWeight:
         return result
 
     def __getitem__(self, index: Any) -> Floats:
-        """Return rows in float32, as indexing the first axis of ``dequantise()`` would."""
+        """Return rows in float32, as indexing the first axis of ``dequantize()`` would."""
         if isinstance(index, tuple) or index is None or index is Ellipsis:
-            raise TypeError(f"a QuantisedWeight is indexed by rows alone, got {index!r}")
+            raise TypeError(f"a QuantizedWeight is indexed by rows alone, got {index!r}")
         numbers: Floats = self.numbers[index].astype(np.float32)
         scales = self.scales[index]
         with np.errstate(over="ignore"):  # large scales of from_parts may give infinity
@@ -210,26 +212,26 @@ class QuantisedWeight:
     def __array__(self, *_: Any, **__: Any) -> Array:
         """Refuse to become an array of one object."""
         raise TypeError(
-            "a QuantisedWeight is not an array: pass weight.T to regard.matmul as b, or call "
-            "weight.dequantise()"
+            "a QuantizedWeight is not an array: pass weight.T to regard.matmul as b, or call "
+            "weight.dequantize()"
         )
 
     def __repr__(self) -> str:
         """Show the shape and the size."""
-        return f"QuantisedWeight(shape={self.shape}, nbytes={self.nbytes})"
+        return f"QuantizedWeight(shape={self.shape}, nbytes={self.nbytes})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle integers and scales."""
-        return QuantisedWeight.from_parts, (self.numbers, self.scales)
+        return QuantizedWeight.from_parts, (self.numbers, self.scales)
 
 
 class TransposedWeight:
-    """A `QuantisedWeight` whose axes are swapped, as `regard.matmul` takes it."""
+    """A `QuantizedWeight` whose axes are swapped, as `regard.matmul` takes it."""
 
     __slots__ = ("T",)
     __array_ufunc__ = None
 
-    def __init__(self, weight: QuantisedWeight) -> None:
+    def __init__(self, weight: QuantizedWeight) -> None:
         self.T = weight
 
     @property
@@ -241,8 +243,8 @@ class TransposedWeight:
     def __array__(self, *_: Any, **__: Any) -> Array:
         """Refuse to become an array of one object."""
         raise TypeError(
-            "the transpose of a QuantisedWeight is not an array: pass it to regard.matmul as b, or "
-            "call weight.dequantise()"
+            "the transpose of a QuantizedWeight is not an array: pass it to regard.matmul as b, or "
+            "call weight.dequantize()"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -270,7 +272,7 @@ def row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
         yield slice(begin, min(rows, begin + step))
 
 
-def empty_weight(shape: tuple[int, ...]) -> QuantisedWeight:
+def empty_weight(shape: tuple[int, ...]) -> QuantizedWeight:
     """Return a weight to be filled."""
     return _of(*_empty_parts(shape))
 
@@ -282,19 +284,19 @@ def _empty_parts(shape: tuple[int, ...]) -> tuple[NDArray[np.int8], Floats]:
     return np.empty((rows, columns), np.int8), np.empty((groups, rows), np.float32).T
 
 
-def stacked(weights: list[QuantisedWeight]) -> QuantisedWeight:
+def stacked(weights: list[QuantizedWeight]) -> QuantizedWeight:
     """Return weights of one d_in on top of each other."""
     numbers = np.concatenate([weight.numbers for weight in weights])
     return _of(numbers, np.concatenate([weight.scales.T for weight in weights], axis=1).T)
 
 
-def rows_of(weight: QuantisedWeight, rows: slice) -> QuantisedWeight:
+def rows_of(weight: QuantizedWeight, rows: slice) -> QuantizedWeight:
     """Return a view of some rows."""
     return _of(weight.numbers[rows], weight.scales[rows])
 
 
-def fill(weight: QuantisedWeight, rows: slice, values: Array) -> None:
-    """Quantise the values of some rows, which are few."""
+def fill(weight: QuantizedWeight, rows: slice, values: Array) -> None:
+    """Quantize the values of some rows, which are few."""
     columns = weight.shape[1]
     groups = weight.scales.shape[1]
     padded = np.zeros((len(values), groups * GROUP), np.float32)
@@ -312,7 +314,7 @@ def fill(weight: QuantisedWeight, rows: slice, values: Array) -> None:
     weight.scales[rows] = scales
 
 
-def _of(numbers: NDArray[np.int8], scales: Floats) -> QuantisedWeight:
-    weight = QuantisedWeight.__new__(QuantisedWeight)
+def _of(numbers: NDArray[np.int8], scales: Floats) -> QuantizedWeight:
+    weight = QuantizedWeight.__new__(QuantizedWeight)
     weight.numbers, weight.scales = numbers, scales
     return weight

@@ -1,4 +1,4 @@
-"""Read parameters from GGUF files, including quantised ones."""
+"""Read parameters from GGUF files, including quantized ones."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def load_gguf(
     prefix : str, optional
         Read only the parameters whose names begin with this: ``"blk.3."`` for one layer of a model.
     weight_dtype : {"float16", "bfloat16", "int8"}, optional
-        Keep matrices of floats in 16 bits, or in 8 as `regard.QuantisedWeight`. They are read and
+        Keep matrices of floats in 16 bits, or in 8 as `regard.QuantizedWeight`. They are read and
         rounded a few rows at a time, so there is never a float32 copy of one.
 
     Returns
     -------
-    parameters : dict of str to ndarray or QuantisedWeight
+    parameters : dict of str to ndarray or QuantizedWeight
         By their full names, with axes in NumPy's order (GGUF lists them the other way round): a
         linear layer is ``(out_features, in_features)``. Float32, float64 and integers are returned
-        as stored; float16, bfloat16 and quantised tensors become float32. With `weight_dtype`,
+        as stored; float16, bfloat16 and quantized tensors become float32. With `weight_dtype`,
         matrices of floats are kept in that type.
     metadata : dict of str to object
         The file's entries as Python's int, float, bool, str and lists of these: the sizes of the
@@ -55,7 +55,7 @@ def load_gguf(
     Raises
     ------
     ImportError
-        If the package gguf, which decodes the quantised formats, is missing, or ml_dtypes for
+        If the package gguf, which decodes the quantized formats, is missing, or ml_dtypes for
         ``weight_dtype="bfloat16"``; ``pip install 'regard[models]'`` installs both.
     TypeError
         If `path` is not a path, `prefix` is not a str or `weight_dtype` is not a dtype.
@@ -81,7 +81,7 @@ def load_gguf(
     -----
     Lengths and offsets [1]_ are checked against the file's size before anything is read or
     allocated for them. Llama files order the rows of query and key projections for a
-    rotary embedding of neighbouring columns: ``regard.positional.rotary(..., interleaved=True)``.
+    rotary embedding of neighboring columns: ``regard.positional.rotary(..., interleaved=True)``.
 
     References
     ----------

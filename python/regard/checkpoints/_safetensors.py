@@ -52,12 +52,12 @@ def load_safetensors(
     prefix : str, optional
         Read only the parameters whose names begin with this: one layer of a model.
     weight_dtype : {"float16", "bfloat16", "int8"}, optional
-        Keep matrices of floats in 16 bits, or in 8 as `regard.QuantisedWeight`. They are read and
+        Keep matrices of floats in 16 bits, or in 8 as `regard.QuantizedWeight`. They are read and
         rounded a few rows at a time, so there is never a float32 copy of one.
 
     Returns
     -------
-    parameters : dict of str to ndarray or QuantisedWeight
+    parameters : dict of str to ndarray or QuantizedWeight
         By their full names. Float32, float64, complex64, integers and bools are returned as
         stored; float16, bfloat16 and the float8 types become float32. With `weight_dtype`,
         matrices of floats are kept in that type.
@@ -184,7 +184,7 @@ def _as_floats(kind: str, array: NDArray[Any]) -> NDArray[Any]:
     if kind == "BF16":  # the upper half of a float32
         return (array.astype(np.uint32) << 16).view(np.float32)
     if kind == "F16" or kind in _ML_DTYPES:
-        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN
+        with np.errstate(invalid="ignore"):  # a signaling NaN is a NaN
             return array.astype(np.float32)
     return array
 

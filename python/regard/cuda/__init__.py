@@ -4,6 +4,7 @@
 `status` what is missing where it cannot.
 """
 
+from regard._runtime.public import publish as _publish
 from regard.cuda._attention import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_ragged,
@@ -20,3 +21,5 @@ __all__ = [
     "status",
     "to_device",
 ]
+
+_publish(globals())

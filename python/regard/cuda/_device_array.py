@@ -61,7 +61,7 @@ class DeviceArray:
         return self.buffer.device
 
     def strides_in_elements(self) -> tuple[int, ...]:
-        """Return how many elements lie between neighbours along each axis."""
+        """Return how many elements lie between neighbors along each axis."""
         return dense_strides(self.shape)
 
     @property

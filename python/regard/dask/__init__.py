@@ -1,6 +1,7 @@
 """Attention over Dask arrays: for queries, keys and values that no machine holds at once."""
 
 from regard._runtime.optional import needed
+from regard._runtime.public import publish as _publish
 
 if needed("dask.array", "regard.dask", "dask").Array.__module__ != "dask.array.core":
     raise ImportError(
@@ -12,3 +13,5 @@ from regard.dask._attention import scaled_dot_product_attention
 from regard.dask._backward import scaled_dot_product_attention_backward
 
 __all__ = ["scaled_dot_product_attention", "scaled_dot_product_attention_backward"]
+
+_publish(globals())

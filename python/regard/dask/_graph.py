@@ -41,7 +41,7 @@ class Graph:
         keys: list[Key],
         split_every: int,
     ) -> list[Key]:
-        """Merge neighbours, level by level, until at most `split_every` results are left.
+        """Merge neighbors, level by level, until at most `split_every` results are left.
 
         Which results a task merges, and in which order, follows from their number alone.
         """

@@ -1,7 +1,10 @@
 """Attention as layers with parameters, which read and write the states of other libraries."""
 
+from regard._runtime.public import publish as _publish
 from regard.layers._multi_head import MultiHeadAttention
 from regard.layers._multi_head_gradients import InputGradients
 from regard.layers._self_attention import SelfAttention
 
 __all__ = ["InputGradients", "MultiHeadAttention", "SelfAttention"]
+
+_publish(globals())

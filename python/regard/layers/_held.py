@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def held_inputs(sources: list[FloatArray]) -> list[FloatArray]:
-    """Return a copy of each array, and one copy of neighbours that are the same array."""
+    """Return a copy of each array, and one copy of neighbors that are the same array."""
     copies: list[FloatArray] = []
     for i, x in enumerate(sources):
         copies.append(copies[-1] if i and x is sources[i - 1] else x.copy())

@@ -10,6 +10,7 @@ from regard._arguments.arrays import single_or_double
 from regard._arguments.keywords import translates_keywords
 from regard._arguments.numbers import flag, window_sides
 from regard._attention.dense import scaled_dot_product_attention
+from regard._runtime.public import public
 from regard._weights.narrow import weight_dtype_name
 from regard.layers._cached import attend_cached, refuse_beside_cache
 from regard.layers._draws import draws
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
     from regard.layers._cached import Cache
     from regard.layers._draws import Rng
     from regard.layers._linear import FloatArray
-    from regard.layers._norms import Normalised
+    from regard.layers._norms import Normalized
 
 
+@public
 class MultiHeadAttention(MultiHeadParameters):
     """Multi-head attention with its projections: self and cross attention, with or without a cache.
 
@@ -63,7 +65,7 @@ class MultiHeadAttention(MultiHeadParameters):
     is_causal : bool, optional
         Whether a position attends only to itself and those before it.
     window : (left, right), optional
-        How many neighbours a position attends to on each side; None means no limit.
+        How many neighbors a position attends to on each side; None means no limit.
     rotary : True or mapping, optional
         Rotates queries and keys by their positions, a query at ``i + query_offset`` and a key at
         ``j``: True, or a mapping with the options ``base``, ``rotary_dim``, ``interleaved``,
@@ -86,7 +88,7 @@ class MultiHeadAttention(MultiHeadParameters):
     weight_dtype : {"float16", "bfloat16", "int8"}, optional
         Keeps the four weights in 16 or 8 bits, in a half or a quarter of the memory; biases and
         norms stay in `dtype`, which must be float32. Such a layer cannot be trained. ``"int8"``
-        keeps them as a `QuantisedWeight`, and ``"bfloat16"`` needs the package ml_dtypes.
+        keeps them as a `QuantizedWeight`, and ``"bfloat16"`` needs the package ml_dtypes.
 
     Raises
     ------
@@ -347,7 +349,7 @@ class MultiHeadAttention(MultiHeadParameters):
         if self.training or dropout_seed is not None:
             options |= dropout_options(self, self._dropout, dropout_seed)
         sources = inputs_of(query, key, value, self._sizes.inputs, self._dtype)
-        norms: dict[str, Normalised] | None = None
+        norms: dict[str, Normalized] | None = None
         if self.training:
             sources, norms = held_inputs(sources), {}
         q, k, v = self._projections.heads(sources, threads, norms)

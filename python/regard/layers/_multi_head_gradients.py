@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from regard.layers._linear import FloatArray
-    from regard.layers._norms import Normalised
+    from regard.layers._norms import Normalized
     from regard.layers._projections import Projections
     from regard.layers._rotation import Rotation
 
@@ -46,7 +46,7 @@ class MultiHeadCall(NamedTuple):
     sources: list[FloatArray]  # the three inputs, one array where they are the same
     ends: tuple[int, ...]  # where the inputs that stand for each argument of the call end
     heads: tuple[FloatArray, FloatArray, FloatArray]  # as attention reads them
-    norms: dict[str, Normalised]
+    norms: dict[str, Normalized]
     places: tuple[NDArray[np.int64], NDArray[np.int64]] | None  # positions of queries and keys
     rows: FloatArray  # (..., q_len, heads * head_dim), the output of attention
     lse: FloatArray

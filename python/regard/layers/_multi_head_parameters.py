@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike
 
-    from regard._weights.quantized import QuantisedWeight
+    from regard._weights.quantized import QuantizedWeight
     from regard.layers._linear import FloatArray
     from regard.layers._multi_head_gradients import InputGradients
     from regard.layers._projections import Projections
@@ -158,7 +158,7 @@ class MultiHeadParameters(Trainable):
         return write_state(self._projections.widened(), names, prefix)
 
     def load_state_dict(
-        self, state: Mapping[str, ArrayLike | QuantisedWeight], prefix: str = ""
+        self, state: Mapping[str, ArrayLike | QuantizedWeight], prefix: str = ""
     ) -> None:
         """Copy parameters into the layer: all of them, or none if anything is wrong.
 
@@ -169,7 +169,7 @@ class MultiHeadParameters(Trainable):
         ----------
         state : mapping of str to array_like
             Floating-point arrays, converted to the layer's dtype, or weights of type
-            `QuantisedWeight`. Any of the namings of `state_dict` is recognised. What models keep
+            `QuantizedWeight`. Any of the namings of `state_dict` is recognized. What models keep
             beside these parameters is ignored: GPT-2's ``bias`` (its causal mask), BERT's
             ``output.LayerNorm``, Llama's ``rotary_emb.inv_freq``, a ``mask``. The bias of the key
             that Whisper lacks is 0.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _QK_NORM_EPS = 1e-6
 
 
-class Normalised(NamedTuple):
+class Normalized(NamedTuple):
     """What the gradient of a norm needs of the forward call."""
 
     vectors: FloatArray  # (..., heads, head_dim), divided by their root mean square
@@ -33,7 +33,7 @@ def norm_eps(qk_norm: str | float | None) -> float | None:
     return finite_number("qk_norm", qk_norm, minimum=0)
 
 
-def normalise(x: FloatArray, eps: float) -> FloatArray:
+def normalize(x: FloatArray, eps: float) -> FloatArray:
     """Divide vectors by their root mean square, in place, and return it.
 
     Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4.
@@ -46,15 +46,15 @@ def normalise(x: FloatArray, eps: float) -> FloatArray:
 
 
 def gradient_of_norm(
-    grad: FloatArray, weight: FloatArray, normalised: Normalised, threads: int | None
+    grad: FloatArray, weight: FloatArray, normalized: Normalized, threads: int | None
 ) -> FloatArray:
-    """Turn the gradient of weighted vectors into that of what was normalised, in place.
+    """Turn the gradient of weighted vectors into that of what was normalized, in place.
 
     Returns the gradient of the weight.
 
     Vectors whose gradient is 0 add nothing, whatever they hold: those of keys that no query sees.
     """
-    vectors, root = normalised
+    vectors, root = normalized
     *_, heads, dim = grad.shape
     is_unused = ~grad.any(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):

@@ -10,9 +10,9 @@ import numpy as np
 from regard._arguments.arrays import compute_type
 from regard._arguments.numbers import count
 from regard._weights.narrow import narrowed, widened
-from regard._weights.quantized import QuantisedWeight, rows_of, stacked
+from regard._weights.quantized import QuantizedWeight, rows_of, stacked
 from regard.layers._linear import project
-from regard.layers._norms import Normalised, normalise
+from regard.layers._norms import Normalized, normalize
 from regard.layers._state import overwrite
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Projections:
         qk_norm_eps: float | None,
         weight_dtype: str | None = None,
     ) -> None:
-        # Arrays, and QuantisedWeights where weight_dtype is "int8".
+        # Arrays, and QuantizedWeights where weight_dtype is "int8".
         self.own: dict[str, Any] = own
         self.sizes = sizes
         self._eps = qk_norm_eps
@@ -128,7 +128,7 @@ class Projections:
         )
 
     def _stored(self, name: str, parameter: Any) -> Any:
-        is_narrow = isinstance(parameter, QuantisedWeight) or parameter.dtype.itemsize == 2
+        is_narrow = isinstance(parameter, QuantizedWeight) or parameter.dtype.itemsize == 2
         if self._weight_dtype is None or is_narrow or not name.startswith("W_"):
             return parameter
         return narrowed(name, parameter, self._weight_dtype)
@@ -137,7 +137,7 @@ class Projections:
         self,
         sources: list[FloatArray],
         threads: int | None,
-        norms: dict[str, Normalised] | None = None,
+        norms: dict[str, Normalized] | None = None,
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Project the three inputs to new arrays ``(..., heads, seq, head_dim)``.
 
@@ -151,9 +151,9 @@ class Projections:
             for name, x in (("norm_query", query), ("norm_key", key)):
                 # NaN and infinity are results, not warnings.
                 with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-                    root = normalise(x, self._eps)
+                    root = normalize(x, self._eps)
                     if norms is not None:
-                        norms[name] = Normalised(x.copy(), root)
+                        norms[name] = Normalized(x.copy(), root)
                     x *= self.own[name]
         return query.swapaxes(-3, -2), key.swapaxes(-3, -2), value.swapaxes(-3, -2)
 
@@ -200,19 +200,19 @@ class Projections:
 
 
 def _stack(weights: list[Weight]) -> Weight:
-    if isinstance(weights[0], QuantisedWeight):
-        return stacked(cast("list[QuantisedWeight]", weights))
+    if isinstance(weights[0], QuantizedWeight):
+        return stacked(cast("list[QuantizedWeight]", weights))
     return np.concatenate(cast("list[FloatArray]", weights))
 
 
 def _rows(weight: Weight, rows: slice) -> Weight:
     """Return a view of some rows."""
-    return rows_of(weight, rows) if isinstance(weight, QuantisedWeight) else weight[rows]
+    return rows_of(weight, rows) if isinstance(weight, QuantizedWeight) else weight[rows]
 
 
 def _parts(parameter: Weight) -> tuple[Any, ...]:
     """Return the arrays that hold a parameter."""
-    if isinstance(parameter, QuantisedWeight):
+    if isinstance(parameter, QuantizedWeight):
         return parameter.numbers, parameter.scales
     return (parameter,)
 

@@ -11,6 +11,7 @@ from regard._arguments.keywords import translates_keywords
 from regard._arguments.masks import as_mask
 from regard._arguments.numbers import count, flag
 from regard._attention.dense import scaled_dot_product_attention
+from regard._runtime.public import public
 from regard.layers._draws import draws
 from regard.layers._dropout import dropout_options, dropout_probability
 from regard.layers._held import held_mask
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _INITS = ("linear", "uniform", "normal")
 
 
+@public
 class SelfAttention(SelfAttentionParameters):
     """Scaled dot-product attention of a sequence to itself, in one head.
 

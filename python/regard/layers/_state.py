@@ -10,7 +10,7 @@ import numpy as np
 
 from regard._arguments.arrays import is_floating
 from regard._arguments.numbers import listed
-from regard._weights.quantized import QuantisedWeight
+from regard._weights.quantized import QuantizedWeight
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -53,8 +53,8 @@ def check_arrays(
     return {name: array.astype(dtype) for name, array in arrays.items()}
 
 
-def _as_array(value: ArrayLike | QuantisedWeight) -> NDArray[Any]:
-    return value.dequantise() if isinstance(value, QuantisedWeight) else np.asarray(value)
+def _as_array(value: ArrayLike | QuantizedWeight) -> NDArray[Any]:
+    return value.dequantize() if isinstance(value, QuantizedWeight) else np.asarray(value)
 
 
 def can_hold(array: Any, other: FloatArray) -> bool:

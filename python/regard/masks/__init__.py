@@ -5,9 +5,12 @@ A mask is a bool array, True where a query may attend, that broadcasts to
 do, ``a | b`` where either does, and ``~a`` where `a` does not.
 """
 
+from regard._runtime.public import publish as _publish
 from regard.masks._additive import as_additive
 from regard.masks._check import check
 from regard.masks._positions import causal, prefix, window
 from regard.masks._sequences import padding, segments
 
 __all__ = ["as_additive", "causal", "check", "padding", "prefix", "segments", "window"]
+
+_publish(globals())

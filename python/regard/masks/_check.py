@@ -1,4 +1,4 @@
-"""Recognise masks that are most likely mistakes."""
+"""Recognize masks that are most likely mistakes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check(mask: Mask, *, allow_empty_rows: bool = False) -> Mask:
 
     Notes
     -----
-    Masks that may be intended are not recognised: inverted padding by itself, which looks like
+    Masks that may be intended are not recognized: inverted padding by itself, which looks like
     padding on the other side; masks of a single query; and numbers such as -1e9 beside larger ones.
     The last are added like any other number: the keys that they push down have weight 0, but a NaN
     in such a key still shows, and no block of keys is skipped.

@@ -86,7 +86,7 @@ def window(
     """Let each query attend to the keys near its own position.
 
     Query ``i`` sits at position ``p = i + query_offset`` and may attend to key ``j`` iff
-    ``p - left <= j <= p + right``. Neighbours are counted, as in FlashAttention and ONNX: a causal
+    ``p - left <= j <= p + right``. Neighbors are counted, as in FlashAttention and ONNX: a causal
     window of ``n`` keys, the query's own among them, is ``(n - 1, 0)``.
 
     Parameters

@@ -5,6 +5,7 @@ else on a new figure of pyplot's, and returns what it has drawn.
 """
 
 from regard._runtime.optional import needed as _needed
+from regard._runtime.public import publish as _publish
 
 _needed("matplotlib", "regard.plot", "plot")
 
@@ -15,3 +16,5 @@ from regard.plot._pattern import pattern  # noqa: E402
 from regard.plot._statistics import statistics  # noqa: E402
 
 __all__ = ["attention", "compare", "heads", "pattern", "statistics"]
+
+_publish(globals())

@@ -62,15 +62,15 @@ def attention(
         Draw these queries and keys alone.
     shape : (int, int), optional
         The most rows and columns that the picture has. Where there are more weights, a pixel stands
-        for a block of them, and the colour bar says so. Default: as many as the axes have pixels on
+        for a block of them, and the color bar says so. Default: as many as the axes have pixels on
         the screen, so that none is lost.
     reduce : {"max", "mean", "sum"}, default "max"
         What a pixel shows of its block.
     log : bool, default False
-        Whether colours follow the logarithm of the weights. Those below `vmin`, which is 1e-6
-        unless given, have the lowest colour.
+        Whether colors follow the logarithm of the weights. Those below `vmin`, which is 1e-6
+        unless given, have the lowest color.
     colorbar : bool, default True
-        Whether to add a colour bar.
+        Whether to add a color bar.
     ax : matplotlib.axes.Axes, optional
         Where to draw. Default: a new figure.
     mask : array_like of bool or float, or a pair (bool, float) of both, optional

@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 Layout: TypeAlias = Literal["compressed", "constrained", "none"]
 
 
-class Colours(NamedTuple):
-    """A map that the colour-blind can read, and a colour for NaN that it does not have."""
+class Colors(NamedTuple):
+    """A map that the color-blind can read, and a color for NaN that it does not have."""
 
     name: str
     of_nan: str
 
 
-OF_WEIGHTS = Colours("cividis", "white")
+OF_WEIGHTS = Colors("cividis", "white")
 _LEAST_OF_LOG = 1e-6
-# What a layout may take of axes for labels and a colour bar: a share, or so many inches where the
+# What a layout may take of axes for labels and a color bar: a share, or so many inches where the
 # axes do not share their labels with others.
 _SHARE_OF_LABELS, _INCHES_OF_LABELS = 0.2, 0.5
 # Weights below it have no scale: their logarithms are those of no numbers that are shown.
@@ -52,7 +52,7 @@ _TINY = 1e-300
 _SIZE = 6.4, 4.2  # inches, of a figure and of a picture in it
 _LEAST_HEIGHT, _HEIGHT_OF_LABELS = 0.8, 1.0
 _WIDEST_SCALE = 0.2
-# Of a colour bar's label, which has several lines beside a low picture.
+# Of a color bar's label, which has several lines beside a low picture.
 _LEAST_LETTERS, _LETTERS_AN_INCH = 12, 10.0
 _MOST_OFFSET = 1 << 40  # matplotlib cannot tell larger positions apart
 _NO_REASONS: dict[str, str] = {}
@@ -169,7 +169,7 @@ def norm_of(values: Iterable[Array], log: bool, imshow: dict[str, Any]) -> Norma
     if not log:
         return Normalize(0.0 if low is None else low, high)
     low = min(_LEAST_OF_LOG, high / 10) if low is None else low
-    return LogNorm(low, high, clip=True)  # smaller weights, and 0, have the lowest colour
+    return LogNorm(low, high, clip=True)  # smaller weights, and 0, have the lowest color
 
 
 def largest(values: Iterable[Array]) -> float:
@@ -186,7 +186,7 @@ def draw(
     offset: int,
     tokens: AxisTokens,
     imshow: dict[str, Any],
-    colours: Colours = OF_WEIGHTS,
+    colors: Colors = OF_WEIGHTS,
 ) -> AxesImage:
     """Draw one picture, with queries down and keys across, each at its position."""
     (top, bottom), (left, right) = part.queries, part.keys
@@ -201,7 +201,7 @@ def draw(
         norm=norm,
         origin="upper",
         extent=(left - 0.5, right - 0.5, offset + bottom - 0.5, offset + top - 0.5),
-        **_with_defaults(imshow, (q_len, kv_len), colours),
+        **_with_defaults(imshow, (q_len, kv_len), colors),
     )
     ax.spines[:].set_linewidth(0.6)
     of_queries, of_keys = tokens
@@ -211,24 +211,24 @@ def draw(
 
 
 def _with_defaults(
-    imshow: dict[str, Any], lengths: tuple[int, int], colours: Colours
+    imshow: dict[str, Any], lengths: tuple[int, int], colors: Colors
 ) -> dict[str, Any]:
-    chosen = {"interpolation": "nearest", "cmap": colours.name, **imshow}
+    chosen = {"interpolation": "nearest", "cmap": colors.name, **imshow}
     chosen.setdefault("aspect", "equal" if has_square_entries(lengths) else "auto")
     if chosen["cmap"] is None or isinstance(chosen["cmap"], str):
-        named = matplotlib.colormaps.get_cmap(chosen["cmap"] or colours.name)
-        chosen["cmap"] = named.with_extremes(bad=colours.of_nan)
+        named = matplotlib.colormaps.get_cmap(chosen["cmap"] or colors.name)
+        chosen["cmap"] = named.with_extremes(bad=colors.of_nan)
     return chosen
 
 
-def scale_label(label: str, values: Iterable[Array], colours: Colours = OF_WEIGHTS) -> str:
-    """Return the label of a colour bar, which says so where a picture has NaN."""
+def scale_label(label: str, values: Iterable[Array], colors: Colors = OF_WEIGHTS) -> str:
+    """Return the label of a color bar, which says so where a picture has NaN."""
     has_nan = any(np.isnan(each).any() for each in values)
-    return f"{label} ({colours.of_nan}: NaN)" if has_nan else label
+    return f"{label} ({colors.of_nan}: NaN)" if has_nan else label
 
 
 def add_scale(image: AxesImage, axes: Axes | Sequence[Axes], label: str) -> None:
-    """Add a colour bar beside the axes, which is not wider beside many of them."""
+    """Add a color bar beside the axes, which is not wider beside many of them."""
     figure = image.axes.get_figure()
     assert figure is not None
     is_clipped = isinstance(image.norm, LogNorm) and image.norm.clip

@@ -12,7 +12,7 @@ from regard._arguments.numbers import flag
 from regard._arguments.options import WeightOptions, takes_options
 from regard._show.tokens import tokens_of_axes
 from regard.plot._axes import (
-    Colours,
+    Colors,
     add_scale,
     axes_of,
     check_imshow,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from regard._runtime.progress import Progress
     from regard._show.tokens import TokensArgument
 
-_OF_DIFFERENCES = Colours("PuOr_r", "grey")  # orange is more, as in the explorer, and white is 0
+_OF_DIFFERENCES = Colors("PuOr_r", "grey")  # orange is more, as in the explorer, and white is 0
 
 
 @takes_options(WeightOptions, reference="as for `attention`")
@@ -55,7 +55,7 @@ def compare(
     progress: Progress = None,
     **imshow: Any,
 ) -> AxesImage:
-    """Draw the weights of `a` minus those of `b`, on a scale that is centred at 0.
+    """Draw the weights of `a` minus those of `b`, on a scale that is centered at 0.
 
     It is orange where `a` has the larger weight, and purple where `b` has it.
 
@@ -66,7 +66,7 @@ def compare(
     tokens : sequence of str or a pair of them, optional
         As for `attention`.
     names : (str, str), default ("a", "b")
-        What the colour bar calls the two.
+        What the color bar calls the two.
     head : int or tuple of int, optional
         Which head to draw, as an index of the leading axes of both, or of the one that has them.
     region, shape
@@ -126,7 +126,7 @@ def compare(
         )
         with np.errstate(invalid="ignore"):
             values = left - right
-        norm = _centred(values, imshow)
+        norm = _centered(values, imshow)
         image = draw(axes, values, part, norm, offset or 0, texts, imshow, _OF_DIFFERENCES)
         name_axes(axes, offset or 0)
         if has_scale:
@@ -135,7 +135,7 @@ def compare(
     return image
 
 
-def _centred(values: NDArray[Any], imshow: dict[str, Any]) -> Normalize:
+def _centered(values: NDArray[Any], imshow: dict[str, Any]) -> Normalize:
     norm = given_norm(imshow)
     if norm is not None:
         return norm

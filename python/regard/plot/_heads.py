@@ -73,7 +73,7 @@ def heads(
     columns : int, optional
         How many pictures stand in a row.
     region, shape, reduce, log, colorbar
-        As for `attention`. The colour bar belongs to all pictures.
+        As for `attention`. The color bar belongs to all pictures.
     figure : matplotlib.figure.Figure, optional
         Where to draw: an empty figure or a part of one. Default: a new figure.
     mask, progress
@@ -182,7 +182,7 @@ def _grid(lead: tuple[int, ...], columns: SupportsIndex | None) -> tuple[int, in
 
 
 def _label_panel(ax: Any, title: str, number: int, across: int, panels: int) -> None:
-    """Give a panel its title, and ticks where no neighbour has the same ones."""
+    """Give a panel its title, and ticks where no neighbor has the same ones."""
     if panels > _MOST_WITH_LABELS:
         ax.set_xticks([])
         ax.set_yticks([])

@@ -69,10 +69,10 @@ def pattern(
     head : int or tuple of int, optional
         Which head of the mask to draw, as an index of its leading axes.
     region, shape
-        As for `attention`. Where a pixel stands for a block, its colour is the visible share of it,
+        As for `attention`. Where a pixel stands for a block, its color is the visible share of it,
         which is exact for any lengths.
     colorbar : bool, default True
-        Whether to say which colour is which.
+        Whether to say which color is which.
     ax : matplotlib.axes.Axes, optional
         Where to draw. Default: a new figure.
     is_causal, query_offset, window
@@ -230,8 +230,8 @@ def _draw_lines(ax: Axes, part: Part, offset: int) -> None:
 
 
 def _add_legend(ax: Axes, image: AxesImage) -> None:
-    colours = image.get_cmap()
-    handles = [Patch(facecolor=colours(share)) for share in (1.0, 0.0)]
+    colors = image.get_cmap()
+    handles = [Patch(facecolor=colors(share)) for share in (1.0, 0.0)]
     ax.legend(
         handles,
         ["visible", "hidden"],

@@ -1,4 +1,4 @@
-"""Blocks of weights that are one pixel each, and what their colour means."""
+"""Blocks of weights that are one pixel each, and what their color means."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Part(NamedTuple):
         return slice(*self.queries), slice(*self.keys)
 
     def label(self, reduce: str) -> str:
-        """Say what a pixel's colour is."""
+        """Say what a pixel's color is."""
         return "weight" if self.is_exact else f"{_LABELS[reduce]} of each {self.block_name}"
 
     @property

@@ -30,7 +30,7 @@ _OF_QUERIES = {
     "effective_count": "effective number of keys",
     "max": "largest weight",
     "mean_distance": "mean distance (tokens)",
-    "sink_mass": "weight on the first keys",
+    "first_mass": "weight on the first keys",
     "local_mass": "weight on nearby keys",
     "top_k": "weight on the top keys",
 }
@@ -61,7 +61,7 @@ def statistics(
     """Draw a panel for each statistic of attention weights.
 
     What belongs to queries or keys is a line where there is one head, and else a strip for each
-    head, whose colour is the number. What belongs to heads is a bar for each.
+    head, whose color is the number. What belongs to heads is a bar for each.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def statistics(
     figure : matplotlib.figure.Figure, optional
         Where to draw: an empty figure or a part of one. Default: a new figure.
     cmap : str or matplotlib.colors.Colormap, default "viridis"
-        The colours of strips.
+        The colors of strips.
 
     Returns
     -------

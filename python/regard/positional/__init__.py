@@ -1,5 +1,6 @@
 """Encode the positions of tokens for attention."""
 
+from regard._runtime.public import publish as _publish
 from regard.positional._alibi import alibi_slopes
 from regard.positional._rotary import rotary
 from regard.positional._rotary_cache import rotary_cache
@@ -15,3 +16,5 @@ __all__ = [
     "sinusoidal",
     "t5_buckets",
 ]
+
+_publish(globals())

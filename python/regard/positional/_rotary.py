@@ -63,7 +63,7 @@ def rotary(
         copied. Even; by default the ``partial_rotary_factor`` of `scaling`, or all of them.
     interleaved : bool, default False
         Which columns form a pair. False: ``m`` and ``m + rotary_dim / 2``, the halves (GPT-NeoX,
-        Llama, ONNX's default). True: ``2 m`` and ``2 m + 1``, the neighbours (RoFormer, GPT-J).
+        Llama, ONNX's default). True: ``2 m`` and ``2 m + 1``, the neighbors (RoFormer, GPT-J).
     inverse_frequencies : array_like of float, shape (rotary_dim / 2,), optional
         The angle by which each pair turns from one position to the next, in place of the powers of
         `base`.

@@ -1,6 +1,7 @@
 """Attention for PyTorch's tensors, with gradients, in the memory where they are."""
 
 from regard._runtime.optional import needed as _needed
+from regard._runtime.public import publish as _publish
 
 _needed("torch", "regard.torch", "torch")
 
@@ -8,3 +9,5 @@ from regard.torch import _batching, _derivatives, _fake, _kernels  # noqa: E402,
 from regard.torch._attention import scaled_dot_product_attention  # noqa: E402
 
 __all__ = ["scaled_dot_product_attention"]
+
+_publish(globals())

@@ -8,9 +8,12 @@ Importing this module needs the packages torch and transformers: ``pip install
 """
 
 from regard._runtime.optional import needed as _needed
+from regard._runtime.public import publish as _publish
 
 _needed("torch", "regard.transformers", "transformers")
 
 from regard.transformers._register import register  # noqa: E402
 
 __all__ = ["register"]
+
+_publish(globals())

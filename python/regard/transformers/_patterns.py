@@ -1,7 +1,7 @@
-"""Recognise the mask functions of transformers that positions alone decide.
+"""Recognize the mask functions of transformers that positions alone decide.
 
 A mask function of transformers is a closure that tells, from the indices of a query and a key,
-whether the one sees the other. Those made by transformers' own factories are recognised by their
+whether the one sees the other. Those made by transformers' own factories are recognized by their
 code, and what they close over says which window they mean. Any other function is unknown.
 """
 

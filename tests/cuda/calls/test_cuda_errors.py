@@ -125,7 +125,7 @@ KINDS = {
     "threads": ({"threads": 2}, ["threads", "leave it out"]),
     "device": ({"device": "cuda"}, ["device", "leave it out"]),
     "attn_mask": ({"attn_mask": None}, ["attn_mask", "mask="]),
-    "unknown": ({"colour": 1}, ["colour", "is_causal"]),
+    "unknown": ({"color": 1}, ["color", "is_causal"]),
 }
 
 
@@ -152,7 +152,7 @@ TOP = {
     "threads": ({"threads": 2}, TypeError, ["threads", "leave it out"]),
     "on the CPU": ({"device": "cpu"}, ValueError, ["device", "cpu", "host"]),
     "another device": ({"device": "gpu"}, ValueError, ["device", "cuda", "gpu"]),
-    "unknown": ({"colour": 1}, TypeError, ["colour", "is_causal"]),
+    "unknown": ({"color": 1}, TypeError, ["color", "is_causal"]),
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from regard._attention.dense import scaled_dot_product_attention
 from regard.layers._linear import project
-from regard.layers._norms import normalise
+from regard.layers._norms import normalize
 from regard.positional import rotary, rotary_cache
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def queries_and_keys(
 
 def _normed(x: Array, weight: Array, epsilon: float) -> Array:
     result = x.copy()
-    normalise(result, epsilon)
+    normalize(result, epsilon)
     return np.multiply(result, weight, out=result)
 
 

@@ -24,7 +24,7 @@ class Model(NamedTuple):
     head_dim: int
     epsilon: float  # of the norms
     rotary: Mapping[str, Any]  # options of `regard.positional.rotary_cache`
-    interleaved: bool  # whether neighbouring columns are rotated
+    interleaved: bool  # whether neighboring columns are rotated
     windows: tuple[int | None, ...]  # how many tokens each layer sees, itself counted
     embed: Callable[[NDArray[np.int64]], Array]
     parameters: Callable[[int], Mapping[str, Array]]

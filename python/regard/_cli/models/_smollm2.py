@@ -62,7 +62,7 @@ def open_smollm2() -> Model:
         head_dim=metadata["llama.embedding_length"] // heads,
         epsilon=metadata["llama.attention.layer_norm_rms_epsilon"],
         rotary={"base": metadata["llama.rope.freq_base"]},
-        # GGUF orders the rows of the projections so that neighbouring columns are rotated.
+        # GGUF orders the rows of the projections so that neighboring columns are rotated.
         interleaved=True,
         windows=(None,) * layers,
         embed=lambda numbers: parameters["token_embd.weight"][numbers],

@@ -1,4 +1,4 @@
-// What stands beside the picture: tokens or numbers along its axes, and the scale of its colours.
+// What stands beside the picture: tokens or numbers along its axes, and the scale of its colors.
 function ticks(first, end, most) {
   const rough = (end - first) / Math.max(1, most),
     power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
@@ -76,17 +76,17 @@ function drawLegend(data) {
       : [0, 0.25, 0.5, 0.75, 1].map((s) => s * data.largest);
   for (const value of powers) {
     const at = data.index(value, data.largest),
-      labelled =
+      labeled =
         (value === 1e-6 ? "≤" : "") +
         number(value, 2)
           .replace(/(\.\d*?)0+(?=e|$)/, "$1")
           .replace(/\.(?=e|$)/, "");
     // The numbers at the ends stay whole: a part of one would be another number.
-    const half = pen.measureText(labelled).width / 2;
-    pen.fillText(labelled, clamp(left + ((at + 0.5) * span) / 255, half, width - half), 20);
+    const half = pen.measureText(labeled).width / 2;
+    pen.fillText(labeled, clamp(left + ((at + 0.5) * span) / 255, half, width - half), 20);
   }
   byId("legend").setAttribute(
     "aria-label",
-    `Colour scale, ${isLog ? "logarithmic" : "linear"}, from ${number(powers[0], 2)} to ${number(powers.at(-1), 2)}`,
+    `Color scale, ${isLog ? "logarithmic" : "linear"}, from ${number(powers[0], 2)} to ${number(powers.at(-1), 2)}`,
   );
 }

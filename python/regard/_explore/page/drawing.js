@@ -86,7 +86,7 @@ function draw(data) {
   byId("close").hidden = !isClose;
   byId("close").textContent = state.other
     ? "Pale: blocks."
-    : "Pale: blocks. In full colour: the top keys of each query, and outlined regions.";
+    : "Pale: blocks. In full color: the top keys of each query, and outlined regions.";
   drawCross(pen, x, y);
   pen.restore();
   pen.strokeStyle = style("--line");

@@ -101,7 +101,7 @@ const KEYS = [
   [
     ["s"],
     "s",
-    "logarithmic or linear colours",
+    "logarithmic or linear colors",
     () => change({ scale: state.scale === "log" ? "linear" : "log" }),
   ],
   [

@@ -37,10 +37,10 @@ function makeGrid() {
     if (!/^(Arrow|Home$|End$)/.test(event.key)) return;
     event.preventDefault();
     event.stopPropagation(); // also at the edges, where the document would move the query
-    neighbour(event.key)?.focus();
+    neighbor(event.key)?.focus();
   });
 }
-function neighbour(key) {
+function neighbor(key) {
   const all = [...cells.values()],
     at = all.indexOf(cells.get(`${state.layer}.${state.head}`));
   const steps = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: all.length - 1 };
@@ -62,7 +62,7 @@ async function drawThumbnails() {
     values,
     shape: [, height, width],
   } = (await decodedOnce("thumbnails", facts.overview)).get("levels");
-  const table = colours().sequential;
+  const table = colors().sequential;
   let number = 0;
   for (const cell of cells.values()) {
     const canvas = cell.firstChild;

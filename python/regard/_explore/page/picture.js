@@ -85,7 +85,7 @@ async function prepared() {
       return match ? [{ ...region, plane: difference(region.plane, match.plane) }] : [];
     });
   }
-  const table = state.other ? colours().diverging : colours().sequential,
+  const table = state.other ? colors().diverging : colors().sequential,
     index = state.other ? differenceIndex : weightIndex;
   const largest = largestOf(plane.values),
     levels = [plane];

@@ -1,13 +1,13 @@
-// Weights, levels and colours.
+// Weights, levels and colors.
 const { decades, top: topLevel } = facts;
 const levelTable = Float32Array.from({ length: 256 }, (_, level) =>
   level > topLevel ? NaN : level ? 10 ** ((decades * level) / topLevel - decades) : 0,
 );
 const isDark = matchMedia("(prefers-color-scheme: dark)");
-const colours = () => facts.colours[isDark.matches ? "dark" : "light"];
+const colors = () => facts.colors[isDark.matches ? "dark" : "light"];
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// The index in a table of colours; the last one is that of NaN.
+// The index in a table of colors; the last one is that of NaN.
 function weightIndex(weight, largest) {
   if (weight !== weight) return 255;
   if (state.scale === "linear")

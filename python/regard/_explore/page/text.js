@@ -4,7 +4,7 @@ const LABELS = {
   max: "largest weight",
   effective_count: "effective keys",
   mean_distance: "mean distance",
-  sink_mass: `weight on the first ${facts.sink_keys}`,
+  first_mass: `weight on the first ${facts.first_keys}`,
   local_mass: `weight within ${facts.local_reach}`,
   column_sums: "sum of a key's weights",
   column_means: "mean weight of a key",
@@ -45,7 +45,7 @@ function element(tag, attributes = {}, ...children) {
   made.append(...children); // strings become text nodes, never markup
   return made;
 }
-// A key among its neighbours, itself emphasised.
+// A key among its neighbors, itself emphasized.
 function inContext(key, before = 4, after = 3) {
   const box = element("bdi", { class: "context" });
   if (!tokensOfKeys) return box;

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard import _core
-from regard._cache.rows import SCALE_TYPE
+from regard._cache.storage.rows import SCALE_TYPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._cache.state import PerEntry
+    from regard._cache.storage.state import PerEntry
 
     Array = NDArray[Any]
 
 
-def quantised(keys: Array, values: Array, counts: PerEntry) -> list[Array]:
+def quantized(keys: Array, values: Array, counts: PerEntry) -> list[Array]:
     """Return new tokens as they are stored: keys, values, and the scales of both.
 
     `counts` says how many of them are real in each entry. The others may be anything.
@@ -52,7 +52,7 @@ def _as_floats(rows: Array) -> Array:
 
 def _rounded(name: str, rows: Array, *, rotates: bool) -> tuple[Array, Array]:
     """Return rows as integers, and their scales."""
-    integers, scales, are_finite = _core.quantise_rows(rows, rotates)
+    integers, scales, are_finite = _core.quantize_rows(rows, rotates)
     if not are_finite:
         bad = rows[~np.isfinite(rows)][0]
         raise ValueError(f"{name} must be finite in float32 to be stored as int8, got {bad}")

@@ -21,67 +21,67 @@ _PAGE_TOKENS = 192
 
 
 class Geometry(NamedTuple):
-    """Sizes, type, limits and window of a cache, for every batch entry."""
+    """Sizes, type and limits of a cache, for every batch entry."""
 
     kv_heads: int
     head_dim: int
     value_dim: int
     dtype: np.dtype[Any]
-    window: int | None
-    sink_tokens: int
+    keep_last: int | None
+    keep_first: int
     capacity: int | None
     page_size: int
 
     @property
-    def is_quantised(self) -> bool:
+    def is_quantized(self) -> bool:
         """Whether rows are stored with scales, and keys rotated."""
         return self.dtype == np.int8
 
     @property
-    def sink_pages(self) -> int:
-        """Pages that hold sink tokens, which are never evicted."""
-        return -(-self.sink_tokens // self.page_size)
+    def first_pages(self) -> int:
+        """Pages of the first tokens, which are never evicted."""
+        return -(-self.keep_first // self.page_size)
 
     def most_at_once(self, longest: int) -> int | None:
         """Return how many tokens the capacity lets an entry of this length take, or None."""
         if self.capacity is None:
             return None
-        if self.window is None:
+        if self.keep_last is None:
             return self.capacity - longest
-        return max(self.capacity - longest, self.capacity - self.sink_tokens - self.window)
+        return max(self.capacity - longest, self.capacity - self.keep_first - self.keep_last)
 
     def check_append(self, counts: Array, after: Array) -> None:
         """Refuse `counts` new tokens that lead to more in an entry than the capacity."""
         if self.capacity is None:
             return
         is_over = after > self.capacity
-        if self.window is not None:
-            most = self.capacity - self.sink_tokens - self.window
+        if self.keep_last is not None:
+            most = self.capacity - self.keep_first - self.keep_last
             is_over &= counts > most
         if not is_over.any():
             return
         entry = int(np.argmax(np.where(is_over, after, 0)))
         new = int(counts[entry])
-        if self.window is None:
+        if self.keep_last is None:
             raise ValueError(
                 f"the cache has capacity {self.capacity}, and appending {new} would make it "
                 f"{after[entry]} tokens long"
             )
         raise ValueError(
             f"key must have at most {most} new tokens at once, got {new}: they lie beside "
-            f"sink_tokens={self.sink_tokens} and window={self.window} within capacity "
+            f"keep_first={self.keep_first} and keep_last={self.keep_last} within capacity "
             f"{self.capacity}"
         )
 
 
-def default_page_size(capacity: int | None, window: int | None) -> int:
+def default_page_size(capacity: int | None, keep_last: int | None) -> int:
     """Return how many tokens a page holds where the caller has not said.
 
     A fixed capacity is one page per entry. A page is no longer than a window, which would otherwise
     keep more tokens that it does not show than tokens that it shows.
     """
-    if window is not None:
-        return min(_PAGE_TOKENS, _next_multiple(window))
+    if keep_last is not None:
+        return min(_PAGE_TOKENS, _next_multiple(keep_last))
     return _PAGE_TOKENS if capacity is None else _next_multiple(capacity)
 
 

@@ -1,7 +1,7 @@
-"""Colours of weights, for light pages, dark pages and differences.
+"""Colors of weights, for light pages, dark pages and differences.
 
 Each table goes evenly through OKLab's lightness, so that what is larger is darker on a light page
-and lighter on a dark one for everybody, in print without colours too; hues only help. Björn
+and lighter on a dark one for everybody, in print without colors too; hues only help. Björn
 Ottosson 2020, "A perceptual color space for image processing".
 """
 
@@ -42,7 +42,7 @@ LEVELS = 255
 
 
 def sequential(theme: str) -> NDArray[np.uint8]:
-    """Return the colours of levels 0 to 254, and of NaN, as an array (256, 3) of sRGB."""
+    """Return the colors of levels 0 to 254, and of NaN, as an array (256, 3) of sRGB."""
     stops = np.array(_SEQUENTIAL[theme], float)
     at = np.linspace(0, len(stops) - 1, LEVELS)
     lightness, chroma, hue = (np.interp(at, range(len(stops)), column) for column in stops.T)
@@ -50,7 +50,7 @@ def sequential(theme: str) -> NDArray[np.uint8]:
 
 
 def diverging(theme: str) -> NDArray[np.uint8]:
-    """Return the colours of differences from -127 to 127, purple to orange, and of NaN."""
+    """Return the colors of differences from -127 to 127, purple to orange, and of NaN."""
     middle, end = _MIDDLE[theme]
     at = np.linspace(-1, 1, LEVELS)
     lightness = middle + (end - middle) * np.abs(at)
@@ -79,5 +79,5 @@ def _srgb(lightness: Array, chroma: Array, hue: Array) -> Array:
     )
     linear = np.clip(cones**3 @ matrix.T, 0, 1)
     curved = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
-    colours: Array = np.rint(255 * curved)
-    return colours
+    colors: Array = np.rint(255 * curved)
+    return colors

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from regard._cache.content import Content
-    from regard._cache.geometry import Geometry
-    from regard._cache.ledger import Ledger
-    from regard._cache.memory_room import MemoryRoom
-    from regard._cache.rows import Layout, Rows
+    from regard._cache.storage.geometry import Geometry
+    from regard._cache.storage.ledger import Ledger
+    from regard._cache.storage.memory_room import MemoryRoom
+    from regard._cache.storage.rows import Layout, Rows
 
     Array = NDArray[Any]
 

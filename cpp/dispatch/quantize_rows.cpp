@@ -1,4 +1,4 @@
-#include "quantise_rows.hpp"
+#include "quantize_rows.hpp"
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 
 namespace regard {
 
-void quantise_rows(const QuantiseProblem& problem, int threads, const StopSignal& signal) {
+void quantize_rows(const QuantizeProblem& problem, int threads, const StopSignal& signal) {
   constexpr std::int64_t kElementsPerTask = 64 * 1024;
   const Kernels& kernels = kernels_for(active_target(), Scalar::float32);
   const std::int64_t rows_per_task = std::max<std::int64_t>(1, kElementsPerTask / problem.columns);
@@ -18,7 +18,7 @@ void quantise_rows(const QuantiseProblem& problem, int threads, const StopSignal
   parallel_for(threads, tasks, signal, [&](std::int64_t index, Worker& worker) {
     if (worker.should_stop()) return;
     const std::int64_t begin = index * rows_per_task;
-    kernels.rows.quantise(problem, begin, std::min(problem.rows, begin + rows_per_task),
+    kernels.rows.quantize(problem, begin, std::min(problem.rows, begin + rows_per_task),
                           static_cast<float*>(scratch.of(worker)));
   });
 }

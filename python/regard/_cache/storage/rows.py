@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from regard._cache.geometry import Geometry
+    from regard._cache.storage.geometry import Geometry
 
     Array = NDArray[Any]
     DType = np.dtype[Any]
@@ -63,7 +63,7 @@ def _forms(geometry: Geometry) -> Iterator[tuple[tuple[int, ...], DType]]:
     axes = (geometry.kv_heads, geometry.page_size)
     yield (*axes, geometry.head_dim), geometry.dtype
     yield (*axes, geometry.value_dim), geometry.dtype
-    if geometry.is_quantised:
+    if geometry.is_quantized:
         yield from [(axes, SCALE_TYPE)] * 2
 
 

@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._cache.geometry import Geometry
+    from regard._cache.storage.geometry import Geometry
 
     Array = NDArray[Any]
     PerEntry = int | Array  # one int for all batch entries alike, or an array of int64
@@ -21,7 +21,7 @@ class State(NamedTuple):
     pages: Array  # (batch, columns) of int32; what lies beyond an entry's length may be anything
     lengths: PerEntry
     longest: int
-    evicted: PerEntry  # pages after those of the sink tokens that are gone and have no column
+    evicted: PerEntry  # pages after those of the first tokens that are gone and have no column
     # This many tokens fit into every entry's last page, which is its own, and evict nothing.
     spare: int
     # How many tokens the last append gave each entry, where it gave them unequal numbers.

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._cache.geometry import STORED_TYPES, Geometry, stored_type
-from regard._cache.rows import Layout
+from regard._cache.storage.geometry import STORED_TYPES, Geometry, stored_type
+from regard._cache.storage.rows import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 MAGIC = b"regardKV"
 VERSION = 3
-# magic, version, checksum of all with this field 0; type, kv_heads, head_dim, value_dim, window,
-# sink_tokens, capacity, page_size, where -1 is None.
+# magic, version, checksum of all with this field 0; type, kv_heads, head_dim, value_dim, keep_last,
+# keep_first, capacity, page_size, where -1 is None.
 _DESCRIPTION = struct.Struct("<8sII16s7q")
 RECORDS = 512
 _RECORD = struct.Struct("<QI4x")  # its number, checksum of this and of the numbers that follow
@@ -41,8 +41,8 @@ FIRST_PAGE = FIRST_AREA + 2 * AREA_BYTES
 
 def describe(geometry: Geometry) -> bytes:
     """Return the description of a file."""
-    kv_heads, head_dim, value_dim, dtype, window, sink_tokens, capacity, page_size = geometry
-    optional = [-1 if number is None else number for number in (window, sink_tokens, capacity)]
+    kv_heads, head_dim, value_dim, dtype, keep_last, keep_first, capacity, page_size = geometry
+    optional = [-1 if number is None else number for number in (keep_last, keep_first, capacity)]
     numbers = [kv_heads, head_dim, value_dim, *optional, page_size]
     return _described(dtype.name.encode(), numbers)
 
@@ -74,13 +74,13 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, Layout]:
         )
     if _described(name, numbers) != start[: _DESCRIPTION.size]:
         raise ValueError(f"{path} is damaged: the checksum of its description is wrong")
-    kv_heads, head_dim, value_dim, window, sink_tokens, capacity, page_size = numbers
+    kv_heads, head_dim, value_dim, keep_last, keep_first, capacity, page_size = numbers
     text = name.rstrip(b"\0").decode("ascii", "replace")
     # A right checksum does not mean that regard has written this.
     possible = min(kv_heads, head_dim, value_dim) >= 1 and text in STORED_TYPES
-    possible &= window >= 1 or (window == -1 and sink_tokens == 0)
-    possible &= capacity == -1 or window == -1 or capacity > sink_tokens + window
-    possible &= sink_tokens >= 0 and capacity >= -1 and page_size > 0 and page_size % 16 == 0
+    possible &= keep_last >= 1 or (keep_last == -1 and keep_first == 0)
+    possible &= capacity == -1 or keep_last == -1 or capacity > keep_first + keep_last
+    possible &= keep_first >= 0 and capacity >= -1 and page_size > 0 and page_size % 16 == 0
     if not possible:
         raise ValueError(f"{path} is damaged: its description is {text} {numbers}")
     geometry = Geometry(
@@ -88,8 +88,8 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, Layout]:
         head_dim,
         value_dim,
         stored_type(text),
-        None if window < 0 else window,
-        sink_tokens,
+        None if keep_last < 0 else keep_last,
+        keep_first,
         None if capacity < 0 else capacity,
         page_size,
     )

@@ -12,7 +12,7 @@ from io import FileIO
 from typing import Self
 from weakref import finalize
 
-from regard._cache import system
+from regard._cache.storage import system
 
 
 class LockedFile:

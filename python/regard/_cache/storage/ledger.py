@@ -22,19 +22,19 @@ from weakref import ref
 
 import numpy as np
 
-from regard._cache import header
-from regard._cache.file_room import FileRoom
-from regard._cache.rows import aligned
-from regard._cache.state import State, pages_between, per_entry
+from regard._cache.storage import header
+from regard._cache.storage.file_room import FileRoom
+from regard._cache.storage.rows import aligned
+from regard._cache.storage.state import State, pages_between, per_entry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from regard._cache.content import Content
-    from regard._cache.file_room import FileCopyRoom
-    from regard._cache.geometry import Geometry
-    from regard._cache.locked_file import LockedFile
-    from regard._cache.pool import Pool
+    from regard._cache.storage.file_room import FileCopyRoom
+    from regard._cache.storage.geometry import Geometry
+    from regard._cache.storage.locked_file import LockedFile
+    from regard._cache.storage.pool import Pool
 
     Array = NDArray[Any]
 
@@ -242,13 +242,13 @@ def read_state(lines: Lines, geometry: Geometry, room: FileRoom | FileCopyRoom, 
 
 def _check_entry(length: int, evicted: int, columns: int, geometry: Geometry, path: str) -> None:
     """Refuse what cannot be the length of an entry and the number of pages that it has lost."""
-    size, sinks = geometry.page_size, geometry.sink_pages
+    size, first_pages = geometry.page_size, geometry.first_pages
     most = (columns + evicted) * size
-    if geometry.capacity is not None and geometry.window is None:
+    if geometry.capacity is not None and geometry.keep_last is None:
         most = min(most, geometry.capacity)
     if not 0 <= length <= most:
         raise ValueError(f"{path} is damaged: its lengths must be from 0 to {most}, got {length}")
-    most_evicted = 0 if geometry.window is None else max(0, length // size - sinks)
+    most_evicted = 0 if geometry.keep_last is None else max(0, length // size - first_pages)
     if not 0 <= evicted <= most_evicted:
         raise ValueError(
             f"{path} is damaged: an entry of {length} tokens can have lost from 0 to "

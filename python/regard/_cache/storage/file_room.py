@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard import _core
-from regard._cache.header import FIRST_PAGE
-from regard._cache.memory_room import copy_of
-from regard._cache.pool import MOST_PAGES
-from regard._cache.rows import Rows
-from regard._cache.system import free_address_space
+from regard._cache.storage.header import FIRST_PAGE
+from regard._cache.storage.memory_room import copy_of
+from regard._cache.storage.pool import MOST_PAGES
+from regard._cache.storage.rows import Rows
+from regard._cache.storage.system import free_address_space
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._cache.locked_file import LockedFile
-    from regard._cache.memory_room import MemoryRoom
-    from regard._cache.rows import Layout
+    from regard._cache.storage.locked_file import LockedFile
+    from regard._cache.storage.memory_room import MemoryRoom
+    from regard._cache.storage.rows import Layout
 
     Array = NDArray[Any]
 

@@ -18,7 +18,7 @@ namespace regard {
 namespace {
 
 // `x` is memory for a row.
-REGARD_NOINLINE void quantise_row(const float* from, std::int64_t columns, bool rotates, float* x,
+REGARD_NOINLINE void quantize_row(const float* from, std::int64_t columns, bool rotates, float* x,
                                std::int8_t* to, float* scale) {
   constexpr float kLeast = 0x1p-126f;
   const float share = rotates ? 1.0f / static_cast<float>(rotated_together(columns)) : 1.0f;
@@ -44,10 +44,10 @@ REGARD_NOINLINE void quantise_row(const float* from, std::int64_t columns, bool 
     to[i] = static_cast<std::int8_t>(x[i] / step + kRoundToInteger - kRoundToInteger);
 }
 
-REGARD_NOINLINE void quantise_rows(const QuantiseProblem& problem, std::int64_t begin, std::int64_t end,
+REGARD_NOINLINE void quantize_rows(const QuantizeProblem& problem, std::int64_t begin, std::int64_t end,
                                 float* x) {
   for (std::int64_t row = begin; row < end; ++row)
-    quantise_row(problem.from + row * problem.columns, problem.columns, problem.rotates, x,
+    quantize_row(problem.from + row * problem.columns, problem.columns, problem.rotates, x,
               problem.to + row * problem.columns, problem.scales + row);
 }
 

@@ -2,7 +2,7 @@
 
 Their threads share the cores: each call is timed after one of its own kind and after the other.
 
-python benchmarks/neighbours.py [--rounds 40]
+python benchmarks/neighbors.py [--rounds 40]
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Colours say how large a weight is to everybody: by their lightness."""
+"""Colors say how large a weight is to everybody: by their lightness."""
 
 import numpy as np
 import pytest
 
-from regard._explore._colours import diverging, sequential
+from regard._explore._colors import diverging, sequential
 
 
-def lightness(colours):
+def lightness(colors):
     """Return CIELAB's L*, by the definitions of sRGB and CIE 1976."""
-    part = colours / 255
+    part = colors / 255
     linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
     y = linear @ [0.2126729, 0.7151522, 0.0721750]
     return np.where(y > 216 / 24389, 116 * np.cbrt(y) - 16, 24389 / 27 * y)
@@ -32,7 +32,7 @@ def test_differences_are_symmetric_in_lightness(theme):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_nan_has_a_colour_of_its_own(theme):
+def test_nan_has_a_color_of_its_own(theme):
     for table in (sequential(theme), diverging(theme)):
         distance = np.abs(table[:255].astype(int) - table[255]).sum(axis=1)
         assert distance.min() > 60

@@ -7,6 +7,6 @@
 namespace regard {
 
 // Fills the problem's rows and scales. Throws NoMemory before anything is written, or Stopped.
-void quantise_rows(const QuantiseProblem& problem, int threads, const StopSignal& signal);
+void quantize_rows(const QuantizeProblem& problem, int threads, const StopSignal& signal);
 
 }  // namespace regard

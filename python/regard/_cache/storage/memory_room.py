@@ -15,14 +15,14 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from regard._cache.pool import MOST_PAGES
-from regard._cache.rows import Rows
-from regard._cache.system import ask_for_huge_pages, free_address_space, mapped_memory
+from regard._cache.storage.pool import MOST_PAGES
+from regard._cache.storage.rows import Rows
+from regard._cache.storage.system import ask_for_huge_pages, free_address_space, mapped_memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._cache.rows import Layout
+    from regard._cache.storage.rows import Layout
 
     Array = NDArray[Any]
 
