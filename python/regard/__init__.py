@@ -127,7 +127,6 @@ if _TYPE_CHECKING:
     from regard._stream.source import KeyValueChunks
     from regard.layers import MultiHeadAttention, SelfAttention
 else:
-
     # `from regard import *` asks for the names below, and needs no optional package.
     _NAMES = globals().pop("__all__")
 

@@ -10,14 +10,14 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, TypedDict, TypeVar
 
 from regard._arguments.option_table import OPTIONS, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from numpy.typing import ArrayLike, NDArray  # noqa: F401 (the former in text)
+    from numpy.typing import ArrayLike, NDArray
 
 # What an option that is one number, or an array of them, may be: it depends on the library.
 Numbers = TypeVar("Numbers")
@@ -110,6 +110,20 @@ class CacheOptions(CacheExplainOptions, total=False):
     """The options of `KVCache.attend`, but for those that add results."""
 
     out: NDArray[Any] | None
+
+
+class LayerOptions(
+    _LengthOptions["ArrayLike"],
+    _ScaleOption,
+    total=False,
+):
+    """The options of calls of `MultiHeadAttention`. Its constructor has the others."""
+
+    query_offset: ArrayLike | Literal["end"]
+    softcap: float | None
+    sinks: ArrayLike | None
+    dropout_seed: SupportsIndex | None
+    threads: int | None
 
 
 class _ForeignOptions(_PositionOptions[Any], _LengthOptions[Any], _ScoreOptions[Any], total=False):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, Unpack, overload
 
 import numpy as np
 
 from regard._arguments.arrays import single_or_double
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuse_keywords, translates_keywords
 from regard._arguments.numbers import flag, window_sides
+from regard._arguments.options import LayerOptions, names_of, takes_options
 from regard._attention.dense import scaled_dot_product_attention
 from regard._runtime.public import public
 from regard._weights.narrow import weight_dtype_name
@@ -25,7 +26,7 @@ from regard.layers._rotation import Rotation, query_positions
 from regard.positional import alibi_slopes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import ArrayLike, DTypeLike
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from regard.layers._draws import Rng
     from regard.layers._linear import FloatArray
     from regard.layers._norms import Normalized
+
+_OPTIONS = frozenset(names_of(LayerOptions))
 
 
 @public
@@ -217,15 +220,8 @@ class MultiHeadAttention(MultiHeadParameters):
         mask: ArrayLike | None = ...,
         *,
         cache: Cache | None = ...,
-        query_offset: ArrayLike = ...,
-        key_lengths: ArrayLike | None = ...,
-        left_padding: ArrayLike | None = ...,
-        scale: float | None = ...,
-        softcap: float | None = ...,
-        sinks: ArrayLike | None = ...,
-        dropout_seed: SupportsIndex | None = ...,
         return_weights: Literal[False] = ...,
-        threads: int | None = ...,
+        **options: Unpack[LayerOptions],
     ) -> FloatArray: ...
     @overload
     def __call__(
@@ -236,17 +232,10 @@ class MultiHeadAttention(MultiHeadParameters):
         mask: ArrayLike | None = ...,
         *,
         cache: Cache | None = ...,
-        query_offset: ArrayLike = ...,
-        key_lengths: ArrayLike | None = ...,
-        left_padding: ArrayLike | None = ...,
-        scale: float | None = ...,
-        softcap: float | None = ...,
-        sinks: ArrayLike | None = ...,
-        dropout_seed: SupportsIndex | None = ...,
         return_weights: Literal[True],
-        threads: int | None = ...,
+        **options: Unpack[LayerOptions],
     ) -> tuple[FloatArray, FloatArray]: ...
-    @translates_keywords
+    @takes_options(LayerOptions, reference="as in `regard.scaled_dot_product_attention`")
     def __call__(
         self,
         query: ArrayLike,
@@ -255,15 +244,8 @@ class MultiHeadAttention(MultiHeadParameters):
         mask: ArrayLike | None = None,
         *,
         cache: Cache | None = None,
-        query_offset: ArrayLike = 0,
-        key_lengths: ArrayLike | None = None,
-        left_padding: ArrayLike | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        sinks: ArrayLike | None = None,
-        dropout_seed: SupportsIndex | None = None,
         return_weights: bool = False,
-        threads: int | None = None,
+        **options: Any,
     ) -> FloatArray | tuple[FloatArray, FloatArray]:
         """Attend, and project the result.
 
@@ -294,16 +276,13 @@ class MultiHeadAttention(MultiHeadParameters):
         left_padding : int or array_like of int, optional
             How many keys at the start are padding, for all or per batch entry. It must be left out
             beside a cache, whose entries begin with their first token: pad on the right there.
-        scale, softcap, sinks : optional
-            As in `regard.scaled_dot_product_attention`.
         dropout_seed : int, optional
             Decides, with the positions, heads and batch entries, which weights are dropped. Needed
             in train mode in a layer with `dropout`, where every call and every layer should have a
             seed of its own; ignored otherwise.
         return_weights : bool, optional
             Whether to return the attention weights too. They show dropout.
-        threads : int, optional
-            Number of threads.
+        {options}
 
         Returns
         -------
@@ -338,16 +317,17 @@ class MultiHeadAttention(MultiHeadParameters):
                 "cache must be left out in train() mode, which has no gradients of what a cache "
                 "holds: call eval() first"
             )
-        options: dict[str, Any] = {
+        if not _OPTIONS.issuperset(options):
+            self._refuse(options)
+        given = dict(options)
+        threads, dropout_seed = given.pop("threads", None), given.pop("dropout_seed", None)
+        given |= {
             "is_causal": self._is_causal,
             "window": self._window,
-            "scale": scale,
-            "softcap": softcap,
             "alibi_slopes": self._slopes,
-            "sinks": sinks,
         }
         if self.training or dropout_seed is not None:
-            options |= dropout_options(self, self._dropout, dropout_seed)
+            given |= dropout_options(self, self._dropout, dropout_seed)
         sources = inputs_of(query, key, value, self._sizes.inputs, self._dtype)
         norms: dict[str, Normalized] | None = None
         if self.training:
@@ -361,10 +341,12 @@ class MultiHeadAttention(MultiHeadParameters):
             output, weights = result
             return self._projections.joined(output, threads), weights
 
+        query_offset, key_lengths = given.pop("query_offset", 0), given.get("key_lengths")
         if cache is not None:
-            refuse_beside_cache(query_offset, left_padding)
+            refuse_beside_cache(query_offset, given.pop("left_padding", None))
             if key is not None:
                 self._refuse_cross_attention()
+            given.pop("key_lengths", None)
             return attend_cached(
                 cache,
                 q,
@@ -372,7 +354,7 @@ class MultiHeadAttention(MultiHeadParameters):
                 v,
                 new_lengths=key_lengths,
                 rotation=self._rotation,
-                options=options | shared | {"mask": mask},
+                options=given | shared | {"mask": mask},
                 finish=joined,
             )
         query_offset = numeric_offset(query_offset, key_lengths, q.shape[-2], k.shape[-2])
@@ -380,15 +362,11 @@ class MultiHeadAttention(MultiHeadParameters):
         if self._rotation is not None:
             places = query_positions(query_offset, q.shape), np.arange(k.shape[-2])
             self._rotation.turn((q, places[0]), (k, places[1]), cached=False)
-        options |= {
-            "query_offset": query_offset,
-            "key_lengths": key_lengths,
-            "left_padding": left_padding,
-        }
+        given["query_offset"] = query_offset
         if norms is None:
-            return joined(scaled_dot_product_attention(q, k, v, mask, **options, **shared))
+            return joined(scaled_dot_product_attention(q, k, v, mask, **given, **shared))
         attended: Any = scaled_dot_product_attention(
-            q, k, v, mask, **options, **shared, return_lse=True
+            q, k, v, mask, **given, **shared, return_lse=True
         )
         output, *weights, lse = attended
         rows = self._projections.rows(output)
@@ -405,10 +383,17 @@ class MultiHeadAttention(MultiHeadParameters):
                 rows,
                 lse,
                 held_mask(mask),
-                held_options(options),
+                held_options(given),
             )
         )
         return (result, weights[0]) if return_weights else result
+
+    def _refuse(self, options: Iterable[str]) -> NoReturn:
+        """Raise TypeError for keywords that a call does not have."""
+        others = ("query", "key", "value", "mask", "cache", "return_weights")
+        unknown = [name for name in options if name not in _OPTIONS]
+        known = (*others, *names_of(LayerOptions))
+        refuse_keywords(f"{type(self).__name__}.__call__", unknown, known, kind="layer")
 
     def _refuse_cross_attention(self) -> None:
         """Raise ValueError for a key beside a cache in a layer that depends on positions."""
