@@ -317,9 +317,8 @@ def translates_keywords(function: Callable[Parameters, Result]) -> Callable[Para
     It adds a Python call to each call. A function for which that is too much takes ``**unknown``
     and passes it to `refuse_keywords`.
     """
-    code = function.__code__
-    count = code.co_argcount + code.co_kwonlyargcount
-    known = [name for name in code.co_varnames[:count] if name != "self"]
+    parameters = inspect.signature(function).parameters.values()
+    known = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"]
     method = f"{function.__qualname__}()"
     kind = _KINDS_OF_METHODS.get(method, method)
     owner, dot, name = function.__qualname__.rpartition(".")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, Unpack, overload
 
 import numpy as np
 
 from regard._arguments.arrays import single_or_double
-from regard._arguments.keywords import refuse_keywords, translates_keywords
+from regard._arguments.keywords import translates_keywords
 from regard._arguments.numbers import flag, window_sides
-from regard._arguments.options import LayerOptions, names_of, takes_options
+from regard._arguments.options import LayerOptions, takes_options
 from regard._attention.dense import scaled_dot_product_attention
 from regard._runtime.public import public
 from regard._weights.narrow import weight_dtype_name
@@ -26,7 +26,7 @@ from regard.layers._rotation import Rotation, query_positions
 from regard.positional import alibi_slopes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import ArrayLike, DTypeLike
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from regard.layers._draws import Rng
     from regard.layers._linear import FloatArray
     from regard.layers._norms import Normalized
-
-_OPTIONS = frozenset(names_of(LayerOptions))
 
 
 @public
@@ -235,6 +233,7 @@ class MultiHeadAttention(MultiHeadParameters):
         return_weights: Literal[True],
         **options: Unpack[LayerOptions],
     ) -> tuple[FloatArray, FloatArray]: ...
+    @translates_keywords
     @takes_options(LayerOptions, reference="as in `regard.scaled_dot_product_attention`")
     def __call__(
         self,
@@ -317,8 +316,6 @@ class MultiHeadAttention(MultiHeadParameters):
                 "cache must be left out in train() mode, which has no gradients of what a cache "
                 "holds: call eval() first"
             )
-        if not _OPTIONS.issuperset(options):
-            self._refuse(options)
         given = dict(options)
         threads, dropout_seed = given.pop("threads", None), given.pop("dropout_seed", None)
         given |= {
@@ -387,13 +384,6 @@ class MultiHeadAttention(MultiHeadParameters):
             )
         )
         return (result, weights[0]) if return_weights else result
-
-    def _refuse(self, options: Iterable[str]) -> NoReturn:
-        """Raise TypeError for keywords that a call does not have."""
-        others = ("query", "key", "value", "mask", "cache", "return_weights")
-        unknown = [name for name in options if name not in _OPTIONS]
-        known = (*others, *names_of(LayerOptions))
-        refuse_keywords(f"{type(self).__name__}.__call__", unknown, known, kind="layer")
 
     def _refuse_cross_attention(self) -> None:
         """Raise ValueError for a key beside a cache in a layer that depends on positions."""
