@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard import _core
+from regard._cache.storage.geometry import MOST_PAGES
 from regard._cache.storage.header import FIRST_PAGE
 from regard._cache.storage.memory_room import copy_of
-from regard._cache.storage.pool import MOST_PAGES
 from regard._cache.storage.rows import Rows
 from regard._cache.storage.system import free_address_space
 

@@ -18,6 +18,7 @@ STORED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
 # Tokens in a page where the caller does not say: a multiple of the 96 keys that a kernel takes at
 # once, so that none of its blocks crosses a page and is copied.
 _PAGE_TOKENS = 192
+MOST_PAGES = 2**31 - 1  # tables have 32 bits
 
 
 class Geometry(NamedTuple):

@@ -30,11 +30,10 @@ from regard._cache.storage.state import State, pages_between, per_entry
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._cache.content import Content
     from regard._cache.storage.file_room import FileCopyRoom
     from regard._cache.storage.geometry import Geometry
     from regard._cache.storage.locked_file import LockedFile
-    from regard._cache.storage.pool import Pool
+    from regard._cache.storage.pool import Holder, Pool
 
     Array = NDArray[Any]
 
@@ -69,7 +68,7 @@ class Ledger:
         self.file = file
         self.committed = committed
         self._pool = ref(pool)  # which has this
-        self._owner: ref[Content] | None = None
+        self._owner: ref[Holder] | None = None
         self._lines: Lines | None = None
         self._spare = range(0)  # pages where a ledger lay before, and a new one may lie
         self._moves = 0  # the number of the newest record of the header
@@ -97,7 +96,7 @@ class Ledger:
         run = range(0) if self._lines is None else self._lines.run
         return np.array([*run, *(self._spare if self._spare != run else ())], np.int32)
 
-    def belongs_to(self, owner: Content) -> None:
+    def belongs_to(self, owner: Holder) -> None:
         """Follow the state of this content."""
         self._owner = ref(owner)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from regard._cache.storage.pool import MOST_PAGES
+from regard._cache.storage.geometry import MOST_PAGES
 from regard._cache.storage.rows import Rows
 from regard._cache.storage.system import ask_for_huge_pages, free_address_space, mapped_memory
 

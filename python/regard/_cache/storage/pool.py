@@ -9,18 +9,42 @@ from weakref import WeakSet
 
 import numpy as np
 
+from regard._cache.storage.geometry import MOST_PAGES
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._cache.content import Content
     from regard._cache.storage.geometry import Geometry
-    from regard._cache.storage.ledger import Ledger
     from regard._cache.storage.memory_room import MemoryRoom
     from regard._cache.storage.rows import Layout, Rows
+    from regard._cache.storage.state import State
 
     Array = NDArray[Any]
 
-MOST_PAGES = 2**31 - 1  # tables have 32 bits
+
+class Holder(Protocol):
+    """A cache, or a fork of one, which has pages."""
+
+    state: State | None
+    """None if it is closed."""
+
+    def shared_state(self) -> State | None:
+        """Return the state whose pages it owns itself: None if a ledger owns them."""
+
+
+class Committed(Protocol):
+    """The state in a file, which has pages too."""
+
+    @property
+    def committed(self) -> State:
+        """The state that the file has."""
+
+    @property
+    def own_pages(self) -> Array:
+        """The pages that hold the state itself."""
+
+    def settle(self) -> None:
+        """Finish or undo a change that was interrupted."""
 
 
 class Room(Protocol):
@@ -62,8 +86,8 @@ class Pool:
         self.geometry = geometry
         self.room = room
         self.lock = Lock()
-        self.members: WeakSet[Content] = WeakSet()
-        self.ledger: Ledger | None = None  # of a file that has not been closed
+        self.members: WeakSet[Holder] = WeakSet()
+        self.ledger: Committed | None = None  # of a file that has not been closed
         self.has_lost_a_member = False  # to garbage collection, which may come at any moment
         self._owners = np.zeros(0, np.int32)
         self._free: list[int] = []
