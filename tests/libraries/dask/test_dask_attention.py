@@ -280,3 +280,14 @@ def test_integers_of_any_width(options):
     want = regard.scaled_dot_product_attention(*arrays, **options)
     got = regard.dask.scaled_dot_product_attention(*chunked, **options).compute(scheduler="sync")
     assert np.allclose(got, want, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("offset", [-(2**63), -(2**63) + 30, -(2**61) - 3, 2**61 + 3, 2**63 - 1])
+@pytest.mark.parametrize("window", [(None, 2**63 - 1), (2**63 - 1, None), (2**62 + 1, 3)])
+def test_offsets_at_the_ends_of_64_bits(offset, window):
+    """A window that reaches as far as an offset is away from the keys ends among them."""
+    query, key, value = np.random.default_rng(0).standard_normal((3, 2, 20, 4))
+    options = {"query_offset": offset, "window": window}
+    output = attend(*(da.from_array(x, chunks=(2, 6, 4)) for x in (query, key, value)), **options)
+    want = regard.scaled_dot_product_attention(query, key, value, **options)
+    assert np.allclose(output.compute(), want, rtol=0, atol=1e-14)
