@@ -102,7 +102,7 @@ def test_a_downloaded_notebook_has_no_word_of_the_site():
 def test_formulas_become_mathml_that_can_be_read_aloud():
     import mathml
 
-    formula = mathml.mathml(r"\sum_{j < \mathrm{sink\_keys}} w_{ij} \log w_{ij}", "inline")
+    formula = mathml.mathml(r"\sum_{j < \mathrm{first\_keys}} w_{ij} \log w_{ij}", "inline")
     root = ElementTree.fromstring(formula)
     assert root.tag == "{http://www.w3.org/1998/Math/MathML}math"
     words = [part.text for part in root.iter() if part.tag.endswith("}mi")]
