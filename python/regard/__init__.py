@@ -68,8 +68,8 @@ __all__ = [
     "threading_layer",
 ]
 
-# What the functions above do not need is imported when it is first used: names, and the modules
-# that define them. The imports for type checkers say the same.
+# Names that are imported on first use, with the modules that define them. The imports for type
+# checkers repeat them.
 _MODULES_OF = {
     "AttentionGradients": "regard._gradients.backward",
     "AttentionSummary": "regard._statistics.request",
@@ -127,11 +127,11 @@ if _TYPE_CHECKING:
     from regard._stream.source import KeyValueChunks
     from regard.layers import MultiHeadAttention, SelfAttention
 else:
-    # `from regard import *` asks for the names below, and needs no optional package.
+    # `from regard import *` reads these names and must not need an optional package.
     _NAMES = globals().pop("__all__")
 
     def __getattr__(name: str) -> object:
-        """Import what is not imported with regard itself."""
+        """Import a name on first use."""
         from importlib import import_module
 
         if name == "__all__":
@@ -148,5 +148,5 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        """Name what is not yet imported, too, so that it can be completed."""
+        """List all names, including those not yet imported, for tab completion."""
         return sorted({*globals(), *_MODULES_OF, *_SUBMODULES})

@@ -49,14 +49,14 @@ def _compute_type(name: str, array: NDArray[Any]) -> np.dtype[Any]:
 
 def as_native(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return `array`, or a copy if its type, alignment or strides cannot be read as they are."""
-    # NumPy makes a new object of an array whose type is the same in all but identity.
+    # np.asarray makes a new object if the dtype is equal but not identical.
     is_same = array.dtype == dtype and array.dtype.byteorder == dtype.byteorder
     readable = array if is_same else np.asarray(array, dtype=dtype)
     return readable if is_aligned(readable) else readable.copy()
 
 
 def is_aligned(array: NDArray[Any]) -> bool:
-    """Tell whether each element begins at a multiple of its size from the first, and is aligned."""
+    """Return whether an array is aligned and its strides are multiples of its item size."""
     return array.flags.aligned and all(step % array.itemsize == 0 for step in array.strides)
 
 
@@ -74,7 +74,7 @@ def as_float_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
 def as_lse(value: ArrayLike) -> NDArray[Any]:
     """Return the `lse` of a forward call, or raise TypeError.
 
-    A call never returned integers, and 16 bits are too few to form weights from.
+    No call returns integers, and 16 bits are too few to compute weights from.
     """
     array = as_array("lse", value)
     native = array.dtype.newbyteorder("=")
@@ -88,7 +88,7 @@ def as_lse(value: ArrayLike) -> NDArray[Any]:
 def as_factors(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     """Convert the operands of a product to arrays of their common type.
 
-    But a `b` of float16 or bfloat16 stays what it is.
+    A `b` of float16 or bfloat16 keeps its type.
     """
     right = as_array("b", b)
     if right.dtype.name not in ("float16", "bfloat16"):
@@ -107,12 +107,12 @@ def as_factors(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
 def stored(name: str, value: ArrayLike) -> NDArray[Any]:
     """Return `value` as an array of one of the storage types, or raise TypeError or ValueError.
 
-    These are float16, bfloat16 (of the package ml_dtypes), float32 and float64. Integers, bools and
-    lists of them become float64, as in NumPy; other byte orders become native.
+    The storage types are float16, bfloat16 (of the package ml_dtypes), float32 and float64.
+    Integers, bools and lists of them become float64, as in NumPy; other byte orders become native.
     """
     array = as_array(name, value)
-    if array.dtype in _PLAIN_STORED_TYPES:  # to ask for a dtype's name takes longer
-        # A byte order that is spelled out, "<f4", is not what the kernels take for the native one.
+    if array.dtype in _PLAIN_STORED_TYPES:  # faster than asking for a dtype's name
+        # The kernels do not recognize an explicit byte order, "<f4", as the native one.
         is_plain = array.dtype.byteorder == "="
         return array if is_plain else array.view(array.dtype.newbyteorder("="))
     if array.dtype.kind in "biu":
@@ -126,7 +126,7 @@ def stored(name: str, value: ArrayLike) -> NDArray[Any]:
 
 
 def as_stored_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
-    """Convert named arguments to arrays that attention reads, each of its own storage type.
+    """Convert named arguments to arrays that attention reads, and keep their storage types.
 
     Arrays that need no conversion are returned unchanged.
     """
@@ -137,7 +137,7 @@ def as_stored_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
 def result_type(dtypes: Iterable[DType]) -> DType:
     """Return NumPy's result type of `dtypes`, and float32 for float16 with bfloat16.
 
-    NumPy refuses to mix these two.
+    NumPy refuses to mix float16 and bfloat16.
     """
     distinct = set(dtypes)
     names = {dtype.name for dtype in distinct}
@@ -155,8 +155,8 @@ def compute_type(*dtypes: DType) -> DType:
 def part_at(array: Any, place: Place) -> Any:
     """Return a part of an array that broadcasts to some axes, as a view.
 
-    `place` has an index or a slice for each of these axes. They are aligned at the end, and an axis
-    of length 1 stands for every index.
+    `place` contains an index or a slice for each axis. Axes are aligned at the end, and an axis of
+    length 1 stands for every index.
     """
     own = place[max(len(place) - array.ndim, 0) :]
     sizes = array.shape[array.ndim - len(own) :]
@@ -168,12 +168,12 @@ def part_at(array: Any, place: Place) -> Any:
 
 
 def is_floating(dtype: DType) -> bool:
-    """Tell whether a dtype is one of NumPy's floating-point types or bfloat16."""
+    """Return whether a dtype is one of NumPy's floating-point types or bfloat16."""
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
 def dtype_of(name: str, dtype: DTypeLike, needed: str) -> DType:
-    """Return a dtype, or raise TypeError that says what is needed."""
+    """Return a dtype, or raise a TypeError that names the types `needed`."""
     try:
         return np.dtype(dtype)
     except (TypeError, ValueError, OverflowError):
@@ -197,7 +197,7 @@ def single_or_double(name: str, dtype: DTypeLike) -> DType:
 
 
 def check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...], meaning: str) -> None:
-    """Raise ValueError unless an array has the shape of what `meaning` says."""
+    """Raise ValueError unless an array has the given shape, which `meaning` describes."""
     if array.shape != shape:
         raise ValueError(
             f"{name} must have the shape of {meaning}, {shape}, got shape {array.shape}"
@@ -205,7 +205,7 @@ def check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...], meaning:
 
 
 def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Tell whether arrays of a shape broadcast to the shape `target`."""
+    """Return whether arrays of a shape broadcast to the shape `target`."""
     try:
         return np.broadcast_shapes(shape, target) == target
     except ValueError:
@@ -213,7 +213,7 @@ def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 def shares_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Tell, carefully where the answer is a hard problem, whether two arrays share an element."""
+    """Return whether two arrays share an element, or True if that is too hard to decide."""
     try:
         return np.shares_memory(a, b, max_work=100000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
@@ -221,7 +221,7 @@ def shares_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 def repeats_an_element(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:
-    """Tell, carefully, whether two indices may lead to one element, which is `size` steps wide."""
+    """Return whether two indices may refer to one element, which is `size` steps wide."""
     if 0 in shape:
         return False
     steps = sorted((abs(step), n) for n, step in zip(shape, strides, strict=True) if n > 1)

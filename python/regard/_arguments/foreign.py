@@ -1,8 +1,8 @@
-"""Read the arrays of other libraries where they lie, and refuse those that would be misread.
+"""Read the arrays of other libraries in place, and refuse arrays that would be misread.
 
-An object is read by NumPy's own protocol, `__array__`, where it has one: there a library checks
-what DLPack cannot say, such as that a tensor is a placeholder, or a view that negates its memory.
-Other objects are read by DLPack. Neither copies what lies on the CPU.
+An object is read by NumPy's own protocol, `__array__`, if it has one, because there a library
+checks properties that DLPack cannot express: a tensor may be a placeholder, or a view that negates
+its memory. Other objects are read by DLPack. Neither protocol copies arrays on the CPU.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from regard._arguments.device import dlpack_device
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# What NumPy reads without a protocol, so that nothing needs to be asked of it.
+# Types that NumPy reads without a protocol, so that they need no inspection.
 _PLAIN = frozenset((np.ndarray, list, tuple, bool, int, float, complex, str, type(None)))
 _OPTIONS = ("query_offset", "key_lengths", "left_padding", "alibi_slopes", "sinks")
-# DLPack's numbers of the kinds of memory that the CPU reads: its own, and pinned for CUDA or ROCm.
+# DLPack's numbers of the kinds of memory that the CPU reads: host, and pinned for CUDA or ROCm.
 _HOST = frozenset((1, 3, 11))
 _FRONTS = {"torch": "regard.torch", "jax": "regard.jax", "jaxlib": "regard.jax"}
 
 
 def readable(name: str, value: Any) -> Any:
-    """Return the array of a foreign object, and other values as they are.
+    """Return the array of a foreign object, and any other value unchanged.
 
-    Raises TypeError where that array does not lie in the CPU's memory, or would lose something.
+    Raises TypeError if the array is not in the CPU's memory, or would lose information.
     """
     return _read(name, value) if _is_foreign(value) else value
 
 
 def with_arrays(options: Any) -> Any:
-    """Return the options of a call with NumPy arrays for those of other libraries."""
+    """Return the options of a call with the arrays of other libraries as NumPy arrays."""
     if _PLAIN.issuperset(map(type, options.values())):
         return options
     return {
@@ -44,7 +44,7 @@ def with_arrays(options: Any) -> Any:
 
 
 def _is_foreign(value: Any) -> bool:
-    """Tell whether NumPy would have to ask an object for its array."""
+    """Return whether NumPy would have to ask an object for its array."""
     return type(value) not in _PLAIN and not isinstance(value, np.ndarray | np.generic)
 
 
@@ -83,13 +83,13 @@ def _kind(value: Any) -> str:
 
 
 def _is_lazy(value: Any) -> bool:
-    """Tell a Dask collection, or an object that holds one, which says so by its graph."""
+    """Return whether an object is or contains a Dask collection, judged by its graph."""
     graph = getattr(value, "__dask_graph__", None)
     return graph is not None and not isinstance(value, type) and graph() is not None
 
 
 def _has_gradient(value: Any) -> bool:
-    """Tell a tensor of PyTorch that records gradients, or that carries a tangent."""
+    """Return whether an object is a PyTorch tensor that records gradients or carries a tangent."""
     if getattr(value, "requires_grad", False) is True:
         return True
     torch = sys.modules.get("torch")

@@ -19,10 +19,10 @@ _has_warned = False
 
 
 def warn_if_zero_one(mask: Any) -> None:
-    """Warn, once in a process, about a float mask that holds only zeros and ones.
+    """Warn, once in a process, about a float mask that contains only zeros and ones.
 
-    Such a mask is added to the scores and hides nothing. At most 1024 elements are read, unless
-    these are zeros and ones. The warning appears to come from the caller's caller.
+    Such a mask is added to the scores and hides nothing. At most 1024 elements are read, unless all
+    of them are zeros and ones. The warning appears to come from the caller's caller.
     """
     global _has_warned
     if _has_warned or not isinstance(mask, np.ndarray) or mask.dtype.kind != "f":
@@ -39,7 +39,7 @@ def warn_if_zero_one(mask: Any) -> None:
 
 
 def holds_zero_one(mask: NDArray[Any]) -> bool:
-    """Tell whether a mask holds only zeros and ones, with both among its first 1024 elements."""
+    """Return whether a mask contains only zeros and ones, both among its first 1024 elements."""
     if not _ZERO_ONE.issuperset(mask.flat[:_FIRST_GLANCE].tolist()):
         return False
     first = mask.flat[:_SECOND_GLANCE]
@@ -54,21 +54,21 @@ def holds_zero_one(mask: NDArray[Any]) -> bool:
 
 
 def layout_hint(query_shape: tuple[int, ...], key_shape: tuple[int, ...]) -> str:
-    """Return a hint to append to an error if heads and lengths look exchanged, else "".
+    """Return a hint to append to an error if heads and lengths look swapped, else "".
 
-    There is a hint if both arrays have four axes or more and
+    The hint is given if both arrays have four axes or more and
 
     1. read as ``(..., heads, length, dim)``, the number of heads is not a multiple of the number of
        key heads, or there are more than 128 key heads; and
     2. read as ``(..., length, heads, dim)``, it is a multiple, and the number of key heads is at
        least 2 and less than the number of keys.
 
-    So keys of length 1 never get the hint, nor do heads that fit and number 128 or fewer.
+    So there is no hint for keys of length 1, or for 128 or fewer key heads that divide the heads.
 
     Parameters
     ----------
     query_shape, key_shape : tuple of int
-        The shapes of arrays that have been refused.
+        The shapes of the arrays that were refused.
     """
     if min(len(query_shape), len(key_shape)) < 4:
         return ""
@@ -85,6 +85,6 @@ def layout_hint(query_shape: tuple[int, ...], key_shape: tuple[int, ...]) -> str
 
 
 def raise_with_hint(error: ValueError, query: ArrayLike, key: ArrayLike) -> NoReturn:
-    """Raise the error of a call again, with a hint if heads and lengths look exchanged."""
+    """Raise the error of a call again, with a hint if heads and lengths look swapped."""
     hint = layout_hint(np.shape(query), np.shape(key)) if "heads" in str(error) else ""
     raise (ValueError(f"{error}{hint}") if hint else error) from None

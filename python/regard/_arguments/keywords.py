@@ -1,4 +1,4 @@
-"""Keywords of other libraries, translated to regard's own where a call does not know them."""
+"""Translate the keywords of other libraries to regard's own if a call does not accept them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# The same thing under another name: the first of these that the call has.
+# The same option under other names. The first name that the call accepts is suggested.
 _RENAMED = {
     "Q": ("query",),
     "K": ("key",),
@@ -86,8 +86,8 @@ _RENAMED = {
     "segment_ids": ("query_segments",),
 } | {alias: (option.name,) for option in OPTIONS.values() for alias in option.aliases}
 
-# Kinds of calls for which a keyword has a meaning of its own: calls on arrays that have a heads
-# axis, of which there are several kinds; layers; and single functions, by their qualified names.
+# Kinds of calls for which a keyword has a special meaning: several kinds of calls on arrays with a
+# heads axis, layers, and single functions by their qualified names.
 ATTENTION = "attention"
 _ATTENTION_KINDS = frozenset(
     (
@@ -146,8 +146,8 @@ _LAYER_BIASES = {
     "qkv_bias": "pass qkv_bias=",
 }
 
-# More than another name: what to do, by what the call is: its kind, or another keyword that it has,
-# if the advice is to pass that one ("" is any call). The first that fits counts.
+# Advice beyond another name. The key is the kind of the call, or another keyword that the call
+# accepts and that the advice recommends ("" is any call). The first match is used.
 _ADVICE = {
     "attention_mask": {
         ATTENTION: _TOKENIZERS_MASK.format("[:, None, None, :]"),
@@ -304,7 +304,7 @@ _ADVICE = {
 
 
 def takes_unknown(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Leave ``**unknown``, which a function passes to `refuse_keywords`, out of its signature."""
+    """Remove ``**unknown``, which a function passes to `refuse_keywords`, from its signature."""
     signature = inspect.signature(function)
     named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     function.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
@@ -312,10 +312,10 @@ def takes_unknown(function: Callable[Parameters, Result]) -> Callable[Parameters
 
 
 def translates_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorate a call so that keywords which it does not have get a TypeError with advice.
+    """Decorate a call so that unknown keywords raise a TypeError with advice.
 
-    It adds a Python call to each call. A function for which that is too much takes ``**unknown``
-    and passes it to `refuse_keywords`.
+    The decorator adds a Python call to each call. A function for which that is too slow accepts
+    ``**unknown`` and passes it to `refuse_keywords`.
     """
     parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"]
@@ -325,7 +325,7 @@ def translates_keywords(function: Callable[Parameters, Result]) -> Callable[Para
     names = frozenset(known)
 
     def call(args: tuple[Any, ...]) -> str:
-        # A method may come from a class that its users do not know.
+        # A method may be inherited from a class that users do not know.
         is_method = dot and args and not isinstance(args[0], type)
         told = type(args[0]).__name__ if is_method else owner
         return told if name == "__init__" else f"{told}{dot}{name}"
@@ -347,18 +347,18 @@ def refuse_keywords(
     *,
     kind: str = "",
 ) -> NoReturn:
-    """Raise the TypeError for keywords that `call` does not have, with advice for each of them.
+    """Raise the TypeError for keywords that `call` does not accept, with advice for each keyword.
 
     Parameters
     ----------
     call : str
         The name of the call, without parentheses.
     unknown : iterable of str
-        The keywords that it was given and does not have.
+        The given keywords that the call does not accept.
     known : iterable of str
-        The keywords that it has, in the order of its signature.
+        The keywords that the call accepts, in the order of its signature.
     reasons : mapping of str to str, optional
-        Advice of its own, which comes before the general one.
+        Specific advice, which takes precedence over the general advice.
     kind : str, optional
         The kind of the call.
     """
@@ -378,16 +378,16 @@ def check_options(
     *,
     kind: str = ATTENTION,
 ) -> None:
-    """Raise TypeError, with advice, if an attention call does not have one of these options."""
+    """Raise TypeError, with advice, if an attention call does not accept one of these options."""
     unknown = [option for option in options if option not in known]
     if unknown:
         refuse_keywords(name, unknown, (*arrays, *known), kind=kind)
 
 
 def _advice(name: str, known: list[str], kind: str) -> str:
-    """Say what to write in place of a keyword."""
+    """Return advice on replacing a keyword."""
     is_attention = kind in _ATTENTION_KINDS
-    # An option that other attention calls have, or another name of one.
+    # An option of other attention calls, or another name of such an option.
     meant = [o for o in OPTIONS.values() if name == o.name or name in o.aliases]
     meant = meant if is_attention or kind in (_LAYER, _ONE_HEAD) else []
     refusals = [o.refusal(kind) for o in meant if o.name not in known]
@@ -403,9 +403,9 @@ def _advice(name: str, known: list[str], kind: str) -> str:
     for keyword in _RENAMED.get(name, ()):
         if keyword in known:
             return f"pass {keyword}="
-    import difflib  # Here, not above: only a call that fails needs it.
+    import difflib  # Imported here because only a failing call needs it.
 
-    # Slips seldom change the first letter; without this, "heads" would be a slip of "threads".
+    # Typos seldom change the first letter. Otherwise "heads" would match "threads".
     alike = [each for each in known if each[:1] == name[:1]]
     closest = difflib.get_close_matches(name, alike, n=1, cutoff=0.7)
     if closest:

@@ -1,4 +1,4 @@
-"""Masks: what callers pass, and its two kinds, which every call tells apart here."""
+"""Convert the masks of callers, and distinguish their two kinds."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _dtype(part: Any) -> Any:
 
 
 class Masks:
-    """The masks of a call by kind, as arrays of whatever library.
+    """The masks of a call by kind, as arrays of any library.
 
     Attributes
     ----------
     shown : array or None
-        The bool mask: whether a query may attend to a key. None shows everything.
+        The bool mask: True if a query may attend to a key. None shows everything.
     bias : array or None
         The float mask, which is added to the scores; -inf hides a key. None adds nothing.
     """
@@ -52,7 +52,7 @@ class Masks:
         Raises
         ------
         TypeError
-            If it is not None, a bool array, a float array or a pair (bool, float) of both.
+            If `mask` is not None, a bool array, a float array or a pair (bool, float) of both.
         """
         return cls.of_parts([as_mask(part) for part in parts_of(mask)])
 
@@ -63,7 +63,7 @@ class Masks:
         is_bool: Callable[[Any], bool] = _is_bool,
         element_of: Callable[[Any], Any] = _dtype,
     ) -> Masks:
-        """Tell the kind of one array, or of both of a pair, each of which is valid by itself.
+        """Assign one valid array, or both valid arrays of a pair, to their kinds.
 
         `is_bool` and `element_of` read the type of an array that has no NumPy dtype.
 
@@ -88,12 +88,12 @@ class Masks:
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """Those that are not None."""
+        """The masks that are not None."""
         return tuple(part for part in (self.shown, self.bias) if part is not None)
 
     @property
     def argument(self) -> Any:
-        """What a call accepts as `mask`: None, an array, or a pair."""
+        """The masks as the argument `mask` of a call: None, an array, or a pair."""
         if self.shown is None:
             return self.bias
         return self.shown if self.bias is None else (self.shown, self.bias)
@@ -106,13 +106,13 @@ class Masks:
         )
 
     def at(self, place: Place) -> Masks:
-        """Return the masks of a part of the scores, as views: an index or a slice for each axis."""
+        """Return views of the masks of a part of the scores: an index or a slice for each axis."""
         return self.map(lambda part: part_at(part, place))
 
     def visible(self, rows: slice, keys: slice) -> NDArray[np.bool_] | None:
-        """Return which of some keys each of some queries sees, or None for all of them.
+        """Return which of some keys are visible to some queries, or None if all are.
 
-        The masks are those of one head, of shape (q_len, kv_len), or broadcast to it.
+        The masks belong to one head: they have the shape (q_len, kv_len), or broadcast to it.
         """
         seen: NDArray[np.bool_] | None = None
         for part in self.at((rows, keys)).arrays:
@@ -122,14 +122,14 @@ class Masks:
 
 
 def parts_of(mask: Any) -> tuple[Any, ...]:
-    """Return both of a pair of masks, one mask, or nothing for None."""
+    """Return both masks of a pair, a single mask, or nothing for None."""
     if mask is None:
         return ()
     return mask if is_pair(mask) else (mask,)
 
 
 def is_pair(mask: Any) -> bool:
-    """Tell a pair of masks from an array of two rows, which have one kind and one shape."""
+    """Return whether `mask` is a pair. The two rows of an array have one kind and one shape."""
     if not isinstance(mask, tuple) or len(mask) != 2:
         return False
     parts = [np.asarray(readable("mask", part)) for part in mask]

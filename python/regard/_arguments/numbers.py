@@ -1,4 +1,4 @@
-"""Check the numbers, flags and names that callers pass, and name the argument that is wrong."""
+"""Check the numbers, flags and names that callers pass, and name the wrong argument."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def integers(
 ) -> NDArray[Any]:
     """Return an array of integers, or raise TypeError or ValueError.
 
-    With `any_size` an int may be wider than 64 bits, and is returned as an array of objects.
+    With `any_size`, an int may be wider than 64 bits. It is returned as an array of objects.
     """
     if any_size and isinstance(value, int) and not isinstance(value, bool):
         return np.array(value, object)
     array = np.array(None) if value is None else as_array(name, value)
     if array.size == 0 and isinstance(value, list | tuple):
-        return array.astype(np.int64)  # NumPy's type for no numbers is float64
+        return array.astype(np.int64)  # an empty list becomes float64
     if array.dtype.kind in "iu":
         return array
     if array.dtype.kind == "O":
-        # NumPy has no type for Python's integers beyond 64 bits, and leaves them as objects.
+        # NumPy has no type for Python integers beyond 64 bits, and keeps them as objects.
         numbers = list(array.flat) if all(type(each) is int for each in array.flat) else []
         beyond = [number for number in numbers if not -(2**63) <= number < 2**63]
         if beyond:
@@ -62,7 +62,7 @@ def offsets(query_offset: ArrayLike, end: ArrayLike, *, any_size: bool = False) 
 
 def count(name: str, value: SupportsIndex, minimum: int = 0, maximum: int | None = None) -> int:
     """Return an int from `minimum` to `maximum`, or raise TypeError or ValueError."""
-    # bool has __index__, but a length of True is a slip.
+    # bool has __index__, but a length of True is a mistake.
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     try:
@@ -91,7 +91,7 @@ def real_number(name: str, value: SupportsFloat) -> float:
 
 
 def finite_number(name: str, value: SupportsFloat, minimum: float | None = None) -> float:
-    """Return a finite number that is positive, or at least `minimum` where that is given.
+    """Return a finite number that is positive, or at least `minimum` if that is given.
 
     Raises TypeError or ValueError.
     """
@@ -104,14 +104,14 @@ def finite_number(name: str, value: SupportsFloat, minimum: float | None = None)
 
 
 def _is_foreign_real(value: object) -> bool:
-    """Tell whether a scalar is of a real type that is not NumPy's own, such as bfloat16."""
+    """Return whether a scalar has a real type that is not built into NumPy, such as bfloat16."""
     if not isinstance(value, np.generic) or value.dtype.isbuiltin != 2:
         return False
     return np.can_cast(value.dtype, np.float64)
 
 
 def flag(name: str, value: bool) -> bool:
-    """Return a bool, or raise TypeError: another value that is merely true may be a slip."""
+    """Return a bool, or raise TypeError for other values, even truthy ones."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
     return bool(value)
@@ -134,7 +134,7 @@ def mapping(name: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
 def window_sides(window: Any) -> tuple[int | None, int | None]:
     """Return the two sides of a window, or raise TypeError or ValueError.
 
-    Any sequence of two is accepted, lists and arrays too, as the attention calls accept it.
+    Any sequence of length 2 is accepted, including lists and arrays, as in the attention calls.
     """
     is_sequence = hasattr(window, "__getitem__") and not isinstance(window, str | bytes | dict)
     try:
@@ -154,7 +154,7 @@ def window_sides(window: Any) -> tuple[int | None, int | None]:
 def slice_ends(
     name: str, part: slice, length: int, wanted: str = "a pair of slices"
 ) -> tuple[int, int]:
-    """Return where a slice without steps begins and ends, or raise TypeError or ValueError."""
+    """Return the begin and end of a slice without a step, or raise TypeError or ValueError."""
     if not isinstance(part, slice):
         raise TypeError(f"{name} must be {wanted}, got {type(part).__name__}")
     try:
@@ -167,7 +167,7 @@ def slice_ends(
 
 
 def iterated(name: str, values: Iterable[Any], wanted: str) -> list[Any]:
-    """Return what an iterable gives, or raise TypeError."""
+    """Return the items of an iterable as a list, or raise TypeError."""
     try:
         return list(values)
     except TypeError:
@@ -188,7 +188,7 @@ def file_path(path: str | os.PathLike[str]) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Join names by commas for a message: the first 20 of them, and the number of the others."""
+    """Join the first 20 names by commas for a message, and append the number of the others."""
     all_names = list(names)
     shown = ", ".join(all_names[:_MOST_NAMES]) or "none"
     rest = len(all_names) - _MOST_NAMES

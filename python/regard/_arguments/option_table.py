@@ -1,9 +1,9 @@
 """The table of the options of the attention calls.
 
-A row says what an option is. From it come the signatures and docstrings of the calls, how options
-are cut with a batch entry or a head, PyTorch's schemas, other libraries' names of the option, and
-what a call says that does not have it. The classes in `options` tell the same to type checkers and
-editors, which do not run the table.
+A row describes an option. It determines the signatures and docstrings of the calls, how the option
+is cut with a batch entry or a head, the PyTorch schemas, the names of the option in other
+libraries, and the error messages of calls without the option. The classes in `options` repeat this
+for type checkers and editors, which do not run the table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Subject(Enum):
-    """What an option is about, in the order of signatures."""
+    """The subjects of options, in the order of signatures."""
 
     VISIBILITY = "Which keys a query sees"
     SCORES = "How a score is formed"
@@ -46,21 +46,21 @@ class Option(NamedTuple):
     default: Any
     subject: Subject
     type: Type
-    """What it may be. A choice is a string or None; sides and origins are tuples of integers."""
+    """The kind of value. A choice is a string or None; sides and origins are tuples of integers."""
     declared: str
-    """What a docstring says of its type and default."""
+    """The type and the default in a docstring."""
     text: str
-    """What a docstring says of it."""
+    """The description in a docstring."""
     axes: tuple[str, ...] = ()
-    """The axes to which an array of it broadcasts; () for what is one value for a call."""
+    """The axes to which an array broadcasts; () if the option is one value per call."""
     is_differentiable: bool = False
     aliases: tuple[str, ...] = ()
-    """The names that other libraries have for it."""
+    """The names of the option in other libraries."""
     refusals: Mapping[str, str] = MappingProxyType({})
-    """What a call says that does not have it, by the call's kind; "" stands for all others."""
+    """Messages of calls without the option, by the kind of the call; "" stands for all others."""
 
     def refusal(self, kind: str) -> str | None:
-        """Return what a call of a kind says that does not have the option, if it says anything."""
+        """Return the message of a call of a kind without the option, if there is one."""
         return self.refusals.get(kind, self.refusals.get(""))
 
 

@@ -1,7 +1,7 @@
-"""The options that each kind of call has, for type checkers, signatures and docstrings.
+"""The options of each kind of call, for type checkers, signatures and docstrings.
 
-Below the public functions options are the dictionary of keywords that the caller wrote, up to
-`cpp/bindings/options.cpp`, which knows what each of them may be.
+Below the public functions, options are passed on as the caller's dictionary of keywords, down to
+`cpp/bindings/options.cpp`, which checks their values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-# What an option that is one number, or an array of them, may be: it depends on the library.
+# The type of an option that is a number or an array of numbers, which depends on the library.
 Numbers = TypeVar("Numbers")
 
 
@@ -68,7 +68,7 @@ class BackwardOptions(WeightOptions, total=False):
 
 
 class AttentionOptions(BackwardOptions, total=False):
-    """The options of the attention calls, but for those that add results."""
+    """The options of the attention calls, except the options that add results."""
 
     precision: Literal["int8"] | None
     out: NDArray[Any] | None
@@ -107,7 +107,7 @@ class CacheExplainOptions(
 
 
 class CacheOptions(CacheExplainOptions, total=False):
-    """The options of `KVCache.attend`, but for those that add results."""
+    """The options of `KVCache.attend`, except the options that add results."""
 
     out: NDArray[Any] | None
 
@@ -117,7 +117,7 @@ class LayerOptions(
     _ScaleOption,
     total=False,
 ):
-    """The options of calls of `MultiHeadAttention`. Its constructor has the others."""
+    """The options of calls of `MultiHeadAttention`. Its constructor accepts the others."""
 
     query_offset: ArrayLike | Literal["end"]
     softcap: float | None
@@ -147,7 +147,7 @@ class JaxOptions(_ForeignOptions, _CausalOption, _ScaleOption, total=False):
 
 
 class TorchOptions(_ForeignOptions, total=False):
-    """The options of the attention call of `regard.torch` that PyTorch's call does not have."""
+    """The options of the attention call of `regard.torch` that are not in PyTorch's call."""
 
     dropout_seed: Any
     dropout_origin: tuple[int, int, int]
@@ -155,7 +155,7 @@ class TorchOptions(_ForeignOptions, total=False):
 
 
 def names_of(*groups: type) -> tuple[str, ...]:
-    """Return the names of the options in some groups, in the order of signatures."""
+    """Return the names of the options of some groups, in the order of signatures."""
     names = {name for group in groups for name in group.__annotations__}
     return tuple(name for name in OPTIONS if name in names)
 
@@ -169,22 +169,22 @@ def takes_options(
     in_full: bool = False,
     **defaults: Any,
 ) -> Callable[[Function], Function]:
-    """Show the options of some groups in a function's signature and docstring.
+    """Add the options of some groups to a function's signature and docstring.
 
-    In the signature they replace ``**options``. Other keywords, ``**imshow`` for example, stay
-    behind them. In the docstring they replace ``{options}``, but for those that the docstring
-    describes itself.
+    In the signature, the options replace ``**options``. Other keywords, ``**imshow`` for example,
+    follow them. In the docstring, they replace ``{options}``, except the options that the docstring
+    already describes.
 
     Parameters
     ----------
     *groups : type
         Classes of this module.
     reference : str
-        Where the options are described.
+        The name of the function that describes the options.
     in_full : bool
-        Whether to describe them here.
+        Whether to describe the options here.
     **defaults
-        Defaults that differ from those of the table.
+        Defaults that differ from the table.
     """
     annotations = {name: kind for group in groups for name, kind in group.__annotations__.items()}
     names = names_of(*groups)
@@ -209,7 +209,7 @@ def takes_options(
         function.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[*named, *options, *others]
         )
-        if function.__doc__:  # which python -OO leaves out
+        if function.__doc__:  # absent under python -OO
             function.__doc__ = _described(function.__doc__, names, reference, in_full)
         return function
 
@@ -217,7 +217,7 @@ def takes_options(
 
 
 def _shown(annotation: Any) -> str:
-    """Return an annotation as NumPy's users know it."""
+    """Return an annotation in terms that NumPy users know."""
     text: str = annotation.__forward_arg__
     return re.sub(r"\bNumbers\b", "ArrayLike", text)
 

@@ -1,4 +1,4 @@
-"""Positions: where queries are among the keys, and which keys they see because of that."""
+"""Compute the positions of queries among the keys, and the keys that they see by position."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     Span = tuple[int, int]
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-# No array is as long as this: what is further from it than this is beyond all of its keys.
+# No array is this long, so a position at this distance is beyond all keys.
 _FAR = 2**61
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """What the queries of a call see by their positions.
+    """The keys that the queries of a call see by their positions.
 
     Query i is at position ``i + query_offset`` and sees the keys from `left` before it to `right`
-    after it, and no others than those from `begin` up to `end`. Arrays have a number for each batch
+    after it, limited to the keys from `begin` up to `end`. Arrays contain one number per batch
     entry, or one for all: they broadcast to the batch axes.
     """
 
@@ -71,7 +71,7 @@ class Positions:
         return replace(self, query_offset=offset, begin=begin, end=end)
 
     def chunk(self, queries: Span, keys: Span) -> Positions:
-        """Return the positions of some queries, relative to the first one of some keys."""
+        """Return the positions of some queries, relative to the first of some keys."""
         start, length = keys[0], keys[1] - keys[0]
         offset, left, right = self._moved(queries[0] - start)
         begin, end = (
@@ -92,20 +92,20 @@ class Positions:
         return options
 
     def of_queries(self) -> Integers:
-        """Return the position of each query, of shape (..., q_len), bounded to where no key is."""
+        """Return the position of each query, of shape (..., q_len), clipped outside all keys."""
         near = np.clip(self.query_offset, -_FAR, _FAR)
         return np.asarray(near[..., None] + np.arange(self.q_len))
 
     def existing(self) -> tuple[Integers, Integers]:
-        """Return the first key that exists in each entry, and the end of those."""
+        """Return the begin and the end of the existing keys of each entry."""
         assert self.kv_len is not None
         begin = np.asarray(0) if self.begin is None else self.begin
         return begin, np.asarray(self.kv_len) if self.end is None else self.end
 
     def intervals(self, rows: slice) -> tuple[Integers, Integers]:
-        """Return the first key that each of some rows of one entry sees, and the end of those.
+        """Return the begin and the end of the keys that each of some rows of one entry sees.
 
-        A row sees nothing if the end is not larger.
+        A row sees no key if its end is not larger than its begin.
         """
         begin, end = map(int, self.existing())
         queries = np.arange(rows.start, rows.stop)
@@ -118,14 +118,14 @@ class Positions:
         return first, last
 
     def visible(self) -> tuple[int, float]:
-        """Return the first key that any query of any entry sees, and the end of those.
+        """Return the begin and the end of the keys that any query of any entry sees.
 
-        The end is infinity if nothing but the number of keys limits what is visible, and both are 0
-        if no query sees any key.
+        The end is infinity if only the number of keys limits the visible keys. Both are 0 if no
+        query sees a key.
         """
         offset, left, right = self.query_offset, self.left, self.right
         is_far = max(left or 0, right or 0) > _FAR or ((offset < -_FAR) | (offset > _FAR)).any()
-        # Python's integers if sums may need more than 64 bits, or the end is infinity.
+        # Python integers if sums may need more than 64 bits, or the end is infinity.
         kind: Any = object if self.kv_len is None or is_far else np.int64
         offset = offset.astype(kind)
         begin: Any = np.asarray(0 if self.begin is None else self.begin, kind)
@@ -144,12 +144,12 @@ class Positions:
         return max(0, int(begin[sees].min())), last if last == math.inf else int(last)
 
     def _moved(self, distance: int) -> tuple[Integers, int | None, int | None]:
-        """Return offsets and sides with which queries a distance further see the same keys.
+        """Return offsets and sides such that queries moved by `distance` see the same keys.
 
-        Numbers stay in 64 bits. If an entry's queries are so far from all keys that its offset may
-        not, it keeps its offset, and a side becomes longer or shorter instead. Queries near the
-        keys see all of them through that side before and after. Without such a side, all offsets
-        beyond 64 bits show the same.
+        Numbers stay within 64 bits. If the queries of an entry are so far from all keys that its
+        offset could overflow, the entry keeps its offset, and a side becomes longer or shorter
+        instead. Queries near the keys see all keys through that side before and after. Without such
+        a side, all offsets beyond 64 bits show the same keys.
         """
         offset, left, right = self.query_offset, self.left, self.right
         if distance < 0 and right is not None and right >= 2 * _FAR:
@@ -162,7 +162,7 @@ class Positions:
         return np.asarray(near + distance), left, right
 
     def _diagonal(self, shift: int) -> int:
-        """Return the bound for the first query, clipped to where it hides or shows everything."""
+        """Return the bound for the first query, clipped to the range in which it matters."""
         assert self.kv_len is not None
         return max(-self.q_len, min(int(self.query_offset) + shift, self.kv_len))
 
@@ -172,5 +172,5 @@ def _integers(value: ArrayLike | None) -> Integers | None:
 
 
 def _plain(numbers: Integers) -> Any:
-    """Return one number as an int, and an array as it is."""
+    """Return one number as an int, and an array unchanged."""
     return int(numbers) if numbers.ndim == 0 else numbers

@@ -1,4 +1,4 @@
-"""A call that has been checked, and its parts: batch entries, heads, chunks of queries and keys."""
+"""Checked calls and their parts: batch entries, heads, chunks of queries and keys."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Sizes(NamedTuple):
 
     @property
     def group(self) -> int:
-        """How many query heads read a key head: 1 if there are none."""
+        """The number of query heads per key head; 1 if there are no heads."""
         return max(self.heads // max(self.kv_heads, 1), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedCall:
-    """The arguments of an attention call, which agree.
+    """The checked arguments of an attention call.
 
-    Its parts are calls of their own, whose arrays are views. They have the bits that the whole has
-    there, but for sinks where keys are divided.
+    Parts of a call are calls whose arrays are views. They produce the same bits as the whole call,
+    except for sinks if the keys are divided.
     """
 
     query: Array
@@ -69,7 +69,7 @@ class CheckedCall:
 
     @property
     def arithmetic(self) -> np.dtype[Any]:
-        """The dtype in which scores are computed, and of lse."""
+        """The dtype of the scores' arithmetic and of lse."""
         return np.dtype(np.float64 if self.result_type == "float64" else np.float32)
 
     @property
@@ -80,11 +80,11 @@ class CheckedCall:
 
     @property
     def positions(self) -> Positions:
-        """What the options say of positions."""
+        """The positions that the options define."""
         return Positions.of(self.options, self.sizes.q_len, self.sizes.kv_len)
 
     def entries(self) -> Iterator[tuple[Entry, CheckedCall]]:
-        """Go through the entries of the batch."""
+        """Iterate over the entries of the batch."""
         for place in np.ndindex(self.sizes.batch):
             yield place, self.entry(place)
 
@@ -109,7 +109,8 @@ class CheckedCall:
     ) -> CheckedCall:
         """Return the call of a part: an index or a slice for each batch axis and for heads.
 
-        Axes with an index are gone. Slices of heads hold whole groups, or lie within one.
+        Axes with an index are removed. Slices of heads contain whole groups, or are part of one
+        group.
         """
         sizes, has_heads = self.sizes, self.has_heads
         batch, entry = [], 0
@@ -163,14 +164,14 @@ class CheckedCall:
         return own
 
     def with_heads(self) -> CheckedCall:
-        """Return the call with a heads axis, if it has none."""
+        """Return the call with a heads axis, added if it has none."""
         if self.has_heads:
             return self
         query, key, value = self.query[None], self.key[None], self.value[None]
         return replace(self, query=query, key=key, value=value, has_heads=True)
 
     def arguments(self) -> tuple[Array, Array, Array, Any]:
-        """Return query, key, value and mask, as the attention calls accept them."""
+        """Return query, key, value and mask for the attention calls."""
         return self.query, self.key, self.value, self.masks.argument
 
 
@@ -181,16 +182,16 @@ def checked(
     mask: Any,
     options: Mapping[str, Any],
 ) -> CheckedCall:
-    """Check the arguments of an attention call, or raise what the call would raise.
+    """Check the arguments of an attention call, or raise the same exception as the call.
 
     Parameters
     ----------
     query, key, mask
         As in `scaled_dot_product_attention`.
     value : array_like or None
-        None for a call that needs no values: values without columns.
+        None for a call that needs no values, which gets values without columns.
     options : mapping
-        Options of that function, as NumPy arrays or numbers.
+        Options of `scaled_dot_product_attention`, as NumPy arrays or numbers.
     """
     query, key = as_stored_arrays(query=query, key=key)
     (value,) = (key[..., :0],) if value is None else as_stored_arrays(value=value)
@@ -204,7 +205,7 @@ def checked(
 
 
 def _bounds(at: int | slice, size: int) -> Span:
-    """Return where an index or a slice begins and ends."""
+    """Return the begin and the end of an index or a slice."""
     if not isinstance(at, slice):
         return at, at + 1
     first, end, _ = at.indices(size)

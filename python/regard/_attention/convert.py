@@ -1,4 +1,4 @@
-"""Handle the calls that the compiled module does not take as they are."""
+"""Handle calls that the compiled module does not accept directly."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def converted(
 ) -> Any:
     """Call the module again, with arrays that the kernels can read, or compute on a GPU.
 
-    It returned NotImplemented before: an array must be converted or lies on a GPU, the call asks
-    for a device, or an option is unknown.
+    The first call returned NotImplemented because an array must be converted or is on a GPU, the
+    call requests a device, or an option is unknown.
     """
     check_options(name, options)
     options = dict(options)

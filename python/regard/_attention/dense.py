@@ -86,16 +86,17 @@ def scaled_dot_product_attention(
     .. math:: \mathrm{output} = \mathrm{softmax}(\mathrm{scores})\,\mathrm{value}, \qquad
               \mathrm{scores} = \mathrm{scale} \cdot \mathrm{query}\,\mathrm{key}^T + \mathrm{mask}
 
-    (Vaswani et al. 2017, "Attention Is All You Need", equation 1), without ever storing the scores:
-    extra memory is a fixed amount per thread, whatever the lengths. All options compose: a key is
-    visible to a query if every one of them allows it, and what no query sees is not computed.
+    (Vaswani et al. 2017, "Attention Is All You Need", equation 1), without ever storing the scores.
+    Extra memory is a fixed amount per thread, independent of the lengths. All options compose: a
+    key is visible to a query if every option allows it, and keys that no query sees are not
+    computed.
 
     Parameters
     ----------
     query : array_like, shape (..., heads, q_len, head_dim)
         Float16, bfloat16 (of the package ml_dtypes), float32 or float64; integers and lists become
         float64. A 2-D array ``(q_len, head_dim)`` has no heads axis. Leading axes broadcast as in
-        NumPy. Any strides are read where they lie.
+        NumPy. Any strides are read in place.
     key : array_like, shape (..., kv_heads, kv_len, head_dim)
         ``heads`` is a multiple of ``kv_heads``: query head ``h`` reads key head
         ``h // (heads // kv_heads)``, without a copy (grouped-query attention).
@@ -103,11 +104,12 @@ def scaled_dot_product_attention(
         ``value_dim`` may differ from ``head_dim``.
     mask : array_like of bool or float, or a pair (bool, float) of both, optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float: added to the
-        scores; -inf = may not attend. A pair does both, each with a shape of its own: a padding
-        mask beside a position bias, say. See `regard.masks`.
+        scores; -inf = may not attend. A pair does both, and its shapes may differ: a padding mask
+        and a position bias, for example. See `regard.masks`.
     rows : slice, optional
-        With `return_weights`: the queries whose weights are returned, without a step. The output is
-        that of all queries, and weights of others take neither time nor memory.
+        The queries whose weights are returned, as a slice without a step. Requires
+        `return_weights`. The output contains all queries, and the weights of other queries cost
+        neither time nor memory.
     {options}
 
     Returns
@@ -116,7 +118,7 @@ def scaled_dot_product_attention(
         Of the result type of query, key and value. No heads axis if all three are 2-D.
     weights : ndarray, shape (..., heads, q_len, kv_len)
         If `return_weights`, of the output's type. Hidden keys have weight 0. With `rows`, ``q_len``
-        is the number of those.
+        is the number of rows.
     lse : ndarray, shape (..., heads, q_len)
         If `return_lse`; float32, or float64 if the output is.
 
@@ -129,46 +131,46 @@ def scaled_dot_product_attention(
         If shapes disagree, a number is out of range, `out` overlaps an input, or `precision` is
         ``"int8"`` for float64 arrays or a head_dim above 1024.
     MemoryError
-        If a result or the workspace cannot be allocated. Nothing has been written then, but with
-        `rows` the output may have been.
+        If a result or the workspace cannot be allocated. Nothing has been written then, except
+        possibly the output if `rows` is given.
 
     See Also
     --------
     scaled_dot_product_attention_ragged : for packed sequences of different lengths.
-    explain : says what a call would compute, and how.
-    merge_attention_states : joins attention over parts of the keys.
-    scaled_dot_product_attention_backward : gives the gradients.
+    explain : reports what a call would compute, and how.
+    merge_attention_states : merges attention over parts of the keys.
+    scaled_dot_product_attention_backward : computes the gradients.
 
     Notes
     -----
     A score is ``scale * (query . key)``, then capped, then biased by ALiBi, then by a float mask.
 
-    A row that sees no key gives output 0, weights 0 and lse -inf (the sink's logit where there is
-    one). What a query may not see never reaches its output, not even NaN; what it may see always
-    does. Float64 is computed in float64, all else in float32. A row's bits do not depend on the
+    A fully masked row has output 0, weights 0 and lse -inf (the sink's logit if there is one).
+    Hidden keys and values never affect the output of a query, not even NaN; visible ones always do.
+    Float64 is computed in float64, all other types in float32. A row's bits do not depend on the
     number of threads, on other rows, on the batch or on strides.
 
-    Whether a weight is dropped is a function of the seed and of its place: word ``j % 4`` of the
-    random generator Philox4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2,
-    3") for the counter (j // 4, p, head, number of the batch entry), all modulo 2**32, is less than
-    ``dropout_p * 2**32``; `dropout_origin` is added before, its position to both j and p. So no
-    mask is stored, and the same arguments drop the same weights again, in
-    `scaled_dot_product_attention_backward` too.
+    Whether a weight is dropped depends only on the seed and on its position. It is dropped if word
+    ``j % 4`` of the random generator Philox4x32-10 (Salmon et al. 2011, "Parallel Random Numbers:
+    As Easy as 1, 2, 3") for the counter (j // 4, p, head, number of the batch entry), all modulo
+    2**32, is less than ``dropout_p * 2**32``. `dropout_origin` is added first, its position to both
+    j and p. So no mask is stored, and the same arguments drop the same weights again, also in
+    `scaled_dot_product_attention_backward`.
 
     With ``precision="int8"`` (Zhang et al. 2024, "SageAttention"), on CPUs with VNNI, a score is
 
     .. math:: \mathrm{scale}\,(a_q\, a_k\, \hat{q} \cdot \hat{k} + q \cdot m), \qquad
               \hat{q} = \mathrm{round}(H q / a_q), \quad \hat{k} = \mathrm{round}(H (k - m) / a_k),
 
-    with m the mean of all keys that the kv head has in this batch entry, H a fixed rotation (a
-    Hadamard matrix for each group of dimensions, whose size is the largest power of two that
-    divides head_dim; Ashkboos et al. 2024, "QuaRot"), and a the largest magnitude of what is
-    rounded divided by 127. The sum of 8-bit products is exact, and everything else, values
-    included, is float32: what is lost is the rounding to 255 steps. Through m, a row's bits depend
-    on every finite element of those keys, also where causality, a window or a mask hides it; keys
-    at and beyond `key_lengths` take no part, and NaN or inf stays in the scores of its own row. The
-    integers are the same on every such CPU, and `explain` names the instruction. On other CPUs
-    integers would not be faster: nothing is rounded there. Few queries gain nothing, since all keys
+    with m the mean of all keys of the kv head in this batch entry, H a fixed rotation (a Hadamard
+    matrix for each group of dimensions, whose size is the largest power of two that divides
+    head_dim; Ashkboos et al. 2024, "QuaRot"), and a the largest magnitude of the rounded vector
+    divided by 127. The sum of 8-bit products is exact, and all other arithmetic, values included,
+    is float32, so the only loss is the rounding to 255 steps. Through m, a row's bits depend on
+    every finite element of these keys, even if causality, a window or a mask hides it. Keys at and
+    beyond `key_lengths` do not contribute, and NaN or inf stays in the scores of its own row. The
+    integers are the same on every such CPU, and `explain` reports the instruction. On other CPUs,
+    integers would not be faster, and nothing is rounded. Few queries gain nothing, since all keys
     are rounded first.
 
     Examples
@@ -187,7 +189,7 @@ def scaled_dot_product_attention(
     >>> weights[0, 0, 0].round(2)[5:]
     array([0., 0., 0., 0., 0.], dtype=float32)
 
-    The last 4 keys alone, in a batch of two where the second has 7 keys:
+    A window of 4 keys, and a batch of two whose second entry has 7 keys:
 
     >>> regard.scaled_dot_product_attention(
     ...     query, key, value, window=(3, 0), query_offset=4
@@ -213,7 +215,7 @@ def scaled_dot_product_attention(
     except TypeError:
         if not any(map(is_on_cuda, (query, key, value))):
             raise
-        result = NotImplemented  # an option is an array on a GPU too
+        result = NotImplemented  # an option is also an array on a GPU
     if result is NotImplemented:
         name, arrays = "scaled_dot_product_attention", (query, key, value)
         result = converted(name, _core.attention, arrays, (), mask, options)
@@ -226,9 +228,9 @@ def _with_weights_of_rows(
     rows: slice,
     options: dict[str, Any],
 ) -> Any:
-    """Return the results of a call, with the weights of some of its queries.
+    """Return the results of a call, with the weights of some queries.
 
-    These are the weights of a call with these queries and without values.
+    The weights come from a second call with these queries and without values.
     """
     from regard._attention.check import checked
 

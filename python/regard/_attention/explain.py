@@ -1,4 +1,4 @@
-"""What a call of `scaled_dot_product_attention` would compute."""
+"""Report what a call of `scaled_dot_product_attention` would compute."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def explain(
     key_starts: ArrayLike | None = None,
     **options: Unpack[ExplainOptions],
 ) -> Explanation:
-    """Say what `scaled_dot_product_attention` would compute with these arguments, and how.
+    """Report what `scaled_dot_product_attention` would compute with these arguments, and how.
 
-    What is reported is the plan that the call itself would follow. Masks are read, to count what is
-    visible; keys and values are not.
+    The report is the plan that the call itself would follow. Masks are read to count visible keys;
+    keys and values are not read.
 
     Parameters
     ----------
     query, key, value, mask
         As in `scaled_dot_product_attention`.
     query_starts, key_starts : array_like of int, shape (sequences + 1,), optional
-        As in `scaled_dot_product_attention_ragged`: with both, the arrays are packed sequences, and
-        it is that function's call which is explained.
+        As in `scaled_dot_product_attention_ragged`. If both are given, the arrays are packed
+        sequences, and a call of that function is explained.
     {options}
 
     Returns
@@ -58,7 +58,7 @@ def explain(
     Raises
     ------
     TypeError, ValueError
-        As `scaled_dot_product_attention`; TypeError too if only one of `query_starts` and
+        As `scaled_dot_product_attention`; also TypeError if only one of `query_starts` and
         `key_starts` is given.
 
     Examples
@@ -102,14 +102,14 @@ def explain(
 
 
 def _conversions(given: dict[str, ArrayLike], arrays: tuple[Array, ...]) -> Iterator[str]:
-    """Yield which arrays are converted before the kernels can read them, and why."""
+    """Yield a note for each array that must be converted for the kernels, with the reason."""
     for (name, before), array in zip(given.items(), arrays, strict=True):
         if before is not array and (why := _why(before)):
             yield f"{name} was converted to a {array.dtype} array: {why}"
 
 
 def _mask_notes(given: Any, masks: tuple[Array | None, ...]) -> Iterator[str]:
-    """Yield what masks cost beside their memory."""
+    """Yield the costs of masks in addition to their memory."""
     for before, mask in zip(given, masks, strict=True):
         if mask is None:
             continue
@@ -120,7 +120,7 @@ def _mask_notes(given: Any, masks: tuple[Array | None, ...]) -> Iterator[str]:
 
 
 def _why(value: ArrayLike) -> str | None:
-    """Return why the kernels cannot read what was passed, or None if they read its memory."""
+    """Return why the kernels cannot read a value directly, or None if they can."""
     if not isinstance(value, np.ndarray):
         return f"it is a {type(value).__name__}"
     if type(value) is not np.ndarray:

@@ -1,4 +1,4 @@
-"""What a call would compute, and how: as numbers, and as text."""
+"""The plan of a call, as numbers and as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLOAT_MASK = "a float mask is added to every score; a bool mask costs less where
 @public
 @dataclass(frozen=True)
 class Explanation:
-    """What one call of `scaled_dot_product_attention`, or of a cache, computes.
+    """The plan of one call of `scaled_dot_product_attention` or of a cache.
 
     ``print`` shows it as text.
 
@@ -32,42 +32,42 @@ class Explanation:
     target : str
         The instruction set that runs, see `cpu_targets`.
     kernel : str
-        ``"forward"``, or ``"decode"`` where a key head serves at most 8 query rows (the heads of
-        its group times `q_len`) and no weights are asked for: it streams keys and values once for
-        all of them. Both give the same bits. ``"int8"`` with ``precision="int8"``, on CPUs that
-        have an instruction for it.
+        ``"forward"``, or ``"decode"`` if a key head serves at most 8 query rows (the heads of its
+        group times `q_len`) and no weights are requested. A decode streams keys and values once for
+        all rows. Both kernels produce the same bits. ``"int8"`` with ``precision="int8"`` on CPUs
+        that have an instruction for it.
     int8_instruction : str or None
-        What multiplies 8-bit integers where `kernel` is ``"int8"``: ``"avx512_vnni"`` or
-        ``"avx_vnni"``, as CPUs list it.
+        The instruction that multiplies 8-bit integers if `kernel` is ``"int8"``: ``"avx512_vnni"``
+        or ``"avx_vnni"``, as CPUs list it.
     result_type : str
         The output's type. Arithmetic is in float64 if this is float64, else in float32.
     batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim : int
-        The sizes as the call reads them, batch axes multiplied.
+        The sizes as the call reads them; `batch` is the product of the batch axes.
     threads, tasks : int
-        How many threads work, and on how many separate tasks.
+        The number of threads, and the number of separate tasks.
     task_rows : int
-        The most query rows that a task has: they share one pass over keys and values.
+        The largest number of query rows of a task, which share one pass over keys and values.
     chunk_keys : int
-        The most keys that a task has, where a decode has too few key heads to occupy its threads
-        evenly, so that threads share the keys of one head; 0 where every task has all keys.
+        The largest number of keys of a task, if a decode has too few key heads to occupy its
+        threads evenly and threads share the keys of one head; 0 if every task has all keys.
     strip_rows, tile_keys, block_keys : int
         A tile is at most `strip_rows` query rows (in SIMD lanes, except in a decode) by `tile_keys`
         keys; the weights of `block_keys` keys are kept between the two matrix products.
     tiles, tiles_computed, tiles_biased : int
-        How many tiles the whole square of queries and keys has; how many of them are computed,
-        because some query sees a key in them; how many of these are at an edge, under a mask or
-        have a bias, which costs more.
+        The number of tiles of all queries and keys; the number of computed tiles, in which some
+        query sees a key; and the number of computed tiles that are at an edge, have a mask or have
+        a bias, which costs more.
     scores_computed : int
         Pairs of query and key in the computed tiles.
     flops : float
         Floating-point operations of the two matrix products over these pairs.
     bytes : int
-        Of query, key, value, mask and output, each once; what is broadcast counts as it lies in
-        memory. Of a cache, those of the tokens that it holds.
+        The bytes of query, key, value, mask and output, each counted once. Broadcast arrays count
+        as stored in memory, and caches by the tokens that they hold.
     workspace_bytes : int
-        Extra memory of all threads, and of the keys that are held in 8-bit integers at one time.
+        Extra memory of all threads, and of the keys that are held as 8-bit integers at one time.
     notes : tuple of str
-        What takes extra work, such as converting or copying an array, and why.
+        Causes of extra work, such as converting or copying an array, and the reasons.
     """
 
     target: str
@@ -103,7 +103,7 @@ class Explanation:
     ) -> Self:
         """Return a plan in words and numbers.
 
-        `read_bytes` is what is read, the output apart; `notes` stand before those of the plan.
+        `read_bytes` excludes the output. `notes` precede the notes of the plan.
         """
         batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim = plan["shape"]
         output_bytes = batch * heads * q_len * value_dim * _item_bytes(plan["result_type"])
@@ -149,7 +149,7 @@ class Explanation:
         return html_table("What is computed", self._rows())
 
     def _rows(self) -> list[tuple[str, str]]:
-        """Return what there is to say, as names and texts; the second line of one has no name."""
+        """Return the rows of the text as names and texts. Continuation lines have no name."""
         group = self.heads // self.kv_heads if self.kv_heads else 1
         grouped = f" ({self.kv_heads} of keys, {group} query heads each)" if group > 1 else ""
         noun = _TILES[self.kernel]
@@ -208,7 +208,7 @@ class Explanation:
         )
 
 
-# The fields that the representation has, of all those that `print` shows.
+# The fields of the representation, a subset of those that `print` shows.
 _IN_ONE_LINE = (
     *("target", "kernel", "result_type", "batch", "heads", "kv_heads", "q_len", "kv_len"),
     *("head_dim", "value_dim", "threads", "tasks", "tiles_computed", "tiles", "flops"),
@@ -247,10 +247,10 @@ def _copies(plan: _core._Plan, key: Array, value: Array) -> Iterator[str]:
 
 
 def distinct_bytes(array: Array) -> int:
-    """Return how much memory the elements are in.
+    """Return the number of bytes in memory that the elements occupy.
 
-    An axis without a stride repeats what is there, and steps shorter than what they step over, such
-    as those of a sliding window, read it again.
+    An axis with stride 0 repeats its elements, and overlapping steps, such as those of a sliding
+    window, read elements again.
     """
     if array.size == 0:
         return 0
@@ -265,7 +265,7 @@ def _item_bytes(dtype: str) -> int:
 
 
 def _layout(array: Array, plan: _core._Plan) -> str:
-    """Why blocks of `array` cannot be read where they lie."""
+    """Return why blocks of `array` cannot be read in place."""
     computed = "float64" if plan["result_type"] == "float64" else "float32"
     if plan["kernel"] == "decode":
         if array.strides[-1] == array.itemsize:

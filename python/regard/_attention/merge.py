@@ -1,4 +1,4 @@
-"""Attention over disjoint sets of keys, joined."""
+"""Merge attention over disjoint sets of keys."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 def merge_attention_states(
     outputs: Iterable[ArrayLike], lses: Iterable[ArrayLike], *, threads: int | None = None
 ) -> tuple[Array, Array]:
-    r"""Join attention over disjoint sets of keys into attention over all of them.
+    r"""Merge attention over disjoint sets of keys into attention over all keys.
 
     .. math:: \mathrm{lse} = \log \sum_i e^{\mathrm{lse}_i}, \quad
               \mathrm{output} = \sum_i e^{\mathrm{lse}_i - \mathrm{lse}}\, \mathrm{output}_i
 
-    because a softmax over the concatenation of two vectors is the softmax over each, weighted by
-    its share in the common denominator [1]_ [2]_. Merging is associative and commutative up to
-    rounding [3]_: keys may be split into blocks, files or machines, and a shared prefix needs to be
-    attended to only once.
+    because a softmax over the concatenation of two vectors is the softmax over each vector,
+    weighted by its share of the common denominator [1]_ [2]_. Merging is associative and
+    commutative up to rounding [3]_. Keys may be split across blocks, files or machines, and a
+    shared prefix needs to be attended to only once.
 
     Parameters
     ----------
     outputs : sequence of array_like, each of shape (..., q_len, value_dim)
-        The parts' outputs, one or more; or one array with the parts along its first axis. Float16,
+        The outputs of one or more parts, or one array with the parts along its first axis. Float16,
         bfloat16, float32 or float64; integers and lists become float64. Parts broadcast against
         each other, except in value_dim.
     lses : sequence of array_like, each of shape (..., q_len)
-        The natural log-sum-exp of each part's visible scores, as ``return_lse`` gives it, in the
-        same order. Where another library gives it to base 2, multiply by ``log(2)``.
+        The natural log-sum-exp of each part's visible scores, as returned with ``return_lse``, in
+        the same order. If another library returns it to base 2, multiply it by ``log(2)``.
     threads : int, optional
         At most this many threads. Default: see `set_num_threads`. The result has the same bits for
         any number.
@@ -60,21 +60,21 @@ def merge_attention_states(
 
     See Also
     --------
-    scaled_dot_product_attention : gives a part, with ``return_lse=True``.
+    scaled_dot_product_attention : computes a part, with ``return_lse=True``.
 
     Notes
     -----
     A part that saw no key in a row (lse -inf) changes no bit of that row. A row in which no part
-    saw a key has lse -inf and the sum of the parts' outputs: 0, which is what attention gives for
-    such a row, or NaN if a part saw only scores of -inf. NaN and infinity in a part show in the
-    result. A part whose lse is +inf outweighs all finite ones; two such parts in a row give NaN. If
-    there is only one part, it is returned as it is.
+    saw a key has lse -inf and the sum of the parts' outputs. This sum is 0, the output of attention
+    for a fully masked row, or NaN if a part saw only scores of -inf. NaN and infinity in a part
+    propagate to the result. A part whose lse is +inf outweighs all finite parts; two such parts in
+    a row give NaN. A single part is returned unchanged.
 
-    The weights of the parts are computed in float64; products and sums in float64 for float64
-    outputs, and in float32 for all narrower types, always in the order of the parts.
+    The weights of the parts are computed in float64. Products and sums are computed in float64 for
+    float64 outputs, and in float32 for all narrower types, always in the order of the parts.
 
-    Each part must see keys that no other part sees, and `sinks` must be given to one of the calls
-    only: each lse includes them.
+    No two parts may see the same key, and only one of the calls may have `sinks`, because its lse
+    includes them.
 
     References
     ----------

@@ -84,27 +84,28 @@ def scaled_dot_product_attention_ragged(
     """Compute attention over sequences of different lengths, packed one after another.
 
     Sequence ``b`` has the queries ``query[query_starts[b]:query_starts[b + 1]]`` and the keys and
-    values of rows ``key_starts[b]`` to ``key_starts[b + 1]``; it attends to its own keys alone. No
-    padding is stored or computed, and every sequence gets the bits that
-    `scaled_dot_product_attention` gives it alone.
+    values of rows ``key_starts[b]`` to ``key_starts[b + 1]``. It attends only to its own keys. No
+    padding is stored or computed, and the result of every sequence is bitwise equal to a separate
+    call of `scaled_dot_product_attention`.
 
     Parameters
     ----------
     query : array_like, shape (total, heads, head_dim)
-        All sequences' queries. Types as in `scaled_dot_product_attention`.
+        The queries of all sequences. Types as in `scaled_dot_product_attention`.
     key : array_like, shape (total_keys, kv_heads, head_dim)
         ``heads`` is a multiple of ``kv_heads``.
     value : array_like, shape (total_keys, kv_heads, value_dim)
-        All sequences' values.
+        The values of all sequences.
     query_starts, key_starts : array_like of int, shape (sequences + 1,)
-        Where each sequence begins, and last where all end: from 0, never decreasing, to the total.
-        A sequence may be empty.
+        The start of each sequence, followed by the total: from 0, never decreasing. A sequence may
+        be empty.
     mask : array_like of bool or float, optional
-        Broadcasts to ``(total, heads, longest)`` with the longest sequence of keys: a row for every
-        query, a column for every key of its sequence. What lies beyond those is not read.
+        Broadcasts to ``(total, heads, longest)``, where ``longest`` is the length of the longest
+        key sequence: a row for every query, a column for every key of its sequence. Columns beyond
+        a sequence's keys are not read.
     query_offset, key_lengths, left_padding : int or array_like of int
         One number, or one per sequence; `query_offset` may be ``"end"``. Positions count from each
-        sequence's first key, and dropout knows sequences by their number.
+        sequence's first key, and dropout identifies sequences by their number.
     {options}
 
     Returns
@@ -119,8 +120,8 @@ def scaled_dot_product_attention_ragged(
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As `scaled_dot_product_attention`; ValueError too if starts do not begin with 0, decrease or
-        do not end at the total.
+        As `scaled_dot_product_attention`; also ValueError if starts do not begin with 0, decrease
+        or do not end at the total.
 
     Examples
     --------
@@ -150,7 +151,7 @@ def scaled_dot_product_attention_ragged(
     except TypeError:
         if not any(map(is_on_cuda, (query, key, value))):
             raise
-        result = NotImplemented  # an option is an array on a GPU too
+        result = NotImplemented  # an option is also an array on a GPU
     if result is NotImplemented:
         name, arrays = "scaled_dot_product_attention_ragged", (query, key, value)
         result = converted(name, _core.attention_ragged, arrays, starts, mask, options)

@@ -1,4 +1,4 @@
-"""The four stages of attention as functions of their own."""
+"""The four stages of attention as separate functions."""
 
 from __future__ import annotations
 
@@ -35,33 +35,34 @@ def matmul(
     a : array_like, shape (..., rows, depth) or (depth,)
         Float32 or float64; integers and lists become float64. Leading axes broadcast.
     b : array_like, shape (..., depth, columns) or (depth,)
-        Any strides: ``keys.T`` is read where it lies. It may also have fewer bits, as the weights
-        of models do: float16, bfloat16 (of the package ml_dtypes), or ``weight.T`` of a
-        `QuantizedWeight`, which has 8.
+        Any strides: ``keys.T`` is read in place. Narrower types, as used for model weights, are
+        accepted too: float16, bfloat16 (of the package ml_dtypes), or ``weight.T`` of a
+        `QuantizedWeight`, which has 8 bits.
     out : ndarray, optional
-        Where to write the product: of the result's type and shape, overlapping neither operand.
+        Where to write the product: an array of the result's type and shape that overlaps neither
+        operand.
     threads : int, optional
         At most this many threads; the result has the same bits for any number.
 
     Returns
     -------
     ndarray, shape (..., rows, columns)
-        ``sum over k of a[..., i, k] * b[..., k, j]``. The axis of a 1-D operand is left out.
+        ``sum over k of a[..., i, k] * b[..., k, j]``. The axis of a 1-D operand is omitted.
 
     Raises
     ------
     TypeError
-        If an operand is neither float32 nor float64 nor converts to them, and is not a `b` of
-        fewer bits, or `out` is of another type.
+        If an operand is not float32 or float64, is not converted to them and is not a `b` of a
+        narrower type, or if `out` has another type.
     ValueError
         If shapes disagree, an operand is a scalar, or `out` overlaps an operand.
 
     Notes
     -----
-    A `b` of fewer bits is expanded to the type of `a`, a block at a time, while it is multiplied,
-    and the result has the bits that it would have if all of `b` had been expanded before. For up to
-    eight rows of `a` it is read once, in order, as it is stored: what counts then is how fast
-    memory is read, and fewer bits are read sooner.
+    A `b` of a narrower type is expanded to the type of `a`, a block at a time, during the
+    multiplication. The result is bitwise the same as if all of `b` had been expanded before. For up
+    to eight rows of `a`, `b` is read once, in storage order. Speed is then limited by memory
+    bandwidth, and fewer bits are read faster.
 
     Examples
     --------
@@ -119,15 +120,15 @@ def scale(
     Returns
     -------
     ndarray
-        ``scores * factor``, of the shape of `scores`. The axes of a new array lie in memory in the
-        order of those of `scores`, as with NumPy's functions.
+        ``scores * factor``, of the shape of `scores`. A new array has the memory order of `scores`,
+        as with NumPy functions.
 
     Raises
     ------
     TypeError
         If `factor` is not a real number, or an array has the wrong type.
     ValueError
-        If `out` has another shape or overlaps `scores` in part.
+        If `out` has another shape or partly overlaps `scores`.
 
     Examples
     --------
@@ -161,8 +162,8 @@ def apply_mask(
     scores : array_like, shape (..., q_len, kv_len)
         Float32 or float64; integers and lists become float64.
     mask : array_like of bool or float
-        Broadcasts to the shape of `scores`. Bool: where False the result is -inf. Float: added;
-        where it is -inf the result is -inf, whatever the score.
+        Broadcasts to the shape of `scores`. Bool: where False, the result is -inf. Float: added;
+        where it is -inf, the result is -inf for any score.
     out : ndarray, optional
         Where to write the result; may be `scores` itself.
     threads : int, optional
@@ -171,14 +172,14 @@ def apply_mask(
     Returns
     -------
     ndarray
-        The masked scores, of the shape, type and order in memory of `scores`.
+        The masked scores, with the shape, type and memory order of `scores`.
 
     Raises
     ------
     TypeError
         If `mask` is neither bool nor float, or an array has the wrong type.
     ValueError
-        If `mask` does not broadcast, or `out` has another shape or overlaps an input in part.
+        If `mask` does not broadcast, or `out` has another shape or partly overlaps an input.
 
     Examples
     --------
@@ -228,15 +229,15 @@ def softmax(
     Returns
     -------
     ndarray
-        Of the shape, type and order in memory of `x`. Where everything along the axis is -inf the
-        result is 0, as in the fused call for a query that sees no key.
+        An array with the shape, type and memory order of `x`. If all elements along the axis are
+        -inf, the result is 0, as in the fused call for a fully masked row.
 
     Raises
     ------
     TypeError
         If `x` has the wrong type or `axis` is not an integer.
     ValueError
-        If `axis` is out of range, or `out` has another shape or overlaps `x` in part.
+        If `axis` is out of range, or `out` has another shape or partly overlaps `x`.
 
     Examples
     --------

@@ -16,15 +16,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The arguments, by default those of the process.
+        The arguments. Default: the arguments of the process.
 
     Returns
     -------
     int
-        The exit status: 0 if all went well, 1 if the command failed or was interrupted, 2 if the
+        The exit status: 0 on success, 1 if the command failed or was interrupted, 2 if the
         arguments are wrong.
     """
-    # The commands are imported inside the try, so that Ctrl-C during the imports is answered too.
+    # The commands are imported inside the try, so that Ctrl-C during the imports is handled too.
     try:
         from regard._cli.commands import run
         from regard._cli.terminal import prepare_output
@@ -39,9 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("interrupted")
     except BrokenPipeError:
         _abandon_output()
-        return 0  # the reader has seen enough: this is how `| head` ends
+        return 0  # the reader closed the pipe, as `| head` does
     except Exception as error:
-        if sys.flags.dev_mode:  # python -X dev shows where
+        if sys.flags.dev_mode:  # python -X dev shows the traceback
             raise
         _abandon_output()
         return _fail(_in_one_line(error))
@@ -63,7 +63,7 @@ def _fail(message: str) -> int:
 
 
 def _abandon_output() -> None:
-    """Send what is still buffered to nowhere: flushing it at exit could fail once more."""
+    """Discard buffered output, because flushing it at exit could fail again."""
     if sys.stdout is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""How the commands read arguments, and how they refuse them."""
+"""The parsing and rejection of command arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_THREADS = 4096
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that escapes what was typed before it repeats it."""
+    """A parser that escapes user input in its messages."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(
@@ -20,14 +20,14 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse what is not known here: the parser above would show its own usage."""
+        """Reject unknown arguments here, because the parent parser would show its usage."""
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return options, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong, and exit with status 2."""
+        """Print the error message, and exit with status 2."""
         super().error(printable(message))
 
 
@@ -50,7 +50,7 @@ def add_threads(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup,
     help_text: str = "number of threads, the same for every engine",
 ) -> None:
-    """Declare the option that every command with attention in it has."""
+    """Declare the thread option, which every command that computes attention has."""
     parser.add_argument(
         "--threads",
         type=whole_number(MAX_THREADS),

@@ -1,4 +1,4 @@
-"""The command ``bench``: its arguments, the run, and where the results go."""
+"""The command ``bench``: its arguments, its run and the output of its results."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command, and return the exit status: 1 if regard computed something wrong."""
+    """Run the command, and return the exit status: 1 if a regard result was wrong."""
     if options.list:
         _print(list_of_cases())
         return 0
@@ -174,7 +174,7 @@ def _selected(options: argparse.Namespace) -> tuple[Sequence[Case], Sequence[Com
 
 
 def _measure(request: Request, target: str | None) -> Results:
-    # The limits are two of the steps: they are measured before the cases and after them.
+    # The limits are two of the steps: they are measured before and after the cases.
     progress = Progress(len(request.cases) + len(request.comparisons) + 2)
     try:
         results: Results = run_in_fresh_process(
@@ -199,7 +199,7 @@ def _print(lines: Iterable[str]) -> None:
 def _output(
     parser: argparse.ArgumentParser, option: str, name: str | None
 ) -> Iterator[Path | None]:
-    """Yield a file that can be written, before there is anything to write."""
+    """Yield a writable file, opened before the results exist."""
     if name is None:
         yield None
         return

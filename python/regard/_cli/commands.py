@@ -1,7 +1,7 @@
-"""The commands, and which of them runs.
+"""The commands, and the choice of the command to run.
 
-The module of a command has its `SUMMARY`, `USAGE`, `DESCRIPTION` and `EPILOG`, and the functions
-`add_arguments` and `run`.
+The module of a command contains its `SUMMARY`, `USAGE`, `DESCRIPTION` and `EPILOG`, and the
+functions `add_arguments` and `run`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _COMMANDS = {"demo": demo, "info": info, "bench": bench, "explore": explore}
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run the command that the arguments name, and return its exit status or that of argparse."""
+    """Run the command that the arguments name, and return its or argparse's exit status."""
     names_command = bool(argv) and argv[0] in (*_COMMANDS, "-h", "--help", "--version")
     try:
         options = _parser().parse_args(argv if names_command else ["demo", *argv])
         if not names_command:
             demo.refuse_one_word(options, tuple(_COMMANDS))
         status: int = _COMMANDS[options.command].run(options)
-    except SystemExit as end:  # argparse exits where this function returns
+    except SystemExit as end:  # argparse exits, but this function returns
         return int(end.code or 0)
     return status
 

@@ -1,4 +1,4 @@
-"""The command ``demo``: attention on a sentence, and a comparison of speed with other engines."""
+"""The command ``demo``: attention on a sentence, and a speed comparison with other engines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_one_word(options: argparse.Namespace, commands: Sequence[str]) -> None:
-    """Refuse a sentence of one word where no command is named: it may be a mistyped command."""
+    """Reject a one-word sentence if no command is named: it may be a mistyped command."""
     words = " ".join(options.words).split()
     if len(words) == 1:
         options.parser.error(
@@ -101,7 +101,7 @@ def _show_timing() -> None:
     threads = regard.get_num_threads()
     unit = "thread" if threads == 1 else "threads"
     heads, length, dim = TIMED_SHAPE.split(",")[1:]
-    # Printed before the engines run, so that the wait explains itself.
+    # Printed before the engines run, to explain the wait.
     print(
         f"\n  {heads} heads × {length} tokens × {dim}, float32, {threads} {unit}, "
         f"target {regard.active_target()}",
@@ -120,7 +120,7 @@ def _show_timing() -> None:
 
 
 def _timing_rows(results: Results) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return a row for each engine, and why others that are installed have none."""
+    """Return a row for each engine, and the reasons why other installed engines have no row."""
     case: CaseResult = results.cases[0]
     if "regard" in case.failed:
         raise RuntimeError(f"regard failed the timing: {case.failed['regard']}")
@@ -161,7 +161,7 @@ def _document(
 
 
 def _finite_or_none(array: Array) -> list[Any]:
-    """Return nested lists with None for the -inf of hidden keys, which JSON does not have."""
+    """Return nested lists with None for the -inf of hidden keys, which JSON does not support."""
     values = array.astype(object)
     values[~np.isfinite(array)] = None
     nested: list[Any] = values.tolist()

@@ -1,4 +1,4 @@
-"""The command ``explore``: a language model's attention to a text, as a page for a browser."""
+"""The command ``explore``: the attention of a language model on a text, as an HTML page."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _split(options: argparse.Namespace) -> tuple[str, list[str]]:
-    """Return the model's path and the words of the text."""
+    """Return the model path and the words of the text."""
     parser: argparse.ArgumentParser = options.parser
     path, *words = options.words
     if not os.path.isfile(path):
@@ -137,7 +137,7 @@ def _split(options: argparse.Namespace) -> tuple[str, list[str]]:
 
 
 def _layer_numbers(text: str) -> list[int]:
-    """Read numbers and ranges of layers, such as 0-5,17."""
+    """Parse layer numbers and ranges, such as 0-5,17."""
     found: set[int] = set()
     for part in text.split(","):
         ends = part.split("-")
@@ -209,7 +209,7 @@ def _layers(options: argparse.Namespace, model: Model, progress: Progress) -> li
 
 
 def _window(model: Model, layers: list[int]) -> tuple[int, int] | None:
-    """Return the window of these layers: `explore` takes one for all."""
+    """Return the common window of these layers, because `explore` accepts only one."""
     windows = [model.windows[layer] for layer in layers]
     if len(set(windows)) > 1:
         raise ValueError(

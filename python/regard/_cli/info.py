@@ -1,4 +1,4 @@
-"""The command ``info``: what is compiled, what runs, and why."""
+"""The command ``info``: the compiled kernels, the kernels in use, and the reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line on stderr that says what a long command is doing."""
+"""A line on stderr that shows the progress of a long command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from regard._show.text import printable
 
 
 class Progress:
-    """The line: overwritten on a terminal, and elsewhere a line for each step."""
+    """The progress line: overwritten on a terminal, and elsewhere a new line for each step."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -19,7 +19,7 @@ class Progress:
         self._is_live = sys.stderr is not None and sys.stderr.isatty()
 
     def show(self, message: tuple[str, str]) -> None:
-        """Name the step that begins now, and its part; a new name is a new step."""
+        """Show the name of the current step and its part; a new name begins a new step."""
         name, part = message
         is_new = name != self._name
         self._name = name

@@ -1,4 +1,4 @@
-"""Attention of one sentence with itself, a stage at a time and in one fused call."""
+"""Self-attention of one sentence, stage by stage and in one fused call."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def run_stages(
 
 @dataclass(frozen=True)
 class Check:
-    """How far the fused call is from the stages."""
+    """The difference between the fused call and the stages."""
 
     output_difference: float
     weights_difference: float
 
     @property
     def passed(self) -> bool:
-        """Whether the two agree to rounding; NaN does not."""
+        """Whether the two agree up to rounding; NaN does not agree."""
         return self.output_difference <= TOLERANCE and self.weights_difference <= TOLERANCE
 
 
@@ -110,7 +110,7 @@ def check_fused(stages: Stages) -> Check:
 
 @dataclass(frozen=True)
 class NotebookCheck:
-    """One context vector, and the digits that the example's notebook prints."""
+    """One context vector, and the digits that the notebook of the example prints."""
 
     token: str
     output: list[float]
@@ -118,12 +118,12 @@ class NotebookCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether every digit of the notebook comes out."""
+        """Whether every digit of the notebook is reproduced."""
         return [round(value, 4) for value in self.output] == self.printed
 
 
 def check_notebook(tokens: Sequence[str]) -> NotebookCheck:
-    """Attend without position and mask, as the notebook does."""
+    """Compute attention without positions and mask, as the notebook does."""
     plain = run_stages(tokens, with_position=False, is_causal=False)
     output = regard.scaled_dot_product_attention(plain.query, plain.key, plain.value)
     return NotebookCheck(tokens[1], output[1].tolist(), [0.2413, 0.2311])

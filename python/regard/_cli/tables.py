@@ -1,4 +1,4 @@
-"""Matrices as text, with the tokens down their left."""
+"""Matrices as text, with the tokens as row labels on the left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regard._show.weight_table import (
     with_ellipses,
 )
 
-# Longer sentences are shown in part: their numbers, and their weights as a picture.
+# Of longer sentences, only a part of the numbers is shown, and the weights as a picture.
 MAX_TOKENS_SHOWN = 6
 MAX_TOKENS_PICTURED = 24
 _CELL_WIDTH = 5
@@ -27,7 +27,7 @@ _CELL_WIDTH = 5
 
 @dataclass(frozen=True)
 class Table:
-    """A title, perhaps a header, and a row for each token that is shown."""
+    """A title, an optional header, and a row for each token that is shown."""
 
     title: str
     header: str
@@ -35,7 +35,7 @@ class Table:
 
 
 def number_table(title: str, values: Array, decimals: int, *, columns: Sequence[str] = ()) -> Table:
-    """Write a matrix that has a row for each token, and where they are given a column for each."""
+    """Write a matrix with a row for each token and, if column names are given, a header."""
     shown = values[:MAX_TOKENS_SHOWN, :MAX_TOKENS_SHOWN]
     cells = [["-∞" if np.isneginf(x) else f"{x:.{decimals}f}" for x in row] for row in shown]
     width = max(_CELL_WIDTH, *(len(cell) for row in cells for cell in row))
@@ -45,13 +45,13 @@ def number_table(title: str, values: Array, decimals: int, *, columns: Sequence[
 
 
 def weight_table(title: str, weights: Array, tokens: Sequence[str]) -> Table:
-    """Write weights, each with a shade that grows with it."""
+    """Write weights, with shades that darken with the weight."""
     header = header_of(tokens, WEIGHT_WIDTH, MAX_TOKENS_SHOWN)
     return Table(title, header, weight_rows(weights, MAX_TOKENS_SHOWN))
 
 
 def weight_picture(weights: Array, tokens: Sequence[str]) -> list[str]:
-    """Write weights as shades alone, a row for each token."""
+    """Write weights as shades without numbers, a row for each token."""
     labels = labels_of(tokens, MAX_TOKENS_PICTURED)
     margin = max(map(width_of, labels))
     rows = shade_rows(weights, MAX_TOKENS_PICTURED)

@@ -1,4 +1,4 @@
-"""What a terminal takes: its encoding and its styles."""
+"""The encoding and the styles of a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import os
 import sys
 
-# What is shown for a character that the encoding of the output does not have.
+# Replacements for characters that the output encoding does not contain.
 _ASCII = str.maketrans(
     {"×": "x", "√": "sqrt ", "∞": "inf", "·": ".", "…": "~", "━": "="}
     | dict(zip("░▒▓█", ".:+#", strict=True))
@@ -15,7 +15,7 @@ _ASCII = str.maketrans(
 
 
 def prepare_output() -> None:
-    """Let stdout and stderr replace the characters that their encoding does not have."""
+    """Make stdout and stderr replace characters that their encoding does not contain."""
     codecs.register_error("regard", _replace)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -30,12 +30,12 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 def bold(text: str) -> str:
-    """Emphasize text where the terminal can."""
+    """Emphasize text if the terminal supports styles."""
     return f"\x1b[1m{text}\x1b[0m" if _has_styles() else text
 
 
 def dim(text: str) -> str:
-    """Subdue text where the terminal can."""
+    """Dim text if the terminal supports styles."""
     return f"\x1b[2m{text}\x1b[0m" if _has_styles() else text
 
 

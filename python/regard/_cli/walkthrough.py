@@ -1,4 +1,4 @@
-"""The stages of attention as text that explains each of them."""
+"""The stages of attention as text that explains each stage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEGEND = (0.05, 0.2, 0.4, 0.7)
 
 
 def walkthrough(version: str, tokens: Sequence[str], stages: Stages) -> Iterator[str]:
-    """Write the way from the words to the context vectors, a line at a time."""
+    """Write the computation from the words to the context vectors, a line at a time."""
     length = len(tokens)
     projection = f"randn({EMBEDDING_DIM}, {HEAD_DIM}), seed {SEED}"
     place = f"sin t, cos t, sin(t/10000^(2/{EMBEDDING_DIM}))"
@@ -82,7 +82,7 @@ def walkthrough(version: str, tokens: Sequence[str], stages: Stages) -> Iterator
 
 
 def verdict(check: Check, notebook: NotebookCheck | None) -> Iterator[str]:
-    """Write whether the fused call gives the same, and whether the notebook's numbers come out."""
+    """Write whether the fused call agrees, and whether the notebook's numbers are reproduced."""
     if notebook is not None:
         numbers = " ".join(f"{value:.4f}" for value in notebook.output)
         found = "as its notebook prints" if notebook.passed else "NOT what its notebook prints"

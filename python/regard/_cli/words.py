@@ -1,4 +1,4 @@
-"""From a sentence to tokens and their embeddings."""
+"""The tokens of a sentence and their embeddings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXAMPLE = "Dream big and work for it"
 EMBEDDING_DIM = 3
 MAX_TOKENS = 1024
 
-# The embeddings of the notebook that the example comes from.
+# The embeddings of the notebook on which the example is based.
 _KNOWN = {
     "Dream": (0.72, 0.45, 0.31),
     "big": (0.75, 0.20, 0.55),
@@ -25,7 +25,7 @@ _KNOWN = {
 
 
 class UnusableSentenceError(ValueError):
-    """The sentence has no words, or too many."""
+    """The sentence has no words or too many words."""
 
 
 def tokenize(sentence: str) -> list[str]:
@@ -39,12 +39,12 @@ def tokenize(sentence: str) -> list[str]:
 
 
 def embed(tokens: Sequence[str]) -> NDArray[np.float32]:
-    """Look every token up: a word has the same embedding in every sentence, on every machine."""
+    """Return the embedding of each token, the same in every sentence and on every machine."""
     return np.array([_KNOWN.get(token) or _hashed(token) for token in tokens], dtype=np.float32)
 
 
 def _hashed(token: str) -> tuple[float, ...]:
-    # Bytes that are no UTF-8 reach Python as lone surrogates, which only surrogatepass encodes.
+    # Bytes that are not UTF-8 reach Python as lone surrogates, which only surrogatepass encodes.
     digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
     percent = [int.from_bytes(digest[4 * i : 4 * i + 4]) * 100 >> 32 for i in range(EMBEDDING_DIM)]
     return tuple(value / 100 for value in percent)

@@ -1,4 +1,4 @@
-"""Attention of many layers and heads as one HTML file that a browser explores."""
+"""The attention of many layers and heads as one HTML file to explore in a browser."""
 
 from regard._explore._function import explore
 from regard._explore._page import Explorer

@@ -1,8 +1,8 @@
 """Colors of weights, for light pages, dark pages and differences.
 
-Each table goes evenly through OKLab's lightness, so that what is larger is darker on a light page
-and lighter on a dark one for everybody, in print without colors too; hues only help. Björn
-Ottosson 2020, "A perceptual color space for image processing".
+Each table has even steps of OKLab lightness, so that larger numbers are darker on a light page and
+lighter on a dark page. This holds for color-blind readers and for black-and-white print; hues are
+only an aid. Björn Ottosson 2020, "A perceptual color space for image processing".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# Lightness, chroma and hue in degrees, at even distances.
+# Lightness, chroma and hue in degrees, at even intervals.
 _SEQUENTIAL = {
     "light": [
         (0.995, 0.004, 110),

@@ -1,6 +1,6 @@
-"""How numbers lie in a page: levels of a logarithmic scale, halves, and compressed text.
+"""The encoding of numbers in a page: levels of a logarithmic scale, halves and compressed text.
 
-`page/payload.js` and `page/scale.js` read what is written here.
+`page/payload.js` and `page/scale.js` read this encoding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ TOP = 254
 NOT_A_NUMBER = 255
 _SMALLEST_HALF = 2.0**-24
 # The largest number of an array becomes 2 ** 14 to 2 ** 15, so that numbers 2 ** 28 times smaller
-# are normal ones of float16. Pages compute with float32, in which the least exponent keeps them so.
+# are normal float16 numbers. Pages compute with float32, in which the least exponent keeps numbers
+# normal.
 _TOP_EXPONENT, _LEAST_EXPONENT = 15, -100
 
 
@@ -33,7 +34,7 @@ class Halves(NamedTuple):
 
 
 def levels(weights: Array) -> NDArray[np.uint8]:
-    """Return weights as levels: 0 for 1e-6 and less, 254 for 1, and 255 for NaN."""
+    """Return weights as levels: 0 for 1e-6 or less, 254 for 1, and 255 for NaN."""
     bounded = np.clip(weights, 10.0**-DECADES, 1)
     with np.errstate(invalid="ignore"):
         scaled = np.rint(TOP * (np.log10(bounded, dtype=np.float64) + DECADES) / DECADES)
@@ -42,10 +43,10 @@ def levels(weights: Array) -> NDArray[np.uint8]:
 
 
 def halves(numbers: Array) -> Halves:
-    """Return numbers as float16, whose relative error is at most 2 ** -11.
+    """Return numbers as float16, with a relative error of at most 2 ** -11.
 
-    That holds down to 2 ** -28 of the largest number. Positive numbers stay positive, since 0
-    stands for what is hidden.
+    The bound holds down to 2 ** -28 of the largest number. Positive numbers stay positive, because
+    0 means hidden.
     """
     sizes = np.abs(numbers[np.isfinite(numbers)])
     largest = float(sizes.max(initial=0))
@@ -72,7 +73,7 @@ def short_halves(numbers: Array) -> Halves:
 def places(keys: Array, kv_len: int) -> Array:
     """Return keys ``(q_len, count)`` relative to their query, modulo 2 ** 16 or 2 ** 32.
 
-    Heads that look at a fixed distance have the same numbers in all rows, which compress well.
+    A head that attends at a fixed distance has the same numbers in all rows, which compress well.
     """
     size = 2 if kv_len <= 2**16 else 4
     relative: Array = keys - np.arange(len(keys))[:, None]
@@ -81,12 +82,12 @@ def places(keys: Array, kv_len: int) -> Array:
 
 
 def packed(arrays: Mapping[str, Array | Halves]) -> tuple[bytes, list[list[Any]]]:
-    """Return arrays as compressed text, and the name, type, shape and exponent of each.
+    """Return arrays as compressed text, and the name, type, shape and exponent of each array.
 
-    What is read is to be multiplied by two to the power of the exponent.
+    A reader must multiply the numbers by two to the power of the exponent.
 
     The bytes of each array are ordered by their place in the number: the first bytes of all numbers
-    come first, because they are alike.
+    come first, because they are similar.
     """
     import base64
     import zlib
@@ -99,7 +100,7 @@ def packed(arrays: Mapping[str, Array | Halves]) -> tuple[bytes, list[list[Any]]
         parts.append(columns.T.tobytes())
         kind = array.dtype.kind + str(8 * array.dtype.itemsize)
         listed.append([name, kind, list(array.shape), exponent])
-    # Of zlib's formats, gzip's is what browsers read, and its header has no time here.
+    # Browsers read the gzip format of zlib, whose header contains no time here.
     packer = zlib.compressobj(7, zlib.DEFLATED, 31)
     stream = packer.compress(b"".join(parts)) + packer.flush()
     return base64.b64encode(stream), listed

@@ -57,82 +57,83 @@ def explore(
     progress: Progress = None,
     **options: Unpack[WeightOptions],
 ) -> Explorer:
-    """Make a page that shows what attention does, for a browser: one HTML file.
+    """Create an HTML page to explore attention in a browser.
 
-    The page shows all heads at once, and any of them at any scale; for each query the keys with the
-    largest weights, in their context; statistics of queries, keys and heads; where a token occurs;
-    and the difference of two heads. It needs no network, no server, and no mouse.
+    The page shows all heads at once, and any head at any scale; for each query, the keys with the
+    largest weights in context; statistics of queries, keys and heads; the occurrences of a token;
+    and the difference of two heads. It is one file, which needs no network, server or mouse.
 
     Parameters
     ----------
     query : array_like, shape (..., heads, q_len, head_dim), or list of arrays
-        As for `scaled_dot_product_attention`. The axes before heads are layers. A list of arrays
-        ``(heads, q_len, head_dim)`` has a layer each, which may differ in heads and head_dim.
+        As for `scaled_dot_product_attention`. The axes before heads are layers. A list contains one
+        array ``(heads, q_len, head_dim)`` per layer; layers may differ in heads and head_dim.
     key : array_like, shape (..., kv_heads, kv_len, head_dim), or list of arrays
         Likewise.
     mask : array_like of bool or float, or a pair (bool, float) of both, optional
         As for `scaled_dot_product_attention`, like all options that are not described here. With a
-        list of layers, masks and options are those of every layer.
+        list of layers, masks and options apply to every layer.
     tokens : sequence of str, or pair of sequences of str, optional
-        The text of each key, which queries have by their position; or the texts of queries and
-        those of keys.
+        The text of each key, which is also the text of the query at that position; or the texts of
+        the queries and the texts of the keys.
     names : mapping, optional
         ``{"layers": [...], "heads": [...]}``, or one of the two: a str for each layer, and for each
-        head of a layer. By default, they have their numbers.
+        head of a layer. By default, layers and heads are numbered.
     statistics : iterable of str, optional
-        The fields of `summarize_attention` to show, of which "top_k" is always shown. "induction"
-        needs `tokens` as one sequence. Default: all that there can be.
+        The fields of `summarize_attention` to show; "top_k" is always shown. "induction" requires
+        `tokens` as one sequence. Default: all available fields.
     top_k : int, default 8
-        How many keys of each query are shown with their weights: at most 64.
+        Number of keys per query that are shown with their weights: at most 64.
     first_keys : int, default 4
-        How many keys count as the first ones.
+        Number of keys that count as the first ones.
     local_reach : int, default 64
-        How far a key may be from the query to be local.
+        The largest distance from the query at which a key is local.
     detail : int, optional
-        The most rows and columns of a head's picture. Where there are at most this many queries and
-        keys, it shows each weight; else the largest and the mean weight of blocks. Default: 512, or
-        256 or 128 where there are so many heads that all pictures would take more than 48 MB.
+        The maximum number of rows and columns of a head's picture. If there are at most this many
+        queries and keys, the picture shows each weight; otherwise it shows the largest and the mean
+        weight of blocks. Default: 512, or 256 or 128 if there are so many heads that all pictures
+        would occupy more than 48 MB.
     regions : iterable, optional
-        Parts to show exactly, beside the pictures: ``(queries, keys)`` as slices without steps, for
-        all heads, or ``(layer, head, queries, keys)``.
+        Parts to show exactly, in addition to the pictures: ``(queries, keys)`` as slices without
+        steps, for all heads, or ``(layer, head, queries, keys)``.
     max_bytes : int, default 100_000_000
-        Refuse to make a page that would be larger than this, by a rough estimate.
+        The maximum size of the page, by a rough estimate; a larger page raises an error.
     progress : bool or callable, optional
-        True shows a bar, for which the package tqdm or rich is needed. A function is called now and
-        then, in the thread of the caller, with two numbers that say how much is done, and how much
-        there is. What it raises ends the call.
+        True shows a progress bar, which requires the package tqdm or rich. A function is called
+        from time to time, in the caller's thread, with two numbers: the work done and the total
+        work. An exception that it raises ends the call.
     {options}
 
     Returns
     -------
     Explorer
-        ``save("page.html")`` writes the page. A notebook shows it where it has at most 5 MB.
+        ``save("page.html")`` writes the page. A notebook shows the page if it has at most 5 MB.
 
     Raises
     ------
     TypeError
-        If an argument has the wrong type, or `statistics` has "induction" without `tokens` of the
-        keys.
+        If an argument has the wrong type, or `statistics` contains "induction" without `tokens` for
+        the keys.
     ImportError
         If `progress` is True and neither tqdm nor rich is installed.
     ValueError
-        If shapes disagree, there is no head, query or key, the numbers of tokens or names are not
-        those of the axes, or the page would be larger than `max_bytes`.
+        If shapes disagree, there is no head, query or key, the numbers of tokens or names differ
+        from the lengths of the axes, or the page would be larger than `max_bytes`.
     MemoryError
         If a result or the workspace cannot be allocated.
 
     See Also
     --------
-    summarize_attention, attention_map : have the numbers that the page shows.
+    summarize_attention, attention_map : return the numbers that the page shows.
 
     Notes
     -----
-    The page rounds: weights in pictures of blocks to 254 levels of a logarithmic scale from 1e-6 to
-    1, which is 5.6 % from one to the next, and the top keys' weights and the statistics beside them
-    to 8 significant bits, which is 0.4 %. Where a picture has one pixel for each weight, and in
-    regions, all of these have 11 significant bits, which is 0.05 %. Numbers less than 4e-9 of the
-    largest one of their kind in a head have fewer bits, and positive ones less than 4e-12 of it are
-    shown as about that.
+    The page rounds numbers. Weights in pictures of blocks are rounded to 254 levels of a
+    logarithmic scale from 1e-6 to 1, in steps of 5.6 %. The weights of the top keys and the
+    accompanying statistics are rounded to 8 significant bits, which is 0.4 %. In regions, and if a
+    picture has one pixel for each weight, all of these numbers have 11 significant bits, which is
+    0.05 %. Numbers less than 4e-9 of the largest number of their kind in a head have fewer bits,
+    and positive numbers less than 4e-12 of it are shown as about 4e-12 of it.
 
     Examples
     --------
@@ -223,7 +224,7 @@ def plan_of_lengths(
     detail: int | None = None,
     top_k: int = 8,
 ) -> Plan:
-    """Return the plan of a page with all statistics, before there are queries and keys."""
+    """Return the plan of a page with all statistics, before queries and keys exist."""
     none = np.broadcast_to(np.float32(0), (layers, heads, len(tokens), 1))
     texts = {"key": list(tokens)}
     return _plan(layers_of(none, none, None, {}), _statistics(None), top_k, texts, detail, None)
@@ -264,7 +265,7 @@ def _statistics(statistics: Iterable[str] | None) -> list[str]:
 def _named(
     layers: list[Layer], names: Mapping[str, Sequence[str]] | None
 ) -> tuple[list[Layer], list[str]]:
-    """Return the layers with their names, and the names of heads."""
+    """Return the layers with their names, and the names of the heads."""
     given = {} if names is None else dict(mapping("names", names))
     unknown = [str(name) for name in given if name not in ("layers", "heads")]
     if unknown:
@@ -294,7 +295,7 @@ def _named(
 def _texts(
     tokens: TokensArgument, layers: list[Layer]
 ) -> tuple[dict[str, Any] | None, np.ndarray[Any, Any] | None]:
-    """Return the tokens as the page has them, and the number of each key's for "induction"."""
+    """Return the tokens in the page's format, and the token number of each key for "induction"."""
     if tokens is None:
         return None, None
     starts = [layer.first_position for layer in layers]
@@ -312,13 +313,13 @@ def _texts(
 
 
 def _bytes_of(texts: Mapping[str, Any] | None) -> int:
-    """Return how many bytes texts take, roughly: characters beyond ASCII take more than others."""
+    """Return the approximate size of texts in bytes; characters beyond ASCII cost more bytes."""
     lists = [each for each in (texts or {}).values() if isinstance(each, list)]
     return sum(len(text) * (1 if text.isascii() else 6) + 3 for each in lists for text in each)
 
 
 def _shown(mask: Any, options: Mapping[str, Any]) -> str:
-    """Return the options of attention in a line: numbers in full, arrays by their shapes."""
+    """Return the attention options in a line: numbers in full, arrays by their shapes."""
     given = {} if mask is None else {"mask": mask}
     given |= {
         name: value for name, value in options.items() if name != "threads" and value is not None

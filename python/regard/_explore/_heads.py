@@ -1,4 +1,4 @@
-"""What a page has of each head: pictures, top keys and statistics."""
+"""The content of a page for each head: pictures, top keys and statistics."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ THUMBNAIL = 64
 
 
 class Head(NamedTuple):
-    """What a page has of one head."""
+    """The content of a page for one head."""
 
     picture: tuple[bytes, list[list[Any]]]
     rows: tuple[bytes, list[list[Any]]]
-    thumbnails: tuple[Array, Array]  # levels of the largest and of the mean weights
+    thumbnails: tuple[Array, Array]  # levels of the largest and the mean weights
     numbers: dict[str, float | None]  # statistics of the whole head
 
 
 class Steps:
-    """Turns the progress of the calls for one layer into that of the whole page."""
+    """The progress of the whole page, from the progress of the calls for one layer."""
 
     def __init__(self, calls: int, progress: Callable[[int, int], object] | None) -> None:
         self._all = calls
@@ -46,7 +46,7 @@ class Steps:
         self._progress = progress
 
     def begin(self, queries: int) -> Callable[[int, int], object] | None:
-        """Return the callback of a call over so many queries."""
+        """Return the callback of a call with this number of queries."""
         before = self._done
         self._done += queries
         if self._progress is None:
@@ -62,7 +62,7 @@ def heads_of(
     request: Mapping[str, Any],
     steps: Steps,
 ) -> Iterator[Head]:
-    """Compute what a page has of each head of a layer; `request` is what summaries take."""
+    """Compute the page content for each head of a layer; `request` is the summary request."""
     call, sizes = layer.call, layer.call.sizes
     arrays = call.query, call.key, call.masks.argument
     rows = sizes.heads * sizes.q_len
@@ -101,7 +101,7 @@ def heads_of(
 def _regions_of(
     number: int, layer: Layer, plan: Plan, steps: Steps, shared: dict[str, Any]
 ) -> list[dict[str, Halves]]:
-    """Return the weights of the exact regions of each head, by a name that says which."""
+    """Return the weights of the exact regions of each head, by the name of the region."""
     found: list[dict[str, Halves]] = [{} for _ in range(layer.heads)]
     own = [region for region in plan.regions if region.layer == number]
     for bounds in dict.fromkeys((region.queries, region.keys) for region in own):
@@ -142,7 +142,7 @@ def _thumbnails(largest: Array, mean: Array, q_len: int, kv_len: int) -> tuple[A
         np.arange(count) * size // count for count, size in zip(small, largest.shape, strict=True)
     ]
     maxima = np.maximum.reduceat(np.maximum.reduceat(largest, starts[0], axis=0), starts[1], axis=1)
-    # Pixels differ by a row or a column where the lengths are not multiples of the picture's.
+    # Blocks differ by a row or a column if the lengths are not multiples of the picture's.
     sizes = [
         np.diff(np.arange(size + 1) * length // size)
         for size, length in zip(largest.shape, (q_len, kv_len), strict=True)
@@ -154,7 +154,7 @@ def _thumbnails(largest: Array, mean: Array, q_len: int, kv_len: int) -> tuple[A
 
 
 def _numbers_of(summary: Any, head: int, is_visible: Array) -> dict[str, float | None]:
-    """Return the means over queries that see something, and the scores of the head."""
+    """Return the means over queries that see at least one key, and the scores of the head."""
     found: dict[str, float | None] = {}
     for name in OF_ROWS:
         values = getattr(summary, name)
@@ -169,5 +169,5 @@ def _numbers_of(summary: Any, head: int, is_visible: Array) -> dict[str, float |
 
 
 def _plain(number: Any) -> float | None:
-    """Return a number that JSON has, or None for NaN and infinity."""
+    """Return a number that JSON supports, or None for NaN and infinity."""
     return float(f"{number:.6g}") if np.isfinite(number) else None

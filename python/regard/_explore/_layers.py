@@ -1,4 +1,4 @@
-"""The layers that a page shows: a call of attention for each, checked before any work."""
+"""The layers that a page shows: an attention call for each layer, checked before any work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Layer(NamedTuple):
-    """One call of attention without batch axes."""
+    """One attention call without batch axes."""
 
     name: str
     call: CheckedCall
@@ -35,7 +35,7 @@ class Layer(NamedTuple):
 
 
 def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> list[Layer]:
-    """Return the layers of a call, or raise the errors of attention's arguments."""
+    """Return the layers of a call, or raise the errors of the attention arguments."""
     if _is_list_of_arrays(query) != _is_list_of_arrays(key):
         raise TypeError(
             "query and key must both be arrays, or both be lists of the layers' arrays, got "

@@ -1,4 +1,4 @@
-"""The page: one HTML file, whose source lies in the folder `page`."""
+"""The page: one HTML file, whose source is in the folder `page`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard._runtime.public import public
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# In the order in which the page has them: each knows those before it.
+# In the order of the page: each script uses only the scripts before it.
 SCRIPTS = (
     "payload",
     "scale",
@@ -37,9 +37,9 @@ _MOST_BYTES_IN_A_NOTEBOOK = 5_000_000
 
 @public
 class Explorer:
-    """Attention of one or more layers, to be explored in a browser.
+    """A page to explore the attention of one or more layers in a browser.
 
-    `regard.explore` makes it. In a notebook it shows itself, if its page has at most 5 MB.
+    `regard.explore` returns it. A notebook shows the page if it has at most 5 MB.
     """
 
     def __init__(self, facts: dict[str, Any], blobs: Sequence[tuple[str, bytes]]) -> None:
@@ -55,27 +55,27 @@ class Explorer:
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the page to a file.
 
-        The file needs nothing beside it, and no network. The same arguments of `regard.explore`
-        give the same bytes.
+        The file needs no other files and no network. The same arguments of `regard.explore` produce
+        the same bytes.
 
         Parameters
         ----------
         path : str or path
-            Where to write, ``"page.html"`` for example.
+            The file to write, such as ``"page.html"``.
         overwrite : bool, default False
-            Whether a file that exists is replaced.
+            Whether to replace an existing file.
 
         Raises
         ------
         FileExistsError
-            If the file exists, without `overwrite`.
+            If the file exists and `overwrite` is False.
         OSError
-            If the folder does not exist or the file cannot be written, on a full disk for example.
-            What was there before is there still.
+            If the folder does not exist or the file cannot be written, as on a full disk. An
+            existing file remains unchanged.
         TypeError
-            If `path` is not a path, or `overwrite` not a bool.
+            If `path` is not a path, or `overwrite` is not a bool.
         ValueError
-            If `path` is empty or has a null character.
+            If `path` is empty or contains a null character.
         """
         write_whole(path, self._parts(), overwrite)
 
@@ -118,9 +118,9 @@ def _element(name: str, blob: bytes) -> bytes:
 
 
 def _frame(facts: dict[str, Any], overview: bytes) -> tuple[bytes, bytes]:
-    """Return what stands before and after the heads' blobs in a page.
+    """Return the parts of a page before and after the blobs of the heads.
 
-    The program comes before them: it draws the overview while they are read.
+    The program precedes the blobs, so that it draws the overview while they are read.
     """
     from importlib.resources import files
 
@@ -139,15 +139,15 @@ def _frame(facts: dict[str, Any], overview: bytes) -> tuple[bytes, bytes]:
     )
     before, _, after = filled.partition("<!--heads-->\n")
     before = before.replace("<!--overview-->\n", overview.decode())
-    # Last, since texts of the caller's could contain the other marks.
+    # Last, because the caller's texts could contain the other marks.
     before = before.replace("/*facts*/", json_in_html({**facts, "colors": colors}))
     return before.encode(), after.encode()
 
 
 def json_in_html(value: Any) -> str:
-    """Return JSON that a script element can hold: no text in it ends the element.
+    """Return JSON that a script element can contain: no text in it ends the element.
 
-    Nothing but ASCII is left, so that surrogates and line separators are escaped too.
+    The JSON contains only ASCII, so that surrogates and line separators are escaped too.
     """
     import json
 

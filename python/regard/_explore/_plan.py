@@ -1,4 +1,4 @@
-"""How large pictures and pages become, before there is anything to show."""
+"""The sizes of pictures and pages, planned in advance."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 DETAILS = (512, 256, 128)
 LEAST_DETAIL, MOST_DETAIL = 16, 8192
 _MAP_BYTES = 48e6
-# What compression leaves of the raw bytes of noise, and what base64 makes of that.
+# The sizes of compressed noise relative to the raw bytes, and of base64 relative to its input.
 _LEFT_OF_MAPS, _LEFT_OF_ROWS, _AS_TEXT = 0.8, 0.9, 4 / 3
 _PROGRAM_BYTES, _THUMBNAIL_BYTES = 90_000, 6_000
 
 
 class Region(NamedTuple):
-    """A part of the weights of a head that a page has exactly."""
+    """A part of the weights of a head that a page contains exactly."""
 
     layer: int
     head: int
@@ -30,12 +30,12 @@ class Region(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many weights it has."""
+        """The number of weights in the region."""
         return (self.queries[1] - self.queries[0]) * (self.keys[1] - self.keys[0])
 
 
 class Plan(NamedTuple):
-    """What a page will have."""
+    """The planned content of a page."""
 
     lengths: tuple[int, int]  # q_len and kv_len
     shape: tuple[int, int]  # of a head's picture
@@ -43,14 +43,14 @@ class Plan(NamedTuple):
     regions: list[Region]
     bytes: int  # of the page, roughly
     heads: int
-    shares: str  # what takes the room, in words
+    shares: str  # the sizes of the parts of the page, in words
 
     def __str__(self) -> str:
         (q_len, kv_len), heads = self.lengths, self.heads
         return f"a page of {heads} heads, {q_len} queries and {kv_len} keys ({self.shares})"
 
     def check(self, max_bytes: int) -> None:
-        """Raise ValueError where the page would be too large."""
+        """Raise ValueError if the page would be too large."""
         if self.bytes > max_bytes:
             raise ValueError(
                 f"max_bytes must be at least about {size_in_words(self.bytes)} for {self}, got "
@@ -74,7 +74,7 @@ def plan_of(
     bytes_per_key: int,
     text_bytes: int,
 ) -> Plan:
-    """Return what a page will have."""
+    """Return the plan of a page."""
     q_len, kv_len = layers[0].call.sizes.q_len, layers[0].call.sizes.kv_len
     heads = sum(layer.heads for layer in layers)
 

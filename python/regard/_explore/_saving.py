@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_place(path: str | os.PathLike[str], overwrite: bool) -> str:
-    """Return a path as a str, or raise the error that writing a file there would end in."""
+    """Return a path as a str, or raise the error that writing the file would raise."""
     name = file_path(path)
     if os.path.isdir(name) or not os.path.basename(name):
         raise IsADirectoryError(f"path must be that of a file, got the folder {name!r}")
@@ -30,9 +30,9 @@ def check_place(path: str | os.PathLike[str], overwrite: bool) -> str:
 
 
 def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes], overwrite: bool) -> str:
-    """Write a file beside its place, and move it there when it is complete.
+    """Write a temporary file next to the target, and move it there when it is complete.
 
-    Whatever fails on the way, nothing new is left. A device such as /dev/stdout is written to.
+    After a failure, no new file remains. A device such as /dev/stdout is written to directly.
     """
     name = check_place(path, overwrite)
     is_file = os.path.isfile(name)
@@ -54,7 +54,7 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes], overwrite:
 def _write_beside(name: str, parts: Iterable[bytes], overwrite: bool) -> None:
     import tempfile
 
-    place = os.path.realpath(name)  # what a symbolic link points to is replaced, not the link
+    place = os.path.realpath(name)  # the target of a symbolic link is replaced, not the link
     handle, beside = tempfile.mkstemp(".part", ".regard-", os.path.dirname(place))
     try:
         with os.fdopen(handle, "wb") as file:
@@ -71,7 +71,7 @@ def _write_beside(name: str, parts: Iterable[bytes], overwrite: bool) -> None:
 
 
 def _mode(place: str) -> int:
-    """Return the permissions that a file has there, or that a new one would have."""
+    """Return the permissions of an existing file, or the permissions of a new file."""
     with suppress(FileNotFoundError):
         return os.stat(place).st_mode & 0o7777
     mask = os.umask(0)
@@ -80,7 +80,7 @@ def _mode(place: str) -> int:
 
 
 def _move_to_new_name(beside: str, place: str) -> None:
-    """Move a file to a name that nothing may have taken since it was checked."""
+    """Move a file to a new name, unless the name has been taken since it was checked."""
     try:
         os.link(beside, place)
     except FileExistsError:

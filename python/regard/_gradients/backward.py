@@ -33,7 +33,7 @@ _OTHERS = ("grad_output", "output", "lse", "grad_lse", "with_respect_to", "out")
 class AttentionGradients(NamedTuple):
     """The gradients of a loss with respect to the inputs of attention.
 
-    Each has the shape and the type of its input, and is None where it was not asked for.
+    Each gradient has the shape and the type of its input, or is None if it was not requested.
     """
 
     query: Array | None = None
@@ -71,28 +71,28 @@ def scaled_dot_product_attention_backward(
               dS = P \circ (G\, \mathrm{value}^T - D), \qquad
               D = \mathrm{rowsum}(G \circ \mathrm{output}) - \mathrm{grad\_lse}
 
-    [1]_. The weights are computed again, block by block, from `lse`, and are never stored.
+    [1]_. The weights are recomputed block by block from `lse`, and are never stored.
 
     Parameters
     ----------
     grad_output : array_like, shape (..., heads, q_len, value_dim)
         The gradient of the loss with respect to the output.
     query, key, value : array_like
-        As given to `scaled_dot_product_attention`.
+        As passed to `scaled_dot_product_attention`.
     output : array_like, shape (..., heads, q_len, value_dim)
-        What that call returned.
+        The output of that call.
     lse : array_like, shape (..., heads, q_len)
-        What that call returned with ``return_lse=True``.
+        The lse of that call, returned with ``return_lse=True``.
     mask : array_like of bool or float, or a pair (bool, float) of both, optional
-        As given to the forward call, like all options that follow.
+        As passed to the forward call, like all options that follow.
     grad_lse : array_like, shape (..., heads, q_len), optional
-        The gradient of the loss with respect to `lse`, for what is built on it. Default: zero.
+        The gradient of the loss with respect to `lse`, if the loss depends on it. Default: zero.
     with_respect_to : iterable of str, default ("query", "key", "value")
-        The fields of the result to compute. ``"mask"`` needs a float mask, ``"alibi_slopes"`` and
-        ``"sinks"`` these options.
+        The fields of the result to compute. ``"mask"`` requires a float mask; ``"alibi_slopes"``
+        and ``"sinks"`` require these options.
     out : AttentionGradients, optional
-        Where to write the gradients that are asked for: arrays of the shapes and types of the
-        inputs, any strides, no overlap with an input. None in a field makes a new array.
+        Where to write the requested gradients: arrays of the shapes and types of the inputs, with
+        any strides, that overlap no input. A field of None gets a new array.
     {options}
 
     Returns
@@ -103,7 +103,7 @@ def scaled_dot_product_attention_backward(
     Raises
     ------
     TypeError
-        If an argument has the wrong type, such as a bool `mask` whose gradient is asked for.
+        If an argument has the wrong type, such as a bool `mask` whose gradient is requested.
     ValueError
         If shapes disagree, a number is out of range, or an array of `out` overlaps another array.
     MemoryError
@@ -116,15 +116,16 @@ def scaled_dot_product_attention_backward(
 
     Notes
     -----
-    A query that sees no key has gradients of exactly 0 and gives none. What is hidden from a query
-    adds nothing to any gradient, not even NaN. Key heads get the sum over the query heads that read
-    them, and inputs whose batch axes were broadcast the sum over these.
+    A query that sees no key has gradients of exactly 0 and contributes nothing to other gradients.
+    A pair of a query and a hidden key contributes nothing to any gradient, not even NaN. The
+    gradient of a key head is the sum over the query heads that read it. The gradient of an input
+    with broadcast batch axes is the sum over these axes.
 
-    Beside the results, a call needs a fixed amount of memory per thread, and where there are more
-    than a few hundred keys at most 8 partial gradients of the queries of some heads. The gradient
-    of an input whose batch axes are broadcast is computed for the whole batch first. Sums have an
-    order that depends on the shapes alone: no bit changes with the number of threads, other entries
-    of the batch, or strides.
+    In addition to the results, a call needs a fixed amount of memory per thread and, for more than
+    a few hundred keys, at most 8 partial gradients of the queries of some heads. The gradient of an
+    input whose batch axes are broadcast is first computed for the whole batch. The order of sums
+    depends only on the shapes: no bit changes with the number of threads, other entries of the
+    batch, or strides.
 
     References
     ----------
@@ -147,7 +148,7 @@ def scaled_dot_product_attention_backward(
     >>> gradients.key.shape
     (4, 6, 16)
 
-    The loss falls along the negative gradient:
+    The loss decreases along the negative gradient:
 
     >>> smaller = regard.scaled_dot_product_attention(
     ...     query, key, value - 0.1 * gradients.value, is_causal=True
@@ -181,19 +182,19 @@ def scaled_dot_product_attention_ragged_backward(
 ) -> AttentionGradients:
     """Compute the exact gradients of attention over packed sequences, fused.
 
-    Each sequence has the gradients, to the last bit, that `scaled_dot_product_attention_backward`
-    gives for it alone.
+    The gradients of each sequence are bitwise equal to a separate call of
+    `scaled_dot_product_attention_backward`.
 
     Parameters
     ----------
     grad_output : array_like, shape (total_queries, heads, value_dim)
         The gradient of the loss with respect to the output.
     query, key, value, query_starts, key_starts
-        As given to `scaled_dot_product_attention_ragged`.
+        As passed to `scaled_dot_product_attention_ragged`.
     output : array_like, shape (total_queries, heads, value_dim)
-        What that call returned.
+        The output of that call.
     lse : array_like, shape (total_queries, heads)
-        What that call returned with ``return_lse=True``.
+        The lse of that call, returned with ``return_lse=True``.
     mask, grad_lse, with_respect_to, out
         See `scaled_dot_product_attention_backward`. `grad_lse` has the shape of `lse`.
     {options}

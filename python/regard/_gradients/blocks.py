@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# The scores of a block: few enough that some arrays of them stay in a processor's caches.
+# The most scores in a block, few enough that several arrays of them fit in a processor's caches.
 _SCORES = 1 << 18
-# More rows would have more keys that some of them see and others do not, as with causality.
+# With more rows, more keys would be visible only to some of them, as with causality.
 _ROWS = 128
 
 
 class Block(NamedTuple):
-    """Queries, the keys among which are all that they see, and which of these each sees."""
+    """Some queries, a range of keys that contains all visible ones, and the visible pairs."""
 
     rows: slice
     keys: slice
@@ -32,7 +32,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(positions: Positions, masks: Masks) -> Iterator[Block]:
-    """Go through the blocks of a head, without those that see nothing."""
+    """Iterate over the blocks of a head, except blocks that see no key."""
     size = _rows_of_block(positions)
     for start in range(0, positions.q_len, size):
         rows = slice(start, min(start + size, positions.q_len))
@@ -51,7 +51,7 @@ def blocks_of(positions: Positions, masks: Masks) -> Iterator[Block]:
 
 
 def most_scores(positions: Positions) -> int:
-    """Return how many scores a block has at most. It depends on lengths and sides only."""
+    """Return the largest number of scores in a block, which depends only on lengths and sides."""
     rows = min(_rows_of_block(positions), positions.q_len)
     return rows * min(_kv_len(positions), _keys_of_row(positions) + rows)
 
@@ -72,7 +72,7 @@ def _rows_of_block(positions: Positions) -> int:
 
 
 def _block(positions: Positions, rows: slice) -> Block | None:
-    """Return the block of these rows, or None if they see nothing by their positions."""
+    """Return the block of some rows, or None if they see no key by their positions."""
     first, end = positions.intervals(rows)
     sees_any = first < end
     if not sees_any.any():

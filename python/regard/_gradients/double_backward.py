@@ -26,9 +26,9 @@ _NAME = "scaled_dot_product_attention_double_backward"
 
 @public
 class DoubleGradients(NamedTuple):
-    """The gradients of a loss that is built on the gradients of attention.
+    """The gradients of a loss that depends on the gradients of attention.
 
-    Each has the shape and the type of its input.
+    Each gradient has the shape and the type of its input.
     """
 
     grad_output: Array
@@ -56,9 +56,10 @@ def scaled_dot_product_attention_double_backward(
 ) -> DoubleGradients:
     r"""Compute the exact gradients of `scaled_dot_product_attention_backward`.
 
-    They are what a loss needs that contains gradients of attention, such as a gradient penalty, and
-    give products with the Hessian. With a, b and w for `grad_grad_query`, `grad_grad_key` and
-    `grad_grad_value`, G for `grad_output`, and P, dP, dS and D as in the gradients [1]_,
+    A loss that contains gradients of attention, such as a gradient penalty, needs these
+    second-order gradients. They also yield products with the Hessian. With a, b and w for
+    `grad_grad_query`, `grad_grad_key` and `grad_grad_value`, G for `grad_output`, and P, dP, dS and
+    D as in the gradients [1]_,
 
     .. math:: T = \mathrm{scale}\,(a\, \mathrm{key}^T + \mathrm{query}\; b^T), \qquad
               r = \mathrm{rowsum}(P \circ T), \\
@@ -73,9 +74,9 @@ def scaled_dot_product_attention_double_backward(
     ----------
     grad_grad_query, grad_grad_key, grad_grad_value : array_like or None
         The gradients of the loss with respect to the gradients of `query`, `key` and `value`, each
-        of the shape of its input. None is zero.
+        with the shape of its input. None means zero.
     grad_output, query, key, value, output, lse, mask, grad_lse
-        As given to `scaled_dot_product_attention_backward`, like all options that follow.
+        As passed to `scaled_dot_product_attention_backward`, like all options that follow.
     {options}
 
     Returns
@@ -95,27 +96,29 @@ def scaled_dot_product_attention_double_backward(
     See Also
     --------
     scaled_dot_product_attention_backward : the gradients.
-    scaled_dot_product_attention_jvp : of which the gradient with respect to `grad_output` is one,
-        along (a, b, w).
+    scaled_dot_product_attention_jvp : computes the gradient with respect to `grad_output` too, as
+        the derivative along (a, b, w).
 
     Notes
     -----
-    The gradients that are differentiated are those of query, key and value, as functions of
-    `grad_output`, `query`, `key` and `value`; the mask, `alibi_slopes`, `sinks` and `grad_lse` are
+    The function differentiates the gradients of query, key and value, as functions of
+    `grad_output`, `query`, `key` and `value`. The mask, `alibi_slopes`, `sinks` and `grad_lse` are
     constants.
 
-    A query that sees no key has gradients of exactly 0 and gives none. What is hidden from a query
-    adds nothing to any gradient, not even NaN. Key heads get the sum over the query heads that read
-    them, and inputs whose batch axes were broadcast the sum over these.
+    A query that sees no key has gradients of exactly 0 and contributes nothing to other gradients.
+    A pair of a query and a hidden key contributes nothing to any gradient, not even NaN. The
+    gradient of a key head is the sum over the query heads that read it. The gradient of an input
+    with broadcast batch axes is the sum over these axes.
 
-    The call is written in NumPy, on `matmul`, and takes several times as long as the gradients. It
-    goes through the queries of a head in blocks of at most 128, and of at most 2**18 scores unless
-    one query sees more keys. Beside the results, it needs memory for a few arrays of that many
-    scores and for some of the size of one head's queries, keys and values. Float16 and bfloat16 are
-    computed with in float32, in which the results take space until they are complete.
+    The function is written in NumPy, on `matmul`, and takes several times as long as the gradients.
+    It processes the queries of a head in blocks of at most 128 queries, and of at most 2**18 scores
+    unless one query sees more keys. In addition to the results, it needs memory for a few arrays of
+    that many scores and for some arrays of the size of one head's queries, keys and values. Float16
+    and bfloat16 are computed in float32, and their results are stored in float32 until they are
+    complete.
 
-    Sums have an order that depends on the shapes and the positions alone: no bit changes with the
-    number of threads, other entries of the batch, or strides.
+    The order of sums depends only on the shapes and the positions: no bit changes with the number
+    of threads, other entries of the batch, or strides.
 
     References
     ----------
@@ -124,7 +127,7 @@ def scaled_dot_product_attention_double_backward(
 
     Examples
     --------
-    The gradient of half the squared norm of a gradient, a penalty:
+    The gradient of a penalty, half the squared norm of a gradient:
 
     >>> import numpy as np
     >>> import regard
@@ -170,13 +173,13 @@ def scaled_dot_product_attention_double_backward(
 
 
 class _Check:
-    """Converts what stands beside the inputs, or raises TypeError or ValueError."""
+    """Converter of the arguments besides the inputs, which raises TypeError or ValueError."""
 
     def __init__(self, result_type: str, arithmetic: np.dtype[Any]) -> None:
         self.result_type, self.dtype = result_type, arithmetic
 
     def rows(self, name: str, given: ArrayLike, shape: Shape, meaning: str) -> Array:
-        """Return an array of this shape, of a type that the inputs' types allow."""
+        """Return an array of the given shape, of a type that is compatible with the inputs."""
         (array,) = as_stored_arrays(**{name: given})
         check_shape(name, array, shape, meaning)
         if array.dtype == np.float64 and self.dtype != np.float64:
@@ -187,13 +190,13 @@ class _Check:
         return array
 
     def tangent(self, name: str, given: ArrayLike | None, like: Array) -> Array:
-        """Return an array of the shape of an input, where None is zeros."""
+        """Return an array of the shape of an input; None becomes zeros."""
         if given is None:
             return np.broadcast_to(np.zeros((), self.dtype), like.shape)
         return self.rows(name, given, like.shape, name.removeprefix("grad_grad_"))
 
     def numbers(self, name: str, given: ArrayLike, shape: Shape, meaning: str) -> Array:
-        """Return an array of a number for each row, float32 or float64."""
+        """Return an array of one float32 or float64 number per row."""
         (array,) = as_float_arrays(**{name: given})
         check_shape(name, array, shape, meaning)
         return array

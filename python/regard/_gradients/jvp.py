@@ -77,7 +77,7 @@ def scaled_dot_product_attention_jvp(
     Parameters
     ----------
     query, key, value, mask
-        As for `scaled_dot_product_attention`.
+        As in `scaled_dot_product_attention`.
     tangent_query, tangent_key, tangent_value : array_like or None
         The direction: an array of the shape of its input, or None for zero, which saves work.
     return_lse : bool, default False
@@ -87,7 +87,7 @@ def scaled_dot_product_attention_jvp(
     Returns
     -------
     output : ndarray, shape (..., heads, q_len, value_dim)
-        What `scaled_dot_product_attention` gives, up to rounding.
+        The output of `scaled_dot_product_attention`, up to rounding.
     tangent_output : ndarray, shape (..., heads, q_len, value_dim)
         The derivative of the output along the direction, of the output's type.
     lse, tangent_lse : ndarray, shape (..., heads, q_len)
@@ -108,8 +108,8 @@ def scaled_dot_product_attention_jvp(
 
     Notes
     -----
-    A row that sees no key has a derivative of 0. What a query may not see never reaches its
-    derivative, not even NaN.
+    A fully masked row has a derivative of 0. Hidden keys and values never affect the derivative of
+    a query, not even NaN.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The gradients of joined attention states."""
+"""The gradients of merged attention states."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ def merge_attention_states_backward(
               \mathrm{grad\_lse}_i = w_i \left(\mathrm{rowsum}(G \circ
                   (\mathrm{output}_i - \mathrm{output})) + \mathrm{grad\_lse}\right)
 
-    Together with `scaled_dot_product_attention_backward`, which takes both gradients of a part,
-    this gives the gradients of attention whose keys are split into parts.
+    Together with `scaled_dot_product_attention_backward`, which accepts both gradients of a part,
+    this yields the gradients of attention whose keys are split into parts.
 
     Parameters
     ----------
     grad_output : array_like, shape (..., q_len, value_dim)
         The gradient of the loss with respect to the merged output.
     outputs, lses : sequence of array_like
-        As given to `merge_attention_states`.
+        As passed to `merge_attention_states`.
     output : array_like, shape (..., q_len, value_dim)
-        The merged output, which that call returned.
+        The merged output of that call.
     lse : array_like, shape (..., q_len)
-        The merged log-sum-exp, which that call returned.
+        The merged log-sum-exp of that call.
     grad_lse : array_like, shape (..., q_len), optional
         The gradient of the loss with respect to the merged `lse`. Default: zero.
 
     Returns
     -------
     grad_outputs : list of ndarray
-        For each part the gradient with respect to its output, of its shape and type.
+        For each part, the gradient with respect to its output, with the same shape and type.
     grad_lses : list of ndarray
-        For each part the gradient with respect to its lse, of its shape and type.
+        For each part, the gradient with respect to its lse, with the same shape and type.
 
     Raises
     ------
@@ -77,14 +77,14 @@ def merge_attention_states_backward(
 
     Notes
     -----
-    A part that saw no key in a row (lse -inf) has gradients of exactly 0 there, and adds nothing to
-    those of the others, whatever its output holds. This is so too where no part saw a key:
-    `merge_attention_states` adds up outputs that are 0 whatever the queries, keys and values are,
-    so that nothing of the loss depends on them. Parts that were broadcast get the sum over what
-    they were broadcast to.
+    A part that saw no key in a row (lse -inf) has gradients of exactly 0 in that row, and
+    contributes nothing to the gradients of the other parts, whatever its output contains. The same
+    holds if no part saw a key: `merge_attention_states` then adds up outputs that are 0 for any
+    queries, keys and values, so the loss does not depend on them. The gradient of a broadcast part
+    is the sum over the broadcast axes.
 
-    The weights of the parts are computed in float64; products in float64 where an array of outputs
-    or `grad_output` is float64, and in float32 for all narrower types.
+    The weights of the parts are computed in float64. Products are computed in float64 if an array
+    of `outputs` or `grad_output` is float64, and in float32 for all narrower types.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def merge_attention_states_backward(
     with np.errstate(all="ignore"):
         for state, own in zip(states, sums, strict=True):
             wide = own.astype(np.float64)
-            # Equal ones include +inf, whose difference is NaN.
+            # Equal values include +inf, whose difference is NaN.
             share = np.where(wide == total, 1.0, np.exp(wide - total))
             is_blind = np.broadcast_to(np.isneginf(wide), rows)
             of_output = share.astype(dtype)[..., None] * grads
@@ -162,7 +162,7 @@ def merge_attention_states_backward(
 
 
 def _folded(gradient: Array, like: Array) -> Array:
-    """Sum over what an array was broadcast to, in its type."""
+    """Sum a gradient over the axes along which `like` was broadcast, in the type of `like`."""
     whole = gradient if gradient.shape == like.shape else summed_to(gradient, like.shape)
     return whole.astype(like.dtype, copy=False)
 

@@ -24,11 +24,11 @@ class Factor(NamedTuple):
 
     rows: Array
     loose: NDArray[np.bool_] | None
-    """Which rows hold NaN or infinity, which may reach only what sees them; None if no row does."""
+    """Which rows contain NaN or infinity, which only affect rows that see them; None if none do."""
 
     @classmethod
     def of(cls, rows: Array) -> Factor:
-        """Look for the rows that hold NaN or infinity."""
+        """Find the rows that contain NaN or infinity."""
         loose = np.asarray(~np.isfinite(rows).all(axis=-1))
         return cls(rows, loose if loose.any() else None)
 
@@ -37,12 +37,12 @@ class Factor(NamedTuple):
         return Factor(self.rows[within], None if self.loose is None else self.loose[within])
 
     def clean(self) -> Array:
-        """Return the rows, zeros in place of those that hold NaN or infinity."""
+        """Return the rows, with zeros in place of rows that contain NaN or infinity."""
         return self.rows if self.loose is None else np.where(self.loose[:, None], 0, self.rows)
 
 
 class KeyRows(NamedTuple):
-    """What one head of keys has for each key."""
+    """The arrays of one key head, with a row for each key."""
 
     key: Factor
     value: Factor
@@ -51,15 +51,15 @@ class KeyRows(NamedTuple):
     tangent_value: Factor
 
     def part(self, within: slice) -> KeyRows:
-        """Return those of some keys."""
+        """Return the rows of some keys."""
         return KeyRows(*(factor.part(within) for factor in self))
 
 
 class QueryRows(NamedTuple):
-    """What one head has for each query; numbers as columns."""
+    """The arrays of one head, with a row for each query. Numbers are columns."""
 
     query: Array
-    """Times the scale."""
+    """The queries, times the scale."""
     tangent: Array
     """The cotangent of the gradient of the queries, times the scale."""
     grad_output: Array
@@ -70,23 +70,23 @@ class QueryRows(NamedTuple):
     """The share of a sink in the sum of weights, which is 1."""
 
     def part(self, within: slice) -> QueryRows:
-        """Return those of some queries."""
+        """Return the rows of some queries."""
         return QueryRows(*(rows[within] for rows in self))
 
 
 class Scoring(NamedTuple):
-    """How the scores and the weights of one head are formed."""
+    """The options from which the scores and the weights of one head are computed."""
 
     positions: Positions
     masks: Masks
     softcap: float | None
     slope: float
-    """Of ALiBi; 0 for none."""
+    """The slope of ALiBi; 0 for none."""
     dropout: Dropout | None
-    """With the origin of this head."""
+    """The options of dropout, with the origin of this head."""
 
     def alibi(self, block: Block, dtype: np.dtype[Any]) -> Array:
-        """Return what ALiBi subtracts from the scores of a block, as a view of few numbers."""
+        """Return the ALiBi penalties of a block's scores, as a view of a small array."""
         rows, keys = _lengths(block)
         start = int(self.positions.query_offset) + block.rows.start - block.keys.start
         distances = np.abs(float(start) + np.arange(1 - keys, rows))
@@ -94,7 +94,7 @@ class Scoring(NamedTuple):
         return np.lib.stride_tricks.sliding_window_view(penalties, keys)[:, ::-1]
 
     def factors(self, block: Block, dtype: np.dtype[Any]) -> Array | None:
-        """Return what dropout multiplies the weights of a block by."""
+        """Return the factors by which dropout multiplies the weights of a block."""
         if self.dropout is None:
             return None
         start = int(self.positions.query_offset) + block.rows.start
@@ -103,9 +103,9 @@ class Scoring(NamedTuple):
 
 
 class BlockGradients(NamedTuple):
-    """What the queries of a block give, each as rows of its own, and add to the keys' gradients.
+    """The gradients of the queries of a block, and its contributions to the gradients of the keys.
 
-    The latter are transposed, (dim, keys), as are their products.
+    The contributions are transposed, (dim, keys), as are the products that form them.
     """
 
     grad_output: Array
@@ -115,7 +115,7 @@ class BlockGradients(NamedTuple):
 
 
 class Workspace:
-    """Memory for arrays of the scores of one block after the other."""
+    """Memory for arrays of scores, reused by one block after another."""
 
     _ARRAYS = 5
 
@@ -124,7 +124,7 @@ class Workspace:
         self.threads = threads
 
     def arrays(self, block: Block) -> list[Array]:
-        """Return five arrays for the scores of a block, uninitialized."""
+        """Return five uninitialized arrays for the scores of a block."""
         rows, keys = _lengths(block)
         return [part[: rows * keys].reshape(rows, keys) for part in self._memory]
 
@@ -147,7 +147,7 @@ class Workspace:
 
 
 def _add_loose(total: Array, weights: Array, factor: Factor, seen: Array | None) -> None:
-    """Add the rows that hold NaN or infinity to the sums that see them, if some do not."""
+    """Add the rows that contain NaN or infinity only to the sums that see them."""
     if seen is None or factor.loose is None:
         return
     for i in np.flatnonzero(factor.loose & seen.any(axis=0)):
@@ -160,12 +160,12 @@ def _lengths(block: Block) -> tuple[int, int]:
 
 
 def _kept(seen: Array | None, dtype: np.dtype[Any]) -> Array | None:
-    """Return all bits where a key is seen, else none: to be hidden by a fast selection."""
+    """Return integers with all bits set where a key is seen, and 0 elsewhere, for fast hiding."""
     return None if seen is None else -seen.astype(f"i{dtype.itemsize}")
 
 
 def _hide(array: Array, kept: Array | None) -> None:
-    """Put 0 in place of what is hidden, which may be NaN."""
+    """Replace hidden elements, which may be NaN, by 0."""
     if kept is not None:
         bits = array.view(kept.dtype)
         np.bitwise_and(bits, kept, out=bits)
@@ -179,20 +179,20 @@ def _row_sums(array: Array) -> Array:
 def gradients_of_block(
     rows: QueryRows, keys: KeyRows, block: Block, scoring: Scoring, memory: Workspace
 ) -> BlockGradients:
-    r"""Compute what one block gives and adds.
+    r"""Compute the gradients of one block and its contributions.
 
-    T is the tangent of the scores along the cotangents of the gradients of query and key, and w the
-    cotangent of that of value. With r = rowsum(P T),
+    T is the tangent of the scores along the cotangents of the gradients of query and key, and w is
+    the cotangent of the gradient of value. With r = rowsum(P T),
 
     .. math:: W = P \circ (T - r), \qquad Y = dS \circ (T - r) + P \circ Z \circ (G w^T), \qquad
               X = Y - P\, \mathrm{rowsum}(Y), \\
               \mathrm{gradient\;of\;} G = (W \circ Z)\, V + (P \circ Z)\, w
 
     This X is P (X0 - rowsum(P X0)) for X0 = (dP - D) T - r dP + Z (G w^T): the two differ by D r,
-    which a row sum takes away. In this form the row sums of W and X are 0 but for the rounding of
-    their own terms, which are small, so that what all values or all keys have in common cancels.
+    which the row sum removes. In this form, the row sums of W and X are 0 up to the rounding of
+    their own terms, which are small, so the common component of all values or all keys cancels.
 
-    A sink is one more key with a weight, a score that is constant and a value of 0. It has part in
+    A sink is an additional key with a weight, a constant score and a value of 0. It contributes to
     the row sums, with W = -P r and Y = P D r.
     """
     seen = block.seen
@@ -217,7 +217,7 @@ def gradients_of_block(
     if bias is not None:
         np.add(weights, bias, out=weights, casting="same_kind")
     weights -= rows.lse
-    np.minimum(weights, 0, out=weights)  # no weight is above 1, whatever lse is rounded to
+    np.minimum(weights, 0, out=weights)  # no weight is above 1, however lse is rounded
     np.exp(weights, out=weights)
     _hide(weights, kept)
     np.multiply(weights, tangents, out=centered)
@@ -226,14 +226,14 @@ def gradients_of_block(
     tangents -= mean
     np.multiply(weights, tangents, out=centered)
     _hide(centered, kept)
-    # What rounding has left, which would be multiplied by what the values have in common.
+    # The rounding residual, which would be multiplied by the common component of the values.
     rest = _row_sums(centered) - rows.sink_weight * mean
     mean += rest
     tangents -= rest
     np.multiply(weights, tangents, out=centered)
     _hide(centered, kept)
 
-    # What the values see. `of_scores` is dS, `of_weights` Z (G w^T).
+    # The products with the values. `of_scores` is dS, and `of_weights` is Z (G w^T).
     memory.product(rows.grad_output, keys.value.rows.T, out=of_scores)
     memory.product(rows.grad_output, keys.tangent_value.rows.T, out=of_weights)
     shown = weights

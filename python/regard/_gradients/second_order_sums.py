@@ -1,4 +1,4 @@
-"""The gradients of gradients, added up over blocks, heads and batch entries."""
+"""The gradients of gradients, summed over blocks, heads and batch entries."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class Inputs(NamedTuple):
-    """Checked arrays, whose axes are (batch..., heads, length, dim), some of which may be missing.
+    """Checked arrays with axes (batch..., heads, length, dim), some of which may be missing.
 
-    Those of a number for each query have no last axis.
+    Arrays with one number per query have no last axis.
     """
 
     grad_output: Array
@@ -49,7 +49,7 @@ class Inputs(NamedTuple):
 def second_order_sums(call: CheckedCall, inputs: Inputs) -> tuple[Array, ...]:
     """Return the gradients with respect to grad_output, query, key and value.
 
-    They are computed in the arithmetic of the call and have the types of these.
+    They are computed in the arithmetic of the call and have the types of these inputs.
     """
     differentiated = inputs[:4]
     totals = [np.zeros(array.shape, call.arithmetic) for array in differentiated]
@@ -65,7 +65,7 @@ def second_order_sums(call: CheckedCall, inputs: Inputs) -> tuple[Array, ...]:
 
 
 class _Sums:
-    """The sums of a call, to which the query heads of one key head are added at a time."""
+    """The sums of a call, to which the query heads of one key head at a time are added."""
 
     def __init__(self, call: CheckedCall, inputs: Inputs, totals: list[Array]) -> None:
         self.inputs, self.sizes, self.totals = inputs, call.sizes, totals
@@ -77,11 +77,12 @@ class _Sums:
         self.memory: Workspace | None = None
 
     def add_group(self, place: Entry, entry: CheckedCall, kv_head: int) -> None:
-        """Add what the query heads of a key head give."""
+        """Add the gradients of the query heads of a key head."""
         sizes, inputs, positions = self.sizes, self.inputs, entry.positions
         arrays = inputs.key, inputs.value, inputs.tangent_key, inputs.tangent_value
         keys = KeyRows(*(Factor.of(self._read(array, place, kv_head)) for array in arrays))
-        # Transposed: sums over queries are products of few rows with long columns, which are fast.
+        # Transposed, because sums over queries are then fast products of few rows with long
+        # columns.
         of_key = np.zeros((sizes.head_dim, sizes.kv_len), self.dtype)
         of_value = np.zeros((sizes.value_dim, sizes.kv_len), self.dtype)
         if self.memory is None:
@@ -128,7 +129,7 @@ class _Sums:
 
 
 def _rows(array: Array, place: Entry, head: int) -> Array:
-    """Return the rows of a head, as a view, of an array whose batch axes broadcast."""
+    """Return a view of the rows of a head, from an array whose batch axes broadcast."""
     rows: Array = part_at(array, (*place, head, slice(None), slice(None)))
     return rows
 

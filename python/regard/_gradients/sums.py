@@ -27,7 +27,7 @@ def summed_to(array: Array, shape: tuple[int, ...]) -> Array:
 def gradient_of_slopes(
     terms: Array, shape: tuple[int, ...], query_starts: NDArray[np.integer[Any]] | None
 ) -> Array:
-    """Sum what the rows add to the gradients of the slopes of ALiBi.
+    """Sum the contributions of the rows to the gradients of the ALiBi slopes.
 
     `terms` has the shape (..., heads, q_len), or (total_queries, heads) with `query_starts`.
     """
@@ -41,7 +41,7 @@ def gradient_of_slopes(
 def gradient_of_sinks(sinks: Array, lse: ArrayLike, deltas: Array, is_ragged: bool) -> Array:
     """Sum -exp(sink - lse) D over the queries and the batch."""
     heads = sinks.astype(np.float64).reshape(-1, *(() if is_ragged else (1,)))
-    # -inf - -inf where there is neither a sink nor a key; an lse of another call may be anything.
+    # -inf - -inf is NaN if there is neither a sink nor a key; a wrong lse may have any value.
     with np.errstate(invalid="ignore", over="ignore"):
         share = np.exp(heads - np.asarray(lse, np.float64, order="C"))
         terms = np.where(np.isneginf(heads), 0.0, -share * deltas)

@@ -1,4 +1,4 @@
-"""Which gradients a call wants, and where they go."""
+"""Check the requested gradients of a call, and deliver them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _NAMES = ("query", "key", "value", "mask", "alibi_slopes", "sinks")
 
 
 class Wanted(NamedTuple):
-    """What a call wants, checked."""
+    """The checked requests of a call."""
 
     flags: tuple[bool, ...]
-    """Which of the six gradients are wanted."""
+    """Which of the six gradients are requested."""
     out: tuple[Array | None, ...] | None
     """The caller's arrays for the gradients of query, key and value."""
     slopes: Array | None
-    """The slopes of ALiBi, if their gradient is wanted."""
+    """The ALiBi slopes, if their gradient is requested."""
     sinks: Array | None
-    """The sinks, if their gradient is wanted."""
+    """The sinks, if their gradient is requested."""
     sums: dict[str, tuple[DTypeLike, Array | None]]
     """The type and the caller's array of the gradients that Python sums."""
 
@@ -138,7 +138,7 @@ def _option(name: str, options: Mapping[str, Any]) -> Array:
 
 
 def _native(array: Array) -> Array:
-    """Return an array in native byte order: that of its gradient."""
+    """Return an array in native byte order, which its gradient has too."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

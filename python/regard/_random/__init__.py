@@ -1,1 +1,1 @@
-"""Random numbers: those of dropout, and PyTorch's."""
+"""Random numbers of dropout and of PyTorch."""

@@ -1,4 +1,4 @@
-"""Which weights dropout keeps: random words that are functions of where a weight stands."""
+"""Determine which weights dropout keeps, by random words that depend on a weight's position."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def moved_origin(origin: tuple[int, int, int], part: tuple[int, int, int]) -> tu
 
 
 def philox(counter: tuple[Words | np.uint64, ...], seed: int) -> tuple[Words, ...]:
-    """Return the four 32-bit words of Philox4x32-10 [1]_ for each counter, of four such words.
+    """Return the four 32-bit words of Philox4x32-10 [1]_ for each counter of four 32-bit words.
 
-    The words of the counter broadcast against each other. They hold less than 2**32, as do those
-    that are returned, of which each has the broadcast shape.
+    The words of the counter broadcast against each other, and each returned word has the broadcast
+    shape. All words are less than 2**32.
 
     References
     ----------
@@ -64,11 +64,11 @@ class Dropout(NamedTuple):
     head: int
     """The number of the first query head."""
     position: int
-    """The position of the first key. Those of queries move by as much."""
+    """The position of the first key. The positions of queries are shifted by the same number."""
 
 
 def dropout_of(options: Mapping[str, Any]) -> Dropout | None:
-    """Return what checked options say of dropout, or None where nothing is dropped."""
+    """Return the dropout options among checked options, or None if nothing is dropped."""
     p = float(options.get("dropout_p", 0))
     if p == 0:
         return None
@@ -83,13 +83,13 @@ def dropout_factors(
     keys: slice,
     dtype: np.dtype[Any],
 ) -> Array:
-    """Return what dropout multiplies weights by: 0, or 1 / (1 - p) where a weight is kept.
+    """Return the dropout factors of weights: 0, or 1 / (1 - p) if a weight is kept.
 
     Parameters
     ----------
     dropout
-        The probability, the seed, the numbers of the batch entry and of the query head, and what is
-        added to the positions.
+        The probability, the seed, the numbers of the batch entry and of the query head, and the
+        offset of the positions.
     positions : range
         The positions of the queries, consecutive numbers of any size.
     keys : slice

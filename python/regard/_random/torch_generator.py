@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     FloatArray: TypeAlias = NDArray[np.floating[Any]]
     Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 
-# From this many elements on PyTorch draws all uniforms first and transforms them in blocks.
+# From this many elements on, PyTorch draws all uniforms first and transforms them in blocks.
 _BLOCK = 16
 
 
@@ -28,15 +28,16 @@ class TorchGenerator:
     """Random numbers as PyTorch draws them on the CPU after ``torch.manual_seed(seed)``.
 
     The stream is MT19937: one 32-bit draw for a float32, and two, the high word first, for a
-    float64. Methods that are called in the order of a PyTorch program give the numbers of that
-    program: `rand`, `uniform` and `linear` bit for bit, `randn` bit for bit below 16 elements, and
-    up to the rounding of the logarithm, the sine and the cosine from 16 elements on.
+    float64. Methods that are called in the order of a PyTorch program return the numbers of that
+    program: `rand`, `uniform` and `linear` are bitwise equal. `randn` is bitwise equal below 16
+    elements, and equal up to the rounding of the logarithm, the sine and the cosine from 16
+    elements on.
 
     Parameters
     ----------
     seed : int
-        From ``-2**63`` to ``2**64 - 1``, as in PyTorch. A negative seed counts down from
-        ``2**64``; only the low 32 bits of a seed reach the stream.
+        From ``-2**63`` to ``2**64 - 1``, as in PyTorch. A negative seed counts down from ``2**64``.
+        Only the low 32 bits of a seed affect the stream.
 
     Raises
     ------
@@ -47,9 +48,10 @@ class TorchGenerator:
 
     Notes
     -----
-    PyTorch's kernels use fused multiply-add wherever the CPU has it, and `uniform` and `linear`
-    reproduce that. If PyTorch is forced to its oldest kernels (``ATEN_CPU_CAPABILITY=default`` on
-    x86), its own numbers differ in the last bit there, and by about 1e-6 in `randn`.
+    PyTorch kernels use fused multiply-add if the CPU supports it, and `uniform` and `linear`
+    reproduce this. If PyTorch is forced to use its oldest kernels (``ATEN_CPU_CAPABILITY=default``
+    on x86), its own numbers differ in the last bit in these two methods, and by about 1e-6 in
+    `randn`.
 
     Examples
     --------
@@ -85,7 +87,7 @@ class TorchGenerator:
         Parameters
         ----------
         *shape : ints or one sequence of ints
-            The shape; no argument gives a single number.
+            The shape; without arguments, a single number.
         dtype : dtype, optional
             float32 or float64.
 
@@ -119,14 +121,14 @@ class TorchGenerator:
 
         The method is the Box-Muller transform. Below 16 elements it makes a pair of values from two
         float64 uniforms; if the second of a pair is left over, it begins the next such call,
-        whatever is drawn between the two. From 16 elements on it transforms uniforms of `dtype` in
-        blocks of 16, the first 8 with the last 8; if the last block is not full, the last 16 values
-        are drawn again.
+        regardless of draws between the two calls. From 16 elements on, it transforms uniforms of
+        `dtype` in blocks of 16, the first 8 with the last 8; if the last block is not full, the
+        last 16 values are drawn again.
 
         Parameters
         ----------
         *shape : ints or one sequence of ints
-            The shape; no argument gives a single number.
+            The shape; without arguments, a single number.
         dtype : dtype, optional
             float32 or float64.
 
@@ -172,8 +174,8 @@ class TorchGenerator:
         """Draw from the uniform distribution on [low, high), as ``Tensor.uniform_`` does.
 
         Each value is ``rand * (high - low) + low`` in `dtype`, rounded once after the difference. A
-        value that rounds up to `high` becomes `low`, as in current versions of PyTorch; old ones
-        leave it.
+        value that rounds up to `high` becomes `low`, as in current PyTorch versions. Old versions
+        keep `high`.
 
         Parameters
         ----------
@@ -230,9 +232,9 @@ class TorchGenerator:
         Parameters
         ----------
         d_in, d_out : int
-            Numbers of features before and after the layer.
+            The numbers of input and output features.
         bias : bool, optional
-            Whether the layer has a bias. Unlike PyTorch's, it has none by default.
+            Whether the layer has a bias. Unlike in PyTorch, the default is no bias.
         dtype : dtype, optional
             float32 or float64.
 
@@ -264,7 +266,7 @@ class TorchGenerator:
         d_in = count("d_in", d_in, minimum=1)
         d_out = count("d_out", d_out, minimum=1)
         bias = flag("bias", bias)
-        # PyTorch's gain and fan, step by step: the bound of the bias, rounded differently.
+        # PyTorch's gain and fan, step by step. The bound of the bias is rounded differently.
         gain = math.sqrt(2 / (1 + math.sqrt(5) ** 2))
         bound = math.sqrt(3) * (gain / math.sqrt(d_in))
         weight = self.uniform(-bound, bound, (d_out, d_in), dtype)
@@ -309,8 +311,8 @@ def _box_muller(uniforms: FloatArray) -> FloatArray:
 def _multiply_add(values: FloatArray, factor: float, addend: float) -> FloatArray:
     if values.dtype == np.float32:
         return (values.astype(np.float64) * factor + addend).astype(np.float32)
-    # Dekker's product and Knuth's sum keep what rounding loses. The factor's exponent is set aside,
-    # because splitting a large factor would overflow.
+    # Dekker's product and Knuth's sum recover the rounding errors. The factor's exponent is split
+    # off, because splitting a large factor would overflow.
     mantissa, exponent = math.frexp(factor)
     shifted = math.ldexp(addend, -exponent)
     product = values * mantissa

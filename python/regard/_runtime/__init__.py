@@ -1,1 +1,1 @@
-"""How regard runs: targets, threads, optional packages, and reports of progress."""
+"""The runtime: targets, threads, optional packages, and progress reports."""

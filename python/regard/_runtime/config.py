@@ -1,4 +1,4 @@
-"""What is compiled, what runs and why."""
+"""Report the compiled targets, the active target, and the reason for it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from regard._runtime.public import public
 
 @public
 def cpu_targets() -> tuple[str, ...]:
-    """Return the names of the compiled targets that run on this CPU, best first.
+    """Return the names of the compiled targets that this CPU supports, best first.
 
     Returns
     -------
     tuple of str
-        ``"baseline"`` is always the last one.
+        ``"baseline"`` is always last.
 
     Examples
     --------
@@ -31,10 +31,10 @@ def cpu_targets() -> tuple[str, ...]:
 
 @public
 def active_target() -> str:
-    """Return the name of the target that is used.
+    """Return the name of the active target.
 
-    This is the best one that this CPU runs, unless the environment variable ``REGARD_TARGET`` named
-    another one when regard was imported.
+    This is the best target that this CPU supports, unless the environment variable
+    ``REGARD_TARGET`` named another target when regard was imported.
 
     Examples
     --------
@@ -62,15 +62,15 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     -------
     dict or None
         With ``mode="dicts"``: version, compiler, build_type, python, numpy, cpu_features, targets,
-        active_target, active_reason, threads, threads_reason, threading_layer, cuda. The last is a
-        dictionary too: available, status, toolkit, driver, devices, kernels. So is cpu_features:
-        found, and disabled by the environment variable ``REGARD_DISABLE_CPU_FEATURES``.
+        active_target, active_reason, threads, threads_reason, threading_layer, cuda. cuda is a
+        dictionary with the keys available, status, toolkit, driver, devices, kernels. cpu_features
+        is a dictionary with the keys found, and disabled for features that the environment variable
+        ``REGARD_DISABLE_CPU_FEATURES`` disables.
 
     Raises
     ------
     ValueError
-        If `mode` is something else, or if an environment variable names an unknown target or CPU
-        feature.
+        If `mode` is unknown, or if an environment variable names an unknown target or CPU feature.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     """
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"mode must be 'stdout' or 'dicts', got {mode!r}")
-    from regard.cuda._status import describe  # Here, not above: few programs ask for it.
+    from regard.cuda._status import describe  # Imported here because few programs need it.
 
     config: dict[str, Any] = {
         **_core.build_info(),

@@ -7,15 +7,15 @@ from typing import Any
 
 
 def needed(module: str, caller: str, extra: str) -> Any:
-    """Import a module of an optional package, or raise ImportError that says how to install it."""
+    """Import a module of an optional package, or raise ImportError with installation advice."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
         if error.name is not None and error.name.partition(".")[0] != package:
-            raise  # it is there, and lacks something itself
-        # pip takes regard itself from what is installed, wherever that came from, and asks an index
-        # for the extra's packages alone.
+            raise  # the module exists, but one of its own imports fails
+        # pip keeps the installed regard, from any source, and downloads only the packages of the
+        # extra.
         raise ImportError(
             f"{caller} needs the package {package}: pip install 'regard[{extra}]'"
         ) from error

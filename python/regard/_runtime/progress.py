@@ -1,4 +1,4 @@
-"""How far a long call has come, told to a function or shown as a bar."""
+"""Report the progress of a long call to a function or as a bar."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_progress(progress: Any, caller: str) -> None:
-    """Raise TypeError or ImportError if nothing can be told of progress."""
+    """Raise TypeError or ImportError if `progress` cannot be used to report progress."""
     if progress is True:
         _bars(caller)
     elif progress is not None and progress is not False and not callable(progress):
@@ -26,7 +26,7 @@ def check_progress(progress: Any, caller: str) -> None:
 
 @contextmanager
 def reporting(progress: Any, total: int | None, unit: str, caller: str) -> Iterator[Report | None]:
-    """Give a function of how many units are done and how many there are, or None for no reports."""
+    """Yield a function of the numbers of completed and of all units, or None for no reports."""
     if progress is None or progress is False:
         yield None
     elif progress is not True:
@@ -41,7 +41,7 @@ def reporting(progress: Any, total: int | None, unit: str, caller: str) -> Itera
 
 
 def _bars(caller: str) -> Any:
-    """Import tqdm, or else rich."""
+    """Import tqdm, or rich if tqdm is missing."""
     for module in ("tqdm", "rich.progress"):
         try:
             return import_module(module)

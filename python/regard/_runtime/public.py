@@ -1,6 +1,7 @@
-"""Public objects are from the module that users import, not from where they are defined.
+"""Assign public objects to the module that users import, not to the module that defines them.
 
-Tracebacks, pickles and documentation name that module, which stays when the source moves.
+Tracebacks, pickles and documentation name the public module, which does not change if the source
+moves.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ Public = TypeVar("Public")
 
 
 def public(thing: Public) -> Public:
-    """Decorate a class or a function that is a name of `regard`."""
+    """Decorate a class or a function that is public in `regard`."""
     thing.__module__ = "regard"
     return thing
 
 
 def publish(module: dict[str, Any]) -> None:
-    """Make a module the one of the names in its ``__all__`` that its parts define."""
+    """Assign the names in a module's ``__all__`` to the module, if its submodules define them."""
     for name in module["__all__"]:
         thing = module[name]
         if getattr(thing, "__module__", "").startswith(f"{module['__name__']}."):

@@ -1,4 +1,4 @@
-"""Let threadpoolctl limit regard's threads, as it does those of BLAS libraries."""
+"""Let threadpoolctl limit regard's threads, like the threads of BLAS libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regard._runtime.public import public
 
 
 def register_if_imported() -> None:
-    """Register regard with threadpoolctl if that has been imported."""
+    """Register regard with threadpoolctl if threadpoolctl has been imported."""
     module = sys.modules.get("threadpoolctl")
     if module is not None:
         _register(module)
@@ -20,8 +20,8 @@ def register_if_imported() -> None:
 def register_with_threadpoolctl() -> None:
     """Let threadpoolctl list regard and limit its threads.
 
-    ``import regard`` does this if threadpoolctl has been imported before. Call it otherwise. It
-    does nothing if regard is registered already.
+    ``import regard`` does this if threadpoolctl has already been imported. Otherwise, call this
+    function. It does nothing if regard is already registered.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def _register(threadpoolctl: Any) -> None:
     class RegardController(threadpoolctl.LibController):  # type: ignore[misc]
         user_api = "regard"
         internal_api = "regard"
-        # Many packages have a library of this name; the symbols are regard's alone.
+        # Many packages have a library of this name, but only regard has these symbols.
         filename_prefixes = ("_core.",)
         check_symbols = ("regard_get_num_threads", "regard_set_num_threads")
 
@@ -69,5 +69,5 @@ def _register(threadpoolctl: Any) -> None:
     setattr(threadpoolctl, _MARK, RegardController)
 
 
-# Where the controller is kept: a copy of threadpoolctl that is imported anew does not have it.
+# The attribute that stores the controller. A reimported threadpoolctl does not have it.
 _MARK = "_regard_controller"

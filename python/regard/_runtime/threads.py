@@ -1,4 +1,4 @@
-"""How many threads a call uses, and whose they are."""
+"""The number of threads of a call, and the threading layer that runs them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from regard._runtime.public import public
 
 @public
 class ThreadingLayer(NamedTuple):
-    """What runs the threads of a call: see `threading_layer`.
+    """The layer that runs the threads of a call: see `threading_layer`.
 
     Attributes
     ----------
     name : str
         ``"pool"``, ``"openmp"`` or ``"serial"``.
     reason : str
-        ``"default"``, or what chose it: ``"set_threading_layer"`` or ``"REGARD_THREADING_LAYER"``.
+        ``"default"``, or the source of the choice: ``"set_threading_layer"`` or
+        ``"REGARD_THREADING_LAYER"``.
     runtime : str or None
         With OpenMP, the file name of its runtime, such as ``"libgomp.so.1"``.
     path : str or None
-        Where that file was loaded from.
+        The path from which the runtime was loaded.
     version : str or None
-        The version of the OpenMP specification that it follows, judged by its functions.
+        The version of the OpenMP specification that the runtime supports, judged by its functions.
     """
 
     name: str
@@ -35,7 +36,7 @@ class ThreadingLayer(NamedTuple):
 
 @public
 def threading_layer() -> ThreadingLayer:
-    """Return which threading layer calls use.
+    """Return the threading layer that calls use.
 
     Returns
     -------
@@ -47,11 +48,11 @@ def threading_layer() -> ThreadingLayer:
     ValueError
         If the environment variable ``REGARD_THREADING_LAYER`` names no layer.
     ImportError
-        If it names ``openmp``, which is not in this build or finds no runtime.
+        If it names ``openmp``, and this build has no OpenMP or finds no runtime.
 
     See Also
     --------
-    set_threading_layer : chooses one.
+    set_threading_layer : chooses the layer.
 
     Examples
     --------
@@ -64,27 +65,28 @@ def threading_layer() -> ThreadingLayer:
 
 @public
 def set_threading_layer(name: str) -> None:
-    """Choose what runs the threads of all calls in this process.
+    """Choose the layer that runs the threads of all calls in this process.
 
-    The choice is final once a call has used more than one thread. Every layer gives the same bits.
+    The choice is final once a call has used more than one thread. All layers produce the same bits.
 
     Parameters
     ----------
     name : {"pool", "openmp", "serial"}
         ``"pool"``, the default, is regard's own pool of threads. ``"openmp"`` uses the threads of
-        an OpenMP runtime, which is loaded now: the one that the process has loaded already under
-        the same name, or that of the system. ``"serial"`` computes in the calling thread alone.
+        an OpenMP runtime, which is loaded now: the runtime that the process has already loaded
+        under the same name, or the system's runtime. ``"serial"`` computes only in the calling
+        thread.
 
     Raises
     ------
     TypeError
         If `name` is not a string.
     ValueError
-        If it names no layer.
+        If `name` is not a layer.
     ImportError
         If this build has no OpenMP, or its runtime cannot be loaded.
     RuntimeError
-        If another layer has run several threads already.
+        If another layer has already run several threads.
 
     See Also
     --------
@@ -93,8 +95,8 @@ def set_threading_layer(name: str) -> None:
 
     Notes
     -----
-    The environment variable ``REGARD_THREADING_LAYER`` chooses a layer too, where this function is
-    not called. It is read at the first call that computes.
+    The environment variable ``REGARD_THREADING_LAYER`` chooses a layer if this function is not
+    called. It is read at the first call that computes.
 
     Examples
     --------
@@ -106,18 +108,18 @@ def set_threading_layer(name: str) -> None:
 
 @public
 def set_num_threads(threads: int | None) -> None:
-    """Set how many threads a call uses that does not say so itself.
+    """Set the number of threads of calls that do not pass `threads`.
 
     Parameters
     ----------
     threads : int or None
-        At least 1. None returns to the choice at import: ``REGARD_NUM_THREADS``, else
+        At least 1. None restores the choice at import: ``REGARD_NUM_THREADS``, else
         ``OMP_NUM_THREADS``, else the CPUs that the process may use, within the quota of its cgroup.
 
     Raises
     ------
     TypeError
-        If `threads` is no integer.
+        If `threads` is not an integer.
     ValueError
         If `threads` is below 1.
 
@@ -134,12 +136,12 @@ def set_num_threads(threads: int | None) -> None:
 
 @public
 def get_num_threads() -> int:
-    """Return how many threads a call uses that does not say so itself.
+    """Return the number of threads of calls that do not pass `threads`.
 
-    It is 1 where the threading layer is ``"serial"``.
+    It is 1 if the threading layer is ``"serial"``.
 
     See Also
     --------
-    set_num_threads : sets it.
+    set_num_threads : sets the number of threads.
     """
     return _core.num_threads()

@@ -1,9 +1,9 @@
-"""Text and HTML that shows weights and objects.
+"""Text and HTML representations of weights and objects.
 
-These modules are its parts::
+The modules of the package::
 
-    show             weights as a shaded table: in shaded_text and shaded_html, whose cells and
-                     shades are in weight_table
-    shows_options    what objects show of their options in a line, and as a table in notebooks
+    show             weights as a shaded table, written by shaded_text and shaded_html, with the
+                     cells and shades of weight_table
+    shows_options    the options of objects, in a line or as a table in notebooks
     text             characters as they appear in a terminal
 """

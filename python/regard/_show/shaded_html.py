@@ -1,4 +1,4 @@
-"""One head's weights as an HTML table, without scripts, for pages that are light or dark."""
+"""The weights of one head as an HTML table, without scripts, for light and dark pages."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 _MOST = 32
 _LABEL_WIDTH = 24
-# A middle blue over the page's own background, never so thick that the page's text is hard to read.
+# A medium blue over the background of the page, transparent enough to keep the text readable.
 _COLOR, _THICKEST = "64, 128, 208", 0.6
 _CELL = "text-align: right; padding: 0.15em 0.5em; font-variant-numeric: tabular-nums"
 _LABEL = "font-weight: normal; padding: 0.15em 0.5em"
 
 
 def html_of_weights(title: str, weights: NDArray[Any], tokens: AxisTokens) -> str:
-    """Return a table with a caption, and with headers that a screen reader reads out.
+    """Return a table with a caption and with headers for screen readers.
 
-    Without weights it is a line of text.
+    Without weights, return a line of text.
     """
     q_len, kv_len = weights.shape
     if not weights.size:

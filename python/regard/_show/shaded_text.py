@@ -1,4 +1,4 @@
-"""One head's weights as lines of text."""
+"""The weights of one head as lines of text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_SHADES = 34
 
 
 def text_of_weights(title: str, weights: NDArray[Any], tokens: AxisTokens) -> str:
-    """Write the first weights with numbers and, where there are more, more of them as shades."""
+    """Write the first weights as numbers and, if there are more, a larger part as shades."""
     q_len, kv_len = weights.shape
     if not weights.size:
         return _joined(title, [no_weights(q_len, kv_len)])

@@ -1,4 +1,4 @@
-"""Weights as a shaded table, in a terminal and in a notebook."""
+"""Weights as a shaded table, in a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _MOST_TABLES = 8
 
 @public
 class ShownWeights:
-    """Attention weights as a table: text where it is printed, HTML where a notebook shows it.
+    """Attention weights as a table: text when printed, HTML in a notebook.
 
-    `regard.show` makes it.
+    `regard.show` returns it.
     """
 
     def __init__(self, weights: Array, tokens: AxisTokens, head: tuple[int, ...] | None) -> None:
@@ -47,7 +47,7 @@ class ShownWeights:
         return "\n".join([*tables, *(f"<p>{line}</p>" for line in self._not_shown())])
 
     def _tables(self) -> Iterator[tuple[str, Array]]:
-        """Go through what is shown: the title and the weights of each head."""
+        """Yield the title and the weights of each head that is shown."""
         if self._head is not None:
             yield _title(self._head), self._weights[self._head]
             return
@@ -71,41 +71,41 @@ def show(
     *,
     head: SupportsIndex | tuple[SupportsIndex, ...] | None = None,
 ) -> ShownWeights:
-    """Show attention weights as a table with shades: text in a terminal, HTML in a notebook.
+    """Show attention weights as a shaded table: text in a terminal, HTML in a notebook.
 
     Parameters
     ----------
     weights : array_like of float, shape (..., q_len, kv_len)
-        Weights, as `scaled_dot_product_attention` returns them with ``return_weights=True``.
+        Weights, as returned by `scaled_dot_product_attention` with ``return_weights=True``.
     tokens : sequence of str or a pair of them, optional
-        The texts of keys and queries; or a pair (query tokens, key tokens), where None has position
-        numbers.
+        The texts of keys and queries; or a pair (query tokens, key tokens), in which None means
+        position numbers.
     head : int or tuple of int, optional
-        Which head to show, as an index of the leading axes. Default: each of them in a table of its
-        own, up to 8.
+        The head to show, as an index of the leading axes. Default: a separate table for each head,
+        up to 8.
 
     Returns
     -------
     ShownWeights
-        ``print`` shows it as text, and a notebook as HTML. Of many queries or keys, the first ones
-        are shown.
+        ``print`` shows it as text, and a notebook shows it as HTML. If there are many queries or
+        keys, only the first ones are shown.
 
     Raises
     ------
     TypeError
-        If `weights` is not an array of real numbers, or `tokens` is not what is described above.
+        If `weights` is not an array of real numbers, or `tokens` has the wrong type.
     ValueError
-        If weights are negative or a row adds up to more than 1, if tokens do not fit, or if there
-        is no such head.
+        If weights are negative or a row adds up to more than 1, if the number of tokens does not
+        match, or if the head does not exist.
 
     See Also
     --------
-    summarize_attention : says what many weights are like.
+    summarize_attention : computes statistics of many weights.
 
     Notes
     -----
-    A dot is a weight of exactly 0, such as that of a hidden key. Shades grow with the square root
-    of the weight.
+    A dot is a weight of exactly 0, such as the weight of a hidden key. Shades darken with the
+    square root of the weight.
 
     Examples
     --------

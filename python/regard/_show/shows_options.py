@@ -1,4 +1,4 @@
-"""Objects whose representations show their options: one line of text, or a table in a notebook."""
+"""Representations that show the options of objects: a line of text, or a table in a notebook."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ShowsOptions(ABC):
 
     @abstractmethod
     def _shown_options(self) -> Mapping[str, str] | str:
-        """Return each option as text, or a word for the state of an object that has none."""
+        """Return each option as text, or a word for the state of an object without options."""
 
     def __repr__(self) -> str:
         options = self._options_or_state()
@@ -33,12 +33,12 @@ class ShowsOptions(ABC):
     def _options_or_state(self) -> Mapping[str, str] | str:
         try:
             return self._shown_options()
-        except AttributeError:  # in a debugger, of an object whose __init__ has not finished
+        except AttributeError:  # in a debugger, for an object whose __init__ has not finished
             return "not initialized"
 
 
 def html_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Return a table with a row for each name, whose cells are escaped, in the page's colors."""
+    """Return a table with a row for each name, with escaped cells, in the colors of the page."""
     import html
 
     lines = [

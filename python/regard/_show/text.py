@@ -1,4 +1,4 @@
-"""Text of unknown origin that is shown: its width, and nothing in it that acts on a terminal."""
+"""The width of text of unknown origin, and escapes for its control characters."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import unicodedata
 
 
 def printable(raw: str) -> str:
-    """Escape control characters, surrogates and the like, and drop marks that only format.
+    """Escape control characters, surrogates and the like, and drop formatting marks.
 
-    A terminal acts on what it is sent: no text of the user's reaches it unescaped.
+    A terminal obeys control characters, so user text must never reach it unescaped.
     """
     seen = "".join(_escape(char) for char in raw if unicodedata.category(char) != "Cf")
     return seen or raw.encode("unicode_escape").decode("ascii")
@@ -19,7 +19,7 @@ def _escape(char: str) -> str:
 
 
 def width_of(text: str) -> int:
-    """Return how many columns unstyled text takes."""
+    """Return the width of unstyled text in columns."""
     return sum(_width_of_char(char) for char in text)
 
 
@@ -30,7 +30,7 @@ def _width_of_char(char: str) -> int:
 
 
 def clip(text: str, width: int) -> str:
-    """Shorten unstyled text to at most `width` columns, with an ellipsis where it is cut."""
+    """Shorten unstyled text to at most `width` columns, with an ellipsis if it is cut."""
     if width_of(text) <= width:
         return text
     kept = ""

@@ -1,4 +1,4 @@
-"""The texts of tokens that stand beside the axes of attention."""
+"""The token texts that label the axes of attention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WANTED = "a sequence of str, or a pair (query tokens, key tokens) of them"
 
 
 class AxisTokens(NamedTuple):
-    """A text for each query and for each key; None where an axis has position numbers alone."""
+    """A text for each query and for each key; None if an axis has only position numbers."""
 
     query: list[str] | None
     key: list[str] | None
@@ -26,16 +26,16 @@ def tokens_of_axes(
 ) -> AxisTokens:
     """Read the argument `tokens` of a function that shows attention.
 
-    One sequence belongs to the keys, and to the queries through their positions: query i stands at
-    position ``query_offset + i``, and has the token of the key there. Where `query_offset` is None,
-    nobody has said where the queries stand, and they must be as many as the keys.
+    A single sequence contains the tokens of the keys. Query i is at position ``query_offset + i``
+    and has the token of the key at that position. If `query_offset` is None, the positions of the
+    queries are unknown, and there must be as many queries as keys.
 
     Raises
     ------
     TypeError
         If `tokens` is neither a sequence of str, nor a pair of such sequences or None, nor None.
     ValueError
-        If the numbers of tokens are not those of the axes.
+        If the numbers of tokens differ from the lengths of the axes.
     """
     if tokens is None:
         return AxisTokens(None, None)
@@ -65,7 +65,7 @@ def tokens_of_axes(
 
 
 def _parts(tokens: Any) -> tuple[Any, Any] | None:
-    """Return the two parts of a pair, or None where `tokens` is one sequence."""
+    """Return the two parts of a pair, or None if `tokens` is one sequence."""
     if not isinstance(tokens, tuple | list) or len(tokens) != 2:
         return None
     if all(part is None or _is_sequence(part) for part in tokens):
@@ -96,7 +96,7 @@ def _texts(name: str, value: Any, length: int, axis: str) -> list[str]:
             f"{name} must have one str for each {axis}, {length}, got {len(texts)}; those that a "
             "tokenizer adds at the ends count too"
         )
-    return [str(text) for text in texts]  # np.str_ too becomes a plain one
+    return [str(text) for text in texts]  # np.str_ becomes str
 
 
 def _what_came(text: Any) -> str:

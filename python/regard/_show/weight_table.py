@@ -1,4 +1,4 @@
-"""Weights as rows of text: numbers with a shade that grows with them, or shades alone."""
+"""Weights as rows of text: numbers with shades, or only shades."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _SHADES = " ░▒▓█"
 
 
 def no_weights(q_len: int, kv_len: int) -> str:
-    """Say that there are no weights, and why."""
+    """Report that there are no weights, and why."""
     return f"no weights: {q_len:,} queries, {kv_len:,} keys"
 
 
 def ink_of(weight: float) -> float:
-    """Return how dark a weight from 0 to 1 is shown, from 0 to 1; NaN has no ink.
+    """Return the darkness, from 0 to 1, of a weight from 0 to 1; NaN has no ink.
 
-    The square root keeps small weights apart.
+    The square root makes small weights distinguishable.
     """
     return min(weight**0.5, 1.0) if weight > 0 else 0.0
 
 
 def shade_of(weight: float) -> str:
-    """Return the character that has the ink of a weight."""
+    """Return the shade character for the ink of a weight."""
     return _SHADES[min(int(ink_of(weight) * len(_SHADES)), len(_SHADES) - 1)]
 
 
 def number_of(weight: float) -> str:
-    """Return a weight as text; a dot stands for 0, such as the weight of a hidden key."""
+    """Return a weight as text; a dot means 0, such as the weight of a hidden key."""
     if weight != weight:
         return "NaN"
     return "·" if weight == 0 else f"{weight:.2f}"
@@ -56,23 +56,23 @@ def _cell(weight: float) -> str:
 
 
 def shade_rows(weights: Array, most: int) -> list[str]:
-    """Write the first `most` queries and keys as shades alone."""
+    """Write the first `most` queries and keys with only shades."""
     shown = weights[:most, :most].tolist()
     return ["".join(shade_of(weight) * 2 for weight in row).rstrip() for row in shown]
 
 
 def labels_of(tokens: Sequence[str], most: int) -> list[str]:
-    """Return the labels of rows, for the first `most` of them."""
+    """Return the labels of the first `most` rows."""
     return [clip(printable(token), _LABEL_WIDTH) for token in tokens[:most]]
 
 
 def header_of(tokens: Sequence[str], width: int, most: int) -> str:
-    """Return a line of labels above columns of this width, for the first `most` of them."""
+    """Return a line of labels above the first `most` columns of this width."""
     return " ".join(right(clip(printable(token), width), width) for token in tokens[:most])
 
 
 def with_ellipses(rows: list[str], values: Array, most: int) -> list[str]:
-    """Say so where rows or columns are left out."""
+    """Mark omitted rows or columns with ellipses."""
     if values.shape[1] > most:
         rows = [f"{row} …" for row in rows]
     return [*rows, right("…", _ELLIPSIS_AT)] if values.shape[0] > most else rows

@@ -1,4 +1,4 @@
-"""Weights of attention that a caller passes to see them."""
+"""Attention weights that a caller passes to be shown."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# By how much a row's sum may exceed 1. Weights may have been rounded to three decimals, or to 16
-# bits: bfloat16 rounds each by up to 1/256 of it.
+# The most by which a row's sum may exceed 1. Weights may have been rounded to three decimals, or to
+# 16 bits: bfloat16 rounds a weight by up to 1/256 of it.
 _TOLERANCE = 5e-3
 _TOLERANCE_OF_BFLOAT16 = 2e-2
 _ENTRIES_AT_ONCE = 1 << 22
@@ -27,14 +27,15 @@ _ROWS_TO_JUDGE = 64
 def attention_weights(weights: ArrayLike, name: str = "weights") -> Array:
     """Return weights of shape (..., q_len, kv_len) as float32 or float64, without a needless copy.
 
-    A row adds up to at most 1: to less where a query sees no key, or a sink. NaN is let through.
+    A row adds up to at most 1: to less if a query sees no key, or a sink. NaN is accepted.
 
     Raises
     ------
     TypeError
-        If `weights` is not an array of real numbers, or is all that a call returned.
+        If `weights` is not an array of real numbers, or is the whole result tuple of a call.
     ValueError
-        If it has fewer than 2 axes, an entry is negative or larger than 1, or a row's sum is.
+        If it has fewer than 2 axes, an entry is negative, or an entry or the sum of a row is larger
+        than 1.
     """
     if isinstance(weights, tuple):
         refuse_result(weights, name)
@@ -63,12 +64,12 @@ def refuse_result(entries: tuple[Any, ...], name: str = "weights") -> None:
     output, weights, *lse = (as_array(name, each) for each in entries)
     if output.ndim < 2 or weights.ndim < 2 or not weights.size:
         return
-    # What a layer returns has no axis of heads, and its weights have one.
+    # The output of a layer has no heads axis, but the weights have one.
     leading = weights.shape[:-2], weights.shape[:-3]
     if output.shape[:-2] not in leading or output.shape[-2] != weights.shape[-2]:
         return
     first_output, first_weights = (_first_rows(each) for each in (output, weights))
-    # Rows of one-hot keys, which the second may be too, have no fractions.
+    # Rows of one-hot keys have no fractions, and the second array may contain such rows too.
     has_fractions = ((first_weights > 0) & (first_weights < 1)).any()
     if has_fractions and _add_up(first_weights) and not _add_up(first_output):
         has_lse = ", lse" if lse else ""
@@ -79,21 +80,21 @@ def refuse_result(entries: tuple[Any, ...], name: str = "weights") -> None:
 
 
 def _first_rows(array: Array) -> Array:
-    """Return some rows of the first head, by which an array is judged; none of no numbers."""
+    """Return some rows of the first head to judge an array by; no rows if it is not numeric."""
     first = array[(0,) * (array.ndim - 2)][:_ROWS_TO_JUDGE]
     is_real = is_floating(array.dtype) or array.dtype.kind in "iu"
     return first.astype(np.float64) if is_real else np.zeros((0, 1))
 
 
 def _add_up(rows: Array) -> bool:
-    """Tell whether rows are not negative and add up to 1, or to 0 where a query sees no key."""
+    """Return whether rows are not negative and add up to 1, or to 0 if fully masked."""
     sums = rows.sum(axis=-1)
     is_one = np.abs(sums - 1) <= _TOLERANCE_OF_BFLOAT16
     return bool((rows >= 0).all() and is_one.any() and (is_one | (sums == 0)).all())
 
 
 def _blocks(array: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Go through some rows at a time, so that no temporary array is as large as the weights."""
+    """Yield some rows at a time, so that no temporary array is as large as the weights."""
     q_len, kv_len = array.shape[-2:]
     step = max(1, _ENTRIES_AT_ONCE // max(kv_len, 1))
     for head in np.ndindex(array.shape[:-2]):
@@ -104,7 +105,7 @@ def _blocks(array: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
 def _check(name: str, array: Array, place: tuple[int, ...], rows: Array, tolerance: float) -> None:
     if not rows.size:
         return
-    with np.errstate(invalid="ignore"):  # of signaling NaN
+    with np.errstate(invalid="ignore"):  # from signaling NaN
         is_wrong = (rows < 0) | (rows > 1 + tolerance)
         if is_wrong.any():
             row, key = np.argwhere(is_wrong)[0].tolist()
@@ -124,7 +125,7 @@ def _check(name: str, array: Array, place: tuple[int, ...], rows: Array, toleran
 
 
 def _hint(array: Array, place: tuple[int, ...]) -> str:
-    """Say what the array may be instead, judged by its first wrong head."""
+    """Suggest the actual content of the array, judged by the first wrong head."""
     head = array[place[:-1]]
     if (head < 0).any() or (head > 1.5).any():
         return ": these look like scores, whose softmax the weights are"
@@ -137,9 +138,9 @@ def _hint(array: Array, place: tuple[int, ...]) -> str:
 
 
 def place_of_head(head: Any, lead: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the place of one head among the leading axes, after an argument `head`.
+    """Return the index that the argument `head` selects in the leading axes.
 
-    Leading axes of length 1 before those that `head` has numbers for may be left out.
+    `head` may omit indices for leading axes of length 1 at the front.
     """
     place = integers("head", head, "an int or a tuple of ints").reshape(-1).tolist()
     if place and not lead:

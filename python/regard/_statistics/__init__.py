@@ -1,8 +1,9 @@
-"""What attention's weights are like, without having them.
+"""Statistics of attention weights, without storing the weights.
 
 These modules are its parts::
 
-    summary          the functions that say it in numbers; request checks and names what is asked
-                     for, and target_keys finds the keys of the previous-token and induction scores
-    attention_map    the function that makes pictures
+    summary          the functions that return numbers; request checks and names the requested
+                     results, and target_keys finds the keys of the previous-token and induction
+                     scores
+    attention_map    the function that returns pictures
 """

@@ -1,4 +1,4 @@
-"""Pictures of attention's weights, without having them."""
+"""Pictures of attention weights, without storing the weights."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def attention_map(
     progress: Progress = None,
     **options: Unpack[WeightOptions],
 ) -> Array | list[Array]:
-    """Make a picture of the weights of scaled-dot-product attention, without storing them.
+    """Draw a picture of the weights of scaled-dot-product attention, without storing them.
 
-    Pixel (i, j) of a picture of height h and width w holds the queries from ``i * q_len // h`` to
-    ``(i + 1) * q_len // h``, and the keys likewise. Queries go down and keys go right.
+    Pixel (i, j) of a picture of height h and width w covers the queries from ``i * q_len // h`` to
+    ``(i + 1) * q_len // h``, and the keys likewise. Queries run down and keys run right.
 
     Parameters
     ----------
@@ -84,21 +84,22 @@ def attention_map(
     mask : array_like of bool or float, or a pair (bool, float) of both, optional
         As for `scaled_dot_product_attention`, like all options that are not described here.
     shape : (int, int), default (512, 512)
-        The height and the width of a picture. A picture has no more rows than queries, and no more
-        columns than keys: where it has as many, it holds the weights themselves.
+        The height and the width of a picture. A picture has at most as many rows as queries, and at
+        most as many columns as keys. If both numbers are equal, it contains the weights themselves.
     reduce : {"max", "sum", "mean"}, default "max"
-        What a pixel shows of its weights. The largest weight finds single keys that matter; the
-        sum and the mean say how much there is, hidden keys included as 0.
+        How the weights of a pixel are reduced. The largest weight reveals single important keys.
+        The sum and the mean show the total weight, with hidden keys counted as 0.
     regions : iterable of (slice, slice), optional
-        Parts of the weights, as slices of queries and of keys without steps. Each gives a picture
-        of its own, of at most `shape`. Default: one picture of everything.
+        Parts of the weights, as slices of queries and of keys without steps. Each region gets a
+        separate picture of at most `shape`. Default: one picture of everything.
     lse : array_like, shape (..., heads, q_len), optional
-        What the forward call with the same arguments returned with ``return_lse=True``. Without it,
-        it is computed first. One that belongs to other arguments gives a picture without a meaning.
+        The lse of the forward call with the same arguments, returned with ``return_lse=True``. If
+        it is not given, it is computed first. The lse of other arguments yields a meaningless
+        picture.
     progress : bool or callable, optional
-        True shows a bar, for which the package tqdm or rich is needed. A function is called now and
-        then, in the thread of the caller, with two numbers of queries of all heads and regions:
-        those done, and all. What it raises ends the call.
+        True shows a bar, which requires the package tqdm or rich. A function is called now and
+        then, in the thread of the caller, with the number of completed queries and the total
+        number, over all heads and regions. An exception of the function ends the call.
     {options}
 
     Returns
@@ -119,7 +120,7 @@ def attention_map(
 
     See Also
     --------
-    summarize_attention : says what the weights are like, in numbers.
+    summarize_attention : computes statistics of the weights.
 
     Examples
     --------
@@ -168,7 +169,7 @@ def attention_map(
 
 
 def _after(done: int, total: int, report: Report | None) -> Report | None:
-    """Return a report of one of several pictures."""
+    """Return the report function for one of several pictures."""
     return report and (lambda more, _: report(done + more, total))
 
 
@@ -183,7 +184,7 @@ def _pair_of_counts(shape: tuple[int, int]) -> tuple[int, int]:
 def _bounds(
     regions: Iterable[Region] | None, q_len: int, kv_len: int
 ) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return the first and the end of the queries, and of the keys, of each region."""
+    """Return the begin and the end of the queries, and of the keys, of each region."""
     if regions is None:
         return [((0, q_len), (0, kv_len))]
     bounds = []

@@ -1,4 +1,4 @@
-"""What a caller may ask to know of attention's weights, and how it is delivered."""
+"""Requests for statistics of attention weights, and their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# What the compiled module returns, in its order.
+# The results of the compiled module, in order.
 _RESULTS = (
     "entropy",
     "max",
@@ -40,10 +40,10 @@ DEFAULT_STATISTICS = tuple(name for name in _RESULTS if name not in ("induction"
 
 @public
 class TopKeys(NamedTuple):
-    """The keys with the largest weights of each query, in falling order of the weights.
+    """The keys with the largest weights of each query, in descending order of weight.
 
-    Keys of weight 0 are left out: where there are fewer than `top_k` others, the last places hold
-    key -1 and weight 0.
+    Keys of weight 0 are omitted: if there are fewer than `top_k` other keys, the remaining places
+    contain key -1 and weight 0.
     """
 
     keys: NDArray[np.int64]
@@ -54,9 +54,9 @@ class TopKeys(NamedTuple):
 
 @public
 class AttentionSummary(NamedTuple):
-    """What the weights of an attention call are like.
+    """Statistics of the weights of an attention call.
 
-    Each field is None where it was not asked for. Queries that see no key have 0 everywhere.
+    A field is None if it was not requested. Queries that see no key have 0 in every field.
     """
 
     entropy: Array | None = None
@@ -64,8 +64,8 @@ class AttentionSummary(NamedTuple):
     max: Array | None = None
     """Shape (..., heads, q_len): each query's largest weight."""
     effective_count: Array | None = None
-    """Shape (..., heads, q_len): the square of the sum of weights, over the sum of their squares,
-    which is n for n equal weights, with a sink too."""
+    """Shape (..., heads, q_len): the squared sum of the weights over the sum of their squares.
+    This is n for n equal weights, even with a sink."""
     mean_distance: Array | None = None
     """Shape (..., heads, q_len): the mean of \\|p - j\\| over keys j, weighted."""
     first_mass: Array | None = None
@@ -73,20 +73,20 @@ class AttentionSummary(NamedTuple):
     local_mass: Array | None = None
     """Shape (..., heads, q_len): the weight on keys with \\|p - j\\| <= `local_reach`."""
     column_sums: Array | None = None
-    """Shape (..., heads, kv_len): the weight that each key gets from all queries."""
+    """Shape (..., heads, kv_len): the weight that each key receives from all queries."""
     column_means: Array | None = None
-    """Shape (..., heads, kv_len): the mean of that over the queries that see the key."""
+    """Shape (..., heads, kv_len): the mean weight of each key over the queries that see it."""
     previous_token: Array | None = None
     """Shape (..., heads): the mean weight on the key before the query's position, over the queries
-    that have one; NaN where none has."""
+    that have such a key; NaN if there are none."""
     induction: Array | None = None
     """Shape (..., heads): the mean weight on the key after the last earlier occurrence of the
-    query's token, over the queries that have one; NaN where none has."""
+    query's token, over the queries that have such a key; NaN if there are none."""
     top_k: TopKeys | None = None
 
 
 class Request(NamedTuple):
-    """The arguments of a call that are not those of attention, checked."""
+    """The checked arguments of a call besides the arguments of attention."""
 
     wanted: dict[str, bool]
     first_keys: int
@@ -104,7 +104,7 @@ class Request(NamedTuple):
         local_reach: int,
         tokens: ArrayLike | None,
     ) -> Request:
-        """Check them, and that a function of this name takes the options."""
+        """Check the arguments, and that the function of this name accepts the options."""
         check_options(name, options, (*_OTHERS, *names_of(WeightOptions)), ARRAYS, kind="weights")
         names = (
             [statistics]
@@ -124,14 +124,14 @@ class Request(NamedTuple):
         )
 
     def words(self, targets: Array | None) -> tuple[tuple[bool, ...], int, int, int, Array | None]:
-        """Return what the compiled module takes after lse."""
+        """Return the arguments of the compiled module after lse."""
         wanted = tuple(self.wanted.values())
         return wanted, self.first_keys, self.local_reach, self.top_k, targets
 
     def answer(self, results: tuple[Any, ...]) -> dict[str, Any]:
-        """Return what the compiled module returned, by its names.
+        """Return the results of the compiled module by name.
 
-        `previous_token` and `induction` are weights of single keys, of which the means are wanted.
+        `previous_token` and `induction` are weights of single keys, which are not averaged yet.
         """
         *fields, top_keys = results
         found = dict(zip(_RESULTS, fields, strict=True))
@@ -141,7 +141,7 @@ class Request(NamedTuple):
 
 
 def pair_of(query: ArrayLike, key: ArrayLike, axes: int, wanted: str) -> tuple[Array, Array]:
-    """Return the arrays of a call, of which each has at least this many axes."""
+    """Return the arrays of a call, or raise if one has fewer than `axes` axes."""
     query, key = as_stored_arrays(query=query, key=key)
     for name, array in (("query", query), ("key", key)):
         if array.ndim < axes:
@@ -157,7 +157,7 @@ def lse_of(
     options: WeightOptions,
     lse: ArrayLike | None,
 ) -> Array:
-    """Return the lse of a call, computed by the forward call with values of no columns."""
+    """Return the lse of a call, computed by the forward call with values without columns."""
     if lse is None:
         query, key = arrays
         words = {**options, "return_lse": True}
@@ -170,8 +170,8 @@ def lse_of(
 
 
 def means(picked: Array, queries: Array) -> Array:
-    """Return each head's mean over the queries that have the key in question, or NaN."""
-    rows = np.ascontiguousarray(picked)  # whose order decides the last bit of the sum
+    """Return each head's mean over the queries that have the key, or NaN if there are none."""
+    rows = np.ascontiguousarray(picked)  # the memory order affects the last bit of the sum
     sums = np.asarray(rows.sum(axis=-1, dtype=np.float64))
     with np.errstate(invalid="ignore"):
         return np.asarray(sums / queries).astype(picked.dtype)

@@ -1,4 +1,4 @@
-"""What attention's weights are like, without having them."""
+"""Statistics of attention weights, without storing the weights."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ def summarize_attention(
     progress: Progress = None,
     **options: Unpack[WeightOptions],
 ) -> AttentionSummary:
-    r"""Say what the weights of scaled-dot-product attention are like, without storing them.
+    r"""Compute statistics of the weights of scaled-dot-product attention, without storing them.
 
-    With the weights :math:`w_{ij}` of query i, which stands at position p, for key j:
+    With the weights :math:`w_{ij}` of query i, which is at position p, for key j:
 
     ================== ==================================================================
     entropy            :math:`-\sum_j w_{ij} \log w_{ij}` [1]_
     max                :math:`\max_j w_{ij}`
     effective_count    :math:`(\sum_j w_{ij})^2 / \sum_j w_{ij}^2`
     mean_distance      :math:`\sum_j w_{ij} |p - j|` [2]_
-    first_mass          :math:`\sum_{j < \mathrm{sink\_keys}} w_{ij}` [3]_
+    first_mass         :math:`\sum_{j < \mathrm{first\_keys}} w_{ij}` [3]_
     local_mass         :math:`\sum_{|p - j| \le \mathrm{local\_reach}} w_{ij}`
-    column_sums        :math:`\sum_i w_{ij}`, what key j gets [4]_
+    column_sums        :math:`\sum_i w_{ij}`, the weight that key j receives [4]_
     column_means       column_sums divided by the number of queries that see key j
     previous_token     the mean over queries of :math:`w_{i, p - 1}` [5]_
     induction          the mean over queries of the weight on the key after the last earlier
                        occurrence of the query's token [5]_
-    top_k              the keys with the largest weights, and these
+    top_k              the keys with the largest weights, and the weights
     ================== ==================================================================
 
     Parameters
@@ -85,21 +85,21 @@ def summarize_attention(
     statistics : iterable of str, default all but "induction" and "top_k"
         The fields of the result to compute.
     top_k : int, default 8
-        How many keys the field `top_k` has for each query.
+        The number of keys per query in the field `top_k`.
     first_keys : int, default 4
-        How many keys count as the first ones.
+        The number of keys that count as the first keys.
     local_reach : int, default 64
-        How far a key may be from the query to be local.
+        The largest distance from the query at which a key counts as local.
     tokens : array_like of int or str, shape (..., kv_len), optional
-        Which token each key belongs to, by number or as text, for all batch entries or for each.
-        Needed for "induction", where queries have the token of the key at their position.
+        The token of each key, as a number or as text, for all batch entries or for each entry.
+        Required for "induction", in which a query has the token of the key at its position.
     lse : array_like, shape (..., heads, q_len), optional
-        What the forward call with the same arguments returned with ``return_lse=True``. Without it,
-        it is computed first, which takes about half of the forward call's time.
+        The lse of the forward call with the same arguments, returned with ``return_lse=True``. If
+        it is not given, it is computed first, which takes about half of the forward call's time.
     progress : bool or callable, optional
-        True shows a bar, for which the package tqdm or rich is needed. A function is called now and
-        then, in the thread of the caller, with two numbers of queries of all heads: those done, and
-        all. What it raises ends the call.
+        True shows a bar, which requires the package tqdm or rich. A function is called now and
+        then, in the thread of the caller, with the number of completed queries and the total
+        number, over all heads. An exception of the function ends the call.
     {options}
 
     Returns
@@ -110,7 +110,7 @@ def summarize_attention(
     Raises
     ------
     TypeError
-        If an argument has the wrong type, or "induction" is asked for without `tokens`.
+        If an argument has the wrong type, or "induction" is requested without `tokens`.
     ImportError
         If `progress` is True and neither tqdm nor rich is installed.
     ValueError
@@ -120,17 +120,17 @@ def summarize_attention(
 
     See Also
     --------
-    scaled_dot_product_attention : has the weights, with ``return_weights=True``.
+    scaled_dot_product_attention : returns the weights, with ``return_weights=True``.
 
     Notes
     -----
-    Beside the results, a call needs a fixed amount of memory per thread, and up to 128 bytes for
-    each key of some heads where sums over queries are asked for.
+    In addition to the results, a call needs a fixed amount of memory per thread, and up to 128
+    bytes for each key of some heads if sums over queries are requested.
 
-    With `sinks`, the weights of a query add up to less than 1, and what is said of them is said of
-    the weights as they are: entropy and masses too.
+    With `sinks`, the weights of a query add up to less than 1. All statistics, including entropy
+    and masses, are computed from these weights without renormalization.
 
-    `lse` is not checked: one that belongs to other arguments gives numbers without a meaning.
+    `lse` is not checked: the lse of other arguments yields meaningless numbers.
 
     References
     ----------
@@ -208,22 +208,22 @@ def summarize_attention_ragged(
     progress: Progress = None,
     **options: Unpack[WeightOptions],
 ) -> AttentionSummary:
-    """Say what the weights of attention over packed sequences are like, without storing them.
+    """Compute statistics of the weights of attention over packed sequences, without storing them.
 
-    Each sequence has the numbers, to the last bit, that `summarize_attention` gives for it alone.
+    The results of each sequence are bitwise equal to a separate call of `summarize_attention`.
 
     Parameters
     ----------
     query : array_like, shape (total_queries, heads, head_dim)
-        All sequences' queries.
+        The queries of all sequences.
     key : array_like, shape (total_keys, kv_heads, head_dim)
-        All sequences' keys.
+        The keys of all sequences.
     query_starts, key_starts, mask
         As for `scaled_dot_product_attention_ragged`.
     tokens : array_like of int or str, shape (total_keys,), optional
-        Which token each key belongs to. Needed for "induction".
+        The token of each key. Required for "induction".
     lse : array_like, shape (total_queries, heads), optional
-        What the forward call with the same arguments returned with ``return_lse=True``.
+        The lse of the forward call with the same arguments, returned with ``return_lse=True``.
     statistics, top_k, first_keys, local_reach, progress
         See `summarize_attention`.
     {options}
@@ -231,9 +231,9 @@ def summarize_attention_ragged(
     Returns
     -------
     AttentionSummary
-        Named tuple of arrays. What belongs to queries has shape (total_queries, heads), or
-        (total_queries, heads, top_k); what belongs to keys (total_keys, heads), with the numbers of
-        keys counted in their sequence; and what belongs to heads (sequences, heads).
+        Named tuple of arrays. Fields of queries have shape (total_queries, heads), or
+        (total_queries, heads, top_k); fields of keys have shape (total_keys, heads); and fields of
+        heads have shape (sequences, heads). Key numbers are counted within the sequence.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Single keys whose weight is asked for: the one before each query, and where a text repeats."""
+"""Find the previous key of each query, and the keys at which a text repeats."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def queries_after_a_key(positions: Positions) -> Integers:
-    """Return how many queries of each batch entry are one position after one of its keys."""
+    """Return the number of queries of each batch entry that are one position after a key."""
     before = positions.of_queries() - 1
     begin, end = positions.existing()
     return np.asarray(((before >= begin[..., None]) & (before < end[..., None])).sum(axis=-1))
 
 
 def induction_keys(positions: Positions, batch: tuple[int, ...], tokens: ArrayLike) -> Integers:
-    """Return the key after the last earlier occurrence of each query's token, -1 if there is none.
+    """Return the key after the last earlier occurrence of each query's token, or -1.
 
     The shape is (..., q_len), with the axes of the batch.
     """
@@ -42,7 +42,7 @@ def induction_keys(positions: Positions, batch: tuple[int, ...], tokens: ArrayLi
         )
     numbers = np.broadcast_to(numbers, (*batch, kv_len))
     after = np.empty((*batch, kv_len + 1), np.int64)
-    after[..., kv_len] = -1  # of queries outside all keys
+    after[..., kv_len] = -1  # for queries outside all keys
     for entry in np.ndindex(*batch):
         after[(*entry, slice(kv_len))] = _after_the_last(numbers[entry])
     of_queries = np.broadcast_to(positions.of_queries(), (*batch, positions.q_len))
@@ -70,7 +70,7 @@ def _after_the_last(tokens: Array) -> Integers:
 
 
 class Sequence(NamedTuple):
-    """One of some packed sequences: its rows, and the positions of its queries."""
+    """One packed sequence: its rows, and the positions of its queries."""
 
     queries: slice
     keys: slice
@@ -80,7 +80,7 @@ class Sequence(NamedTuple):
 def sequences_of(
     query_starts: ArrayLike, key_starts: ArrayLike, options: Mapping[str, Any]
 ) -> Iterator[Sequence]:
-    """Go through packed sequences, whose starts and options have been checked."""
+    """Iterate over packed sequences, whose starts and options have been checked."""
     queries, keys = (np.asarray(starts).tolist() for starts in (query_starts, key_starts))
     count = len(queries) - 1
     for i in range(count):

@@ -2,9 +2,9 @@
 
 These modules are its parts::
 
-    attend          the function that callers call; call is one call of it
-    source, chunks  what chunks may be, and how one is read; arrays and masks may lie in files
-    positions       what absolute positions are in a chunk, and which keys can be seen at all
+    attend          the public function; call is one call of it
+    source, chunks  the kinds of chunks, and how a chunk is read; arrays and masks may be in files
+    positions       absolute positions within a chunk, and the range of visible keys
     reader          the thread that reads ahead
-    order           in which the states of chunks are merged
+    order           the order in which the states of chunks are merged
 """

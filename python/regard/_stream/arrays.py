@@ -1,4 +1,4 @@
-"""Arrays that may be larger than memory: what is known of them, and how parts of them are read."""
+"""Inspect arrays that may be larger than memory, and read parts of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# What is copied from a mapped file before it is asked whether to stop.
+# The number of bytes that are copied from a mapped file between checks for a stop.
 _PIECE_BYTES = 16 << 20
 
 
@@ -36,31 +36,31 @@ class Slice:
 
 
 def unread(name: str, value: Any) -> Any:
-    """Return an array, or an object that has a shape and a dtype of NumPy and becomes an array."""
+    """Return an array, or an array-like object with a shape and a NumPy dtype."""
     if is_on_cuda(value):
         raise TypeError(f"{name} must lie in the host's memory, got an array on a GPU")
     is_array_like = isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "__array__")
     has_dtype = isinstance(getattr(value, "dtype", None), np.dtype)
-    # NumPy's own scalars have both too, and masked arrays are refused.
+    # NumPy scalars have both too, and masked arrays are refused.
     if is_array_like and has_dtype and not isinstance(value, np.ndarray | np.generic):
         return value
     return as_array(name, value)
 
 
 def decoded(name: str, value: Any) -> Array:
-    """Return the array that an object becomes, which nobody else writes to.
+    """Return an object as an array that no other code writes to.
 
-    Objects may decode into one buffer again and again, so an array is copied unless it owns its
-    memory and nobody else refers to it.
+    Objects may decode into the same buffer repeatedly, so an array is copied unless it owns its
+    memory and has no other references.
     """
     array, known_here_only = as_array(name, value), np.empty(0)
-    del value  # which may be the array
+    del value  # the value may be the array
     is_ours = sys.getrefcount(array) <= sys.getrefcount(known_here_only)
     return array if is_ours and array.flags.owndata else array.copy()
 
 
 def is_in_file(array: Array) -> bool:
-    """Tell whether an array's memory is a mapped file, which is read when it is touched."""
+    """Return whether an array's memory is a mapped file, which is read on access."""
     memory: Any = array
     while memory is not None:
         if isinstance(memory, np.memmap | mmap.mmap):
@@ -70,9 +70,10 @@ def is_in_file(array: Array) -> bool:
 
 
 def read(name: str, value: Any, should_stop: Callable[[], bool]) -> tuple[Array, bool]:
-    """Return keys or values in memory, and whether that memory belongs to the caller.
+    """Return keys or values in memory, and whether the memory belongs to the caller.
 
-    Reading ends early, with the rest undefined, when `should_stop` says that the call has ended.
+    Reading ends early, with the rest undefined, when `should_stop` returns True because the call
+    has ended.
     """
     if isinstance(value, Slice) and isinstance(value.array, np.ndarray):
         value = np.asarray(value)

@@ -64,11 +64,11 @@ def attend_stream(
     progress: Progress = None,
     **options: Any,
 ) -> Array | tuple[Array, Array]:
-    r"""Compute exact attention to keys and values that come in chunks, one after another.
+    r"""Compute exact attention to keys and values that arrive in chunks, one after another.
 
-    They need not fit in memory: beside the queries, it holds two chunks, the one that is computed
-    and the one that a thread reads meanwhile, and some results in float64, up to about ten times
-    the output.
+    The keys and values need not fit in memory. In addition to the queries, memory holds two chunks,
+    one that is computed and one that a thread reads meanwhile, and some results in float64, up to
+    about ten times the output.
 
     Parameters
     ----------
@@ -76,23 +76,23 @@ def attend_stream(
         As in `scaled_dot_product_attention`.
     chunks : iterable of (key, value) or (key, value, mask)
         Keys of shape ``(..., kv_heads, length, head_dim)`` and values of shape
-        ``(..., kv_heads, length, value_dim)``, of any length; all other axes and the types are
-        those of the first chunk. Anything that NumPy makes an array of. For two arrays that are cut
-        into chunks, such as those of `numpy.memmap`, Zarr or HDF5, pass `KeyValueChunks`.
+        ``(..., kv_heads, length, value_dim)``, of any length. All other axes and the types must
+        match the first chunk. Anything that NumPy converts to an array is accepted. To cut two
+        arrays into chunks, such as `numpy.memmap`, Zarr or HDF5 arrays, pass `KeyValueChunks`.
     mask : array_like of bool or float, or a pair (bool, float) of both, optional
-        As in `scaled_dot_product_attention`, over the keys of all chunks; it may be an array in a
-        file too, which is read with the chunks. If a chunk brings a mask, over its own keys, there
-        is none here.
+        As in `scaled_dot_product_attention`, over the keys of all chunks. An array in a file is
+        accepted too, and is read with the chunks. If a chunk contains a mask over its own keys,
+        `mask` must be None.
     return_lse : bool, default False
-        Also return the natural log-sum-exp of every row's visible scores, sink included.
+        Also return the natural log-sum-exp of every row's visible scores, including sinks.
     progress : bool or callable, optional
-        True shows a bar, for which the package tqdm or rich is needed. A function is called after
-        every chunk that is computed, in the thread of the caller, with two numbers: where the chunk
-        ends, and where the last key that any query can see does, or None if that is not known.
+        True shows a bar, which requires the package tqdm or rich. A function is called after every
+        computed chunk, in the thread of the caller, with two numbers: the end of the chunk, and the
+        end of the keys that any query can see, or None if that is not known.
     {options}
     out : ndarray, optional
-        Where to write the output, at the end: of the result's type and shape, any strides, no
-        overlap with an input.
+        Where to write the output, at the end: an array of the result's type and shape, with any
+        strides, that overlaps no input.
 
     Returns
     -------
@@ -105,11 +105,11 @@ def attend_stream(
     ------
     TypeError
         If an argument has the wrong type, a chunk is not a pair or a triple, or its types differ
-        from those of the first one.
+        from the types of the first chunk.
     ValueError
         If shapes disagree, a number is out of range, `chunks` is empty, or it has fewer keys than
-        `mask` or `key_lengths` say. Messages name the chunk, counted from 0. What `chunks` says of
-        shapes before any chunk is read is checked before any is.
+        `mask` or `key_lengths` require. Messages name the chunk, counted from 0. Shapes that are
+        known in advance are checked before any chunk is read.
     MemoryError
         If there is no memory for the result, for a chunk or for the thread that reads chunks.
     ImportError
@@ -118,30 +118,30 @@ def attend_stream(
     See Also
     --------
     KeyValueChunks : cuts two arrays into chunks.
-    scaled_dot_product_attention : the same for keys and values in memory.
-    merge_attention_states : joins the states of chunks.
+    scaled_dot_product_attention : computes the same for keys and values in memory.
+    merge_attention_states : merges the states of chunks.
 
     Notes
     -----
-    Positions count from the first key of the first chunk. ``query_offset="end"`` needs to know
-    where the keys end: by `key_lengths`, or from `chunks` that are a list, a tuple or
-    `KeyValueChunks`. While positions fit in 64 bits, the weights that are dropped do not depend on
-    how keys are cut.
+    Positions count from the first key of the first chunk. ``query_offset="end"`` requires that the
+    number of keys is known: from `key_lengths`, or from `chunks` that are a list, a tuple or
+    `KeyValueChunks`. As long as positions fit in 64 bits, the dropped weights do not depend on how
+    keys are cut.
 
-    A chunk that no query can see by its position, which causality, a window, lengths and padding
-    limit, is not computed, and not read either where nothing has read it yet: in `KeyValueChunks`,
-    or if it is a `numpy.memmap`, a Zarr array or an HDF5 dataset. After the last key that a query
-    can see, no chunk is asked for. A generator is closed when the call ends.
+    A chunk is not computed if no query can see it because of causality, a window, lengths or
+    padding. It is not read either if it is not yet in memory: in `KeyValueChunks`, or if it is a
+    `numpy.memmap`, a Zarr array or an HDF5 dataset. No chunk is requested after the last key that a
+    query can see. A generator is closed when the call ends.
 
-    An iterator runs in the thread that reads, and its exceptions are raised by the call. Arrays
-    which it gives are read where they lie and must stay as they are until they have been computed,
-    which is when the next chunk but one is asked for. An iterator that fills the same memory again
-    for every chunk is noticed by its first two, and each is then computed before the next one is
-    asked for. If an iterator does so only later, the call raises ValueError.
+    An iterator runs in the reading thread, and the call raises its exceptions. Arrays that it
+    yields are read in place and must not change until they have been computed, which is when the
+    next chunk but one is requested. An iterator that reuses the same memory for every chunk is
+    detected from its first two chunks, and each chunk is then computed before the next one is
+    requested. If an iterator reuses memory only later, the call raises ValueError.
 
-    **Order and error.** Each chunk's output and lse are computed as by a call of its own and merged
-    in float64, in order: 16 chunks at a time, then 16 of these groups, and so on. The bits are
-    those of ::
+    **Order and error.** Each chunk's output and lse are computed as in a separate call and merged
+    in float64, in order: 16 chunks at a time, then 16 groups of chunks, and so on. The result is
+    bitwise equal to ::
 
         states = [
             scaled_dot_product_attention(query, key, value, query_offset=-start, return_lse=True)
@@ -153,11 +153,11 @@ def attend_stream(
 
     where ``merge(a, b)`` is ``merge_attention_states([a[0], b[0]], [a[1], b[1]])``. `sinks` are
     merged last, as a state with output 0. Then output and lse are rounded to their types. So the
-    error is that of a single call, whatever the number of chunks, and one chunk alone without sinks
-    gives the bits of a single call.
+    error is the same as in a single call, for any number of chunks, and the result of a single
+    chunk without sinks is bitwise equal to a single call.
 
-    An interrupt (Ctrl-C) ends the call within 0.3 s. A read that takes longer is left to the
-    thread, which ends after it. Any other exception is raised after the read that is under way.
+    An interrupt (Ctrl-C) ends the call within 0.3 s. A longer read continues in the thread, which
+    ends after it. Any other exception is raised after the current read.
 
     Examples
     --------

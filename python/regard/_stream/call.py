@@ -1,4 +1,4 @@
-"""One call of `attend_stream`: what is checked, computed and returned."""
+"""One call of `attend_stream`: checks, computation and results."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
     State = tuple[Array, Array]
 
 _NAMES = names_of(BackwardOptions)
-# The options that mean the same whatever the keys are, so that they are checked before any comes.
+# The options that do not depend on the keys, so they are checked before any chunk arrives.
 _OF_ANY_KEYS = tuple(name for name in _NAMES if "batch" not in OPTIONS[name].axes)
-# The options that do not depend on where a chunk is. Sinks are merged at the end.
+# The options that do not depend on the position of a chunk. Sinks are merged at the end.
 _OF_EACH_CHUNK = tuple(
     name for name in _NAMES if OPTIONS[name].subject is not Subject.VISIBILITY and name != "sinks"
 )
 
 
 class StreamCall:
-    """The arguments of a call, as far as they can be checked before a chunk comes."""
+    """The arguments of a call, checked as far as possible before a chunk arrives."""
 
     def __init__(
         self, query: ArrayLike, chunks: Iterable[Any], mask: Any, options: Mapping[str, Any]
     ) -> None:
         (stored,) = as_stored_arrays(query=query)
         self._query_type = stored.dtype
-        # So that states are not rounded to 16 bits: the result is, once.
+        # States are not rounded to 16 bits; only the result is rounded, once.
         self._query = stored.astype(np.float32) if stored.dtype.itemsize == 2 else stored
         known = {name: options[name] for name in _OF_ANY_KEYS if name in options}
         no_keys = np.zeros((0, *self._query.shape[-1:]), self._query.dtype)
@@ -85,12 +85,12 @@ class StreamCall:
                     order.add(chunk.number, *self._attend(chunk))
                     if report:
                         report(chunk.stop if total is None else min(chunk.stop, total), total)
-                    del chunk  # before the next but one is read
+                    del chunk  # before the next chunk but one is read
         state = order.finish() or (np.zeros(shape), np.full(shape[:-1], -np.inf))
         return self._rounded(self._with_sinks(state), dtype)
 
     def _result(self, layout: Layout) -> tuple[tuple[int, ...], DType]:
-        """Return the output's shape and type, after all else has been checked."""
+        """Return the output's shape and type, after checking everything else."""
         key, value = layout.without_keys()
         mask = self._mask.without_keys().argument
         call = checked(self._query, key, value, mask, self._options_of(0, 0))
@@ -110,7 +110,7 @@ class StreamCall:
         return shape, dtype
 
     def _options_of(self, start: int, stop: int) -> dict[str, Any]:
-        """Return the options for some keys, of which the first one is then key 0."""
+        """Return the options for some keys, with positions relative to the first one."""
         positions = self._positions.chunk((0, self._positions.q_len), (start, stop))
         options = self._options | positions.options()
         if options.get("dropout_p"):
@@ -119,7 +119,7 @@ class StreamCall:
         return options
 
     def _attend(self, chunk: Chunk) -> State:
-        """Return the state of one chunk, in the precision that it is computed in."""
+        """Return the state of one chunk, in the precision of its computation."""
         if chunk.is_lent:
             self._forbid_overlap(f"chunk {chunk.number}", chunk.key, chunk.value)
         options = self._options_of(chunk.start, chunk.stop) | {"return_lse": True}
@@ -135,13 +135,13 @@ class StreamCall:
         output, lse = state
         sinks = np.asarray(self._sinks).astype(np.float64).reshape(-1)
         if lse.ndim > 1:
-            sinks = sinks[:, None]  # of one head where arrays have no axis of heads
+            sinks = sinks[:, None]  # for one head if arrays have no heads axis
         nothing = np.zeros((*(1,) * sinks.ndim, output.shape[-1]))
         return merged(state, (nothing, sinks), self._options.get("threads"))
 
     def _rounded(self, state: State, dtype: DType) -> State:
         output, lse = state
-        with np.errstate(all="ignore"):  # the kernels say nothing of overflow either
+        with np.errstate(all="ignore"):  # the kernels do not report overflow either
             result = output.astype(dtype) if self._out is None else self._out
             if self._out is not None:
                 np.copyto(result, output, casting="same_kind")

@@ -1,4 +1,4 @@
-"""The chunks of a stream: what comes, what is needed of it, and how it is read."""
+"""The chunks of a stream: check them, select the visible ones, and read them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Given:
-    """A chunk as it was given: arrays of which nothing has been read.
+    """A chunk as given: arrays that have not been read.
 
-    Raises TypeError or ValueError if it is not a pair (key, value), or a triple with a mask, of
-    arrays with as many keys.
+    Raises TypeError or ValueError unless it is a pair (key, value), or a triple with a mask, of
+    arrays with the same number of keys.
     """
 
     def __init__(self, number: int, chunk: Any) -> None:
@@ -56,15 +56,15 @@ class Given:
 
     @property
     def length(self) -> int:
-        """How many keys it has."""
+        """The number of keys of the chunk."""
         return int(self.key.shape[-2])
 
     def arrays(self) -> tuple[tuple[str, Any], tuple[str, Any]]:
-        """Return its key and its value, with their names."""
+        """Return the key and the value, with their names."""
         return ("key", self.key), ("value", self.value)
 
     def masks_in_memory(self) -> Masks:
-        """Return its own masks."""
+        """Return the masks of the chunk, in memory."""
         try:
             return StreamMask(self.mask, self.length).read(0, self.length)
         except (TypeError, ValueError) as error:
@@ -80,7 +80,7 @@ def _kind_of(chunk: Any) -> str:
 
 
 class Layout:
-    """What all chunks must share with the first one: every axis but that of keys, and types."""
+    """The types and axes that all chunks share with the first one, except the keys axis."""
 
     def __init__(self, first: Given) -> None:
         self._first = first.number
@@ -103,7 +103,7 @@ class Layout:
                 )
 
     def without_keys(self) -> tuple[Array, Array]:
-        """Return keys and values of the shapes and types of the chunks, without any key."""
+        """Return keys and values with the shapes and types of the chunks, but without any key."""
         key, value = (
             stored(
                 f"chunk {self._first}: {name}", np.zeros((*before, 0, dim), dtype.newbyteorder("="))
@@ -114,7 +114,7 @@ class Layout:
 
 
 def _others(array: Any) -> tuple[tuple[int, ...], int]:
-    """Return the axes before that of keys, and the one after it."""
+    """Return the lengths of the axes before the keys axis, and of the axis after it."""
     return tuple(array.shape[:-2]), int(array.shape[-1])
 
 
@@ -127,31 +127,31 @@ class Chunk(NamedTuple):
     value: Array
     mask: Any
     is_lent: bool
-    """Whether it lies in memory that the caller may write to."""
+    """Whether the chunk is in memory that the caller may write to."""
 
     @property
     def stop(self) -> int:
-        """The position after its last key."""
+        """The position after the last key."""
         return self.start + int(self.key.shape[-2])
 
     def overlaps(self, other: Chunk) -> bool:
-        """Tell whether two chunks lie in the same memory."""
+        """Return whether two chunks share memory."""
         mine, others = (self.key, self.value), (other.key, other.value)
         return any(shares_memory(a, b) for a in mine for b in others)
 
 
 class Source(NamedTuple):
-    """Where chunks come from, and what is known of them before the first one is asked for."""
+    """The source of chunks, with the information available before the first chunk is requested."""
 
     chunks: Iterator[Any]
     kv_len: int | None
-    """How many keys they have."""
+    """The total number of keys, or None if it is not known."""
     may_refill: bool
-    """Whether they may lie in memory that is written to when the next one is asked for."""
+    """Whether the memory of a chunk may be overwritten when the next one is requested."""
 
 
 def source_of(chunks: Any) -> Source:
-    """Return a source of chunks, of which all are checked that are known already.
+    """Return a source of chunks, after checking all chunks that are already known.
 
     Raises TypeError or ValueError.
     """
@@ -173,18 +173,18 @@ def source_of(chunks: Any) -> Source:
 def produce(
     source: Iterator[Any], positions: Positions, mask: StreamMask, should_stop: Callable[[], bool]
 ) -> Generator[Layout | Chunk, None, None]:
-    """Yield the layout of the chunks, and then each of those that a query can see.
+    """Yield the layout of the chunks, and then each chunk that a query can see.
 
-    It ends with the last key that a query can see, or when `should_stop` says that the call has
-    ended, and raises what `source` raises, or TypeError or ValueError for a chunk that does not
-    fit. A generator is closed at the end.
+    The generator ends with the last key that a query can see, or when `should_stop` returns True
+    because the call has ended. It raises the exceptions of `source`, or TypeError or ValueError for
+    a chunk that does not fit. If `source` is a generator, it is closed at the end.
     """
     try:
         layout, start, number = None, 0, -1
         first: int
         last: float
         for number, each in enumerate(source):
-            if should_stop():  # here, as nobody may ever see a chunk
+            if should_stop():  # checked here because no chunk may ever be visible
                 return
             given = each if isinstance(each, Given) else Given(number, each)
             stop = start + given.length
@@ -234,6 +234,6 @@ def _in_memory(
         arrays.append(ready)
     masks = mask.read(start, start + given.length)
     if given.mask is not None:
-        # A copy: the mask's memory may be filled again while this chunk is computed.
+        # Copied because the mask's memory may be reused while this chunk is computed.
         masks = given.masks_in_memory().map(np.array)
     return Chunk(given.number, start, arrays[0], arrays[1], masks.argument, is_lent)

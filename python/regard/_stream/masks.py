@@ -1,4 +1,4 @@
-"""Masks of a stream: over all keys, cut along their last axis as chunks come."""
+"""The masks of a stream: over all keys, cut along their last axis as chunks arrive."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class StreamMask:
-    """None, an array-like of bool or float, or a pair of both, each over all keys.
+    """The masks of a call over all keys: None, an array-like of bool or float, or a pair of both.
 
     Parameters
     ----------
     mask : array_like, pair of array_like, or None
-        Nothing is read of what is not in memory. A last axis of 1 stands for all keys.
+        Arrays that are not in memory are not read yet. A last axis of 1 stands for all keys.
     total : int or None
-        How many keys there are, if that is known.
+        The number of keys, if known.
     """
 
     def __init__(self, mask: Any, total: int | None) -> None:
         is_pair = isinstance(mask, tuple) and len(mask) == 2
         parts = mask if is_pair else () if mask is None else (mask,)
         self._unread = Masks.of_parts([unread("mask", part) for part in parts])
-        self.without_keys()  # raises what is wrong with the types
+        self.without_keys()  # raises an exception if the types are wrong
         if total is not None:
             self.check_end(total)
 
@@ -38,7 +38,7 @@ class StreamMask:
         return bool(self._unread.arrays)
 
     def without_keys(self) -> Masks:
-        """Return the masks of no keys, in no memory, which have the types and all other axes."""
+        """Return masks without keys and without memory, but with the types and all other axes."""
 
         def hollow(part: Any) -> Any:
             shape = (*part.shape[:-1], 0) if _has_keys(part) else part.shape
@@ -47,7 +47,7 @@ class StreamMask:
         return self._unread.map(hollow)
 
     def check_chunk(self, number: int, start: int, stop: int) -> None:
-        """Raise ValueError if a chunk has keys that the mask does not reach."""
+        """Raise ValueError if a chunk has keys that the mask does not cover."""
         for part in self._unread.arrays:
             if _has_keys(part) and stop > part.shape[-1]:
                 raise ValueError(
@@ -65,7 +65,7 @@ class StreamMask:
                 )
 
     def arrays(self) -> list[NDArray[Any]]:
-        """Return those of its arrays that are in memory."""
+        """Return the arrays of the masks that are in memory."""
         return [part for part in self._unread.arrays if isinstance(part, np.ndarray)]
 
     def read(self, start: int, stop: int) -> Masks:
@@ -83,7 +83,7 @@ def _has_keys(part: Any) -> bool:
 
 
 def _in_memory(whole: Any, part: Any) -> NDArray[Any]:
-    """Return a part of a mask as an array that nobody else writes to until the call has ended."""
+    """Return a part of a mask as an array that no other code writes to until the call has ended."""
     if not isinstance(whole, np.ndarray):
         return decoded("mask", part)
     return part.copy() if is_in_file(whole) else np.asarray(part)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     State = tuple[NDArray[Any], NDArray[Any]]
 
-# Each merge rounds, and a chain of n of them is off by about sqrt(n) roundings. With groups of 16 a
-# state of 65536 chunks has come through 64 merges, and no more than 4 groups are open.
+# Each merge rounds, and the error of a chain of n merges is about sqrt(n) roundings. With groups of
+# 16, a state of 65536 chunks results from 64 merges, and at most 4 groups are open.
 _GROUP = 16
 
 
@@ -25,10 +25,10 @@ def merged(first: State, second: State, threads: int | None) -> State:
 
 
 class MergeOrder:
-    """States that come one after another, merged in groups of 16, of 16 groups, and so on.
+    """Merging of successive states in groups of 16 states, of 16 groups, and so on.
 
-    A state's groups follow from its number alone. One that is left out changes no bit if its
-    queries see no keys.
+    The groups of a state depend only on its number. Omitting a state whose queries see no key
+    changes no bit.
     """
 
     def __init__(self, threads: int | None) -> None:
@@ -40,7 +40,7 @@ class MergeOrder:
         self._push(0, number, (output.astype(np.float64), lse.astype(np.float64)))
 
     def _push(self, level: int, number: int, state: State) -> None:
-        """Merge a state into its group, after a group that it ends has gone one level up."""
+        """Merge a state into its group, after moving a group that it completes up one level."""
         if level == len(self._open):
             self._open.append(None)
         group, held = number // _GROUP, self._open[level]

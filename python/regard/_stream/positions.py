@@ -1,4 +1,4 @@
-"""The positions of a stream, whose number of keys may not be known."""
+"""The positions of a stream, whose number of keys may be unknown."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def positions_of(options: Mapping[str, Any], q_len: int, total: int | None) -> P
     Parameters
     ----------
     options : mapping
-        Those of the call, of which `window` has been checked.
+        The options of the call, of which `window` has been checked.
     q_len : int
-        How many queries there are.
+        The number of queries.
     total : int or None
-        How many keys there are, if that is known.
+        The number of keys, if known.
     """
     lengths = _counts("key_lengths", options.get("key_lengths"), total)
     padding = _counts("left_padding", options.get("left_padding"), total)
@@ -48,7 +48,7 @@ def positions_of(options: Mapping[str, Any], q_len: int, total: int | None) -> P
 
 
 def check_end(positions: Positions, count: int, total: int) -> None:
-    """Raise ValueError if `count` chunks have ended before the keys that lengths mention."""
+    """Raise ValueError if `count` chunks have fewer keys in total than the lengths require."""
     for name, numbers in (("key_lengths", positions.end), ("left_padding", positions.begin)):
         most = 0 if numbers is None else int(numbers.max(initial=0))
         if most > total:
@@ -66,7 +66,7 @@ def _as_int64(name: str, value: ArrayLike) -> NDArray[np.int64]:
 
 
 def _counts(name: str, value: ArrayLike | None, total: int | None) -> NDArray[np.int64] | None:
-    """Return numbers of keys, from 0 to `total` if that is known."""
+    """Return numbers of keys, from 0 to `total` if `total` is known."""
     if value is None:
         return None
     array = _as_int64(name, value)

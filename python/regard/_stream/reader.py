@@ -1,4 +1,4 @@
-"""A thread that reads the next chunk while one is computed."""
+"""Read the next chunk in a thread while the current one is computed."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     Answer = tuple[Any, BaseException | None]
     End = None | weakref.ref[Any]
 
-# After Ctrl-C, how long to wait for a read that does not end.
+# The number of seconds to wait for a read after Ctrl-C.
 _PATIENCE = 0.1
 _NO_MEMORY = "no memory for the thread that reads chunks"
 
 
 class _Flag:
-    """Set by one thread and called by another.
+    """A flag that one thread sets and another thread calls.
 
-    A `threading.Event` takes several steps to be set, between which Ctrl-C may come.
+    Setting a `threading.Event` takes several steps, between which Ctrl-C may occur.
     """
 
     is_set = False
@@ -40,13 +40,13 @@ class _Flag:
 
 
 class _Reading:
-    """What the thread does: it answers every request by an item, until it is told to end.
+    """The work of the thread: to answer every request with an item, until it is told to end.
 
-    Its last answer is None.
+    The last answer is None.
     """
 
     def __init__(self, start: Callable[[Callable[[], bool]], Items]) -> None:
-        from queue import SimpleQueue  # here, as `import regard` is to load little
+        from queue import SimpleQueue  # imported here to keep `import regard` small
 
         self.stop = _Flag()
         self.requests: SimpleQueue[bool] = SimpleQueue()
@@ -55,8 +55,8 @@ class _Reading:
         self._items = start(self.stop)
 
     def work(self) -> None:
-        """Run in the thread."""
-        # As threading.Thread does, for debuggers and for what measures coverage.
+        """Answer requests, in the thread."""
+        # As in threading.Thread, for debuggers and coverage tools.
         if trace := threading.gettrace():
             sys.settrace(trace)
         if profile := threading.getprofile():
@@ -74,30 +74,30 @@ class _Reading:
 
 
 class ReadAhead:
-    """Run a generator of chunks in a thread, one chunk ahead of who takes them.
+    """Run a generator of chunks in a thread, one chunk ahead of the consumer.
 
-    It is a context manager: the thread ends with the block, and closes the generator. Only when an
-    interrupt ends the block while the thread is in a read that takes long, it ends after that read.
+    It is a context manager: the thread ends with the block, and closes the generator. If an
+    interrupt ends the block during a long read, the thread ends only after that read.
 
-    The thread is not a `threading.Thread`, whose `start` waits forever for a thread that finds no
-    memory to begin with. If this one dies before its last answer, what it runs is gone, to which
-    nothing but the thread refers: a weak reference shows that.
+    The thread is not a `threading.Thread`, whose `start` waits forever for a thread that has no
+    memory to start. Only the thread refers to the function that it runs, so a weak reference to the
+    function shows if the thread dies before its last answer.
 
     Parameters
     ----------
     start : callable
-        Takes a function that tells whether to stop, and returns the generator of a layout and
-        chunks.
+        A function that accepts a function which returns whether to stop, and that returns the
+        generator of a layout and chunks.
     may_refill : bool
-        Whether memory of chunks that are lent may be written to when the next one is asked for.
+        Whether the memory of lent chunks may be overwritten when the next one is requested.
     """
 
     def __init__(self, start: Callable[[Callable[[], bool]], Items], may_refill: bool) -> None:
         self._reading = _Reading(start)
         self._may_refill = may_refill
         self._process = os.getpid()
-        self._has_ended = True  # or not begun
-        # What numpy.errstate and the like say here holds for the iterable too.
+        self._has_ended = True  # or has not started
+        # Context such as numpy.errstate also applies to the iterable.
         self._run: Any = partial(contextvars.copy_context().run, self._reading.work)
         self._lives = weakref.ref(self._run, self._reading.answers.put)
 
@@ -119,7 +119,7 @@ class ReadAhead:
             error.add_note(f"Closing chunks raised {closing_error!r}")
 
     def __del__(self) -> None:
-        # Ctrl-C may have come before the first line of __exit__.
+        # Ctrl-C may have occurred before the first line of __exit__.
         if hasattr(self, "_run"):
             self._tell_to_end()
 
@@ -129,14 +129,14 @@ class ReadAhead:
         self._run = None
 
     def _answer(self) -> Answer | None:
-        """Wait for an item, but not for long, and note the end of the thread."""
+        """Wait briefly for an item, and record the end of the thread."""
         from queue import Empty
 
         answers = self._reading.answers
         try:
             answer = answers.get(timeout=_PATIENCE)
         except Empty:
-            # Where there is no memory, there may be none to tell the end either.
+            # Without memory, the thread may be unable to report its end.
             self._has_ended = self._lives() is None and answers.empty()
             return None
         self._has_ended = not isinstance(answer, tuple)
@@ -153,11 +153,11 @@ class ReadAhead:
             try:
                 raise error
             finally:
-                del answer, error  # or it would keep itself, and chunks, through its traceback
+                del answer, error  # otherwise its traceback would keep it and chunks alive
         return item
 
     def layout(self) -> Layout:
-        """Return the layout of the chunks, after the first of them has come."""
+        """Return the layout of the chunks, after the first chunk has arrived."""
         self._reading.requests.put(True)
         try:
             _thread.start_new_thread(self._run, ())
@@ -172,13 +172,13 @@ class ReadAhead:
         return layout
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield the chunks, while the next one is read.
+        """Yield each chunk while the next one is read.
 
-        A generator may fill the same memory again and again. The first two chunks that lie in
-        memory of somebody else show that: the second is asked for after the first was computed.
-        Raises ValueError where a chunk shows only later that it was read too early.
+        A generator may reuse the same memory for every chunk. The first two chunks in the
+        generator's own memory reveal this, because the second is requested after the first was
+        computed. Raises ValueError if a later chunk shows that it was read too early.
         """
-        before: Chunk | None = None  # if it lies in memory of somebody else
+        before: Chunk | None = None  # if it is in the generator's own memory
         are_apart = None if self._may_refill else True
         ahead = False
         requests = self._reading.requests

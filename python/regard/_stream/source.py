@@ -1,4 +1,4 @@
-"""Keys and values as two arrays, cut into the chunks of a stream."""
+"""Cut keys and values, given as two arrays, into the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _DEFAULT_BYTES = 64 << 20
-# Chunks of the kernels, so that the tasks of a chunk are alike.
+# The chunk length of the kernels, so that the tasks of a chunk have equal sizes.
 _KERNEL_CHUNK = 1536
 
 
@@ -29,27 +29,27 @@ _KERNEL_CHUNK = 1536
 class KeyValueChunks(ShowsOptions):
     """Cut two arrays of keys and values into chunks for `attend_stream`.
 
-    It can be iterated again and again, and its length is the number of chunks. `attend_stream`
-    reads those that a query can see.
+    The object can be iterated repeatedly, and its length is the number of chunks. `attend_stream`
+    reads only the chunks that a query can see.
 
     Parameters
     ----------
     key : array_like, shape (..., kv_heads, kv_len, head_dim)
-        Any object with a shape and a dtype that is cut like an array: an array, a `numpy.memmap`, a
-        Zarr array, an HDF5 dataset.
+        Any object with a shape and a dtype that can be sliced like an array: an array, a
+        `numpy.memmap`, a Zarr array, an HDF5 dataset.
     value : array_like, shape (..., kv_heads, kv_len, value_dim)
         Likewise.
     length : int, optional
-        How many keys a chunk has; the last one may have fewer. Default: as many as make 64 MiB with
-        their values, and a multiple of what the arrays store as one (their ``shards`` or
-        ``chunks``), or else of 1536, but never less than one of these.
+        The number of keys per chunk; the last chunk may have fewer. Default: the number that makes
+        64 MiB with their values, rounded to a multiple of the arrays' storage blocks (``shards`` or
+        ``chunks``), or else of 1536, but at least one such block.
 
     Attributes
     ----------
     length : int
-        How many keys a chunk has.
+        The number of keys per chunk.
     kv_len : int
-        How many keys there are.
+        The total number of keys.
 
     Raises
     ------
@@ -65,11 +65,10 @@ class KeyValueChunks(ShowsOptions):
 
     Notes
     -----
-    The result of `attend_stream` has bits that depend on how keys are cut, so write `length` down
-    where these matter. Arrays that are stored in blocks are read fastest where a chunk holds whole
-    blocks.
+    The bits of the result of `attend_stream` depend on how keys are cut, so record `length` if they
+    matter. Arrays that are stored in blocks are read fastest if a chunk contains whole blocks.
 
-    Arrays without any key make one chunk of none.
+    Arrays without any key make one empty chunk.
 
     Examples
     --------
@@ -131,7 +130,7 @@ class KeyValueChunks(ShowsOptions):
 
 
 def _stored_length(array: Any) -> int:
-    """How many keys lie in what an array stores as one, or 0 where it does not say."""
+    """Return the number of keys per storage block of an array, or 0 if it does not report one."""
     for name in ("shards", "chunks"):
         blocks = getattr(array, name, None)
         if isinstance(blocks, tuple) and isinstance(blocks[-2], int):

@@ -1,1 +1,1 @@
-"""Weights of layers in 16 or 8 bits."""
+"""Layer weights in 16 or 8 bits."""

@@ -1,4 +1,4 @@
-"""Keep weights in 16 or 8 bits."""
+"""Store weights in 16 or 8 bits."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ WEIGHT_DTYPES = ("float16", "bfloat16", "int8")
 
 
 def weight_dtype_name(weight_dtype: Any) -> str | None:
-    """Return the name of a type to keep weights in, or raise TypeError or ValueError."""
+    """Return the name of a storage type of weights, or raise TypeError or ValueError."""
     if weight_dtype is None:
         return None
-    # The dtype bfloat16 is a type of ml_dtypes, and need not be installed for its name to be known.
+    # The dtype bfloat16 belongs to ml_dtypes, which need not be installed to accept its name.
     name = weight_dtype
     if not isinstance(name, str):
         name = dtype_of("weight_dtype", weight_dtype, f"None or one of {WEIGHT_DTYPES}").name
@@ -39,7 +39,7 @@ def weight_dtype_name(weight_dtype: Any) -> str | None:
 def narrow_weight(
     name: str, shape: tuple[int, ...], weight_dtype: str, read: Callable[[slice], Array]
 ) -> Weight:
-    """Return a matrix of 16 or 8 bits, whose rows `read` returns a few at a time."""
+    """Return a matrix in 16 or 8 bits, whose rows `read` returns a few at a time."""
     if weight_dtype == "int8":
         weight = empty_weight(shape)
         for rows in row_blocks(shape):
@@ -69,7 +69,7 @@ def narrowed(name: str, array: Array, weight_dtype: str) -> Weight:
 
 
 def widened(weight: Weight) -> Array:
-    """Return the floats that a weight stands for: a new array where it is narrow."""
+    """Return a weight as floats, in a new array if the weight is narrow."""
     if isinstance(weight, QuantizedWeight):
         return weight.dequantize()
     return weight.astype(np.float32) if weight.dtype.itemsize == 2 else weight

@@ -1,4 +1,4 @@
-"""Weights in 8 bits: integers, and a scale for each group of 64 of them in a row."""
+"""Weights in 8 bits: integers, and a scale for each group of 64 integers in a row."""
 
 from __future__ import annotations
 
@@ -18,34 +18,35 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
     Floats = NDArray[np.float32]
 
-GROUP = 64  # cpp/problem/matmul.hpp has it too
+GROUP = 64  # as in cpp/problem/matmul.hpp
 _LARGEST = 127
-# The least scale but 0, which the kernels can divide by 2**24 without loss.
+# The smallest nonzero scale. The kernels can divide it by 2**24 without loss.
 _LEAST_SCALE = np.float32(2.0**-102)
 _ELEMENTS_AT_ONCE = 1 << 18
 
 
 @public
 class QuantizedWeight:
-    """A linear layer's weight in 8 bits, in about a quarter of the memory that float32 takes.
+    """A linear layer's weight in 8 bits, in about a quarter of the memory of float32.
 
-    A weight ``w`` is kept as an int8 ``n`` with ``w`` nearly equal to ``n * scale``. There is one
-    scale for 64 neighbors along the last axis, the largest of their magnitudes divided by 127, so
-    no weight is off by more than half a scale: by 0.4% of the largest of its 64 neighbors.
-    `regard.matmul` multiplies by ``weight.T`` and reads the 8 bits alone; no copy of the weight in
-    float32 is made.
+    A weight ``w`` is stored as an int8 ``n`` such that ``w`` is nearly equal to ``n * scale``. The
+    scale of 64 neighbors along the last axis is the largest of their magnitudes divided by 127, so
+    the error of a weight is at most half a scale, 0.4% of the largest of its 64 neighbors.
+    `regard.matmul` multiplies by ``weight.T`` and reads only the 8 bits; no float32 copy of the
+    weight is made.
 
     Parameters
     ----------
     weight : array_like of float, shape (d_out, d_in)
-        The weight as ``torch.nn.Linear`` has it. It is rounded to float32 first. It must be finite.
+        The weight in the layout of ``torch.nn.Linear``. It is first rounded to float32, and must be
+        finite.
 
     Attributes
     ----------
     numbers : numpy.ndarray of int8, shape (d_out, d_in)
         The integers, from -127 to 127.
     scales : numpy.ndarray of float32, shape (d_out, ceil(d_in / 64))
-        What the integers are multiplied by.
+        The factors of the integers.
 
     Raises
     ------
@@ -56,15 +57,15 @@ class QuantizedWeight:
 
     See Also
     --------
-    matmul : takes ``weight.T`` as `b`.
+    matmul : accepts ``weight.T`` as `b`.
     regard.checkpoints.load_gguf : reads a model's weights in 8 bits.
-    MultiHeadAttention : keeps its weights so with ``weight_dtype="int8"``.
+    MultiHeadAttention : stores its weights in 8 bits with ``weight_dtype="int8"``.
 
     Notes
     -----
     A scale is rounded up to 16 significant bits, so that ``n * scale`` is exact in float32, and a
     weight that was restored by `dequantize` is quantized to the same integers and scales again. No
-    scale is below 2**-102: weights of less than 2.5e-29 have fewer steps.
+    scale is below 2**-102, so weights of less than 2.5e-29 have fewer steps.
 
     Examples
     --------
@@ -86,7 +87,7 @@ class QuantizedWeight:
     """
 
     __slots__ = ("numbers", "scales")
-    __array_ufunc__ = None  # NumPy's @ would make an array of one object
+    __array_ufunc__ = None  # NumPy's @ would create an array of one object
 
     ndim = 2
     dtype = np.dtype(np.int8)
@@ -105,15 +106,14 @@ class QuantizedWeight:
 
     @classmethod
     def from_parts(cls, numbers: ArrayLike, scales: ArrayLike) -> QuantizedWeight:
-        """Make a weight of integers and scales, as they are kept in a file for example.
+        """Create a weight from integers and scales, for example from a file.
 
         Parameters
         ----------
         numbers : array_like of int8, shape (d_out, d_in)
             The integers. They are not copied, and must not be written to afterwards.
         scales : array_like of float32, shape (d_out, ceil(d_in / 64))
-            What the integers are multiplied by, each 0 or at least 2**-102 in magnitude. They are
-            copied.
+            The factors of the integers, each 0 or at least 2**-102 in magnitude. They are copied.
 
         Returns
         -------
@@ -167,7 +167,7 @@ class QuantizedWeight:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of integers and scales."""
+        """The number of bytes of the integers and scales."""
         return self.numbers.nbytes + self.scales.nbytes
 
     @property
@@ -176,7 +176,7 @@ class QuantizedWeight:
         return TransposedWeight(self)
 
     def dequantize(self) -> Floats:
-        """Return the weight that the integers and scales stand for.
+        """Return the weight that the integers and scales represent.
 
         Returns
         -------
@@ -200,7 +200,7 @@ class QuantizedWeight:
             raise TypeError(f"a QuantizedWeight is indexed by rows alone, got {index!r}")
         numbers: Floats = self.numbers[index].astype(np.float32)
         scales = self.scales[index]
-        with np.errstate(over="ignore"):  # large scales of from_parts may give infinity
+        with np.errstate(over="ignore"):  # large scales of from_parts may produce infinity
             for group in range(scales.shape[-1]):
                 numbers[..., group * GROUP : (group + 1) * GROUP] *= scales[..., group, None]
         return numbers
@@ -226,7 +226,7 @@ class QuantizedWeight:
 
 
 class TransposedWeight:
-    """A `QuantizedWeight` whose axes are swapped, as `regard.matmul` takes it."""
+    """A `QuantizedWeight` with swapped axes, as `regard.matmul` accepts it."""
 
     __slots__ = ("T",)
     __array_ufunc__ = None
@@ -252,12 +252,12 @@ class TransposedWeight:
         return TransposedWeight, (self.T,)
 
     def __repr__(self) -> str:
-        """Show what it is the transpose of."""
+        """Show the weight whose transpose it is."""
         return f"{self.T!r}.T"
 
 
 def multiply(a: Any, b: Any, out: Any, threads: int | None) -> Any:
-    """Return ``a @ b``, or NotImplemented where an array has to be converted first."""
+    """Return ``a @ b``, or NotImplemented if an array must be converted first."""
     if isinstance(b, TransposedWeight):
         weight = b.T
         return _core.matmul_int8(a, weight.numbers.T, weight.scales.T, out, threads)
@@ -265,7 +265,7 @@ def multiply(a: Any, b: Any, out: Any, threads: int | None) -> Any:
 
 
 def row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Yield the rows of a matrix in blocks that are small enough for temporary copies."""
+    """Yield slices of the rows of a matrix, small enough for temporary copies."""
     rows, columns = shape
     step = max(1, _ELEMENTS_AT_ONCE // max(1, columns))
     for begin in range(0, rows, step):
@@ -285,7 +285,7 @@ def _empty_parts(shape: tuple[int, ...]) -> tuple[NDArray[np.int8], Floats]:
 
 
 def stacked(weights: list[QuantizedWeight]) -> QuantizedWeight:
-    """Return weights of one d_in on top of each other."""
+    """Return weights with equal d_in stacked along the first axis."""
     numbers = np.concatenate([weight.numbers for weight in weights])
     return _of(numbers, np.concatenate([weight.scales.T for weight in weights], axis=1).T)
 

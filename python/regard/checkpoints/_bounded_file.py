@@ -1,4 +1,4 @@
-"""Read a file without ever asking for more bytes than it has."""
+"""Read a file without requesting more bytes than it contains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def open_plain(path: str) -> BinaryIO:
     """Open a file for reading, or raise ValueError if it is a device or a pipe.
 
-    Opening a pipe would wait for its other end, and a device has no size.
+    Opening a pipe would wait for the other end, and a device has no size.
     """
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -27,8 +27,8 @@ def open_plain(path: str) -> BinaryIO:
 class BoundedFile:
     """Little-endian values of a file, each checked against the file's size before it is read.
 
-    A damaged file may hold any number in place of a length. No length is used before the file is
-    known to hold that much, so that none can ask for more memory than the file's size.
+    A damaged file may contain any number in place of a length. A length is used only after a check
+    that the file contains that many bytes, so no length can request more memory than the file size.
     """
 
     def __init__(self, file: BinaryIO, path: str) -> None:

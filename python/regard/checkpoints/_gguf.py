@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from regard._weights.narrow import Weight
 
-# Tensor types that NumPy has; the package turns all others into float32.
+# Tensor types that NumPy supports; the package gguf converts all others to float32.
 INTEGERS = {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
 PLAIN = {"F32": "<f4", "F64": "<f8", **INTEGERS}
 
@@ -29,28 +29,29 @@ PLAIN = {"F32": "<f4", "F64": "<f8", **INTEGERS}
 def load_gguf(
     path: str | os.PathLike[str], prefix: str = "", *, weight_dtype: DTypeLike | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read a GGUF file: the parameters of a model, and the metadata beside them.
+    """Read the model parameters and the metadata of a GGUF file.
 
     Parameters
     ----------
     path : str or path
         A GGUF file of version 2 or 3, little-endian.
     prefix : str, optional
-        Read only the parameters whose names begin with this: ``"blk.3."`` for one layer of a model.
+        Read only the parameters whose names begin with this prefix, such as ``"blk.3."`` for one
+        layer of a model.
     weight_dtype : {"float16", "bfloat16", "int8"}, optional
-        Keep matrices of floats in 16 bits, or in 8 as `regard.QuantizedWeight`. They are read and
-        rounded a few rows at a time, so there is never a float32 copy of one.
+        Store float matrices in 16 bits, or in 8 bits as `regard.QuantizedWeight`. A matrix is read
+        and rounded a few rows at a time, without a complete float32 copy.
 
     Returns
     -------
     parameters : dict of str to ndarray or QuantizedWeight
-        By their full names, with axes in NumPy's order (GGUF lists them the other way round): a
-        linear layer is ``(out_features, in_features)``. Float32, float64 and integers are returned
-        as stored; float16, bfloat16 and quantized tensors become float32. With `weight_dtype`,
-        matrices of floats are kept in that type.
+        The parameters by full name, with axes in NumPy order (GGUF lists them in reverse): a linear
+        layer is ``(out_features, in_features)``. Float32, float64 and integers are returned as
+        stored; float16, bfloat16 and quantized tensors become float32. With `weight_dtype`, float
+        matrices have that type.
     metadata : dict of str to object
-        The file's entries as Python's int, float, bool, str and lists of these: the sizes of the
-        architecture, the vocabulary.
+        The metadata entries, such as the sizes of the architecture and the vocabulary, as Python
+        int, float, bool, str and lists of these types.
 
     Raises
     ------
@@ -62,26 +63,26 @@ def load_gguf(
     OSError
         If the file cannot be opened or read.
     ValueError
-        If it is not a GGUF file, or a device or a pipe; if it is truncated, contradicts itself, or
-        no name begins with `prefix`; if none of the tensors to be read has a type that the package
-        can decode. The message names the file and the reason. If `weight_dtype` is unknown, or a
-        matrix cannot be kept in it.
+        If the file is not a GGUF file, or is a device or a pipe; if it is truncated or
+        inconsistent, or no name begins with `prefix`; if none of the tensors to be read has a type
+        that the package gguf can decode. The message names the file and the reason. Also if
+        `weight_dtype` is unknown, or a matrix cannot be stored in it.
 
     Warns
     -----
     UserWarning
-        If the package cannot decode the types of some of the tensors to be read, which it names.
-        These are skipped, and the others are returned.
+        If the package gguf cannot decode the types of some of the tensors to be read. The warning
+        names these tensors. They are skipped, and the others are returned.
 
     See Also
     --------
-    load_safetensors : the same for safetensors files.
+    load_safetensors : reads safetensors files.
 
     Notes
     -----
-    Lengths and offsets [1]_ are checked against the file's size before anything is read or
-    allocated for them. Llama files order the rows of query and key projections for a
-    rotary embedding of neighboring columns: ``regard.positional.rotary(..., interleaved=True)``.
+    Lengths and offsets [1]_ are checked against the file size before anything is read or allocated
+    for them. Llama files order the rows of query and key projections for a rotary embedding of
+    neighboring columns: ``regard.positional.rotary(..., interleaved=True)``.
 
     References
     ----------
@@ -128,7 +129,7 @@ def load_gguf(
 
 
 def _sizes(file: BoundedFile, header: Header, gguf: Any) -> dict[str, int]:
-    """Return the bytes of each tensor, after checking that the file holds each of them once."""
+    """Return the size of each tensor in bytes, after checking that the file contains each once."""
     sizes = {tensor.name: _bytes(file, tensor, gguf) for tensor in header.tensors}
     if len(sizes) != len(header.tensors):
         names = Counter(tensor.name for tensor in header.tensors)
@@ -185,7 +186,7 @@ def _tensor(
             return file.array(begin, dtype, items, tensor.name).reshape(count, -1)
         blocks = file.array(begin, np.dtype(np.uint8), count * row_bytes, tensor.name)
         try:
-            # Infinite scales give infinite numbers, not warnings.
+            # Infinite scales produce infinite numbers without a warning.
             with np.errstate(all="ignore"):
                 floats: NDArray[Any] = gguf.quants.dequantize(blocks.reshape(count, -1), kind)
         except NotImplementedError:

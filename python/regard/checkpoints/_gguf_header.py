@@ -1,4 +1,4 @@
-"""Read the header of a GGUF file: metadata, and where each tensor lies."""
+"""Read the header of a GGUF file: the metadata, and the location of each tensor."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: 
 BOOL, STRING, ARRAY = 7, 8, 9
 DTYPES = {BOOL: np.dtype(np.uint8)} | {kind: np.dtype(f"<{c}") for kind, c in NUMBERS.items()}
 LEAST_BYTES = {kind: dtype.itemsize for kind, dtype in DTYPES.items()} | {STRING: 8, ARRAY: 12}
-_ARRAY_START = struct.Struct("<IQ")  # the type of the items, and how many there are
+_ARRAY_START = struct.Struct("<IQ")  # the type and the number of the items
 DEEPEST_ARRAY = 8
 MOST_AXES = 4
 DEFAULT_ALIGNMENT = 32
 
 
 class TensorInfo(NamedTuple):
-    """The header's entry of a tensor: shape in NumPy's order, `offset` counted from the data."""
+    """The header entry of a tensor: shape in NumPy order, `offset` from the start of the data."""
 
     name: str
     shape: tuple[int, ...]
@@ -33,7 +33,7 @@ class TensorInfo(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The content of the header, and where the data begins."""
+    """The content of the header, and the start of the data."""
 
     metadata: dict[str, Any]
     tensors: list[TensorInfo]
@@ -42,7 +42,7 @@ class Header(NamedTuple):
 
 
 def read_header(file: BoundedFile) -> Header:
-    """Read a GGUF header, or raise ValueError that names the reason."""
+    """Read a GGUF header, or raise a ValueError that names the reason."""
     if file.size < 4 or file.take(4, "the magic number") != b"GGUF":
         file.refuse("the file is not a GGUF file, which begins with the letters GGUF")
     version = file.number("I", "the version")
@@ -81,7 +81,7 @@ def _value(file: BoundedFile, type_number: int, name: str) -> Any:
 
 
 def _array(file: BoundedFile, name: str, what: str, depth: int) -> list[Any]:
-    """Read an array, in a time that is in proportion to its bytes, whatever its items are."""
+    """Read an array in time proportional to its size in bytes, for any type of items."""
     if depth == DEEPEST_ARRAY:
         file.refuse(f"{name!r} nests arrays more than {DEEPEST_ARRAY} deep")
     item_type, count = _ARRAY_START.unpack(file.take(_ARRAY_START.size, what))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from regard._weights.narrow import Weight
 
-# The types of the format that NumPy reads, those that ml_dtypes adds, and those that widen.
+# Types of the format: types that NumPy reads, types that ml_dtypes adds, and types that widen.
 _NUMPY = {
     "F64": "<f8",
     "F32": "<f4",
@@ -43,26 +43,26 @@ _FLOATS = {"F64", "F32", "F16", "BF16", *_ML_DTYPES}
 def load_safetensors(
     path: str | os.PathLike[str], prefix: str = "", *, weight_dtype: DTypeLike | None = None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read a safetensors file: the parameters of a model, and the metadata beside them.
+    """Read the model parameters and the metadata of a safetensors file.
 
     Parameters
     ----------
     path : str or path
         A safetensors file.
     prefix : str, optional
-        Read only the parameters whose names begin with this: one layer of a model.
+        Read only the parameters whose names begin with this prefix, such as one layer of a model.
     weight_dtype : {"float16", "bfloat16", "int8"}, optional
-        Keep matrices of floats in 16 bits, or in 8 as `regard.QuantizedWeight`. They are read and
-        rounded a few rows at a time, so there is never a float32 copy of one.
+        Store float matrices in 16 bits, or in 8 bits as `regard.QuantizedWeight`. A matrix is read
+        and rounded a few rows at a time, without a complete float32 copy.
 
     Returns
     -------
     parameters : dict of str to ndarray or QuantizedWeight
-        By their full names. Float32, float64, complex64, integers and bools are returned as
-        stored; float16, bfloat16 and the float8 types become float32. With `weight_dtype`,
-        matrices of floats are kept in that type.
+        The parameters by full name. Float32, float64, complex64, integers and bools are returned as
+        stored; float16, bfloat16 and the float8 types become float32. With `weight_dtype`, float
+        matrices have that type.
     metadata : dict of str to str
-        The entries that the file's writer added; often none.
+        The metadata entries of the file; often none.
 
     Raises
     ------
@@ -74,27 +74,27 @@ def load_safetensors(
     OSError
         If the file cannot be opened or read.
     ValueError
-        If it is not a safetensors file, or a device or a pipe; if it is truncated, contradicts
-        itself, or no name begins with `prefix`; if none of the tensors to be read has a type that
-        can be read. The message names the file and the reason. If `weight_dtype` is unknown, or a
-        matrix cannot be kept in it.
+        If the file is not a safetensors file, or is a device or a pipe; if it is truncated or
+        inconsistent, or no name begins with `prefix`; if none of the tensors to be read has a
+        supported type. The message names the file and the reason. Also if `weight_dtype` is
+        unknown, or a matrix cannot be stored in it.
 
     Warns
     -----
     UserWarning
-        If some of the tensors to be read, which it names, have a type that cannot be read: one that
-        neither NumPy nor ml_dtypes has, such as F4, or a float8 type while the package ml_dtypes is
-        missing. These are skipped, and the others are returned.
+        If some of the tensors to be read have an unsupported type: a type that neither NumPy nor
+        ml_dtypes provides, such as F4, or a float8 type if the package ml_dtypes is missing. The
+        warning names these tensors. They are skipped, and the others are returned.
 
     See Also
     --------
-    load_gguf : the same for GGUF files.
+    load_gguf : reads GGUF files.
     regard.MultiHeadAttention.load_state_dict : loads a layer from these parameters.
 
     Notes
     -----
-    Tensors that reach beyond the file, overlap or leave holes are refused, and so are names that
-    come twice. The data is read, not mapped: changing the file later changes no array.
+    Tensors that extend beyond the file, overlap or leave gaps are rejected, as are duplicate names.
+    The data is read, not mapped: later changes to the file do not change the arrays.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def load_safetensors(
     name = file_path(path)
     prefix = text("prefix", prefix)
     kept = weight_dtype_name(weight_dtype)
-    import json  # Here, not above: it would take a tenth of the time of `import regard`.
+    import json  # Not at the top: it would cost a tenth of the time of `import regard`.
 
     safetensors = needed("safetensors", "load_safetensors", "models")
     with open_plain(name) as opened:
@@ -146,9 +146,9 @@ def load_safetensors(
 
 
 def _without_repeats(file: BoundedFile, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the names and values of a JSON object, or refuse the file if a name comes twice.
+    """Return the names and values of a JSON object, or reject the file if a name is repeated.
 
-    The package keeps the last one, and other readers may keep the first.
+    The package safetensors keeps the last value, and other readers may keep the first.
     """
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -164,7 +164,7 @@ def _tensor(
     start = data + entry["data_offsets"][0]
     try:
         np.broadcast_to(0, shape)
-    except ValueError as error:  # more axes than NumPy has
+    except ValueError as error:  # more axes than NumPy supports
         file.refuse(f"tensor {name!r} has the impossible shape {list(shape)}: {error}")
     dtype = _dtype(kind)
     if kind not in _FLOATS:
@@ -184,7 +184,7 @@ def _as_floats(kind: str, array: NDArray[Any]) -> NDArray[Any]:
     if kind == "BF16":  # the upper half of a float32
         return (array.astype(np.uint32) << 16).view(np.float32)
     if kind == "F16" or kind in _ML_DTYPES:
-        with np.errstate(invalid="ignore"):  # a signaling NaN is a NaN
+        with np.errstate(invalid="ignore"):  # a signaling NaN remains a NaN
             return array.astype(np.float32)
     return array
 

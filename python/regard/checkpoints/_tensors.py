@@ -1,4 +1,4 @@
-"""Read the tensors that a caller asks for, and skip those that cannot be read."""
+"""Read the requested tensors, and skip tensors that cannot be read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class UnreadableTensorError(Exception):
-    """A tensor whose type cannot be read; the rest of its file can."""
+    """A tensor has an unsupported type, but the rest of the file can be read."""
 
 
 def read_tensors(
@@ -27,9 +27,9 @@ def read_tensors(
 ) -> dict[str, Any]:
     """Return the tensors whose names begin with `prefix`.
 
-    Those for which `read` raises `UnreadableTensorError` are named in one warning, which appears to
-    come from the caller's caller. Raises ValueError if no name begins with `prefix`, or no such
-    tensor can be read.
+    One warning, attributed to the caller's caller, names the tensors for which `read` raises
+    `UnreadableTensorError`. Raises ValueError if no name begins with `prefix`, or if no tensor with
+    the prefix can be read.
     """
     wanted = [name for name in names if name.startswith(prefix)]
     if prefix and not wanted:
@@ -54,9 +54,9 @@ def stored_tensor(
     weight_dtype: str | None,
     read: Callable[[slice], NDArray[Any]],
 ) -> Weight:
-    """Return a tensor of floats, of which `read` returns rows ``(rows, columns)`` as floats.
+    """Return a float tensor whose rows ``(rows, columns)`` `read` returns as floats.
 
-    A matrix is read a few rows at a time where it is to be kept as `weight_dtype`.
+    A matrix is read a few rows at a time if it is to be stored as `weight_dtype`.
     """
     if weight_dtype is not None and len(shape) == 2:
         return narrow_weight(f"{file.path}: tensor {name!r}", shape, weight_dtype, read)

@@ -1,7 +1,7 @@
-"""Attention on NVIDIA GPUs, for arrays that lie there.
+"""Attention on NVIDIA GPUs, for arrays in GPU memory.
 
-``import regard`` does not import this module. `is_available` tells whether it can compute here, and
-`status` what is missing where it cannot.
+``import regard`` does not import this module. `is_available` returns whether CUDA can be used, and
+`status` reports the reason if it cannot.
 """
 
 from regard._runtime.public import publish as _publish

@@ -1,4 +1,4 @@
-"""The attention calls for arrays on a CUDA device."""
+"""Attention over arrays on a CUDA device."""
 
 from __future__ import annotations
 
@@ -18,73 +18,74 @@ def scaled_dot_product_attention(
     stream: Any = None,
     **options: Unpack[CudaOptions],
 ) -> Any:
-    """Compute scaled-dot-product attention on a GPU, fused.
+    """Compute fused scaled-dot-product attention on a GPU.
 
-    It computes what `regard.scaled_dot_product_attention` computes, from arrays that lie on a CUDA
-    device, without copying them, and returns without waiting for the result.
+    The result is that of `regard.scaled_dot_product_attention`, for arrays on a CUDA device. The
+    arrays are not copied, and the call returns without waiting for the result.
 
     Parameters
     ----------
     query : array, shape (..., heads, q_len, head_dim)
-        An array on a CUDA device with ``__dlpack__`` or ``__cuda_array_interface__``: of PyTorch,
-        CuPy, JAX, Numba, or a `DeviceArray`. Of float16, bfloat16 or float32, with elements of the
-        last axis side by side. `head_dim` is at most 256. Leading axes broadcast as in NumPy. A
-        2-D array has no heads axis.
+        An array on a CUDA device with ``__dlpack__`` or ``__cuda_array_interface__``: a PyTorch,
+        CuPy, JAX or Numba array, or a `DeviceArray`. Float16, bfloat16 or float32. The last axis
+        must be contiguous. `head_dim` is at most 256. Leading axes broadcast as in NumPy. A 2-D
+        array has no heads axis.
     key : array, shape (..., kv_heads, kv_len, head_dim)
-        Of the type of `query`, on its device. ``heads`` is a multiple of ``kv_heads``.
+        Must have the type and device of `query`. ``heads`` is a multiple of ``kv_heads``.
     value : array, shape (..., kv_heads, kv_len, value_dim)
-        Of the type of `query`, on its device. `value_dim` is at most 256.
+        Must have the type and device of `query`. `value_dim` is at most 256.
     mask : array of bool or float, or a pair (bool, float) of both, optional
-        On the device too; any strides. Float16, bfloat16 or float32 is added to the scores.
+        Must be on the device of `query`, with any strides. Bool: True = may attend. Float16,
+        bfloat16 or float32: added to the scores.
     stream : int or stream, optional
-        What the work is put on: an integer (a handle, or 0, 1 or 2 for CUDA's default streams), or
-        a stream of PyTorch, CuPy, Numba or cuda.core. Default: the current stream of PyTorch or
-        CuPy where `query` is theirs, the stream that its ``__cuda_array_interface__`` names, or
-        else the legacy default stream.
+        The stream to use: an integer (a handle, or 0, 1 or 2 for CUDA's default streams), or a
+        PyTorch, CuPy, Numba or cuda.core stream. Default: the current PyTorch or CuPy stream if
+        `query` is a PyTorch or CuPy array, the stream in its ``__cuda_array_interface__``, or else
+        the legacy default stream.
     query_offset, key_lengths, left_padding : int or array of int, optional
-        Arrays of the host, which are checked and copied; or int32 arrays on the device, one for
-        each batch entry and side by side, which are not checked: a number out of range is taken as
-        the nearest one within it. `query_offset` may be ``"end"``.
+        Host arrays, which are checked and copied, or contiguous int32 arrays on the device, with
+        one number per batch entry. Device arrays are not checked: a number out of range is clamped
+        to the range. `query_offset` may be ``"end"``.
     alibi_slopes, sinks : array of float, optional
-        Arrays of the host, or float32 arrays on the device.
+        Host arrays, or float32 arrays on the device.
     {options}
     out : array, optional
-        Where to write the output: on the device, of the type of `query` and the shape of the
-        output, without overlap with another argument.
+        Array to write the output to, on the device. It must have the type of `query` and the shape
+        of the output, and must not overlap another argument.
 
     Returns
     -------
     output : array, shape (..., heads, q_len, value_dim)
-        A tensor of PyTorch or an array of CuPy where `query` is one, else a `DeviceArray`.
+        A PyTorch tensor or a CuPy array if `query` is one, otherwise a `DeviceArray`.
     lse : array, shape (..., heads, q_len)
-        If `return_lse`, of the same kind and of float32.
+        Returned if `return_lse`; float32, and of the same kind as `output`.
 
     Raises
     ------
     TypeError
-        If an argument is of the wrong type, is not on a device, or the types of query, key and
-        value differ; for float64, and for what the kernels do not have: `return_weights`,
-        `precision`, `threads`.
+        If an argument has the wrong type or is not on a device, or the types of query, key and
+        value differ. Float64 and the options `return_weights`, `precision` and `threads` are not
+        supported.
     ValueError
         If shapes disagree, a number is out of range, arrays are on different devices, `out`
         overlaps another argument, or a dim is above 256.
     MemoryError
-        If the device has not enough memory.
+        If the device does not have enough memory.
     RuntimeError
-        If CUDA is not available (`status` says why), or reports an error.
+        If CUDA is not available (`status` reports the reason), or reports an error.
 
     See Also
     --------
-    regard.scaled_dot_product_attention : for NumPy arrays; it hands arrays on a device to this one.
+    regard.scaled_dot_product_attention : for NumPy arrays; calls this function for device arrays.
     scaled_dot_product_attention_ragged : for packed sequences of different lengths.
 
     Notes
     -----
-    Batch axes that all arrays step through alike are computed in one launch. Others, such as axes
-    that are broadcast between two that are not, take a launch for each of their entries.
+    Batch axes with strides that can be merged in all arrays are computed in one launch. Other axes,
+    such as a broadcast axis between two axes that are not broadcast, need one launch per entry.
 
     While a stream is captured into a graph, pass lengths, offsets, slopes and sinks as integers or
-    as arrays on the device: copies from the host are not repeated with new numbers.
+    as arrays on the device. A replayed graph does not copy new numbers from the host.
 
     Examples
     --------
@@ -115,23 +116,24 @@ def scaled_dot_product_attention_ragged(
     stream: Any = None,
     **options: Unpack[CudaOptions],
 ) -> Any:
-    """Compute attention on a GPU over sequences of different lengths, packed one after another.
+    """Compute attention on a GPU over packed sequences of different lengths.
 
-    It computes what `regard.scaled_dot_product_attention_ragged` computes.
+    The result is that of `regard.scaled_dot_product_attention_ragged`.
 
     Parameters
     ----------
     query : array, shape (total, heads, head_dim)
-        All sequences' queries, on a CUDA device, as in `scaled_dot_product_attention`.
+        The queries of all sequences, on a CUDA device, as in `scaled_dot_product_attention`.
     key : array, shape (total_keys, kv_heads, head_dim)
         ``heads`` is a multiple of ``kv_heads``.
     value : array, shape (total_keys, kv_heads, value_dim)
-        All sequences' values.
+        The values of all sequences.
     query_starts, key_starts : array_like of int, shape (sequences + 1,)
-        Where each sequence begins, and last where all end, on the host: the lengths decide what is
-        launched.
+        The start of each sequence, followed by the total length. Must be on the host, since the
+        launches depend on the lengths.
     mask : array of bool or float, or a pair (bool, float) of both, optional
-        Broadcasts to ``(total, heads, longest)`` with the longest sequence of keys.
+        Broadcasts to ``(total, heads, longest)``, where ``longest`` is the length of the longest
+        key sequence.
     query_offset, key_lengths, left_padding : int or array of int, optional
         One number, or one per sequence.
     {options}
@@ -141,15 +143,15 @@ def scaled_dot_product_attention_ragged(
     Returns
     -------
     output : array, shape (total, heads, value_dim)
-        Of the kind and type of `query`.
+        Has the kind and type of `query`.
     lse : array, shape (total, heads)
-        If `return_lse`, of float32.
+        Returned if `return_lse`; float32.
 
     Raises
     ------
     TypeError, ValueError, MemoryError, RuntimeError
-        As `scaled_dot_product_attention`; ValueError too if starts do not begin with 0, decrease or
-        do not end at the total.
+        As in `scaled_dot_product_attention`. ValueError is also raised if starts do not begin with
+        0, decrease, or do not end with the total.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Batch axes of any number as launches of one batch axis each."""
+"""Map any number of batch axes to launches with one batch axis."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ Strides = dict[str, int]
 def launches(
     batch: tuple[int, ...], strides: Mapping[str, tuple[int, ...]]
 ) -> tuple[int, Strides, list[Strides]]:
-    """Return the batch axis of a launch, its strides, and where each launch begins.
+    """Return the batch axis of a launch, its strides, and the offsets of each launch.
 
-    Axes that all arrays step through alike become one. What remains beside the last axis is
-    counted through, a launch for each step.
+    Axes that can be merged in all arrays become one axis. The last axis that remains is the batch
+    axis of the launches. For every index along the other axes, there is one launch.
 
     Parameters
     ----------
     batch : tuple of int
         The sizes of the batch axes.
     strides : mapping of str to tuple of int
-        The strides of every array along these axes, 0 where it is broadcast.
+        The strides of every array along these axes, 0 for broadcast axes.
 
     Returns
     -------
     size : int
-        Entries of a launch.
+        The number of batch entries of a launch.
     steps : dict
-        The stride of every array along them.
+        The stride of every array between these entries.
     begins : list of dict
-        For each launch, the offset of every array. Empty if the batch is.
+        For each launch, the offset of every array. Empty if the batch is empty.
     """
     names = list(strides)
     axes: list[tuple[int, Strides]] = []
@@ -58,7 +58,7 @@ def launches(
 def broadcast_strides(
     shape: tuple[int, ...], strides: tuple[int, ...], target: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return the strides of an array that is broadcast to a shape."""
+    """Return the strides of an array broadcast to a shape."""
     missing = len(target) - len(shape)
     own = (0 if n == 1 else step for n, step in zip(shape, strides, strict=True))
     return (0,) * missing + tuple(own)

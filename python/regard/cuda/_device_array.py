@@ -1,4 +1,4 @@
-"""Arrays on a device for callers without PyTorch or CuPy."""
+"""Device arrays for callers without PyTorch or CuPy."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class DeviceArray:
-    """An array in the memory of a CUDA device, with its elements side by side.
+    """A contiguous array in the memory of a CUDA device.
 
-    `to_device` makes one of a NumPy array, and `to_numpy` copies it back. PyTorch, CuPy, JAX and
-    Numba read it without a copy by ``__dlpack__`` or ``__cuda_array_interface__``.
+    `to_device` copies a NumPy array to the device, and `to_numpy` copies it back. PyTorch, CuPy,
+    JAX and Numba read it without a copy through ``__dlpack__`` or ``__cuda_array_interface__``.
 
     Attributes
     ----------
     shape : tuple of int
         The sizes of the axes.
     dtype : dtype
-        NumPy's type of the elements.
+        The NumPy type of the elements.
     device : int
         The number of the device.
 
@@ -52,7 +52,7 @@ class DeviceArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's type of the elements."""
+        """The NumPy type of the elements."""
         return numpy_type(self.element)
 
     @property
@@ -61,7 +61,7 @@ class DeviceArray:
         return self.buffer.device
 
     def strides_in_elements(self) -> tuple[int, ...]:
-        """Return how many elements lie between neighbors along each axis."""
+        """Return the strides in elements."""
         return dense_strides(self.shape)
 
     @property
@@ -78,17 +78,17 @@ class DeviceArray:
         return f"DeviceArray(shape={self.shape}, dtype={self.element}, device={self.device})"
 
     def to_numpy(self) -> NDArray[Any]:
-        """Return a copy in the memory of the host, after all work on the array is done.
+        """Return a copy in host memory, after all work on the array is done.
 
         Returns
         -------
         ndarray
-            Of the same shape and type.
+            Has the same shape and type.
 
         Raises
         ------
         RuntimeError
-            If CUDA reports an error, or the array is of bfloat16 and ml_dtypes is not installed.
+            If CUDA reports an error, or the array is bfloat16 and ml_dtypes is not installed.
         """
         host = np.empty(self.shape, self.dtype)
         if host.size:
@@ -126,7 +126,7 @@ class DeviceArray:
             raise BufferError(f"the array is on device {self.__dlpack_device__()}, not {dl_device}")
         if copy:
             raise BufferError("the array is not copied for DLPack: pass copy=None or copy=False")
-        if stream != -1:  # which asks for no order
+        if stream != -1:  # -1 requests no synchronization
             self.buffer.order(normal(stream or LEGACY))
         self.buffer.exported()
         is_versioned = max_version is not None and max_version[0] >= 1
@@ -142,29 +142,29 @@ class DeviceArray:
 
 
 def to_device(array: ArrayLike, *, device: SupportsIndex = 0, stream: Any = None) -> DeviceArray:
-    """Copy an array of the host to a CUDA device, through pinned memory.
+    """Copy a host array to a CUDA device, through pinned memory.
 
     Parameters
     ----------
     array : array_like
-        Of bool, int32, int64, float16, bfloat16 (of the package ml_dtypes), float32 or float64.
+        Bool, int32, int64, float16, bfloat16 (from the package ml_dtypes), float32 or float64.
     device : int, default 0
         The number of the device.
     stream : int or stream, optional
-        Where the copy is put in order: an integer, or a stream of PyTorch, CuPy, Numba or
-        cuda.core. Default: the legacy default stream.
+        The stream of the copy: an integer, or a PyTorch, CuPy, Numba or cuda.core stream. Default:
+        the legacy default stream.
 
     Returns
     -------
     DeviceArray
-        Of the same shape and type. `array` may be changed at once.
+        Has the same shape and type. `array` may be modified immediately after the call.
 
     Raises
     ------
     TypeError
-        If `array` is of another type.
+        If `array` has another type.
     MemoryError
-        If the device has no memory for it.
+        If the device does not have enough memory.
     RuntimeError
         If CUDA is not available, or reports an error.
 
@@ -189,5 +189,5 @@ def to_device(array: ArrayLike, *, device: SupportsIndex = 0, stream: Any = None
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the memory of an array: not every type of element has a buffer."""
+    """Return the bytes of an array, since not every element type supports buffers."""
     return array.reshape(-1).view(np.uint8)

@@ -1,4 +1,4 @@
-"""Element types: their names, sizes, and NumPy's types for them."""
+"""Element types: names, sizes and NumPy types."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-# What an argument of a call may hold.
+# The element types that arguments of a call may have.
 ITEM_BYTES = {
     "bool": 1,
     "float16": 2,
@@ -18,7 +18,7 @@ ITEM_BYTES = {
 }
 COMPUTED = ("float16", "bfloat16", "float32")
 
-# DLPack's code and bits.
+# DLPack type codes and bits.
 DLPACK = {
     "bool": (6, 8),
     "float16": (2, 16),
@@ -31,7 +31,7 @@ DLPACK = {
 
 
 def numpy_type(element: str) -> np.dtype[Any]:
-    """Return NumPy's dtype; that of bfloat16 is of the package ml_dtypes."""
+    """Return the NumPy dtype of an element type. The package ml_dtypes provides bfloat16."""
     if element != "bfloat16":
         return np.dtype(element)
     try:
@@ -45,7 +45,7 @@ def numpy_type(element: str) -> np.dtype[Any]:
 
 
 def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides, in elements, of an array whose rows lie one after another."""
+    """Return the strides, in elements, of a contiguous array."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.append(strides[-1] * max(size, 1))

@@ -1,4 +1,4 @@
-"""Calls of the top level: for arrays on a device, and for NumPy arrays that a GPU computes."""
+"""Top-level calls for arrays on a device, and for NumPy arrays with ``device="cuda"``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def attend_on_device(
     name: str, arrays: tuple[Any, Any, Any], starts: tuple[Any, ...], mask: Any, options: Any
 ) -> Any:
-    """Compute a top-level call whose arrays lie on a device."""
+    """Compute a top-level call with arrays on a device."""
     call = Call(name, arrays, _without_defaults(options), None)
     return call.ragged(mask, *starts) if starts else call.dense(mask)
 
@@ -33,7 +33,7 @@ def attend_on_device(
 def attend_from_host(
     name: str, arrays: tuple[Any, Any, Any], starts: tuple[Any, ...], mask: Any, options: Any
 ) -> Any:
-    """Compute a top-level call with NumPy arrays on a device, and return NumPy arrays."""
+    """Compute a top-level call with NumPy arrays on a GPU, and return NumPy arrays."""
     asked = _without_defaults(options)
     out = asked.pop("out", None)
     native = as_stored_arrays(query=arrays[0], key=arrays[1], value=arrays[2])
@@ -59,14 +59,14 @@ def attend_from_host(
 
 
 class _Broadcast(DeviceArray):
-    """An array of the host on the device, where broadcast axes are still one piece of memory."""
+    """A device copy of a host array, with broadcast axes stored only once."""
 
     __slots__ = ("steps",)
     steps: tuple[int, ...]
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> _Broadcast:
-        """Copy the memory that an array has to the device."""
+        """Copy an array to the device without repeating broadcast elements."""
         axes = zip(array.shape, array.strides, strict=True)
         repeats = [array.size > 0 and n > 1 and step == 0 for n, step in axes]
         once = array[tuple(slice(1) if each else slice(None) for each in repeats)]
@@ -81,7 +81,7 @@ class _Broadcast(DeviceArray):
 
 
 def _single(mask: NDArray[Any]) -> NDArray[Any]:
-    """Return a mask in a type that the kernels add."""
+    """Convert a float64 mask to float32, since the kernels do not support float64."""
     if mask.dtype != np.float64:
         return mask
     with np.errstate(over="ignore"):
@@ -89,7 +89,7 @@ def _single(mask: NDArray[Any]) -> NDArray[Any]:
 
 
 def _without_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out options that only the CPU has, where they say what is so anyway."""
+    """Remove CPU-only options that have their default values."""
     taken = names_of(CudaOptions)
     return {
         name: value
@@ -100,7 +100,7 @@ def _without_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_output(out: Any, arrays: tuple[NDArray[Any], ...], masks: Masks) -> None:
-    """Raise TypeError or ValueError if results cannot be written to an array of the host."""
+    """Raise TypeError or ValueError if results cannot be written to a host array."""
     query = arrays[0]
     if not isinstance(out, np.ndarray) or out.dtype != query.dtype:
         found = out.dtype if isinstance(out, np.ndarray) else type(out).__name__

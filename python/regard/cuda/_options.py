@@ -1,4 +1,4 @@
-"""The options of a call as numbers, and as arrays for the device."""
+"""Convert the options of a call to numbers and device arrays."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Numbers:
-    """Numbers on the device: where they lie, and their strides along the batch.
+    """Numbers on the device, with their address and their strides along the batch.
 
-    Of those that are `uploaded`, `address` counts from the first upload. `all` stands for every
-    entry where there is no array.
+    If they are `uploaded`, `address` is an offset from the first upload. If there is no array,
+    `all` is the number for every entry.
     """
 
     address: int
@@ -44,7 +44,7 @@ class Numbers:
 
 @dataclass(slots=True)
 class Options:
-    """What a call asks for, with lengths and offsets still in their own shapes."""
+    """The options of a call, with lengths and offsets in their original shapes."""
 
     is_causal: bool
     query_offset: Any
@@ -60,7 +60,7 @@ class Options:
 
 
 def parsed(name: str, options: Mapping[str, Any]) -> Options:
-    """Check the options that need no shapes. Raises TypeError or ValueError."""
+    """Check the options that do not depend on shapes. Raises TypeError or ValueError."""
     check_options(name, options, (*names_of(CudaOptions), "stream"), kind="cuda")
     window = options.get("window")
     scale = options.get("scale")
@@ -81,11 +81,11 @@ def parsed(name: str, options: Mapping[str, Any]) -> Options:
 
 
 def window_of(options: Options) -> tuple[int, int]:
-    """Return the sides of the window, -1 for one without an end."""
+    """Return the sides of the window, with -1 for an unlimited side."""
     left, right = options.window
     if options.is_causal:
         right = 0
-    # No two positions are further apart than this, and the sums of larger sides leave 32 bits.
+    # No two positions are farther apart than this, and sums of larger sides would exceed 32 bits.
     widest = 2 * MOST_POSITION
     return (
         -1 if left is None or left > widest else left,
@@ -102,9 +102,9 @@ def entry_numbers(
     uploads: Uploads,
     stream: int,
 ) -> Numbers:
-    """Return one integer for every batch entry, or one for all. Raises TypeError or ValueError.
+    """Return one integer per batch entry, or one for all. Raises TypeError or ValueError.
 
-    Those that are on the device already must be int32, one for every entry; they are not read here.
+    Numbers that are already on the device must be int32, one per entry. They are not read here.
     """
     batch = sizes.batch
     if is_on_cuda(value):
@@ -143,9 +143,9 @@ def entry_numbers(
 def head_numbers(
     name: str, value: Any, sizes: Sizes, may_vary: bool, uploads: Uploads, stream: int
 ) -> Numbers:
-    """Return float32 numbers for every head.
+    """Return one float32 number per head.
 
-    `may_vary` is whether batch entries may have numbers of their own.
+    `may_vary` is whether the numbers may differ between batch entries.
     """
     wanted = f"one number for every query head, shape ({sizes.heads},)"
     if may_vary and sizes.batch:
@@ -162,7 +162,7 @@ def head_numbers(
     array = as_array(name, value)
     if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
         raise TypeError(f"{name} must be an array of real numbers, got {array.dtype}")
-    with np.errstate(over="ignore"):  # what becomes infinite is refused
+    with np.errstate(over="ignore"):  # infinite results are rejected below
         numbers = array.astype(np.float32)
     refused = ~np.isfinite(numbers) if may_vary else np.isnan(numbers) | (numbers == np.inf)
     if refused.any():

@@ -1,4 +1,4 @@
-"""One call: from the arrays and options of a caller to launches on a stream, and the results."""
+"""A call, from the caller's arrays and options to kernel launches and results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ARRAYS = ("query", "key", "value")
 
 
 class Call:
-    """What dense and ragged calls share. A call is made once and run once."""
+    """A dense or ragged call, which is run only once."""
 
     def __init__(
         self, name: str, arrays: tuple[Any, Any, Any], options: Mapping[str, Any], stream: Any
@@ -70,12 +70,12 @@ class Call:
         self.uploads = Uploads()
         self.problem = module().Problem()
         self.starts: tuple[int, int] | None = None
-        self.wanted_shape: tuple[int, ...] | None = None  # of an output that others write
-        # Strides along the batch of all that has them.
+        self.wanted_shape: tuple[int, ...] | None = None  # of an output that the caller fills
+        # Batch strides by name.
         self.batch_strides: dict[str, tuple[int, ...]] = {}
 
     def dense(self, mask: Any) -> Any:
-        """Compute with arrays (..., heads, length, dim)."""
+        """Compute attention over arrays (..., heads, length, dim)."""
         sizes = dense_sizes(self.query, self.key, self.value)
         self._set_sizes(sizes)
         self._set_options(sizes, "batch axes", sizes.kv_len, sizes.q_len)
@@ -84,7 +84,7 @@ class Call:
         return self._run(sizes, heads=-3, rows=-2)
 
     def ragged(self, mask: Any, query_starts: Any, key_starts: Any) -> Any:
-        """Compute with packed arrays (total, heads, dim)."""
+        """Compute attention over packed arrays (total, heads, dim)."""
         queries = starts_of("query_starts", query_starts, self.query)
         keys = starts_of("key_starts", key_starts, self.key)
         if queries.size != keys.size:
@@ -121,7 +121,7 @@ class Call:
     def _set_options(
         self, sizes: Sizes, entries: str, present: int | NDArray[np.int64], q_len: int
     ) -> None:
-        """Set what the options say. `present` is how many keys each batch entry has."""
+        """Set the options of the problem. `present` is the number of keys per batch entry."""
         options, problem = self.options, self.problem
         problem.scale = 1 / math.sqrt(sizes.head_dim) if options.scale is None else options.scale
         problem.softcap = options.softcap
@@ -139,7 +139,7 @@ class Call:
             problem.query_offset_is_end = True
             offset = 0
         self._add_entries("query_offset", offset, sizes, entries, anywhere)
-        # Where key_lengths is not given, every key exists.
+        # Without key_lengths, every key exists.
         lengths = sizes.kv_len if options.key_lengths is None else options.key_lengths
         if options.key_lengths is not None:
             self._add_entries("key_lengths", lengths, sizes, entries, keys)
@@ -179,7 +179,7 @@ class Call:
     def _set_masks(
         self, mask: Any, scores: tuple[int, ...], meaning: str, heads: int, rows: int
     ) -> None:
-        """Take None, an array, or a pair (bool, float) of arrays."""
+        """Set the masks from None, an array, or a pair (bool, float) of arrays."""
         self.masks: dict[str, tuple[View, tuple[int, int, int]]] = {}
         if mask is None:
             return
@@ -234,7 +234,7 @@ class Call:
             tensors["lse"] = lse, (*_rows_of(lse, heads + 1, rows + 1), 0)
         try:
             self._launch(sizes, tensors)
-        finally:  # a part may have been launched
+        finally:  # some kernels may have been launched
             self.uploads.release(self.stream)
             release(self.views, self.stream)
         return output.array if lse is None else (output.array, lse.array)
@@ -251,7 +251,7 @@ class Call:
             if name not in self.batch_strides:
                 view = tensors[name][0]
                 inner = 2 if name == "lse" else 3
-                # Sequences that are ragged lie in one entry.
+                # Ragged sequences are packed into one entry.
                 self.batch_strides[name] = (
                     broadcast_strides(view.shape[:-inner], view.strides[:-inner], sizes.batch)
                     if self.starts is None
@@ -275,7 +275,7 @@ _FLOAT64 = ", which GPUs compute slowly: convert it to float32, or compute it on
 
 
 def _rows_of(view: View, heads: int, rows: int) -> tuple[int, int]:
-    """Return the strides of heads, 0 where there is one or none, and of rows."""
+    """Return the strides of heads, 0 if there is at most one head, and of rows."""
     has_heads = len(view.shape) >= -heads and view.shape[heads] != 1
     return view.strides[heads] if has_heads else 0, view.strides[rows]
 

@@ -1,4 +1,4 @@
-"""Arrays for results, of the library that the query is of."""
+"""Result arrays, in the library of the query."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def new_array(name: str, query: View, element: str, shape: tuple[int, ...], stream: int) -> View:
-    """Return a view of a new array, in the order of a stream."""
+    """Return a view of a new array that is allocated in stream order."""
     library = library_of(query.array)
     array: Any
     if library == "torch":
@@ -47,7 +47,7 @@ def new_array(name: str, query: View, element: str, shape: tuple[int, ...], stre
 def given_output(
     out: Any, query: View, shape: tuple[int, ...], inputs: Iterable[View], stream: int
 ) -> View:
-    """Return a view of the array that a caller passed for the output, or raise."""
+    """Return a view of the caller's output array. Raises TypeError or ValueError."""
     view = view_of("out", out, stream)
     if view.element != query.element:
         raise TypeError(f"out must be an array of {query.element}, got {view.element}")
@@ -72,7 +72,7 @@ def given_output(
 
 
 def release(views: Iterable[View], stream: int) -> None:
-    """Tell the owners of arrays that a stream uses them, so that memory is not given away early."""
+    """Notify the owners of arrays that a stream uses them, so that memory is not reused early."""
     for view in views:
         if isinstance(view.array, DeviceArray):
             view.array.buffer.used_by(stream)
@@ -99,7 +99,7 @@ def _external(torch: Any, array: Any, stream: int) -> Any:
 
 
 class _Addresses:
-    """An array of the device as NumPy sees it, for a question about addresses alone."""
+    """A device array as a NumPy array interface, used only to compare addresses."""
 
     def __init__(self, view: View) -> None:
         size = ITEM_BYTES[view.element]

@@ -1,4 +1,4 @@
-"""The sizes of a problem, from the shapes of its arrays."""
+"""Determine the sizes of a problem from the shapes of its arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from regard._arguments.hints import layout_hint
 if TYPE_CHECKING:
     from regard.cuda._views import View
 
-# Positions are 32-bit integers on the device, with room for sums and differences of two.
+# Positions are 32-bit integers on the device, which must also hold sums and differences of two
+# positions.
 MOST_POSITION = 2**29 - 1
 MOST_DIM = 256
 

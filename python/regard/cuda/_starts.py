@@ -1,4 +1,4 @@
-"""Where the sequences of a ragged call begin."""
+"""The starts of the sequences in a ragged call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether CUDA can be used here, and if not, why."""
+"""Report whether CUDA can be used, and the reason if it cannot."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ else:
 if TYPE_CHECKING:
     from types import ModuleType
 
-# The first with bfloat16 in tensor cores and asynchronous copies to shared memory.
+# The first version with bfloat16 tensor cores and asynchronous copies to shared memory.
 _LEAST_CAPABILITY = (8, 0)
-_is_available = False  # what has been found once is not asked for again
+_is_available = False  # cached once True
 _usable: set[int] = set()
 
 
 def is_available() -> bool:
-    """Tell whether `regard.cuda` can compute here.
+    """Return whether `regard.cuda` can be used.
 
     Returns
     -------
     bool
-        True if regard was built with CUDA, a driver is loaded that suits, and there is a device of
-        compute capability 8.0 or newer. `status` says what is missing.
+        True if regard was built with CUDA, a suitable driver is loaded, and there is a device with
+        compute capability 8.0 or newer. `status` reports the missing part.
 
     Examples
     --------
@@ -40,12 +40,12 @@ def is_available() -> bool:
 
 
 def status() -> str:
-    """Say in a sentence which devices `regard.cuda` can use, or why it can use none.
+    """Describe in a sentence the devices that `regard.cuda` can use, or why there are none.
 
     Returns
     -------
     str
-        What is missing: the module, the driver, or a device. If nothing is, the devices.
+        The devices, or the missing part: the module, the driver or a device.
 
     Examples
     --------
@@ -63,13 +63,14 @@ def status() -> str:
 
 
 def kernels() -> tuple[dict[str, str], ...]:
-    """Return the compiled kernels, and how far each of them has been proven.
+    """Return the compiled kernels, and how each kernel was verified.
 
     Returns
     -------
     tuple of dict
-        Each has a ``"name"`` and a ``"proof"``: ``"compiled"``, ``"emulated on the CPU"``, or
-        ``"run on"`` a device with date and commit. Empty if regard was built without CUDA.
+        One dictionary per kernel, with the keys ``"name"`` and ``"proof"``. The proof is
+        ``"compiled"``, ``"emulated on the CPU"``, or ``"run on"`` a device with date and commit.
+        Empty if regard was built without CUDA.
 
     Examples
     --------
@@ -81,7 +82,7 @@ def kernels() -> tuple[dict[str, str], ...]:
 
 
 def devices() -> list[dict[str, Any]]:
-    """Return what CUDA says about each device."""
+    """Return the properties that CUDA reports for each device."""
     if _module is None:
         return []
     found = [_module.device(number) for number in range(_module.device_count()["count"])]
@@ -89,7 +90,7 @@ def devices() -> list[dict[str, Any]]:
 
 
 def describe() -> dict[str, Any]:
-    """Return all of it as one dictionary, for `regard.show_config`."""
+    """Return the complete status as a dictionary, for `regard.show_config`."""
     return {
         "available": is_available(),
         "status": status(),
@@ -101,7 +102,7 @@ def describe() -> dict[str, Any]:
 
 
 def module() -> ModuleType:
-    """Return the compiled module, or raise RuntimeError where it cannot compute."""
+    """Return the compiled module, or raise RuntimeError if there is none."""
     if _module is None:
         raise RuntimeError(_without_module())
     return _module  # type: ignore[no-any-return]
@@ -121,7 +122,7 @@ def check_device(number: int) -> None:
 
 
 def check_available() -> None:
-    """Raise RuntimeError, with the reason, where nothing can be computed."""
+    """Raise RuntimeError with the reason if CUDA cannot be used."""
     global _is_available
     if not _is_available:
         if not is_available():
@@ -140,7 +141,7 @@ def _without_module() -> str:
 
 
 def _missing() -> str | None:
-    """Say what a built module lacks here, or return None."""
+    """Return a description of what the compiled module lacks, or None."""
     found = _module.device_count()
     toolkit, driver = _version(_module.toolkit_version), _version(_module.driver_version())
     if found["error"] == "cudaErrorInsufficientDriver":
@@ -166,5 +167,5 @@ def _capability(device: dict[str, Any]) -> str:
 
 
 def _version(number: int) -> str | None:
-    """Return 13000 as "13.0"."""
+    """Format a version number: 13000 becomes "13.0"."""
     return f"{number // 1000}.{number % 1000 // 10}" if number else None

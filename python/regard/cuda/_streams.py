@@ -1,4 +1,4 @@
-"""Streams, as the integers that CUDA's array protocols use."""
+"""Streams as the integers that the CUDA array protocols use."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from weakref import WeakKeyDictionary
 
 from regard._arguments.numbers import count
 
-# 0 is the same stream for CUDA, but the protocols have no meaning for it.
+# For CUDA, 0 is the same stream, but the array protocols do not define it.
 LEGACY = 1
 PER_THREAD = 2
 
 
 def stream_of(stream: Any, array: Any) -> int:
-    """Return the stream that a caller passed, or the one that the library of `array` works on.
+    """Return the stream that a caller passed, or the current stream of the library of `array`.
 
-    A stream is an integer (a handle, or 0, 1 or 2 for CUDA's default streams), or an object of
-    PyTorch, CuPy, Numba or cuda.core.
+    A stream is an integer (a handle, or 0, 1 or 2 for CUDA's default streams), or a PyTorch, CuPy,
+    Numba or cuda.core object.
     """
     if stream is None:
         return normal(_current(array))
@@ -25,7 +25,7 @@ def stream_of(stream: Any, array: Any) -> int:
 
 
 def normal(handle: int) -> int:
-    """Return a handle as the protocols write it."""
+    """Return a handle as the array protocols represent it."""
     return handle or LEGACY
 
 
@@ -58,7 +58,7 @@ def _current(array: Any) -> int:
 
 
 def library_of(array: Any) -> str:
-    """Return "torch" or "cupy" for their arrays and what is derived from them, else ""."""
+    """Return "torch" or "cupy" for arrays of these libraries and their subclasses, else ""."""
     kind = type(array)
     if kind not in _libraries:
         roots = (base.__module__.partition(".")[0] for base in kind.__mro__)

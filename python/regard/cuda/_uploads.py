@@ -1,4 +1,4 @@
-"""Small arrays of the host that a call needs on the device, in one allocation and one copy."""
+"""Upload a call's small host arrays to the device in one allocation and one copy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALIGNMENT = 16
 
 
 class Uploads:
-    """Collects arrays, and then copies them."""
+    """A collection of arrays that are copied together."""
 
     def __init__(self) -> None:
         self._parts: list[NDArray[np.uint8]] = []
@@ -25,7 +25,7 @@ class Uploads:
         self._buffer: _cuda.Buffer | None = None
 
     def add(self, array: NDArray[Any]) -> int:
-        """Return where a contiguous array will lie, counted from `copy`'s address."""
+        """Add a contiguous array, and return its offset from the address that `copy` returns."""
         at = self._bytes
         part = array.reshape(-1).view(np.uint8)
         padding = -part.size % _ALIGNMENT
@@ -34,7 +34,7 @@ class Uploads:
         return at
 
     def copy(self, device: int, stream: int) -> int:
-        """Copy all of it in the order of a stream, and return the address of the first array."""
+        """Copy all arrays in stream order, and return the address of the first array."""
         if not self._bytes:
             return 0
         self._buffer = module().Buffer(self._bytes, device, stream)
@@ -42,7 +42,7 @@ class Uploads:
         return self._buffer.address
 
     def release(self, stream: int) -> None:
-        """Let the memory go as soon as a stream has done what it was given."""
+        """Release the memory as soon as a stream has finished its work."""
         if self._buffer is not None:
             self._buffer.used_by(stream)
             self._buffer = None

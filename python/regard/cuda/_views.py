@@ -1,4 +1,4 @@
-"""Arrays of other libraries as addresses, shapes and strides, without a copy."""
+"""Views of other libraries' arrays, as addresses, shapes and strides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DLPACK_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: 
 
 @dataclass(slots=True)
 class View:
-    """Where an array lies. Strides are in elements; `keeps` are objects that own the memory."""
+    """The memory of an array. Strides are in elements; `keeps` owns the memory."""
 
     name: str
     address: int
@@ -32,7 +32,7 @@ class View:
     keeps: Any
 
     def extent(self) -> tuple[int, int]:
-        """Return the first address and the one after the last."""
+        """Return the first address and the address after the last."""
         if 0 in self.shape:
             return self.address, self.address
         reaches = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
@@ -45,7 +45,7 @@ class View:
 def view_of(name: str, array: Any, stream: int) -> View:
     """Return a view of an array on a CUDA device, ready for work on a stream.
 
-    Raises TypeError, ValueError, or RuntimeError where CUDA reports an error.
+    Raises TypeError or ValueError, or RuntimeError if CUDA reports an error.
     """
     view: View | None
     if isinstance(array, DeviceArray):

@@ -1,4 +1,4 @@
-"""Attention over Dask arrays: for queries, keys and values that no machine holds at once."""
+"""Attention over Dask arrays, for queries, keys and values larger than memory."""
 
 from regard._runtime.optional import needed
 from regard._runtime.public import publish as _publish

@@ -54,39 +54,41 @@ def scaled_dot_product_attention(
 ) -> Array | tuple[Array, Array]:
     """Compute exact scaled-dot-product attention over Dask arrays, lazily.
 
-    Every visible pair of a chunk of queries and a chunk of keys is a task that calls
-    `regard.scaled_dot_product_attention`, and a tree of tasks merges the results as
-    `regard.merge_attention_states` does. Pairs that causality, `window`, `key_lengths` and
-    `left_padding` hide are not in the graph.
+    For every visible pair of a query chunk and a key chunk, one task calls
+    `regard.scaled_dot_product_attention`. A tree of tasks merges the results with
+    `regard.merge_attention_states`. Pairs hidden by causality, `window`, `key_lengths` or
+    `left_padding` are not in the graph.
 
     Parameters
     ----------
     query : dask.array.Array, shape (..., heads, q_len, head_dim)
-        In chunks along any axis but head_dim. Chunks along heads hold whole groups of query heads,
-        those that share a key head, or lie within one group.
+        May be chunked along any axis except head_dim. A group is the query heads that share a key
+        head. Each chunk along heads consists of whole groups, or is part of one group.
     key : dask.array.Array, shape (..., kv_heads, kv_len, head_dim)
-        In chunks along any axis but head_dim. Along the batch they are those of `query`, unless one
-        of the two is broadcast. Along kv_heads they are what the query heads of a chunk read.
+        May be chunked along any axis except head_dim. Along the batch axes, the chunks must be
+        those of `query`, unless one of the two is broadcast. Along kv_heads, a chunk holds the
+        heads that one chunk of query heads reads.
     value : dask.array.Array, shape (..., kv_heads, kv_len, value_dim)
-        In the chunks of `key`, and one chunk along value_dim.
+        Must have the chunks of `key`, and one chunk along value_dim.
     mask : array of bool or float, or a pair (bool, float) of both, optional
-        Broadcasts to ``(..., heads, q_len, kv_len)``. A Dask array has the chunks of `query` and
-        `key` along every axis that is not broadcast; a NumPy array is cut into them.
+        Broadcasts to ``(..., heads, q_len, kv_len)``. A Dask array must have the chunks of `query`
+        and `key` along every axis that is not broadcast. A NumPy array is split into these chunks.
     {options}
     return_lse : bool, default False
-        Also return the natural log-sum-exp of every row's visible scores, sink included.
+        Also return the natural log-sum-exp of every row's visible scores, including the sink.
     split_every : int, default 8
-        How many partial results one task merges. The last bits of the result depend on it.
+        Maximum number of partial results that one task merges. The last bits of the result depend
+        on it.
     threads : int or None, default 1
-        How many threads of regard's own each task uses, beside those on which Dask runs tasks. None
-        is what `regard.get_num_threads` says in the worker.
+        Number of regard threads per task, in addition to the threads on which Dask runs tasks. None
+        means the value of `regard.get_num_threads` in the worker.
 
     Returns
     -------
     output : dask.array.Array, shape (..., heads, q_len, value_dim)
-        In the chunks of `query`, and one along value_dim.
+        Has the chunks of `query`, and one chunk along value_dim.
     lse : dask.array.Array, shape (..., heads, q_len)
-        If `return_lse`; float32, or float64 if the output is.
+        Returned if `return_lse`; float32, or float64 if the output is.
 
     Raises
     ------
@@ -95,28 +97,28 @@ def scaled_dot_product_attention(
         type.
     ValueError
         If shapes or chunks disagree, chunk sizes are unknown, or a number is out of range. The
-        message says how to rechunk. No task has run then.
+        message explains how to rechunk. It is raised before any task runs.
 
     See Also
     --------
-    regard.dask.scaled_dot_product_attention_backward : gives the gradients.
-    regard.scaled_dot_product_attention : says what the options mean.
+    regard.dask.scaled_dot_product_attention_backward : computes the gradients.
+    regard.scaled_dot_product_attention : documents the options.
 
     Notes
     -----
-    Options are numbers or NumPy arrays, since the graph is made from them. Dropout drops the same
-    weights as that function, however the arrays are cut.
+    Options must be numbers or NumPy arrays, since the graph depends on their values. Dropout drops
+    the same weights as `regard.scaled_dot_product_attention`, regardless of the chunks.
 
-    The order in which partial results are merged follows from the chunks and `split_every` alone,
-    so every scheduler, any number of workers, and a computation in which workers were lost give the
-    same bits. Other chunks give other bits, within the error of a single call. Partial results of
+    The order in which partial results are merged depends only on the chunks and `split_every`, so
+    the bits of the result do not depend on the scheduler, the number of workers or lost workers.
+    Different chunks change the last bits, within the error of a single call. Partial results of
     float16 and bfloat16 arrays are float32.
 
-    Weights are not returned, since they are as large as the scores; ``precision="int8"``, which
-    rounds all keys together, and ``device`` are not offered.
+    Weights are not returned, since they are as large as the scores. ``precision="int8"``, which
+    rounds all keys together, and ``device`` are not supported.
 
-    For dropout, a chunk must hold consecutive entries of the batch: with several batch axes, those
-    before one that is cut are in chunks of 1.
+    With dropout, a chunk must contain consecutive batch entries. If there are several batch axes,
+    the axes before a chunked axis must have chunks of 1.
 
     Examples
     --------

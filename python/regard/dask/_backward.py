@@ -40,9 +40,9 @@ def scaled_dot_product_attention_backward(
 ) -> AttentionGradients:
     """Compute the exact gradients of attention over Dask arrays, lazily.
 
-    Every visible pair of a chunk of queries and a chunk of keys is a task that calls
-    `regard.scaled_dot_product_attention_backward` with the output and lse of the whole rows. Each
-    gradient is the sum of what the tasks give for its chunks, added by trees of tasks.
+    For every visible pair of a query chunk and a key chunk, one task calls
+    `regard.scaled_dot_product_attention_backward` with the output and lse of the whole rows. Trees
+    of tasks add the results to the chunks of each gradient.
 
     Parameters
     ----------
@@ -51,34 +51,35 @@ def scaled_dot_product_attention_backward(
     query, key, value : dask.array.Array
         As given to `regard.dask.scaled_dot_product_attention`.
     output : dask.array.Array, shape (..., heads, q_len, value_dim)
-        What that call returned.
+        The output of the forward call.
     lse : dask.array.Array, shape (..., heads, q_len)
-        What that call returned with ``return_lse=True``.
+        The lse of the forward call, returned with ``return_lse=True``.
     mask : array of bool or float, or a pair (bool, float) of both, optional
-        As given to the forward call, like all options that follow.
+        As given to the forward call, like all options below.
     grad_lse : dask.array.Array, shape (..., heads, q_len), optional
         The gradient of the loss with respect to `lse`, in the chunks of `lse`. Default: zero.
     with_respect_to : iterable of str, default ("query", "key", "value")
-        The fields of the result to compute. ``"mask"`` needs a float mask, ``"alibi_slopes"`` and
-        ``"sinks"`` these options.
+        The fields of the result to compute. ``"mask"`` requires a float mask; ``"alibi_slopes"``
+        and ``"sinks"`` require the option of the same name.
     split_every : int, default 8
-        How many partial results one task adds. The last bits of the result depend on it.
+        Maximum number of partial results that one task adds. The last bits of the result depend on
+        it.
     {options}
     threads : int or None, default 1
-        How many threads of regard's own each task uses. See
-        `regard.dask.scaled_dot_product_attention`.
+        Number of regard threads per task. See `regard.dask.scaled_dot_product_attention`.
 
     Returns
     -------
     AttentionGradients
-        Named tuple of Dask arrays, or None where a gradient was not asked for. Each has the shape,
-        the type and the chunks of its input; those of NumPy arrays are cut like the others. Compute
-        them together, ``dask.compute(*gradients)``, since they share their tasks.
+        Named tuple of Dask arrays, with None for gradients that were not requested. A gradient has
+        the shape, type and chunks of its input; the gradient of a NumPy array has the chunks of the
+        Dask arrays. Compute all gradients together with ``dask.compute(*gradients)``, since they
+        share tasks.
 
     Raises
     ------
     TypeError, ValueError
-        As the forward call, and as `regard.scaled_dot_product_attention_backward`.
+        As in the forward call and in `regard.scaled_dot_product_attention_backward`.
 
     See Also
     --------
@@ -86,9 +87,9 @@ def scaled_dot_product_attention_backward(
 
     Notes
     -----
-    Sums have an order that follows from the chunks and `split_every` alone: every scheduler and any
-    number of workers give the same bits. They are in float32, or in float64 where the arithmetic
-    is, and are rounded to the type of the input at the end.
+    The order of summation depends only on the chunks and `split_every`, so the bits of the result
+    do not depend on the scheduler or the number of workers. Sums are computed in float32, or in
+    float64 if the arithmetic is float64, and are rounded to the type of the input at the end.
 
     Examples
     --------
@@ -127,7 +128,7 @@ def scaled_dot_product_attention_backward(
 
 
 def _given(call: Call, *arrays: Any) -> tuple[Any, ...]:
-    """Check the gradients that come in, and what the forward call returned."""
+    """Check the incoming gradients and the results of the forward call."""
     names = ("grad_output", "output", "lse", "grad_lse")
     rows = call.output_chunks[:-1]
     for name, array in zip(names, arrays, strict=True):
@@ -141,7 +142,7 @@ def _given(call: Call, *arrays: Any) -> tuple[Any, ...]:
 
 
 def _wanted(call: Call, with_respect_to: Iterable[str], options: Any) -> tuple[str, ...]:
-    """Return the names of the gradients that are wanted, in the order of the result."""
+    """Return the names of the requested gradients, in the order of the result."""
     mask = None if call.shown is None else np.empty(0, bool)
     if call.bias is not None:
         mask = np.empty(0, call.bias.dtype)

@@ -1,4 +1,4 @@
-"""What the forward and the backward call share: their arguments, checked, and cut into chunks."""
+"""Arguments of the forward and backward calls, checked and split into chunks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Call(NamedTuple):
-    """A call whose arguments agree."""
+    """A call whose arguments are consistent."""
 
     query: Any
     key: Any
@@ -37,7 +37,7 @@ class Call(NamedTuple):
     """The float mask, or None."""
     grid: Grid
     whole: CheckedCall
-    """The call on whole arrays, which have no memory here."""
+    """The call on whole arrays, with stand-ins that use no memory."""
     dtype: np.dtype[Any]
     """The dtype of the output."""
     output_chunks: tuple[Chunks, ...]
@@ -55,20 +55,20 @@ class Call(NamedTuple):
 
     @property
     def mask_chunks(self) -> tuple[Chunks, ...]:
-        """The chunks of a mask of full shape."""
+        """The chunks of a mask that is not broadcast."""
         return (*self.output_chunks[:-1], self.grid.keys)
 
     def output_index(self, block: Block) -> Index:
-        """Return the index of a block's chunk of the output."""
+        """Return the index of a block's output chunk."""
         return (*block.place[len(block.place) + 1 - len(self.output_chunks) :], 0)
 
     def output_shape(self, block: Block) -> tuple[int, ...]:
-        """Return the shape of a block's chunk of the output."""
+        """Return the shape of a block's output chunk."""
         own = zip(self.output_chunks, self.output_index(block), strict=True)
         return tuple(axis[number] for axis, number in own)
 
     def key_chunks(self, block: Block) -> Iterator[tuple[int, Span]]:
-        """Go through the chunks of keys that a block may see, with their numbers."""
+        """Iterate over the key chunks that a block may see, with their numbers."""
         if block.is_empty:
             return
         positions = self.whole.positions.entry(_slices(block.batch))
@@ -77,23 +77,23 @@ class Call(NamedTuple):
                 yield number, keys
 
     def options_of(self, block: Block, keys: Span) -> dict[str, Any]:
-        """Return the options of a call on a chunk of queries and one of keys.
+        """Return the options of a call on a query chunk and a key chunk.
 
-        Sinks are not among them: they are not part of any keys.
+        Sinks are excluded, since they do not belong to any key chunk.
         """
         heads, queries = slice(*block.heads), slice(*block.queries)
         part = self.whole.part(_slices(block.batch), heads, queries, slice(*keys))
         return {name: each for name, each in part.options.items() if name != "sinks"}
 
     def sinks_of(self, block: Block) -> Any:
-        """Return the sinks of a chunk of queries, or None."""
+        """Return the sinks of a query chunk, or None."""
         sinks = self.whole.options.get("sinks")
         return None if sinks is None else part_at(sinks, (slice(*block.heads),))
 
     def chunk_of(self, name: str, block: Block, number: int) -> Index:
         """Return the index of a block's chunk of query, key, value, shown or bias.
 
-        `number` is that of a chunk of keys.
+        `number` is the number of a key chunk.
         """
         if name == "query":
             place = self.grid.of_query(block)
@@ -104,7 +104,7 @@ class Call(NamedTuple):
         return chunk_index(getattr(self, name).numblocks, place)
 
     def refer(self, name: str, block: Block, number: int) -> Any:
-        """Return what stands for that chunk in the arguments of a task; None without a mask."""
+        """Return a reference to that chunk for a task's arguments, or None for a missing mask."""
         array = getattr(self, name)
         if array is None:
             return None
@@ -112,7 +112,7 @@ class Call(NamedTuple):
 
 
 def check_split_every(split_every: int) -> None:
-    """Raise TypeError or ValueError unless merges may take this many partial results."""
+    """Raise TypeError or ValueError unless `split_every` is an integer of at least 2."""
     if not isinstance(split_every, int | np.integer):
         raise TypeError(f"split_every must be an integer, got {type(split_every).__name__}")
     if split_every < 2:
@@ -126,9 +126,9 @@ def call_of(
     options: Mapping[str, Any],
     others: tuple[str, ...],
 ) -> Call:
-    """Check the arguments that both calls have, and cut them into chunks.
+    """Check the arguments common to both calls, and split them into chunks.
 
-    `others` are the keywords of the call that are not among `options`.
+    `others` are the keywords of the call that are not in `options`.
     """
     for argument, array in zip(("query", "key", "value"), arrays, strict=True):
         check_dask_array(argument, array)
@@ -147,13 +147,13 @@ def call_of(
 
 
 def token_of(call: Call, *more: Any) -> str:
-    """Return what names the tasks of a call: equal for equal calls."""
+    """Return a token for the names of a call's tasks, equal for equal calls."""
     token: str = tokenize(*call.inputs, call.whole.options, *more)
     return token
 
 
 def _check_small_options(options: Mapping[str, Any]) -> None:
-    """Raise TypeError if an option that the graph is made from is a Dask array."""
+    """Raise TypeError if an option is a Dask array, since the graph depends on its values."""
     for name, value in options.items():
         if isinstance(value, da.Array):
             raise TypeError(
@@ -163,13 +163,13 @@ def _check_small_options(options: Mapping[str, Any]) -> None:
 
 
 def _whole(query: Any, key: Any, value: Any, options: Mapping[str, Any]) -> CheckedCall:
-    """Check the call on whole arrays, in place of which there are zeros that have no memory."""
+    """Check the call on whole arrays, represented by zeros that use no memory."""
     zeros = {
         name: np.broadcast_to(stored(name, np.zeros(1, array.dtype)), array.shape)
         for name, array in (("query", query), ("key", key), ("value", value))
     }
     call = checked(**zeros, mask=None, options=options)
-    # Numbers that have a gradient are in the precision of a single call.
+    # Differentiable options are rounded to the precision of a single call.
     narrow = {
         name: np.asarray(value).astype(call.arithmetic)
         for name, value in call.options.items()

@@ -1,4 +1,4 @@
-"""How the arrays of a call are cut into chunks, and which chunks belong together."""
+"""The chunks of a call's arrays, and how they correspond."""
 
 from __future__ import annotations
 
@@ -38,61 +38,60 @@ def check_dask_array(name: str, array: Any) -> None:
 
 
 class Block(NamedTuple):
-    """One chunk of the output: where it lies in the grid, and in the whole arrays."""
+    """One output chunk, with its position in the grid and in the whole arrays."""
 
     place: Index
-    """The numbers of its chunk along each batch axis, heads and queries."""
+    """The chunk number along each batch axis, heads and queries."""
     batch: tuple[Span, ...]
     heads: Span
     queries: Span
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no element, whatever value_dim is."""
+        """Whether the block has no elements, regardless of value_dim."""
         return any(start == stop for start, stop in (*self.batch, self.heads, self.queries))
 
 
 class Grid(NamedTuple):
-    """The chunks of a call along each of its axes, those of the batch as they broadcast."""
+    """The chunks of a call along each of its axes, with broadcast batch axes."""
 
     batch: tuple[Chunks, ...]
     heads: Chunks
     key_heads: tuple[int, ...]
-    """For each chunk of query heads, the number of the chunk of key heads that it reads."""
+    """For each query head chunk, the number of the key head chunk that it reads."""
     queries: Chunks
     keys: Chunks
 
     def blocks(self) -> Iterator[Block]:
-        """Go through the chunks of the output in the order of their places."""
+        """Iterate over the output chunks in grid order."""
         axes = [list(enumerate(spans(axis))) for axis in (*self.batch, self.heads, self.queries)]
         for places in itertools.product(*axes):
             index, (*batch, heads, queries) = zip(*places, strict=True)
             yield Block(index, tuple(batch), heads, queries)
 
     def of_query(self, block: Block) -> Index:
-        """Return where a block's queries lie, for `chunk_index`."""
+        """Return the grid place of a block's queries, for `chunk_index`."""
         return (*block.place, 0)
 
     def of_key(self, block: Block, number: int) -> Index:
-        """Return where the keys of a block lie that have this number, for `chunk_index`."""
+        """Return the grid place of a numbered key chunk for a block, for `chunk_index`."""
         *batch, heads, _ = block.place
         return (*batch, self.key_heads[heads], number, 0)
 
     def of_mask(self, block: Block, number: int) -> Index:
-        """Return where the mask of a block lies for these keys, for `chunk_index`."""
+        """Return the grid place of a block's mask for a key chunk, for `chunk_index`."""
         return (*block.place, number)
 
 
 def spans(chunks: Chunks) -> list[Span]:
-    """Return where each chunk starts and stops."""
+    """Return the start and stop of each chunk."""
     return list(itertools.pairwise(itertools.accumulate(chunks, initial=0)))
 
 
 def chunk_index(numblocks: Index, place: Index) -> Index:
     """Return the index of the chunk of an array that belongs to a place in the grid.
 
-    Axes are aligned at the end. Where an array is broadcast, or has no such axis, there is one
-    chunk for all places.
+    Axes are aligned at the end. Along a broadcast or missing axis, one chunk covers all places.
     """
     own = place[len(place) - len(numblocks) :]
     return tuple(0 if count == 1 else number for number, count in zip(own, numblocks, strict=True))
@@ -123,7 +122,7 @@ def grid_of(query: Any, key: Any, value: Any, batch_axes: int) -> Grid:
 
 
 def check_chunks(name: str, array: Any, wanted: tuple[Chunks, ...], may_broadcast: bool) -> None:
-    """Raise ValueError unless an array is cut as `wanted`, axes aligned at the end."""
+    """Raise ValueError unless an array has the chunks `wanted`, with axes aligned at the end."""
     shape = tuple(map(sum, wanted))
     fits = array.ndim <= len(shape) if may_broadcast else array.ndim == len(shape)
     own_axes = zip(array.shape[::-1], shape[::-1], strict=False)
@@ -144,7 +143,7 @@ def _length(span: Span) -> int:
 
 
 def _along(array: Any, axis: int) -> Chunks:
-    """Return the chunks along an axis that an array need not have."""
+    """Return the chunks along an axis, or (1,) if the array lacks it."""
     chunks: Chunks = array.chunks[axis] if array.ndim >= -axis else (1,)
     return chunks
 
@@ -171,7 +170,7 @@ def _batch_chunks(arrays: dict[str, Any], axis: int) -> Chunks:
 
 
 def _key_heads(heads: Chunks, kv_heads: Chunks) -> tuple[int, ...]:
-    """Return which chunk of key heads each chunk of query heads reads, all of it."""
+    """Return the number of the key head chunk that each query head chunk reads in full."""
     if not sum(heads):
         return (0,) * len(heads)
     group = sum(heads) // sum(kv_heads)

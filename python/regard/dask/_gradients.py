@@ -1,4 +1,4 @@
-"""Which tasks add to which chunk of a gradient, and the trees that add them up."""
+"""The tasks that contribute to each gradient chunk, and the trees that sum them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from regard.dask._chunks import Block, Chunks, Index
     from regard.dask._graph import Graph, Key
 
-# What the inputs of a task are called in a `Call`.
+# The names of a task's inputs in a `Call`.
 _OPERANDS = {"query": "query", "key": "key", "value": "value", "mask": "bias"}
 
 
 class GradientSum:
-    """A gradient whose chunks are sums of what tasks give."""
+    """A gradient whose chunks are sums of task results."""
 
     def __init__(self, name: str, chunks: tuple[Chunks, ...], dtype: np.dtype[Any]) -> None:
         self.name, self._chunks = name, chunks
@@ -33,7 +33,7 @@ class GradientSum:
         self._parts: dict[Index, list[Key]] = {index: [] for index in itertools.product(*counts)}
 
     def add(self, index: Index, part: Key) -> None:
-        """Add the result of a task to a chunk. The order of the calls is that of the sum."""
+        """Add the result of a task to a chunk. The sum has the order of the calls."""
         self._parts[index].append(part)
 
     def index_of(self, place: Index) -> Index:
@@ -41,7 +41,7 @@ class GradientSum:
         return chunk_index(tuple(map(len, self._chunks)), place)
 
     def finish(self, graph: Graph, split_every: int) -> Any:
-        """Return the gradient as an array."""
+        """Return the gradient as a Dask array."""
         kind, add_up = f"attention-gradient-of-{self.name}", _tasks.add_up
         blocks: dict[Index, tuple[Any, ...]] = {}
         for index, parts in self._parts.items():
@@ -55,7 +55,7 @@ class GradientSum:
 
 
 def gradient_sums(call: Call, wanted: tuple[str, ...], options: Mapping[str, Any]) -> Any:
-    """Return the sums for the gradients that are wanted, by their names."""
+    """Return the sums for the requested gradients by name."""
     sums = {}
     for name in wanted:
         if name in _OPERANDS:
@@ -75,7 +75,7 @@ def gradient_sums(call: Call, wanted: tuple[str, ...], options: Mapping[str, Any
 def add_parts(
     call: Call, graph: Graph, given: tuple[Any, ...], sums: Mapping[str, GradientSum]
 ) -> None:
-    """Make a task for every visible pair of chunks, and add its results to the sums."""
+    """Add a task for every visible pair of chunks, and add its results to the sums."""
     names = tuple(name for name in sums if name != "sinks")
     for block in call.grid.blocks():
         rows = [_rows_of(call, array, block) for array in given]
@@ -114,7 +114,7 @@ def add_parts(
 
 
 def _rows_of(call: Call, array: Any, block: Block) -> Key | None:
-    """Return the key of a block's chunk of the output, of lse or of their gradients."""
+    """Return the key of a block's chunk of the output, lse or one of their gradients."""
     if array is None:
         return None
     return (array.name, *call.output_index(block)[: array.ndim])

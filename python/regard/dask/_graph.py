@@ -1,4 +1,4 @@
-"""Make graphs and arrays of Dask: the only module that knows how Dask spells a task."""
+"""Dask graphs and arrays. Only this module uses Dask's task classes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Graph:
-    """Tasks that are shared by the arrays that are made of them.
+    """Tasks shared by the arrays that depend on them.
 
-    A task is named by its kind, such as ``"attention-part"``, and by numbers. The token makes the
-    names differ from those of all other calls, and equal to those of an equal call.
+    The name of a task consists of its kind, such as ``"attention-part"``, a token and numbers. The
+    token makes the names of different calls differ and the names of equal calls equal.
     """
 
     def __init__(self, kind: str, token: str, inputs: Sequence[Any]) -> None:
@@ -28,7 +28,7 @@ class Graph:
         self._tasks: dict[Key, Task] = {}
 
     def add(self, kind: str, place: tuple[int, ...], call: Callable[..., Any], *args: Any) -> Key:
-        """Add a task and return its key. See `refer` for arguments that are results of others."""
+        """Add a task and return its key. Use `refer` for arguments that are task results."""
         key = (f"{kind}-{self._token}", *place)
         self._tasks[key] = Task(key, call, *args)
         return key
@@ -41,9 +41,9 @@ class Graph:
         keys: list[Key],
         split_every: int,
     ) -> list[Key]:
-        """Merge neighbors, level by level, until at most `split_every` results are left.
+        """Merge adjacent results, level by level, until at most `split_every` results are left.
 
-        Which results a task merges, and in which order, follows from their number alone.
+        The grouping and the order depend only on the number of results.
         """
         level = 0
         while len(keys) > split_every:
@@ -64,9 +64,9 @@ class Graph:
         chunks: tuple[tuple[int, ...], ...],
         dtype: np.dtype[Any],
     ) -> Any:
-        """Return an array whose chunks are the results of calls on the graph's tasks.
+        """Return a Dask array whose chunks are the results of calls on the graph's tasks.
 
-        `blocks` has, for the index of each chunk, a function and its arguments.
+        `blocks` maps the index of each chunk to a function and its arguments.
         """
         name = f"{kind}-{self._token}"
         layer = {
@@ -81,10 +81,10 @@ class Graph:
 
 
 def refer(key: Key | None) -> Any:
-    """Return what stands for the result of a task among the arguments of another; None for None."""
+    """Return a reference to a task's result for another task's arguments, or None for None."""
     return None if key is None else TaskRef(key)
 
 
 def refer_all(keys: Sequence[Key | None]) -> Any:
-    """Return what stands for the list of the results of tasks."""
+    """Return a reference to the list of the tasks' results."""
     return List(*map(refer, keys))

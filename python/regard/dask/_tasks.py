@@ -1,4 +1,4 @@
-"""What one task of a graph computes, in a worker."""
+"""The functions that the tasks of a graph call in a worker."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ def attend_part(
     options: Mapping[str, Any],
     dtype: DType,
 ) -> State:
-    """Attend from some queries to some keys.
+    """Compute attention of one query chunk over one key chunk.
 
-    `dtype` is that of the arithmetic: queries in it keep the output from being rounded to 16 bits
-    before it is merged.
+    `dtype` is the type of the arithmetic. Queries are converted to it so that the output is not
+    rounded to 16 bits before the merge.
     """
     query, mask = np.asarray(query, dtype), _mask(shown, bias)
     return regard.scaled_dot_product_attention(query, key, value, mask, return_lse=True, **options)
 
 
 def attend_to_nothing(shape: tuple[int, ...], dtype: DType) -> State:
-    """Return the state of queries that see no key."""
+    """Return the state of fully masked rows."""
     return np.zeros(shape, dtype), np.full(shape[:-1], -np.inf, dtype)
 
 
 def merge_states(states: list[State], threads: int | None) -> State:
-    """Merge attention over several parts of the keys."""
+    """Merge the states of several key chunks."""
     return regard.merge_attention_states(*zip(*states, strict=True), threads=threads)
 
 
 def finish_states(
     states: list[State], sinks: Array | None, dtype: DType, threads: int | None
 ) -> State:
-    """Merge the last states, and the sinks: one more part, whose values are 0."""
+    """Merge the last states and the sinks, which are an additional state with values of 0."""
     output, lse = states[0]
     if sinks is not None:
-        # Arrays of two axes have no heads axis.
+        # 2-D arrays have no heads axis.
         logits = sinks.astype(lse.dtype).reshape((-1, 1) if output.ndim > 2 else (1,))
         states = [*states, (np.zeros((*logits.shape, output.shape[-1]), output.dtype), logits)]
     if len(states) > 1:
@@ -80,9 +80,10 @@ def gradients_of_part(
     options: Mapping[str, Any],
     dtype: DType,
 ) -> tuple[Array, ...]:
-    """Return what one pair of chunks adds to gradients, in the precision of the arithmetic.
+    """Return the contribution of a pair of chunks to the gradients, in arithmetic precision.
 
-    `rows` are the gradient of the output, the output, lse and its gradient or None, of whole rows.
+    `rows` contains the gradient of the output, the output, lse, and its gradient or None, all for
+    whole rows.
     """
     query = np.asarray(query, _wide(query.dtype, dtype))
     key = np.asarray(key, _wide(key.dtype, dtype))
@@ -91,7 +92,7 @@ def gradients_of_part(
         bias = np.asarray(bias, _wide(bias.dtype, dtype))
     settings: Any = dict(options)
     if "alibi_slopes" in settings:
-        # The type of their gradient too: a sum over all rows, which is rounded at the end.
+        # Also the type of their gradient, a sum over all rows that is rounded at the end.
         settings["alibi_slopes"] = settings["alibi_slopes"].astype(np.float64)
     grad_output, output, lse, grad_lse = rows
     gradients = regard.scaled_dot_product_attention_backward(
@@ -110,9 +111,9 @@ def gradients_of_part(
 
 
 def gradient_of_sinks(rows: list[Any], sinks: Array) -> Array:
-    """Return what some queries add to the gradient of their sinks, in float64.
+    """Return the contribution of a query chunk to the gradient of the sinks, in float64.
 
-    It does not depend on the keys, except by the output and lse: there are none here.
+    It depends on the keys only through the output and lse, so the call has no keys.
     """
     grad_output, output, lse, grad_lse = rows
     heads = lse.shape[:-1]
@@ -131,7 +132,7 @@ def gradient_of_sinks(rows: list[Any], sinks: Array) -> Array:
 
 
 def add_up(parts: list[Array]) -> Array:
-    """Add arrays in their order."""
+    """Add arrays in order."""
     total = parts[0].copy()
     for part in parts[1:]:
         total += part
@@ -139,12 +140,12 @@ def add_up(parts: list[Array]) -> Array:
 
 
 def finish_sum(parts: list[Array], dtype: DType) -> Array:
-    """Add the last parts, and round to the type of the result."""
+    """Add the last parts and round the sum to the type of the result."""
     return (add_up(parts) if len(parts) > 1 else parts[0]).astype(dtype, copy=False)
 
 
 def zeros(shape: tuple[int, ...], dtype: DType) -> Array:
-    """Return the gradient of what nothing depends on."""
+    """Return the gradient of an input on which nothing depends."""
     return np.zeros(shape, dtype)
 
 
@@ -153,5 +154,5 @@ def _mask(shown: Array | None, bias: Array | None) -> Any:
 
 
 def _wide(own: DType, arithmetic: DType) -> DType:
-    """Return the type in which the gradient of an array of type `own` is summed."""
+    """Return the type in which the gradient of an input of type `own` is summed."""
     return own if own.itemsize > 2 and own.kind == "f" else arithmetic

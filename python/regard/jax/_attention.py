@@ -1,4 +1,4 @@
-"""The call on JAX arrays."""
+"""Attention over JAX arrays."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def scaled_dot_product_attention(
     mask: jax.Array | tuple[jax.Array, jax.Array] | None = None,
     **options: Any,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Compute exact scaled-dot-product attention of JAX arrays on the CPU.
+    """Compute exact scaled-dot-product attention over JAX arrays on the CPU.
 
-    It computes what `regard.scaled_dot_product_attention` does, with the same options, and may be
-    part of functions that `jax.jit`, `jax.grad` and `jax.vmap` transform.
+    The result is that of `regard.scaled_dot_product_attention` with the same options. The function
+    can be transformed by `jax.jit`, `jax.grad` and `jax.vmap`.
 
     Parameters
     ----------
     query : jax.Array, shape (..., heads, q_len, head_dim)
-        Float16, bfloat16, float32 or float64, NumPy arrays included. Heads come before the length;
-        `jax.nn.dot_product_attention` has them after it, so its arrays need
-        ``query.swapaxes(-3, -2)``. A 2-D array ``(q_len, head_dim)`` has no heads axis. Leading
-        axes broadcast.
+        Float16, bfloat16, float32 or float64. NumPy arrays are also accepted. The heads axis
+        precedes the length axis; `jax.nn.dot_product_attention` has the reverse order, so its
+        arrays need ``query.swapaxes(-3, -2)``. A 2-D array ``(q_len, head_dim)`` has no heads axis.
+        Leading axes broadcast.
     key : jax.Array, shape (..., kv_heads, kv_len, head_dim)
         ``heads`` is a multiple of ``kv_heads``.
     value : jax.Array, shape (..., kv_heads, kv_len, value_dim)
@@ -43,53 +43,53 @@ def scaled_dot_product_attention(
         scores.
     {options}
     dropout_seed : int or jax.Array of an integer, optional
-        As there. It may be traced, so that a compiled step of a training loop can drop other
-        weights each time: ``jax.random.bits(key, (), "uint32")`` makes one of a JAX key.
+        As in `regard.scaled_dot_product_attention`. It may be traced, so that every run of a
+        compiled training step can drop different weights: ``jax.random.bits(key, (), "uint32")``
+        makes a seed from a JAX key.
     return_lse : bool, default False
-        Also return the natural log-sum-exp of every row's visible scores, sink included.
+        Also return the natural log-sum-exp of every row's visible scores, including the sink.
 
     Returns
     -------
     output : jax.Array, shape (..., heads, q_len, value_dim)
-        Of the result type of query, key and value. No heads axis if all three are 2-D.
+        Has the result type of query, key and value, and no heads axis if all three are 2-D.
     lse : jax.Array, shape (..., heads, q_len)
-        If `return_lse`; float32, or float64 if the output is.
+        Returned if `return_lse`; float32, or float64 if the output is.
 
     Raises
     ------
     TypeError
-        If an argument has the wrong type, lies on another device than the CPU, or is traced and may
-        not be.
+        If an argument has the wrong type, is not on the CPU, or is traced although it must not be.
     ValueError
         If shapes disagree or a number is out of range.
     NotImplementedError
-        If a gradient is asked for with ``precision="int8"``, or a gradient of gradients of what is
-        not query, key or value.
+        If a gradient is requested with ``precision="int8"``, or a gradient of gradients with
+        respect to an input other than query, key and value.
 
     See Also
     --------
-    regard.scaled_dot_product_attention : describes all options.
+    regard.scaled_dot_product_attention : documents all options.
 
     Notes
     -----
-    Types, shapes and all numbers that are known are checked when a function is traced. Numbers of
-    traced arrays are checked when the compiled program runs, which then fails with JAX's error.
+    Types, shapes and all known numbers are checked when a function is traced. The values of traced
+    arrays are checked when the compiled program runs. If a value is invalid, the program fails with
+    a JAX error.
 
-    Gradients exist with respect to query, key, value, a float mask, `alibi_slopes` and `sinks`,
-    through the output and lse, and only those that are asked for are computed. Gradients of
-    gradients exist with respect to query, key and value, as `jax.grad` of `jax.grad` and
-    `jax.jacrev` of `jax.jacrev` take them; the others must be constants there. Forward mode
-    (`jax.jvp`, `jax.jacfwd`, `jax.hessian`) and ``precision="int8"`` under `jax.grad` raise an
-    error.
+    Gradients are available with respect to query, key, value, a float mask, `alibi_slopes` and
+    `sinks`, through the output and lse. Only requested gradients are computed. Gradients of
+    gradients, such as `jax.grad` of `jax.grad` and `jax.jacrev` of `jax.jacrev`, are available with
+    respect to query, key and value; all other inputs must be constants. Forward mode (`jax.jvp`,
+    `jax.jacfwd`, `jax.hessian`) and ``precision="int8"`` under `jax.grad` raise an error.
 
-    A program that is compiled for another device than the CPU is refused by XLA, which finds no
-    "regard_attention" there.
+    XLA rejects a program for a device other than the CPU, since it finds "regard_attention" only
+    on the CPU.
 
-    XLA hands its arrays to regard, which reads and writes them in place: neither inputs nor results
-    are copied. ``jax.vmap`` makes one call of all mapped ones, with the same bits as each alone,
-    except that calls with sinks or dropout are computed one after the other. With `dropout_p`, all
-    mapped calls drop the weights that each would drop alone: map `dropout_seed` too where they
-    should differ.
+    Regard reads and writes XLA's arrays in place: neither inputs nor results are copied.
+    ``jax.vmap`` merges all mapped calls into one call, with the same bits as separate calls, except
+    that calls with sinks or dropout are computed one after another. With `dropout_p`, every mapped
+    call drops the same weights as a separate call. To drop different weights, map `dropout_seed`
+    too.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What is computed when XLA runs: the NumPy calls, with the axes that `jax.vmap` adds."""
+"""The computations that XLA runs: the NumPy calls, with the axes that `jax.vmap` adds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     Options = dict[str, Any]
 
 _ROLES = ("query", "key", "value")
-# The options that may be arrays, and the inputs that have gradients. Each kind of mask has a name
-# of its own, since a call may have both.
+# The options that may be arrays, and the differentiable inputs. The two kinds of masks have
+# separate names, since a call may have both.
 ARRAY_OPTIONS = tuple(name for name, option in OPTIONS.items() if option.axes)
 DIFFERENTIABLE = (
     *(*_ROLES, "float_mask"),
@@ -41,27 +41,27 @@ _OF_ALL_ENTRIES = {
 
 @dataclass(frozen=True)
 class Computation:
-    """A function of named arrays, with all that is known of them when a program is traced."""
+    """A function of named arrays, with everything that is known when a program is traced."""
 
     function: str
     """One of the names in `_FUNCTIONS`."""
     names: tuple[str, ...]
     axes: int
-    """How many axes query, key and value have before `jax.vmap` adds any."""
+    """The number of axes of query, key and value, without the axes that `jax.vmap` adds."""
     options: tuple[tuple[str, Any], ...]
 
     def as_text(self) -> str:
-        """Return a text that `of_text` reads."""
+        """Serialize to a text that `of_text` reads."""
         return repr(astuple(self))
 
     @staticmethod
     @lru_cache(maxsize=256)
     def of_text(text: str) -> Computation:
-        """Read what `as_text` returned."""
+        """Read a text that `as_text` returned."""
         return Computation(*ast.literal_eval(text))
 
     def __call__(self, arrays: Sequence[Array], results: Sequence[Array]) -> None:
-        """Fill the results of all mapped calls, by one call wherever one can tell them apart."""
+        """Fill the results of all mapped calls, with one call if their entries are independent."""
         given = dict(zip(self.names, arrays, strict=True))
         added = given["query"].ndim - self.axes
         mapped = np.broadcast_shapes(*(array.shape[:added] for array in arrays))
@@ -69,7 +69,7 @@ class Computation:
             name: np.broadcast_to(array, mapped + array.shape[added:])
             for name, array in given.items()
         }
-        # These cannot differ between batch entries, and dropout counts the entries.
+        # These options cannot differ between batch entries, and dropout counts the entries.
         is_apart = not _OF_ALL_ENTRIES & (given.keys() | dict(self.options).keys())
         if not mapped or is_apart:
             self._compute(given, results)
@@ -91,7 +91,7 @@ class Computation:
 
 
 def _attend(given: Arrays, options: Options, results: Sequence[Array]) -> None:
-    """Fill the output, and lse if there is room for it."""
+    """Fill the output, and lse if it is among the results."""
     if len(results) == 1:
         scaled_dot_product_attention(**given, **options, out=results[0])
     else:
@@ -109,8 +109,8 @@ def _backward(given: Arrays, options: Options, results: Sequence[Array]) -> None
 def _double_backward(given: Arrays, options: Options, results: Sequence[Array]) -> None:
     """Fill the gradients of the gradients of query, key and value.
 
-    They are those with respect to the gradient of the output, query, key and value, and that of lse
-    if there is one. The last is the derivative of lse along the gradients' gradients.
+    They are taken with respect to the gradient of the output, query, key, value, and the gradient
+    of lse if there is one. The last is the derivative of lse along the gradients' gradients.
     """
     filled = list(scaled_dot_product_attention_double_backward(**given, **options))
     if "grad_lse" in given:

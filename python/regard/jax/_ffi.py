@@ -1,11 +1,11 @@
-"""XLA's foreign function interface, with a handler that is a Python function.
+"""XLA's foreign function interface, with a Python function as the handler.
 
-XLA calls a C function with a structure that says where its buffers lie. The structures are declared
-here as version 0.3 of that interface lays them out, so neither JAX nor its headers are needed to
-build regard. The handler reads arguments and writes results in place.
+XLA calls a C function with a structure that contains the addresses of its buffers. The structures
+are declared here with the layout of version 0.3 of the interface, so building regard requires
+neither JAX nor its headers. The handler reads arguments and writes results in place.
 
-`jax.pure_callback` would copy both. It also makes JAX arrays within the callback, which can wait
-forever for a thread that the callback itself keeps busy. A handler must call nothing of JAX.
+`jax.pure_callback` would copy both. It also makes JAX arrays within the callback, which can
+deadlock waiting for a thread that the callback itself occupies. A handler must not call JAX.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TARGET = "regard_attention"
 _VERSION = 0, 3
 _METADATA = 1
 _CANCELLED, _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 1, 3, 8, 13
-# FE_DFL_ENV of C's <fenv.h>, and more than any fenv_t takes.
+# FE_DFL_ENV of C's <fenv.h>, and a size larger than any fenv_t.
 _DEFAULT_ENVIRONMENT = c_void_p(-1)
 _ROOM_FOR_ENVIRONMENT = 256
 _libm = ctypes.PyDLL(None)
@@ -139,7 +139,7 @@ class _CallFrame(ctypes.Structure):
 
 
 class Result(NamedTuple):
-    """The shape and the type of an array that a computation returns."""
+    """The shape and type of an array that a computation returns."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -148,8 +148,8 @@ class Result(NamedTuple):
 def call(what: Computation, results: tuple[Result, ...], arrays: Sequence[Any]) -> list[Any]:
     """Compute with JAX arrays, now or when XLA runs.
 
-    The program has the computation as a text, so it means the same in another process. Under
-    `jax.vmap`, all arrays have one more axis in front, of size 1 in those that are not mapped.
+    The program contains the computation as text, so it has the same meaning in another process.
+    Under `jax.vmap`, all arrays have an additional leading axis, of size 1 in unmapped arrays.
     """
     if all(0 in result.shape for result in results):
         return [jnp.zeros(*result) for result in results]
@@ -160,7 +160,7 @@ def call(what: Computation, results: tuple[Result, ...], arrays: Sequence[Any]) 
 
 
 def _array(buffer: _Buffer, *, is_writeable: bool) -> NDArray[Any]:
-    """Return a view of a buffer of XLA."""
+    """Return a view of an XLA buffer."""
     shape = tuple(buffer.shape[: buffer.rank])
     dtype = np.dtype(_TYPES[buffer.type])
     size = math.prod(shape) * dtype.itemsize
@@ -186,7 +186,7 @@ def _execute(frame: _CallFrame) -> None:
 
 @contextmanager
 def _ieee_arithmetic() -> Iterator[None]:
-    """Compute with subnormal numbers, which XLA's threads take for zeros."""
+    """Enable subnormal numbers, which XLA's threads treat as zeros."""
     before = ctypes.create_string_buffer(_ROOM_FOR_ENVIRONMENT)
     _libm.fegetenv(before)
     _libm.fesetenv(_DEFAULT_ENVIRONMENT)
@@ -197,7 +197,7 @@ def _ieee_arithmetic() -> Iterator[None]:
 
 
 def _handle(pointer: Any) -> int | None:
-    """Answer one of XLA's calls: None, or the address of an error."""
+    """Handle a call from XLA, and return None or the address of an error."""
     frame = pointer.contents
     if frame.next and frame.next.contents.type == _METADATA:  # when the handler is registered
         extension = ctypes.cast(frame.next, POINTER(_MetadataExtension)).contents
@@ -207,7 +207,7 @@ def _handle(pointer: Any) -> int | None:
         return None
     try:
         _execute(frame)
-    except BaseException as error:  # nothing else could carry it through XLA
+    except BaseException as error:  # an exception cannot pass through XLA
         code = _CANCELLED if isinstance(error, KeyboardInterrupt) else _INTERNAL
         if isinstance(error, TypeError | ValueError):
             code = _INVALID_ARGUMENT
@@ -226,12 +226,13 @@ def _end_without_threads() -> None:
 
 
 def _keep_clients() -> None:
-    """Let the process end without XLA's threads.
+    """Keep XLA's clients alive, so that the process can end without joining their threads.
 
-    A client that is destroyed joins its threads, and those in the middle of a call need Python to
-    return, which has ended by then: the process would hang. One more reference keeps the client.
+    A destroyed client joins its threads. A thread in the middle of a call needs Python in order to
+    return, but Python has already ended, so the process would hang. An additional reference keeps
+    the client alive.
     """
-    with suppress(RuntimeError):  # JAX is told to use no CPU
+    with suppress(RuntimeError):  # JAX is configured without a CPU backend
         for device in jax.local_devices(backend="cpu"):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(device.client))
 

@@ -1,4 +1,4 @@
-"""Attention with its gradients, and the gradients of these, as JAX differentiates functions."""
+"""Attention with first and second gradients, as custom derivatives for JAX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROLES = ("query", "key", "value")
 
 
 class Call(NamedTuple):
-    """What is known of a call when a program is traced."""
+    """The properties of a call that are known when a program is traced."""
 
     axes: int
     options: tuple[tuple[str, Any], ...]
@@ -40,7 +40,7 @@ def _called(
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention(known: Call, arrays: Arrays) -> tuple[Any, ...]:
-    """Return the output, and lse if it is asked for."""
+    """Return the output, and lse if it is requested."""
     results = (known.output, known.lse) if known.return_lse else (known.output,)
     return tuple(_called("attend", known, arrays, results))
 
@@ -52,12 +52,12 @@ def _attention_kept(known: Call, arrays: Arrays) -> tuple[tuple[Any, ...], Any]:
         )
     wanted = [name for name in DIFFERENTIABLE if name in arrays and arrays[name].perturbed]
     values = {name: array.value for name, array in arrays.items()}
-    # Not the computation itself, which has no derivative where this pass is differentiated too.
+    # Not the computation itself, which has no derivative if this pass is also differentiated.
     output, lse = attention(known._replace(return_lse=True), values)
-    # Their gradients are counted in those of query, key and value, which are all there is then.
+    # The gradients of query, key and value, the only second gradients, already include theirs.
     stopped = {"output": jax.lax.stop_gradient(output), "lse": jax.lax.stop_gradient(lse)}
     results = (output, lse) if known.return_lse else (output,)
-    # Names are kept as keys, which are not arrays to JAX.
+    # Names are stored as keys, which JAX does not treat as arrays.
     return results, (values | stopped, dict.fromkeys(wanted))
 
 

@@ -1,4 +1,4 @@
-"""Check the arguments of a call when it is traced, and bring its arrays to one number of axes."""
+"""Check the arguments of a call when it is traced, and give its arrays equal numbers of axes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _MOST_UINT32 = 2**32 - 1
 def prepared(
     arrays: Arrays, masks: Any, options: Mapping[str, Any], return_lse: bool
 ) -> tuple[Call, Arrays, bool]:
-    """Return a call, its arrays by name, and whether its results have no axis of heads.
+    """Return a call, its arrays by name, and whether its results lack a heads axis.
 
-    Shapes, types and everything that is known now are checked as the NumPy call checks them, with
-    zeros for what is not known yet.
+    Shapes, types and all known values are checked as in the NumPy call, with zeros in place of
+    unknown values.
     """
     arrays = {name: _floats(name, array) for name, array in arrays.items()}
     given_masks = {} if masks is None else _masks(masks)
@@ -63,12 +63,12 @@ def prepared(
 
 
 def _with_axes(array: Any, axes: int) -> Any:
-    """Return an array with axes of size 1 in front, as many as it lacks."""
+    """Return an array with leading axes of size 1 up to a number of axes."""
     return array if array.ndim == axes else array.reshape((1,) * (axes - array.ndim) + array.shape)
 
 
 def _array(name: str, value: Any) -> Any:
-    """Return a JAX array on the CPU, traced or not, or a NumPy array of a type that JAX has."""
+    """Return a JAX array on the CPU, traced or not, or a NumPy array of a JAX type."""
     if isinstance(value, np.ndarray | np.generic):
         return _of_numpy(name, as_array(name, value))
     if not isinstance(value, jax.Array):
@@ -82,7 +82,7 @@ def _array(name: str, value: Any) -> Any:
 
 
 def check_devices(name: str, array: Any) -> None:
-    """Raise TypeError for an array on another device than a CPU."""
+    """Raise TypeError unless an array is on the CPU."""
     platforms = {device.platform for device in array.devices()}
     if platforms != {"cpu"}:
         raise TypeError(
@@ -92,7 +92,7 @@ def check_devices(name: str, array: Any) -> None:
 
 
 def _of_numpy(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array in the type that JAX would give it, such as float32 for float64."""
+    """Convert an array to the type that JAX would use, such as float32 for float64."""
     try:
         dtype = jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("="))
     except TypeError:
@@ -113,7 +113,7 @@ def _floats(name: str, value: Any) -> Any:
 
 
 def _masks(mask: Any) -> Arrays:
-    """Return one mask or both of a pair, by kind."""
+    """Return a mask, or both masks of a pair, by kind."""
     is_pair = isinstance(mask, tuple) and len(mask) == 2
     masks = Masks.of_parts([_mask(part) for part in (mask if is_pair else (mask,))])
     named = {"bool_mask": masks.shown, "float_mask": masks.bias}
@@ -123,12 +123,12 @@ def _masks(mask: Any) -> Arrays:
 def _mask(value: Any) -> Any:
     array = _array("mask", value)
     if jnp.dtype(array.dtype).name not in _STORED and array.dtype != np.bool_:
-        as_mask(np.zeros((), array.dtype))  # raises the error that says which of the two to use
+        as_mask(np.zeros((), array.dtype))  # raises the error that names the supported types
     return array
 
 
 def _divided(options: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
-    """Return the options that are arrays, and those that are part of the program."""
+    """Separate the options that are arrays from those that are part of the program."""
     numbers: Arrays = {}
     known: dict[str, Any] = {}
     for name, value in options.items():
@@ -137,7 +137,7 @@ def _divided(options: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
         elif value is None or isinstance(value, str):
             known[name] = value
         elif isinstance(value, bool | np.bool_):
-            known[name] = value  # which the check of the call refuses
+            known[name] = value  # the check of the call rejects it
         else:
             made = _numbers(name, value)
             (known if isinstance(made, int) else numbers)[name] = made
@@ -145,7 +145,7 @@ def _divided(options: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
 
 
 def _known(name: str, value: Any) -> Any:
-    """Return an option that a program is compiled for, or raise TypeError."""
+    """Return an option that is a constant of the program, or raise TypeError."""
     parts = value if isinstance(value, list | tuple) else (value,)
     if any(isinstance(part, jax.core.Tracer) for part in parts):
         advice = ": multiply query by it" if name == "scale" else ""
@@ -157,7 +157,7 @@ def _known(name: str, value: Any) -> Any:
 
 
 def _plain(part: Any) -> Any:
-    """Return a number as Python's own, whose text the compiled program holds."""
+    """Convert a number to a Python number, whose text the compiled program contains."""
     if isinstance(part, jax.Array | np.ndarray | np.generic) and part.ndim == 0:
         part = part.item()
     for kind in (bool, int, float):
@@ -167,9 +167,9 @@ def _plain(part: Any) -> Any:
 
 
 def _numbers(name: str, value: Any) -> Any:
-    """Return an option as an array, or as an int where JAX has no type for it."""
+    """Return an option as an array, or as an int if JAX has no type for it."""
     if isinstance(value, int):
-        # As arrays, numbers that change do not make JAX compile a program again.
+        # If a number is passed as an array, JAX does not recompile when it changes.
         if name == "dropout_seed" and 0 <= value <= _MOST_UINT32:
             return np.asarray(value, np.uint32)
         if name != "dropout_seed" and abs(value) <= _MOST_INT32:
@@ -200,12 +200,12 @@ def _checked(arrays: Arrays, masks: Arrays, numbers: Arrays, known: dict[str, An
 
 
 def _stand_in(array: Any, dtype: Any) -> Any:
-    """Return zeros of a shape, which take no memory."""
+    """Return zeros with the shape of an array that use no memory."""
     return np.broadcast_to(np.zeros((), dtype), array.shape)
 
 
 def _value(array: Any) -> Any:
-    """Return the values of an array, or zeros if they are not known yet."""
+    """Return the values of an array, or zeros if it is traced."""
     if isinstance(array, jax.core.Tracer):
         return np.zeros(array.shape, array.dtype)
     return np.asarray(array)

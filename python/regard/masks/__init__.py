@@ -1,8 +1,8 @@
-"""Build masks, which say the keys that each query may attend to.
+"""Build masks, which determine the keys that each query may attend to.
 
-A mask is a bool array, True where a query may attend, that broadcasts to
-``(..., heads, q_len, kv_len)``. As with any bool arrays, ``a & b`` lets a query attend where both
-do, ``a | b`` where either does, and ``~a`` where `a` does not.
+A mask is a bool array that broadcasts to ``(..., heads, q_len, kv_len)``, True where a query may
+attend. Masks combine like any bool arrays: ``a & b`` lets a query attend where both masks do,
+``a | b`` where either mask does, and ``~a`` where `a` does not.
 """
 
 from regard._runtime.public import publish as _publish

@@ -1,4 +1,4 @@
-"""Convert bool masks to masks that are added to the scores."""
+"""Convert bool masks to additive masks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @translates_keywords
 def as_additive(mask: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[np.floating[Any]]:
-    """Convert a bool mask to one that is added to the scaled scores.
+    """Convert a bool mask to an additive mask, which is added to the scaled scores.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def as_additive(mask: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[np.fl
     Returns
     -------
     numpy.ndarray
-        The shape of `mask`, in `dtype`: 0 where `mask` is True and -inf elsewhere.
+        An array of type `dtype` and the shape of `mask`: 0 where `mask` is True, -inf elsewhere.
 
     Raises
     ------

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Mask = TypeVar("Mask", bound="ArrayLike")
 
-# Many programs write a large negative number in place of -inf: -1e4, -1e9, the type's lowest.
+# Many programs use a large negative number in place of -inf: -1e4, -1e9 or the type's minimum.
 _MEANT_AS_HIDDEN = -1e4
 
 
@@ -26,25 +26,26 @@ _MEANT_AS_HIDDEN = -1e4
 def check(mask: Mask, *, allow_empty_rows: bool = False) -> Mask:
     """Return a mask unchanged, or raise an error if it looks like a mistake.
 
-    Attention takes any mask at its word. To have a mask checked, pass it through this function:
-    ``scaled_dot_product_attention(query, key, value, check(mask))``. It refuses
+    Attention accepts any mask without question. To check a mask, pass it through this function:
+    ``scaled_dot_product_attention(query, key, value, check(mask))``. The function rejects
 
-    1. an inverted causal mask: in every matrix of the last two axes, query ``i`` is shown only the
-       keys ``j > i + c`` (the mask of `nn.MultiheadAttention`, whose True hides), or only those
+    1. an inverted causal mask: in every matrix of the last two axes, query ``i`` sees only the keys
+       ``j > i + c`` (the `nn.MultiheadAttention` mask, in which True hides), or only the keys
        ``j >= i + c`` (``np.triu`` in place of ``np.tril``), where ``c`` is 0 or ``kv_len - q_len``;
-       in addition, all queries may be shown some other keys, as by inverted padding;
+       in addition, all queries may see some other keys, as with inverted padding;
     2. a float mask of zeros and ones, which would be added to the scores and hide nothing;
-    3. a float mask with NaN, as ``0 * -inf`` gives, or with +inf;
-    4. a float mask with a row whose numbers are all -10000 or less, but not all -inf: such numbers
-       hide a key only beside larger ones, and the row's output is a mean of values instead of 0;
-    5. a row that sees no key, unless `allow_empty_rows`: its output is 0.
+    3. a float mask with NaN, the result of ``0 * -inf``, or with +inf;
+    4. a float mask with a row whose numbers are all -10000 or less, but not all -inf: such a number
+       hides a key only if the row also contains larger numbers, and the row's output is a mean of
+       values instead of 0;
+    5. a fully masked row, unless `allow_empty_rows`: its output is 0.
 
     Parameters
     ----------
     mask : array_like of bool or float
         As for `regard.scaled_dot_product_attention`.
     allow_empty_rows : bool, default False
-        Accept rows that see no key: queries that are padding, sequences of length 0.
+        Accept fully masked rows, as for padding queries and sequences of length 0.
 
     Returns
     -------
@@ -56,14 +57,14 @@ def check(mask: Mask, *, allow_empty_rows: bool = False) -> Mask:
     TypeError
         If `mask` is neither bool nor float: an integer mask could mean either.
     ValueError
-        If it looks like a mistake. The message says what was found and how to correct it.
+        If the mask looks like a mistake. The message describes the mistake and its correction.
 
     Notes
     -----
-    Masks that may be intended are not recognized: inverted padding by itself, which looks like
-    padding on the other side; masks of a single query; and numbers such as -1e9 beside larger ones.
-    The last are added like any other number: the keys that they push down have weight 0, but a NaN
-    in such a key still shows, and no block of keys is skipped.
+    Masks that may be intended are accepted: inverted padding by itself, which looks like padding on
+    the other side; masks of a single query; and numbers such as -1e9 in a row with larger numbers.
+    A number such as -1e9 is added like any other number. The key then has weight 0, but a NaN in
+    the key still reaches the output, and no block of keys is skipped.
 
     Examples
     --------
@@ -104,7 +105,7 @@ means may attend here (nn.MultiheadAttention's True hides): pass ~mask
 
 
 def _distinct(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the matrices that differ: those broadcast along a leading axis are read once."""
+    """Return the distinct matrices, without the copies that are broadcast along a leading axis."""
     leading = zip(array.shape[:-2], array.strides[:-2], strict=True)
     return array[
         tuple(slice(1) if size and not stride else slice(None) for size, stride in leading)
@@ -112,7 +113,7 @@ def _distinct(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _no(visible: Bools) -> Bools:
-    """Tell which rows are shown no key."""
+    """Return which rows are fully masked."""
     return np.asarray(~visible.any(axis=-1))
 
 
@@ -152,14 +153,14 @@ def _refuse_inverted(visible: Bools, remedy: str) -> None:
 
 
 def _hides_up_to(last: int, visible: Bools) -> bool:
-    """Tell whether the hidden keys are those ``j <= i + last``, except for some columns.
+    """Return whether the hidden keys are the keys ``j <= i + last``, except for some columns.
 
-    The columns that the last query is shown are not compared; no row may hide them.
+    The columns that the last query sees are not compared; no row may hide them.
     """
     q_len, kv_len = visible.shape[-2:]
     before = np.arange(kv_len) <= np.arange(q_len)[:, None] + last
     hidden = ~visible[..., -1:, :]
-    # A triangle needs a second hidden key, and a key that is hidden from later queries alone.
+    # A triangle needs a second hidden key, and a key that is hidden only from later queries.
     is_triangle = (hidden.sum(axis=-1) >= 2) & (hidden & ~before[0]).any(axis=-1)
     if not is_triangle.any():
         return False

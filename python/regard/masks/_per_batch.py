@@ -1,4 +1,4 @@
-"""Check arguments that are one number, or one for each batch entry."""
+"""Check arguments that are one number, or one number for each batch entry."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def lengths(name: str, value: ArrayLike, kv_len: int) -> Integers:
 def diagonals(query_offset: ArrayLike, shift: int, q_len: int, kv_len: int) -> Integers:
     """Return ``query_offset + shift``, the bound of the visible keys for the first query.
 
-    A bound beyond ``[-q_len, kv_len]`` hides or shows everything, as the nearest end does. It is
-    added as a Python integer and clipped, so that ``i + diagonal`` stays inside int64.
+    A bound outside ``[-q_len, kv_len]`` is clipped, because the nearest end hides or shows the same
+    keys. The sum is a Python integer, and ``i + diagonal`` stays inside int64.
     """
     numbers = offsets(query_offset, kv_len - q_len, any_size=True)
     clipped = [max(-q_len, min(int(number) + shift, kv_len)) for number in numbers.flat]

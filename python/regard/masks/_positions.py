@@ -21,9 +21,9 @@ def causal(
     *,
     query_offset: ArrayLike = 0,
 ) -> NDArray[np.bool_]:
-    """Let each query attend to its own position and those before it.
+    """Let each query attend to its own position and all earlier positions.
 
-    Query ``i`` sits at position ``i + query_offset`` and may attend to key ``j`` iff
+    Query ``i`` is at position ``i + query_offset`` and may attend to key ``j`` iff
     ``j <= i + query_offset``.
 
     Parameters
@@ -33,23 +33,23 @@ def causal(
     kv_len : int, optional
         Number of keys; `q_len` when not given.
     query_offset : int, integer array or "end", optional
-        How many keys precede the first query: one number, or one per batch entry. 0 aligns the
-        first query with the first key (PyTorch, JAX); ``"end"``, which is ``kv_len - q_len``,
-        aligns the last query with the last key (FlashAttention). It may be negative: queries
-        before the first key attend to no key.
+        Number of keys that precede the first query: one number, or one per batch entry. 0 aligns
+        the first query with the first key (PyTorch, JAX); ``"end"``, which is ``kv_len - q_len``,
+        aligns the last query with the last key (FlashAttention). The offset may be negative:
+        queries before the first key attend to no key.
 
     Returns
     -------
     numpy.ndarray of bool
         Shape ``(q_len, kv_len)`` for one offset; ``(*batch, 1, q_len, kv_len)`` for offsets of
-        shape ``batch``, where the 1 stands for the heads.
+        shape ``batch``, where the 1 is the heads axis.
 
     Raises
     ------
     TypeError
         If a length or an offset is not an integer.
     ValueError
-        If a length is negative, or `query_offset` is another word than "end".
+        If a length is negative, or `query_offset` is a string other than "end".
 
     See Also
     --------
@@ -85,9 +85,9 @@ def window(
 ) -> NDArray[np.bool_]:
     """Let each query attend to the keys near its own position.
 
-    Query ``i`` sits at position ``p = i + query_offset`` and may attend to key ``j`` iff
-    ``p - left <= j <= p + right``. Neighbors are counted, as in FlashAttention and ONNX: a causal
-    window of ``n`` keys, the query's own among them, is ``(n - 1, 0)``.
+    Query ``i`` is at position ``p = i + query_offset`` and may attend to key ``j`` iff
+    ``p - left <= j <= p + right``. The sides count neighbors, as in FlashAttention and ONNX: a
+    causal window of ``n`` keys, including the key at the query's position, is ``(n - 1, 0)``.
 
     Parameters
     ----------
@@ -96,10 +96,10 @@ def window(
     kv_len : int, optional
         Number of keys; `q_len` when not given.
     window : pair of int or None
-        ``(left, right)``: how many keys before and after its position a query may attend to. None
-        means no bound on that side.
+        ``(left, right)``: the number of keys before and after its position that a query may attend
+        to. None means no bound on that side.
     query_offset : int, integer array or "end", optional
-        How many keys precede the first query, as in `causal`.
+        Number of keys that precede the first query, as in `causal`.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def window(
     Raises
     ------
     TypeError
-        If `window` is not a pair, or a length, a side or an offset is not an integer.
+        If `window` is not a pair, or if a length, a side or an offset is not an integer.
     ValueError
         If a length or a side is negative, or `window` does not have two sides.
 
@@ -157,11 +157,11 @@ def prefix(
     prefix_lengths: ArrayLike,
     query_offset: ArrayLike = 0,
 ) -> NDArray[np.bool_]:
-    """Let each query attend to a prefix, its own position and those before it.
+    """Let each query attend to a prefix, its own position and all earlier positions.
 
-    Query ``i`` may attend to key ``j`` iff ``j < prefix_lengths`` or ``j <= i + query_offset``: the
-    mask of a prefix language model, which reads its input in both directions and continues it
-    causally.
+    Query ``i`` may attend to key ``j`` iff ``j < prefix_lengths`` or ``j <= i + query_offset``.
+    This is the mask of a prefix language model, which reads its input in both directions and
+    continues it causally.
 
     Parameters
     ----------
@@ -170,10 +170,10 @@ def prefix(
     kv_len : int, optional
         Number of keys; `q_len` when not given.
     prefix_lengths : int or integer array
-        How many keys, from the first, every query may attend to: one number, or one per batch
-        entry, each in ``0 .. kv_len``.
+        Number of keys, from the first, that every query may attend to: one number, or one per batch
+        entry, in ``0 .. kv_len``.
     query_offset : int, integer array or "end", optional
-        How many keys precede the first query, as in `causal`.
+        Number of keys that precede the first query, as in `causal`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Build masks from the sequences that keys belong to."""
+"""Build masks from the sequences to which keys belong."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ def padding(
     Parameters
     ----------
     key_lengths : int or integer array
-        How many keys are real: one number, or one per batch entry, each in ``0 .. kv_len``.
+        Number of keys that are not padding: one number, or one per batch entry, in
+        ``0 .. kv_len``.
     kv_len : int
-        Number of keys, padding included.
+        Number of keys, including padding.
     side : {"right", "left"}, default "right"
-        Where the padding lies: after the sequence, or before it, where Hugging Face's tokenizers
+        The side of the padding: after the sequence, or before it, where Hugging Face tokenizers
         put it for generation (``padding_side="left"``).
 
     Returns
     -------
     numpy.ndarray of bool
-        Shape ``(*batch, 1, 1, kv_len)`` for lengths of shape ``batch``, where the ones stand for
-        heads and queries; ``(1, kv_len)`` for one length.
+        Shape ``(*batch, 1, 1, kv_len)`` for lengths of shape ``batch``, where the ones are the
+        heads and queries axes; ``(1, kv_len)`` for one length.
 
     Raises
     ------
@@ -52,8 +53,8 @@ def padding(
     -----
     A tokenizer's ``attention_mask`` ``(batch, kv_len)`` of ones and zeros gives the same mask:
     ``attention_mask.astype(bool)[:, None, None, :]``. Padding on the left does not change positions
-    within the array, so ``padding(...) & causal(...)`` is right as it stands; but encodings of
-    positions must count from the first token of each sequence.
+    within the array, so ``padding(...) & causal(...)`` is correct without an offset. Positional
+    encodings, however, must count from the first token of each sequence.
 
     Examples
     --------
@@ -76,23 +77,23 @@ def padding(
 
 @translates_keywords
 def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -> NDArray[np.bool_]:
-    """Keep documents that are packed into one sequence apart.
+    """Separate documents that are packed into one sequence.
 
     A query may attend to a key iff both have the same number. ``segments(ids) & causal(length)``
-    is causal within each document, since documents lie one after another.
+    is causal within each document, because the documents follow one another.
 
     Parameters
     ----------
     query_segments : array_like of int, shape (q_len,) or (*batch, q_len)
-        The number of the document that each query belongs to. The numbers are arbitrary. Give
-        padding a number of its own, and ignore its rows of the output.
+        The document number of each query. The numbers are arbitrary. Give padding a separate
+        number, and ignore its output rows.
     key_segments : array_like of int, shape (kv_len,) or (*batch, kv_len), optional
-        The same for keys; `query_segments` when not given. Batch axes broadcast.
+        The document number of each key; `query_segments` when not given. Batch axes broadcast.
 
     Returns
     -------
     numpy.ndarray of bool
-        Shape ``(q_len, kv_len)``, or ``(*batch, 1, q_len, kv_len)`` where either has batch axes.
+        Shape ``(q_len, kv_len)``, or ``(*batch, 1, q_len, kv_len)`` if either has batch axes.
 
     Raises
     ------
@@ -103,8 +104,8 @@ def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -
 
     See Also
     --------
-    regard.scaled_dot_product_attention_ragged : takes packed sequences without a mask, and computes
-        no score between two documents.
+    regard.scaled_dot_product_attention_ragged : accepts packed sequences without a mask, and
+        computes no score between two documents.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Pictures of attention with matplotlib: weights, statistics of them, and what a mask shows.
+"""Plot attention weights, their statistics and masks with matplotlib.
 
-Queries go down and keys go right. Each function draws on the axes or the figure that it is given,
-else on a new figure of pyplot's, and returns what it has drawn.
+Queries go down and keys go right. Each function draws on the given axes or figure, or on a new
+pyplot figure, and returns the artists that it has drawn.
 """
 
 from regard._runtime.optional import needed as _needed

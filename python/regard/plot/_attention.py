@@ -52,58 +52,59 @@ def attention(
     ----------
     weights_or_query_key : array_like, or a tuple (query, key)
         Weights of shape (..., q_len, kv_len). Or query and key, as for `regard.attention_map`: then
-        the weights are computed for the picture alone, however many there are.
+        the weights are computed only for the picture, and their number is not limited.
     tokens : sequence of str or a pair of them, optional
-        The texts of the keys, which are also those of the queries at the same positions; or a pair
-        (query tokens, key tokens), where None has position numbers.
+        The texts of the keys, which are also the texts of the queries at the same positions; or a
+        pair (query tokens, key tokens), in which None means position numbers.
     head : int or tuple of int, optional
-        Which head to draw, as an index of the leading axes. It may be left out where there is one.
+        The head to draw, as an index of the leading axes. It may be omitted if there is only one.
     region : (slice, slice), optional
-        Draw these queries and keys alone.
+        The queries and keys to draw. Default: all.
     shape : (int, int), optional
-        The most rows and columns that the picture has. Where there are more weights, a pixel stands
-        for a block of them, and the color bar says so. Default: as many as the axes have pixels on
-        the screen, so that none is lost.
+        The maximum number of rows and columns of the picture. If there are more weights, a pixel
+        represents a block of weights, as the label of the color bar states. Default: the number of
+        screen pixels of the axes, so that no pixel of the picture is lost.
     reduce : {"max", "mean", "sum"}, default "max"
-        What a pixel shows of its block.
+        The number that a pixel shows of its block.
     log : bool, default False
-        Whether colors follow the logarithm of the weights. Those below `vmin`, which is 1e-6
-        unless given, have the lowest color.
+        Whether colors follow the logarithm of the weights. Weights below `vmin`, which is 1e-6 by
+        default, have the lowest color.
     colorbar : bool, default True
         Whether to add a color bar.
     ax : matplotlib.axes.Axes, optional
-        Where to draw. Default: a new figure.
+        The axes to draw on. Default: a new figure.
     mask : array_like of bool or float, or a pair (bool, float) of both, optional
         With query and key: as for `regard.scaled_dot_product_attention`.
     progress : bool or callable, optional
         With query and key: as for `regard.attention_map`.
     {options}
     **imshow
-        Passed on to `matplotlib.axes.Axes.imshow`: ``cmap``, ``vmin``, ``vmax``, ``norm``,
+        Passed to `matplotlib.axes.Axes.imshow`: ``cmap``, ``vmin``, ``vmax``, ``norm``,
         ``aspect``, ``alpha`` and others.
 
     Returns
     -------
     matplotlib.image.AxesImage
-        Its ``axes``, ``figure`` and ``colorbar`` are the rest of the drawing.
+        The image. Its ``axes``, ``figure`` and ``colorbar`` are the other parts of the drawing.
 
     Raises
     ------
     TypeError
-        If an argument has the wrong type, or an option of query and key is given beside weights.
+        If an argument has the wrong type, or an option of query and key is given with weights.
     ValueError
-        If the weights are negative or a row adds up to more than 1, if tokens or shapes do not fit,
-        if there is nothing to draw, or if the picture would have more than 33 million pixels.
+        If the weights are negative or a row adds up to more than 1, if tokens or shapes do not
+        match, if there is nothing to draw, or if the picture would have more than 33 million
+        pixels.
 
     See Also
     --------
     heads : draws all heads.
-    regard.attention_map : has the same pixels as an array.
+    regard.attention_map : returns the same pixels as an array.
 
     Notes
     -----
-    NaN is white. Characters that the font lacks are shown as escapes; ``matplotlib.rcParams
-    ["font.family"]`` may list fonts that have them.
+    NaN is white. Characters that are missing from the font are shown as escapes; list fonts that
+    contain them in ``matplotlib.rcParams["font.family"]``.
 
     Examples
     --------

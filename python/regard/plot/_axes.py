@@ -1,4 +1,4 @@
-"""Axes and figures to draw on, and one picture with its scale."""
+"""Axes and figures to draw on, and the drawing of a picture with its scale."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Layout: TypeAlias = Literal["compressed", "constrained", "none"]
 
 
 class Colors(NamedTuple):
-    """A map that the color-blind can read, and a color for NaN that it does not have."""
+    """A color map for color-blind readers, and a color for NaN that the map does not contain."""
 
     name: str
     of_nan: str
@@ -44,17 +44,17 @@ class Colors(NamedTuple):
 
 OF_WEIGHTS = Colors("cividis", "white")
 _LEAST_OF_LOG = 1e-6
-# What a layout may take of axes for labels and a color bar: a share, or so many inches where the
-# axes do not share their labels with others.
+# The part of axes that a layout may use for labels and a color bar: a share, or a number of inches
+# if the axes do not share their labels with other axes.
 _SHARE_OF_LABELS, _INCHES_OF_LABELS = 0.2, 0.5
-# Weights below it have no scale: their logarithms are those of no numbers that are shown.
+# Weights below this have no scale, because their logarithms are outside the range of the picture.
 _TINY = 1e-300
 _SIZE = 6.4, 4.2  # inches, of a figure and of a picture in it
 _LEAST_HEIGHT, _HEIGHT_OF_LABELS = 0.8, 1.0
 _WIDEST_SCALE = 0.2
-# Of a color bar's label, which has several lines beside a low picture.
+# For the label of a color bar, which has several lines next to a low picture.
 _LEAST_LETTERS, _LETTERS_AN_INCH = 12, 10.0
-_MOST_OFFSET = 1 << 40  # matplotlib cannot tell larger positions apart
+_MOST_OFFSET = 1 << 40  # matplotlib cannot distinguish larger positions
 _NO_REASONS: dict[str, str] = {}
 _FIGURE_FOR_AX = "pass figure=, since the picture has several axes"
 _AX_FOR_FIGURE = "pass ax=, such as figure.subplots()"
@@ -67,7 +67,7 @@ def check_imshow(
     reasons: Mapping[str, str] = _NO_REASONS,
     kind: str = "weights",
 ) -> None:
-    """Raise TypeError, with advice, for keywords that neither the function nor imshow has."""
+    """Raise TypeError, with advice, for keywords that neither the function nor imshow accepts."""
     drawing = set(inspect.signature(Axes.imshow).parameters) - _OWN
     drawing |= set(ArtistInspector(AxesImage).get_setters()) - _OWN
     refuse_unknown(function, imshow.keys() - drawing, reasons, kind)
@@ -79,7 +79,7 @@ def refuse_unknown(
     reasons: Mapping[str, str] = _NO_REASONS,
     kind: str = "",
 ) -> None:
-    """Raise TypeError, with advice, for keywords that a function of regard.plot does not have."""
+    """Raise TypeError, with advice, for keywords that a regard.plot function does not accept."""
     names = list(unknown)
     if not names:
         return
@@ -92,9 +92,9 @@ def refuse_unknown(
 
 @contextmanager
 def axes_of(ax: Axes | None, lengths: tuple[int, int]) -> Iterator[Axes]:
-    """Give the axes to draw on: those of the caller, or new ones in a figure of pyplot's.
+    """Yield the axes to draw on: the caller's axes, or axes in a new pyplot figure.
 
-    A new figure has the height that a picture of these numbers of queries and keys needs.
+    A new figure has the height of a picture with these numbers of queries and keys.
     """
     if ax is None:
         width, height = _SIZE
@@ -111,11 +111,11 @@ def axes_of(ax: Axes | None, lengths: tuple[int, int]) -> Iterator[Axes]:
 def figure_of(
     figure: FigureBase | None, size: tuple[float, float], layout: Layout = "compressed"
 ) -> Iterator[FigureBase]:
-    """Give the figure to draw on: the caller's, or a new one, which is closed if drawing fails.
+    """Yield the caller's figure to draw on, or a new figure, which is closed if drawing fails.
 
-    The layout "compressed" is that for pictures drawn to scale; "constrained" would cut off labels.
+    The layout "compressed" is for pictures drawn to scale; "constrained" would cut off labels.
 
-    Notebooks show new ones, and ``plt.show()`` opens them.
+    Notebooks show new figures, and ``plt.show()`` opens them.
     """
     if figure is not None:
         if not isinstance(figure, Figure | SubFigure):
@@ -133,7 +133,7 @@ def figure_of(
 
 
 def room_of(ax: Axes, in_grid: bool = False) -> tuple[int, int]:
-    """Return how many rows and columns of pixels the axes have on the screen, at least."""
+    """Return the minimum number of rows and columns of screen pixels that the axes have."""
     figure = ax.get_figure(root=True)
     assert figure is not None
     inches = 0.0 if in_grid else _INCHES_OF_LABELS * figure.dpi
@@ -146,7 +146,7 @@ def room_of(ax: Axes, in_grid: bool = False) -> tuple[int, int]:
 
 
 def given_norm(imshow: dict[str, Any], *beside: str) -> Normalize | None:
-    """Take the argument `norm` out of `imshow`, where nothing else may say how to scale."""
+    """Remove the argument `norm` from `imshow`, and reject other arguments for the scale."""
     norm = imshow.pop("norm", None)
     if norm is None:
         return None
@@ -158,7 +158,7 @@ def given_norm(imshow: dict[str, Any], *beside: str) -> Normalize | None:
 
 
 def norm_of(values: Iterable[Array], log: bool, imshow: dict[str, Any]) -> Normalize:
-    """Return the scale of pictures that share it, and take what says so out of `imshow`."""
+    """Return the scale that pictures share, and remove its arguments from `imshow`."""
     norm = given_norm(imshow, *(["log"] if log else []))
     if norm is not None:
         return norm
@@ -222,13 +222,13 @@ def _with_defaults(
 
 
 def scale_label(label: str, values: Iterable[Array], colors: Colors = OF_WEIGHTS) -> str:
-    """Return the label of a color bar, which says so where a picture has NaN."""
+    """Return the label of a color bar, with a note if a picture contains NaN."""
     has_nan = any(np.isnan(each).any() for each in values)
     return f"{label} ({colors.of_nan}: NaN)" if has_nan else label
 
 
 def add_scale(image: AxesImage, axes: Axes | Sequence[Axes], label: str) -> None:
-    """Add a color bar beside the axes, which is not wider beside many of them."""
+    """Add a color bar next to the axes; its width does not grow with the number of axes."""
     figure = image.axes.get_figure()
     assert figure is not None
     is_clipped = isinstance(image.norm, LogNorm) and image.norm.clip

@@ -1,4 +1,4 @@
-"""The difference of two heads' weights."""
+"""The difference between the weights of two heads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from regard._runtime.progress import Progress
     from regard._show.tokens import TokensArgument
 
-_OF_DIFFERENCES = Colors("PuOr_r", "grey")  # orange is more, as in the explorer, and white is 0
+_OF_DIFFERENCES = Colors("PuOr_r", "grey")  # orange is positive, as in the explorer, and white is 0
 
 
 @takes_options(WeightOptions, reference="as for `attention`")
@@ -55,39 +55,40 @@ def compare(
     progress: Progress = None,
     **imshow: Any,
 ) -> AxesImage:
-    """Draw the weights of `a` minus those of `b`, on a scale that is centered at 0.
+    """Draw the weights of `a` minus the weights of `b`, on a scale centered at 0.
 
-    It is orange where `a` has the larger weight, and purple where `b` has it.
+    Pixels are orange where `a` has the larger weight, and purple where `b` has the larger weight.
 
     Parameters
     ----------
     a, b : array_like, or tuples (query, key)
-        Two heads of the same lengths, each as for `attention`. Options are those of both.
+        Two heads of the same lengths, as for `attention`. Options apply to both.
     tokens : sequence of str or a pair of them, optional
         As for `attention`.
     names : (str, str), default ("a", "b")
-        What the color bar calls the two.
+        The names of `a` and `b` in the label of the color bar.
     head : int or tuple of int, optional
-        Which head to draw, as an index of the leading axes of both, or of the one that has them.
+        The head to draw, as an index of the leading axes of both, or of the one that has leading
+        axes.
     region, shape
         As for `attention`.
     reduce : {"mean", "max", "sum"}, default "mean"
-        What is subtracted, where a pixel stands for a block of weights.
+        The number to subtract if a pixel represents a block of weights.
     colorbar, ax, mask, progress
         As for `attention`.
     {options}
     **imshow
-        Passed on to `matplotlib.axes.Axes.imshow`. ``vmax`` is the end of the scale on both sides.
+        Passed to `matplotlib.axes.Axes.imshow`. The scale ends at ``-vmax`` and ``vmax``.
 
     Returns
     -------
     matplotlib.image.AxesImage
-        Its ``axes``, ``figure`` and ``colorbar`` are the rest of the drawing.
+        The image. Its ``axes``, ``figure`` and ``colorbar`` are the other parts of the drawing.
 
     Raises
     ------
     TypeError, ValueError
-        As `attention`; ValueError too if `a` and `b` differ in their lengths.
+        As for `attention`; also ValueError if the lengths of `a` and `b` differ.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A picture of each head, side by side."""
+"""The pictures of all heads, side by side."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MOST_PANELS = 400
 _INCHES = 1.9  # of a panel
 _MOST_INCHES = 24.0
-# More panels are too small for titles and numbers, and take long to lay out.
+# More panels are too small for titles and numbers, and slow to lay out.
 _MOST_WITH_LABELS = 64
 _REASONS = {"head": "regard.plot.attention draws one head"}
 
@@ -64,33 +64,33 @@ def heads(
     Parameters
     ----------
     weights_or_query_key : array_like, or a tuple (query, key)
-        As for `attention`. Where there are two leading axes, such as layers and heads, the first
-        goes down and the second goes right.
+        As for `attention`. If there are two leading axes, such as layers and heads, the first goes
+        down and the second goes right.
     tokens : sequence of str or a pair of them, optional
-        As for `attention`. The same for all heads.
+        As for `attention`, the same for all heads.
     names : iterable of str, optional
         A title for each picture, in the order of the array. Default: its index.
     columns : int, optional
-        How many pictures stand in a row.
+        Number of pictures in a row.
     region, shape, reduce, log, colorbar
         As for `attention`. The color bar belongs to all pictures.
     figure : matplotlib.figure.Figure, optional
-        Where to draw: an empty figure or a part of one. Default: a new figure.
+        An empty figure, or a part of one, to draw on. Default: a new figure.
     mask, progress
         As for `attention`.
     {options}
     **imshow
-        Passed on to `matplotlib.axes.Axes.imshow`.
+        Passed to `matplotlib.axes.Axes.imshow`.
 
     Returns
     -------
     list of matplotlib.image.AxesImage
-        One for each head, in the order of the array. The first has the ``colorbar``.
+        An image for each head, in the order of the array. The first has the ``colorbar``.
 
     Raises
     ------
     TypeError, ValueError
-        As `attention`; ValueError too if there are more than 400 heads.
+        As for `attention`; also ValueError if there are more than 400 heads.
 
     Examples
     --------
@@ -162,14 +162,14 @@ def _titles(
 
 
 def _title(place: tuple[int, ...], lead: tuple[int, ...]) -> str:
-    """Return the index of a head, without axes that have one entry."""
+    """Return the index of a head as text, without axes of length 1."""
     *others, head = place or (0,)
     numbers = [number for number, length in zip(others, lead, strict=False) if length > 1]
     return ", ".join(map(str, [*numbers, head])) if numbers else f"head {head}"
 
 
 def _grid(lead: tuple[int, ...], columns: SupportsIndex | None) -> tuple[int, int]:
-    """Return how many pictures go down and how many go right."""
+    """Return the numbers of rows and columns of pictures."""
     heads = math.prod(lead)
     if columns is not None:
         across = min(count("columns", columns, minimum=1), max(heads, 1))
@@ -182,7 +182,7 @@ def _grid(lead: tuple[int, ...], columns: SupportsIndex | None) -> tuple[int, in
 
 
 def _label_panel(ax: Any, title: str, number: int, across: int, panels: int) -> None:
-    """Give a panel its title, and ticks where no neighbor has the same ones."""
+    """Add the title of a panel, and ticks if no neighbor has the same ticks."""
     if panels > _MOST_WITH_LABELS:
         ax.set_xticks([])
         ax.set_yticks([])

@@ -1,4 +1,4 @@
-"""Tokens as labels that a font can draw and that matplotlib does not read as formulas."""
+"""Tokens as labels that a font can draw and that matplotlib does not parse as formulas."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _TEX = str.maketrans(
 
 
 def labels(tokens: Iterable[str]) -> list[str]:
-    """Return each token as matplotlib draws it: short, escaped, and in characters of the font."""
+    """Return each token as a matplotlib label: short, escaped, and in characters of the font."""
     drawable = _Drawable()
     return [_escaped(clip("".join(map(drawable, _visible(token))), _WIDTH)) for token in tokens]
 
 
 def _visible(token: str) -> str:
-    """Return a token without control characters; blanks alone would look like no token."""
+    """Return a token without control characters, and make a blank token visible."""
     text = printable(token)
     return text if text.strip() else "␣" * len(text)
 
@@ -37,7 +37,7 @@ def _escaped(text: str) -> str:
 
 
 class _Drawable:
-    """Replaces what the fonts lack, of which matplotlib would warn at each drawing."""
+    """Replaces missing characters, for which matplotlib would issue a warning at each drawing."""
 
     def __init__(self) -> None:
         self._fonts = [font_manager.get_font(path) for path in _font_files()]
@@ -54,7 +54,7 @@ class _Drawable:
 
 
 def _font_files() -> list[str]:
-    """Return the files of the default fonts; matplotlib looks in each of them for a character."""
+    """Return the files of the default fonts, all of which matplotlib searches for a character."""
     found = []
     for family in font_manager.FontProperties().get_family():
         properties = font_manager.FontProperties(family=[family])

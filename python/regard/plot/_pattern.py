@@ -1,4 +1,4 @@
-"""The picture of which keys each query sees."""
+"""The picture of the keys that each query sees."""
 
 from __future__ import annotations
 
@@ -53,40 +53,40 @@ def pattern(
     ax: Axes | None = None,
     **imshow: Any,
 ) -> AxesImage:
-    """Draw which keys each query sees, by a mask and the options of attention together.
+    """Draw the keys that each query sees, given a mask and the options of attention.
 
     Parameters
     ----------
     mask : array_like of bool or float, or a pair (bool, float) of both, optional
-        As for `regard.scaled_dot_product_attention`. What a float mask adds is not drawn: a key is
-        hidden where it adds -inf.
+        As for `regard.scaled_dot_product_attention`. The finite numbers of a float mask are not
+        drawn: a key is hidden where the mask adds -inf.
     q_len : int, optional
-        How many queries there are. Needed where no mask has them.
+        Number of queries. Required if no mask determines it.
     kv_len : int, optional
-        How many keys there are. Default: those of the mask, or as many as queries.
+        Number of keys. Default: the number of keys of the mask, or `q_len`.
     tokens : sequence of str or a pair of them, optional
         As for `attention`.
     head : int or tuple of int, optional
-        Which head of the mask to draw, as an index of its leading axes.
+        The head of the mask to draw, as an index of its leading axes.
     region, shape
-        As for `attention`. Where a pixel stands for a block, its color is the visible share of it,
-        which is exact for any lengths.
+        As for `attention`. If a pixel represents a block, its color is the visible share of the
+        block, which is exact for any lengths.
     colorbar : bool, default True
-        Whether to say which color is which.
+        Whether to add a legend or a color bar.
     ax : matplotlib.axes.Axes, optional
-        Where to draw. Default: a new figure.
+        The axes to draw on. Default: a new figure.
     is_causal, query_offset, window
         As for `regard.scaled_dot_product_attention`.
     key_lengths, left_padding
-        Likewise, and as `query_offset` one number: those of one batch entry.
+        Likewise, but one number, for one batch entry. `query_offset` must also be one number.
     **imshow
-        Passed on to `matplotlib.axes.Axes.imshow`.
+        Passed to `matplotlib.axes.Axes.imshow`.
 
     Returns
     -------
     matplotlib.image.AxesImage
-        Its array has the visible share of each pixel: 0 or 1 where each pair of query and key has a
-        pixel of its own.
+        The image. Its array contains the visible share of each pixel: 0 or 1 if each pair of query
+        and key has a separate pixel.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def pattern(
         warn_if_zero_one(mask)
     options = _of_one_entry(dict(with_arrays(options)))
     masks, sizes = _one_mask(Masks.of(mask), q_len, kv_len, head)
-    # Errors in the options are those of the calls that have them.
+    # Wrong options raise the same errors as in an attention call.
     query, key = (np.broadcast_to(np.float32(0), (size, 1)) for size in sizes)
     positions = checked(query, key, None, masks.argument, options).positions
     has_scale = flag("colorbar", colorbar)
@@ -136,7 +136,7 @@ def pattern(
 
 
 def _of_one_entry(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options with numbers in place of arrays of one, or raise ValueError."""
+    """Return options with numbers in place of arrays of one number, or raise ValueError."""
     for name in ("query_offset", "key_lengths", "left_padding"):
         array = np.asarray(options.get(name))
         if options.get(name) is None or isinstance(options[name], str) or array.ndim == 0:
@@ -153,7 +153,7 @@ def _of_one_entry(options: dict[str, Any]) -> dict[str, Any]:
 def _one_mask(
     masks: Masks, q_len: SupportsIndex | None, kv_len: SupportsIndex | None, head: Any
 ) -> tuple[Masks, tuple[int, int]]:
-    """Return the masks of one head, and how many queries and keys there are."""
+    """Return the masks of one head, and the numbers of queries and keys."""
     parts = masks.arrays
     shape = np.broadcast_shapes((1, 1), *(part.shape for part in parts))
     if q_len is None and not parts:
@@ -182,7 +182,7 @@ def _one_mask(
 
 
 def _visible(positions: Positions, masks: Masks, part: Part) -> Array:
-    """Return how many pairs of each pixel are visible."""
+    """Return the number of visible pairs in each pixel."""
     counts = np.zeros((part.height, part.width))
     keys = part.keys[1] - part.keys[0] if masks.arrays else 1
     step = max(1, _ENTRIES_AT_ONCE // keys)
@@ -208,9 +208,10 @@ def _visible_of_rows(positions: Positions, masks: Masks, rows: slice, part: Part
 
 
 def _visible_before(edges: Array, first: Array, end: Array) -> Array:
-    """Return the sum over rows of each edge clipped to what the row sees, from `first` to `end`.
+    """Return the sum over rows of each edge, clipped to the visible range of the row.
 
-    Neither bound falls from row to row, so rows that are clipped to one of them lie together.
+    The range is from `first` to `end`. Neither bound decreases from row to row, so rows that are
+    clipped to the same bound are contiguous.
     """
     is_past = np.searchsorted(end, edges, side="right")
     is_ahead = np.maximum(np.searchsorted(first, edges, side="left"), is_past)
@@ -220,7 +221,7 @@ def _visible_before(edges: Array, first: Array, end: Array) -> Array:
 
 
 def _draw_lines(ax: Axes, part: Part, offset: int) -> None:
-    """Draw lines between the entries of a small picture, which is for counting."""
+    """Draw lines between the entries of a small picture, so that they can be counted."""
     if not part.is_exact or max(part.height, part.width) > _MOST_WITH_LINES:
         return
     ax.set_xticks(np.arange(part.keys[0] + 1, part.keys[1]) - 0.5, minor=True)

@@ -1,4 +1,4 @@
-"""Blocks of weights that are one pixel each, and what their color means."""
+"""Blocks of weights that are pixels of a picture, and the meaning of their color."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 POOLINGS = ("max", "mean", "sum")
-# What matplotlib makes of more, in arrays of its own, takes gigabytes.
+# For more pixels, the internal arrays of matplotlib would occupy gigabytes.
 _MOST_PIXELS = 1 << 25
 _LABELS = {"max": "largest weight", "mean": "mean weight", "sum": "sum of the weights"}
 
 
 class Part(NamedTuple):
-    """The queries and keys that are drawn, and the height and width of their picture."""
+    """The queries and keys to draw, and the height and width of the picture."""
 
     queries: tuple[int, int]
     keys: tuple[int, int]
@@ -29,27 +29,27 @@ class Part(NamedTuple):
 
     @property
     def block(self) -> tuple[int, int]:
-        """How many queries and keys a pixel has at most."""
+        """The maximum number of queries and keys in a pixel."""
         q_len, kv_len = (end - first for first, end in (self.queries, self.keys))
         return -(-q_len // self.height), -(-kv_len // self.width)
 
     @property
     def is_exact(self) -> bool:
-        """Whether each weight has a pixel of its own."""
+        """Whether each weight has a separate pixel."""
         return self.block == (1, 1)
 
     @property
     def region(self) -> tuple[slice, slice]:
-        """Return the part as `regard.attention_map` takes it."""
+        """The part as the argument `region` of `regard.attention_map`."""
         return slice(*self.queries), slice(*self.keys)
 
     def label(self, reduce: str) -> str:
-        """Say what a pixel's color is."""
+        """Return a description of the color of a pixel."""
         return "weight" if self.is_exact else f"{_LABELS[reduce]} of each {self.block_name}"
 
     @property
     def block_name(self) -> str:
-        """Say how large the blocks are."""
+        """Return the size of the blocks as text."""
         return "{:,} × {:,} block".format(*self.block)
 
 
@@ -60,19 +60,19 @@ def check_reduce(reduce: str) -> None:
 
 
 class Cut(NamedTuple):
-    """The queries and keys that are drawn, of all that there are."""
+    """The queries and keys to draw, out of all queries and keys."""
 
     queries: tuple[int, int]
     keys: tuple[int, int]
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """How many they are."""
+        """The numbers of queries and keys."""
         return self.queries[1] - self.queries[0], self.keys[1] - self.keys[0]
 
 
 def cut_of(region: Any, sizes: tuple[int, int], heads: int = 1) -> Cut:
-    """Return what the argument `region` selects of weights of these sizes, if that is anything."""
+    """Return the selection of the argument `region`, or raise an error if it is empty."""
     if region is None:
         region = (slice(None), slice(None))
     if not isinstance(region, tuple) or len(region) != 2:
@@ -90,9 +90,9 @@ def cut_of(region: Any, sizes: tuple[int, int], heads: int = 1) -> Cut:
 
 
 def part_of(cut: Cut, shape: Any, room: tuple[int, int], heads: int = 1) -> Part:
-    """Return the pixels in which to draw a cut, after the argument `shape`.
+    """Return the cut with the height and width of its picture, from the argument `shape`.
 
-    `room` is the height and width that a picture has on the screen, for where no `shape` is given.
+    `room` is the height and width of the picture on the screen, used if `shape` is None.
     """
     height, width = _fit(cut.lengths, room) if shape is None else _given(shape, cut.lengths)
     if height * width * heads > _MOST_PIXELS:
@@ -104,12 +104,12 @@ def part_of(cut: Cut, shape: Any, room: tuple[int, int], heads: int = 1) -> Part
 
 
 def has_square_entries(lengths: tuple[int, int]) -> bool:
-    """Tell whether a picture of these lengths is drawn to scale: others would be a thin line."""
+    """Return whether a picture is drawn to scale; a very long one would be a thin line."""
     return max(lengths) <= 4 * min(lengths)
 
 
 def _fit(lengths: tuple[int, int], room: tuple[int, int]) -> tuple[int, int]:
-    """Choose the smallest blocks whose pixels a screen can show."""
+    """Return the height and width for the smallest blocks whose pixels fit on the screen."""
     blocks = [-(-length // pixels) for length, pixels in zip(lengths, room, strict=True)]
     if has_square_entries(lengths):
         blocks = [max(blocks)] * 2
@@ -129,7 +129,7 @@ def _given(shape: Any, lengths: tuple[int, int]) -> tuple[int, int]:
 
 
 def pooled(weights: Array, part: Part, reduce: str) -> Array:
-    """Return pictures of weights (..., q_len, kv_len), as `regard.attention_map` makes them."""
+    """Return pictures of weights (..., q_len, kv_len), as `regard.attention_map` does."""
     shown = weights[..., *part.region]
     if part.is_exact:
         return shown
@@ -143,13 +143,13 @@ def pooled(weights: Array, part: Part, reduce: str) -> Array:
 
 
 def areas(part: Part) -> Array:
-    """Return how many weights each pixel has."""
+    """Return the number of weights in each pixel."""
     heights = np.diff(starts(part.queries, part.height), append=part.queries[1])
     widths = np.diff(starts(part.keys, part.width), append=part.keys[1])
     return heights[:, None] * widths
 
 
 def starts(interval: tuple[int, int], pixels: int) -> NDArray[np.int64]:
-    """Return where the blocks of an interval begin."""
+    """Return the first indices of the blocks of an interval."""
     first, end = interval
     return first + np.arange(pixels, dtype=np.int64) * (end - first) // pixels

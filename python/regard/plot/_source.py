@@ -1,4 +1,4 @@
-"""What a picture is made from: weights, or query and key with the options of attention."""
+"""The source of a picture: weights, or query and key with the options of attention."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ OPTIONS = names_of(WeightOptions)
 
 
 class Source(Protocol):
-    """Weights of the heads (lead), which may not have been computed."""
+    """Weights of the heads (lead), which may not be computed yet."""
 
     lead: tuple[int, ...]
     sizes: tuple[int, int]
 
     def offset(self, head: tuple[int, ...]) -> int | None:
-        """Return how many keys precede the first query of a head, or None if nobody said so."""
+        """Return the number of keys that precede the first query of a head, None if unknown."""
 
     def picture(self, head: tuple[int, ...] | None, part: Part, reduce: str) -> Array:
-        """Return the picture of a head, or with None those of all heads."""
+        """Return the picture of a head, or the pictures of all heads if `head` is None."""
 
 
 class _Weights:
@@ -84,7 +84,7 @@ class _QueryAndKey:
 def source_of(
     name: str, argument: Any, mask: Any, progress: Any, options: dict[str, Any]
 ) -> Source:
-    """Return what the arguments of a function of this name are."""
+    """Return the source that the arguments of the named function specify."""
     check_options(name, options, OPTIONS, kind="weights")
     check_progress(progress, f"regard.plot.{name}")
     if isinstance(argument, tuple):
@@ -114,7 +114,7 @@ def source_of(
 
 
 def _look_like_weights(array: Array) -> bool:
-    """Tell whether rows are as long as there are queries, not negative, and add up to 1."""
+    """Return whether matrices are square, with rows that are not negative and add up to 1."""
     if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] < 2:
         return False
     first = array.reshape(-1, array.shape[-1])[: array.shape[-1]].astype(np.float64)
@@ -122,7 +122,7 @@ def _look_like_weights(array: Array) -> bool:
 
 
 def _is_list_of_query_and_key(argument: Any) -> bool:
-    """Tell a list of two arrays that cannot be the weights of two layers or heads."""
+    """Return whether this is a list of two arrays that cannot be weights of two layers or heads."""
     if not isinstance(argument, list) or len(argument) != 2:
         return False
     if not all(len(getattr(each, "shape", ())) > 1 for each in argument):
@@ -146,7 +146,7 @@ def _one_offset(options: dict[str, Any], weights: Any) -> int | None:
 
 
 def head_of(head: Any, lead: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the place of one head among the leading axes, after the argument `head`."""
+    """Return the index that the argument `head` selects in the leading axes."""
     if head is None:
         if np.prod(lead, dtype=np.int64) != 1:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Panels of what `regard.summarize_attention` says."""
+"""Panels of the statistics that `regard.summarize_attention` returns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# What each panel is about, in the order in which they are drawn.
+# The title of each panel, in drawing order.
 _OF_QUERIES = {
     "entropy": "entropy (nats)",
     "effective_count": "effective number of keys",
@@ -43,7 +43,7 @@ _OF_HEADS = {
     "induction": "induction score",
 }
 _FIELDS = _OF_QUERIES | _OF_KEYS | _OF_HEADS
-_MOST_POSITIONS = 1024  # as many as a panel has pixels on a screen
+_MOST_POSITIONS = 1024  # the width of a panel in screen pixels
 _WIDTH, _HEIGHT = 4.6, 1.9  # of a panel, in inches
 _LINE = "#2b5a8c"
 
@@ -60,41 +60,42 @@ def statistics(
 ) -> dict[str, Axes]:
     """Draw a panel for each statistic of attention weights.
 
-    What belongs to queries or keys is a line where there is one head, and else a strip for each
-    head, whose color is the number. What belongs to heads is a bar for each.
+    A statistic of queries or keys is a line if there is one head, and otherwise a strip for each
+    head, whose color is the number. A statistic of heads is a bar for each head.
 
     Parameters
     ----------
     summary : AttentionSummary
-        What `regard.summarize_attention` returned, for any batch axes. Fields that are None are
-        left out. What `regard.summarize_attention_ragged` returned has heads last: pass
-        ``AttentionSummary(entropy=summary.entropy[start:end].T)``, with other fields likewise, for
-        a sequence of it.
+        The result of `regard.summarize_attention`, with any batch axes. Fields that are None are
+        omitted. The result of `regard.summarize_attention_ragged` has heads last: for one of its
+        sequences, pass ``AttentionSummary(entropy=summary.entropy[start:end].T)``, with other
+        fields likewise.
     tokens : sequence of str or a pair of them, optional
         As for `attention`.
     fields : iterable of str, optional
-        The fields to draw. Default: all that are there.
+        The fields to draw. Default: all fields of the summary.
     figure : matplotlib.figure.Figure, optional
-        Where to draw: an empty figure or a part of one. Default: a new figure.
+        An empty figure, or a part of one, to draw on. Default: a new figure.
     cmap : str or matplotlib.colors.Colormap, default "viridis"
         The colors of strips.
 
     Returns
     -------
     dict of str to matplotlib.axes.Axes
-        The panels, by the names of their fields.
+        The panels, by field name.
 
     Raises
     ------
     TypeError
         If `summary` is not an AttentionSummary, or `fields` is not an iterable of str.
     ValueError
-        If a field is unknown or None, if there is none to draw, if the fields' leading axes differ,
-        or if tokens do not fit.
+        If a field is unknown or None, if there is no field to draw, if the leading axes of the
+        fields differ, or if the number of tokens does not match.
 
     Notes
     -----
-    A strip or a line has at most 1024 positions: where there are more, each is the mean of a block.
+    A strip or a line has at most 1024 points: if there are more positions, a point is the mean of a
+    block.
 
     Examples
     --------
@@ -172,7 +173,7 @@ def _names(fields: Iterable[str]) -> list[str]:
 
 
 def _check_leading_axes(summary: AttentionSummary) -> None:
-    """Raise ValueError where the axes (..., heads) of two fields differ, as in a ragged summary."""
+    """Raise ValueError if the axes (..., heads) of two fields differ, as in a ragged summary."""
     shapes = {
         name: np.shape(field.weights)[:-1] if name == "top_k" else np.shape(field)
         for name, field in summary._asdict().items()
@@ -193,7 +194,7 @@ def _check_leading_axes(summary: AttentionSummary) -> None:
 def _tokens(
     tokens: TokensArgument, shown: dict[str, Array]
 ) -> tuple[list[str] | None, list[str] | None]:
-    """Return the texts of queries and of keys, of which a summary may not have both."""
+    """Return the texts of queries and keys; a summary may contain only one of the two."""
     lengths = [
         next((shown[name].shape[1] for name in names if name in shown), None)
         for names in (_OF_QUERIES, _OF_KEYS)

@@ -1,4 +1,4 @@
-"""Ticks at queries and keys: as many as there is room for, with tokens or position numbers."""
+"""Ticks at queries and keys: as many as fit, with tokens or position numbers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
     from matplotlib.axis import Axis
 
-# Of the font's size: from one line of text to the next, and from one number to the next.
+# In font sizes: the distance from one line of text to the next, and from one number to the next.
 _LINE, _LINE_OF_NUMBERS = 1.25, 2.0
 _MOST_UPRIGHT = 40
 
 
 class EntryLocator(ticker.Locator):
-    """Ticks at whole positions from `first` to `last`, so far apart that labels do not touch."""
+    """Ticks at whole positions from `first` to `last`, spaced so that labels do not touch."""
 
     def __init__(self, first: int, last: int, points: float) -> None:
         self._first, self._last, self._points = first, last, points
 
     def __call__(self) -> list[float]:
-        """Return the ticks of the axis as it is now."""
+        """Return the ticks of the axis in its current state."""
         return self.tick_values(*self.axis.get_view_interval())  # type: ignore[union-attr]
 
     def tick_values(self, vmin: float, vmax: float) -> list[float]:
@@ -41,7 +41,7 @@ class EntryLocator(ticker.Locator):
 
 
 class NumberLocator(EntryLocator):
-    """Likewise, at round numbers."""
+    """Ticks at round numbers, spaced so that labels do not touch."""
 
     def tick_values(self, vmin: float, vmax: float) -> list[float]:
         """Return the ticks between two positions."""
@@ -56,20 +56,20 @@ class NumberLocator(EntryLocator):
 
 
 def _round_up(step: int) -> int:
-    """Return the next of 2, 5, 10, 20, 50, ..."""
+    """Return the next number of the series 2, 5, 10, 20, 50, ..."""
     power: int = 10 ** (len(str(step)) - 1)
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= step)
 
 
 def _points_of(axis: Any) -> float:
-    """Return how long an axis is on paper, in points."""
+    """Return the length of an axis on paper, in points."""
     box = axis.axes.bbox
     pixels = box.width if axis.axis_name == "x" else box.height
     return float(pixels) * 72 / float(axis.get_figure(root=True).dpi)
 
 
 def set_ticks(axis: Axis, first: int, count: int, tokens: Sequence[str] | None) -> None:
-    """Label `count` positions from `first` on with tokens or, without them, with numbers."""
+    """Label `count` positions from `first` on with tokens or, if there are none, with numbers."""
     size = float(axis.get_ticklabels()[0].get_fontsize()) if axis.get_ticklabels() else 10.0
     last = first + count - 1
     is_across = getattr(axis, "axis_name", "") == "x"

@@ -1,4 +1,4 @@
-"""Slopes of attention with linear biases."""
+"""Slopes for attention with linear biases."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def alibi_slopes(
 
     Attention subtracts ``slope * |p - j|`` from the score of a query at position ``p`` and key
     ``j``. If `heads` is a power of two, head ``h`` has the slope ``2 ** (-8 (h + 1) / heads)``: a
-    geometric sequence that ends at ``2 ** -8`` [1]_. Otherwise the first heads, as many as the
-    largest power of two below `heads`, have the slopes of that power; the others take every second
-    slope of twice that power, beginning with the first, as in the authors' implementation [2]_.
+    geometric sequence that ends at ``2 ** -8`` [1]_. Otherwise let ``n`` be the largest power of
+    two below `heads`. The first ``n`` heads have the slopes for ``n`` heads. The others have every
+    second slope for ``2 n`` heads, beginning with the first, as in the authors' implementation
+    [2]_.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ def alibi_slopes(
     Returns
     -------
     numpy.ndarray
-        Shape ``(heads,)``, in `dtype`, all positive.
+        Positive slopes of shape ``(heads,)`` and type `dtype`.
 
     Raises
     ------
@@ -47,7 +48,7 @@ def alibi_slopes(
 
     See Also
     --------
-    regard.scaled_dot_product_attention : takes these as ``alibi_slopes``.
+    regard.scaled_dot_product_attention : accepts the slopes as ``alibi_slopes``.
 
     References
     ----------

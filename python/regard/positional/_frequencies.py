@@ -1,4 +1,4 @@
-"""The powers of a base that positions are multiplied by, and checks that encodings share."""
+"""Frequencies that are powers of a base, and argument checks that encodings share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def geometric(dim: int, base: SupportsFloat) -> NDArray[np.float64]:
 def even(rotary_dim: SupportsIndex, source: str = "") -> int:
     """Return an even number of columns, or raise TypeError or ValueError.
 
-    `source` says where the number comes from, if it was not given as `rotary_dim`.
+    `source` names the origin of the number if it was not passed as `rotary_dim`.
     """
     dim = count("rotary_dim", rotary_dim, minimum=2)
     if dim % 2:

@@ -1,4 +1,4 @@
-"""Read how a model rotates its queries and keys from its configuration."""
+"""Read the rotary parameters of a model from its configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _TRAINED = "original_max_position_embeddings"
 _LONGEST = "max_position_embeddings"
-# The keys that each type needs, and those that it may have.
+# The required and the optional keys of each type.
 _TYPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "default": ((), ()),
     "linear": (("factor",), ()),
@@ -30,7 +30,7 @@ _TYPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _TYPE_KEYS = ("rope_type", "type")
 _FOLLOW_THE_LENGTH = ("dynamic", "longrope")
 _OF_ANY_TYPE = ("rope_theta", "partial_rotary_factor", _LONGEST, _TRAINED)
-# A factor below 1 would speed pairs up; DeepSeek writes 0 for an mscale that it does not use.
+# A factor below 1 would increase frequencies; DeepSeek writes 0 for an unused mscale.
 _LEAST = {"factor": 1.0, "mscale": 0.0, "mscale_all_dim": 0.0}
 
 
@@ -40,20 +40,20 @@ class RopeParameters(NamedTuple):
     rope_type: str
     base: float | None
     rotary_fraction: float
-    numbers: Mapping[str, Any]  # what the formula of the type takes
+    numbers: Mapping[str, Any]  # parameters of the type's formula
 
     @property
     def trained_length(self) -> float | None:
-        """The length beyond which the frequencies change with the length, if they do."""
+        """The length beyond which the frequencies depend on the length, if they do."""
         return self.numbers[_TRAINED] if self.rope_type in _FOLLOW_THE_LENGTH else None
 
 
 def read_rope_parameters(scaling: Mapping[str, Any] | None) -> RopeParameters:
-    """Check the mapping of a configuration and complete it, or raise TypeError or ValueError.
+    """Check and complete the mapping of a configuration, or raise TypeError or ValueError.
 
-    Keys whose value is None count as left out. Where ``original_max_position_embeddings`` is left
-    out it is ``max_position_embeddings``; where the ``factor`` of yarn or longrope is left out it
-    is the ratio of these two, as in transformers.
+    A key whose value is None counts as missing. If ``original_max_position_embeddings`` is missing,
+    it is ``max_position_embeddings``. If the ``factor`` of yarn or longrope is missing, it is the
+    ratio of these two lengths, as in transformers.
     """
     if scaling is None:
         return RopeParameters("default", None, 1.0, {})
@@ -66,7 +66,7 @@ def read_rope_parameters(scaling: Mapping[str, Any] | None) -> RopeParameters:
         if rope_type in ("yarn", "longrope"):
             numbers.setdefault("factor", max(numbers[_LONGEST] / numbers[_TRAINED], 1.0))
     if rope_type == "longrope" and "attention_factor" in numbers:
-        numbers.setdefault("factor", 1.0)  # needed for the attention factor alone
+        numbers.setdefault("factor", 1.0)  # needed only for the attention factor
     missing = [key for key in needed if key not in numbers]
     unexpected = [str(key) for key in numbers if key not in needed + optional + _OF_ANY_TYPE]
     if missing or unexpected:

@@ -42,75 +42,78 @@ def rotary(
     .. math:: (a \cos\theta - b \sin\theta,\; a \sin\theta + b \cos\theta), \quad
               \theta = p \cdot \mathrm{base}^{-2m / \mathrm{rotary\_dim}}
 
-    so that the scalar product of a rotated query and a rotated key depends on their positions
-    through the difference alone [1]_.
+    so that the scalar product of a rotated query and a rotated key depends only on the difference
+    of their positions [1]_.
 
     Parameters
     ----------
     x : array_like, shape (..., heads, length, head_dim)
         Queries or keys; a 2-D array ``(length, head_dim)`` has no heads axis. Float16, bfloat16,
         float32 or float64; integers and lists become float64. For ``(batch, length, heads,
-        head_dim)`` storage pass ``x.swapaxes(1, 2)``: any strides are read where they lie.
+        head_dim)`` storage, pass ``x.swapaxes(1, 2)``: arrays of any strides are read in place.
     positions : array_like of int, shape (length,) or (*batch, length), optional
         The position of each row, the same for all heads; `batch` broadcasts to the axes of `x`
-        before heads. Default ``0 .. length - 1``. Rows that follow ``n`` cached keys have the
+        before heads. Default: ``0 .. length - 1``. Rows that follow ``n`` cached keys have the
         positions ``n + np.arange(length)``. Positions may be negative.
     base : float, optional
-        Wavelengths grow from ``2 pi`` towards ``2 pi * base`` along the pairs: the ``rope_theta``
-        of `scaling`, or 10000, by default.
+        Wavelengths grow from ``2 pi`` toward ``2 pi * base`` along the pairs. Default: the
+        ``rope_theta`` of `scaling`, or 10000.
     rotary_dim : int, optional
-        How many columns are rotated, beginning with the first (partial rotation); the others are
-        copied. Even; by default the ``partial_rotary_factor`` of `scaling`, or all of them.
+        Number of columns that are rotated, beginning with the first (partial rotation); the others
+        are copied. Must be even. Default: the ``partial_rotary_factor`` of `scaling`, or all
+        columns.
     interleaved : bool, default False
-        Which columns form a pair. False: ``m`` and ``m + rotary_dim / 2``, the halves (GPT-NeoX,
-        Llama, ONNX's default). True: ``2 m`` and ``2 m + 1``, the neighbors (RoFormer, GPT-J).
+        Which columns form a pair. False: ``m`` and ``m + rotary_dim / 2``, from the two halves
+        (GPT-NeoX, Llama, the ONNX default). True: the neighbors ``2 m`` and ``2 m + 1`` (RoFormer,
+        GPT-J).
     inverse_frequencies : array_like of float, shape (rotary_dim / 2,), optional
         The angle by which each pair turns from one position to the next, in place of the powers of
         `base`.
     scaling : mapping, optional
-        How a model stretches its frequencies to longer sequences: ``rope_scaling`` or
-        ``rope_parameters`` of its configuration; see `rotary_frequencies`.
+        The scaling of the frequencies for longer sequences: ``rope_scaling`` or
+        ``rope_parameters`` of a model's configuration; see `rotary_frequencies`.
     length : int, optional
-        The length of the whole sequence, for the scalings ``dynamic`` and ``longrope``. By default
-        it ends at the largest position.
+        The length of the whole sequence, for the scalings ``dynamic`` and ``longrope``. By default,
+        the sequence ends at the largest position.
     cache : pair of array_like, optional
-        Cosines and sines, ``(cos, sin)``, computed before: see `rotary_cache`. Two 2-D arrays
+        Precomputed cosines and sines, ``(cos, sin)``: see `rotary_cache`. Two 2-D arrays
         ``(max_position, rotary_dim / 2)`` are tables with a row for each position from 0 on, and
-        `positions` selects from them; arrays ``(*batch, length, rotary_dim / 2)`` with batch axes
-        hold one row for each row of `x`, and `positions` must then be left out. Pass caches that
-        hold every angle twice, as Hugging Face's do, as ``cos[..., :rotary_dim//2]``. They are
-        refused where their shape tells: beside `rotary_dim`, or if they have more than
-        ``head_dim / 2`` columns. Otherwise every column is taken for a pair.
+        `positions` selects from them. Arrays ``(*batch, length, rotary_dim / 2)`` with batch axes
+        contain one row for each row of `x`, and `positions` must then be omitted. Pass a cache that
+        contains every angle twice, as in Hugging Face models, as ``cos[..., :rotary_dim//2]``. Such
+        a cache is rejected if `rotary_dim` is also given or if it has more than ``head_dim / 2``
+        columns. Otherwise every column is interpreted as a pair.
     out : ndarray, optional
-        Where to write the result: an array of its type and shape, of any strides. It may be `x`.
+        Array for the result, of its type and shape and of any strides. It may be `x`.
 
     Returns
     -------
     ndarray
-        Of the shape and type of `x`.
+        The rotated array, of the shape and type of `x`.
 
     Raises
     ------
     TypeError
-        If an argument has the wrong type: positions that are floats, an `interleaved` that is not a
-        bool, a cache that is not a pair, an `out` of another type.
+        If an argument has the wrong type: float positions, an `interleaved` that is not a bool, a
+        cache that is not a pair, an `out` of another type.
     ValueError
-        If shapes disagree, `rotary_dim` is odd or larger than head_dim, a position lies outside
-        the cache, the cache holds every angle twice, `scaling` is wrong, or `base`, `scaling`,
+        If shapes disagree, `rotary_dim` is odd or larger than head_dim, a position is outside the
+        cache, the cache contains every angle twice, `scaling` is wrong, or `base`, `scaling`,
         `inverse_frequencies` and `cache` contradict each other.
 
     See Also
     --------
-    rotary_cache : cosines and sines for many calls.
-    rotary_frequencies : the angles themselves, with the formulas of the scalings.
+    rotary_cache : computes cosines and sines for many calls.
+    rotary_frequencies : computes the frequencies, and documents the scaling formulas.
 
     Notes
     -----
-    Angles, cosines and sines are computed in float64, so that they are right at any position: a
+    Angles, cosines and sines are computed in float64, so that they are accurate at any position: a
     float32 angle near 100 000, as many frameworks compute it, is rounded by up to 0.004. The
-    rotation itself is float64 for float64 and float32 for all narrower types. A row's bits depend
-    on its numbers and its position alone, except for the scalings ``dynamic`` and ``longrope``,
-    whose frequencies follow the length of the sequence: pass `length` to hold them.
+    rotation itself is computed in float64 for float64 and in float32 for all narrower types. The
+    bits of an output row depend only on its input row and its position, except for the scalings
+    ``dynamic`` and ``longrope``, whose frequencies depend on the length of the sequence: pass
+    `length` to fix them.
 
     References
     ----------
@@ -187,7 +190,7 @@ def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Ar
     cos, sin = cos.astype(compute, copy=False), sin.astype(compute, copy=False)
     if cos.ndim > 2:
         cos, sin = cos[..., None, :, :], sin[..., None, :, :]
-    # NaN and infinity are results, not warnings, as in the other calls.
+    # NaN and infinity appear in the result without a warning, as in the other calls.
     with np.errstate(over="ignore", invalid="ignore"):
         a = source[..., first].astype(compute, copy=False)
         b = source[..., second].astype(compute, copy=False)
@@ -195,7 +198,7 @@ def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Ar
         turned_a -= b * sin
         turned_b = a * sin
         turned_b += b * cos
-        # `result` may share memory with `source`, of which only the last columns are still unread.
+        # `result` may share memory with `source`; only the last columns of `source` are unread.
         rest = source[..., 2 * pairs :]
         if np.may_share_memory(rest, result):
             rest = rest.copy()
@@ -207,7 +210,7 @@ def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Ar
 def _looked_up(
     cache: tuple[ArrayLike, ArrayLike], positions: ArrayLike | None, shape: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """Return the cosines and sines of the rows of `x`, whose shape is `shape`."""
+    """Return the cosines and sines for the rows of an `x` of shape `shape`."""
     if not isinstance(cache, tuple | list):
         raise TypeError(f"cache must be a pair (cos, sin), got {type(cache).__name__}")
     if len(cache) != 2:
@@ -254,7 +257,7 @@ def _check_rows(name: str, rows: tuple[int, ...], shape: tuple[int, ...]) -> Non
 
 
 def _refuse_doubled(columns: int, rotary_dim: SupportsIndex | None, head_dim: int) -> None:
-    """Raise ValueError for a cache with a column for each column of `x` in place of each pair."""
+    """Raise ValueError for a cache with a column for each column, not each pair, of `x`."""
     if rotary_dim is None:
         is_doubled = head_dim < 2 * columns <= 2 * head_dim and columns % 2 == 0
         beside = f"head_dim {head_dim}"

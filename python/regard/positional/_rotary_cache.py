@@ -1,4 +1,4 @@
-"""Cosines and sines of a rotary embedding, computed once."""
+"""Precomputed cosines and sines of a rotary embedding."""
 
 from __future__ import annotations
 
@@ -38,23 +38,24 @@ def rotary_cache(
     Parameters
     ----------
     positions : int or array_like of int
-        A number ``n`` stands for the positions ``0 .. n - 1``; an array holds the positions
+        A number ``n`` means the positions ``0 .. n - 1``; an array contains the positions
         themselves.
     rotary_dim : int, optional
-        How many columns are rotated: even. May be left out beside `inverse_frequencies`.
+        Number of columns that are rotated; must be even. May be omitted if `inverse_frequencies` is
+        given.
     head_dim : int, optional
-        How many columns a head has, in place of `rotary_dim`: see `rotary_frequencies`.
+        Number of columns of a head, in place of `rotary_dim`: see `rotary_frequencies`.
     base : float, optional
-        Pair ``m`` turns by ``base ** (-2 m / rotary_dim)`` from one position to the next: the
-        ``rope_theta`` of `scaling`, or 10000, by default.
+        Pair ``m`` turns by ``base ** (-2 m / rotary_dim)`` from one position to the next. Default:
+        the ``rope_theta`` of `scaling`, or 10000.
     inverse_frequencies : array_like of float, shape (rotary_dim / 2,), optional
-        The angles themselves, in place of the powers of `base`.
+        The angle by which each pair turns, in place of the powers of `base`.
     scaling : mapping, optional
         As in `rotary`; see `rotary_frequencies`. Cosines and sines are multiplied by its attention
         factor.
     length : int, optional
-        The length of the whole sequence, for the scalings ``dynamic`` and ``longrope``. By default
-        it ends at the largest position.
+        The length of the whole sequence, for the scalings ``dynamic`` and ``longrope``. By default,
+        the sequence ends at the largest position.
     dtype : dtype, optional
         A floating-point dtype. The angles are computed in float64 for every dtype.
 
@@ -70,7 +71,7 @@ def rotary_cache(
         `rotary_dim`, `head_dim` and `inverse_frequencies` is given.
     ValueError
         If `rotary_dim` is odd or less than 2, or disagrees with `inverse_frequencies`; if `base` is
-        not positive and finite; if `head_dim`, `base` or `scaling` is given beside
+        not positive and finite; if `head_dim`, `base` or `scaling` is given together with
         `inverse_frequencies`; if `scaling` is wrong.
 
     Examples
@@ -111,7 +112,7 @@ def _end(rows: Array) -> int:
 
 
 def check_rotary_dim(rotary_dim: SupportsIndex | None, pairs: int, source: str) -> None:
-    """Raise ValueError where a number of columns is not twice the pairs of `source`."""
+    """Raise ValueError if the number of columns is not twice the number of pairs of `source`."""
     if rotary_dim is not None and even(rotary_dim) != 2 * pairs:
         raise ValueError(
             f"rotary_dim must be twice the pairs of {source}, got {rotary_dim} and {pairs} pairs"
@@ -119,7 +120,7 @@ def check_rotary_dim(rotary_dim: SupportsIndex | None, pairs: int, source: str) 
 
 
 def refuse_beside(name: str, *, base: SupportsFloat | None, **others: object) -> None:
-    """Raise ValueError where an argument is given that `name` leaves no room for."""
+    """Raise ValueError if an argument is given that `name` excludes."""
     if base is not None:
         real_number("base", base)
     for other, value in {"base": base, **others}.items():

@@ -1,4 +1,4 @@
-"""Compute how fast each pair of columns turns in a rotary embedding."""
+"""Compute the frequency of each pair of columns in a rotary embedding."""
 
 from __future__ import annotations
 
@@ -27,68 +27,69 @@ def rotary_frequencies(
     scaling: Mapping[str, Any] | None = None,
     length: SupportsIndex | None = None,
 ) -> tuple[NDArray[np.float64], float]:
-    r"""Compute how fast each pair of columns turns in a rotary embedding.
+    r"""Compute the frequency of each pair of columns in a rotary embedding.
 
     Without `scaling`, pair ``m`` turns by ``f[m] = base ** (-2 m / rotary_dim)`` from one position
-    to the next. The scalings slow pairs down, so that positions beyond those of the training look
-    like positions of the training. With ``s`` for ``factor`` and ``L`` for
+    to the next. The scalings lower the frequencies, so that positions beyond the training length
+    look like training positions. With ``s`` for ``factor`` and ``L`` for
     ``original_max_position_embeddings``:
 
     ``linear`` [1]_
         Every pair turns ``s`` times slower: ``f / s``.
     ``dynamic`` [2]_
-        For a sequence of `length` beyond ``L`` the base grows to ``base * (s * length / L - (s -
+        If `length` is greater than ``L``, the base grows to ``base * (s * length / L - (s -
         1)) ** (rotary_dim / (rotary_dim - 2))``; up to ``L`` nothing changes.
     ``yarn`` [3]_
-        Pairs that turn often within ``L`` positions keep their frequency, those that turn seldom
+        Pairs that turn often within ``L`` positions keep their frequency, pairs that turn seldom
         are slowed by ``s``, and a ramp joins them: ``f * (1 - ramp) + f / s * ramp``. The pair that
-        turns ``r`` times within ``L`` is ``rotary_dim * log(L / (2 pi r)) / (2 log(base))``; the
+        turns ``r`` times within ``L`` is ``rotary_dim * log(L / (2 pi r)) / (2 log(base))``. The
         ramp rises from 0 at the pair of ``beta_fast`` turns (32), rounded down, to 1 at the pair of
         ``beta_slow`` turns (1), rounded up (neither is rounded with ``truncate=False``). An
         attention factor ``0.1 log(s) + 1`` sharpens the scores. With ``mscale`` and
-        ``mscale_all_dim`` (DeepSeek) it is ``(0.1 mscale log(s) + 1) / (0.1 mscale_all_dim log(s) +
-        1)``; ``attention_factor`` replaces it.
+        ``mscale_all_dim`` (DeepSeek), it is ``(0.1 mscale log(s) + 1) / (0.1 mscale_all_dim log(s)
+        + 1)``; ``attention_factor`` replaces it.
     ``longrope`` [4]_
-        Each pair has its own factor: ``f / short_factor``, and ``f / long_factor`` for a sequence
-        of `length` beyond ``L``. The attention factor is ``sqrt(1 + log(s) / log(L))`` for both;
+        Each pair has a separate factor: ``f / short_factor``, or ``f / long_factor`` if `length` is
+        greater than ``L``. In both cases the attention factor is ``sqrt(1 + log(s) / log(L))``;
         ``attention_factor`` replaces it.
     ``llama3`` [5]_
         Pairs with a wavelength ``2 pi / f`` above ``L / low_freq_factor`` are slowed by ``s``,
-        those below ``L / high_freq_factor`` keep their frequency, and between them ``f / s`` and
-        ``f`` are mixed linearly in ``L f / (2 pi)``.
+        pairs below ``L / high_freq_factor`` keep their frequency, and between them ``f / s`` and
+        ``f`` are interpolated linearly in ``L f / (2 pi)``.
     ``proportional`` (Gemma 4)
-        The first ``partial_rotary_factor`` of the head's pairs turn by ``f / s`` (``s`` is 1 by
-        default). The others do not turn: their frequency is 0.
+        The first pairs of the head, a share of ``partial_rotary_factor``, turn by ``f / s`` (``s``
+        is 1 by default). The other pairs do not turn: their frequency is 0.
 
     Parameters
     ----------
     rotary_dim : int, optional
-        How many columns are rotated: even.
+        Number of columns that are rotated; must be even.
     head_dim : int, optional
-        How many columns a head has, in place of `rotary_dim`: ``int(head_dim *
-        partial_rotary_factor)`` of them are rotated, all where `scaling` has no such factor.
+        Number of columns of a head, in place of `rotary_dim`: ``int(head_dim *
+        partial_rotary_factor)`` columns are rotated, or all if `scaling` has no such factor.
     base : float, optional
-        The number whose powers the pairs turn by: the ``rope_theta`` of `scaling`, or 10000, by
-        default.
+        The number whose powers are the frequencies. Default: the ``rope_theta`` of `scaling`, or
+        10000.
     scaling : mapping, optional
-        ``rope_scaling`` or ``rope_parameters`` as it stands in the configuration of a model [6]_:
-        ``rope_type`` (or ``type``) is one of the names above or ``default``, and beside it stand
-        the numbers which that type needs, and ``rope_theta`` and ``partial_rotary_factor``. Keys
-        whose value is None count as left out. Some configurations keep
-        ``original_max_position_embeddings`` or ``max_position_embeddings`` beside this mapping: add
-        these keys to it. The second stands for the first where that is left out, and the ratio of
-        the two for the ``factor`` of ``yarn`` and ``longrope``.
+        ``rope_scaling`` or ``rope_parameters`` from the configuration of a model [6]_:
+        ``rope_type`` (or ``type``) is one of the names above or ``default``. The mapping also
+        contains the numbers that the type requires, ``rope_theta`` and ``partial_rotary_factor``. A
+        key whose value is None counts as missing. Some configurations store
+        ``original_max_position_embeddings`` or ``max_position_embeddings`` outside this mapping:
+        add these keys to it. If ``original_max_position_embeddings`` is missing, it is
+        ``max_position_embeddings``. If the ``factor`` of ``yarn`` or ``longrope`` is missing, it is
+        the ratio of ``max_position_embeddings`` to ``original_max_position_embeddings``.
     length : int, optional
-        The length of the whole sequence, for ``dynamic`` and ``longrope``; at most ``L`` by
-        default.
+        The length of the whole sequence, for ``dynamic`` and ``longrope``. By default, it is at
+        most ``L``.
 
     Returns
     -------
     inverse_frequencies : numpy.ndarray
         Shape ``(rotary_dim / 2,)``, float64.
     attention_factor : float
-        What cosines and sines are multiplied by: scores change by its square. 1 except for
-        ``yarn`` and ``longrope``.
+        The factor of cosines and sines, whose square multiplies the scores. 1 except for ``yarn``
+        and ``longrope``.
 
     Raises
     ------
@@ -98,19 +99,19 @@ def rotary_frequencies(
     ValueError
         If `rotary_dim` is odd or less than 2, or disagrees with ``partial_rotary_factor``; if the
         type is unknown, keys are missing or unexpected, a number is out of range, or `base`
-        disagrees with ``rope_theta``; if `scaling` holds one mapping for each type of layer
-        (Gemma 3): pass that of the layer.
+        disagrees with ``rope_theta``; if `scaling` contains one mapping for each type of layer
+        (Gemma 3): pass the mapping of the layer.
 
     See Also
     --------
-    rotary, rotary_cache : take the same `base` and `scaling`.
+    rotary, rotary_cache : accept the same `base` and `scaling`.
 
     References
     ----------
     .. [1] Chen et al., "Extending Context Window of Large Language Models via Positional
        Interpolation", 2023. https://arxiv.org/abs/2306.15595
-    .. [2] NTK-aware scaling with a base that follows the length; described in [3]_, section 3.3 and
-       appendix B.1.
+    .. [2] NTK-aware scaling with a base that depends on the length; described in [3]_, section 3.3
+       and appendix B.1.
     .. [3] Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models", ICLR
        2024, sections 3.2 and 3.4. https://arxiv.org/abs/2309.00071
     .. [4] Ding et al., "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens", ICML 2024,
@@ -146,8 +147,8 @@ def rotary_frequencies(
 def _columns(
     rotary_dim: SupportsIndex | None, head_dim: SupportsIndex | None, rope: RopeParameters
 ) -> int:
-    """Return how many columns have a frequency."""
-    # Of a head that is rotated in proportion, all columns have one, which may be 0.
+    """Return the number of columns that have a frequency."""
+    # With "proportional", all columns of the head have a frequency, which may be 0.
     fraction = 1.0 if rope.rope_type == "proportional" else rope.rotary_fraction
     if head_dim is None:
         if rotary_dim is None:

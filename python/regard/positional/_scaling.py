@@ -1,4 +1,4 @@
-"""Formulas for models that read more positions than they were first trained on."""
+"""Formulas for models that read more positions than their original training length."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _TRAINED = "original_max_position_embeddings"
 def scaled(
     rope: RopeParameters, rotary_dim: int, base: float, length: int | None
 ) -> tuple[Frequencies, float]:
-    """Return the frequencies of `rotary_dim` columns, and what cosines and sines are multiplied by.
+    """Return the frequencies of `rotary_dim` columns, and the factor of cosines and sines.
 
-    `length` is that of the whole sequence, None for a short one. `rotary_frequencies` documents the
-    formulas.
+    `length` is the length of the whole sequence, None for a short one. `rotary_frequencies`
+    documents the formulas.
     """
     numbers = rope.numbers
     plain = geometric(rotary_dim, base)
@@ -62,7 +62,7 @@ def _grown_base(numbers: Numbers, rotary_dim: int, base: float, length: int | No
 
 
 def _yarn(plain: Frequencies, numbers: Numbers, base: float) -> Frequencies:
-    """Peng et al. 2024, section 3.2, with the bounds of its implementation."""
+    """Scale as in Peng et al. 2024, section 3.2, with the bounds of its implementation."""
     trained, dim = numbers[_TRAINED], 2 * plain.size
     if base <= 1:
         raise ValueError(f"base must be above 1 for the scaling 'yarn', got {base}")
@@ -76,7 +76,7 @@ def _yarn(plain: Frequencies, numbers: Numbers, base: float) -> Frequencies:
     first, last = pair_of(fast), pair_of(slow)
     if numbers.get("truncate", True):
         first, last = math.floor(first), math.ceil(last)
-    # The upper bound is in columns, not in pairs; models were trained with it.
+    # The upper bound counts columns, not pairs; models were trained with it.
     first, last = max(first, 0), min(last, dim - 1)
     if first == last:
         last += 0.001
@@ -86,7 +86,7 @@ def _yarn(plain: Frequencies, numbers: Numbers, base: float) -> Frequencies:
 
 
 def _longrope(plain: Frequencies, numbers: Numbers, length: int | None) -> Frequencies:
-    """Ding et al. 2024: a factor for each pair, one set for short and one for long sequences."""
+    """Scale each pair by its factor for short or for long sequences (Ding et al. 2024)."""
     is_long = length is not None and length > numbers[_TRAINED]
     name = "long_factor" if is_long else "short_factor"
     factors: Frequencies = numbers[name]
@@ -99,7 +99,7 @@ def _longrope(plain: Frequencies, numbers: Numbers, length: int | None) -> Frequ
 
 
 def _llama3(plain: Frequencies, numbers: Numbers) -> Frequencies:
-    """Meta's ``apply_scaling`` of Llama 3.1."""
+    """Scale as Meta's ``apply_scaling`` of Llama 3.1 does."""
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
     if high <= low:
         raise ValueError(
@@ -112,13 +112,13 @@ def _llama3(plain: Frequencies, numbers: Numbers) -> Frequencies:
 
 
 def _proportional(plain: Frequencies, numbers: Numbers, fraction: float) -> Frequencies:
-    """Return frequencies of 0 for all pairs but the first."""
+    """Scale the first pairs, by their fraction, and set the other frequencies to 0."""
     rotated = int(fraction * 2 * plain.size // 2)
     return np.where(np.arange(plain.size) < rotated, plain / numbers.get("factor", 1.0), 0.0)
 
 
 def _yarn_attention(numbers: Numbers) -> float:
-    """Peng et al. 2024, section 3.4; with two mscales as in DeepSeek's models."""
+    """Return the factor of Peng et al. 2024, section 3.4, or of DeepSeek for two mscales."""
 
     def temperature(mscale: float) -> float:
         return 0.1 * mscale * math.log(numbers["factor"]) + 1
@@ -130,7 +130,7 @@ def _yarn_attention(numbers: Numbers) -> float:
 
 
 def _longrope_attention(numbers: Numbers) -> float:
-    """As in Microsoft's implementation of LongRoPE and in Phi-3."""
+    """Return the factor of Microsoft's LongRoPE implementation and Phi-3."""
     if "attention_factor" in numbers:
         return float(numbers["attention_factor"])
     trained = numbers[_TRAINED]

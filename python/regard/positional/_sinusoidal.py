@@ -26,24 +26,24 @@ def sinusoidal(
     """Encode the positions from 0 to ``length - 1`` as sines and cosines.
 
     Column ``2 m`` of row ``p`` is ``sin(p / base ** (2 m / dim))`` and column ``2 m + 1`` is the
-    cosine of the same angle [1]_. An odd `dim` ends with a sine. The angles are computed in
-    float64 for every `dtype`.
+    cosine of the same angle [1]_. If `dim` is odd, the last column is a sine. The angles are
+    computed in float64 for every `dtype`.
 
     Parameters
     ----------
     length : int
         Number of positions.
     dim : int
-        Number of columns: the size of the embedding that the encoding is added to.
+        Number of columns: the size of the embedding to which the encoding is added.
     base : float, optional
-        Wavelengths grow from ``2 pi`` towards ``2 pi * base`` along the columns.
+        Wavelengths grow from ``2 pi`` toward ``2 pi * base`` along the columns.
     dtype : dtype, optional
         A floating-point dtype.
 
     Returns
     -------
     numpy.ndarray
-        Shape ``(length, dim)``, in `dtype`.
+        The encoding, of shape ``(length, dim)`` and type `dtype`.
 
     Raises
     ------

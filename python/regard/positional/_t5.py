@@ -1,4 +1,4 @@
-"""Sort distances into the buckets for which T5 learns biases."""
+"""Assign distances to the buckets for which T5 learns biases."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def t5_buckets(
     num_buckets: SupportsIndex = 32,
     max_distance: SupportsIndex = 128,
 ) -> NDArray[np.int64]:
-    """Sort the distances between queries and keys into T5's buckets.
+    """Assign the distances between queries and keys to T5 buckets.
 
-    T5 adds a learned number to the score of a query at position ``p`` and a key ``j``: one for each
-    head and each bucket of ``j - p`` [1]_. With ``n`` buckets for a direction, each distance below
-    ``n // 2`` has a bucket of its own. Greater distances share the other buckets: bucket ``b``
+    T5 adds a learned number to the score of a query at position ``p`` and key ``j``: one number for
+    each head and each bucket of ``j - p`` [1]_. With ``n`` buckets for a direction, each distance
+    below ``n // 2`` has a separate bucket. Greater distances share the other buckets: bucket ``b``
     begins at distance ``n // 2 * (max_distance / (n // 2)) ** ((b - n // 2) / (n - n // 2))``, and
     the last bucket has no end [2]_.
 
@@ -38,22 +38,22 @@ def t5_buckets(
     kv_len : int, optional
         Number of keys; `q_len` when not given.
     query_offset : int, integer array or "end", optional
-        How many keys precede the first query: one number, or one per batch entry. ``"end"`` is
-        ``kv_len - q_len``.
+        Number of keys that precede the first query: one number, or one per batch entry. ``"end"``
+        is ``kv_len - q_len``.
     bidirectional : bool, default True
-        True, as in T5's encoder: half of the buckets are for keys at or before the query, and the
-        other half, from ``num_buckets // 2`` on, for those after it. False, as in its decoder: all
-        buckets are for keys at or before the query, and keys after it are in bucket 0.
+        True, as in the T5 encoder: half of the buckets are for keys at or before the query, and the
+        other half, from ``num_buckets // 2`` on, for keys after it. False, as in the T5 decoder:
+        all buckets are for keys at or before the query, and keys after it are in bucket 0.
     num_buckets : int, optional
-        Number of buckets: at least 2, and for `bidirectional` even and at least 4.
+        Number of buckets: at least 2; if `bidirectional`, even and at least 4.
     max_distance : int, optional
-        The distance at which the last bucket would end if it had an end: more than half the number
-        of buckets of a direction.
+        The distance at which the last bucket would end if it had an end. It must exceed half the
+        number of buckets of a direction.
 
     Returns
     -------
     numpy.ndarray of int64
-        Buckets in ``0 .. num_buckets - 1``, shape ``(q_len, kv_len)`` for one offset,
+        Bucket numbers in ``0 .. num_buckets - 1``, of shape ``(q_len, kv_len)`` for one offset or
         ``(*batch, q_len, kv_len)`` for offsets of shape ``batch``.
 
     Raises
@@ -65,12 +65,12 @@ def t5_buckets(
 
     Notes
     -----
-    ``np.moveaxis(table[buckets], -1, -3)`` is a mask for attention, where `table` has the shape
-    ``(num_buckets, heads)``, as T5's ``relative_attention_bias.weight``. T5 does not scale its
+    ``np.moveaxis(table[buckets], -1, -3)`` is an attention mask, where `table` has the shape
+    ``(num_buckets, heads)``, like T5's ``relative_attention_bias.weight``. T5 does not scale its
     scores: pass ``scale=1.0``.
 
-    The bounds of the buckets are computed in exact integers. Implementations with float32
-    logarithms may be one bucket off at a bound.
+    The bucket bounds are computed with exact integers. Implementations with float32 logarithms may
+    be off by one bucket at a bound.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Attention for PyTorch's tensors, with gradients, in the memory where they are."""
+"""Attention for PyTorch tensors, with gradients and without copies."""
 
 from regard._runtime.optional import needed as _needed
 from regard._runtime.public import publish as _publish

@@ -1,4 +1,4 @@
-"""What the public function takes, checked and in the operators' words."""
+"""Check the arguments of the public function and convert them for the operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = ("query", "key", "value")
 
 
 def autocast(tensor: Any) -> Any:
-    """Return a tensor in the type that `torch.autocast` asks for, as PyTorch's own call does."""
+    """Convert a tensor to the autocast type, as PyTorch's own call does."""
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         return tensor
     kind = tensor.device.type
@@ -25,7 +25,7 @@ def autocast(tensor: Any) -> Any:
 
 
 def check_dense(name: str, tensor: Tensor) -> None:
-    """Raise TypeError unless a tensor has one number in memory for each of its elements."""
+    """Raise TypeError unless a tensor is dense: it stores every element in memory."""
     if is_causal_bias(tensor):
         raise TypeError(
             f"{name} must have elements, got a CausalBias, which has none: pass it on its own, as "
@@ -45,7 +45,7 @@ def check_dense(name: str, tensor: Tensor) -> None:
 
 
 def check_tensors(*tensors: Tensor) -> None:
-    """Raise TypeError or ValueError unless query, key and value are tensors for one call."""
+    """Raise TypeError or ValueError unless query, key and value are tensors that fit together."""
     for name, tensor in zip(_NAMES, tensors, strict=True):
         if not isinstance(tensor, Tensor):
             hint = "; arrays are for regard.scaled_dot_product_attention"
@@ -79,9 +79,9 @@ def check_tensors(*tensors: Tensor) -> None:
 
 
 def with_equal_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Broadcast heads as PyTorch does without `enable_gqa`: equal numbers, or one."""
+    """Broadcast heads as PyTorch does without `enable_gqa`: the counts are equal, or one."""
     tensors = query, key, value
-    # Symbolic numbers compare, but do not hash.
+    # Symbolic numbers can be compared but not hashed.
     heads = [tensor.shape[-3] if tensor.ndim > 2 else 1 for tensor in tensors]
     number = next((count for count in heads if count != 1), 1)
     if any(count != 1 and count != number for count in heads):
@@ -100,7 +100,7 @@ def with_equal_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor,
 
 
 def with_equal_key_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Repeat heads of key and value as PyTorch does with `enable_gqa`, if their numbers differ."""
+    """Repeat the heads of key and value as PyTorch does with `enable_gqa`, if the counts differ."""
     heads, of_key, of_value = (x.shape[-3] if x.ndim > 2 else 1 for x in (query, key, value))
     if of_key == of_value:
         return key, value
@@ -121,14 +121,14 @@ def _repeated(tensor: Tensor, times: int) -> Tensor:
 
 
 def with_a_dimension(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a query and a key of head_dim 1 for those of head_dim 0: all scores are 0."""
+    """Pad query and key from head_dim 0 to 1, which keeps all scores 0."""
     if query.shape[-1] or key.shape[-1]:
         return query, key
     return torch.nn.functional.pad(query, (0, 1)), torch.nn.functional.pad(key, (0, 1))
 
 
 def masks(attn_mask: Any, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """Return the bool and the float mask, or raise TypeError or ValueError."""
+    """Split `attn_mask` into a bool and a float mask. Raises TypeError or ValueError."""
     if attn_mask is None:
         return None, None
     parts = attn_mask if isinstance(attn_mask, tuple) else (attn_mask,)
@@ -157,5 +157,5 @@ def masks(attn_mask: Any, device: torch.device) -> tuple[Tensor | None, Tensor |
 
 
 def drawn_seed() -> Tensor:
-    """Draw a seed from PyTorch's default generator of the CPU."""
+    """Draw a seed from PyTorch's default CPU generator."""
     return torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device="cpu")

@@ -1,4 +1,4 @@
-"""Attention over tensors."""
+"""Attention over PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -62,44 +62,45 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     **options: Unpack[TorchOptions],
 ) -> Tensor | tuple[Tensor, Tensor]:
-    r"""Compute exact scaled-dot-product attention over PyTorch's tensors, fused.
+    r"""Compute exact, fused scaled-dot-product attention over PyTorch tensors.
 
-    It takes what `torch.nn.functional.scaled_dot_product_attention` takes, and regard's options.
-    Tensors are read and written where they lie, and gradients are regard's own, in both modes.
+    The function accepts the arguments of `torch.nn.functional.scaled_dot_product_attention` and
+    regard's options. Tensors are read and written in place, without copies. Gradients are computed
+    by regard, in forward and reverse mode.
 
     Parameters
     ----------
     query : Tensor, shape (..., heads, q_len, head_dim)
-        Float32, float64, float16 or bfloat16, on the CPU, with any strides; on a CUDA device, the
-        call goes to `regard.cuda`.
+        Float32, float64, float16 or bfloat16, on the CPU, with any strides. For tensors on a CUDA
+        device, `regard.cuda` computes the call.
     key : Tensor, shape (..., kv_heads, kv_len, head_dim)
-        Of the type and on the device of `query`, like `value`.
+        Must have the type and the device of `query`, like `value`.
     value : Tensor, shape (..., kv_heads, kv_len, value_dim)
         ``value_dim`` may differ from ``head_dim``.
     attn_mask : Tensor of bool or float, or a pair (bool, float) of both, optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float, of any type:
-        added to the scores. PyTorch's `CausalBias` sets `is_causal` and `query_offset`.
+        added to the scores. A PyTorch `CausalBias` sets `is_causal` and `query_offset`.
     dropout_p : float, default 0.0
-        Drop each weight with this probability, from 0 to 1, which drops all.
+        Probability of dropping each weight, from 0 to 1. At 1, all weights are dropped.
     is_causal : bool, default False
-        Query ``i`` sees key ``j`` only if ``j <= i + query_offset``. It may be given beside a mask:
-        what both allow is seen.
+        Query ``i`` sees key ``j`` only if ``j <= i + query_offset``. If a mask is also given, a
+        key is visible only if both allow it.
     scale : float, optional
-        Multiplies query . key. Default ``1 / sqrt(head_dim)``.
+        Scale factor of query . key. Default: ``1 / sqrt(head_dim)``.
     enable_gqa : bool, default False
-        Let ``heads`` be a multiple of ``kv_heads``, which may differ between `key` and `value`.
-        Otherwise the numbers of heads are equal, or one.
+        Allow ``heads`` to be a multiple of ``kv_heads``, which may differ between `key` and
+        `value`. If False, the numbers of heads must be equal, or one.
     {options}
     dropout_seed : int or Tensor of int without axes, optional
-        Which weights are dropped. Default: drawn from PyTorch's default generator, so that
-        ``torch.manual_seed`` reproduces it.
+        Determines which weights are dropped. Default: drawn from PyTorch's default generator, so
+        that ``torch.manual_seed`` reproduces it.
 
     Returns
     -------
     output : Tensor, shape (..., heads, q_len, value_dim)
-        Of the query's type, in its layout: the axes lie in memory in the same order.
+        Has the type of `query` and its layout: the axes have the same order in memory.
     lse : Tensor, shape (..., heads, q_len)
-        If `return_lse`; float32, or float64 if the output is. It has gradients too.
+        Returned if `return_lse`; float32, or float64 if the output is. It is differentiable, too.
 
     Raises
     ------
@@ -109,30 +110,31 @@ def scaled_dot_product_attention(
         If shapes or devices disagree, a device is neither a CPU nor a CUDA device, or a number is
         out of range.
     NotImplementedError
-        If a derivative is asked for that is not implemented (see the notes), or any on a CUDA
-        device.
+        If a requested derivative is not implemented (see Notes), or if any derivative is requested
+        on a CUDA device.
     ImportError
         If tensors are bfloat16 and the package ml_dtypes is missing.
 
     See Also
     --------
-    regard.scaled_dot_product_attention : the same for NumPy arrays; it explains the options.
+    regard.scaled_dot_product_attention : the same for NumPy arrays; documents the options.
 
     Notes
     -----
-    A row that sees no key gives output 0 and lse -inf, where some of PyTorch's implementations give
-    NaN. Dropout drops what regard's dropout drops for the seed, and not what PyTorch's would.
+    A fully masked row has output 0 and lse -inf, whereas some PyTorch implementations return NaN.
+    For a given seed, dropout drops the same weights as elsewhere in regard, but not the weights
+    that PyTorch would drop.
 
-    `query`, `key`, `value`, a float `attn_mask`, `alibi_slopes` and `sinks` have gradients.
-    Derivatives in forward mode and second derivatives exist with respect to query, key and value:
-    gradients of gradients, gradients of derivatives in forward mode, and derivatives of gradients
-    in forward mode. NotImplementedError is raised for all others, also where a mask, slopes or
-    sinks require a gradient in a second derivative.
+    Gradients are available for `query`, `key`, `value`, a float `attn_mask`, `alibi_slopes` and
+    `sinks`. Forward-mode and second derivatives are available for query, key and value only:
+    gradients of gradients, gradients of forward-mode derivatives, and forward-mode derivatives of
+    gradients. All others raise NotImplementedError, as do second derivatives in which a mask,
+    slopes or sinks require a gradient.
 
-    The operator has rules for ``torch.compile``, ``torch.export``, ``torch.vmap``, ``torch.func``
-    and the device meta. Where nothing is recorded, a call does not pass PyTorch's dispatcher.
+    The operator supports ``torch.compile``, ``torch.export``, ``torch.vmap``, ``torch.func`` and
+    the meta device. If no operation is recorded, a call bypasses PyTorch's dispatcher.
     ``torch.autocast`` converts query, key and value as it does for PyTorch's call, and leaves the
-    mask as it is.
+    mask unchanged.
 
     Examples
     --------
@@ -241,7 +243,7 @@ def scaled_dot_product_attention(
 
 
 def _is_eager() -> bool:
-    """Tell whether a call may leave PyTorch's dispatcher out: nothing records or transforms it."""
+    """Return whether a call may bypass the dispatcher: nothing records or transforms it."""
     return not (
         is_compiling()
         or _are_functorch_transforms_active()
@@ -252,7 +254,7 @@ def _is_eager() -> bool:
 
 
 def _on_gpu(is_possible: bool, tensors: Any, attn_mask: Any, options: Any, more: bool) -> Any:
-    """Compute a call on a GPU, where there are neither gradients nor transforms."""
+    """Compute a call on a GPU, without gradients or transforms."""
     if not is_possible:
         raise NotImplementedError(
             "attention on a CUDA device has no gradient and is not for torch.compile or "

@@ -1,4 +1,4 @@
-"""The operators under `torch.vmap`: one call, in which the mapped axis is one more batch axis."""
+"""The operators under `torch.vmap`: one call with the mapped axis as an additional batch axis."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def _fewer_axes(name: str) -> int | None:
-    """Return how many axes a tensor has less than query, key and value; None if not in a batch."""
+    """Return how many axes fewer than query a tensor has, or None if it has no batch axes."""
     option = OPTIONS.get(name.removesuffix(tensor_name("")))
     if option is None:
         return 0  # arrays and masks
     return 4 - len(option.axes) if "batch" in option.axes else None
 
 
-# The axes that arguments before the call's have less.
+# The same for the arguments that precede the call's.
 _OF_RESULTS = {"grad_output": 0, "grad_lse": 1, "output": 0, "lse": 1}
 _WITHOUT_BATCH = frozenset(
     name for name in Call._fields if name in OPTIONS and _fewer_axes(name) is None
@@ -32,9 +32,9 @@ _WITHOUT_BATCH = frozenset(
 
 
 def _rule(operator: Operator, results: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
-    """Return what PyTorch calls for an operator.
+    """Return the vmap rule of an operator.
 
-    `results` gives the shapes of one sample's results from the shapes of its arguments.
+    `results` computes the shapes of one sample's results from the shapes of its arguments.
     """
     names = operator.tensors
     fewer_axes = [_OF_RESULTS.get(name, _fewer_axes(name)) for name in names]
@@ -47,7 +47,7 @@ def _rule(operator: Operator, results: Callable[..., tuple[Any, ...]]) -> Callab
         mapped_names = {name for name, dim in zip(names, dims, strict=True) if dim is not None}
         mapped_names |= {name for name, is_wanted in wanted.items() if is_wanted}
         if arguments.dropout_p or mapped_names & _WITHOUT_BATCH:
-            # What is dropped follows from a batch entry's number, and sinks have no batch axes.
+            # Dropout depends on the number of a batch entry, and sinks have no batch axes.
             found = _one_by_one(operator, size, dims, tensors, numbers)
         else:
             shapes = dict(zip(names, map(_shape, tensors, dims), strict=True))
@@ -70,7 +70,7 @@ def _rule(operator: Operator, results: Callable[..., tuple[Any, ...]]) -> Callab
 
 
 def _lead(tensor: Tensor, dim: int | None, size: int, rank: int) -> Tensor:
-    """Return a tensor with the mapped axis first, and then `rank` axes."""
+    """Return a tensor with the mapped axis first, followed by `rank` axes."""
     mapped = tensor.unsqueeze(0) if dim is None else tensor.movedim(dim, 0)
     mapped = mapped.reshape(mapped.shape[0], *(1,) * (rank + 1 - mapped.ndim), *mapped.shape[1:])
     return mapped.expand(size, *mapped.shape[1:])
@@ -93,7 +93,7 @@ def _one_by_one(
     tensors: tuple[Any, ...],
     numbers: tuple[Any, ...],
 ) -> list[Tensor]:
-    """Call an operator for each sample, or for zeros if there is none."""
+    """Call an operator for each sample, or once with zeros if there are no samples."""
 
     def sample(i: int) -> Any:
         for tensor, dim in zip(tensors, dims, strict=True):

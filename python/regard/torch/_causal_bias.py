@@ -1,4 +1,4 @@
-"""PyTorch's `CausalBias`: a tensor by its class, whose memory was never written to."""
+"""PyTorch's `CausalBias`, a Tensor subclass whose memory is uninitialized."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Importing it takes a second, and where nobody has, there is no such bias.
+# Importing it takes a second. If it has not been imported, no bias can exist.
 _MODULE = "torch.nn.attention.bias"
 
 
 def is_causal_bias(given: Any) -> bool:
-    """Tell whether an argument is a `CausalBias`."""
+    """Return whether an argument is a `CausalBias`."""
     module = sys.modules.get(_MODULE)
     return module is not None and isinstance(given, module.CausalBias)
 
@@ -21,7 +21,7 @@ def is_causal_bias(given: Any) -> bool:
 def offset_of(
     bias: Any, query: Tensor, key: Tensor, *, is_causal: Any = False, query_offset: Any = 0
 ) -> int:
-    """Return the `query_offset` that, with `is_causal`, stands for a `CausalBias`.
+    """Return the `query_offset` that is equivalent, with `is_causal`, to a `CausalBias`.
 
     Raises TypeError or ValueError if the bias is for other lengths, or if the call also sets one of
     the two options.

@@ -1,8 +1,8 @@
-"""The derivatives of the operators, in both modes.
+"""The derivatives of the operators, in forward and reverse mode.
 
-Each operator has an autograd function whose backward and jvp are made of the other operators. With
-t for tangents and G for gradients of results, the map (query, key, value) -> <G, output> has a
-symmetric Hessian, so one operator gives the derivative of gradients along t and their gradient.
+Each operator has an autograd function whose backward and jvp call the other operators. With t for
+tangents and G for gradients of results, the map (query, key, value) -> <G, output> has a symmetric
+Hessian, so one operator computes both the derivative of gradients along t and their gradient.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     Maybe: TypeAlias = Tensor | None
 
 _QUERY_KEY_VALUE = ("query", "key", "value")
-# What has a first derivative in reverse mode alone.
+# Inputs with only a first derivative in reverse mode.
 _OTHER_INPUTS = tuple(name for name in INPUTS if name not in _QUERY_KEY_VALUE)
 _OF_QUERY_KEY_VALUE = [name in _QUERY_KEY_VALUE for name in INPUTS]
 
 
 class _Derived(_SingleLevelFunction):  # type: ignore[misc]
-    """An operator whose arguments are tensors or None, and then numbers."""
+    """An operator whose arguments are tensors or None, followed by numbers."""
 
     operator: Operator
 
     @classmethod
     def call(cls, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
-        """Compute the operator where a derivative may be wanted: its kernel for autograd."""
+        """Compute the operator and record it if a derivative may be requested."""
         tensors = [each for each in given[: len(cls.operator.tensors)] if each is not None]
         is_traced = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         if is_traced or _has_tangent(tensors):
@@ -58,15 +58,15 @@ class _Derived(_SingleLevelFunction):  # type: ignore[misc]
     def inside(cls, keyset: Any, given: tuple[Any, ...]) -> tuple[Tensor, ...]:
         """Compute the operator within `forward`, where PyTorch turns off both modes.
 
-        They belong to this level of a nested derivative: outer levels, to which the operator goes
-        on from here, have modes of their own.
+        PyTorch turns them off for this level of a nested derivative. Outer levels, to which the
+        operator is redispatched, have separate modes.
         """
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
             return cls.below(keyset, given)
 
     @classmethod
     def keep(cls, ctx: Any, given: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
-        """Keep arguments and results for the derivatives."""
+        """Save arguments and results for the derivatives."""
         count = len(cls.operator.tensors)
         ctx.set_materialize_grads(False)
         ctx.numbers = given[count:]
@@ -75,27 +75,27 @@ class _Derived(_SingleLevelFunction):  # type: ignore[misc]
 
     @classmethod
     def kept(cls, ctx: Any, tensors: Iterable[Maybe] | None = None) -> tuple[Any, list[Any]]:
-        """Return the arguments by name, and the results that were kept."""
+        """Return the arguments by name, and the saved results."""
         saved = list(ctx.saved_tensors if tensors is None else tensors)
         count = len(cls.operator.tensors)
         return cls.operator.arguments(*saved[:count], *ctx.numbers), saved[count:]
 
     @classmethod
     def named(cls, each: Iterable[Any]) -> dict[str, Any]:
-        """Return what belongs to the tensors among the arguments, by their names."""
+        """Return values for the tensor arguments by argument name."""
         return dict(zip(cls.operator.tensors, each, strict=False))
 
     @classmethod
     def gradients(cls, **gradients: Maybe) -> tuple[Maybe, ...]:
-        """Return the gradients of all arguments, those before the operator's own among them."""
+        """Return the gradients of all arguments, including the keyset."""
         return None, *(gradients.get(name) for name in cls.operator.arguments._fields)
 
 
 def _primals(ctx: Any) -> list[Maybe]:
-    """Return what was kept for forward mode, as constants of this level of derivatives.
+    """Return the tensors saved for forward mode, as constants at this level of derivatives.
 
-    PyTorch turns forward mode off around a `jvp`, at all levels: what is computed from these
-    tensors with forward mode on has the derivatives that outer levels want, and no others.
+    PyTorch turns forward mode off around a `jvp`, at all levels. Results computed from these
+    tensors with forward mode on have the derivatives that outer levels request, and no others.
     """
     saved = ctx.saved_tensors
     return [None if tensor is None else forward_ad.unpack_dual(tensor).primal for tensor in saved]
@@ -155,13 +155,13 @@ class _Attention(_Derived):
 
 
 def _wanted(gradients: Iterable[Maybe], wanted: Iterable[bool]) -> dict[str, Maybe]:
-    """Return the gradients of the inputs by name, None for those that are not wanted."""
+    """Return the gradients of the inputs by name, with None for unwanted gradients."""
     each = zip(INPUTS, gradients, wanted, strict=True)
     return {name: gradient if is_wanted else None for name, gradient, is_wanted in each}
 
 
 class _AttentionBackward(_Derived):
-    """The gradients, which depend on the output and lse as functions of the inputs."""
+    """The gradients, in which the output and lse are functions of the inputs."""
 
     operator = _operators.attention_backward
 

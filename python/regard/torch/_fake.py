@@ -1,4 +1,4 @@
-"""What the operators say of results without numbers: to compilers, and on the device meta."""
+"""Shapes and types of the operators' results, for compilers and the meta device."""
 
 from __future__ import annotations
 

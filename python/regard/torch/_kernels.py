@@ -1,4 +1,4 @@
-"""What the operators compute on a CPU: regard's calls on the memory of tensors."""
+"""The operators' CPU kernels: regard's calls on the memory of tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# The fields of `regard.AttentionGradients` that are inputs of another name.
+# The fields of `regard.AttentionGradients` whose inputs have another name.
 _FIELDS = {"float_mask": "mask"}
 
 

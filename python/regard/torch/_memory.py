@@ -1,4 +1,4 @@
-"""Tensors and NumPy arrays over the same memory."""
+"""Tensors and NumPy arrays that share memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Array = NDArray[Any]
-# To ask whether an object of these is a tensor would take a microsecond.
+# Types that are not tensors. An isinstance check of their objects would cost a microsecond.
 NO_TENSORS = frozenset((bool, int, float, str, tuple, list, type(None), np.ndarray))
 
 
 def as_array(tensor: Tensor) -> Array:
-    """Return an array over the memory of a tensor on the CPU."""
+    """Return an array that shares the memory of a CPU tensor."""
     if tensor.dtype is torch.bfloat16:
         bits: Array = tensor.view(torch.uint16).numpy(force=True)
         return bits.view(bfloat16())
@@ -28,29 +28,29 @@ def as_array(tensor: Tensor) -> Array:
 
 
 def as_optional_array(tensor: Tensor | None) -> Array | None:
-    """Return an array over the memory of a tensor, or None for None."""
+    """Return an array that shares the memory of a tensor, or None for None."""
     return None if tensor is None else as_array(tensor)
 
 
 def as_tensor(array: Array) -> Tensor:
-    """Return a tensor over the memory of a new array."""
+    """Return a tensor that shares the memory of a new array."""
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
 def bfloat16() -> np.dtype[Any]:
-    """Return NumPy's name of PyTorch's type, which is in an optional package."""
+    """Return the NumPy dtype for bfloat16, which an optional package defines."""
     types = needed("ml_dtypes", "attention over tensors of bfloat16", "torch")
     dtype: np.dtype[Any] = np.dtype(types.bfloat16)
     return dtype
 
 
 def empty_output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return memory for the output, in the layout of the query.
+    """Return an uninitialized output in the layout of the query.
 
-    If its shape differs from the query's, only (..., length, heads, dim) and the order of the axes
-    are told apart.
+    If its shape differs from the query's, only two layouts are distinguished:
+    (..., length, heads, dim) in memory, and contiguous.
     """
     shape = output_shape(query.shape, key.shape, value.shape)
     if shape == query.shape:

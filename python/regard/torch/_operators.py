@@ -1,8 +1,8 @@
-"""Regard's operators in PyTorch: their schemas and their arguments by name.
+"""Regard's PyTorch operators: their schemas and named arguments.
 
-All operators have the arguments of a call, which follow from the table of options. Tensors come
-first, and among them those that have gradients; then numbers. If an option may be one number or a
-tensor of them, it has an argument of either kind, of which at most one is given.
+All operators have the arguments of a call, which are derived from the table of options. The order
+is differentiable tensors, other tensors, numbers. An option that may be one number or a tensor of
+numbers has two arguments, of which at most one is given.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BY_TYPE: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def tensor_name(option: str) -> str:
-    """Return the name of the argument for a tensor of an option that may be one number too."""
+    """Return the name of the tensor argument of an option that may also be one number."""
     return f"{option}_tensor"
 
 
@@ -44,7 +44,7 @@ def _schema_of(options: list[str], kinds: dict[str, tuple[tuple[str, str], ...]]
 
 
 def _named(name: str, fields: Iterable[str]) -> Any:
-    """Make a named tuple whose fields no type checker knows."""
+    """Make a named tuple whose fields are unknown to type checkers."""
     made: Any = namedtuple(name, fields)  # type: ignore[misc]
     return made
 
@@ -60,24 +60,24 @@ _TENSORS = {"bool_mask": "Tensor?"} | _schema_of(
 )
 _NUMBERS = _schema_of(_OTHERS, _BY_TYPE)
 
-# What has a gradient.
+# The differentiable inputs.
 INPUTS = tuple(_INPUTS)
 # The arguments of a call.
 Call = _named("Call", (*_INPUTS, *_TENSORS, *_NUMBERS))
 
 
 class Operator(NamedTuple):
-    """An operator of PyTorch."""
+    """A PyTorch operator."""
 
     run: Any
     arguments: Any
-    """A named tuple of its arguments: those before the call's, the call's, and others."""
+    """A named tuple class of its arguments, with the arguments of the call in the middle."""
     tensors: tuple[str, ...]
-    """The names of the arguments that are tensors or None, which come first."""
+    """The names of the leading arguments, which are tensors or None."""
 
     @property
     def name(self) -> str:
-        """Its name without that of the library."""
+        """The operator's name without the library prefix."""
         return str(self.arguments.__name__)
 
     def __call__(self, *given: Any) -> Any:
@@ -88,7 +88,7 @@ _call_fields = attrgetter(*Call._fields)
 
 
 def call_of(arguments: Any) -> Any:
-    """Return the call among the arguments of an operator."""
+    """Extract the arguments of the call from the arguments of an operator."""
     return Call._make(_call_fields(arguments))
 
 
@@ -110,7 +110,7 @@ def _operator(
 _OUTPUTS = {"output": "Tensor", "lse": "Tensor"}
 _GRADIENTS_OF_OUTPUTS = {"grad_output": "Tensor", "grad_lse": "Tensor?"}
 attention = _operator("attention", {}, ("output", "lse"))
-# Tensors without an element stand for gradients that are not wanted.
+# Empty tensors stand for unwanted gradients.
 attention_backward = _operator(
     "attention_backward",
     _GRADIENTS_OF_OUTPUTS | _OUTPUTS,

@@ -1,4 +1,4 @@
-"""The options of a call as the operators have them, and as NumPy's calls do."""
+"""Convert the options of a call for the operators, and for the calls on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_SEED = 2**64 - 1
 
 
 _TYPES = {name: OPTIONS[name].type for name in OPTION_NAMES}
-# The arguments of a call without options. The default of an offset is a number, and none is "end".
+# The arguments of a call without options. An offset defaults to a number; None means "end".
 _DEFAULTS = dict.fromkeys(Call._fields)
 _DEFAULTS |= {
     name: list(OPTIONS[name].default) if option_type == "origin" else OPTIONS[name].default
@@ -34,10 +34,10 @@ def call_with(
     masks: tuple[Tensor | None, Tensor | None],
     options: dict[str, Any],
 ) -> Any:
-    """Return the arguments of the operators, from what the public function was given.
+    """Return the arguments of the operators from the arguments of the public function.
 
-    `masks` are the bool and the float mask, and `options` those that are not None. An argument of
-    the wrong kind raises TypeError; all that depends on values is left to the kernels.
+    `masks` are the bool and the float mask, and `options` are the options that are not None. An
+    argument of the wrong type raises TypeError. The kernels check the values.
     """
     fields = {**_DEFAULTS, "query": query, "key": key, "value": value}
     fields["bool_mask"], fields["float_mask"] = masks
@@ -64,7 +64,7 @@ def call_with(
 
 
 def keywords_of(call: Any) -> dict[str, Any]:
-    """Return the keywords of the calls on NumPy arrays, from the arguments of the operators."""
+    """Return the keywords of the calls on NumPy arrays from the arguments of the operators."""
     fields, drops = call._asdict(), bool(call.dropout_p)
     keywords: dict[str, Any] = {}
     if call.bool_mask is not None or call.float_mask is not None:
@@ -94,7 +94,7 @@ def keywords_of(call: Any) -> dict[str, Any]:
 
 
 def numpy_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with arrays in place of tensors."""
+    """Replace the tensors among the options with arrays."""
     arrays: dict[str, Any] = {}
     for name, option in options.items():
         if isinstance(option, Tensor):
@@ -111,9 +111,9 @@ def numpy_options(options: dict[str, Any]) -> dict[str, Any]:
 def _number_or_tensor(
     name: str, given: Any, device: torch.device
 ) -> tuple[int | None, Tensor | None]:
-    """Return an integer option, which may be one number or one for each batch entry.
+    """Return an integer option as a number or as a tensor with one number per batch entry.
 
-    Neither of them stands for "end".
+    If both are None, the option is "end".
     """
     if isinstance(given, str) and given == "end" and name == "query_offset":
         return None, None
@@ -125,13 +125,11 @@ def _number_or_tensor(
 def _tensor(
     name: str, given: Any, device: torch.device, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Return an option as a tensor; `dtype` is that of lists."""
+    """Return an option as a tensor. `dtype` applies to lists."""
     if not isinstance(given, Tensor):
         is_array = isinstance(given, (np.ndarray, np.generic))
         try:
-            if (
-                is_array
-            ):  # a copy: the caller may change the array before the gradients are asked for
+            if is_array:  # the caller may change the array before the backward pass
                 given = np.array(given, given.dtype.newbyteorder("="))
             given = torch.as_tensor(given, dtype=None if is_array else dtype, device=device)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -142,7 +140,7 @@ def _tensor(
 
 
 def _sides(window: Any) -> tuple[int | None, int | None]:
-    """Return how far a window reaches to both sides, or raise TypeError or ValueError."""
+    """Return how far a window extends to each side, or raise TypeError or ValueError."""
     if window is None:
         return None, None
     if not isinstance(window, (tuple, list)):
@@ -157,7 +155,7 @@ def _sides(window: Any) -> tuple[int | None, int | None]:
 
 
 def _origin(given: Any) -> list[int]:
-    """Return the origin of dropout, or raise TypeError."""
+    """Return the dropout origin as a list, or raise TypeError."""
     is_whole = isinstance(given, (tuple, list)) and len(given) == 3
     if not is_whole or any(
         isinstance(n, bool) or not isinstance(n, (int, np.integer, torch.SymInt)) for n in given
@@ -169,7 +167,7 @@ def _origin(given: Any) -> list[int]:
 
 
 def _seed_tensor(seed: Any) -> Tensor:
-    """Return a seed as a tensor, whose 64 bits are those of the number."""
+    """Return a seed as an int64 tensor with the same 64 bits."""
     if isinstance(seed, Tensor):
         if seed.ndim or seed.dtype.is_floating_point or seed.dtype == torch.bool:
             raise TypeError(

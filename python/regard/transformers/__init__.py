@@ -1,10 +1,9 @@
-"""Attention for the models of Hugging Face's transformers.
+"""Attention for Hugging Face transformers models.
 
-`register` adds ``"regard"`` to the implementations that ``attn_implementation`` chooses from. What
-is supported and what is not is in the guide, ``docs/guide/transformers.md``.
+`register` makes ``"regard"`` a value of ``attn_implementation``. The guide,
+``docs/guide/transformers.md``, lists the supported and the unsupported features.
 
-Importing this module needs the packages torch and transformers: ``pip install
-'regard[transformers]'``.
+This module requires the packages torch and transformers: ``pip install 'regard[transformers]'``.
 """
 
 from regard._runtime.optional import needed as _needed

@@ -1,4 +1,4 @@
-"""Compute attention for a model: the function that its attention modules call."""
+"""The attention function that a model's attention modules call."""
 
 from __future__ import annotations
 
@@ -35,37 +35,37 @@ def attend(
     output_attentions: bool = False,
     **others: Any,
 ) -> tuple[Any, None]:
-    """Return the output of an attention module, and None in place of the weights.
+    """Compute the output of an attention module, with None in place of the weights.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Without a mask, its attribute ``is_causal`` says whether attention is causal.
+        If there is no mask, its attribute ``is_causal`` decides whether attention is causal.
     query : tensor, shape (batch, heads, q_len, head_dim)
     key : tensor, shape (batch, kv_heads, kv_len, head_dim)
     value : tensor, shape (batch, kv_heads, kv_len, value_dim)
     attention_mask : PatternMask, tensor of bool or float, or None
-        It says all about visibility. Without one, query ``i`` of a causal module sees key ``j`` if
-        ``j <= i``, and a single query sees everything, as with ``"sdpa"``. In models that
-        ``"sdpa"`` does not support, all queries see everything, as with the eager attention.
+        Determines visibility. Without a mask, query ``i`` of a causal module sees
+        key ``j`` if ``j <= i``, and a single query sees everything, as with ``"sdpa"``. In models
+        that ``"sdpa"`` does not support, all queries see everything, as with eager attention.
     dropout : float
-        The probability of dropping a weight: models pass 0 when they are not trained.
+        The probability of dropping a weight. Models pass 0 outside training.
     scaling, softcap : float, optional
-        As `scale` and `softcap` of `regard.scaled_dot_product_attention`.
+        The options `scale` and `softcap` of `regard.scaled_dot_product_attention`.
     is_causal : bool, optional
-        Counts in place of the module's attribute.
+        Overrides the module's attribute.
     s_aux, sinks : tensor, shape (heads,) or one that broadcasts to (batch, heads, q_len, 1)
-        Logits that join the softmax and carry no value; the name depends on the model.
+        Logits that take part in the softmax without a value. The name depends on the model.
     position_bias : tensor, shape (1 or batch, heads, q_len, kv_len), optional
         Added to the scores.
     indices : tensor of int, shape (batch, q_len, count), optional
-        The keys that a query may see, if only these are.
+        The only keys that a query may see.
     block_indices, cache
-        Must be None: the attention of blocks, and continuous batching, are not supported.
+        Must be None: block attention and continuous batching are not supported.
     output_attentions : bool
-        If True, there is a warning, since no attention weights are returned.
+        If True, a warning is logged, since attention weights are not returned.
     **others
-        What the mask says already, such as ``sliding_window``.
+        Arguments that the mask already accounts for, such as ``sliding_window``.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def attend(
     )
     if sinks is None or has_sink_per_head:
         return result.transpose(1, 2).contiguous(), None
-    # A sink that depends on the query takes its share from an output that was computed without it.
+    # A sink that depends on the query scales an output that was computed without it.
     output, lse = result
     share = torch.sigmoid(lse[..., None] - sinks).to(output.dtype)
     return (output * share).transpose(1, 2).contiguous(), None
@@ -120,7 +120,7 @@ def attend(
 def _visibility(
     module: Any, attention_mask: Any, is_causal: bool | None, q_len: int, kv_len: int
 ) -> tuple[dict[str, Any], Any]:
-    """Return what may be seen: options, and a mask or None."""
+    """Return the visibility as options, and a mask or None."""
     if isinstance(attention_mask, PatternMask):
         options, array = attention_mask.options_or_array()
         if array is None and not _is_for(options, attention_mask.shape, q_len, kv_len):
@@ -132,7 +132,7 @@ def _visibility(
     if attention_mask is not None:
         return {}, attention_mask
     if is_causal is None:
-        # Models that "sdpa" does not support get every mask that hides something, and the
+        # Models that "sdpa" does not support receive every mask that hides a key, and the
         # attribute of some of their modules is wrong.
         reads_bool = expected_masks(getattr(module, "config", None)) is Masks.BOOL
         is_causal = reads_bool and getattr(module, "is_causal", True)
@@ -140,9 +140,9 @@ def _visibility(
 
 
 def _is_for(options: dict[str, Any], shape: Any, q_len: int, kv_len: int) -> bool:
-    """Tell whether options say of these queries and keys what they say of a mask's shape.
+    """Return whether options have the same meaning for these lengths as for a mask's shape.
 
-    The array of another shape may broadcast: some models make one row of a mask for all queries.
+    A mask of another shape may broadcast: some models make one mask row for all queries.
     """
     if not options:
         return True
@@ -151,20 +151,20 @@ def _is_for(options: dict[str, Any], shape: Any, q_len: int, kv_len: int) -> boo
 
 
 def _selected(indices: Any, kv_len: int) -> Any:
-    """Return a mask of the keys that each query selects, for all heads."""
+    """Return a bool mask of the keys that each query selects, for all heads."""
     nothing = indices.new_zeros((*indices.shape[:-1], kv_len), dtype=torch.bool)
     return nothing.scatter(-1, indices.long(), True).unsqueeze(1)
 
 
 def _both(mask: Any, shown: Any) -> Any:
-    """Return what both a mask and a bool mask show."""
+    """Return the intersection of a mask and a bool mask."""
     if mask is None:
         return shown
     return mask & shown if mask.dtype == torch.bool else (shown, mask)
 
 
 def _with_bias(mask: Any, bias: Any) -> Any:
-    """Return a mask, or a pair of masks, and a bias."""
+    """Combine a mask, or a pair of masks, with a bias."""
     if mask is None:
         return bias
     if isinstance(mask, tuple):

@@ -1,4 +1,4 @@
-"""Make the masks of a model: the function that transformers calls once per forward pass."""
+"""The mask function that transformers calls once per forward pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_mask(
     device: Any = "cpu",
     **others: Any,
 ) -> Any:
-    """Return what `mask_function` and the padding show of the keys to the queries.
+    """Return the mask that combines `mask_function` and the padding.
 
     Parameters
     ----------
@@ -36,21 +36,21 @@ def make_mask(
     q_offset, kv_offset : int or tensor
         The positions of the first query and of the first key.
     mask_function : callable
-        Whether a query sees a key, by their indices.
+        Returns whether a query sees a key, given their indices.
     attention_mask : tensor of bool, shape (batch_size, tokens), optional
         Which tokens are not padding.
     allow_is_causal_skip : bool, default True
-        Whether a model that is traced may get None for a causal mask, as it does with ``"sdpa"``.
+        Whether a traced model may receive None for a causal mask, as with ``"sdpa"``.
     device : torch.device or str
-        Where the mask belongs.
+        The device of the mask.
     **others
-        What else ``transformers.masking_utils.sdpa_mask`` takes.
+        Other arguments of ``transformers.masking_utils.sdpa_mask``.
 
     Returns
     -------
     mask : PatternMask, or tensor, or None
         The elements are bool if ``"sdpa"`` supports the model, and otherwise added to scores. None
-        only if a model is traced, or if it lets a mask that hides nothing be left out.
+        only if the model is traced, or if it allows a mask that hides nothing to be omitted.
     """
     expected = expected_masks(others.get("config"))
     arguments = {
@@ -71,7 +71,7 @@ def make_mask(
         if expected is Masks.BOOL:
             return shown(allow_is_causal_skip=allow_is_causal_skip)
         return _added(shown(), dtype)
-    # For a causal mask, None would leave it to the module, and say nothing of offsets.
+    # None for a causal mask would leave causality to the module and lose the offsets.
     options = None
     if _is_plain(attention_mask, q_offset):
         options = _options(arguments | {"q_offset": int(q_offset)})
@@ -83,19 +83,19 @@ def make_mask(
     elif not options and others.get("allow_is_bidirectional_skip", False):
         return None
     else:
-        # A model may look into the mask within an operator, where vmap does not work.
+        # A model may read the mask within an operator, where vmap does not work.
         make = partial(_made, shown, dtype)
     shape = (batch_size, 1, q_length, kv_length)
     return PatternMask.of(options, shape, dtype, device, make)
 
 
 def _made(shown: Callable[..., Any], dtype: Any) -> Any:
-    """Return the array of a pattern, which needs no vmap."""
+    """Return the array of a pattern, computed without vmap."""
     return _added(shown(allow_is_bidirectional_skip=False, use_vmap=False), dtype)
 
 
 def _added(shown: Any, dtype: Any) -> Any:
-    """Return a bool mask, or what the eager attention adds to its scores in its place."""
+    """Return a bool mask, or the bias that eager attention adds to its scores instead."""
     if shown is None or dtype == torch.bool:
         return shown
     nothing = torch.zeros((), dtype=dtype, device=shown.device)
@@ -103,7 +103,7 @@ def _added(shown: Any, dtype: Any) -> Any:
 
 
 def _options(arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what a mask shows as options, or None if its pattern is unknown."""
+    """Return the options equivalent to a mask, or None if its pattern is unknown."""
     attention_mask = arguments["attention_mask"]
     q_offset, q_length = arguments["q_offset"], arguments["q_length"]
     kv_offset, kv_length = arguments["kv_offset"], arguments["kv_length"]
@@ -123,7 +123,7 @@ def _options(arguments: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_traced(attention_mask: Any, q_offset: Any, device: Any) -> bool:
-    """Tell whether elements cannot be read."""
+    """Return whether the elements cannot be read."""
     tensors = [each for each in (attention_mask, q_offset) if isinstance(each, torch.Tensor)]
     if torch.device(device).type == "meta" or any(each.is_meta for each in tensors):
         return True
@@ -131,7 +131,7 @@ def _is_traced(attention_mask: Any, q_offset: Any, device: Any) -> bool:
 
 
 def _is_plain(attention_mask: Any, q_offset: Any) -> bool:
-    """Tell whether padding and offset have the shapes that transformers documents."""
+    """Return whether padding and offset have the shapes that transformers documents."""
     if isinstance(q_offset, torch.Tensor) and q_offset.numel() != 1:
         return False
     return attention_mask is None or (
@@ -140,10 +140,10 @@ def _is_plain(attention_mask: Any, q_offset: Any) -> bool:
 
 
 def _padding_options(attention_mask: Any, kv_offset: int, kv_length: int) -> dict[str, Any]:
-    """Return which keys are not padding: none of the options if all are.
+    """Return the options that hide padding, or no options if no key is padding.
 
-    Keys beyond `attention_mask` are padding. What is not padding is nearly always one interval in
-    each batch entry, which says more than a mask: keys outside it are not even read.
+    Keys beyond `attention_mask` are padding. The other keys nearly always form one interval in each
+    batch entry. An interval is cheaper than a mask, since keys outside it are not even read.
     """
     if attention_mask is None:
         return {}

@@ -1,7 +1,8 @@
-"""Which masks a model expects, by the classes that transformers makes it of.
+"""Determine which masks a model expects, from its transformers classes.
 
-A mask is made from a configuration alone. Models that ``"sdpa"`` supports read bool masks. Parts of
-others may compute attention themselves, and add a mask to their scores as eager attention does.
+A mask is made only from a configuration. Models that ``"sdpa"`` supports read bool masks. Parts of
+other models may compute attention themselves, and add a mask to their scores as eager attention
+does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ transformers = needed("transformers", "regard.transformers", "transformers")
 
 
 class Masks(Enum):
-    """What a model finds if it looks into a mask."""
+    """The kinds of mask elements that models read."""
 
     BOOL = "the mask of sdpa"
     ADDED = "the mask of eager attention; a part of the model may use the interface"
@@ -26,13 +27,13 @@ class Masks(Enum):
 
 
 def expected_masks(config: Any) -> Masks:
-    """Return what a model with this configuration expects; None is that of no model."""
+    """Return the masks that models with this configuration expect; it may be None."""
     return Masks[_expected_name(type(config))]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _expected_name(kind: type) -> str:
-    """Return the name of a member of `Masks`, which may be a constant of a graph."""
+    """Return the name of a member of `Masks`, which can be a constant in a graph."""
     return _expected(kind).name
 
 

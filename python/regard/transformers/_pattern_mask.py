@@ -1,4 +1,4 @@
-"""A mask that is known by its pattern, and becomes an array only if somebody looks into it."""
+"""A mask stored as a pattern, which becomes an array only when its elements are used."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _SAME = {_aten.detach.default, _aten.alias.default}
 
 
 class _State:
-    """What the aliases of a mask share."""
+    """The state that the aliases of a mask share."""
 
     def __init__(self, options: dict[str, Any], make: Callable[[], Any]) -> None:
         self.options = options
         self.make = make
-        # The array, once an alias of it has been handed out that somebody may write to.
+        # The array, once a writable alias of it has been returned.
         self.shared: Any = None
 
     def array(self) -> Any:
@@ -30,10 +30,10 @@ class _State:
 class PatternMask(torch.Tensor):  # type: ignore[misc, name-defined]
     """A mask of shape ``(batch, 1, q_len, kv_len)``, without its elements.
 
-    Models hand masks from layer to layer, and some slice them, combine them with others or write to
-    them. Any operation on a `PatternMask` is done on the array that it stands for, so that a model
-    may treat it as the mask that ``"sdpa"``, or the eager attention, would have been given.
-    `options_or_array` tells what the mask is now.
+    Models pass masks from layer to layer, and some slice them, combine them with other masks or
+    write to them. Any operation on a `PatternMask` is applied to the array that it represents, so
+    that a model can use it like the mask that ``"sdpa"`` or eager attention would receive.
+    `options_or_array` returns the current state of the mask.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -59,25 +59,25 @@ class PatternMask(torch.Tensor):  # type: ignore[misc, name-defined]
         Parameters
         ----------
         options : dict
-            What the mask says, as options of `regard.torch.scaled_dot_product_attention`.
+            The equivalent options of `regard.torch.scaled_dot_product_attention`.
         shape : tuple of int
             ``(batch, 1, q_len, kv_len)``.
         dtype : torch.dtype
             Bool, or a floating type if the array is added to scores.
         device : torch.device or str
-            Where the array that `make` returns lies.
+            The device of the array that `make` returns.
         make : callable
             Returns the array.
         """
         return cls(_State(options, make), shape, dtype, device)
 
     def options_or_array(self) -> tuple[dict[str, Any], Any]:
-        """Return what the mask says as options, and None; or {}, and an array that says it."""
+        """Return the equivalent options and None, or {} and the equivalent array."""
         state = self._state
         return (state.options, None) if state.shared is None else ({}, state.shared)
 
     def array(self) -> Any:
-        """Return the array that the mask stands for."""
+        """Return the array that the mask represents."""
         return self._state.array()
 
     def __repr__(self, **_: Any) -> str:
@@ -91,8 +91,8 @@ class PatternMask(torch.Tensor):  # type: ignore[misc, name-defined]
         if operator in _SAME or (operator is _aten.slice.Tensor and _takes_all(*args)):
             mask = args[0]
             return cls(mask._state, tuple(mask.shape), mask.dtype, mask.device)
-        # What an operator writes to, or returns a view of, must be the one array that this mask
-        # is from now on.
+        # If an operator writes to the array or returns a view of it, the mask must keep this array
+        # from now on.
         is_aliased = any(argument.alias_info for argument in operator._schema.arguments)
 
         def array_of(value: Any) -> Any:
@@ -109,7 +109,7 @@ class PatternMask(torch.Tensor):  # type: ignore[misc, name-defined]
 
 
 def _on_array(name: str) -> Callable[..., Any]:
-    """Return a method that works on the array. What it returns may share the array's memory."""
+    """Return a method that works on the array. Its result may share the array's memory."""
 
     def method(self: PatternMask, *args: Any, **kwargs: Any) -> Any:
         state = self._state
@@ -119,7 +119,7 @@ def _on_array(name: str) -> Callable[..., Any]:
     return method
 
 
-# These read memory without an operator, or copy it, and PyTorch does not stop them all.
+# These methods read or copy memory without an operator, and PyTorch does not prevent all of them.
 for _name in (
     "__array__",
     "__deepcopy__",
@@ -136,6 +136,6 @@ for _name in (
 def _takes_all(
     mask: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> bool:
-    """Tell whether a slice leaves out nothing."""
+    """Return whether a slice contains all elements."""
     starts = start is None or start == 0
     return starts and step == 1 and (end is None or end >= mask.shape[dim])

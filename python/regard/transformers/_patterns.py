@@ -1,8 +1,8 @@
-"""Recognize the mask functions of transformers that positions alone decide.
+"""Recognize the transformers mask functions that depend only on positions.
 
-A mask function of transformers is a closure that tells, from the indices of a query and a key,
-whether the one sees the other. Those made by transformers' own factories are recognized by their
-code, and what they close over says which window they mean. Any other function is unknown.
+A transformers mask function is a closure that returns, from the indices of a query and a key,
+whether the query sees the key. Functions made by transformers' factories are recognized by their
+code object, and their closure variables define the window. Any other function is unknown.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ masking_utils = needed("transformers.masking_utils", "regard.transformers", "tra
 
 @dataclass(frozen=True)
 class Pattern:
-    """What a query sees by its position: regard's options of the same names."""
+    """Visibility by position, as regard's options of the same names."""
 
     is_causal: bool = False
     window: tuple[int | None, int | None] | None = None
 
     def __and__(self, other: Pattern) -> Pattern:
-        """Return the pattern of what both show."""
+        """Return the intersection of two patterns."""
         left, right = (
             min((side for side in sides if side is not None), default=None)
             for sides in zip(self.window or (None, None), other.window or (None, None), strict=True)
@@ -35,14 +35,14 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Extent:
-    """Which positions a mask is about: up to `end`, with keys before the padding hidden or not."""
+    """The positions that a mask covers: up to `end`, with padding hidden or not."""
 
     end: int
     hides_padding: bool
 
 
 def read_pattern(function: Any, extent: Extent) -> Pattern | None:
-    """Return the pattern of a mask function in these positions, or None if it is unknown."""
+    """Return the pattern of a mask function at these positions, or None if it is unknown."""
     if function is masking_utils.causal_mask_function:
         return Pattern(is_causal=True)
     if function is masking_utils.bidirectional_mask_function:
@@ -65,7 +65,7 @@ def _read_intersection(closed: dict[str, Any], extent: Extent) -> Pattern | None
 
 
 def _read_window(closed: dict[str, Any], extent: Extent) -> Pattern | None:
-    """Read ``key > query - sliding_window``: the query itself is one of the window's keys."""
+    """Read ``key > query - sliding_window``: the window includes the query's own position."""
     size = closed["sliding_window"]
     return Pattern(window=(size - 1, None)) if type(size) is int and size > 0 else None
 
@@ -79,7 +79,7 @@ def _read_two_sided_window(closed: dict[str, Any], extent: Extent) -> Pattern | 
 def _read_chunks(closed: dict[str, Any], extent: Extent) -> Pattern | None:
     """Read chunks of keys, counted from the end of the left padding.
 
-    Within the first chunk, they hide nothing; beyond it, the pattern is unknown.
+    Within the first chunk, nothing is hidden. Beyond it, the pattern is unknown.
     """
     if extent.end > closed["chunk_size"]:
         return None

@@ -1,4 +1,4 @@
-"""Tell transformers about regard."""
+"""Register regard with transformers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ NAME = "regard"
 
 
 def register() -> None:
-    """Add ``"regard"`` to the attention implementations of transformers, for this process.
+    """Add ``"regard"`` to the transformers attention implementations in this process.
 
-    Afterwards ``attn_implementation="regard"`` runs any model whose attention goes through
-    ``transformers.AttentionInterface``, and ``model.set_attn_implementation("regard")`` switches a
-    model that exists. Calling it again changes nothing.
+    Afterwards, ``attn_implementation="regard"`` works for any model whose attention uses
+    ``transformers.AttentionInterface``, and ``model.set_attn_implementation("regard")`` switches an
+    existing model. Repeated calls have no effect.
 
     Notes
     -----
-    Two functions are registered: one computes attention, and the other makes masks. Where a mask is
-    causal, a window, padding, or a combination of these, it is kept as these few numbers, and no
-    array of shape ``(q_len, kv_len)`` is made. A model that looks into such a mask, or changes it,
-    gets the bool mask that ``"sdpa"`` would have made, or the mask of the eager attention if
-    ``"sdpa"`` does not support the model.
+    Two functions are registered: one computes attention, and the other makes masks. A mask that is
+    causal, a window, padding, or a combination of them is stored as a few numbers, and no array of
+    shape ``(q_len, kv_len)`` is made. A model that reads or modifies such a mask receives the bool
+    mask that ``"sdpa"`` would have made, or the mask of eager attention if ``"sdpa"`` does not
+    support the model.
 
-    Dropout takes its seed from PyTorch's default generator, so that ``torch.manual_seed``
+    The dropout seed is drawn from PyTorch's default generator, so that ``torch.manual_seed``
     reproduces it. Attention weights are not returned, as with ``"sdpa"``.
 
     Examples

@@ -1,4 +1,4 @@
-"""The queries and keys that a language model of the Llama family has for a text."""
+"""The queries and keys of a Llama-family language model for a text."""
 
 from regard._cli.models._forward import queries_and_keys
 from regard._cli.models._hugging_face import open_hugging_face

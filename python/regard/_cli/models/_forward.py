@@ -1,4 +1,4 @@
-"""The forward pass of a Llama model, as far as the last queries and keys that are wanted."""
+"""The forward pass of a Llama model, up to the last requested queries and keys."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def queries_and_keys(
 ) -> tuple[list[Array], list[Array]]:
     """Return the rotated queries and keys (heads, length, head_dim) of each layer.
 
-    `layers` are the numbers of those that are wanted, in rising order; by default, all are.
-    `progress` is called with the number of layers that are done, and of all that are needed.
+    `layers` are the numbers of the requested layers, in ascending order; by default, all layers.
+    `progress` is called with the numbers of finished layers and of required layers.
     """
     x: Any = model.embed(np.array(tokens, np.int64))
     turns = rotary_cache(len(tokens), head_dim=model.head_dim, dtype=np.float32, **model.rotary)
@@ -78,7 +78,7 @@ def _heads(x: Array, own: Mapping[str, Array], name: str, heads: int, model: Mod
 
 def _fed_forward(x: Array, own: Mapping[str, Array]) -> Array:
     gate = project(x, own["gate"], None, None)
-    # The sigmoid by tanh, which does not overflow.
+    # The sigmoid is computed with tanh, which does not overflow.
     gate *= (0.5 * np.tanh(0.5 * gate) + 0.5).astype(gate.dtype)
     gate *= project(x, own["up"], None, None)
     return project(gate, own["down"], None, None)

