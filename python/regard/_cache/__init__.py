@@ -1,16 +1,18 @@
-"""Keys and values that stay while a text grows.
+"""Cache of keys and values for texts that grow.
 
-Callers see `cache.KVCache`, which is a `view.CacheView` that can be changed. What it holds is a
-`content.Content`: a `state` (the pages of each batch entry, its length, what has been evicted) that
-changes in one assignment, and a `pool` of pages that forks share::
+Callers use `cache.KVCache`. It holds a `content.Content`, which consists of a `state` (the pages,
+length and evictions of each batch entry) that changes in one assignment, and a `pool` of pages that
+forks share::
 
-    cache, view     what callers call; arguments checks what they pass
-    content         appends, truncates, reorders, forks; growth plans which pages that takes
-    attend, explain attention to a state, with window choosing what a query sees
-    pool            which page is free; its room is in memory_room or in file_room
-    ledger          the state in a file, after a header, in a locked_file that file makes or opens
+    cache           the public class; arguments checks the arguments of its calls
+    content         appends, truncates, reorders and forks; growth plans the pages of an append
+    attend, explain attention to a state; window determines the visible keys
+    stored          keys and values as arrays
+    pool            the free pages; its room is in memory_room or in file_room
+    ledger          the state in a file, after a header, in a locked_file that file creates or opens
 
-`geometry` has what never changes, `rows` the layout of a page, `quantize` the numbers in 8 bits.
+`geometry` contains the constants of a cache, `rows` the layout of a page, `quantize` the 8-bit
+numbers.
 """
 
 from regard._cache.cache import KVCache

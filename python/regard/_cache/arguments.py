@@ -1,4 +1,4 @@
-"""What callers append to a cache and ask of it, checked before anything is written."""
+"""Checks of the arguments of cache calls, before anything is written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LARGEST = np.array(np.finfo(np.float32).max)
 
 
 def size(name: str, number: int, minimum: int = 0, maximum: int = _MOST) -> int:
-    """Return one of a cache's sizes, or raise an error that names it."""
+    """Return a size of a cache, or raise an error that names it."""
     checked = count(name, number, minimum)
     if checked > maximum:
         raise ValueError(f"{name} must be at most {maximum}, got {checked}")
@@ -35,7 +35,7 @@ def size(name: str, number: int, minimum: int = 0, maximum: int = _MOST) -> int:
 def new_tokens(
     geometry: Geometry, batch: int, key: ArrayLike, value: ArrayLike
 ) -> tuple[Array, Array]:
-    """Return key and value as arrays with all four axes, of types that can be stored."""
+    """Return key and value as arrays with all four axes and storable types."""
     keys = _with_batch(stored("key", key), batch)
     sizes = (batch, geometry.kv_heads)
     if keys.ndim != 4 or keys.shape[:2] != sizes or keys.shape[3] != geometry.head_dim:
@@ -55,7 +55,7 @@ def _with_batch(array: Array, batch: int) -> Array:
 
 
 def as_stored(name: str, array: Array, dtype: np.dtype[Any], counts: PerEntry) -> Array:
-    """Return new tokens such that the cache's pages can take them: converted here or there."""
+    """Return new tokens as arrays that can be written to pages, which converts narrow types."""
     is_narrow = array.dtype.itemsize <= 4 and dtype.itemsize <= 4
     if array.dtype != dtype and not is_narrow:
         array = converted(name, array, dtype, counts)
@@ -69,9 +69,9 @@ def as_stored(name: str, array: Array, dtype: np.dtype[Any], counts: PerEntry) -
 def converted(name: str, array: Array, dtype: np.dtype[Any], counts: PerEntry) -> Array:
     """Return new tokens in the cache's type, of which the first `counts` are real.
 
-    If a finite number becomes infinite, this warns, raises an error or does nothing, as
-    `numpy.errstate` says. NumPy would not name the array, would not notice it in types of ml_dtypes
-    and would warn from this line, for which Python shows one warning in a process.
+    If a finite number becomes infinite, warn, raise an error or do nothing, according to
+    `numpy.errstate`. NumPy would not name the array, would not notice the overflow in ml_dtypes
+    types and would warn from this line, for which Python shows one warning per process.
     """
     with np.errstate(over="ignore"):
         result = array.astype(dtype)
@@ -83,13 +83,13 @@ def converted(name: str, array: Array, dtype: np.dtype[Any], counts: PerEntry) -
         is_real = np.arange(array.shape[2]) < counts[:, None]
         became_infinite &= is_real[:, None, :, None]
     if became_infinite.any():
-        # The same text for all numbers, so that Python shows it once for a line of the caller's.
+        # The text does not depend on the numbers, so that Python shows it once per calling line.
         _tell_of_overflow(f"overflow in {name}: finite numbers become infinite in {dtype.name}")
     return result
 
 
 def _tell_of_overflow(message: str) -> None:
-    """Do what `numpy.errstate` says. A warning comes from the line that called regard."""
+    """Follow `numpy.errstate`. A warning refers to the line that called regard."""
     wanted = np.geterr()["over"]
     if wanted == "warn":
         frame, level = sys._getframe(), 1
@@ -103,7 +103,7 @@ def _tell_of_overflow(message: str) -> None:
 
 
 def new_lengths(batch: int, lengths: ArrayLike | None, new: int) -> int | Array:
-    """Return how many of the new tokens are real: of all entries, or of each."""
+    """Return the number of real new tokens, for all entries or per entry."""
     if lengths is None:
         return new
     wanted = f"an integer array of shape ({batch},)"
@@ -117,7 +117,7 @@ def new_lengths(batch: int, lengths: ArrayLike | None, new: int) -> int | Array:
 
 
 def shorter_lengths(length: ArrayLike, lengths: Array) -> Array:
-    """Return what a cache is to be truncated to, for each entry."""
+    """Return the length to which each entry is truncated."""
     wanted = f"an int or an integer array of shape {lengths.shape}"
     numbers = integers("length", length, wanted)
     if numbers.ndim == 0:
@@ -136,7 +136,7 @@ def shorter_lengths(length: ArrayLike, lengths: Array) -> Array:
 
 
 def entries(batch_indices: ArrayLike, batch: int) -> Array:
-    """Return the entries that a reordered cache is made of, -1 for an empty one."""
+    """Return the indices of the selected entries, -1 for an empty entry."""
     numbers = integers("batch_indices", batch_indices, "a sequence of integers")
     if numbers.ndim != 1 or numbers.size == 0:
         raise ValueError(f"batch_indices must be one axis of 1 or more, got shape {numbers.shape}")
@@ -150,9 +150,9 @@ def entries(batch_indices: ArrayLike, batch: int) -> Array:
 
 
 def fitting_query(geometry: Geometry, batch: int, query: ArrayLike) -> Array:
-    """Return the query as an array of four axes, or of three where the batch is 1.
+    """Return the query as an array of four axes, or of three if the batch is 1.
 
-    Its type is looked at by the call that it is for.
+    The attention call checks its type.
     """
     array = query if type(query) is np.ndarray else as_array("query", query)
     shape = array.shape
@@ -171,7 +171,7 @@ def fitting_query(geometry: Geometry, batch: int, query: ArrayLike) -> Array:
 
 
 def size_of_pages(page_size: int | None, capacity: int | None, keep_last: int | None) -> int:
-    """Return how many tokens a page holds."""
+    """Return the number of tokens in a page."""
     if page_size is None:
         return default_page_size(capacity, keep_last)
     tokens = size("page_size", page_size, minimum=16)
@@ -181,7 +181,7 @@ def size_of_pages(page_size: int | None, capacity: int | None, keep_last: int | 
 
 
 def kept_tokens(keep_last: int | None, keep_first: int) -> tuple[int | None, int]:
-    """Return how many tokens are kept, last and first."""
+    """Return the numbers of last and first tokens to keep."""
     first = size("keep_first", keep_first)
     if keep_last is None:
         if first:

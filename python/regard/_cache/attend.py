@@ -1,4 +1,4 @@
-"""Attention to the state of a cache: the one place that calls the kernels."""
+"""Attention to the state of a cache. Only this module calls the attention kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Call(NamedTuple):
-    """What the kernels are given beside options."""
+    """The arguments of the kernels, without the options."""
 
     query: Array
     rows: Rows
@@ -36,7 +36,7 @@ class Call(NamedTuple):
 
 
 def attend(content: Content, query: ArrayLike, mask: Any, options: dict[str, Any]) -> Any:
-    """Attend with the queries of the last positions, or of those that an offset says."""
+    """Attend with queries at the last positions, or from a query offset on."""
     options = with_arrays(options)
     return _called(_core.attention_cached, _call(content, query, mask, options), options)
 
@@ -44,7 +44,7 @@ def attend(content: Content, query: ArrayLike, mask: Any, options: dict[str, Any
 def plan(
     content: Content, query: ArrayLike, mask: Any, options: dict[str, Any]
 ) -> tuple[Call, _core._Plan]:
-    """Return what `attend` would be given, and what it would do."""
+    """Return the arguments of the kernels in `attend`, and the plan of the computation."""
     options = with_arrays(options)
     call = _call(content, query, mask, options)
     found: _core._Plan = _called(_core.attention_cached_plan, call, options)
@@ -54,14 +54,14 @@ def plan(
 def _called(function: Callable[..., Any], call: Call, options: dict[str, Any]) -> Any:
     query, rows, *pages, mask = call
     result = function(query, rows.core, *pages, mask, options)
-    if result is NotImplemented:  # the kernels cannot read these as they are
+    if result is NotImplemented:  # the kernels cannot read these arrays directly
         (query,) = as_stored_arrays(query=query)
         result = function(query, rows.core, *pages, Masks.of(mask).argument, options)
     return result
 
 
 def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> Call:
-    """Complete the options with what the cache knows."""
+    """Return the arguments of the kernels, and complete the options from the cache."""
     options.setdefault("is_causal", True)
     state, geometry = content.state, content.geometry
     assert state is not None
@@ -90,7 +90,7 @@ def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> C
 
 
 def _default_offset(lengths: PerEntry, recent: Array | None, q_len: int) -> PerEntry:
-    """Return the position of the first query where the queries are those of the last tokens."""
+    """Return the position of the first query if the queries belong to the last tokens."""
     if recent is not None and q_len > 1 and int(recent.min()) < q_len:
         raise ValueError(
             f"query_offset must be given: the last append gave the batch entries {recent.tolist()} "

@@ -1,4 +1,4 @@
-"""The cache that callers see."""
+"""The public cache class."""
 
 from __future__ import annotations
 
@@ -42,119 +42,122 @@ if TYPE_CHECKING:
 
 
 _APPENDED = "leave it out, and append it first: cache.append(key, value)"
-# What to say of keywords that are not options, because a cache knows them.
+# Advice for keywords that are not options because the cache determines their values.
 _OF_THE_CACHE = {
     **dict.fromkeys(("key", "value", "k", "v"), _APPENDED),
     "causal": "leave it out: attention to a cache is causal unless is_causal=False",
 }
 _OPTIONS = frozenset(names_of(CacheOptions, ResultOptions))
-# More are not read by anybody, in one line.
+# The maximum number of lengths in a representation, which is one line.
 _MOST_LENGTHS = 16
 
 
 @public
 class KVCache(ShowsOptions):
-    """Keys and values of the tokens so far, to which new queries attend.
+    """Cache of the keys and values of past tokens, to which new queries attend.
 
     A layer that generates text appends the keys and values of its new tokens and attends with their
-    queries; nothing that was computed before is computed or copied again::
+    queries. Earlier keys and values are neither computed again nor copied::
 
         cache.append(key, value)
         output = cache.attend(query)
 
-    Positions are absolute: the first token of a batch entry stands at 0, and the next at
-    ``cache.lengths``, whatever has been evicted meanwhile.
+    Positions are absolute: the first token of a batch entry is at position 0, and the next new
+    token is at ``cache.lengths``, even after evictions.
 
     Parameters
     ----------
     batch, num_kv_heads, head_dim : int
         Sizes of the keys.
     value_dim : int, optional
-        Size of the values; `head_dim` when not given.
+        Size of the values; `head_dim` by default.
     capacity : int, optional
-        The most tokens that an entry may have; appending more is an error. Without `page_size`,
-        each entry has one page of this size from the beginning, so that its tokens lie side by
-        side. With `keep_last`, texts of any length fit, and the limit is on one append: as many
-        tokens as there is room for, or ``capacity - keep_first - keep_last`` (at least 1) at any
-        time.
+        Maximum number of tokens per entry; appending more is an error. Without `page_size`, each
+        entry has one page of this size from the beginning, so that its tokens are contiguous. With
+        `keep_last`, texts may have any length, and the limit applies to a single append: it may
+        fill the remaining room or have ``capacity - keep_first - keep_last`` tokens (at least 1),
+        whichever is more.
     dtype : dtype, default float32
-        What keys and values are stored as: float16, bfloat16 (of the package ml_dtypes, or its
-        name), float32, float64, or int8, which is a quarter of float32: see the notes. Results
-        have the result type of the query and of this, and of the query alone with int8.
+        Storage type of keys and values: float16, bfloat16 (from the ml_dtypes package, or its
+        name), float32, float64, or int8, which needs a quarter of the memory of float32 (see
+        Notes). Results have the result type of the query and `dtype`, or of only the query with
+        int8.
     keep_last : int, optional
-        Every query sees this many of the last tokens, its own included, as with the option
+        Number of last tokens that a query sees, its own token included, as with the option
         ``window=(keep_last - 1, 0)`` of `scaled_dot_product_attention`. Pages of tokens that no
-        coming query sees are evicted and used again.
+        future query sees are evicted and reused.
     keep_first : int, default 0
-        With `keep_last`, this many of the first tokens are kept and seen too (Xiao et al. 2024,
+        With `keep_last`, number of first tokens that are also kept and visible (Xiao et al. 2024,
         "Efficient Streaming Language Models with Attention Sinks").
     page_size : int, optional
-        How many tokens a page holds, a multiple of 16. Memory is taken page by page, and each entry
-        has a table of its pages: growing copies nothing, `reorder` and `fork` share pages, so that
-        there is one copy of a prompt that many texts begin with. 192 when not given, or fewer with
-        a small `keep_last`, or all of `capacity`.
+        Number of tokens in a page, a multiple of 16. Memory is allocated page by page, and each
+        entry has a table of its pages. Growing copies nothing, and `reorder` and `fork` share
+        pages, so that a prompt that many texts begin with is stored once. The default is 192, or
+        less with a small `keep_last`, or all of `capacity`.
     path : path-like, optional
-        A file to make and to keep everything in: it is mapped into memory, may be larger than
+        File to create, which stores the whole cache. It is mapped into memory, may be larger than
         memory, and can be opened again with `KVCache.open`.
 
     Raises
     ------
     TypeError
-        If an argument has the wrong type, or `dtype` cannot be stored.
+        If an argument has the wrong type, or `dtype` is not a storage type.
     ValueError
-        If a size is out of range, or `path` is empty or has a null character.
+        If a size is out of range, or `path` is empty or contains a null character.
     FileExistsError
-        If there is a file at `path` already.
+        If `path` already exists.
     OSError
-        If the file cannot be made, or the disk is full.
+        If the file cannot be created, or the disk is full.
     MemoryError
-        If there is no memory for `capacity`, or no array can have such sizes.
+        If there is not enough memory for `capacity`, or no array can have these sizes.
 
     See Also
     --------
-    scaled_dot_product_attention : what `attend` calls, with every option.
-    merge_attention_states : joins results over a shared prompt with those over its continuations.
+    scaled_dot_product_attention : attention without a cache, with every option.
+    merge_attention_states : merges results over a shared prompt with results over continuations.
 
     Notes
     -----
-    Results have the bits of `scaled_dot_product_attention` with the same keys, stored as `dtype`,
-    for any page size, in memory or in a file. With `keep_last`, they are those of the option
-    ``window=(keep_last - 1, 0)``, and with `keep_first` those of a bool mask that shows the same
-    keys.
+    Results are bitwise identical to the results of `scaled_dot_product_attention` with the same
+    keys, stored as `dtype`, for any page size, in memory or in a file. With `keep_last`, this holds
+    for the option ``window=(keep_last - 1, 0)``, and with `keep_first` for a bool mask that shows
+    the same keys.
 
-    The memory is bounded then: each entry has pages for the tokens that are kept and for two
-    appends, one after the other, and at most two pages more (three if the first tokens do
-    not fill a page). Pages are used again and not given back, so the largest two appends count. The
-    last append can always be undone with `truncate`.
+    With `keep_last`, the memory is bounded: each entry has pages for the kept tokens and for two
+    consecutive appends, and at most two more pages (three if the first tokens do not fill a page).
+    Pages are reused and not given back, so the largest two appends count. The last append can
+    always be undone with `truncate`.
 
-    With int8, each key and value is a row of integers from -127 to 127 and a scale, which is the
-    largest of its numbers divided by 127, but never below 2**-126: rows of less than about 1.5e-36
-    lose digits. Keys are rotated first, and queries with them: no product changes, and single large
-    channels are spread over all. Integers are multiplied by scales after the products: results are
-    exact for the rounded numbers that are stored, up to rounding in the query's precision.
+    With int8, each key and value is a row of integers from -127 to 127 and a scale. The scale is
+    the largest magnitude in the row divided by 127, but at least 2**-126: rows below about 1.5e-36
+    lose digits. Keys are rotated first, and so are queries: dot products do not change, and single
+    large channels are spread over all channels. The products of the integers are multiplied by the
+    scales: results are exact for the stored, rounded numbers, up to rounding in the query's
+    precision.
 
-    Infinity and NaN cannot be stored as int8, and are stored in the other types as they are. A
-    finite number that is too large for a floating-point type, such as 1e6 for float16, becomes
-    infinite. `append` then warns or raises an error, as `numpy.errstate` says of overflows.
+    Infinity and NaN cannot be stored as int8. The other types store them unchanged. A finite number
+    that is too large for a floating-point type, such as 1e6 for float16, becomes infinite. `append`
+    then warns or raises an error, according to the overflow setting of `numpy.errstate`.
 
     A call that raises an error or is interrupted by a signal leaves the cache as it was before the
-    call or, if the change was already complete, as it is after it. Calls that change a cache must
-    not run at the same time as other calls on it. Forks of it may be used in other threads. In the
-    child of ``os.fork()``, a cache in a file may only be read, and its forks grow in memory.
+    call or, if the change was already complete, as it is after the call. Calls that change a cache
+    must not run at the same time as other calls on the same cache. Forks of the cache may be used
+    in other threads. In the child of ``os.fork()``, a cache in a file is read-only, and its forks
+    grow in memory.
 
-    The data is written to a file before the lengths, and nothing that the file still needs is
-    overwritten: if the process dies, the file has the content from before or after the call (and
-    if it dies while it makes the file, the file cannot be opened). `flush` protects against a power
-    failure what is not changed after it. One process at a time may write to a file, or many may
-    read it. A file grows by a quarter and never shrinks: pages that are given back are used again,
-    forks of its cache take theirs from it too while it is open, and pages without an owner are free
-    once it is closed.
+    Data is written to a file before the lengths, and nothing that the file still needs is
+    overwritten. If the process dies, the file has the content from before or after the call. If it
+    dies while it creates the file, the file cannot be opened. `flush` protects all content that is
+    not changed afterward against a power failure. One process at a time may write to a file, or
+    many may read it. A file grows by a quarter and never shrinks. Pages that are given back are
+    reused. Forks of the cache also allocate their pages in the file while it is open, and pages
+    without an owner are free once the file is closed.
 
-    The lock keeps out other caches, but not programs that do not ask for it. If another program
-    truncates the file, its keys and values are lost, and calls raise OSError; if it does so during
+    The lock keeps out other caches, but not programs that ignore it. If another program truncates
+    the file, its keys and values are lost, and calls raise OSError. If the file is truncated during
     a call, the system ends the process (SIGBUS). If another program writes to the file, results may
-    be wrong. To replace a file that is in use, rename another one to its name: caches that are open
-    keep the old one.
+    be wrong. To replace a file that is in use, rename another file to its name: open caches keep
+    the old file.
 
     Examples
     --------
@@ -179,7 +182,7 @@ class KVCache(ShowsOptions):
     >>> len(cache), cache.nbytes < 64 * 2 * 2 * 64 * 4
     (1000, True)
 
-    A prompt that is held once, and two texts that begin with it:
+    A prompt that is stored once, and two texts that begin with it:
 
     >>> prompt = regard.KVCache(1, 2, 64, page_size=16, dtype="int8")
     >>> prompt.append(*rng.standard_normal((2, 2, 100, 64)))
@@ -225,7 +228,7 @@ class KVCache(ShowsOptions):
             room,
             arguments.size_of_pages(page_size, room, last),
         )
-        # A page an entry of a fixed capacity, so that a lack of memory shows now.
+        # With a fixed capacity, one page per entry, so that a lack of memory shows now.
         has_fixed_room = room is not None and page_size is None and last is None
         reserved = entries if has_fixed_room else 0
         if path is not None:
@@ -237,27 +240,27 @@ class KVCache(ShowsOptions):
 
     @classmethod
     def open(cls, path: Path, mode: Literal["r", "r+"] = "r+") -> Self:
-        """Open the file of a cache that was made with `path`.
+        """Open the file of a cache that was created with `path`.
 
         Parameters
         ----------
         path : path-like
-            The file.
+            File of the cache.
         mode : {"r+", "r"}
-            To read and change it, or only to read it.
+            Whether to read and write the file, or only to read it.
 
         Returns
         -------
         KVCache
-            With everything that the file holds.
+            A cache with the content of the file.
 
         Raises
         ------
         ValueError
-            If the file is not that of a cache, has another version, is truncated or damaged; the
-            message says which. If `mode` is unknown.
+            If the file is not a cache file, has another version, is truncated or is damaged (the
+            message says which), or if `mode` is unknown.
         BlockingIOError
-            If the file is open elsewhere: one may write, or many read.
+            If the file is open elsewhere: it may have one writer or many readers.
         OSError
             If the file cannot be opened.
         """
@@ -272,7 +275,7 @@ class KVCache(ShowsOptions):
         return cache
 
     def __len__(self) -> int:
-        """Return how many tokens the longest entry has seen."""
+        """Return the number of tokens that the longest entry has seen."""
         return opened_state(self).longest
 
     def _shown_options(self) -> dict[str, str] | str:
@@ -300,17 +303,17 @@ class KVCache(ShowsOptions):
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """How many tokens each entry has seen, the position of its next one: a copy."""
+        """Number of tokens seen by each entry, which is the position of its next token (a copy)."""
         return opened_state(self).all_lengths()
 
     @property
     def batch(self) -> int:
-        """How many batch entries there are."""
+        """Number of batch entries."""
         return opened_state(self).batch
 
     @property
     def num_kv_heads(self) -> int:
-        """How many heads keys and values have."""
+        """Number of key and value heads."""
         return self._content.geometry.kv_heads
 
     @property
@@ -325,89 +328,89 @@ class KVCache(ShowsOptions):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What keys and values are stored as."""
+        """Storage type of keys and values."""
         return self._content.geometry.dtype
 
     @property
     def capacity(self) -> int | None:
-        """The most tokens that an entry may have, or None."""
+        """Maximum number of tokens per entry, or None."""
         return self._content.geometry.capacity
 
     @property
     def keep_last(self) -> int | None:
-        """How many of the last tokens a query sees, or None for all."""
+        """Number of last tokens that a query sees, or None for all."""
         return self._content.geometry.keep_last
 
     @property
     def keep_first(self) -> int:
-        """With a window, how many of the first tokens are seen too."""
+        """Number of first tokens that a query also sees, with `keep_last`."""
         return self._content.geometry.keep_first
 
     @property
     def page_size(self) -> int:
-        """How many tokens a page holds."""
+        """Number of tokens in a page."""
         return self._content.geometry.page_size
 
     @property
     def keys(self) -> Array:
-        """The keys, shape (batch, kv_heads, len(cache), head_dim): a copy.
+        """A copy of the keys, shape (batch, kv_heads, len(cache), head_dim).
 
-        They have the type that they are stored as, or float32 where that is int8. What lies beyond
-        an entry's length is 0, and so is what a window has evicted.
+        The copy has the storage type, or float32 instead of int8. Keys beyond an entry's length and
+        evicted keys are 0.
         """
         return stored_tokens(opened_content(self, "keys"), "key")
 
     @property
     def values(self) -> Array:
-        """The values, shape (batch, kv_heads, len(cache), value_dim): a copy, as `keys`."""
+        """A copy of the values, shape (batch, kv_heads, len(cache), value_dim), as for `keys`."""
         return stored_tokens(opened_content(self, "values"), "value")
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pages that have been used, scales included, and of the table of pages.
+        """Number of bytes of the used pages, scales included, and of the page table.
 
-        A page counts from its first use on, also when it has been given back and waits to be used
-        again. Caches that share pages each count all of them.
+        A page counts from its first use on, even after it has been given back and waits for reuse.
+        All caches that share pages count them in full.
         """
         return opened_content(self, "nbytes").nbytes
 
     def append(self, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None = None) -> None:
-        """Append new tokens.
+        """Append the keys and values of new tokens.
 
         Parameters
         ----------
         key : array_like, shape (batch, kv_heads, new, head_dim)
-            Of any floating-point type, converted to the cache's. A batch of 1 needs no axis.
+            Any floating-point type, converted to the cache's type. With a batch of 1, the batch
+            axis may be omitted.
         value : array_like, shape (batch, kv_heads, new, value_dim)
-            As `key`.
+            As for `key`.
         lengths : array_like of int, shape (batch,), optional
-            How many of the new tokens are real in each entry: those after them are padding and
-            not stored. All when not given.
+            Number of real new tokens in each entry. The tokens after them are padding and are not
+            stored. All tokens are real by default.
 
         Raises
         ------
         TypeError
             If an argument has the wrong type.
         ValueError
-            If shapes disagree, `lengths` are out of range, the capacity is exceeded, a number that
-            is to be stored as int8 is not finite, or the cache is closed or was opened for reading.
+            If shapes disagree, `lengths` are out of range, the capacity is exceeded, a number to be
+            stored as int8 is not finite, or the cache is closed or read-only.
         MemoryError, OSError
-            If there is no room to grow in memory or on the disk; OSError also if another program
+            If there is no room to grow in memory or on the disk. OSError also if another program
             has truncated the file.
         FloatingPointError
-            Instead of the warning, if ``numpy.errstate(over="raise")`` asks for it. Nothing is
-            appended then.
+            Instead of the warning, with ``numpy.errstate(over="raise")``. Nothing is appended.
 
         Warns
         -----
         RuntimeWarning
-            If a finite number becomes infinite in the cache's type, unless `numpy.errstate` says
+            If a finite number becomes infinite in the cache's type, unless `numpy.errstate` is set
             otherwise.
 
         Examples
         --------
-        Two prompts of 3 and 2 tokens, padded on the right: their queries begin where the cache
-        ended before, which `attend` must be told.
+        Two prompts of 3 and 2 tokens, padded on the right. The position of their first queries,
+        which is the length of the cache before the append, must be passed to `attend`:
 
         >>> import numpy as np
         >>> import regard
@@ -490,45 +493,45 @@ class KVCache(ShowsOptions):
     def attend(
         self, query: ArrayLike, mask: ArrayLike | None = None, **options: Any
     ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
-        """Attend to what has been appended, without copying it.
+        """Attend to the appended tokens without copying them.
 
         Parameters
         ----------
         query : array_like, shape (batch, heads, q_len, head_dim)
-            ``heads`` is a multiple of ``kv_heads``. A batch of 1 needs no axis, and then the
-            results have none.
+            ``heads`` is a multiple of ``kv_heads``. With a batch of 1, the batch axis may be
+            omitted, and the results then have none.
         mask : array_like of bool or float, optional
-            As for `scaled_dot_product_attention`, with a column for every position from 0 to
-            ``len(cache)``, evicted ones included.
+            As for `scaled_dot_product_attention`, with a column for each of the ``len(cache)``
+            positions, evicted positions included.
         is_causal : bool, default True
-            Whether a query sees nothing after its own position.
+            Whether a query sees no keys after its own position.
         query_offset : int or array_like of int, optional
-            Position of the first query: one for all entries, or one each. ``cache.lengths - q_len``
-            when not given: the queries are those of the last tokens. It must be given for more
-            queries than the cache has tokens, if attention is causal, and after an append with
-            unequal `lengths` that gave an entry fewer tokens than there are queries: the lengths
-            before that append.
+            Position of the first query, one for all entries or one per entry. The default is
+            ``cache.lengths - q_len``: the queries belong to the last tokens. It is required if
+            attention is causal and there are more queries than tokens in the cache. It is also
+            required after an append with unequal `lengths` that gave an entry fewer tokens than
+            there are queries: pass the lengths before that append.
         window : (left, right), optional
-            Narrows what is seen, the first tokens included.
+            Narrows the visible keys, the first tokens included.
         {options}
 
         Returns
         -------
         output : ndarray, shape (batch, heads, q_len, value_dim)
-            0 where a query sees nothing, as in an entry without tokens.
+            0 for a query that sees nothing, as in an entry without tokens.
         weights : ndarray, shape (batch, heads, q_len, len(cache))
             If `return_weights`.
         lse : ndarray, shape (batch, heads, q_len)
-            If `return_lse`; -inf where a query sees nothing.
+            If `return_lse`; -inf for a query that sees nothing.
 
         Raises
         ------
         TypeError
-            If an argument has the wrong type, or there is no such argument.
+            If an argument has the wrong type or is unknown.
         ValueError
             If shapes disagree or a number is out of range; if nothing has been appended yet; if
-            `query_offset` is needed and not given; if a query would see tokens that have been
-            evicted since it was appended; if the cache is closed.
+            `query_offset` is required and missing; if a query would see tokens that have been
+            evicted since its own token was appended; if the cache is closed.
         OSError
             If another program has truncated the cache's file.
         """
@@ -551,7 +554,7 @@ class KVCache(ShowsOptions):
         mask: ArrayLike | None = None,
         **options: Unpack[CacheExplainOptions],
     ) -> Explanation:
-        """Say what `attend` would compute with these arguments, and how.
+        """Report what `attend` would compute with these arguments, and how.
 
         Parameters
         ----------
@@ -562,12 +565,12 @@ class KVCache(ShowsOptions):
         Returns
         -------
         Explanation
-            As `regard.explain` gives.
+            As from `regard.explain`.
 
         Raises
         ------
         TypeError, ValueError
-            As `attend`.
+            As for `attend`.
 
         Examples
         --------
@@ -585,42 +588,43 @@ class KVCache(ShowsOptions):
         return explain.explain(opened_content(self, "explain"), query, mask, given)
 
     def truncate(self, length: ArrayLike) -> None:
-        """Forget the last tokens.
+        """Remove the last tokens.
 
         Parameters
         ----------
         length : int or array_like of int, shape (batch,)
-            How many of the first tokens stay: of every entry that is longer, or of each entry.
+            Number of first tokens to keep, one for all entries (shorter entries do not change) or
+            one per entry.
 
         Raises
         ------
         TypeError
-            If `length` is not of integers.
+            If `length` does not consist of integers.
         ValueError
-            If `length` is negative or beyond what there is; if the window of the last token that
-            would stay has been evicted (the last append can always be undone); if the cache is
-            closed or was opened for reading.
+            If `length` is negative or exceeds the present length; if the window of the last
+            remaining token has been evicted (the last append can always be undone); if the cache is
+            closed or read-only.
         """
         content = writable_content(self, "truncate")
         if not content.truncate_alike(length):
             content.truncate(arguments.shorter_lengths(length, self.lengths))
 
     def reorder(self, batch_indices: ArrayLike) -> None:
-        """Replace the entries, as when beams are chosen or texts join and leave a batch.
+        """Select entries, as in beam search or when texts join and leave a batch.
 
         Parameters
         ----------
         batch_indices : array_like of int
-            Entry ``i`` becomes what entry ``batch_indices[i]`` was, or an empty one for -1. Indices
-            may repeat or be missing, and their number is the new size of the batch. Entries share
-            pages, and nothing is copied.
+            Entry ``i`` becomes the previous entry ``batch_indices[i]``, or an empty entry for -1.
+            Indices may be repeated or missing, and their number is the new batch size. Entries
+            share pages, and nothing is copied.
 
         Raises
         ------
         TypeError
             If `batch_indices` are not integers.
         ValueError
-            If one is out of range; if the cache is closed or was opened for reading.
+            If an index is out of range; if the cache is closed or read-only.
         MemoryError, OSError
             If there is no room in memory or on the disk.
 
@@ -634,7 +638,7 @@ class KVCache(ShowsOptions):
         >>> cache.lengths
         array([1, 3, 3])
 
-        The first text leaves the batch, and another one joins it:
+        The first text leaves the batch, and another text joins it:
 
         >>> cache.reorder([1, 2, -1])
         >>> cache.lengths
@@ -644,11 +648,11 @@ class KVCache(ShowsOptions):
         content.reorder(arguments.entries(batch_indices, len(self.lengths)))
 
     def fork(self) -> Self:
-        """Return a second cache with the same content, to continue it in another way.
+        """Return a second cache with the same content, which can be continued independently.
 
-        Both share pages. Only the last one is copied, where it is not full, when one of the two is
-        appended to. Forks of a cache in a file share its pages until it is closed: what they append
-        goes to the file too, or to memory if the file was opened for reading.
+        The two caches share pages. Only the last page is copied, if it is not full, when one of the
+        caches is appended to. Forks of a cache in a file share its pages until it is closed. Their
+        new tokens are stored in the file too, or in memory if the file was opened for reading.
 
         Examples
         --------
@@ -665,19 +669,19 @@ class KVCache(ShowsOptions):
         return self._of(content)
 
     def flush(self) -> None:
-        """Wait until a file's content is on the disk."""
+        """Wait until the content of the file is on the disk."""
         opened_content(self, "flush").flush()
 
     def close(self) -> None:
         """Unlock the file, if there is one, and free the memory. A closed cache cannot be used.
 
-        Forks of a cache in a file get a copy of what they hold, in memory.
+        The content of forks of a cache in a file is copied to memory.
 
         Raises
         ------
         MemoryError, OSError
-            If there is no memory for the forks of a file, or another program has truncated it; the
-            cache is still open then.
+            If there is not enough memory for the forks of a cache in a file, or another program has
+            truncated the file. The cache then stays open.
         """
         self._content.close()
 
@@ -693,12 +697,12 @@ class KVCache(ShowsOptions):
         self.close()
 
     def __reduce__(self) -> Any:
-        """Refuse to copy, which would share keys and values without saying so."""
+        """Refuse to copy, because a copy would silently share keys and values."""
         raise TypeError("a KVCache is copied with fork(), and kept with path=")
 
 
 def writable_content(cache: KVCache, method: str) -> Content:
-    """Return what a cache holds, or raise an error if it may not be changed."""
+    """Return the content of a cache, or raise an error if it may not be changed."""
     content = opened_content(cache, method)
     if not content.is_writable:
         raise ValueError(
@@ -709,12 +713,12 @@ def writable_content(cache: KVCache, method: str) -> Content:
 
 
 def _refuse(call: str, unknown: Iterable[str], options: Iterable[str]) -> NoReturn:
-    """Raise the TypeError for keywords that `attend` and `explain` do not have."""
+    """Raise a TypeError for keywords that `attend` and `explain` do not accept."""
     refuse_keywords(call, unknown, ("query", "mask", *options), _OF_THE_CACHE, kind="cache")
 
 
 def opened_content(cache: KVCache, method: str) -> Content:
-    """Return what a cache holds, or raise an error where it is closed or is not one."""
+    """Return the content of a cache, or raise an error if it is closed or not a KVCache."""
     if not isinstance(cache, KVCache):
         raise TypeError(f"{method} must be called on a KVCache, got {type(cache).__name__}")
     content = cache._content
@@ -724,7 +728,7 @@ def opened_content(cache: KVCache, method: str) -> Content:
 
 
 def opened_state(cache: KVCache) -> State:
-    """Return the state of a cache, or raise ValueError where it is closed."""
+    """Return the state of a cache, or raise ValueError if it is closed."""
     state = cache._content.state
     if state is None:
         raise ValueError("the cache is closed")

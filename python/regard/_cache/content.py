@@ -1,4 +1,4 @@
-"""The tokens of a cache, which are appended, forgotten, reordered and shared."""
+"""The content of a cache, and the operations that change it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _NOT_SHORT = np.iinfo(np.int64).max
 
 
 class Content:
-    """A state, and the pool that has its pages.
+    """A state, and the pool of its pages.
 
-    Forks and entries share pages, full ones for good. The last page of an entry, where it is not
-    full, is copied when the entry is appended to and others have the page too.
+    Forks and entries share pages, full pages permanently. If the last page of an entry is shared
+    and not full, it is copied when the entry is appended to.
 
-    A change writes to pages that the state does not have, becomes effective by assigning another
-    state, and lets a file follow. Whatever stops it, a signal included, leaves the content as it
-    was or as it was to be.
+    A change writes only where the state has no tokens, becomes effective by assigning another
+    state, and then updates the file. An interruption, even by a signal, leaves the content as it
+    was before or as it is after the change.
     """
 
     def __init__(self, pool: Pool, state: State, ledger: Ledger | None = None) -> None:
         self.pool = pool
-        self.state: State | None = state  # None once it is closed
+        self.state: State | None = state  # None if it is closed
         self._ledger = ledger
         pool.members.add(self)
 
@@ -50,36 +50,36 @@ class Content:
 
     @property
     def geometry(self) -> Geometry:
-        """What does not change."""
+        """The properties of the cache that never change."""
         return self.pool.geometry
 
     @property
     def rows(self) -> Rows:
-        """The pages, as long as they do not move."""
+        """The pages, valid until they move."""
         room = self.pool.room
         room.check_length()
         return room.rows
 
     @property
     def is_writable(self) -> bool:
-        """Whether it may be changed: not if it belongs to a file that may only be read."""
+        """Whether the content may be changed, which a read-only file does not allow."""
         return self._ledger is None or self._ledger.file.is_writable
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pool's pages that have been used, and of the table."""
+        """Number of bytes of the used pages of the pool, and of the page table."""
         assert self.state is not None
         pool = self.pool
         return pool.used * pool.room.layout.stride + self.state.pages.nbytes
 
     def shared_state(self) -> State | None:
-        """Return what counts among the owners of pages; of a file, its ledger does."""
+        """Return the state whose pages this content owns, or None if the ledger of a file does."""
         return self.state if self._ledger is None else None
 
     def append_plain(self, key: Any, value: Any) -> bool:
-        """Append to all entries what fits into their last pages, or return False.
+        """Append tokens that fit into the last pages of all entries, or return False.
 
-        This is the way of a token: plain arrays of the right shapes, nothing taken or evicted.
+        This is the fast path for single tokens: plain arrays, with no page taken or evicted.
         """
         pool, ledger = self.pool, self._ledger
         with pool.lock:
@@ -99,9 +99,9 @@ class Content:
         return True
 
     def append(self, rows: list[Array], counts: PerEntry) -> bool:
-        """Store the first `counts` of the new tokens: keys, values and, with int8, their scales.
+        """Store the first `counts` new tokens: keys, values and, with int8, their scales.
 
-        Where a finite number would become infinite, return False, and append nothing.
+        If a finite number would become infinite, return False and append nothing.
         """
         pool, geometry = self.pool, self.geometry
         with pool.lock:
@@ -116,22 +116,22 @@ class Content:
                 held.copy_page(copy.page, copy.to, copy.tokens)
             start = state.lengths - after.evicted * geometry.page_size
             if not held.core.store(after.pages, start, counts, *_four(rows)):
-                return False  # without end(): the next change finds the pages that were taken
+                return False  # no end(): the next change frees the pages that were taken
             self._become(after, extends=growth.extends)
             pool.give_back(growth.freed)
             pool.end()
         return True
 
     def truncate_alike(self, length: Any) -> bool:
-        """Truncate entries that are all of one length to a shorter one, or return False.
+        """Truncate entries of equal lengths to a shorter length, or return False.
 
-        This is the way of guesses that are taken back, token by token, in a fifth of the time.
+        This is the fast path for undoing guesses token by token, in a fifth of the time.
         """
         pool, size = self.pool, self.geometry.page_size
         if self.geometry.keep_last is not None or type(length) is not int:
             return False
         with pool.lock:
-            state = self._begin()  # which may complete a change that was interrupted
+            state = self._begin()  # may complete a change that was interrupted
             if type(state.lengths) is not int or not 0 <= length <= state.lengths:
                 pool.end()
                 return False
@@ -144,13 +144,13 @@ class Content:
         return True
 
     def truncate(self, shorter: Array) -> None:
-        """Forget the last tokens, and give their pages back."""
+        """Remove the last tokens, and give their pages back."""
         pool, size = self.pool, self.geometry.page_size
         with pool.lock:
             state = self._begin()
             self._check_kept(state, shorter)
             first_pages, evicted = self.geometry.first_pages, state.all_evicted()
-            # What has only first pages left has lost nothing that it had.
+            # An entry with only first pages has no evicted pages.
             evicted[shorter <= first_pages * size] = 0
             keep = -(-shorter // size) - evicted
             freed = pages_between(state.pages, keep, state.columns(self.geometry))
@@ -167,7 +167,7 @@ class Content:
             pool.end()
 
     def _check_kept(self, state: State, shorter: Array) -> None:
-        """Refuse to forget so much that the last token left would see what has been evicted."""
+        """Refuse a truncation after which the last token would see evicted tokens."""
         geometry, evicted = self.geometry, state.all_evicted()
         if geometry.keep_last is None or not evicted.any():
             return
@@ -184,7 +184,7 @@ class Content:
             )
 
     def reorder(self, chosen: Array) -> None:
-        """Become the chosen entries, or empty ones for -1: pages are shared, nothing is copied."""
+        """Select entries, or empty entries for -1. Pages are shared, and nothing is copied."""
         pool, geometry = self.pool, self.geometry
         with pool.lock:
             state = self._begin()
@@ -207,11 +207,11 @@ class Content:
             pool.end()
 
     def fork(self) -> Content:
-        """Return another content of the same pages."""
+        """Return another content with the same pages."""
         pool = self.pool
         with pool.lock:
             state = self._begin()
-            # The last pages are nobody's own any more.
+            # No last page has a single owner any more.
             shared = state._replace(spare=0)
             pool.share(shared.held_pages(self.geometry))
             self.state = shared
@@ -220,7 +220,7 @@ class Content:
         return fork
 
     def flush(self) -> None:
-        """Wait until all is on the disk."""
+        """Wait until all content is on the disk."""
         if self._ledger is not None:
             with self.pool.lock:
                 self._begin()
@@ -229,7 +229,7 @@ class Content:
                     self.pool.room.flush()
 
     def close(self) -> None:
-        """Give all pages back, or let go of the file: its forks get a copy of what they have."""
+        """Give all pages back, or close the file and copy the content of its forks to memory."""
         pool = self.pool
         with pool.lock:
             if self._ledger is not None:
@@ -260,7 +260,7 @@ class Content:
         ledger.file.close()
 
     def _begin(self) -> State:
-        """Begin a change of what is there."""
+        """Begin a change, and return the state."""
         self.pool.room.check_length()
         return self._resumed()
 
@@ -281,7 +281,7 @@ class Content:
             self._ledger.commit(after, extends=extends)
 
     def __del__(self) -> None:
-        # No lock: this may run while somebody has it. The pages of a file are those of its ledger.
+        # No lock: it may be held now. The pages of a file belong to its ledger.
         if hasattr(self, "pool"):
             self.pool.has_lost_a_member = True
 

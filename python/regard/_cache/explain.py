@@ -1,4 +1,4 @@
-"""What attending to a cache would compute."""
+"""Explanations of attention to a cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def explain(
     content: Content, query: ArrayLike, mask: ArrayLike | None, options: dict[str, Any]
 ) -> Explanation:
-    """Return what `attend` would compute with these arguments, and how."""
+    """Report what `attend` would compute with these arguments, and how."""
     geometry, notes = content.geometry, []
     call, plan = attend.plan(content, query, mask, options)
     if geometry.is_quantized:
@@ -35,7 +35,7 @@ def explain(
 
 
 def _bytes_of_tokens(content: Content) -> int:
-    """Return the bytes of the tokens that the entries hold, not of the room that they have."""
+    """Return the number of bytes of the stored tokens, without unused room."""
     state, geometry = content.state, content.geometry
     assert state is not None
     tokens = int((state.all_lengths() - state.all_evicted() * geometry.page_size).sum())

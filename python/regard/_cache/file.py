@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def create(path: str, geometry: Geometry, batch: int, reserved_pages: int) -> Content:
-    """Make a file that does not exist yet, of a cache without tokens."""
-    layout = Layout.of(geometry)  # an error before there is anything
+    """Create a file for a cache without tokens; the file must not exist yet."""
+    layout = Layout.of(geometry)  # raises before anything is created
     file = LockedFile.create(os.path.realpath(path), end_of(reserved_pages, layout))
     try:
         file.write(header.describe(geometry))
@@ -33,7 +33,7 @@ def create(path: str, geometry: Geometry, batch: int, reserved_pages: int) -> Co
 
 
 def opened(path: str, *, is_writable: bool) -> Content:
-    """Return what a file holds, or raise ValueError with what is wrong with it."""
+    """Return the content of a file, or raise a ValueError that describes the defect."""
     file = LockedFile.open(path, is_writable=is_writable)
     try:
         geometry, layout = header.read_description(file.read(header.RECORDS), file.path)
@@ -46,7 +46,7 @@ def opened(path: str, *, is_writable: bool) -> Content:
         pool = Pool(geometry, room)
         pool.ledger = Ledger.opened(pool, file, room)
         if is_writable:
-            file.allocate(file.size)  # a copy may have been made with holes
+            file.allocate(file.size)  # a copied file may have holes
         pool.claim(room.pages_of_file)
         return Content.of_file(pool, pool.ledger)
     except BaseException:

@@ -1,14 +1,14 @@
-"""Which pages an append takes, copies and evicts.
+"""The pages that an append takes, copies and evicts.
 
-Words, each for every entry of the batch::
+Names of values, one for every batch entry::
 
     before, after   the length before the append, and after it
     owned           the number of pages in the table
     needed          the number of pages to take from the pool
     evicted         the number of pages that were evicted by earlier appends
     expired         the number of pages that this append evicts: no query can see them any more
-    shared          whether the last page is not full and others own it too
-    copying         whose last page is copied, since it is shared and tokens are to be written to it
+    shared          whether the last page is not full and has other owners
+    copying         the entries whose last page is copied, since it is shared and will be written to
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_PAGES = np.zeros(0, np.int32)
 
 
 class Copy(NamedTuple):
-    """The copy of the first tokens of a shared page that one entry gets."""
+    """A copy of the first tokens of a shared page for one entry."""
 
     entry: int
     page: int
@@ -42,19 +42,19 @@ class Copy(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """The state after an append, and the changes of pages that lead to it."""
+    """The state after an append, and the page changes that lead to it."""
 
     state: State
     copies: list[Copy]
-    freed: Array  # pages that leave the table, once for each entry that had them
-    extends: bool  # whether the table has more columns, and no other difference that matters
+    freed: Array  # pages removed from the table, once for each entry that had them
+    extends: bool  # whether the table differs only in new columns and in copies of pages
 
 
 def grown(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) -> Growth:
-    """Take pages for `counts` new tokens of each entry, and return the state with them.
+    """Take pages for `counts` new tokens of each entry, and return the new state.
 
-    Pages of the old state are never written to. The caller gives `freed` back to the pool once the
-    new state is in effect.
+    The table of the old state is never written to. The caller gives `freed` back to the pool once
+    the new state is in effect.
     """
     alike = _grown_alike(state, counts, geometry, pool)
     if alike is not None:
@@ -102,7 +102,7 @@ def grown(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) -> Gro
 def _grown_alike(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) -> Growth | None:
     """Grow entries of equal length if nothing is copied or evicted, else return None.
 
-    Texts that grow token by token are like that. It takes a quarter of the time.
+    This is the fast path for texts that grow token by token, in a quarter of the time.
     """
     before, evicted, size = state.lengths, state.evicted, geometry.page_size
     if not (isinstance(before, int) and isinstance(evicted, int) and isinstance(counts, int)):
@@ -126,7 +126,7 @@ def _grown_alike(state: State, counts: PerEntry, geometry: Geometry, pool: Pool)
 
 
 def spare_alike(length: int, evicted: int, geometry: Geometry) -> int:
-    """Return how many tokens fit into last pages that have one owner each."""
+    """Return the number of tokens that fit into last pages with one owner each."""
     limits = [-length % geometry.page_size, geometry.most_at_once(length)]
     if geometry.keep_last is not None:
         kept = (geometry.first_pages + evicted + 1) * geometry.page_size
@@ -135,7 +135,7 @@ def spare_alike(length: int, evicted: int, geometry: Geometry) -> int:
 
 
 def _newly_evicted(before: Array, evicted: Array, geometry: Geometry) -> Array:
-    """Return how many more pages no query can see, even if the append is undone."""
+    """Return the number of further pages that no query can see, even if the append is undone."""
     if geometry.keep_last is None:
         return np.zeros_like(before)
     hidden = (before - geometry.keep_last) // geometry.page_size - geometry.first_pages - evicted
@@ -144,7 +144,7 @@ def _newly_evicted(before: Array, evicted: Array, geometry: Geometry) -> Array:
 
 
 def _shared_pages(state: State, filled: Array, owned: Array, pool: Pool) -> Array:
-    """Return for each entry whether its last page is not full and others own it too."""
+    """Return for each entry whether its last page is not full and has other owners."""
     shared = np.zeros(state.batch, bool)
     partial = np.flatnonzero(filled)
     shared[partial] = pool.owners(state.pages[partial, owned[partial] - 1]) > 1
@@ -156,7 +156,7 @@ def _entries_to_copy(
 ) -> list[int]:
     """Return the entries that need a copy of their last page.
 
-    Of several entries with one page, the last one keeps it unless another cache owns it.
+    The last of several entries with the same page keeps it unless another cache owns it.
     """
     entries: list[int] = []
     left: dict[int, int] = {}
@@ -172,7 +172,7 @@ def _entries_to_copy(
 def _wider_table(
     table: Array, owned: Array, needed: Array, expired: Array, first_pages: int
 ) -> Array:
-    """Return a table without the expired pages, and with columns for those that are needed."""
+    """Return a table without the expired pages and with columns for the needed pages."""
     wider = np.zeros((len(table), int((owned + needed - expired).max())), np.int32)
     if not expired.any():
         columns = min(table.shape[1], wider.shape[1])
@@ -195,7 +195,7 @@ def _fill(pages: Array, start: Array, needed: Array, taken: list[int]) -> None:
 
 
 def _spare(after: Array, evicted: Array, shared: Array, geometry: Geometry) -> int:
-    """Return how many tokens fit into each entry before a page is taken, copied or evicted."""
+    """Return the number of tokens that fit before a page is taken, copied or evicted."""
     room = np.where(shared, 0, -after % geometry.page_size)
     most = geometry.most_at_once(int(after.max()))
     if geometry.keep_last is not None:

@@ -1,4 +1,4 @@
-"""The keys and values that a cache holds, as arrays."""
+"""The keys and values of a cache as arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def stored_tokens(content: Content, which: Literal["key", "value"]) -> Array:
-    """Return keys or values, (batch, kv_heads, longest, dim), with 0 where there are none."""
+    """Return keys or values, (batch, kv_heads, longest, dim), with 0 for missing tokens."""
     state, geometry = content.state, content.geometry
     assert state is not None
     number = 0 if which == "key" else 1

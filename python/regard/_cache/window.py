@@ -1,4 +1,4 @@
-"""What queries see of a cache that keeps its first and its last tokens."""
+"""The visible tokens of a cache that keeps its first and last tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Visible(NamedTuple):
-    """Pages, and what the kernels are told of them."""
+    """Arguments of the kernels that determine the visible tokens."""
 
     pages: Array
     evicted: PerEntry
@@ -32,7 +32,7 @@ class Visible(NamedTuple):
 def visible(
     state: State, geometry: Geometry, window: Sides | None, mask: Any, offset: Any, q_len: int
 ) -> Visible:
-    """Combine the last tokens that a cache keeps with the option `window`, which narrows them."""
+    """Combine the window of a cache with the option `window`, which narrows it."""
     if geometry.keep_last is None:
         return Visible(state.pages, state.evicted, 0, window, mask)
     reach, first_tokens = geometry.keep_last - 1, geometry.keep_first
@@ -42,7 +42,7 @@ def visible(
     sides = (reach if left is None else min(left, reach), right)
     if not first_tokens or left is None:
         return Visible(state.pages, state.evicted, first_tokens, sides, mask)
-    # A query does not see the first tokens that lie more than `left` before it.
+    # A query does not see the first tokens that are more than `left` positions before it.
     first = state.lengths - q_len if isinstance(offset, str) else offset
     first = np.broadcast_to(np.asarray(first), (state.batch,))
     if int(first.max()) + q_len - 1 <= left:
@@ -66,7 +66,7 @@ def _seen_first_tokens(
 
 
 def _with_mask(seen: Array, mask: Any) -> Any:
-    """Return a mask that hides also what `seen` does not show."""
+    """Return a mask that also hides the keys that `seen` hides."""
     masks = Masks.of(mask)
     shown = seen if masks.shown is None else seen & masks.shown
     return Masks(shown, masks.bias).argument

@@ -1,4 +1,4 @@
-"""Attention as layers with parameters, which read and write the states of other libraries."""
+"""Attention layers with parameters, which read and write the states of other libraries."""
 
 from regard._runtime.public import publish as _publish
 from regard.layers._multi_head import MultiHeadAttention

@@ -1,4 +1,4 @@
-"""Attend to the keys and values of earlier calls, which a cache holds."""
+"""Attention of a layer to the keys and values of earlier calls in a cache."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
         @property
         def lengths(self) -> NDArray[np.int64]:
-            """Return how many tokens each batch entry has seen."""
+            """Return the number of tokens that each batch entry has seen."""
 
         def append(
             self, key: FloatArray, value: FloatArray, lengths: ArrayLike | None = None
         ) -> Any:
-            """Append new keys and values: the first `lengths` of each entry."""
+            """Append the first `lengths` new keys and values of each entry."""
 
         def attend(self, query: FloatArray, **options: Any) -> Any:
-            """Attend from the last positions to all."""
+            """Attend from the last positions to all tokens."""
 
         def truncate(self, length: Any) -> Any:
             """Remove the tokens from `length` on."""
 
 
 def refuse_beside_cache(query_offset: ArrayLike, left_padding: ArrayLike | None = None) -> None:
-    """Raise ValueError for options that a cache leaves no room for."""
+    """Raise ValueError for options that cannot be combined with a cache."""
     if left_padding is not None:
         raise ValueError(
             "left_padding must be left out beside a cache: pad on the right, and pass key_lengths"
@@ -70,7 +70,7 @@ def attend_cached(
             f"query must have the batch axis of its cache, {before.shape}, got batch axes {batch}"
         )
     if rotation is not None:
-        # If all entries have the same length, as in most batches, one row of positions will do.
+        # If all entries have the same length, as in most batches, one row of positions is enough.
         first = before[:, None] if batch and before.size > 1 else before[0]
         places = first + np.arange(query.shape[-2])
         rotation.turn((query, places), (key, places), cached=True)

@@ -1,4 +1,4 @@
-"""Draw the initial parameters of a layer."""
+"""Random initial parameters of a layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Draws(Protocol):
-    """The draws that initial parameters need."""
+    """A source of random initial parameters."""
 
     def rand(self, d_in: int, d_out: int, /, *, dtype: np.dtype[Any]) -> FloatArray:
         """Draw from the uniform distribution on [0, 1)."""
@@ -32,7 +32,7 @@ class Draws(Protocol):
 
 
 def draws(rng: Rng) -> Draws:
-    """Return the draws of a TorchGenerator, or those of a NumPy generator or its seed."""
+    """Return the source for a TorchGenerator, a NumPy generator or a seed."""
     return rng if isinstance(rng, TorchGenerator) else _NumpyDraws(rng)
 
 

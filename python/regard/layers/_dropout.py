@@ -1,4 +1,4 @@
-"""Which of a layer's calls drop attention weights, and from which seed."""
+"""Dropout of attention weights in layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dropout_probability(dropout: SupportsFloat) -> float:
 def dropout_options(
     layer: Trainable, probability: float, seed: SupportsIndex | None
 ) -> dict[str, Any]:
-    """Return the options of the attention calls for dropout: none where a call drops nothing."""
+    """Return the dropout options of an attention call, or no options if it drops nothing."""
     number = None if seed is None else count("dropout_seed", seed, maximum=_MOST_SEED)
     if not layer.training or probability == 0:
         return {}

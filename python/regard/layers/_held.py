@@ -1,4 +1,4 @@
-"""Copy what a call in train mode was given, so that callers may change their arrays."""
+"""Copies of the arguments of a call in train mode, so that callers may change their arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def held_inputs(sources: list[FloatArray]) -> list[FloatArray]:
-    """Return a copy of each array, and one copy of neighbors that are the same array."""
+    """Return a copy of each array, with one copy for adjacent inputs that are the same array."""
     copies: list[FloatArray] = []
     for i, x in enumerate(sources):
         copies.append(copies[-1] if i and x is sources[i - 1] else x.copy())
@@ -41,6 +41,6 @@ def held_mask(mask: ArrayLike | None) -> Any:
 
 
 def _without_repeats(array: NDArray[Any]) -> NDArray[Any]:
-    """Copy an array, and leave axes of length 1 where it was broadcast without memory."""
+    """Copy an array, with length 1 for axes that were broadcast without memory."""
     stored = tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)
     return np.array(array[stored])

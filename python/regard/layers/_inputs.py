@@ -1,4 +1,4 @@
-"""Check the sequences of vectors that come into a layer."""
+"""Checks of the input vectors of a layer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def inputs_of(
     sizes: tuple[int, int, int],
     dtype: np.dtype[Any],
 ) -> list[FloatArray]:
-    """Return the three inputs of a layer, as one array where they are the same."""
+    """Return the three inputs of a layer, as one array if they are the same."""
     if key is None and value is not None:
         raise ValueError("value needs key, got value alone")
     key = query if key is None else key
@@ -38,7 +38,7 @@ def inputs_of(
 def numeric_offset(
     query_offset: ArrayLike, key_lengths: ArrayLike | None, q_len: int, kv_len: int
 ) -> ArrayLike:
-    """Return an offset, with "end" as the numbers that align the last query with the last key."""
+    """Return an offset, with "end" as the numbers that align the last query and the last key."""
     if not isinstance(query_offset, str):
         return query_offset
     lengths = kv_len if key_lengths is None else key_lengths

@@ -39,7 +39,7 @@ def gradient_of_input(grad: FloatArray, weight: FloatArray, threads: int | None)
 def gradient_of_weight(grad: FloatArray, x: FloatArray, threads: int | None) -> FloatArray:
     """Return the gradient of the weight in `project`, summed over all rows.
 
-    Rows whose gradient is 0 add nothing, whatever they hold: those of keys that no query sees.
+    Rows whose gradient is 0, such as keys that no query sees, add nothing, whatever they contain.
     """
     grad, x = _rows(grad), _rows(x)
     product: FloatArray = _core.matmul(grad.T, x, None, threads)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @public
 class MultiHeadAttention(Trainable):
-    """Multi-head attention with its projections: self and cross attention, with or without a cache.
+    """Multi-head self-attention or cross-attention with projections, with or without a cache.
 
     The layer projects its inputs, splits the projections into heads, attends in each head, joins
     the heads and projects the result (Vaswani et al. 2017, "Attention Is All You Need", section
@@ -52,7 +52,7 @@ class MultiHeadAttention(Trainable):
     Parameters
     ----------
     d_model : int
-        Size of the vectors that the layer takes as queries, and of those that it returns.
+        Size of the query vectors and of the output vectors.
     num_heads : int
         Number of query heads.
     num_kv_heads : int, optional
@@ -61,37 +61,37 @@ class MultiHeadAttention(Trainable):
     head_dim : int, optional
         Size of a head. ``d_model / num_heads`` by default.
     d_key, d_value : int, optional
-        Sizes of the vectors that the layer takes as keys and as values. `d_key` is `d_model` by
-        default, and `d_value` is `d_key`.
+        Sizes of the key vectors and of the value vectors. `d_key` is `d_model` by default, and
+        `d_value` is `d_key`.
     qkv_bias, out_bias : bool, optional
         Whether the projections before and after attention add a bias.
     is_causal : bool, optional
-        Whether a position attends only to itself and those before it.
+        Whether a position attends only to itself and earlier positions.
     window : (left, right), optional
-        How many neighbors a position attends to on each side; None means no limit.
+        Number of neighbors that a position attends to on each side; None means no limit.
     rotary : True or mapping, optional
-        Rotates queries and keys by their positions, a query at ``i + query_offset`` and a key at
-        ``j``: True, or a mapping with the options ``base``, ``rotary_dim``, ``interleaved``,
+        Rotates queries and keys by their positions, ``i + query_offset`` for a query and ``j`` for
+        a key. Either True, or a mapping with the options ``base``, ``rotary_dim``, ``interleaved``,
         ``scaling``, ``length`` and ``inverse_frequencies`` of `regard.positional.rotary`. For a
-        model of Hugging Face it is ``{"scaling": config["rope_parameters"]}``.
+        Hugging Face model, pass ``{"scaling": config["rope_parameters"]}``.
     alibi : bool, optional
         Whether scores decrease with the distance: see `regard.positional.alibi_slopes`.
     qk_norm : "rms" or float, optional
         Divides each head of queries and keys by its root mean square and multiplies it by a weight,
         before any rotation (Qwen 3). A number is the eps under the root; ``"rms"`` means 1e-6.
     dropout : float, optional
-        The probability, less than 1, with which each attention weight is dropped in train mode; the
-        others are divided by ``1 - dropout``. Calls in train mode then need a `dropout_seed`.
+        Probability, less than 1, of dropping each attention weight in train mode. The other weights
+        are divided by ``1 - dropout``. Calls in train mode then need a `dropout_seed`.
     rng : numpy.random.Generator, TorchGenerator, int or None, optional
-        What the parameters are drawn from: those of four ``torch.nn.Linear`` layers, query, key,
-        value and out in this order, each weight before its bias. A `TorchGenerator` gives the
-        parameters of the same layers in PyTorch. The weights of `qk_norm` are 1 at first.
+        Source of the parameters, which are drawn as for four ``torch.nn.Linear`` layers: query,
+        key, value and out in this order, each weight before its bias. A `TorchGenerator` draws the
+        same parameters as these layers in PyTorch. The weights of `qk_norm` are 1 at first.
     dtype : dtype, optional
         float32 or float64: the dtype of the parameters, to which inputs are converted.
     weight_dtype : {"float16", "bfloat16", "int8"}, optional
-        Keeps the four weights in 16 or 8 bits, in a half or a quarter of the memory; biases and
-        norms stay in `dtype`, which must be float32. Such a layer cannot be trained. ``"int8"``
-        keeps them as a `QuantizedWeight`, and ``"bfloat16"`` needs the package ml_dtypes.
+        Stores the four weights in 16 or 8 bits, in a half or a quarter of the memory. Biases and
+        norms stay in `dtype`, which must be float32. The layer cannot be trained then. ``"int8"``
+        stores each weight as a `QuantizedWeight`, and ``"bfloat16"`` needs the ml_dtypes package.
 
     Raises
     ------
@@ -100,26 +100,26 @@ class MultiHeadAttention(Trainable):
     TypeError
         If an argument has the wrong type.
     ValueError
-        If a number is out of range, `weight_dtype` is unknown or `dtype` is not float32 beside it,
-        `num_kv_heads` does not divide `num_heads`, or `num_heads` does
-        not divide `d_model` and `head_dim` is not given.
+        If a number is out of range, `weight_dtype` is unknown or combined with a `dtype` other than
+        float32, `num_kv_heads` does not divide `num_heads`, or `num_heads` does not divide
+        `d_model` and `head_dim` is not given.
 
     See Also
     --------
-    SelfAttention : one head, without the last projection.
+    SelfAttention : one head, without the output projection.
 
     Notes
     -----
     Queries, keys and values of the same input are projected in one product, and so are keys and
     values of the same memory.
 
-    What is lost with a `weight_dtype` is the rounding of the weights alone: a weight w is off by at
-    most ``abs(w) / 2048`` in float16 (3e-8 below 6e-5), ``abs(w) / 256`` in bfloat16, and
-    about 1/254 of the largest magnitude of its group of 64 in int8. Products are computed in
-    float32, as if the rounded weights had been float32 from the start.
+    A `weight_dtype` rounds only the weights. A weight w is off by at most ``abs(w) / 2048`` in
+    float16 (3e-8 below 6e-5), ``abs(w) / 256`` in bfloat16, and about 1/254 of the largest
+    magnitude of its group of 64 in int8. Products are computed in float32, as if the rounded
+    weights had been float32 from the start.
 
     A layer begins in eval mode. After `train`, each call can be followed by `backward`, which
-    returns the gradients of the inputs and adds those of the parameters to `grads`.
+    returns the gradients of the inputs and adds the gradients of the parameters to `grads`.
 
     Examples
     --------
@@ -130,7 +130,7 @@ class MultiHeadAttention(Trainable):
     >>> layer(x).shape
     (2, 10, 64)
 
-    Cross attention to a memory:
+    Cross-attention to a memory:
 
     >>> memory = np.ones((2, 30, 64))
     >>> output, weights = regard.MultiHeadAttention(64, 8, rng=0)(x, memory, return_weights=True)
@@ -248,7 +248,7 @@ class MultiHeadAttention(Trainable):
         return_weights: bool = False,
         **options: Any,
     ) -> FloatArray | tuple[FloatArray, FloatArray]:
-        """Attend, and project the result.
+        """Compute attention, and project the result.
 
         Parameters
         ----------
@@ -256,33 +256,33 @@ class MultiHeadAttention(Trainable):
             Shape ``(..., q_len, d_model)``: axes before the last two are batch axes. Real numbers,
             converted to the layer's dtype.
         key : array_like, optional
-            What the queries attend to, shape ``(..., kv_len, d_key)``; `query` by default.
+            Vectors to attend to, shape ``(..., kv_len, d_key)``; `query` by default.
         value : array_like, optional
             Shape ``(..., kv_len, d_value)``; `key` by default.
         mask : array_like of bool or float, optional
             Bool: True where a query may attend. Float: added to the scaled scores. It broadcasts to
-            ``(..., num_heads, q_len, kv_len)``, the shape of the weights. A padding mask of PyTorch
-            (``key_padding_mask``, True = hidden) is ``~padding[:, None, None, :]`` here.
+            ``(..., num_heads, q_len, kv_len)``, the shape of the weights. A PyTorch padding mask
+            (``key_padding_mask``, True = hidden) becomes ``~padding[:, None, None, :]``.
         cache : KVCache, optional
-            Holds the keys and values of this layer from earlier calls. The new ones are appended,
-            and the queries, which are the last positions, attend to all of them. A call that fails
-            leaves the cache as it was. In cross attention the first call fills the cache from
+            Keys and values of this layer from earlier calls. The new keys and values are appended,
+            and the queries, which are at the last positions, attend to all keys. A call that fails
+            leaves the cache unchanged. In cross-attention, the first call fills the cache from
             `key`, and later calls pass an empty array, ``key[..., :0, :]``.
         query_offset : int, array_like of int or "end", optional
-            How many keys precede the first query, for all or per batch entry; see
-            `regard.scaled_dot_product_attention`. It must be left out beside a cache, which knows
-            it.
+            Number of keys before the first query, for all or per batch entry; see
+            `regard.scaled_dot_product_attention`. It must be omitted with a cache, which
+            determines it.
         key_lengths : int or array_like of int, optional
-            How many keys exist, for all or per batch entry. With a cache, how many of the new keys.
+            Number of real keys, for all or per batch entry. With a cache, number of real new keys.
         left_padding : int or array_like of int, optional
-            How many keys at the start are padding, for all or per batch entry. It must be left out
-            beside a cache, whose entries begin with their first token: pad on the right there.
+            Number of padding keys at the start, for all or per batch entry. It must be omitted with
+            a cache, whose entries begin with their first token: pad on the right instead.
         dropout_seed : int, optional
-            Decides, with the positions, heads and batch entries, which weights are dropped. Needed
-            in train mode in a layer with `dropout`, where every call and every layer should have a
-            seed of its own; ignored otherwise.
+            Determines, with the positions, heads and batch entries, which weights are dropped. It
+            is required in train mode in a layer with `dropout`, and ignored otherwise. Every call
+            and every layer should have a different seed.
         return_weights : bool, optional
-            Whether to return the attention weights too. They show dropout.
+            Whether to also return the attention weights, after dropout.
         {options}
 
         Returns
@@ -290,7 +290,7 @@ class MultiHeadAttention(Trainable):
         output : numpy.ndarray
             Shape ``(..., q_len, d_model)``, in the layer's dtype.
         weights : numpy.ndarray
-            Only with `return_weights`: shape ``(..., num_heads, q_len, kv_len)``.
+            Shape ``(..., num_heads, q_len, kv_len)``; only with `return_weights`.
 
         Raises
         ------
@@ -298,12 +298,12 @@ class MultiHeadAttention(Trainable):
             If an argument has the wrong type, or a call that drops weights has no `dropout_seed`.
         ValueError
             If shapes disagree or a number is out of range; if `value` is given without `key`,
-            `query_offset` or `left_padding` beside a cache, or `key` beside a cache in a layer that
+            `query_offset` or `left_padding` with a cache, or `key` with a cache in a layer that
             depends on positions (causal, window, rotary, alibi); if `cache` is given in train mode.
 
         Examples
         --------
-        The second sequence of two ends after two positions:
+        The second of two sequences ends after two positions:
 
         >>> import numpy as np
         >>> import regard
@@ -390,23 +390,23 @@ class MultiHeadAttention(Trainable):
     def parameters(self) -> dict[str, FloatArray]:
         """Return the parameters themselves, to be changed in place.
 
-        They are the same arrays for the life of the layer: `load_state_dict` writes into them.
+        The arrays stay the same for the life of the layer, and `load_state_dict` writes into them.
         Change them after `backward`, not between a call and its `backward`, which reads them.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            The arrays that calls read, by the names that `state_dict` and `grads` have.
+            The arrays that calls read, by their names in `state_dict` and `grads`.
 
         Raises
         ------
         ValueError
-            If the layer has a `weight_dtype`: what it keeps is rounded, and only written by
-            `load_state_dict`.
+            If the layer has a `weight_dtype`: the stored weights are rounded, and only
+            `load_state_dict` can write them.
 
         Examples
         --------
-        A step of gradient descent towards an output of zeros:
+        A step of gradient descent toward an output of zeros:
 
         >>> import numpy as np
         >>> import regard
@@ -429,8 +429,8 @@ class MultiHeadAttention(Trainable):
     ) -> FloatArray | InputGradients:
         """Compute the gradients of the last call in train mode.
 
-        Those of the parameters are added to `grads`. A call has one `backward`; one that fails
-        leaves `grads` as they were.
+        The gradients of the parameters are added to `grads`. A call allows one `backward`. A
+        `backward` that fails leaves `grads` unchanged.
 
         Parameters
         ----------
@@ -438,21 +438,21 @@ class MultiHeadAttention(Trainable):
             The gradient of the loss with respect to the output of the call. Real numbers, converted
             to the layer's dtype.
         threads : int, optional
-            Number of threads. The gradients have the same bits for any number.
+            Number of threads. The gradients are bitwise the same for any number.
 
         Returns
         -------
         numpy.ndarray or InputGradients
-            The gradient of `query` if the call had no other input, as ``layer(x)`` has not.
-            Otherwise a tuple (query, key, value), with None for a `value` that was not given: its
-            part is in the gradient of `key`. Each has the shape of its input, and the layer's
-            dtype. There are no gradients of `mask` and `sinks`; see
-            `regard.scaled_dot_product_attention_backward` for these.
+            The gradient of `query` if the call had no other input, as in ``layer(x)``. Otherwise a
+            tuple (query, key, value), with None for a `value` that was not given: its part is in
+            the gradient of `key`. The gradients have the shapes of the inputs and the layer's
+            dtype. For gradients of `mask` and `sinks`, see
+            `regard.scaled_dot_product_attention_backward`.
 
         Raises
         ------
         RuntimeError
-            If there was no call in train mode, or its gradients have been computed already.
+            If there was no call in train mode, or its gradients have already been computed.
         TypeError
             If `grad` is not an array of real numbers.
         ValueError
@@ -460,8 +460,8 @@ class MultiHeadAttention(Trainable):
 
         Notes
         -----
-        A row of `key` or `value` that no query sees adds nothing to the gradients of parameters,
-        whatever it holds, and its own gradient is 0.
+        A row of `key` or `value` that no query sees has gradient 0 and adds nothing to the
+        gradients of parameters, whatever it contains.
 
         Examples
         --------
@@ -482,30 +482,30 @@ class MultiHeadAttention(Trainable):
         return gradients
 
     def state_dict(self, names: str = "regard", prefix: str = "") -> dict[str, FloatArray]:
-        """Copy the parameters, named and laid out as in a library of choice.
+        """Copy the parameters, with the names and the layout of a chosen library.
 
         Parameters
         ----------
         names : str, optional
             ``"regard"`` (``W_query``, ``W_key``, ``W_value``, ``out_proj``, ``q_norm``,
             ``k_norm``), ``"torch"`` (``nn.MultiheadAttention``: ``in_proj_weight``, or
-            ``q_proj_weight`` and so on where inputs differ in size), or those of Hugging Face:
+            ``q_proj_weight`` and so on if inputs differ in size), or a Hugging Face layout:
             ``"llama"`` (``q_proj`` .. ``o_proj``; also Qwen, Mistral), ``"bert"``
             (``self.query`` .. ``output.dense``), ``"gpt2"`` (``c_attn``, ``c_proj``, transposed),
-            ``"bart"`` (``q_proj`` .. ``out_proj``; also OPT, CLIP) and ``"whisper"`` (the same
-            without a bias of the key).
+            ``"bart"`` (``q_proj`` .. ``out_proj``; also OPT, CLIP) or ``"whisper"`` (the same
+            without a key bias).
         prefix : str, optional
             A prefix for every name, joined to it by a dot.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            Copies of the parameters, in the layer's dtype also where it has a `weight_dtype`.
+            Copies of the parameters, in the layer's dtype even if it has a `weight_dtype`.
 
         Raises
         ------
         ValueError
-            If `names` is unknown, or has no place for a parameter of the layer.
+            If `names` is unknown, or the layout has no place for a parameter of the layer.
 
         Examples
         --------
@@ -523,17 +523,16 @@ class MultiHeadAttention(Trainable):
     ) -> None:
         """Copy parameters into the layer: all of them, or none if anything is wrong.
 
-        They are written into the arrays of `parameters`. A `backward` for an earlier call is
-        refused afterwards.
+        They are written into the arrays of `parameters`. A `backward` for an earlier call then
+        raises an error.
 
         Parameters
         ----------
         state : mapping of str to array_like
             Floating-point arrays, converted to the layer's dtype, or weights of type
-            `QuantizedWeight`. Any of the namings of `state_dict` is recognized. What models keep
-            beside these parameters is ignored: GPT-2's ``bias`` (its causal mask), BERT's
-            ``output.LayerNorm``, Llama's ``rotary_emb.inv_freq``, a ``mask``. The bias of the key
-            that Whisper lacks is 0.
+            `QuantizedWeight`. Every layout of `state_dict` is recognized. Other entries of models
+            are ignored: GPT-2's ``bias`` (its causal mask), BERT's ``output.LayerNorm``, Llama's
+            ``rotary_emb.inv_freq``, a ``mask``. The key bias, which Whisper lacks, is 0.
         prefix : str, optional
             The layer to read from a model's state: ``"model.layers.3.self_attn"``,
             ``"encoder.layer.0.attention"`` (BERT), ``"h.0.attn"`` (GPT-2),
@@ -544,10 +543,10 @@ class MultiHeadAttention(Trainable):
         TypeError
             If `state` is not a mapping or an array is not floating-point.
         ValueError
-            If names are missing or unexpected, which the message lists, or arrays have wrong
-            shapes. If no name is known, the message lists the layouts that are. If a weight cannot
-            be kept in the layer's `weight_dtype`: it is too large for float16 or bfloat16, or not
-            finite beside ``"int8"``.
+            If names are missing or unexpected (the message lists them), or arrays have wrong
+            shapes. If no name is known (the message lists the known layouts). If a weight cannot be
+            stored in the layer's `weight_dtype`, because it is too large for float16 or bfloat16,
+            or not finite with ``"int8"``.
 
         See Also
         --------
@@ -567,7 +566,7 @@ class MultiHeadAttention(Trainable):
         self._projections.overwrite(read)
 
     def _refuse_cross_attention(self) -> None:
-        """Raise ValueError for a key beside a cache in a layer that depends on positions."""
+        """Raise ValueError for a key with a cache in a layer that depends on positions."""
         positional = {
             "is_causal": self._is_causal,
             "window": self._window is not None,

@@ -28,9 +28,9 @@ class InputGradients(NamedTuple):
     Attributes
     ----------
     query, key : numpy.ndarray
-        Of the shapes of these inputs, in the layer's dtype.
+        Gradients of these inputs, with their shapes and the layer's dtype.
     value : numpy.ndarray or None
-        Likewise. None if no value was given: its part is then in the gradient of the key.
+        Likewise, or None if no value was given. The gradient of the key then includes its part.
     """
 
     query: FloatArray
@@ -39,12 +39,12 @@ class InputGradients(NamedTuple):
 
 
 class MultiHeadCall(NamedTuple):
-    """What a forward call of `MultiHeadAttention` holds for its gradients."""
+    """The data that the gradients of a forward call of `MultiHeadAttention` need."""
 
     projections: Projections
     rotation: Rotation | None
-    sources: list[FloatArray]  # the three inputs, one array where they are the same
-    ends: tuple[int, ...]  # where the inputs that stand for each argument of the call end
+    sources: list[FloatArray]  # the three inputs, one array if they are the same
+    ends: tuple[int, ...]  # the end of the inputs that each argument of the call provides
     heads: tuple[FloatArray, FloatArray, FloatArray]  # as attention reads them
     norms: dict[str, Normalized]
     places: tuple[NDArray[np.int64], NDArray[np.int64]] | None  # positions of queries and keys
@@ -86,7 +86,7 @@ class MultiHeadCall(NamedTuple):
     def _through_heads(
         self, of_rows: FloatArray, projected: _Projected, threads: int | None
     ) -> dict[str, FloatArray]:
-        """Write the gradients of projected inputs; return those of the norms' weights."""
+        """Write the gradients of the projected inputs; return the gradients of the norm weights."""
         query, key, value = self.heads
         of_query, of_key, of_value = (projected.heads(i) for i in range(3))
         sizes = self.projections.sizes
@@ -118,9 +118,9 @@ class MultiHeadCall(NamedTuple):
 
 
 class _Projected:
-    """Gradients of the projected inputs, side by side where the inputs are the same array.
+    """Gradients of the projected inputs, side by side if the inputs are the same array.
 
-    The weights of such inputs are stacked, so that one product gives all of their gradients.
+    The weights of these inputs are stacked, so that one product computes all their gradients.
     """
 
     def __init__(self, projections: Projections, sources: list[FloatArray]) -> None:
@@ -128,7 +128,7 @@ class _Projected:
         self._has_biases = "b_query" in projections.own
         self._sources = sources
         self._bounds = [0, *self._sizes.ends(0, 3)]
-        self._arrays: list[tuple[int, FloatArray]] = []  # for each input the first beside it
+        self._arrays: list[tuple[int, FloatArray]] = []  # for each input, the first in its array
         for first, last in runs(sources):
             x = sources[first]
             width = self._bounds[last] - self._bounds[first]
@@ -136,13 +136,13 @@ class _Projected:
             self._arrays += [(first, array)] * (last - first)
 
     def columns(self, first: int, last: int) -> FloatArray:
-        """Return those of the inputs `first` to ``last - 1``, which are the same array."""
+        """Return the gradients of inputs `first` to ``last - 1``, which are the same array."""
         beside, array = self._arrays[first]
         begin = self._bounds[beside]
         return array[..., self._bounds[first] - begin : self._bounds[last] - begin]
 
     def heads(self, i: int) -> FloatArray:
-        """Return one as ``(..., heads, seq, head_dim)``."""
+        """Return the gradient of input `i` as ``(..., heads, seq, head_dim)``."""
         return _split(self.columns(i, i + 1), self._sizes.counts[i], self._sizes.head_dim)
 
     def gradients_of_parameters(self, threads: int | None) -> dict[str, FloatArray]:

@@ -1,8 +1,8 @@
-"""Read and write the parameters of multi-head attention as other libraries lay them out.
+"""Read and write the parameters of multi-head attention in the layouts of other libraries.
 
 A layer's own parameters are ``W_query``, ``W_key``, ``W_value`` and ``W_out`` of shape (d_out,
 d_in), their biases ``b_...``, and the weights ``norm_query`` and ``norm_key`` of qk_norm. A layout
-names every array of a state and the parameters that are stacked in it, the first on top.
+maps the name of each array of a state to the parameters that are stacked in it, from the top down.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class Layout(NamedTuple):
-    """A way to name and lay out the parameters."""
+    """Names and shapes of the parameters in a library."""
 
     title: str
     arrays: dict[str, tuple[str, ...]]
     transposed: bool = False  # weights are (d_in, d_out)
     grouped: bool = True  # whether there may be fewer key heads than query heads
-    without: frozenset[str] = frozenset()  # parameters that have no name here and are 0
+    without: frozenset[str] = frozenset()  # parameters that have no name and are 0
     beside: frozenset[str] = frozenset()  # other names in a state: buffers and other layers
 
     def fits(self, parameters: Shapes) -> bool:
-        """Tell whether each of `parameters` has a place here."""
+        """Return whether the layout has a place for each of `parameters`."""
         placed = {part for parts in self.arrays.values() for part in parts}
         if not self.grouped and parameters["W_query"][0] != parameters["W_key"][0]:
             return False
@@ -43,7 +43,7 @@ class Layout(NamedTuple):
         return parameters.keys() <= placed | self.without and all(len(s) <= 1 for s in together)
 
     def parts(self, parameters: Shapes) -> dict[str, tuple[str, ...]]:
-        """Return the arrays that a layer with these parameters has here, with their parts."""
+        """Return the arrays of a layer with these parameters, with their parts."""
         return {name: parts for name, parts in self.arrays.items() if parts[0] in parameters}
 
     def shapes(self, parameters: Shapes) -> dict[str, tuple[int, ...]]:
@@ -121,7 +121,7 @@ LAYOUTS = (
 
 
 def own_names(parameters: Iterable[str]) -> dict[str, str]:
-    """Return the names that regard's own state has, each with that of its parameter."""
+    """Return the names in regard's own layout, with the names of their parameters."""
     parameters = set(parameters)
     return {name: part for name, (part,) in LAYOUTS[0].arrays.items() if part in parameters}
 
@@ -129,7 +129,7 @@ def own_names(parameters: Iterable[str]) -> dict[str, str]:
 def read_state(
     state: Mapping[str, Any], prefix: str, parameters: Shapes, dtype: np.dtype[np.floating]
 ) -> dict[str, FloatArray]:
-    """Return copies of a layer's parameters, under its own names, from a state of any layout."""
+    """Return copies of a layer's parameters, under its own names, from a state in any layout."""
     start = _start(prefix)
     given = {
         str(name)[len(start) :]: array
@@ -180,7 +180,7 @@ def write_state(own: Mapping[str, FloatArray], names: str, prefix: str) -> dict[
 
 
 def _refuse_unknown(layouts: list[Layout], given: Iterable[str], parameters: Shapes) -> NoReturn:
-    """Raise the ValueError for a state that has no name of any layout."""
+    """Raise a ValueError for a state that contains no name of any layout."""
     first_names = [(layout.title, next(iter(layout.shapes(parameters)))) for layout in layouts]
     prefixes = dict.fromkeys(
         name.removesuffix(f".{first}")

@@ -16,10 +16,10 @@ _QK_NORM_EPS = 1e-6
 
 
 class Normalized(NamedTuple):
-    """What the gradient of a norm needs of the forward call."""
+    """The results of the forward call that the gradient of a norm needs."""
 
     vectors: FloatArray  # (..., heads, head_dim), divided by their root mean square
-    root: FloatArray  # this root, (..., heads, 1)
+    root: FloatArray  # the root mean square, (..., heads, 1)
 
 
 def norm_eps(qk_norm: str | float | None) -> float | None:
@@ -34,7 +34,7 @@ def norm_eps(qk_norm: str | float | None) -> float | None:
 
 
 def normalize(x: FloatArray, eps: float) -> FloatArray:
-    """Divide vectors by their root mean square, in place, and return it.
+    """Divide vectors by their root mean square, in place, and return the root mean square.
 
     Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4.
     https://arxiv.org/abs/1910.07467
@@ -48,11 +48,12 @@ def normalize(x: FloatArray, eps: float) -> FloatArray:
 def gradient_of_norm(
     grad: FloatArray, weight: FloatArray, normalized: Normalized, threads: int | None
 ) -> FloatArray:
-    """Turn the gradient of weighted vectors into that of what was normalized, in place.
+    """Turn the gradient of a norm's output into the gradient of its input, in place.
 
-    Returns the gradient of the weight.
+    Return the gradient of the weight.
 
-    Vectors whose gradient is 0 add nothing, whatever they hold: those of keys that no query sees.
+    Vectors whose gradient is 0, such as keys that no query sees, add nothing, whatever they
+    contain.
     """
     vectors, root = normalized
     *_, heads, dim = grad.shape

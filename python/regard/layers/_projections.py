@@ -1,4 +1,4 @@
-"""Hold the parameters of multi-head attention, and multiply by them."""
+"""The projections of multi-head attention, and their parameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INPUTS = ("query", "key", "value")
 class Sizes(NamedTuple):
     """The sizes of a layer."""
 
-    inputs: tuple[int, int, int]  # of the vectors that come in as query, key and value
+    inputs: tuple[int, int, int]  # of the query, key and value vectors
     heads: int
     kv_heads: int
     head_dim: int
@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
         return self.heads, self.kv_heads, self.kv_heads
 
     def ends(self, first: int, last: int) -> list[int]:
-        """Return where each projection of the inputs `first` to ``last - 1`` ends, side by side."""
+        """Return the ends of the adjacent projections of the inputs `first` to ``last - 1``."""
         return [self.head_dim * sum(self.counts[first : i + 1]) for i in range(first, last)]
 
 
@@ -51,7 +51,7 @@ def sizes_of(
     d_key: SupportsIndex | None,
     d_value: SupportsIndex | None,
 ) -> Sizes:
-    """Return the sizes of a layer, with defaults for those that are None, or raise an error."""
+    """Return the sizes of a layer, with defaults for None, or raise an error."""
     width = count("d_model", d_model, minimum=1)
     heads = count("num_heads", num_heads, minimum=1)
     kv_heads = heads if num_kv_heads is None else count("num_kv_heads", num_kv_heads, minimum=1)
@@ -79,7 +79,7 @@ class Projections:
     qk_norm_eps : float or None
         The eps of the norms; None if there are none.
     weight_dtype : str or None
-        The type of fewer bits in which the weights, but not biases and norms, are kept.
+        The type of fewer bits in which weights are stored, but not biases and norms.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Projections:
         qk_norm_eps: float | None,
         weight_dtype: str | None = None,
     ) -> None:
-        # Arrays, and QuantizedWeights where weight_dtype is "int8".
+        # Arrays, and QuantizedWeights if weight_dtype is "int8".
         self.own: dict[str, Any] = own
         self.sizes = sizes
         self._eps = qk_norm_eps
         self._weight_dtype = weight_dtype
         if weight_dtype is not None:
             own |= {name: self._stored(name, own[name]) for name in own}
-        # If all inputs have one size, their weights are stacked, and those in `own` are views.
+        # If all inputs have one size, their weights are stacked, and `own` contains views of them.
         self._packed: dict[str, Any] = {}
         if len(set(sizes.inputs)) > 1:
             return
@@ -111,17 +111,17 @@ class Projections:
                 }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy must have views of its own stack, where copies of the views would be arrays apart.
+        # A copy must have views of its own stack. Copies of the views would be separate arrays.
         return Projections, (self.sizes, dict(self.own), self._eps, self._weight_dtype)
 
     def widened(self) -> dict[str, FloatArray]:
-        """Return the parameters as floats: those of fewer bits are copied."""
+        """Return the parameters as floats; parameters of fewer bits are copied."""
         return {name: widened(parameter) for name, parameter in self.own.items()}
 
     def overwrite(self, parameters: Mapping[str, FloatArray]) -> None:
-        """Write all parameters, or none if one cannot be kept in fewer bits."""
+        """Write all parameters, or none if one cannot be stored in fewer bits."""
         new = {name: self._stored(name, array) for name, array in parameters.items()}
-        # Lists, since an iterator of our own would let Ctrl-C in between two arrays.
+        # Lists, because an iterator in Python would allow Ctrl-C between two arrays.
         overwrite(
             [part for held in self.own.values() for part in _parts(held)],
             [part for name in self.own for part in _parts(new[name])],
@@ -141,7 +141,7 @@ class Projections:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Project the three inputs to new arrays ``(..., heads, seq, head_dim)``.
 
-        What the gradients of norms need is put into `norms`, by the names of their weights.
+        Data for the gradients of norms is added to `norms`, by the names of their weights.
         """
         query, key, value = (
             x.reshape(*x.shape[:-1], heads, self.sizes.head_dim)
@@ -218,7 +218,7 @@ def _parts(parameter: Weight) -> tuple[Any, ...]:
 
 
 def runs(arrays: Sequence[FloatArray]) -> Iterator[tuple[int, int]]:
-    """Yield where each run of one and the same array begins and ends."""
+    """Yield the beginning and the end of each run of the same array."""
     first = 0
     for last in range(1, len(arrays) + 1):
         if last == len(arrays) or arrays[last] is not arrays[first]:
@@ -235,7 +235,7 @@ def draw(
     qk_norm: bool,
     dtype: np.dtype[Any],
 ) -> dict[str, FloatArray]:
-    """Draw four linear layers, query, key, value and out; the weights of norms are 1."""
+    """Draw the query, key, value and out layers; the norm weights are 1."""
     joined = sizes.heads * sizes.head_dim
     linears = [
         (name, d_in, heads * sizes.head_dim, qkv_bias)

@@ -1,4 +1,4 @@
-"""Rotate a layer's queries and keys by their positions."""
+"""Rotation of a layer's queries and keys by their positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = ("base", "rotary_dim", "interleaved", "inverse_frequencies", "scaling", "length")
 
-_AHEAD = 64  # positions beyond those asked for that a table holds
+_AHEAD = 64  # additional positions in a table, after the requested positions
 
 
 class _Table(NamedTuple):
@@ -42,9 +42,9 @@ class Rotation:
     options : True or mapping
         Options of `regard.positional.rotary`.
     head_dim : int
-        Size of the vectors that are rotated.
+        Size of the rotated vectors.
     dtype : numpy.dtype
-        Their dtype.
+        Dtype of the rotated vectors.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Rotation:
                 f"{2 * self._frequencies.size} and {head_dim}"
             )
 
-        # A table of consecutive positions: decoding asks for one more at every step.
+        # A table of consecutive positions, since decoding needs one more at every step.
         self._dtype = dtype
         nothing = np.empty((0, 1, 1), dtype)
         self._table = _Table(0, nothing, nothing)
@@ -93,8 +93,8 @@ class Rotation:
     ) -> None:
         """Rotate arrays ``(..., heads, length, head_dim)`` in place, each by its positions.
 
-        With `transposed`, multiply them by the transposed matrices, which turns gradients of
-        rotated vectors into those of the vectors themselves.
+        With `transposed`, multiply by the transposed matrices, which turns gradients of rotated
+        vectors into gradients of the original vectors.
         """
         frequencies = self._frequencies
         if self._trained is not None:
@@ -126,7 +126,7 @@ class Rotation:
             if not is_own or last - first > 4 * places.size + _AHEAD:
                 cos, sin = self._computed(places, frequencies)
                 return _beside_heads(cos), _beside_heads(sin)
-            # Include the positions that decoding will ask for next.
+            # Include the next positions in decoding.
             ahead = np.arange(first, last + 1 + _AHEAD)
             table = self._table = _Table(first, *self._computed(ahead, frequencies))
         rows = places - table.first
@@ -135,7 +135,7 @@ class Rotation:
     def _computed(
         self, places: Integers, frequencies: NDArray[np.float64]
     ) -> tuple[FloatArray, FloatArray]:
-        """Return what `_turn` takes: a cosine for each pair, and a sine for each of its columns."""
+        """Return the factors for `_turn`: a cosine per pair, and a sine per column of a pair."""
         cos, sin = rotary_cache(places, inverse_frequencies=frequencies)
         cos, sin = cos * self._factor, sin * self._factor
         axis = -1 if self._interleaved else -2
@@ -145,7 +145,7 @@ class Rotation:
     def _turn(self, array: FloatArray, cos: FloatArray, sin: FloatArray, transposed: bool) -> None:
         """Multiply pairs (a, b) by (cos, cos) and add (b, a) times (-sin, sin), in place.
 
-        Transposed, subtract the latter.
+        With `transposed`, subtract the products with the sines.
         """
         pairs = self._frequencies.size
         shape = (pairs, 2) if self._interleaved else (2, pairs)

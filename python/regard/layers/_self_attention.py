@@ -1,4 +1,4 @@
-"""Self-attention of one head as a layer with parameters."""
+"""Self-attention in one head as a layer with parameters."""
 
 from __future__ import annotations
 
@@ -48,23 +48,24 @@ class SelfAttention(Trainable):
     Parameters
     ----------
     d_in : int
-        Size of the vectors that the layer takes.
+        Size of the input vectors.
     d_out : int
-        Size of the context vectors that it returns.
+        Size of the returned context vectors.
     qkv_bias : bool, optional
         Whether the three projections add a bias. Needs ``init="linear"``.
     init : {"linear", "uniform", "normal"}, optional
-        How the parameters are drawn. ``"linear"`` is ``torch.nn.Linear``: weights of shape
-        ``(d_out, d_in)``, used as ``x @ weight.T``, uniform within ``1 / sqrt(d_in)`` of 0, and
-        biases likewise. ``"uniform"`` is ``torch.rand``, uniform on [0, 1), and ``"normal"`` is
-        ``torch.randn``: weights of shape ``(d_in, d_out)``, used as ``x @ weight``.
+        Distribution of the parameters. With ``"linear"``, as in ``torch.nn.Linear``, weights and
+        biases are uniform within ``1 / sqrt(d_in)`` of 0, and weights have shape ``(d_out, d_in)``
+        and are used as ``x @ weight.T``. With ``"uniform"``, as in ``torch.rand``, weights are
+        uniform on [0, 1). With ``"normal"``, they are as in ``torch.randn``. In both cases, they
+        have shape ``(d_in, d_out)`` and are used as ``x @ weight``.
     dropout : float, optional
-        The probability, less than 1, with which each attention weight is dropped in train mode; the
-        others are divided by ``1 - dropout``. Calls in train mode then need a `dropout_seed`.
+        Probability, less than 1, of dropping each attention weight in train mode. The other weights
+        are divided by ``1 - dropout``. Calls in train mode then need a `dropout_seed`.
     rng : numpy.random.Generator, TorchGenerator, int or None, optional
-        What the parameters are drawn from: query, key and value in this order, each weight before
-        its bias. An int or None makes ``numpy.random.default_rng(rng)``. A
-        `TorchGenerator` gives the parameters of the same layer in PyTorch.
+        Source of the parameters, which are drawn for query, key and value in this order, each
+        weight before its bias. An int or None stands for ``numpy.random.default_rng(rng)``. A
+        `TorchGenerator` draws the same parameters as this layer in PyTorch.
     dtype : dtype, optional
         float32 or float64: the dtype of the parameters, to which ``x`` is converted.
 
@@ -87,7 +88,7 @@ class SelfAttention(Trainable):
     Notes
     -----
     A layer begins in eval mode. After `train`, each call can be followed by `backward`, which
-    returns the gradient of ``x`` and adds those of the parameters to `grads`.
+    returns the gradient of ``x`` and adds the gradients of the parameters to `grads`.
 
     Examples
     --------
@@ -194,22 +195,22 @@ class SelfAttention(Trainable):
             Bool: True where a query may attend. Float: added to the scaled scores. It broadcasts to
             ``(..., seq, seq)``, the shape of the weights, which has no axis for heads.
         is_causal : bool, optional
-            Whether a position attends only to itself and those before it.
+            Whether a position attends only to itself and earlier positions.
         dropout_seed : int, optional
-            Decides, with the positions and batch entries, which weights are dropped. Needed in
-            train mode in a layer with `dropout`, where every call and every layer should have a
-            seed of its own; ignored otherwise.
+            Determines, with the positions and batch entries, which weights are dropped. It is
+            required in train mode in a layer with `dropout`, and ignored otherwise. Every call and
+            every layer should have a different seed.
         return_weights : bool, optional
-            Whether to return the attention weights too. They show dropout.
+            Whether to also return the attention weights, after dropout.
         threads : int, optional
             Number of threads.
 
         Returns
         -------
         output : numpy.ndarray
-            The context vectors, of shape ``(..., seq, d_out)``.
+            Context vectors of shape ``(..., seq, d_out)``.
         weights : numpy.ndarray
-            Only with `return_weights`: of shape ``(..., seq, seq)``.
+            Shape ``(..., seq, seq)``; only with `return_weights`.
 
         Raises
         ------
@@ -221,7 +222,7 @@ class SelfAttention(Trainable):
 
         Examples
         --------
-        The second sequence of two ends after two positions:
+        The second of two sequences ends after two positions:
 
         >>> import numpy as np
         >>> import regard
@@ -277,11 +278,11 @@ class SelfAttention(Trainable):
         Returns
         -------
         dict of str to numpy.ndarray
-            The arrays that calls read, by the names that `state_dict` and `grads` have.
+            The arrays that calls read, by their names in `state_dict` and `grads`.
 
         Examples
         --------
-        A step of gradient descent towards an output of zeros:
+        A step of gradient descent toward an output of zeros:
 
         >>> import numpy as np
         >>> import regard
@@ -296,7 +297,7 @@ class SelfAttention(Trainable):
         return {key: getattr(self, attribute) for key, attribute in self._keys().items()}
 
     def state_dict(self) -> dict[str, FloatArray]:
-        """Copy the parameters, named and shaped as PyTorch's ``state_dict`` has them.
+        """Copy the parameters, with the names and shapes of a PyTorch ``state_dict``.
 
         Returns
         -------
@@ -315,14 +316,14 @@ class SelfAttention(Trainable):
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """Copy parameters into the layer: all of them, or none if anything is wrong.
 
-        They are written into the arrays of `parameters`. A `backward` for an earlier call is
-        refused afterwards.
+        They are written into the arrays of `parameters`. A `backward` for an earlier call then
+        raises an error.
 
         Parameters
         ----------
         state : mapping of str to array_like
             Floating-point arrays, converted to the layer's dtype, as `state_dict` returns them or
-            as PyTorch saves them. The short names ``W_q``, ``W_k`` and ``W_v`` stand for
+            as PyTorch saves them. The short names ``W_q``, ``W_k`` and ``W_v`` are accepted for
             ``W_query``, ``W_key`` and ``W_value``.
 
         Raises
@@ -356,7 +357,7 @@ class SelfAttention(Trainable):
             vars(self).update({attributes[key]: array for key, array in arrays.items()})
 
     def _keys(self) -> dict[str, str]:
-        """Return the keys of a state in PyTorch's order, each with the attribute that it names."""
+        """Return the keys of a state in PyTorch's order, with the names of their attributes."""
         if self._init != "linear":
             return {f"W_{name}": f"W_{name}" for name in NAMES}
         parts = {"weight": "W", "bias": "b"} if self._qkv_bias else {"weight": "W"}
@@ -377,8 +378,8 @@ class SelfAttention(Trainable):
     def backward(self, grad: ArrayLike, *, threads: int | None = None) -> FloatArray:
         """Compute the gradients of the last call in train mode.
 
-        Those of the parameters are added to `grads`. A call has one `backward`; one that fails
-        leaves `grads` as they were.
+        The gradients of the parameters are added to `grads`. A call allows one `backward`. A
+        `backward` that fails leaves `grads` unchanged.
 
         Parameters
         ----------
@@ -386,7 +387,7 @@ class SelfAttention(Trainable):
             The gradient of the loss with respect to the output of the call. Real numbers, converted
             to the layer's dtype.
         threads : int, optional
-            Number of threads. The gradients have the same bits for any number.
+            Number of threads. The gradients are bitwise the same for any number.
 
         Returns
         -------
@@ -396,7 +397,7 @@ class SelfAttention(Trainable):
         Raises
         ------
         RuntimeError
-            If there was no call in train mode, or its gradients have been computed already.
+            If there was no call in train mode, or its gradients have already been computed.
         TypeError
             If `grad` is not an array of real numbers.
         ValueError

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class SelfAttentionCall(NamedTuple):
-    """What a forward call of `SelfAttention` holds for its gradients."""
+    """The data that the gradients of a forward call of `SelfAttention` need."""
 
     x: FloatArray
     parameters: dict[str, FloatArray]
-    is_out_in: bool  # whether weights are (d_out, d_in), or else (d_in, d_out)
+    is_out_in: bool  # whether weights are (d_out, d_in) or (d_in, d_out)
     heads: tuple[FloatArray, FloatArray, FloatArray]  # (..., 1, seq, d_out)
     output: FloatArray  # (..., 1, seq, d_out)
     lse: FloatArray
@@ -35,8 +35,8 @@ class SelfAttentionCall(NamedTuple):
     ) -> tuple[FloatArray, dict[str, FloatArray]]:
         """Return the gradients of x and, by their names, of the parameters."""
         d_out = self.output.shape[-1]
-        # The gradients of queries, keys and values lie side by side, as if their weights were
-        # stacked: one product of these then gives all that they are multiplied with.
+        # The gradients of queries, keys and values are side by side, as if their weights were
+        # stacked. One product then computes the gradients of all weights, and another that of x.
         columns = np.empty((*self.x.shape[:-1], 3 * d_out), self.x.dtype)
         parts = np.split(columns, 3, axis=-1)
         query, key, value = self.heads
@@ -64,5 +64,5 @@ class SelfAttentionCall(NamedTuple):
         return gradient_of_input(columns, stack, threads), ordered
 
     def _turned(self, weight: FloatArray) -> FloatArray:
-        """Turn a weight of the layer to (d_out, d_in), or a gradient back."""
+        """Convert a weight of the layer to (d_out, d_in), or a gradient back."""
         return weight if self.is_out_in else np.ascontiguousarray(weight.T)

@@ -1,4 +1,4 @@
-"""Check the names and arrays of a state before anything is loaded from it."""
+"""Checks of the names and arrays of a state before anything is loaded from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_names(wanted: Iterable[str], given: Iterable[str]) -> None:
-    """Raise ValueError, which lists the differences, unless both hold the same names."""
+    """Raise a ValueError that lists the differences unless both contain the same names."""
     wanted, given = list(wanted), list(given)
     missing = [name for name in wanted if name not in given]
     unexpected = [name for name in given if name not in wanted]
@@ -35,9 +35,9 @@ def check_names(wanted: Iterable[str], given: Iterable[str]) -> None:
 def check_arrays(
     shapes: Mapping[str, tuple[int, ...]], state: Mapping[str, Any], dtype: np.dtype[Any]
 ) -> dict[str, FloatArray]:
-    """Return copies of the arrays that `shapes` names, in `dtype`.
+    """Return copies of the arrays named in `shapes`, in `dtype`.
 
-    Raises TypeError for an array that is not floating-point, ValueError for wrong shapes.
+    Raise TypeError for an array that is not floating-point, and ValueError for wrong shapes.
     """
     arrays = {name: _as_array(state[name]) for name in shapes}
     for name, array in arrays.items():
@@ -58,7 +58,7 @@ def _as_array(value: ArrayLike | QuantizedWeight) -> NDArray[Any]:
 
 
 def can_hold(array: Any, other: FloatArray) -> bool:
-    """Tell whether `other` can be copied into `array` without a change."""
+    """Return whether `other` can be copied into `array` without a change."""
     return (
         isinstance(array, np.ndarray)
         and array.flags.writeable
@@ -68,9 +68,9 @@ def can_hold(array: Any, other: FloatArray) -> bool:
 
 
 def overwrite(arrays: Collection[FloatArray], others: Collection[FloatArray]) -> None:
-    """Copy `others` into `arrays`, which have their shapes and dtype: all, even after Ctrl-C.
+    """Copy `others` into `arrays` of the same shapes and dtype, all of them even after Ctrl-C.
 
-    Python asks for signals between its own instructions, and there are none between these copies:
-    neither argument may be a generator.
+    Python checks for signals between its own instructions, and there are none between these copies.
+    Neither argument may be a generator.
     """
     deque(map(np.ndarray.__setitem__, arrays, repeat(...), others), maxlen=0)

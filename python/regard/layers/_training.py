@@ -1,4 +1,4 @@
-"""What layers with gradients have in common: their modes, and the gradients that they keep."""
+"""The base class of layers with gradients: their modes, and the gradients of parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Inputs = TypeVar("Inputs", covariant=True)
 
-# Why there is nothing to compute gradients of.
+# Reasons why there are no gradients to compute.
 _EVAL = "the layer is in eval() mode: call train() before the forward call"
 _NO_CALL = "there was none since train()"
 _USED = "the gradients of the last one have been computed already: call the layer again"
@@ -24,7 +24,7 @@ _LOADED = "load_state_dict() has changed the parameters since the last one: call
 
 
 class HeldCall(Protocol[Inputs]):
-    """What a forward call in train mode holds for `backward`."""
+    """The data of a forward call in train mode, for `backward`."""
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ class Trainable(ShowsOptions):
 
     def __init__(self) -> None:
         self._training = False
-        self._held: HeldCall[Any] | str = _EVAL  # or why there is none
+        self._held: HeldCall[Any] | str = _EVAL  # or the reason why there is none
         self._grads: dict[str, FloatArray] = {}
         self._weight_dtype: str | None = None
 
@@ -54,18 +54,18 @@ class Trainable(ShowsOptions):
     def grads(self) -> dict[str, FloatArray]:
         """The gradients of the parameters by their names in `state_dict`.
 
-        `backward` adds to them, and `zero_grads` removes them: after it, and before the first
-        `backward`, the dictionary is empty. Each array has the shape and dtype of its parameter,
-        and may be changed in place, to limit its norm for example.
+        `backward` adds to them, and `zero_grads` removes them. The dictionary is empty before the
+        first `backward` and after `zero_grads`. Each array has the shape and dtype of its parameter
+        and may be changed in place, for example to limit its norm.
         """
         return self._grads
 
     def train(self) -> Self:
-        """Let calls hold what `backward` needs, and apply dropout.
+        """Enter train mode, in which calls apply dropout and keep data for `backward`.
 
-        A call holds copies of its inputs, and the projected queries, keys and values with the
-        output of attention: memory that grows with the lengths, and not with their product. The
-        next call replaces it, and `backward` and `eval` release it.
+        A call keeps copies of its inputs, the projected queries, keys and values, and the output of
+        attention. This memory grows with the lengths, not with their product. The next call
+        replaces the data, and `backward` and `eval` release it.
 
         Returns
         -------
@@ -75,7 +75,7 @@ class Trainable(ShowsOptions):
         Raises
         ------
         ValueError
-            If the layer has a `weight_dtype`: steps of training are smaller than what is rounded.
+            If the layer has a `weight_dtype`: rounding would lose the small steps of training.
 
         Examples
         --------
@@ -91,9 +91,9 @@ class Trainable(ShowsOptions):
         return self
 
     def eval(self) -> Self:
-        """Hold nothing in calls, as in a new layer, and drop what the last one held.
+        """Enter eval mode, the mode of a new layer, and release the data of the last call.
 
-        `grads` stay. Calls compute without dropout.
+        `grads` stay. Calls apply no dropout and keep no data.
 
         Returns
         -------
@@ -134,16 +134,16 @@ class Trainable(ShowsOptions):
             )
 
     def _hold(self, call: HeldCall[Any]) -> None:
-        """Keep what `backward` needs, in place of what an earlier call held."""
+        """Keep the data for `backward`, in place of the data of an earlier call."""
         self._held = call
 
     def _drop_held(self) -> None:
-        """Refuse `backward` until the next call: the parameters are about to change."""
+        """Refuse `backward` until the next call, because the parameters are about to change."""
         if not isinstance(self._held, str):
             self._held = _LOADED
 
     def _backward(self, grad: ArrayLike, dtype: np.dtype[Any], threads: int | None) -> Any:
-        """Return the gradients of the last call's inputs, and add its others to `grads`."""
+        """Return the input gradients of the last call, and add parameter gradients to `grads`."""
         call = self._held
         if isinstance(call, str):
             raise RuntimeError(f"backward needs a forward call in train() mode, and {call}")

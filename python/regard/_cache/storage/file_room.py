@@ -1,7 +1,7 @@
 """Pages in a memory-mapped file.
 
-After the header and the two areas of the ledger, page follows page: the file grows at its end, and
-what it holds never moves. `ledger.py` says which page is whose.
+The pages follow the header and the two areas of the ledger. The file grows at its end, and its
+content never moves. `ledger.py` records the owners of the pages.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ class FileRoom:
         self.rows = Rows(layout, self.memory, FIRST_PAGE, self.pages)
 
     def longer(self, needed: int, used: int) -> FileRoom:
-        """Let the file be longer by a quarter, or by what is needed if the disk has no more."""
+        """Extend the file by a quarter, or only by the needed pages if the disk is too full."""
         generous = min(max(needed, used + used // 4), MOST_PAGES)
         try:
             self.file.allocate(end_of(generous, self.layout))
         except OSError:
             self.file.allocate(end_of(needed, self.layout))
-        # Whoever reads the shorter mapping may go on: both show the same bytes.
+        # Readers of the shorter mapping may continue: both mappings show the same bytes.
         return FileRoom(self.file, self.layout)
 
     def have_used(self, pages: int) -> None:
-        """Do nothing: files do not lie in huge pages."""
+        """Do nothing: files do not use huge pages."""
 
     def copied(self, pages: Array) -> MemoryRoom:
-        """Return room in memory that holds these pages at the same places."""
+        """Return room in memory with a copy of these pages at the same places."""
         return copy_of(self.layout, self.rows, pages)
 
     def is_foreign(self) -> bool:
-        """Tell whether another process writes here, from which this one was forked."""
+        """Return whether the parent process, from which this one was forked, writes here."""
         return self.file.is_foreign
 
     def check_length(self) -> None:
-        """Raise OSError if the file is shorter than what is mapped of it."""
+        """Raise OSError if the file is shorter than its mapping."""
         self.file.check_length(self.memory, len(self.memory))
 
     def flush(self) -> None:
-        """Wait until the disk has all that was written, and how long the file is."""
+        """Wait until all written data and the size of the file are on the disk."""
         self.memory.flush()
         self.file.sync()
 
@@ -71,58 +71,58 @@ class FileRoom:
 class FileCopyRoom:
     """Pages of a file that is open for reading, and room after them.
 
-    Forks write here: what they write stays in memory, a page of the system's at a time, and the
-    rest is read from the file.
+    Forks write here. Their changes stay in memory, one system page at a time, and all other data
+    is read from the file.
     """
 
     def __init__(self, file: LockedFile, layout: Layout) -> None:
         self.file = file
         self.layout = layout
         self._size = size = file.size
-        self._first = file.first_page()  # knows the file's length even once the file is closed
+        self._first = file.first_page()  # reports the file's length even after the file is closed
         self.memory = _mapped(file, size, free_address_space())
         self.pages = min(_whole_pages(len(self.memory), layout), MOST_PAGES)
         self.pages_of_file = _whole_pages(size, layout)
         self.rows = Rows(layout, self.memory, FIRST_PAGE, self.pages)
 
     def longer(self, needed: int, used: int) -> MemoryRoom:
-        """Return room in memory that holds what the first `used` pages hold."""
+        """Return room in memory with a copy of the first `used` pages."""
         room = copy_of(self.layout, self.rows, np.arange(used))
         return room if room.pages >= needed else room.longer(needed, used)
 
     def have_used(self, pages: int) -> None:
-        """Do nothing: files do not lie in huge pages."""
+        """Do nothing: files do not use huge pages."""
 
     def copied(self, pages: Array) -> MemoryRoom:
-        """Return room in memory that holds these pages at the same places."""
+        """Return room in memory with a copy of these pages at the same places."""
         return copy_of(self.layout, self.rows, pages)
 
     def is_foreign(self) -> bool:
-        """Tell that no other process writes here: a forked child has a copy of its own."""
+        """Return False: a forked child has its own copy."""
         return False
 
     def check_length(self) -> None:
-        """Raise OSError if the file is shorter than what is mapped of it."""
+        """Raise OSError if the file is shorter than its mapping."""
         self.file.check_length(self._first, self._size)
 
     def flush(self) -> None:
-        """Do nothing: nothing that is written here reaches the file."""
+        """Do nothing: data that is written here never reaches the file."""
 
 
 def end_of(pages: int, layout: Layout) -> int:
-    """Return how long a file with this many pages is."""
+    """Return the size of a file with this many pages."""
     return FIRST_PAGE + pages * layout.stride
 
 
 def _whole_pages(size: int, layout: Layout) -> int:
-    # A process that died while the file grew may have left a part of a page.
+    # A process that died while the file grew may have left a partial page.
     return min(max(size - FIRST_PAGE, 0) // layout.stride, MOST_PAGES)
 
 
 def _mapped(file: LockedFile, size: int, reserve: int) -> Array:
     try:
         return _core.map_copy(file.descriptor, size, size + reserve)
-    except OSError:  # others have taken the address space
+    except OSError:  # other mappings use the address space
         try:
             return _core.map_copy(file.descriptor, size, size)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What does not change in the life of a cache."""
+"""The properties of a cache that never change."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 STORED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
 
-# Tokens in a page where the caller does not say: a multiple of the 96 keys that a kernel takes at
-# once, so that none of its blocks crosses a page and is copied.
+# Default number of tokens in a page: a multiple of the 96 keys in a block of a kernel, so that no
+# block crosses a page and is copied.
 _PAGE_TOKENS = 192
-MOST_PAGES = 2**31 - 1  # tables have 32 bits
+MOST_PAGES = 2**31 - 1  # page tables have 32-bit entries
 
 
 class Geometry(NamedTuple):
-    """Sizes, type and limits of a cache, for every batch entry."""
+    """Sizes, type and limits of a cache, the same for all batch entries."""
 
     kv_heads: int
     head_dim: int
@@ -35,16 +35,16 @@ class Geometry(NamedTuple):
 
     @property
     def is_quantized(self) -> bool:
-        """Whether rows are stored with scales, and keys rotated."""
+        """Whether rows are stored with scales, and keys are rotated."""
         return self.dtype == np.int8
 
     @property
     def first_pages(self) -> int:
-        """Pages of the first tokens, which are never evicted."""
+        """Number of pages of the first tokens, which are never evicted."""
         return -(-self.keep_first // self.page_size)
 
     def most_at_once(self, longest: int) -> int | None:
-        """Return how many tokens the capacity lets an entry of this length take, or None."""
+        """Return the maximum number of tokens to append to an entry of this length, or None."""
         if self.capacity is None:
             return None
         if self.keep_last is None:
@@ -52,7 +52,7 @@ class Geometry(NamedTuple):
         return max(self.capacity - longest, self.capacity - self.keep_first - self.keep_last)
 
     def check_append(self, counts: Array, after: Array) -> None:
-        """Refuse `counts` new tokens that lead to more in an entry than the capacity."""
+        """Raise ValueError if `counts` new tokens exceed the capacity of an entry."""
         if self.capacity is None:
             return
         is_over = after > self.capacity
@@ -76,10 +76,10 @@ class Geometry(NamedTuple):
 
 
 def default_page_size(capacity: int | None, keep_last: int | None) -> int:
-    """Return how many tokens a page holds where the caller has not said.
+    """Return the default number of tokens in a page.
 
-    A fixed capacity is one page per entry. A page is no longer than a window, which would otherwise
-    keep more tokens that it does not show than tokens that it shows.
+    A fixed capacity is one page per entry. A page is no longer than a window. Otherwise, more
+    hidden than visible tokens would be kept.
     """
     if keep_last is not None:
         return min(_PAGE_TOKENS, _next_multiple(keep_last))
@@ -91,7 +91,7 @@ def _next_multiple(tokens: int) -> int:
 
 
 def stored_type(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return a type that a cache can store, or raise TypeError."""
+    """Return the storage type for a dtype, or raise TypeError."""
     needed = "float16, bfloat16, float32, float64 or int8"
     if isinstance(dtype, str) and dtype == "bfloat16":
         try:

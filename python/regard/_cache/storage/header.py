@@ -1,12 +1,12 @@
-"""The bytes at the beginning of a cache's file: what it holds, and where the ledger lies.
+"""The header of a cache's file: the description of the cache, and the place of the ledger.
 
-Numbers are little-endian here; keys, values, scales and tables are as on the machine that wrote
-them. At 0 lies the description, which never changes, and at 512 two equal records that say where
-the ledger is: ``[batch, columns, place]``. From 4096 on, two areas for ledgers follow, and then
-pages, as `rows.Layout` describes one.
+Numbers in the header are little-endian; keys, values, scales and tables are in the native format of
+the machine that wrote them. The description is at 0 and never changes. At 512, two equal records
+contain the place of the ledger: ``[batch, columns, place]``. Two areas for ledgers begin at 4096.
+Pages with the layout of `rows.Layout` follow.
 
-A record has a number and a checksum. The one with the higher number counts, if it is whole: where a
-process dies while it writes one, the other is left.
+A record has a number and a checksum. The whole record with the highest number counts: if a process
+dies while it writes one record, the other record is left.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 MAGIC = b"regardKV"
 VERSION = 3
 # magic, version, checksum of all with this field 0; type, kv_heads, head_dim, value_dim, keep_last,
-# keep_first, capacity, page_size, where -1 is None.
+# keep_first, capacity, page_size. -1 stands for None.
 _DESCRIPTION = struct.Struct("<8sII16s7q")
 RECORDS = 512
-_RECORD = struct.Struct("<QI4x")  # its number, checksum of this and of the numbers that follow
+_RECORD = struct.Struct("<QI4x")  # number, checksum of it and of the numbers that follow
 FIRST_AREA = 4096
 AREA_BYTES = 1 << 15
 FIRST_PAGE = FIRST_AREA + 2 * AREA_BYTES
@@ -53,7 +53,7 @@ def _described(name: bytes, numbers: list[int]) -> bytes:
 
 
 def read_description(start: bytes, path: str) -> tuple[Geometry, Layout]:
-    """Return what a file holds and how, or raise ValueError with what is wrong with it."""
+    """Return the geometry and layout of a file, or raise a ValueError that describes the defect."""
     if start[: len(MAGIC)] != MAGIC:
         raise ValueError(f"{path} is not a cache of regard: it begins with {start[:8]!r}")
     if len(start) < _DESCRIPTION.size:
@@ -76,7 +76,7 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, Layout]:
         raise ValueError(f"{path} is damaged: the checksum of its description is wrong")
     kv_heads, head_dim, value_dim, keep_last, keep_first, capacity, page_size = numbers
     text = name.rstrip(b"\0").decode("ascii", "replace")
-    # A right checksum does not mean that regard has written this.
+    # A correct checksum does not prove that regard has written the description.
     possible = min(kv_heads, head_dim, value_dim) >= 1 and text in STORED_TYPES
     possible &= keep_last >= 1 or (keep_last == -1 and keep_first == 0)
     possible &= capacity == -1 or keep_last == -1 or capacity > keep_first + keep_last
@@ -100,18 +100,18 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, Layout]:
 
 
 def record(number: int, numbers: Array) -> bytes:
-    """Return a record."""
+    """Return the bytes of a record."""
     body = numbers.astype("<i8", copy=False).tobytes()
     return _RECORD.pack(number, zlib.crc32(body, zlib.crc32(number.to_bytes(8, "little")))) + body
 
 
 def record_size(count: int) -> int:
-    """Return how many bytes a record of this many numbers has."""
+    """Return the number of bytes of a record of this many numbers."""
     return _RECORD.size + 8 * count
 
 
 def newest(records: Iterable[bytes]) -> tuple[int, Array]:
-    """Return the number and the numbers of the newest record that is whole; or 0, and none."""
+    """Return the number and the numbers of the newest whole record, or 0 and no numbers."""
     found: list[tuple[int, Array]] = [(0, np.empty(0, np.int64))]
     for content in records:
         number = _RECORD.unpack_from(content)[0]

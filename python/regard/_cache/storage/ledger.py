@@ -1,18 +1,17 @@
-"""The state of a cache in its file, such that a process that dies leaves it before or after a call.
+"""The state of a cache in its file, which is from before or after a call if the process dies.
 
-A ledger has two records of how long each entry is and how many pages it has lost to a window, and
-at the next multiple of 64 bytes the table of pages: 32-bit integers, a line for each entry. It lies
-in one of the two areas after the header or, where that is too small, in pages that follow one
-another.
+A ledger has two records of the length and the number of evicted pages of each entry. The page table
+follows at the next multiple of 64 bytes: 32-bit integers, one line per entry. The ledger is in one
+of the two areas after the header or, if an area is too small, in consecutive pages.
 
-Appending writes to the table beyond the lengths, and then the lengths over the older record. What
-cannot be changed piece by piece, such as the order of entries, goes to a new ledger; then both
-records of the header are written, one after the other, to point there. Pages that no entry has are
-free.
+An append writes to the table beyond the lengths, and then writes the lengths over the older record.
+Changes that cannot be made in place, such as a new order of entries, are written to a new ledger.
+Then both records of the header are written, one after the other, to point to the new ledger. Pages
+without an entry are free.
 
-The state in memory changes first, and the file follows. Where that is interrupted, the next change
-begins with `settle`, which writes the same bytes again: until then, nothing that the older state
-has is written to.
+The state in memory changes first, and the file follows. After an interruption, the next change
+begins with `settle`, which writes the same bytes again. Until then, no data of the older state is
+overwritten.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _HEADER_NUMBERS = 3  # batch, columns, place
 
 
 class Lines:
-    """Records and a table, as they lie in a file."""
+    """The records and the table of a ledger in a file."""
 
     def __init__(self, room: FileRoom | FileCopyRoom, place: int, batch: int, columns: int) -> None:
         self.place = place
@@ -54,7 +53,7 @@ class Lines:
         self.run = range(place - 2, place - 2 + -(-pages // room.layout.stride))
 
     def write_record(self, state: State) -> None:
-        """Write lengths and evicted pages over the older record."""
+        """Write lengths and numbers of evicted pages over the older record."""
         number = self.number + 1
         numbers = np.concatenate([state.all_lengths(), state.all_evicted()])
         self.records[number % 2] = np.frombuffer(header.record(number, numbers), np.uint8)
@@ -62,15 +61,15 @@ class Lines:
 
 
 class Ledger:
-    """What a file says of its cache."""
+    """The ledger of a file, which records the state of its cache."""
 
     def __init__(self, pool: Pool, file: LockedFile, committed: State) -> None:
         self.file = file
         self.committed = committed
-        self._pool = ref(pool)  # which has this
+        self._pool = ref(pool)  # the pool of this ledger
         self._owner: ref[Holder] | None = None
         self._lines: Lines | None = None
-        self._spare = range(0)  # pages where a ledger lay before, and a new one may lie
+        self._spare = range(0)  # pages of an earlier ledger, for the next one
         self._moves = 0  # the number of the newest record of the header
 
     @classmethod
@@ -82,7 +81,7 @@ class Ledger:
 
     @classmethod
     def opened(cls, pool: Pool, file: LockedFile, room: FileRoom | FileCopyRoom) -> Ledger:
-        """Read the ledger of a file, or raise ValueError with what is wrong with it."""
+        """Read the ledger of a file, or raise a ValueError that describes the defect."""
         lines, moves, is_whole = _found_lines(file, room)
         ledger = cls(pool, file, read_state(lines, pool.geometry, room, file.path))
         ledger._lines, ledger._moves = lines, moves
@@ -92,16 +91,16 @@ class Ledger:
 
     @property
     def own_pages(self) -> Array:
-        """The pages that are not an entry's."""
+        """The pages that belong to the ledger and not to an entry."""
         run = range(0) if self._lines is None else self._lines.run
         return np.array([*run, *(self._spare if self._spare != run else ())], np.int32)
 
     def belongs_to(self, owner: Holder) -> None:
-        """Follow the state of this content."""
+        """Set the content whose state the ledger records."""
         self._owner = ref(owner)
 
     def settle(self) -> None:
-        """Write what the owner's state is, if an interruption has kept that from the file."""
+        """Write the owner's state if an interruption has kept it from the file."""
         owner = None if self._owner is None else self._owner()
         state = None if owner is None else owner.state
         is_behind = state is not None and not state.holds_the_same(self.committed)
@@ -114,10 +113,10 @@ class Ledger:
             self._next_place(bytes_for(*state.pages.shape))
 
     def commit(self, state: State, *, extends: bool) -> None:
-        """Let the file say this.
+        """Write a state to the file.
 
-        `extends` tells that of the table, only what lies beyond the lengths of the committed state
-        differs, or has been replaced by pages with the same content.
+        With `extends`, the table differs from the committed table only beyond the committed
+        lengths, or in pages with the same content.
         """
         lines = self._lines
         if lines is None or not self._is_in_place(state, extends):
@@ -135,7 +134,7 @@ class Ledger:
         return fits or state.pages is self.committed.pages
 
     def _write_anew(self, state: State) -> None:
-        """Write another ledger, and let the header point there."""
+        """Write a new ledger, and let the header point to it."""
         batch, columns = state.pages.shape
         place = self._next_place(bytes_for(batch, columns))
         room = self._room()
@@ -150,7 +149,7 @@ class Ledger:
         self._keep_spare(before)
 
     def _point_to(self, lines: Lines) -> None:
-        """Write both records of the header, one after the other: one of them is always whole."""
+        """Write both records of the header one after the other, so that one is always whole."""
         room = self._room()
         numbers = np.array([*lines.table.shape, lines.place], np.int64)
         content = header.record(self._moves + 1, numbers)
@@ -160,7 +159,7 @@ class Ledger:
         self._moves += 1
 
     def _next_place(self, size: int) -> int:
-        """Return where a ledger of this size goes: never where the present one lies."""
+        """Return a place for a ledger of this size, which is never the present place."""
         if size <= header.AREA_BYTES:
             return 1 if self._lines is not None and self._lines.place == 0 else 0
         needed = -(-size // self._room().layout.stride)
@@ -173,7 +172,7 @@ class Ledger:
         return 2 + self._spare.start
 
     def _keep_spare(self, before: Lines | None) -> None:
-        """Keep the pages of the ledger before this one for the next, and give back any others."""
+        """Keep the pages of the previous ledger for the next one, and give back other pages."""
         assert self._lines is not None
         left = range(0) if self._spare == self._lines.run else self._spare
         if before is not None and before.run:
@@ -188,14 +187,14 @@ class Ledger:
         return pool
 
     def _room(self) -> FileRoom:
-        """Return the file's pages, as many as there are now."""
+        """Return the present room of the file."""
         room = self._its_pool().room
         assert isinstance(room, FileRoom)
         return room
 
 
 def _found_lines(file: LockedFile, room: FileRoom | FileCopyRoom) -> tuple[Lines, int, bool]:
-    """Return what the header points to, the header's number, and whether both its records agree."""
+    """Return the ledger, the number of the header, and whether both its records agree."""
     size = header.record_size(_HEADER_NUMBERS)
     both = file.read(2 * size, header.RECORDS)
     moves, numbers = header.newest((both[:size], both[size:]))
@@ -218,7 +217,7 @@ def _found_lines(file: LockedFile, room: FileRoom | FileCopyRoom) -> tuple[Lines
 
 
 def read_state(lines: Lines, geometry: Geometry, room: FileRoom | FileCopyRoom, path: str) -> State:
-    """Return the state that a ledger holds, or raise ValueError."""
+    """Return the state in a ledger, or raise ValueError."""
     batch, columns = lines.table.shape
     lines.number, numbers = header.newest(record.tobytes() for record in lines.records)
     if not numbers.size:
@@ -240,7 +239,7 @@ def read_state(lines: Lines, geometry: Geometry, room: FileRoom | FileCopyRoom, 
 
 
 def _check_entry(length: int, evicted: int, columns: int, geometry: Geometry, path: str) -> None:
-    """Refuse what cannot be the length of an entry and the number of pages that it has lost."""
+    """Raise ValueError if an entry's length or number of evicted pages is impossible."""
     size, first_pages = geometry.page_size, geometry.first_pages
     most = (columns + evicted) * size
     if geometry.capacity is not None and geometry.keep_last is None:
@@ -256,7 +255,7 @@ def _check_entry(length: int, evicted: int, columns: int, geometry: Geometry, pa
 
 
 def check_pages(file: LockedFile, room: FileRoom | FileCopyRoom, needed: int) -> None:
-    """Refuse a file that has fewer pages than it refers to."""
+    """Raise ValueError if a file has fewer pages than it refers to."""
     if needed > room.pages_of_file:
         raise ValueError(
             f"{file.path} is truncated: it should have "
@@ -265,23 +264,23 @@ def check_pages(file: LockedFile, room: FileRoom | FileCopyRoom, needed: int) ->
 
 
 def start_of(place: int, stride: int) -> int:
-    """Return where a ledger begins: 0 and 1 are areas, 2 is page 0."""
+    """Return the offset of a ledger: places 0 and 1 are the areas, 2 is page 0."""
     if place < 2:
         return header.FIRST_AREA + place * header.AREA_BYTES
     return header.FIRST_PAGE + (place - 2) * stride
 
 
 def table_offset(batch: int) -> int:
-    """Return how many bytes of a ledger precede its table."""
+    """Return the number of bytes of a ledger before its table."""
     return aligned(2 * header.record_size(2 * batch))
 
 
 def bytes_for(batch: int, columns: int) -> int:
-    """Return how many bytes a ledger takes."""
+    """Return the number of bytes of a ledger."""
     return table_offset(batch) + 4 * batch * columns
 
 
 def _columns_at(place: int, batch: int, columns: int, stride: int) -> int:
-    """Return for how many columns there is room where `columns` are needed."""
+    """Return the number of columns that fit at a place chosen for `columns`."""
     size = header.AREA_BYTES if place < 2 else -(-bytes_for(batch, columns) // stride) * stride
     return (size - table_offset(batch)) // (4 * batch)

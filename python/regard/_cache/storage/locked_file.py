@@ -1,4 +1,4 @@
-"""A file that is open and locked: one process writes to it, or many read it."""
+"""An open, locked file with one writing process or many reading processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard._cache.storage import system
 
 
 class LockedFile:
-    """What a cache does with a file, apart from what stands in it."""
+    """The file of a cache, independent of its content."""
 
     def __init__(self, file: FileIO, path: str, *, is_writable: bool) -> None:
         self.path = path
@@ -27,7 +27,7 @@ class LockedFile:
 
     @classmethod
     def create(cls, path: str, size: int) -> Self:
-        """Make a file of zeros that does not exist yet; on failure there is none."""
+        """Create a new file of zeros; on failure, no file is left."""
         try:
             opened = FileIO(path, "x+")
         except FileExistsError as error:
@@ -46,7 +46,7 @@ class LockedFile:
 
     @classmethod
     def open(cls, path: str, *, is_writable: bool) -> Self:
-        """Open a file that exists."""
+        """Open an existing file."""
         path = os.path.realpath(path)
         if not (stat.S_ISREG(mode := os.stat(path).st_mode) or stat.S_ISDIR(mode)):
             # Opening a pipe would wait for its other end.
@@ -58,80 +58,81 @@ class LockedFile:
 
     @property
     def descriptor(self) -> int:
-        """The operating system's number for it."""
+        """The file descriptor."""
         return self._file.fileno()
 
     @property
     def is_writable(self) -> bool:
-        """Whether it may be written to: a child that was forked may not write."""
+        """Whether this process may write to the file, which a forked child may not."""
         return self._is_writable and os.getpid() == self._process
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the process that this one was forked from writes to it."""
+        """Whether the parent process, from which this one was forked, writes to the file."""
         return self._is_writable and os.getpid() != self._process
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """Number of bytes in the file."""
         return os.fstat(self.descriptor).st_size
 
     def read(self, count: int, offset: int = 0) -> bytes:
-        """Return this many bytes, or fewer where it ends."""
+        """Return this many bytes, or fewer at the end of the file."""
         return system.read_at(self.descriptor, count, offset)
 
     def write(self, content: bytes) -> None:
-        """Write to its beginning, where there is room already."""
+        """Write to the beginning of the file, which is already allocated."""
         system.write_at(self.descriptor, content, 0)
 
     def allocate(self, size: int) -> None:
-        """Make sure that the disk has room for this many bytes, or leave the file as it is.
+        """Allocate this many bytes on the disk, or leave the file as it is.
 
-        A full disk is an error now, and not a fatal signal when memory that is mapped is written.
+        A full disk then raises an error now, instead of a fatal signal when mapped memory is
+        written.
         """
         before = self.size
         try:
-            if size >= 2**63:  # which Python cannot ask for
+            if size >= 2**63:  # Python cannot request it
                 raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
             system.allocate_on_disk(self.descriptor, size)
         except OSError as error:
-            if self.size != before:  # part of it
+            if self.size != before:  # partly allocated
                 os.ftruncate(self.descriptor, before)
             reason = f"{error.strerror}, for a cache of {size} bytes"
             raise OSError(error.errno, reason, self.path) from None
 
     def mapped(self) -> mmap.mmap:
-        """Return all of it as memory."""
+        """Return the whole file as mapped memory."""
         try:
             return mmap.mmap(self.descriptor, 0, access=mmap.ACCESS_WRITE)
         except OSError as error:
             raise self.cannot_map(error, self.size) from None
 
     def first_page(self) -> mmap.mmap:
-        """Return its beginning as memory that cannot be written to."""
+        """Return the beginning of the file as read-only memory."""
         return mmap.mmap(self.descriptor, 1, access=mmap.ACCESS_READ)
 
     def check_length(self, memory: mmap.mmap, size: int) -> None:
         """Raise OSError if the file, of which `memory` is a mapping, is shorter than `size` bytes.
 
-        The system ends a process that reads or writes mapped memory beyond the file's end. A lock
-        does not stop a program that does not ask for it from truncating the file.
+        The system ends a process that reads or writes mapped memory beyond the file's end. A
+        program that ignores the lock can truncate the file.
         """
-        # The mapping has a descriptor of its own, so another thread may close the file meanwhile.
+        # The mapping has its own descriptor, so another thread may close the file meanwhile.
         if (left := memory.size()) < size:
             reason = f"another program has truncated it from {size} to {left} bytes"
             raise OSError(errno.EIO, reason, self.path)
 
     def cannot_map(self, error: OSError, size: int) -> OSError:
-        """Return an error that says which file cannot be mapped, and how much of it."""
+        """Return an error that names the file and the number of bytes that cannot be mapped."""
         return OSError(error.errno, f"{error.strerror}, to map {size} bytes into", self.path)
 
     def sync(self) -> None:
-        """Wait until what was written is on the disk."""
+        """Wait until the written data is on the disk."""
         os.fsync(self.descriptor)
 
     def remove(self) -> None:
-        """Delete the file, unless another one lies at its path by now, and close it."""
+        """Delete the file, unless its path now refers to another file, and close it."""
         with suppress(OSError):
             is_own = os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
             if sys.platform == "win32":
@@ -141,11 +142,11 @@ class LockedFile:
         self.close()
 
     def close(self) -> None:
-        """Unlock it. What is mapped stays for as long as it is used."""
+        """Unlock and close the file. Mapped memory remains valid while it is used."""
         if not self._release.alive:
             return
-        # The mapping has the file open too, under the same lock. So has a forked child, which has
-        # not locked it and does not unlock it either.
+        # The mapping keeps the file open too, under the same lock. So does a forked child, which
+        # has not locked the file and does not unlock it either.
         if os.getpid() == self._process:
             system.unlock(self.descriptor)
         self._release()

@@ -1,12 +1,12 @@
 """Pages in memory.
 
-The kernels find a page by its number from one beginning, so that a pool is one piece of memory, and
-it must grow without a copy. So it is a piece as large as the machine's memory: address space costs
-nothing, and the system brings memory to what is touched, so that the next page that was never used
-is always at hand and nothing ever moves. A pool in slabs would need a second table, and one that
-doubles a copy of everything and, meanwhile, room for both. Where address space is not free, because
-the system counts it as memory (``vm.overcommit_memory=2``) or limits it (``ulimit -v``), or where
-other pools have taken it, pools do double.
+The kernels find a page by its number, relative to one base address. A pool is therefore one block
+of memory, which must grow without a copy. Its block is as large as the machine's memory: address
+space costs nothing, and the system provides memory only for touched pages. The next unused page is
+always available, and nothing ever moves. A pool in slabs would need a second table. A pool that
+doubles would need a copy of everything and, during the copy, room for both blocks. Pools do double
+if address space is not free, because the system counts it as memory (``vm.overcommit_memory=2``) or
+limits it (``ulimit -v``), or if other pools use it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class MemoryRoom:
-    """Pages that no other process sees."""
+    """Pages in private memory of the process."""
 
     def __init__(self, layout: Layout, pages: int) -> None:
         self.pages = pages
@@ -39,7 +39,7 @@ class MemoryRoom:
 
     @classmethod
     def reserved(cls, layout: Layout, needed: int, generous: int) -> MemoryRoom:
-        """Return room for what memory can hold, or else for a generous number of pages."""
+        """Return room for all pages that fit in memory, or else for a generous number of pages."""
         room = min(max(needed, generous), MOST_PAGES)
         reserve = min(free_address_space() // layout.stride, MOST_PAGES)
         if reserve > room:
@@ -48,40 +48,40 @@ class MemoryRoom:
         return cls(layout, room)
 
     def longer(self, needed: int, used: int) -> MemoryRoom:
-        """Return room for this many pages or more that holds what the first `used` pages hold."""
+        """Return room for `needed` pages or more, with a copy of the first `used` pages."""
         room = MemoryRoom.reserved(self.layout, needed, 2 * self.pages)
         room.have_used(used)
-        there = min(used, self.pages)  # the others held nothing that was worth copying
+        there = min(used, self.pages)  # the other pages have no content
         for array, old in zip(room.rows.arrays, self.rows.arrays, strict=True):
             array[:there] = old[:there]
         return room
 
     def have_used(self, pages: int) -> None:
-        """Ask for huge pages of the system where they are worth it: reading them takes less time.
+        """Request huge pages from the system, which are faster to read, once one can be filled.
 
-        The last one may be nearly empty, so they are asked for once one can be filled.
+        The last huge page may be nearly empty, so a smaller pool does not request them.
         """
         if not self._is_huge and pages * self.layout.stride >= huge_page():
             self._is_huge = True
             ask_for_huge_pages(self._memory)
 
     def copied(self, pages: Array) -> MemoryRoom:
-        """Return room that holds these pages at the same places."""
+        """Return room with a copy of these pages at the same places."""
         return copy_of(self.layout, self.rows, pages)
 
     def is_foreign(self) -> bool:
-        """Tell that no other process writes here: a forked child has a copy of its own."""
+        """Return False: a forked child has its own copy."""
         return False
 
     def check_length(self) -> None:
-        """Do nothing: memory does not become shorter."""
+        """Do nothing: memory does not shrink."""
 
     def flush(self) -> None:
         """Do nothing: there is no disk to wait for."""
 
 
 def copy_of(layout: Layout, rows: Rows, pages: Array) -> MemoryRoom:
-    """Return room in memory that holds these pages, which are sorted, at the same places."""
+    """Return room in memory with a copy of these sorted pages at the same places."""
     if not pages.size:
         return MemoryRoom(layout, 0)
     room = MemoryRoom.reserved(layout, int(pages[-1]) + 1, 0)
@@ -91,7 +91,7 @@ def copy_of(layout: Layout, rows: Rows, pages: Array) -> MemoryRoom:
 
 @cache
 def huge_page() -> int:
-    """Return the bytes of a huge page."""
+    """Return the number of bytes in a huge page."""
     try:
         with open("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "rb") as size:
             return int(size.read())

@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 
 class Holder(Protocol):
-    """A cache, or a fork of one, which has pages."""
+    """A cache or a fork, which has pages."""
 
     state: State | None
     """None if it is closed."""
 
     def shared_state(self) -> State | None:
-        """Return the state whose pages it owns itself: None if a ledger owns them."""
+        """Return the state whose pages this holder owns, or None if a ledger owns them."""
 
 
 class Committed(Protocol):
-    """The state in a file, which has pages too."""
+    """The state in a file, which also has pages."""
 
     @property
     def committed(self) -> State:
-        """The state that the file has."""
+        """The state in the file."""
 
     @property
     def own_pages(self) -> Array:
-        """The pages that hold the state itself."""
+        """The pages that contain the state itself."""
 
     def settle(self) -> None:
         """Finish or undo a change that was interrupted."""
@@ -55,31 +55,31 @@ class Room(Protocol):
     pages: int
 
     def longer(self, needed: int, used: int) -> Room:
-        """Return room for this many pages or more that holds what the first `used` pages hold."""
+        """Return room for `needed` pages or more, with the content of the first `used` pages."""
 
     def have_used(self, pages: int) -> None:
-        """Take note of how many pages have been used."""
+        """Record the number of pages that have been used."""
 
     def copied(self, pages: Array) -> MemoryRoom:
-        """Return room in memory that holds these pages, which are sorted, at the same places."""
+        """Return room in memory with a copy of these sorted pages at the same places."""
 
     def is_foreign(self) -> bool:
-        """Tell whether another process writes here, from which this one was forked."""
+        """Return whether the parent process, from which this one was forked, writes here."""
 
     def check_length(self) -> None:
-        """Raise OSError if these are pages of a file that is shorter than it was."""
+        """Raise OSError if the pages are in a file that has become shorter."""
 
     def flush(self) -> None:
-        """Wait until the disk has all that was written, where there is one."""
+        """Wait until all written data is on the disk, if there is one."""
 
 
 class Pool:
     """Pages, each with the number of table entries that refer to it.
 
-    Several caches use one, and they may be in different threads: a change is made with `lock` held,
-    because a pool that grows may move. A change begins with `begin` and ends with `end`. Where it
-    is interrupted, the next one counts owners again from the states of all caches: nothing is lost,
-    and nothing is given back twice.
+    Several caches may share a pool, in different threads too. Changes are made with `lock` held,
+    because a pool that grows may move. A change begins with `begin` and ends with `end`. After an
+    interruption, the next change counts owners again from the states of all caches: no page is
+    lost, and none is given back twice.
     """
 
     def __init__(self, geometry: Geometry, room: Room) -> None:
@@ -87,7 +87,7 @@ class Pool:
         self.room = room
         self.lock = Lock()
         self.members: WeakSet[Holder] = WeakSet()
-        self.ledger: Committed | None = None  # of a file that has not been closed
+        self.ledger: Committed | None = None  # of an open file
         self.has_lost_a_member = False  # to garbage collection, which may come at any moment
         self._owners = np.zeros(0, np.int32)
         self._free: list[int] = []
@@ -97,7 +97,7 @@ class Pool:
 
     @property
     def used(self) -> int:
-        """How many pages have been used so far, which later ones use again."""
+        """Number of pages used so far, including free pages for reuse."""
         return self._used
 
     def begin(self) -> None:
@@ -111,11 +111,11 @@ class Pool:
         self._is_counted = False
 
     def end(self) -> None:
-        """Say that the change is complete."""
+        """Mark the change as complete."""
         self._is_counted = True
 
     def reserve(self, pages: int) -> None:
-        """Have room for this many pages, which are not taken yet."""
+        """Provide room for this many pages without taking them."""
         if pages > self.room.pages:
             self.room = self.room.longer(pages, self._used)
 
@@ -125,23 +125,23 @@ class Pool:
         self._is_counted = False
 
     def take(self, count: int) -> list[int]:
-        """Return this many pages, each with one owner."""
+        """Return `count` pages with one owner each."""
         again = min(count, len(self._free))
         fresh = self._take_new(count - again)
-        # In order: what follows one another is written and read at once.
+        # Sorted, so that consecutive pages are written and read together.
         pages = sorted(self._free[len(self._free) - again :]) + list(fresh)
         del self._free[len(self._free) - again :]
         self._owners[pages] = 1
         return pages
 
     def take_side_by_side(self, count: int) -> range:
-        """Return this many pages that follow one another, each with one owner."""
+        """Return `count` consecutive pages with one owner each."""
         pages = self._take_new(count)
         self._owners[pages.start : pages.stop] = 1
         return pages
 
     def _take_new(self, count: int) -> range:
-        """Return pages that have never been used, without an owner."""
+        """Return pages that have never been used and have no owner yet."""
         end = self._used + count
         if end > self.room.pages:
             if end > MOST_PAGES:
@@ -158,31 +158,31 @@ class Pool:
         return pages
 
     def share(self, pages: Array) -> None:
-        """Add an owner to each page, as often as it occurs."""
+        """Add an owner to each page, once per occurrence."""
         np.add.at(self._owners, pages, 1)
 
     def give_back(self, pages: Array) -> None:
-        """Take an owner from each page, as often as it occurs. What has none left is free."""
+        """Remove an owner from each page, once per occurrence, and free pages without an owner."""
         if pages.size:
             np.subtract.at(self._owners, pages, 1)
             self._free += np.unique(pages[self._owners[pages] == 0]).tolist()
 
     def owners(self, pages: Any) -> Any:
-        """Return how many table entries refer to each of these pages."""
+        """Return the number of table entries that refer to each page."""
         return self._owners[pages]
 
     def _count(self) -> None:
-        """Count owners from what all caches hold."""
+        """Count owners from the states of all caches."""
         if self.ledger is not None:
             self.ledger.settle()
         pages = self._held_pages()
         owners = np.bincount(pages, minlength=self._used).astype(np.int32)
-        # From the last to the first, so that the first is taken first.
+        # In descending order, so that the first page is taken first.
         self._free = np.flatnonzero(owners == 0)[::-1].tolist()
         self._owners = owners
 
     def _held_pages(self) -> Array:
-        """Return the pages of all caches and of the ledger, as often as they occur."""
+        """Return the pages of all caches and of the ledger, with repetitions."""
         states = [state for member in list(self.members) if (state := member.shared_state())]
         found = [np.zeros(0, np.int32), *(state.held_pages(self.geometry) for state in states)]
         if self.ledger is not None:
@@ -190,7 +190,7 @@ class Pool:
         return np.concatenate(found)
 
     def _leave_room(self) -> None:
-        """Copy to memory what all caches hold, in a child of the process that writes to a file."""
+        """Copy the pages of all caches to memory, in a child of the process that writes a file."""
         states = [state for member in list(self.members) if (state := member.state)]
         found = [np.zeros(0, np.int32), *(state.held_pages(self.geometry) for state in states)]
         self.room = self.room.copied(np.unique(np.concatenate(found)))
@@ -202,7 +202,7 @@ _pools: WeakSet[Pool] = WeakSet()
 
 
 def _unlock_all() -> None:
-    """Forget, in a forked child, which locks threads of the parent were holding."""
+    """Replace the locks in a forked child, because threads of the parent may hold them."""
     for pool in list(_pools):
         pool.lock = Lock()
 

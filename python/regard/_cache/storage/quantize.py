@@ -1,14 +1,14 @@
-"""Numbers in 8 bits: a scale for each row, and keys rotated.
+"""Quantization to 8 bits, with a scale for each row and rotated keys.
 
-A row r of values is stored as integers ``round(r / s)``, half to even, with ``s = max|r| / 127``:
-none is off by more than ``s / 2``. But s is never below 2**-126, the smallest normal number of
-float32: rows whose largest number is below 127 times that, 1.5e-36, have fewer steps. Of a key k,
-``H k / n`` is stored in the same way, and the kernels multiply it by ``H q``. H is a Hadamard
-matrix for each group of n dimensions, where n is the largest power of two that divides head_dim:
-since ``H H = n``, no product of a query and a key changes. Keys of real models have a few channels
-far larger than the others, which would make scales coarse, and which H spreads over all (Ashkboos
-et al. 2024, "QuaRot"; `docs/numerics.md` has what it does here). What is stored of a token depends
-on that token alone.
+A row r of values is stored as integers ``round(r / s)``, half to even, with ``s = max|r| / 127``.
+No number is off by more than ``s / 2``. But s is at least 2**-126, the smallest normal float32
+number: rows whose largest magnitude is below 127 times this number, 1.5e-36, have fewer steps. A
+key k is stored as ``H k / n`` in the same way, and the kernels multiply it by ``H q``. H is a
+Hadamard matrix for each group of n dimensions, where n is the largest power of two that divides
+head_dim. Since ``H H = n``, no product of a query and a key changes. Keys of real models have a few
+channels that are far larger than the others and would make scales coarse. H spreads them over all
+channels (Ashkboos et al. 2024, "QuaRot"; see `docs/numerics.md` for the effect). The stored numbers
+of a token depend only on this token.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def quantized(keys: Array, values: Array, counts: PerEntry) -> list[Array]:
-    """Return new tokens as they are stored: keys, values, and the scales of both.
+    """Return the stored form of new tokens: keys, values, and the scales of both.
 
-    `counts` says how many of them are real in each entry. The others may be anything.
+    `counts` is the number of real tokens in each entry. The other tokens are arbitrary.
     """
     keys, values = _as_floats(keys), _as_floats(values)
     new = keys.shape[2]
@@ -46,7 +46,7 @@ def quantized(keys: Array, values: Array, counts: PerEntry) -> list[Array]:
 def _as_floats(rows: Array) -> Array:
     if rows.dtype == SCALE_TYPE:
         return np.ascontiguousarray(rows)
-    with np.errstate(over="ignore"):  # `_rounded` finds it
+    with np.errstate(over="ignore"):  # `_rounded` raises an error
         return np.ascontiguousarray(rows, SCALE_TYPE)
 
 
@@ -60,8 +60,8 @@ def _rounded(name: str, rows: Array, *, rotates: bool) -> tuple[Array, Array]:
 
 
 def restored(rows: Array, scales: Array, *, is_rotated: bool) -> Array:
-    """Return in float32 what integers and scales stand for."""
-    # Scales of a damaged file give infinite numbers, not warnings.
+    """Return the float32 numbers that integers and scales represent."""
+    # Scales of a damaged file may produce infinite numbers, but no warnings.
     with np.errstate(over="ignore", invalid="ignore"):
         numbers = rows * scales[..., None]
         return _rotated_back(numbers) if is_rotated else numbers

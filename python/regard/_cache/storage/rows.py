@@ -1,4 +1,4 @@
-"""Pages of keys and values: how one is laid out, and arrays over many."""
+"""The layout of a page of keys and values, and arrays over many pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SCALE_TYPE = np.dtype(np.float32)
 _MOST_BYTES = 2**63 - 1
-_LINE = 64  # bytes of a cache line, where arrays begin
+_LINE = 64  # bytes of a cache line, to which arrays are aligned
 
 
 def aligned(offset: int) -> int:
@@ -30,7 +30,7 @@ def aligned(offset: int) -> int:
 
 
 class Region(NamedTuple):
-    """One array of a page: (kv_heads, page_size, dim), without dim where it is of scales."""
+    """One array of a page, of shape (kv_heads, page_size, dim), or without dim for scales."""
 
     offset: int  # in bytes, from the page's beginning
     shape: tuple[int, ...]
@@ -38,14 +38,14 @@ class Region(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A page: the keys of its tokens, their values and, with int8, the scales of both."""
+    """The layout of a page: keys, values and, with int8, the scales of both."""
 
     regions: tuple[Region, ...]
     stride: int  # bytes of a page
 
     @classmethod
     def of(cls, geometry: Geometry) -> Layout:
-        """Return the layout of a cache's pages, or raise MemoryError where none can be so large."""
+        """Return the layout of a cache's pages, or raise MemoryError if they are too large."""
         regions, end = [], 0
         for shape, dtype in _forms(geometry):
             size = math.prod(shape) * dtype.itemsize
@@ -68,9 +68,9 @@ def _forms(geometry: Geometry) -> Iterator[tuple[tuple[int, ...], DType]]:
 
 
 class Rows:
-    """Keys, values and, with int8, scales in pages that follow one another in memory.
+    """Keys, values and, with int8, scales in consecutive pages of memory.
 
-    Each array has the shape (pages, kv_heads, page_size, dim), without dim where it is of scales.
+    The arrays have the shape (pages, kv_heads, page_size, dim), or without dim for scales.
     """
 
     __slots__ = ("arrays", "core")
@@ -80,12 +80,12 @@ class Rows:
         self.core = _core.PageRows(*self.arrays, *[None] * (4 - len(self.arrays)))
 
     def copy_page(self, page: int, to: int, tokens: int) -> None:
-        """Copy the first tokens of a page to another."""
+        """Copy the first tokens of a page to another page."""
         for array in self.arrays:
             array[to, :, :tokens] = array[page, :, :tokens]
 
     def copy_pages(self, other: Rows, pages: Array) -> None:
-        """Copy these pages from the same places in `other`; `pages` are sorted."""
+        """Copy these sorted pages from the same places in `other`."""
         for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1):
             if run.size:
                 where = slice(run[0], run[-1] + 1)

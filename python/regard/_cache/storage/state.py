@@ -1,4 +1,4 @@
-"""What a cache holds at the moment, in one piece: it changes at once or not at all."""
+"""The present state of a cache, which changes as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from regard._cache.storage.geometry import Geometry
 
     Array = NDArray[Any]
-    PerEntry = int | Array  # one int for all batch entries alike, or an array of int64
+    PerEntry = int | Array  # one int for all batch entries, or an int64 array
 
 
 class State(NamedTuple):
-    """The batch entries of a cache. No array in it is ever written to."""
+    """The batch entries of a cache. The arrays are never written to."""
 
-    pages: Array  # (batch, columns) of int32; what lies beyond an entry's length may be anything
+    pages: Array  # (batch, columns) of int32; arbitrary beyond an entry's length
     lengths: PerEntry
     longest: int
-    evicted: PerEntry  # pages after those of the first tokens that are gone and have no column
-    # This many tokens fit into every entry's last page, which is its own, and evict nothing.
+    evicted: PerEntry  # evicted pages after the pages of the first tokens; they have no column
+    # The number of tokens that fit into the unshared last page of each entry and evict nothing.
     spare: int
-    # How many tokens the last append gave each entry, where it gave them unequal numbers.
+    # The number of tokens that the last append gave each entry, if the numbers were unequal.
     recent: Array | None
 
     @classmethod
@@ -34,11 +34,11 @@ class State(NamedTuple):
 
     @property
     def batch(self) -> int:
-        """How many entries there are."""
+        """Number of entries."""
         return len(self.pages)
 
     def longer(self, new: int) -> State:
-        """Return the state after this many of the spare tokens have been filled in each entry."""
+        """Return the state after `new` spare tokens of each entry have been filled."""
         return State(
             self.pages,
             self.lengths + new,
@@ -49,7 +49,7 @@ class State(NamedTuple):
         )
 
     def holds_the_same(self, other: State) -> bool:
-        """Tell whether the other one was made from this one, or this from it, without a change."""
+        """Return whether one of the two states was made from the other without a change."""
         return (
             self.pages is other.pages
             and self.lengths is other.lengths
@@ -57,23 +57,23 @@ class State(NamedTuple):
         )
 
     def all_lengths(self) -> Array:
-        """Return how long each entry is, in an array of the caller's."""
+        """Return the length of each entry, in a new array."""
         return _array_of(self.lengths, self.batch)
 
     def all_evicted(self) -> Array:
-        """Return how many pages each entry has lost, in an array of the caller's."""
+        """Return the number of evicted pages of each entry, in a new array."""
         return _array_of(self.evicted, self.batch)
 
     def row_after(self, page_size: int) -> PerEntry:
-        """Return where the next token goes, counted in tokens of the table's columns."""
+        """Return the place of the next token, in tokens from the table's first column."""
         return self.lengths - self.evicted * page_size
 
     def columns(self, geometry: Geometry) -> Array:
-        """Return how many columns of the table each entry has."""
+        """Return the number of table columns of each entry."""
         return -(-self.all_lengths() // geometry.page_size) - self.all_evicted()
 
     def held_pages(self, geometry: Geometry) -> Array:
-        """Return the pages of all entries, one after another, as often as they occur."""
+        """Return the pages of all entries one after another, with repetitions."""
         return pages_between(self.pages, 0, self.columns(geometry))
 
 
@@ -84,7 +84,7 @@ def _array_of(numbers: PerEntry, batch: int) -> Array:
 
 
 def per_entry(numbers: Array) -> PerEntry:
-    """Return one int where all numbers are equal."""
+    """Return one int if all numbers are equal."""
     first = int(numbers[0])
     return first if (numbers == first).all() else numbers
 

@@ -1,4 +1,4 @@
-"""What caches ask of the operating system: locks, room on a disk, and memory."""
+"""Operating system calls of caches: locks, disk space, and memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ else:
     import fcntl
     import resource
 
-# Linux counts what is mapped without it as memory that a forked child may need, and fork fails.
-# Python names it from 3.13 on; this is its number on x86-64 and AArch64.
+# Without this flag, Linux counts mapped memory as memory that a forked child may need, and fork
+# fails. Python names the flag from 3.13 on; this is its number on x86-64 and AArch64.
 _WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
 
 
 if sys.platform == "win32":
-    # Locks there forbid to read and to write what they are on, so they are on a byte that no file
-    # has.
+    # Windows forbids reading and writing locked bytes, so the lock is on a byte beyond the end of
+    # any file.
     _FAIL_IMMEDIATELY, _EXCLUSIVE = 1, 2
     _LOCK_VIOLATION = 33
     _BEYOND = 2**62
@@ -56,21 +56,21 @@ if sys.platform == "win32":
         _kernel.UnlockFileEx(handle, 0, 1, 0, ctypes.byref(_place))
 
     def read_at(descriptor: int, count: int, offset: int) -> bytes:
-        """Return this many bytes of a file, or fewer where it ends."""
+        """Return this many bytes of a file, or fewer at its end."""
         os.lseek(descriptor, offset, os.SEEK_SET)
         return os.read(descriptor, count)
 
     def write_at(descriptor: int, content: bytes, offset: int) -> None:
-        """Write to a file, where there is room already."""
+        """Write to a file at an offset."""
         os.lseek(descriptor, offset, os.SEEK_SET)
         os.write(descriptor, content)
 
     def free_address_space() -> int:
-        """Return 0: what is mapped counts as memory from the beginning."""
+        """Return 0: mapped memory counts as used from the beginning."""
         return 0
 
     def mapped_memory(size: int) -> Any:
-        """Return memory of zeros, or raise OSError or OverflowError."""
+        """Return zeroed memory, or raise OSError or OverflowError."""
         return mmap.mmap(-1, size)
 
 else:
@@ -85,15 +85,15 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def read_at(descriptor: int, count: int, offset: int) -> bytes:
-        """Return this many bytes of a file, or fewer where it ends."""
+        """Return this many bytes of a file, or fewer at its end."""
         return os.pread(descriptor, count, offset)
 
     def write_at(descriptor: int, content: bytes, offset: int) -> None:
-        """Write to a file, where there is room already."""
+        """Write to a file at an offset."""
         os.pwrite(descriptor, content, offset)
 
     def free_address_space() -> int:
-        """Return how many bytes may be mapped and not used: as memory has, 0 where they count."""
+        """Return the bytes that unused mappings may have: the memory size, or 0 if they count."""
         if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
             return 0
         try:
@@ -105,22 +105,22 @@ else:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def mapped_memory(size: int) -> Any:
-        """Return memory of zeros, which the system brings when it is touched, or raise OSError."""
+        """Return zeroed memory, which the system provides on first use, or raise OSError."""
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _WITHOUT_RESERVE
         return mmap.mmap(-1, size, flags=flags)
 
 
 def ask_for_huge_pages(memory: mmap.mmap) -> None:
-    """Ask for them, which only some systems give."""
+    """Request huge pages, which only some systems provide."""
     if sys.platform == "linux":
         with suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
 
 
 def allocate_on_disk(descriptor: int, size: int) -> None:
-    """Make a file this large, with room on the disk for all of it, or raise OSError.
+    """Extend a file to `size` bytes, all allocated on the disk, or raise OSError.
 
-    Where the system cannot promise the room, the file is written with zeros.
+    If the system cannot allocate the bytes, zeros are written.
     """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
