@@ -147,6 +147,13 @@ py::object AttentionCall::run() {
   return result;
 }
 
+py::tuple AttentionCall::checked(const Shape& batch) const {
+  py::tuple axes(batch.size());
+  for (std::size_t i = 0; i < batch.size(); ++i) axes[i] = batch[i];
+  return py::make_tuple(axes, problem.heads, problem.kv_heads, problem.q_len, problem.kv_len, problem.head_dim,
+                        problem.value_dim, py::str(type.dtype), rows_shape.size() > 1);
+}
+
 py::tuple AttentionCall::sizes() const {
   return py::make_tuple(problem.batch.count, problem.heads, problem.kv_heads, problem.q_len, problem.kv_len,
                         problem.head_dim, problem.value_dim);

@@ -44,7 +44,11 @@ struct AttentionCall {
   // What `run` would do, as a dictionary: Python's _Plan.
   py::object explain();
 
-  // The seven sizes of a call that was checked.
+  // Of a prepared call whose arrays are checked and not read: its batch axes, sizes and result type, and whether
+  // results have a heads axis.
+  py::tuple checked(const Shape& batch) const;
+
+  // The number of batch entries, then the sizes.
   py::tuple sizes() const;
 
   int threads() const;

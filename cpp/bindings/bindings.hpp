@@ -16,8 +16,7 @@ inline py::object not_implemented() { return py::reinterpret_borrow<py::object>(
 // Attention, and what it would compute; `keywords` is a dictionary of options (options.hpp).
 py::object attention(py::handle query, py::handle key, py::handle value, py::handle mask,
                      py::handle keywords);
-// Raises what is wrong with a call and returns its batch axes, its sizes, the name of its result's type, and whether
-// its arrays have a heads axis. It reads no array and counts no tiles.
+// Raises what is wrong with a call, or returns what AttentionCall::checked does. No array is read.
 py::object check_attention(py::handle query, py::handle key, py::handle value, py::handle mask,
                            py::handle keywords);
 py::object attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
@@ -27,6 +26,9 @@ py::object attention_plan(py::handle query, py::handle key, py::handle value, py
 py::object attention_ragged(py::handle query, py::handle key, py::handle value,
                             py::handle query_starts, py::handle key_starts, py::handle mask,
                             py::handle keywords);
+py::object check_attention_ragged(py::handle query, py::handle key, py::handle value,
+                                  py::handle query_starts, py::handle key_starts, py::handle mask,
+                                  py::handle keywords);
 py::object attention_ragged_plan(py::handle query, py::handle key, py::handle value,
                                  py::handle query_starts, py::handle key_starts, py::handle mask,
                                  py::handle keywords);

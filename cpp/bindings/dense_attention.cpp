@@ -104,12 +104,7 @@ py::object attention_map(py::handle query, py::handle key, py::handle mask, py::
 py::object check_attention(py::handle query, py::handle key, py::handle value, py::handle mask, py::handle keywords) {
   AttentionCall call(kDense);
   if (!prepare(call, query, key, value, mask, keywords)) return not_implemented();
-  py::tuple batch(call.batch_shape.size());
-  for (std::size_t i = 0; i < batch.size(); ++i) batch[i] = call.batch_shape[i];
-  const AttentionProblem& problem = call.problem;
-  const bool has_heads = call.rows_shape.size() > 1;
-  return py::make_tuple(batch, problem.heads, problem.kv_heads, problem.q_len, problem.kv_len, problem.head_dim,
-                        problem.value_dim, py::str(call.type.dtype), has_heads);
+  return call.checked(call.batch_shape);
 }
 
 py::object attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,

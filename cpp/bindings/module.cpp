@@ -78,6 +78,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
       FastCall<check_attention>::method("check_attention"),
       FastCall<attention_plan>::method("attention_plan"),
       FastCall<attention_ragged>::method("attention_ragged"),
+      FastCall<check_attention_ragged>::method("check_attention_ragged"),
       FastCall<attention_ragged_plan>::method("attention_ragged_plan"),
       FastCall<attention_backward>::method("attention_backward"),
       FastCall<attention_ragged_backward>::method("attention_ragged_backward"),

@@ -138,6 +138,14 @@ py::object attention_ragged(py::handle query, py::handle key, py::handle value, 
   return prepared([](AttentionCall& call) { return call.run(); }, query, key, value, query_starts, key_starts, mask, keywords);
 }
 
+py::object check_attention_ragged(py::handle query, py::handle key, py::handle value, py::handle query_starts,
+                                  py::handle key_starts, py::handle mask, py::handle keywords) {
+  const auto finish = [](AttentionCall& call) {
+    return py::object(call.checked({static_cast<py::ssize_t>(call.problem.batch.count)}));
+  };
+  return prepared(finish, query, key, value, query_starts, key_starts, mask, keywords);
+}
+
 py::object attention_ragged_backward(py::handle query, py::handle key, py::handle value, py::handle query_starts,
                                      py::handle key_starts, py::handle mask, py::handle keywords,
                                      py::handle grad_output, py::handle output, py::handle lse, py::handle grad_lse,

@@ -57,6 +57,16 @@ def attention_ragged(
     options: Any,
     /,
 ) -> Any: ...
+def check_attention_ragged(
+    query: Any,
+    key: Any,
+    value: Any,
+    query_starts: Any,
+    key_starts: Any,
+    mask: Any,
+    options: Any,
+    /,
+) -> tuple[tuple[int, ...], int, int, int, int, int, int, str, bool]: ...
 def attention_ragged_plan(
     query: Any,
     key: Any,

@@ -44,7 +44,7 @@ PACKAGES = {
     "checkpoints": {"_weights"},
     "layers": {"_attention", "_gradients", "_random", "_show", "_weights", "positional"},
     "plot": {"_attention", "_show", "_statistics"},
-    "cuda": set(),
+    "cuda": {"_attention"},
     "torch": {"regard"},
     "transformers": {"regard", "torch"},
     "jax": {"_attention", "_gradients"},

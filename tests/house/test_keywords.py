@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import regard
-from regard._arguments.keywords import ATTENTION, refuse_keywords, translates_keywords
+from regard._arguments.keywords import ATTENTION, refuse_keywords, refuses_unknown
 
 ATTEND_NAMES = [*inspect.signature(regard.scaled_dot_product_attention).parameters, "left_padding"]
 RAGGED = [*ATTEND_NAMES, "query_starts", "key_starts"]
@@ -86,7 +86,7 @@ def test_a_decorated_call_keeps_its_signature_and_its_own_errors():
         """Return both."""
         return mask, scale
 
-    checked = translates_keywords(call)
+    checked = refuses_unknown(call)
     assert checked(1, scale=2) == (1, 2)
     assert inspect.signature(checked) == inspect.signature(call)
     assert checked.__doc__ == call.__doc__

@@ -152,6 +152,11 @@ def compute_type(*dtypes: DType) -> DType:
     return np.dtype(np.float64 if np.dtype(np.float64) in dtypes else np.float32)
 
 
+def stand_in(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Return zeros that use no memory, for checks that depend on the shape and the type alone."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
 def part_at(array: Any, place: Place) -> Any:
     """Return a part of an array that broadcasts to some axes, as a view.
 

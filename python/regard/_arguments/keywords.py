@@ -1,4 +1,4 @@
-"""Translate the keywords of other libraries to regard's own if a call does not accept them."""
+"""Refuse the keywords that a call does not accept, and decorate functions that do so."""
 
 from __future__ import annotations
 
@@ -14,293 +14,14 @@ if TYPE_CHECKING:
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# The same option under other names. The first name that the call accepts is suggested.
-_RENAMED = {
-    "Q": ("query",),
-    "K": ("key",),
-    "V": ("value",),
-    "q": ("query",),
-    "k": ("key",),
-    "v": ("value",),
-    "hidden_states": ("x", "query"),
-    "inputs_q": ("query", "x"),
-    "inputs_k": ("key",),
-    "inputs_v": ("value",),
-    "input": ("x", "a"),
-    "other": ("b",),
-    "dim": ("axis", "d_model", "rotary_dim"),
-    "attn_mask": ("mask",),
-    "attention_mask": ("mask",),
-    "custom_mask": ("mask",),
-    "attn_bias": ("mask",),
-    "past_key_value": ("cache",),
-    "past_key_values": ("cache",),
-    "generator": ("rng",),
-    "key": ("rng",),
-    "rngs": ("rng",),
-    "embed_dim": ("d_model", "d_in"),
-    "hidden_size": ("d_model", "d_in"),
-    "dims": ("d_model", "rotary_dim"),
-    "n_embd": ("d_model",),
-    "num_attention_heads": ("num_heads", "heads"),
-    "n_head": ("num_heads", "heads"),
-    "nhead": ("num_heads",),
-    "num_heads": ("heads", "num_kv_heads"),
-    "heads": ("num_heads", "num_kv_heads"),
-    "q_num_heads": ("num_heads",),
-    "kv_heads": ("num_kv_heads",),
-    "kv_num_heads": ("num_kv_heads",),
-    "num_key_value_heads": ("num_kv_heads",),
-    "batch_size": ("batch",),
-    "max_batch_size": ("batch",),
-    "max_cache_len": ("capacity",),
-    "max_length": ("capacity",),
-    "max_seq_len": ("capacity",),
-    "block_size": ("page_size",),
-    "chunk_length": ("length",),
-    "chunk_size": ("length",),
-    "dim_head": ("head_dim",),
-    "key_dim": ("head_dim",),
-    "kdim": ("d_key",),
-    "vdim": ("d_value",),
-    "in_features": ("d_in",),
-    "out_features": ("d_out",),
-    "rotary_embedding_dim": ("rotary_dim",),
-    "rotary_interleaved": ("interleaved",),
-    "traditional": ("interleaved",),
-    "position_ids": ("positions",),
-    "rope_theta": ("base",),
-    "theta": ("base",),
-    "rope_parameters": ("scaling",),
-    "rope_scaling": ("scaling",),
-    "relative_attention_num_buckets": ("num_buckets",),
-    "relative_attention_max_distance": ("max_distance",),
-    "alibi_slopes": ("alibi",),
-    "src_len": ("kv_len",),
-    "tgt_len": ("q_len",),
-    "seq_len": ("q_len", "length"),
-    "seqlen_q": ("q_len",),
-    "seqlen_k": ("kv_len",),
-    "n_heads": ("num_heads", "heads"),
-    "padding_side": ("side",),
-    "segment_ids": ("query_segments",),
-} | {alias: (option.name,) for option in OPTIONS.values() for alias in option.aliases}
-
-# Kinds of calls for which a keyword has a special meaning: several kinds of calls on arrays with a
-# heads axis, layers, and single functions by their qualified names.
+# Calls whose kind differs from their name. `advice` and the table of options name the kinds.
 ATTENTION = "attention"
-_ATTENTION_KINDS = frozenset(
-    (
-        ATTENTION,
-        *("explain", "gradients", "weights", "pattern", "stream", "cache"),
-        *("dask", "jax", "torch", "cuda"),
-    )
-)
-_LAYER, _ONE_HEAD = "layer", "self-attention"
 _KINDS_OF_METHODS = {
-    "MultiHeadAttention.__call__()": _LAYER,
-    "SelfAttention.__call__()": _ONE_HEAD,
+    "MultiHeadAttention.__call__()": "layer",
+    "SelfAttention.__call__()": "self-attention",
 }
-_LAYER_CONSTRUCTOR = "MultiHeadAttention.__init__()"
-_CACHE_CONSTRUCTOR = "KVCache.__init__()"
-_ROTARY = "rotary()"
-
-_TO_THE_CONSTRUCTOR = "pass it to the constructor, MultiHeadAttention()"
-_DROPOUT = {
-    "dropout_p": "pass dropout_p= and dropout_seed=",
-    "dropout": "pass dropout= to the constructor, and dropout_seed= to the call",
-    _LAYER: "pass dropout= to the constructor, MultiHeadAttention(), and dropout_seed= here",
-    _ONE_HEAD: "pass dropout= to the constructor, SelfAttention(), and dropout_seed= here",
-    "": "leave it out: this call drops no weights",
-}
-_TRAINING = {
-    "dropout_seed": "leave it out: dropout_p alone says whether weights are dropped, and a layer's "
-    "train() and eval() whether it trains",
-    "": "leave it out: this is not a call that trains",
-}
-_ITS_OWN_KERNELS = "leave it out: regard chooses its kernels itself, and regard.explain shows them"
-_NOT_NEEDED = {ATTENTION: "leave it out: queries beyond their length change no other row"}
-_OF_THE_LAYER = {_LAYER: _TO_THE_CONSTRUCTOR}
-_CAUSAL_LAYER = "pass is_causal=True to the constructor, MultiHeadAttention()"
-_TOKENIZERS_MASK = (
-    "pass mask=, for a tokenizer's (batch, kv_len) of ones and zeros "
-    "mask=attention_mask.astype(bool){}"
-)
 _ARRAYS = ("query", "key", "value", "mask")
 _NO_REASONS: dict[str, str] = {}
-_HEADS_AXIS = {ATTENTION: "leave it out: arrays have an axis of heads, the third from the end"}
-_FIRST_TOKENS = (
-    "leave it out: show the first tokens by a mask, or in a regard.KVCache by its keep_first="
-)
-_PER_LAYER = {_CACHE_CONSTRUCTOR: "leave it out: make one cache for each layer"}
-_WINDOW_OF_A_CACHE = {
-    _CACHE_CONSTRUCTOR: "pass keep_last=n, which counts the query's own token too",
-}
-_RAGGED = "call scaled_dot_product_attention_ragged, which takes {}="
-_STARTS = {
-    "query_starts": "leave it out: the starts of the sequences say it",
-    ATTENTION: _RAGGED.format("query_starts"),
-}
-_LAYER_BIASES = {
-    "out_bias": "pass qkv_bias= and out_bias=",
-    "qkv_bias": "pass qkv_bias=",
-}
-
-# Advice beyond another name. The key is the kind of the call, or another keyword that the call
-# accepts and that the advice recommends ("" is any call). The first match is used.
-_ADVICE = {
-    "attention_mask": {
-        ATTENTION: _TOKENIZERS_MASK.format("[:, None, None, :]"),
-        _LAYER: _TOKENIZERS_MASK.format("[:, None, None, :]"),
-        _ONE_HEAD: _TOKENIZERS_MASK.format("[:, None, :]"),
-    },
-    "attn_mask": {
-        _LAYER: "pass mask=, whose True shows a key; nn.MultiheadAttention's True hides it"
-    },
-    "dim": {ATTENTION: "leave it out: the softmax runs over the keys"},
-    "key_padding_mask": {
-        ATTENTION: "pass mask=~key_padding_mask[:, None, None, :]",
-        _LAYER: "pass mask=~key_padding_mask[:, None, None, :]",
-        _ONE_HEAD: "pass mask=~key_padding_mask[:, None, :]",
-    },
-    "bias": {
-        **dict.fromkeys(
-            (ATTENTION, _LAYER, _ONE_HEAD),
-            "pass mask=bias, since a float mask is added to the scores, or mask=(mask, bias)",
-        ),
-        **_LAYER_BIASES,
-    },
-    "use_bias": _LAYER_BIASES,
-    "attention_bias": _LAYER_BIASES,
-    "add_bias_kv": {_LAYER_CONSTRUCTOR: "leave it out: the layer has no such parameters"},
-    "add_zero_attn": {
-        _LAYER_CONSTRUCTOR: "leave it out, and pass sinks=np.zeros(num_heads) to the call",
-        "sinks": "pass sinks=np.zeros(num_heads)",
-    },
-    "batch_first": dict.fromkeys(
-        (_LAYER_CONSTRUCTOR, _LAYER), "leave it out: arrays are (batch, length, d_model)"
-    ),
-    "device": {"": "leave it out: this call computes on the CPU"},
-    "rotary": _OF_THE_LAYER,
-    "alibi": _OF_THE_LAYER,
-    "causal": {
-        _LAYER: _CAUSAL_LAYER,
-        "query_offset": 'pass is_causal=True, and query_offset="end" for the alignment of '
-        "FlashAttention (the last query with the last key)",
-        "is_causal": "pass is_causal=",
-    },
-    "use_causal_mask": {_LAYER: _CAUSAL_LAYER, "is_causal": "pass is_causal="},
-    "window": _WINDOW_OF_A_CACHE,
-    "local_window_size": {
-        **_WINDOW_OF_A_CACHE,
-        "window": "pass window=(left, right); one number n is (n, n) here",
-    },
-    "sink_tokens": {
-        _CACHE_CONSTRUCTOR: "pass keep_first=",
-        ATTENTION: _FIRST_TOKENS,
-        _LAYER: _FIRST_TOKENS,
-    },
-    "sliding_window": {
-        **_WINDOW_OF_A_CACHE,
-        "window": "pass window=(n - 1, 0) to see n keys, the query's own included",
-    },
-    "window_size": {
-        **_WINDOW_OF_A_CACHE,
-        "window": "pass window=(left, right), with None for FlashAttention's -1",
-    },
-    "window_left": {
-        **_WINDOW_OF_A_CACHE,
-        "window": "pass window=(window_left, None), with None for FlashInfer's -1",
-    },
-    "left_window_size": {"window": "pass window=(left, right), with None for ONNX's -1"},
-    "right_window_size": {"window": "pass window=(left, right), with None for ONNX's -1"},
-    "query_lengths": _NOT_NEEDED,
-    "query_seq_lengths": _NOT_NEEDED,
-    "cu_seqlens_q": {
-        "query_starts": "pass query_starts=",
-        ATTENTION: _RAGGED.format("query_starts"),
-    },
-    "cu_seqlens_k": {"key_starts": "pass key_starts=", ATTENTION: _RAGGED.format("key_starts")},
-    "max_seqlen_q": _STARTS,
-    "max_seqlen_k": _STARTS,
-    "block_table": {"": "leave it out: a regard.KVCache with page_size= keeps its own"},
-    "head": {
-        ATTENTION: "leave it out: select the head in the arrays, query[..., head, :, :] and the "
-        "same of its key and value",
-    },
-    "head_mask": {
-        ATTENTION: "leave it out, and multiply the output by head_mask[:, None, None]",
-        _LAYER: "leave it out: a head is silenced by zeros in its columns of the parameter W_out",
-    },
-    "score_mod": dict.fromkeys(
-        (ATTENTION, _LAYER),
-        "leave it out: a float mask= is added to the scores, softcap= caps them and alibi_slopes= "
-        "weights distances; other functions of the scores are not supported",
-    ),
-    "block_mask": dict.fromkeys(
-        (ATTENTION, _LAYER),
-        "pass mask= as a bool array: where a tile of it hides everything, nothing is computed",
-    ),
-    "segment_ids": dict.fromkeys(
-        (ATTENTION, _LAYER),
-        "pass mask=regard.masks.segments(segment_ids), or call "
-        "scaled_dot_product_attention_ragged with the starts of the segments",
-    ),
-    "global_tokens": dict.fromkeys(
-        (ATTENTION, _LAYER),
-        "pass mask= as a bool array: regard.masks.window(...), with True in the rows and columns "
-        "of the global tokens",
-    ),
-    "dilation": {
-        ATTENTION: "leave it out, and call this for each i < dilation with query[..., i::dilation, "
-        ":], and key and value likewise"
-    },
-    "heads": _HEADS_AXIS,
-    "kv_heads": _HEADS_AXIS,
-    "n_heads": _HEADS_AXIS,
-    "num_heads": _HEADS_AXIS,
-    "num_kv_heads": _HEADS_AXIS,
-    "q_num_heads": _HEADS_AXIS,
-    "kv_num_heads": _HEADS_AXIS,
-    "num_layers": _PER_LAYER,
-    "num_hidden_layers": _PER_LAYER,
-    "enable_gqa": {
-        "num_kv_heads": "pass num_kv_heads=",
-        **dict.fromkeys(
-            (ATTENTION, _LAYER),
-            "leave it out: query heads share key heads where there are fewer of these",
-        ),
-    },
-    "average_attn_weights": {
-        "return_weights": "leave it out: average the weights, weights.mean(axis=-3)"
-    },
-    "implementation": {"": _ITS_OWN_KERNELS},
-    "flash_attention": {"": _ITS_OWN_KERNELS},
-    "backend": {"": _ITS_OWN_KERNELS},
-    "deterministic": {"": "leave it out: the same arguments always give the same bits"},
-    "num_splits": {"": "leave it out: the same arguments always give the same bits"},
-    "attention_dropout": _DROPOUT,
-    "dropout": _DROPOUT,
-    "dropout_p": _DROPOUT,
-    "dropout_rate": _DROPOUT,
-    "is_training": _TRAINING,
-    "requires_grad": {
-        ATTENTION: "leave it out: gradients come from a call of their own, ..._backward"
-    },
-    "training": _TRAINING,
-    "partial_rotary_factor": {
-        "rotary_dim": "pass rotary_dim=int(head_dim * partial_rotary_factor)",
-        "rotary": 'pass rotary={"rotary_dim": int(head_dim * partial_rotary_factor)}',
-    },
-    "rope_theta": {"rotary": 'pass rotary={"base": rope_theta}'},
-    "rope_parameters": {"rotary": 'pass rotary={"scaling": rope_parameters}'},
-    "rope_scaling": {"rotary": 'pass rotary={"scaling": rope_scaling}'},
-    "cos": {_ROTARY: "pass cache=(cos, sin)"},
-    "sin": {_ROTARY: "pass cache=(cos, sin)"},
-    "cos_cache": {_ROTARY: "pass cache=(cos_cache, sin_cache)"},
-    "sin_cache": {_ROTARY: "pass cache=(cos_cache, sin_cache)"},
-    "unsqueeze_dim": {_ROTARY: "leave it out: the heads axis is the third from the end"},
-}
 
 
 def takes_unknown(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -311,7 +32,7 @@ def takes_unknown(function: Callable[Parameters, Result]) -> Callable[Parameters
     return function
 
 
-def translates_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+def refuses_unknown(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a call so that unknown keywords raise a TypeError with advice.
 
     The decorator adds a Python call to each call. A function for which that is too slow accepts
@@ -327,8 +48,8 @@ def translates_keywords(function: Callable[Parameters, Result]) -> Callable[Para
     def call(args: tuple[Any, ...]) -> str:
         # A method may be inherited from a class that users do not know.
         is_method = dot and args and not isinstance(args[0], type)
-        told = type(args[0]).__name__ if is_method else owner
-        return told if name == "__init__" else f"{told}{dot}{name}"
+        shown = type(args[0]).__name__ if is_method else owner
+        return shown if name == "__init__" else f"{shown}{dot}{name}"
 
     @functools.wraps(function)
     def checked(*args: Parameters.args, **keywords: Parameters.kwargs) -> Result:
@@ -362,12 +83,14 @@ def refuse_keywords(
     kind : str, optional
         The kind of the call.
     """
+    from regard._arguments.advice import advice  # only a call that fails needs it
+
     names = list(known)
-    told = "; ".join(
-        f"no argument {name}: {reasons.get(name) or _advice(name, names, kind)}"
+    refused = "; ".join(
+        f"no argument {name}: {reasons.get(name) or advice(name, names, kind)}"
         for name in sorted(unknown)
     )
-    raise TypeError(f"{call}() has {told}")
+    raise TypeError(f"{call}() has {refused}")
 
 
 def check_options(
@@ -382,32 +105,3 @@ def check_options(
     unknown = [option for option in options if option not in known]
     if unknown:
         refuse_keywords(name, unknown, (*arrays, *known), kind=kind)
-
-
-def _advice(name: str, known: list[str], kind: str) -> str:
-    """Return advice on replacing a keyword."""
-    is_attention = kind in _ATTENTION_KINDS
-    # An option of other attention calls, or another name of such an option.
-    meant = [o for o in OPTIONS.values() if name == o.name or name in o.aliases]
-    meant = meant if is_attention or kind in (_LAYER, _ONE_HEAD) else []
-    refusals = [o.refusal(kind) for o in meant if o.name not in known]
-    if refusals and meant[0].name == name and refusals[0]:
-        return refusals[0]
-    for condition, text in _ADVICE.get(name, {}).items():
-        if condition in (kind, "") or condition in known:
-            return text
-        if condition == ATTENTION and is_attention:
-            return text
-    if refusals and refusals[0]:
-        return refusals[0]
-    for keyword in _RENAMED.get(name, ()):
-        if keyword in known:
-            return f"pass {keyword}="
-    import difflib  # Imported here because only a failing call needs it.
-
-    # Typos seldom change the first letter. Otherwise "heads" would match "threads".
-    alike = [each for each in known if each[:1] == name[:1]]
-    closest = difflib.get_close_matches(name, alike, n=1, cutoff=0.7)
-    if closest:
-        return f"did you mean {closest[0]}=?"
-    return f"its arguments are {', '.join(known)}"

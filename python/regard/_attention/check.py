@@ -9,6 +9,7 @@ import numpy as np
 
 from regard import _core
 from regard._arguments.arrays import as_stored_arrays, part_at
+from regard._arguments.foreign import readable
 from regard._arguments.hints import raise_with_hint
 from regard._arguments.masks import Masks
 from regard._arguments.option_table import OPTIONS
@@ -202,6 +203,29 @@ def checked(
         raise_with_hint(error, query, key)
     sizes, (result_type, has_heads) = Sizes(*found[:7]), found[7:]
     return CheckedCall(query, key, value, masks, options, sizes, has_heads, result_type)
+
+
+def checked_ragged(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    query_starts: ArrayLike,
+    key_starts: ArrayLike,
+    mask: Any,
+    options: Mapping[str, Any],
+) -> Sizes:
+    """Check the arguments of a ragged call, or raise the same exception as the call.
+
+    Returns the sizes: the batch is the sequences, and the lengths are those of the longest ones.
+    """
+    query, key, value = as_stored_arrays(query=query, key=key, value=value)
+    starts = readable("query_starts", query_starts), readable("key_starts", key_starts)
+    mask = Masks.of(mask).argument
+    try:
+        found = _core.check_attention_ragged(query, key, value, *starts, mask, dict(options))
+    except ValueError as error:
+        raise_with_hint(error, query, key)
+    return Sizes(*found[:7])
 
 
 def _bounds(at: int | slice, size: int) -> Span:

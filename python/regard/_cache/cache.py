@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 import numpy as np
 
 from regard._arguments.hints import warn_if_zero_one
-from regard._arguments.keywords import refuse_keywords, translates_keywords
+from regard._arguments.keywords import refuse_keywords, refuses_unknown
 from regard._arguments.numbers import file_path
 from regard._arguments.options import (
     CacheExplainOptions,
@@ -193,7 +193,7 @@ class KVCache(ShowsOptions):
     (array([100]), array([101]))
     """
 
-    @translates_keywords
+    @refuses_unknown
     def __init__(
         self,
         batch: int,

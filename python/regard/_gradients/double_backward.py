@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
-from regard._arguments.arrays import as_float_arrays, as_lse, as_stored_arrays, check_shape
+from regard._arguments.arrays import (
+    as_float_arrays,
+    as_lse,
+    as_stored_arrays,
+    check_shape,
+    stand_in,
+)
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
@@ -192,7 +198,7 @@ class _Check:
     def tangent(self, name: str, given: ArrayLike | None, like: Array) -> Array:
         """Return an array of the shape of an input; None becomes zeros."""
         if given is None:
-            return np.broadcast_to(np.zeros((), self.dtype), like.shape)
+            return stand_in(like.shape, self.dtype)
         return self.rows(name, given, like.shape, name.removeprefix("grad_grad_"))
 
     def numbers(self, name: str, given: ArrayLike, shape: Shape, meaning: str) -> Array:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arguments.arrays import stand_in
 from regard._arguments.masks import Masks, as_mask
 from regard._stream.arrays import decoded, is_in_file, unread
 
@@ -42,7 +43,7 @@ class StreamMask:
 
         def hollow(part: Any) -> Any:
             shape = (*part.shape[:-1], 0) if _has_keys(part) else part.shape
-            return as_mask(np.broadcast_to(np.zeros((), part.dtype), shape))
+            return as_mask(stand_in(shape, part.dtype))
 
         return self._unread.map(hollow)
 

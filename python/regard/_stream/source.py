@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count
 from regard._runtime.public import public
 from regard._show.shows_options import ShowsOptions
@@ -82,7 +82,7 @@ class KeyValueChunks(ShowsOptions):
     [300, 300, 300, 100]
     """
 
-    @translates_keywords
+    @refuses_unknown
     def __init__(self, key: Any, value: Any, *, length: int | None = None) -> None:
         self._key, self._value = unread("key", key), unread("value", value)
         for name, array in (("key", self._key), ("value", self._value)):

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks
+from regard._arguments.options import CudaOptions, names_of
+from regard._arguments.positions import Positions
 from regard.cuda._batches import broadcast_strides, launches
+from regard.cuda._check import MOST_POSITION, check_dense, check_ragged
 from regard.cuda._elements import COMPUTED, ITEM_BYTES
-from regard.cuda._options import (
-    Numbers,
-    entry_numbers,
-    head_numbers,
-    parsed,
-    window_of,
-)
+from regard.cuda._numbers import Numbers, entry_numbers, head_numbers
 from regard.cuda._results import given_output, new_array, release
-from regard.cuda._shapes import MOST_POSITION, dense_sizes, ragged_sizes
-from regard.cuda._starts import starts_of
 from regard.cuda._status import check_available, check_device, module
 from regard.cuda._streams import stream_of
 from regard.cuda._uploads import Uploads
@@ -28,9 +24,7 @@ from regard.cuda._views import View, view_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
-    from regard.cuda._shapes import Sizes
+    from regard._attention.check import Sizes
 
 _ARRAYS = ("query", "key", "value")
 
@@ -41,7 +35,8 @@ class Call:
     def __init__(
         self, name: str, arrays: tuple[Any, Any, Any], options: Mapping[str, Any], stream: Any
     ) -> None:
-        self.options = parsed(name, options)
+        check_options(name, options, (*names_of(CudaOptions), "stream"), kind="cuda")
+        self.options = options
         check_available()
         self.stream = stream_of(stream, arrays[0])
         named = zip(_ARRAYS, arrays, strict=True)
@@ -76,33 +71,24 @@ class Call:
 
     def dense(self, mask: Any) -> Any:
         """Compute attention over arrays (..., heads, length, dim)."""
-        sizes = dense_sizes(self.query, self.key, self.value)
+        masks = self._masks(mask)
+        sizes, rows = check_dense(self.query, self.key, self.value, masks, self.options)
         self._set_sizes(sizes)
-        self._set_options(sizes, "batch axes", sizes.kv_len, sizes.q_len)
-        scores = (*sizes.rows, sizes.kv_len)
-        self._set_masks(mask, scores, "(..., heads, q_len, kv_len)", heads=-3, rows=-2)
-        return self._run(sizes, heads=-3, rows=-2)
+        self._set_options(sizes, "batch axes")
+        self._set_masks(masks, (*rows, sizes.kv_len), heads=-3, rows=-2)
+        return self._run(sizes, rows, heads_axis=-3, rows_axis=-2)
 
     def ragged(self, mask: Any, query_starts: Any, key_starts: Any) -> Any:
         """Compute attention over packed arrays (total, heads, dim)."""
-        queries = starts_of("query_starts", query_starts, self.query)
-        keys = starts_of("key_starts", key_starts, self.key)
-        if queries.size != keys.size:
-            raise ValueError(
-                "query_starts and key_starts must have one length, got "
-                f"{queries.size} and {keys.size}"
-            )
-        present = np.diff(keys)
-        q_len, kv_len = (int(np.diff(each).max(initial=0)) for each in (queries, keys))
-        sizes = ragged_sizes(self.query, self.key, self.value, queries.size - 1, q_len, kv_len)
+        masks = self._masks(mask)
+        starts = {"query_starts": query_starts, "key_starts": key_starts}
+        sizes, rows = check_ragged(self.query, self.key, self.value, starts, masks, self.options)
         self._set_sizes(sizes)
-        self.starts = (
-            self.uploads.add(queries.astype(np.int32)),
-            self.uploads.add(keys.astype(np.int32)),
-        )
-        self._set_options(sizes, "sequences", present, q_len)
-        self._set_masks(mask, (*sizes.rows, kv_len), "(total, heads, longest kv_len)", -2, -3)
-        return self._run(sizes, heads=-2, rows=-3)
+        queries, keys = (self.uploads.add(np.array(each, np.int32)) for each in starts.values())
+        self.starts = queries, keys
+        self._set_options(sizes, "sequences")
+        self._set_masks(masks, (*rows, sizes.kv_len), heads=-2, rows=-3)
+        return self._run(sizes, rows, heads_axis=-2, rows_axis=-3)
 
     def _check_device(self, view: View) -> None:
         if view.device != self.device:
@@ -118,56 +104,38 @@ class Call:
         problem.q_len, problem.kv_len = sizes.q_len, sizes.kv_len
         problem.head_dim, problem.value_dim = sizes.head_dim, sizes.value_dim
 
-    def _set_options(
-        self, sizes: Sizes, entries: str, present: int | NDArray[np.int64], q_len: int
-    ) -> None:
-        """Set the options of the problem. `present` is the number of keys per batch entry."""
+    def _set_options(self, sizes: Sizes, entries: str) -> None:
         options, problem = self.options, self.problem
-        problem.scale = 1 / math.sqrt(sizes.head_dim) if options.scale is None else options.scale
-        problem.softcap = options.softcap
-        problem.window_left, problem.window_right = window_of(options)
+        scale, softcap = options.get("scale"), options.get("softcap")
+        problem.scale = 1 / math.sqrt(sizes.head_dim) if scale is None else float(scale)
+        problem.softcap = 0.0 if softcap is None else float(softcap)
+        sides = {name: options[name] for name in ("is_causal", "window") if name in options}
+        positions = Positions.of(sides, sizes.q_len, sizes.kv_len)
+        problem.window_left, problem.window_right = map(_side, (positions.left, positions.right))
         self.numbers: dict[str, Numbers] = {}
-        keys: tuple[int, int | NDArray[np.int64]] = (0, present)
-        anywhere: tuple[int, int] = (-MOST_POSITION, MOST_POSITION)
-        offset = options.query_offset
-        if isinstance(offset, str):
-            if offset != "end":
-                raise ValueError(
-                    "query_offset must be an integer, an array of integers or 'end', got "
-                    f"{offset!r}"
-                )
+        offset = options.get("query_offset", 0)
+        if isinstance(offset, str):  # "end"
             problem.query_offset_is_end = True
             offset = 0
-        self._add_entries("query_offset", offset, sizes, entries, anywhere)
-        # Without key_lengths, every key exists.
-        lengths = sizes.kv_len if options.key_lengths is None else options.key_lengths
-        if options.key_lengths is not None:
-            self._add_entries("key_lengths", lengths, sizes, entries, keys)
-        else:
-            problem.key_lengths = 0, sizes.kv_len
-        if options.left_padding is not None:
-            self._add_entries("left_padding", options.left_padding, sizes, entries, keys)
-        for name, value, may_vary in (
-            ("alibi_slopes", options.alibi_slopes, True),
-            ("sinks", options.sinks, False),
-        ):
+        lengths = options.get("key_lengths")  # without them, all keys exist
+        integers = {
+            "query_offset": offset,
+            "key_lengths": sizes.kv_len if lengths is None else lengths,
+            "left_padding": options.get("left_padding"),
+        }
+        for name, value in integers.items():
+            if value is None:
+                continue
+            found = entry_numbers(name, value, sizes, entries, self.uploads, self.stream)
+            if found.view is None and not found.uploaded:
+                setattr(problem, name, (0, found.all))
+            else:
+                self._add_numbers(name, found)
+        for name, may_vary in (("alibi_slopes", True), ("sinks", False)):
+            value = options.get(name)
             if value is not None:
                 found = head_numbers(name, value, sizes, may_vary, self.uploads, self.stream)
                 self._add_numbers(name, found)
-
-    def _add_entries(
-        self,
-        name: str,
-        value: Any,
-        sizes: Sizes,
-        entries: str,
-        bounds: tuple[int, int | NDArray[np.int64]],
-    ) -> None:
-        found = entry_numbers(name, value, sizes, entries, bounds, self.uploads, self.stream)
-        if found.view is None and not found.uploaded:
-            setattr(self.problem, name, (0, found.all))
-        else:
-            self._add_numbers(name, found)
 
     def _add_numbers(self, name: str, found: Numbers) -> None:
         if found.view is not None:
@@ -176,13 +144,10 @@ class Call:
         self.numbers[name] = found
         self.batch_strides[name] = found.strides
 
-    def _set_masks(
-        self, mask: Any, scores: tuple[int, ...], meaning: str, heads: int, rows: int
-    ) -> None:
-        """Set the masks from None, an array, or a pair (bool, float) of arrays."""
-        self.masks: dict[str, tuple[View, tuple[int, int, int]]] = {}
+    def _masks(self, mask: Any) -> Masks:
+        """Return views of the masks: of None, an array, or a pair (bool, float) of arrays."""
         if mask is None:
-            return
+            return Masks()
         is_pair = isinstance(mask, tuple) and len(mask) == 2
         parts = [view_of("mask", part, self.stream) for part in (mask if is_pair else (mask,))]
         masks = Masks.of_parts(
@@ -195,14 +160,12 @@ class Call:
                     f"to the scores) on a GPU, got {part.element}"
                 )
             self._check_device(part)
-            try:
-                fits = np.broadcast_shapes(part.shape, scores) == scores
-            except ValueError:
-                fits = False
-            if not fits:
-                raise ValueError(
-                    f"mask must broadcast to {meaning} = {scores}, got shape {part.shape}"
-                )
+        return masks
+
+    def _set_masks(self, masks: Masks, scores: tuple[int, ...], heads: int, rows: int) -> None:
+        """Set the masks, whose shapes have been checked. `heads` and `rows` are axes of scores."""
+        self.masks: dict[str, tuple[View, tuple[int, int, int]]] = {}
+        for part in masks.arrays:
             full = broadcast_strides(part.shape, part.strides, scores)
             inner = tuple(full[axis] if len(full) >= -axis else 0 for axis in (heads, rows, -1))
             name = "mask" if part.element == "bool" else "bias"
@@ -210,38 +173,38 @@ class Call:
             if self.starts is None:
                 self.batch_strides[name] = full[:-3]
             self.views.append(part)
-        if "bias" in self.masks:
-            self.problem.bias_element = self.masks["bias"][0].element
+        if masks.bias is not None:
+            self.problem.bias_element = masks.bias.element
 
-    def _run(self, sizes: Sizes, heads: int, rows: int) -> Any:
-        shape = (*sizes.rows, sizes.value_dim)
+    def _run(self, sizes: Sizes, rows: tuple[int, ...], heads_axis: int, rows_axis: int) -> Any:
+        """Compute and return the results; `rows` is the shape of lse."""
+        shape = (*rows, sizes.value_dim)
         if self.wanted_shape not in (None, shape):
             raise ValueError(f"out must have shape {shape}, got {self.wanted_shape}")
-        if self.options.out is None:
+        out = self.options.get("out")
+        if out is None:
             output = new_array("output", self.query, self.query.element, shape, self.stream)
         else:
-            output = given_output(self.options.out, self.query, shape, self.views, self.stream)
+            output = given_output(out, self.query, shape, self.views, self.stream)
         self.views.append(output)
-        tensors = {
-            view.name if view is not output else "output": (view, _inner(view, heads, rows))
-            for view in (self.query, self.key, self.value, output)
-        }
-        tensors |= self.masks
+        tensors = dict(self.masks)
+        for view in (self.query, self.key, self.value, output):
+            name = "output" if view is output else view.name
+            tensors[name] = view, (*_rows_of(view, heads_axis, rows_axis), 1)
         lse = None
-        if self.options.return_lse:
-            lse = new_array("lse", self.query, "float32", sizes.rows, self.stream)
+        if self.options.get("return_lse"):
+            lse = new_array("lse", self.query, "float32", rows, self.stream)
             self.views.append(lse)
-            tensors["lse"] = lse, (*_rows_of(lse, heads + 1, rows + 1), 0)
+            tensors["lse"] = lse, (*_rows_of(lse, heads_axis + 1, rows_axis + 1), 0)
         try:
-            self._launch(sizes, tensors)
+            if 0 not in rows:
+                self._launch(sizes, tensors)
         finally:  # some kernels may have been launched
             self.uploads.release(self.stream)
             release(self.views, self.stream)
         return output.array if lse is None else (output.array, lse.array)
 
     def _launch(self, sizes: Sizes, tensors: dict[str, tuple[View, tuple[int, int, int]]]) -> None:
-        if 0 in sizes.rows:
-            return
         problem = self.problem
         uploaded = self.uploads.copy(self.device, self.stream)
         if self.starts is not None:
@@ -274,11 +237,13 @@ class Call:
 _FLOAT64 = ", which GPUs compute slowly: convert it to float32, or compute it on the CPU"
 
 
+def _side(side: int | None) -> int:
+    """Return a side of the window as kernels read it: -1 if it is unlimited."""
+    # No two positions are farther apart than this, and sums of larger sides would exceed 32 bits.
+    return -1 if side is None or side > 2 * MOST_POSITION else side
+
+
 def _rows_of(view: View, heads: int, rows: int) -> tuple[int, int]:
     """Return the strides of heads, 0 if there is at most one head, and of rows."""
     has_heads = len(view.shape) >= -heads and view.shape[heads] != 1
     return view.strides[heads] if has_heads else 0, view.strides[rows]
-
-
-def _inner(view: View, heads: int, rows: int) -> tuple[int, int, int]:
-    return (*_rows_of(view, heads, rows), 1)

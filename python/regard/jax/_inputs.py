@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regard._arguments.arrays import as_array
+from regard._arguments.arrays import as_array, stand_in
 from regard._arguments.masks import Masks, as_mask
 from regard._arguments.option_table import OPTIONS
 from regard._attention.check import checked
@@ -188,20 +188,15 @@ def _numbers(name: str, value: Any) -> Any:
 
 def _checked(arrays: Arrays, masks: Arrays, numbers: Arrays, known: dict[str, Any]) -> CheckedCall:
     """Check the NumPy call, or raise its errors."""
-    shown = {name: _stand_in(array, array.dtype) for name, array in arrays.items()}
+    shown = {name: stand_in(array.shape, array.dtype) for name, array in arrays.items()}
     parts = [
-        _stand_in(mask, np.dtype(np.bool_ if name == "bool_mask" else np.float32))
+        stand_in(mask.shape, np.bool_ if name == "bool_mask" else np.float32)
         for name, mask in masks.items()
     ]
     options = known | {name: _value(array) for name, array in numbers.items()}
     if "dropout_seed" in numbers:
         options["dropout_seed"] = int(options["dropout_seed"])
     return checked(**shown, mask=Masks.of_parts(parts).argument, options=options)
-
-
-def _stand_in(array: Any, dtype: Any) -> Any:
-    """Return zeros with the shape of an array that use no memory."""
-    return np.broadcast_to(np.zeros((), dtype), array.shape)
 
 
 def _value(array: Any) -> Any:

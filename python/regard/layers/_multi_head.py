@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, Unpack, overload
 import numpy as np
 
 from regard._arguments.arrays import single_or_double
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import flag, window_sides
 from regard._arguments.options import LayerOptions, takes_options
 from regard._attention.dense import scaled_dot_product_attention
@@ -138,7 +138,7 @@ class MultiHeadAttention(Trainable):
     (2, 8, 10, 30)
     """
 
-    @translates_keywords
+    @refuses_unknown
     def __init__(
         self,
         d_model: SupportsIndex,
@@ -235,7 +235,7 @@ class MultiHeadAttention(Trainable):
         return_weights: Literal[True],
         **options: Unpack[LayerOptions],
     ) -> tuple[FloatArray, FloatArray]: ...
-    @translates_keywords
+    @refuses_unknown
     @takes_options(LayerOptions, reference="as in `regard.scaled_dot_product_attention`")
     def __call__(
         self,
@@ -423,7 +423,7 @@ class MultiHeadAttention(Trainable):
         names = own_names(self._projections.own)
         return {name: self._projections.own[part] for name, part in names.items()}
 
-    @translates_keywords
+    @refuses_unknown
     def backward(
         self, grad: ArrayLike, *, threads: int | None = None
     ) -> FloatArray | InputGradients:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overlo
 import numpy as np
 
 from regard._arguments.arrays import broadcasts_to, single_or_double
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.masks import as_mask
 from regard._arguments.numbers import count, flag, mapping
 from regard._attention.dense import scaled_dot_product_attention
@@ -111,7 +111,7 @@ class SelfAttention(Trainable):
     b_key: FloatArray | None
     b_value: FloatArray | None
 
-    @translates_keywords
+    @refuses_unknown
     def __init__(
         self,
         d_in: SupportsIndex,
@@ -173,7 +173,7 @@ class SelfAttention(Trainable):
         return_weights: Literal[True],
         threads: int | None = ...,
     ) -> tuple[FloatArray, FloatArray]: ...
-    @translates_keywords
+    @refuses_unknown
     def __call__(
         self,
         x: ArrayLike,
@@ -374,7 +374,7 @@ class SelfAttention(Trainable):
             return (self._d_out, self._d_in)
         return (self._d_in, self._d_out)
 
-    @translates_keywords
+    @refuses_unknown
     def backward(self, grad: ArrayLike, *, threads: int | None = None) -> FloatArray:
         """Compute the gradients of the last call in train mode.
 

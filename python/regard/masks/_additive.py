@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.arrays import as_array, floating
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuses_unknown
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 
-@translates_keywords
+@refuses_unknown
 def as_additive(mask: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[np.floating[Any]]:
     """Convert a bool mask to an additive mask, which is added to the scaled scores.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from regard._arguments.arrays import compute_type
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.masks import as_mask
 from regard._arguments.numbers import flag
 
@@ -22,7 +22,7 @@ Mask = TypeVar("Mask", bound="ArrayLike")
 _MEANT_AS_HIDDEN = -1e4
 
 
-@translates_keywords
+@refuses_unknown
 def check(mask: Mask, *, allow_empty_rows: bool = False) -> Mask:
     """Return a mask unchanged, or raise an error if it looks like a mistake.
 

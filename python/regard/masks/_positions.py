@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, window_sides
 from regard.masks._per_batch import diagonals, lengths
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-@translates_keywords
+@refuses_unknown
 def causal(
     q_len: SupportsIndex,
     kv_len: SupportsIndex | None = None,
@@ -75,7 +75,7 @@ def causal(
     return np.arange(kv_len) <= last_visible
 
 
-@translates_keywords
+@refuses_unknown
 def window(
     q_len: SupportsIndex,
     kv_len: SupportsIndex | None = None,
@@ -149,7 +149,7 @@ def window(
     return visible
 
 
-@translates_keywords
+@refuses_unknown
 def prefix(
     q_len: SupportsIndex,
     kv_len: SupportsIndex | None = None,

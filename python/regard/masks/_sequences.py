@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, integers
 from regard.masks._per_batch import lengths
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-@translates_keywords
+@refuses_unknown
 def padding(
     key_lengths: ArrayLike, kv_len: SupportsIndex, *, side: Literal["right", "left"] = "right"
 ) -> NDArray[np.bool_]:
@@ -75,7 +75,7 @@ def padding(
     return visible if visible.ndim > 1 else visible[None]
 
 
-@translates_keywords
+@refuses_unknown
 def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -> NDArray[np.bool_]:
     """Separate documents that are packed into one sequence.
 

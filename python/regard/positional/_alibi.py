@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from regard._arguments.arrays import floating
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 
-@translates_keywords
+@refuses_unknown
 def alibi_slopes(
     heads: SupportsIndex, *, dtype: DTypeLike = np.float64
 ) -> NDArray[np.floating[Any]]:

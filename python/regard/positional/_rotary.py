@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 import numpy as np
 
 from regard._arguments.arrays import broadcasts_to, compute_type, stored
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import flag, integers
 from regard.positional._frequencies import even
 from regard.positional._rotary_cache import check_rotary_dim, refuse_beside, rotary_cache
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-@translates_keywords
+@refuses_unknown
 def rotary(
     x: ArrayLike,
     positions: ArrayLike | None = None,

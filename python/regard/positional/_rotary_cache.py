@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 import numpy as np
 
 from regard._arguments.arrays import floating
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, integers, real_number
 from regard.positional._frequencies import even, numbers_of_pairs
 from regard.positional._rope_parameters import read_rope_parameters
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-@translates_keywords
+@refuses_unknown
 def rotary_cache(
     positions: ArrayLike,
     rotary_dim: SupportsIndex | None = None,

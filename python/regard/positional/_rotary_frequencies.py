@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, finite_number
 from regard.positional._frequencies import DEFAULT_BASE, even
 from regard.positional._rope_parameters import RopeParameters, read_rope_parameters
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@translates_keywords
+@refuses_unknown
 def rotary_frequencies(
     rotary_dim: SupportsIndex | None = None,
     *,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 import numpy as np
 
 from regard._arguments.arrays import floating
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count
 from regard.positional._frequencies import DEFAULT_BASE, geometric
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 
-@translates_keywords
+@refuses_unknown
 def sinusoidal(
     length: SupportsIndex,
     dim: SupportsIndex,

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
-from regard._arguments.keywords import translates_keywords
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, flag, offsets
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-@translates_keywords
+@refuses_unknown
 def t5_buckets(
     q_len: SupportsIndex,
     kv_len: SupportsIndex | None = None,

@@ -114,7 +114,7 @@ KINDS = {
     "mask-of-three": ({"mask": (1, 2, 3)}, ["mask", "CUDA device", "tuple"]),
     "causal": ({"is_causal": 1}, ["is_causal", "int"]),
     "lse": ({"return_lse": "yes"}, ["return_lse", "str"]),
-    "offset": ({"query_offset": 1.5}, ["query_offset", "float64"]),
+    "offset": ({"query_offset": 1.5}, ["query_offset", "float"]),
     "lengths": ({"key_lengths": [1.5, 2]}, ["key_lengths", "float64"]),
     "window": ({"window": 3}, ["window", "pair"]),
     "scale": ({"scale": "small"}, ["scale", "str"]),

@@ -1,0 +1,92 @@
+"""Check the arguments of a call from the shapes and types of its arrays, which are not read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._arguments.arrays import stand_in
+from regard._arguments.device import is_on_cuda
+from regard._arguments.foreign import with_arrays
+from regard._attention.check import checked, checked_ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from regard._arguments.masks import Masks
+    from regard._attention.check import Sizes
+    from regard.cuda._views import View
+
+    Array = NDArray[Any]
+
+# Positions are 32-bit integers on the device, which must also hold sums and differences of two
+# positions.
+MOST_POSITION = 2**29 - 1
+MOST_DIM = 256
+
+
+def check_dense(
+    query: View, key: View, value: View, masks: Masks, options: Mapping[str, Any]
+) -> tuple[Sizes, tuple[int, ...]]:
+    """Return the sizes of a call and the shape of its lse. Raises TypeError or ValueError."""
+    shown = masks.map(_stand_in).argument
+    call = checked(*_stand_ins(query, key, value), shown, _on_host(options))
+    _check_limits(query, value, call.sizes)
+    return call.sizes, call.rows
+
+
+def check_ragged(
+    query: View,
+    key: View,
+    value: View,
+    starts: Mapping[str, Any],
+    masks: Masks,
+    options: Mapping[str, Any],
+) -> tuple[Sizes, tuple[int, ...]]:
+    """Return the sizes of a ragged call and the shape of its lse.
+
+    `starts` are `query_starts` and `key_starts`. Raises TypeError or ValueError.
+    """
+    for name, given in starts.items():
+        if is_on_cuda(given):
+            raise TypeError(
+                f"{name} must be on the host, since the lengths of sequences decide what is "
+                "launched; got an array on a device"
+            )
+    arrays, shown = _stand_ins(query, key, value), masks.map(_stand_in).argument
+    queries, keys = starts["query_starts"], starts["key_starts"]
+    sizes = checked_ragged(*arrays, queries, keys, shown, _on_host(options))
+    _check_limits(query, value, sizes)
+    for name, total in zip(starts, (query.shape[0], key.shape[0]), strict=True):
+        if total > MOST_POSITION:
+            raise ValueError(f"{name} must be at most {MOST_POSITION} on a GPU, got {total}")
+    return sizes, query.shape[:2]
+
+
+def _stand_ins(query: View, key: View, value: View) -> tuple[Array, Array, Array]:
+    return _stand_in(query), _stand_in(key), _stand_in(value)
+
+
+def _stand_in(view: View) -> Array:
+    return stand_in(view.shape, np.bool_ if view.element == "bool" else np.float32)
+
+
+def _on_host(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are on the host, without the output, which is on the device."""
+    kept = {name: each for name, each in options.items() if name != "out" and not is_on_cuda(each)}
+    return dict(with_arrays(kept))
+
+
+def _check_limits(query: View, value: View, sizes: Sizes) -> None:
+    for view, dim in ((query, "head_dim"), (value, "value_dim")):
+        if view.shape[-1] > MOST_DIM:
+            raise ValueError(
+                f"{view.name} must have a {dim} of at most {MOST_DIM} on a GPU, got "
+                f"{view.shape[-1]}: compute it on the CPU"
+            )
+    for name, length in (("q_len", sizes.q_len), ("kv_len", sizes.kv_len)):
+        if length > MOST_POSITION:
+            raise ValueError(f"{name} must be at most {MOST_POSITION} on a GPU, got {length}")
