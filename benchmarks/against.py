@@ -1,13 +1,12 @@
-"""Two installed versions of regard in turns, on the cases of ``python -m regard bench``.
+"""Two installed versions of regard in turns, on the cases of ``benchmarks.table``.
 
-python benchmarks/against.py /path/to/old/bin/python /path/to/new/bin/python
-python benchmarks/against.py old/bin/python new/bin/python --match causal --pairs 5 --threads 1
+python -m benchmarks.against /path/to/old/bin/python /path/to/new/bin/python
+python -m benchmarks.against old/bin/python new/bin/python --match causal --pairs 5 --threads 1
 
-Both interpreters load the table of cases that lies beside this file, and each its own regard. They
-take turns on every case, and the order changes from round to round, so that what disturbs one
-disturbs the other as much. The second figure of a line is the median of the rounds' ratios, the
-new version's time over the old one's, and the third their quartiles. A case that one version does
-not know is named and left out.
+Both interpreters load the cases and the measuring code of this repository, and each its own regard.
+They take turns in every case, in an order that alternates between rounds, so that disturbances
+affect both. The second number of a line is the median over rounds of the ratio of the new time to
+the old time, and the third its quartiles. Cases that one version cannot compute are left out.
 
 A process keeps the physical memory that it was given, and with it an advantage or a disadvantage
 of up to a tenth for what reads from memory. So each case is timed in several pairs of processes.
@@ -18,25 +17,19 @@ The target and the threads are those of the environment: REGARD_TARGET, REGARD_N
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
-BENCH = Path(__file__).resolve().parent.parent / "python" / "regard" / "bench"
+from benchmarks.this_bench import load_this_bench
 
 
 def load_cases():
-    """Load the folder of the cases as a package beside whichever regard is installed."""
-    spec = importlib.util.spec_from_file_location(
-        "bench", BENCH / "__init__.py", submodule_search_locations=[str(BENCH)]
-    )
-    sys.modules["bench"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["bench"])
-    from bench.cases import CASES, COMPARISONS
+    """Load the table and the measuring code of this repository, whichever regard is installed."""
+    load_this_bench()
+    from benchmarks.table.cases import CASES, COMPARISONS
 
     rows = [*CASES, *(row for row in COMPARISONS if not row.only_by_name and not row.threads)]
     return {row.name: row.problem for row in rows}
@@ -46,12 +39,11 @@ def serve():
     """Answer requests: "?" is answered with the names of the cases, a name prepares that case,
     and an empty line times it."""
     problems = load_cases()
-    from bench.engines import Regard
-    from bench.machine import streamed_bytes
-    from bench.measuring import make_sets, runner_of
-    from bench.rounds import in_turns
-
     import regard
+    from benchmarks.table.engines import Regard
+    from regard._bench.machine import streamed_bytes
+    from regard._bench.measuring import make_sets, runner_of
+    from regard._bench.rounds import in_turns
 
     engine = Regard(regard.get_num_threads())
     runner = None
@@ -78,7 +70,10 @@ class Version:
 
     def __init__(self, python):
         self._process = subprocess.Popen(
-            [python, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [python, "-m", "benchmarks.against", "--serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def end(self):

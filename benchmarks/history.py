@@ -1,20 +1,24 @@
-"""The cases of ``python -m regard bench`` for asv, which draws their times over the commits.
+"""The cases of ``benchmarks.table`` for asv, which draws their times over the commits.
 
 cd benchmarks && asv run main && asv publish && asv preview
 
-Only regard is timed, with the threads of REGARD_NUM_THREADS. Commits without the module
-regard._bench.cases are skipped; later ones take part with the cases of their own table.
+Only regard is timed, with the threads of REGARD_NUM_THREADS. The cases are those of the checked-out
+commit. Commits skip the cases that use an option or a type that they do not have.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-import regard
-from regard._bench.cases import CASES, COMPARISONS
-from regard._bench.engines import Regard
-from regard._bench.machine import streamed_bytes
-from regard._bench.measuring import make_sets, runner_of
+from benchmarks.this_bench import load_this_bench
+
+load_this_bench()
+
+import regard  # noqa: E402
+from benchmarks.table.cases import CASES, COMPARISONS  # noqa: E402
+from benchmarks.table.engines import Regard  # noqa: E402
+from regard._bench.machine import streamed_bytes  # noqa: E402
+from regard._bench.measuring import make_sets, runner_of  # noqa: E402
 
 PROBLEMS = {row.name: row.problem for row in (*CASES, *COMPARISONS)}
 

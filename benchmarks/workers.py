@@ -1,7 +1,7 @@
 """What many workers would do, counted on any machine: the tasks of each call, handed out to 2 to 64
 workers as regard hands them out, with the multiply-adds and bytes of each.
 
-python benchmarks/workers.py [--workers 2 8 64] [--case decode] [--gflops 100] [--bandwidth 10]
+python -m benchmarks.workers [--workers 2 8 64] [--case decode] [--gflops 100] [--bandwidth 10]
 
 Nothing is timed. A task takes as long as its operations at the speed of one worker, or as its bytes
 at the bandwidth of one worker, whichever is longer. Waking threads, cores that share a clock or a
@@ -14,9 +14,10 @@ import heapq
 import numpy as np
 
 import regard
-from regard._bench.cases import CASES
-from regard._bench.gradient_problems import Backward
-from regard._bench.problems import Attention, Matmul
+from benchmarks.table.cases import CASES
+from benchmarks.table.derivatives import Backward
+from benchmarks.table.stages import Matmul
+from regard._bench.problems import Attention
 
 MOST_RANGES = 32  # kMostRanges in cpp/dispatch/threads/parallel_for.cpp
 MIB = 1 << 20
@@ -51,7 +52,7 @@ def call_of(problem):
 
 
 def cases():
-    """Those of `regard bench` that are large enough for many workers."""
+    """Those of `benchmarks.table` that are large enough for many workers."""
     for case in CASES:
         problem = case.problem
         is_timed_alone = not getattr(problem, "with_forward", False)

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from benchmarks.table.cases import CASES
+from benchmarks.table.engines import ENGINES
+from benchmarks.table.stages import ApplyMask, Matmul, Scale, Softmax
 
 from regard import _core
 from regard._bench import engines
-from regard._bench.cases import CASES
 from regard._bench.engines import NotInstalledError, NumPy, OnnxRuntime, TooLargeError
-from regard._bench.problems import ApplyMask, Attention, Matmul, Scale, Softmax
+from regard._bench.problems import Attention
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -55,7 +57,7 @@ def torch_threads():
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("load", engines.ENGINES)
+@pytest.mark.parametrize("load", ENGINES)
 @pytest.mark.parametrize(
     "problem",
     [

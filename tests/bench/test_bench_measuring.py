@@ -4,11 +4,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+from benchmarks.table import measuring as table
+from benchmarks.table.caches import Append, CachedAttention
+from benchmarks.table.cases import COMPARISONS, Comparison
+from benchmarks.table.measuring import TableRequest, measure_table
 
 import regard
 from regard._bench import measuring
-from regard._bench.cached_problems import Append, CachedAttention
-from regard._bench.cases import COMPARISONS, Comparison
 from regard._bench.engines import NotInstalledError, Regard, TooLargeError
 from regard._bench.measuring import Request, measure
 from regard._bench.problems import Attention
@@ -23,14 +25,27 @@ SMALL = parse_shape("1,2,16,8")
 def run(monkeypatch):
     """Measure with regard and the engines of a test."""
 
-    def run(*peers, cases=(SMALL,), comparisons=(), rounds=1):
+    def run(*peers, cases=(SMALL,), rounds=1):
         monkeypatch.setattr(measuring, "ENGINES", (Regard, *peers))
         monkeypatch.setattr(measuring, "in_turns", partial(in_turns, settle=0))
-        request = Request(cases, 1, rounds, comparisons, with_limits=False)
-        return measure(request, lambda message: said.append(message))
+        return measure(Request(cases, 1, rounds, with_limits=False), said.append)
 
     said = run.said = []
     return run
+
+
+@pytest.fixture
+def compare(monkeypatch):
+    """Measure one case with regard and one engine, and a comparison."""
+
+    def compare(peer, comparison):
+        monkeypatch.setattr(table, "ENGINES", (Regard, peer))
+        monkeypatch.setattr(measuring, "in_turns", partial(in_turns, settle=0))
+        request = TableRequest((SMALL,), 1, 1, False, [comparison])
+        return measure_table(request, said.append)
+
+    said = compare.said = []
+    return compare
 
 
 def wrong_sign(output):
@@ -71,13 +86,14 @@ def test_a_wrong_engine_is_reported_and_not_ranked(run, spoil, reason):
     assert results.is_sound
 
 
-def test_a_wrong_regard_is_not_sound(run, monkeypatch):
+def test_a_wrong_regard_is_not_sound(compare, monkeypatch):
     right = regard.scaled_dot_product_attention
     monkeypatch.setattr(regard, "scaled_dot_product_attention", lambda *a, **b: -right(*a, **b))
     comparison = Comparison("one", SMALL.problem, SMALL.problem, "")
-    results = run(engine_named("NumPy"), comparisons=[comparison])
-    assert results.cases[0].failed["regard"].startswith("WrongResultError")
-    assert list(results.cases[0].samples) == ["NumPy"]
+    results = compare(engine_named("NumPy"), comparison)
+    (case,) = results.results.cases
+    assert case.failed["regard"].startswith("WrongResultError")
+    assert list(case.samples) == ["NumPy"]
     assert results.comparisons[0].failed.startswith("WrongResultError")
     assert results.comparisons[0].ratio is None
     assert not results.is_sound
@@ -116,18 +132,18 @@ def test_what_would_take_too_long_or_too_much_is_left_out(run, monkeypatch):
     assert results.is_sound
 
 
-def test_the_run_says_what_it_does(run):
+def test_the_run_says_what_it_does(compare):
     comparison = COMPARISONS[0]
     small = Comparison(comparison.name, SMALL.problem, SMALL.problem, comparison.about)
-    results = run(engine_named("Fake"), comparisons=[small])
-    assert run.said[:3] == [
+    results = compare(engine_named("Fake"), small)
+    assert compare.said[:3] == [
         (SMALL.name, "inputs"),
         (SMALL.name, "regard, checked"),
         (SMALL.name, "Fake, checked"),
     ]
-    assert (small.name, "reference, round 1 of 1") in run.said
+    assert (small.name, "reference, round 1 of 1") in compare.said
     assert results.comparisons[0].ratio > 0
-    assert results.peak == results.bandwidth == []
+    assert results.results.peak == results.results.bandwidth == []
 
 
 def test_what_is_resident_is_not_copied():
@@ -145,7 +161,7 @@ def test_what_is_resident_is_not_copied():
     ],
 )
 def test_an_output_may_be_as_coarse_as_its_numbers(problem, name):
-    assert measuring._coarsest_type(problem, problem.make_inputs()) == name
+    assert table._coarsest_type(problem, problem.make_inputs()) == name
 
 
 def test_decoding_goes_round_more_keys_than_a_cache_holds():

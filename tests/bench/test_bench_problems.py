@@ -4,11 +4,12 @@ import tempfile
 
 import numpy as np
 import pytest
+from benchmarks.table import engines
+from benchmarks.table.caches import Append, CachedAttention, NoRoomError
+from benchmarks.table.stages import ApplyMask, Matmul, Scale, Softmax
 
 import reference
-from regard._bench import engines
-from regard._bench.cached_problems import Append, CachedAttention, NoRoomError
-from regard._bench.problems import ApplyMask, Attention, Matmul, Scale, Softmax
+from regard._bench.problems import Attention
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ import json
 import re
 
 import pytest
+from benchmarks.table.cases import CASES, COMPARISONS
+from benchmarks.table.document import table_document_of
+from benchmarks.table.report import list_of_cases, table_report_of
 
-from bench_runs import case_result, comparison_result, run_of
-from regard._bench.cases import CASES, COMPARISONS, DECODE
+from bench_runs import case_result, comparison_result, run_of, table_run_of
+from regard._bench.cases import DECODE
 from regard._bench.document import document_of
-from regard._bench.report import curve_of, list_of_cases, report_of
+from regard._bench.report import curve_of, report_of
 from regard._bench.shapes import parse_curve, parse_shape
 
 
@@ -21,7 +24,7 @@ def likely_result(case):
     )
 
 
-EVERY = run_of(
+EVERY = table_run_of(
     [likely_result(case) for case in CASES],
     [comparison_result(row.name, 1.0, 1.0) for row in COMPARISONS],
     missing=["Other"],
@@ -44,7 +47,7 @@ CURVE = run_of(
 
 
 def text_of(run, **options):
-    return "\n".join(report_of(run, **options))
+    return "\n".join(table_report_of(run, **options))
 
 
 def test_the_table_is_aligned_and_fits():
@@ -67,7 +70,7 @@ def test_a_stranger_reads_nothing_about_goals():
     assert re.search(r"^  1x8x512|^  1x12x512x64 ", text, re.MULTILINE)
     assert re.search(r"^  causal 1x12x1024x64 +1\.00x  time relative to the full", text, re.M)
     assert not re.search("goal|missed|wanted", text)
-    assert "goals" not in document_of(EVERY)
+    assert "goals" not in table_document_of(EVERY)
 
 
 def test_a_developer_reads_the_goals():
@@ -80,7 +83,7 @@ def test_a_developer_reads_the_goals():
         in words
     )
     assert "missed: strided" not in words
-    alone = run_of(EVERY.cases[:2], versions={"regard": "1", "NumPy": "2"})
+    alone = table_run_of(EVERY.results.cases[:2], versions={"regard": "1", "NumPy": "2"})
     assert "not judged: 2 goals relative to the fastest other engine, as only NumPy" in " ".join(
         text_of(alone, with_goals=True).split()
     )
@@ -88,7 +91,8 @@ def test_a_developer_reads_the_goals():
 
 def test_a_title_stands_where_the_group_changes():
     shapes = ("1,8,512,64", "1,32/8,1/4096,128", "1,8,512,64", "1,1,6,2")
-    text = text_of(run_of([case_result(parse_shape(one), regard=1e-3) for one in shapes]))
+    run = run_of([case_result(parse_shape(one), regard=1e-3) for one in shapes])
+    text = "\n".join(report_of(run))
     assert re.findall(r"^\w.*, [a-zA-Z/]+$", text, re.MULTILINE) == [
         "attention, GFLOP/s",
         "decode, GB/s",
@@ -98,7 +102,7 @@ def test_a_title_stands_where_the_group_changes():
 
 
 def test_the_notes_say_what_failed_and_what_was_left_out():
-    run = run_of(
+    run = table_run_of(
         [
             case_result("matmul 512", failed={"regard": "TypeError: no"}),
             case_result("matmul 1024", regard=1.0, left_out={"NumPy": "time: it would take 9 s"}),
@@ -124,7 +128,7 @@ def test_the_notes_say_what_failed_and_what_was_left_out():
 
 @pytest.mark.parametrize(("after", "is_quiet"), [(361e9, True), (359e9, False)])
 def test_a_busy_machine_is_named(after, is_quiet):
-    text = text_of(run_of(EVERY.cases[:1], peak=[400e9, after]))
+    text = "\n".join(report_of(run_of(EVERY.results.cases[:1], peak=[400e9, after])))
     assert ("the machine was busy" in text) != is_quiet
 
 
@@ -146,11 +150,13 @@ def test_a_curve_is_two_tables():
 
 
 def test_json_holds_every_number():
-    document = json.loads(json.dumps(document_of(EVERY, with_goals=True), allow_nan=False))
+    document = json.loads(json.dumps(table_document_of(EVERY, with_goals=True), allow_nan=False))
     assert list(document) == [
-        *(field.name for field in dataclasses.fields(EVERY)),
+        *(field.name for field in dataclasses.fields(EVERY.results)),
+        "comparisons",
         "goals",
     ]
+    assert list(document_of(EVERY.results)) == list(document)[:-2]
     product = next(case for case in document["cases"] if case["name"] == "matmul 512")
     assert product["problem"] == {"rows": 512, "depth": 512, "columns": 512, "batch": 0}
     assert product["flops"] == 2 * 512**3
@@ -183,7 +189,7 @@ def plot():
 @pytest.mark.parametrize(
     ("file_format", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
 )
-@pytest.mark.parametrize(("content", "run"), [("draw_bars", EVERY), ("draw_curve", CURVE)])
+@pytest.mark.parametrize(("content", "run"), [("draw_bars", EVERY.results), ("draw_curve", CURVE)])
 def test_a_picture_in_every_format(plot, content, run, file_format, start):
     picture = plot.pen()(getattr(plot, content), run, file_format)
     assert picture.startswith(start)
@@ -199,10 +205,10 @@ def texts_of(figure):
 def test_bars_say_what_the_percentages_are_of(plot):
     from matplotlib.figure import Figure
 
-    texts = texts_of(plot.draw_bars(Figure, EVERY))
+    texts = texts_of(plot.draw_bars(Figure, EVERY.results))
     assert "GFLOP/s; %: regard's part of the measured fma peak, 400 GFLOP/s" in texts
     assert any("%: regard's part of the measured read bandwidth, 20.0 GB/s" in one for one in texts)
-    decode = run_of([row for row in EVERY.cases if row.case.group == DECODE])
+    decode = run_of([row for row in EVERY.results.cases if row.case.group == DECODE])
     assert not any("fma peak" in one for one in texts_of(plot.draw_bars(Figure, decode)))
 
 

@@ -3,10 +3,10 @@
 import math
 
 import pytest
+from benchmarks.table.cases import COMPARISONS
+from benchmarks.table.goals import goals_of, unjudged
 
-from bench_runs import case_result, comparison_result, run_of
-from regard._bench.cases import COMPARISONS
-from regard._bench.goals import goals_of, unjudged
+from bench_runs import case_result, comparison_result, run_of, table_run_of
 from regard._bench.results import Samples
 
 
@@ -49,7 +49,7 @@ def test_medians_and_quartiles_are_over_all_rounds():
 def test_comparisons(name, seconds, reference, ratio, is_met):
     row = comparison_result(name, seconds, reference)
     assert row.ratio == pytest.approx(ratio)
-    assert [goal.is_met for goal in goals_of(run_of(comparisons=[row]))] == [is_met]
+    assert [goal.is_met for goal in goals_of(table_run_of(comparisons=[row]))] == [is_met]
 
 
 def test_a_window_is_compared_by_the_operations_that_it_needs():
@@ -63,7 +63,7 @@ def test_a_window_is_compared_by_the_operations_that_it_needs():
 
 
 def test_goals():
-    run = run_of(
+    run = table_run_of(
         [
             case_result("1x8x8192x64", regard=0.5, PyTorch=0.55, ORT=1.0),
             case_result("1x8x4096x128", regard=0.1),
@@ -101,7 +101,7 @@ def test_goals():
 def test_a_forced_target_is_not_compared_with_other_engines():
     row = case_result("1x8x8192x64", regard=0.5, PyTorch=0.1)
     forced = {"target": "x86_v3", "targets": ["x86_v4", "x86_v3"]}
-    run = run_of([row, row], machine=forced)
+    run = table_run_of([row, row], machine=forced)
     assert {goal.what for goal in goals_of(run)} == {"1x8x8192x64: of the fma peak"}
 
 
@@ -119,6 +119,6 @@ def test_numpy_alone_does_not_judge(versions, target, count):
         case_result("notebook 6x2", regard=3e-6, NumPy=3e-5),
     ]
     machine = {"target": target, "targets": ["x86_v4", "x86_v3"]}
-    run = run_of(rows, versions=versions, machine=machine)
-    assert unjudged(run) == count
+    run = table_run_of(rows, versions=versions, machine=machine)
+    assert unjudged(run.results) == count
     assert not [goal.what for goal in goals_of(run) if "over" in goal.what]

@@ -1,8 +1,6 @@
 """benchmarks/workers.py: what it counts is what regard computes, and how it hands tasks out."""
 
-import importlib.util
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,15 +8,12 @@ import pytest
 import regard
 from reference import assert_same_bits
 
-SCRIPT = Path(__file__).parent.parent.parent / "benchmarks/workers.py"
-
 
 @pytest.fixture(scope="module")
 def workers():
-    spec = importlib.util.spec_from_file_location("workers", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    from benchmarks import workers
+
+    return workers
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7, 64])

@@ -1,13 +1,15 @@
 """Results of runs that did not take place, with the numbers that a test wants."""
 
+from benchmarks.table.cases import CASES, COMPARISONS
+from benchmarks.table.results import ComparisonResult, TableResults
+
 from regard._bench import machine
-from regard._bench.cases import CASES, COMPARISONS
-from regard._bench.results import CaseResult, ComparisonResult, Results, Samples
+from regard._bench.results import CaseResult, Results, Samples
 
 TABLE = {row.name: row for row in (*CASES, *COMPARISONS)}
 
 
-def run_of(cases=(), comparisons=(), **fields):
+def run_of(cases=(), **fields):
     usual = {
         "date": "2030-01-01T00:00:00+00:00",
         "machine": machine.describe()
@@ -22,7 +24,11 @@ def run_of(cases=(), comparisons=(), **fields):
         "streamed_bytes": 1 << 30,
         "seconds": 1.0,
     }
-    return Results(**usual | fields, cases=list(cases), comparisons=list(comparisons))
+    return Results(**usual | fields, cases=list(cases))
+
+
+def table_run_of(cases=(), comparisons=(), **fields):
+    return TableResults(run_of(cases, **fields), list(comparisons))
 
 
 def case_result(case, left_out=None, failed=None, **seconds):

@@ -1,9 +1,9 @@
 """Engines that a test can watch and spoil."""
 
-from regard._bench.engines import Engine, NumPy
+from benchmarks.table.engines import NumPy, TableEngine
 
 
-class FakeEngine(Engine):
+class FakeEngine(TableEngine):
     """NumPy under another name, with what a test wants to be different."""
 
     name = "Fake"

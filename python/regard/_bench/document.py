@@ -1,23 +1,16 @@
-"""The results as JSON can represent them."""
+"""The results as a document in JSON."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-from regard._bench.goals import goals_of
-from regard._bench.results import CaseResult, ComparisonResult, Results
+from regard._bench.results import CaseResult, Results
 
 
-def document_of(results: Results, *, with_goals: bool = False) -> dict[str, Any]:
-    """Return everything that was measured, and what follows from it."""
-    document = asdict(results) | {
-        "cases": [_case(results, row) for row in results.cases],
-        "comparisons": [_comparison(row) for row in results.comparisons],
-    }
-    if with_goals:
-        document["goals"] = [asdict(goal) | {"is_met": goal.is_met} for goal in goals_of(results)]
-    return document
+def document_of(results: Results) -> dict[str, Any]:
+    """Return all results, and the numbers computed from them."""
+    return asdict(results) | {"cases": [_case(results, row) for row in results.cases]}
 
 
 def _case(results: Results, row: CaseResult) -> dict[str, Any]:
@@ -43,16 +36,5 @@ def _case(results: Results, row: CaseResult) -> dict[str, Any]:
         },
         "errors": row.errors,
         "left_out": row.left_out,
-        "failed": row.failed,
-    }
-
-
-def _comparison(row: ComparisonResult) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "about": row.comparison.about,
-        "ratio": row.ratio,
-        "samples": None if row.samples is None else row.samples.rounds,
-        "reference": None if row.reference is None else row.reference.rounds,
         "failed": row.failed,
     }

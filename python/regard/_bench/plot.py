@@ -1,4 +1,4 @@
-"""The results as a picture: bars below the limit of the machine, or curves over the length."""
+"""The results as a picture: bars and the limits of the machine, or curves over the length."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from regard._bench.cases import DECODE, FORWARD, PRODUCT, Limit
+from regard._bench.cases import Limit
 from regard._bench.problems import Attention
 from regard._bench.results import CaseResult, Results
 
 SUFFIXES = (".png", ".svg", ".pdf")
 Draw = Callable[[Any, Results], Any]
 
-# On no background, in middle tones: the picture reads on a light page and on a dark one.
+# Medium tones on no background are readable on light and dark pages.
 _INK = "#787d84"
 _COLORS = {
     "regard": "#2d7dd2",
@@ -32,7 +32,7 @@ _PANELS: tuple[tuple[Limit, str, int], ...] = (
 
 
 def pen() -> Callable[[Draw, Results, str], bytes]:
-    """Import matplotlib, and return what turns a drawing into the content of a file."""
+    """Import matplotlib, and return the function that draws the content of a file."""
     try:
         figure = importlib.import_module("matplotlib.figure").Figure
     except ModuleNotFoundError as error:
@@ -70,8 +70,7 @@ def draw_bars(make_figure: Any, results: Results) -> Any:
 
 
 def _rows(results: Results, limit: Limit) -> list[CaseResult]:
-    groups = (FORWARD, PRODUCT) if limit == "fma peak" else (DECODE,)
-    return [row for group in groups for row in results.cases if row.case.group == group]
+    return [row for row in results.cases if row.case.group.limit == limit]
 
 
 def _engines(rows: list[CaseResult]) -> list[str]:

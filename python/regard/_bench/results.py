@@ -1,4 +1,4 @@
-"""What was measured, and the rates and ratios that follow from it."""
+"""The measured times, and rates and shares computed from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regard._bench.cases import Case, Comparison, Limit
+from regard._bench.cases import Case, Limit
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Samples:
 
     @property
     def spread(self) -> float:
-        """The interquartile range, as a part of the median."""
+        """The interquartile range divided by the median."""
         return (self._quantile(0.75) - self._quantile(0.25)) / self.seconds
 
     def _quantile(self, part: float) -> float:
@@ -33,10 +33,11 @@ class Samples:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """The engines in one case.
+    """The results of all engines in one case.
 
-    `errors` are those of their outputs, relative to the largest element. `left_out` says why an
-    engine was not asked, after a word for it ("memory: ..."), and `failed` why one has no time.
+    `errors` are the errors of the outputs relative to the largest element. `left_out` has the
+    reason if an engine was not called, after a keyword ("memory: ..."), and `failed` the reason if
+    it has no time.
     """
 
     case: Case
@@ -51,7 +52,7 @@ class CaseResult:
         return self.case.name
 
     def rate(self, engine: str) -> float:
-        """Return what an engine reached, in the unit of the case."""
+        """Return the rate of an engine in the unit of the case."""
         seconds = self.samples[engine].seconds
         unit = self.case.group.unit
         if unit == "us":
@@ -60,7 +61,7 @@ class CaseResult:
         return work / seconds / 1e9
 
     def speed_over(self, engine: str) -> float | None:
-        """Return regard's speed relative to an engine's; None where one of them has no time."""
+        """Return regard's speed relative to an engine, or None if one of them has no time."""
         if "regard" not in self.samples or engine not in self.samples:
             return None
         return self.samples[engine].seconds / self.samples["regard"].seconds
@@ -73,38 +74,11 @@ class CaseResult:
 
 
 @dataclass(frozen=True)
-class ComparisonResult:
-    """Regard's times in one comparison, or the reason why there are none."""
-
-    comparison: Comparison
-    samples: Samples | None = None
-    reference: Samples | None = None
-    failed: str = ""
-
-    @property
-    def name(self) -> str:
-        """The name of the comparison."""
-        return self.comparison.name
-
-    @property
-    def ratio(self) -> float | None:
-        """The ratio that the comparison is about."""
-        if self.samples is None or self.reference is None:
-            return None
-        row = self.comparison
-        expected = self.reference.seconds
-        if row.for_equal_work:
-            expected *= row.problem.flops / row.reference.flops
-        ratio = self.samples.seconds / expected
-        return 1 / ratio if row.is_speed else ratio
-
-
-@dataclass(frozen=True)
 class Results:
-    """One run: the machine, its limits before and after the cases, and what the engines reached.
+    """One run: the machine, its limits before and after the cases, and the results of the cases.
 
-    `versions` are those of the engines that took part; `missing` are not installed, and `broken`
-    says why others could not be loaded.
+    `versions` are those of the measured engines. `missing` engines are not installed, and `broken`
+    has the reason why others could not be loaded.
     """
 
     date: str
@@ -119,14 +93,13 @@ class Results:
     streamed_bytes: int
     seconds: float
     cases: list[CaseResult] = field(default_factory=list)
-    comparisons: list[ComparisonResult] = field(default_factory=list)
 
     def limit(self, which: Limit) -> float:
         """Return the best measurement of a limit, in operations or bytes per second."""
         return max(self.peak if which == "fma peak" else self.bandwidth)
 
     def share(self, result: CaseResult) -> float | None:
-        """Return the part of the limit that regard reached in a case; None where it has none."""
+        """Return the share of the limit that regard reached, or None if the case has no limit."""
         limit = result.case.group.limit
         if limit is None or "regard" not in result.samples:
             return None
@@ -134,17 +107,15 @@ class Results:
 
     @property
     def drift(self) -> float:
-        """How far apart a limit was before and after the cases, as a part of the larger value."""
+        """The larger relative change of a limit between the start and the end of the run."""
         return max(1 - min(limit) / max(limit) for limit in (self.peak, self.bandwidth))
 
     @property
     def is_on_best_target(self) -> bool:
-        """Whether regard runs on the best target, as the other engines do."""
+        """Whether regard used the best target, as the other engines do."""
         return bool(self.machine["target"] == self.machine["targets"][0])
 
     @property
     def is_sound(self) -> bool:
-        """Whether everything that regard computed was right."""
-        return not any("regard" in row.failed for row in self.cases) and not any(
-            row.failed for row in self.comparisons
-        )
+        """Whether all results of regard were right."""
+        return not any("regard" in row.failed for row in self.cases)

@@ -1,4 +1,4 @@
-"""Problems of the user's own: a shape as text, and a curve of one shape over many lengths."""
+"""Cases from shapes as text, and curves of one shape over lengths."""
 
 from __future__ import annotations
 
@@ -12,9 +12,17 @@ from regard._bench.problems import Attention
 GRAMMAR = "batch,heads[/kv_heads],length[/kv_len],head_dim[/value_dim]"
 CURVE_GRAMMAR = "batch,heads[/kv_heads],head_dim[/value_dim]"
 MAX_SIZE = 1 << 31
+# The default cases: a small call, BERT, GPT-2, Llama, and a decode step of Llama.
+TYPICAL = (
+    ("1,1,6,2", False),
+    ("8,12,128,64", False),
+    ("1,12,1024,64", True),
+    ("1,32/8,2048,128", True),
+    ("1,32/8,1/4096,128", False),
+)
 
-# Below this much work a call's overhead decides, and below this many bytes of keys and values a
-# decode step finds them in the processor's cache: time in us says more than a rate.
+# With less work, the overhead of a call dominates; with fewer bytes of keys and values, a decode step
+# finds them in the cache. Such cases are reported in us, not as a rate.
 _SMALL_FLOPS = 1_000_000
 _SMALL_BYTES = 4 << 20
 
@@ -28,13 +36,13 @@ def parse_shape(text: str, *, is_causal: bool = False) -> Case:
         Four sizes, such as ``"1,8,512,64"``. All but the first may be two sizes, such as
         ``"1,32/8,1/4096,128"``: heads and kv_heads, q_len and kv_len, head_dim and value_dim.
     is_causal : bool, optional
-        Whether query i sees only keys 0 to i; there must be as many queries as keys.
+        Whether query i sees only keys 0 to i. Requires as many queries as keys.
 
     Returns
     -------
     Case
-        The problem, counted in us where it is small, in bytes of keys and values where one query
-        reads them all, and in floating-point operations otherwise.
+        The case. Its rate is in us if it is small, in bytes of keys and values per second if a
+        single query reads them from memory, and in floating-point operations per second otherwise.
 
     Raises
     ------

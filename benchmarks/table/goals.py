@@ -1,4 +1,4 @@
-"""What regard is expected to reach, for its developers: each goal, and whether a run meets it."""
+"""The goals of regard, and whether a run meets them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regard._bench.cases import (
-    BACKWARD,
-    DECODE,
-    ELEMENTWISE,
-    FORWARD,
-    PRODUCT,
-    SOFTMAX,
-    TRAINING,
-    Case,
-)
-from regard._bench.problems import Attention, Matmul
+from benchmarks.table.cases import BACKWARD, ELEMENTWISE, PRODUCT, SOFTMAX, TRAINING
+from benchmarks.table.results import TableResults
+from benchmarks.table.stages import Matmul
+from regard._bench.cases import DECODE, FORWARD, Case
+from regard._bench.problems import Attention
 from regard._bench.results import CaseResult, Results
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Something to be reached: at least `wanted`, or at most where not `is_least`."""
+    """A number to reach: at least `wanted`, or at most `wanted` if not `is_least`."""
 
     what: str
     wanted: float
@@ -32,20 +26,20 @@ class Goal:
 
     @property
     def is_met(self) -> bool:
-        """Whether it was reached."""
+        """Whether the number was reached."""
         return self.reached >= self.wanted if self.is_least else self.reached <= self.wanted
 
 
 # The speed relative to PyTorch, as the geometric mean over attention and decode.
 OVER_PYTORCH = 1.9
-# The part of the fma peak, by head_dim, from MANY_KEYS on; and of the read bandwidth in decode.
+# The share of the fma peak by head_dim, for at least MANY_KEYS keys; of the read bandwidth in decoding.
 PEAK_SHARES = {64: 0.80, 128: 0.84}
 BACKWARD_SHARES = {64: 0.76, 128: 0.80}
 MANY_KEYS = 1024
 BANDWIDTH_SHARE = 0.88
 # Seconds of a call.
 SECONDS = {"notebook 6x2": 4e-6, "early 1x32/8x128x128": 20e-6}
-# Regard's times relative to each other; a comparison of speeds is to reach at least this.
+# The ratios of comparisons: the least ratio if it is a speed, otherwise the largest.
 RATIOS = {
     "causal 1x12x1024x64": 0.58,
     "causal 1x8x4096x64": 0.53,
@@ -70,13 +64,14 @@ RATIOS = {
 }
 
 
-def goals_of(results: Results) -> list[Goal]:
-    """Return the goals that a run can be judged by, in the order of the table.
+def goals_of(table: TableResults) -> list[Goal]:
+    """Return the goals that apply to a run, in the order of the table.
 
-    A goal is left out where its case was not measured. The speed relative to other engines is
-    judged only where regard runs on the best target, as the others do, and where an engine other
-    than NumPy, which is installed everywhere, was measured.
+    Goals of cases that were not measured are left out. Goals for the speed relative to other
+    engines apply only if regard runs on the best target, as the others do, and if an engine other
+    than NumPy was measured.
     """
+    results = table.results
     found = [goal for row in results.cases for goal in _of_case(results, row)]
     speeds = [
         speed
@@ -86,7 +81,7 @@ def goals_of(results: Results) -> list[Goal]:
     if len(speeds) > 1 and results.is_on_best_target:
         mean = float(np.exp(np.mean(np.log(speeds))))
         found.append(Goal("geometric mean over PyTorch", OVER_PYTORCH, mean))
-    for one in results.comparisons:
+    for one in table.comparisons:
         if one.ratio is not None:
             what = f"{one.name}: {one.comparison.about}"
             found.append(Goal(what, RATIOS[one.name], one.ratio, one.comparison.is_speed))
@@ -94,7 +89,7 @@ def goals_of(results: Results) -> list[Goal]:
 
 
 def unjudged(results: Results) -> int:
-    """Count the goals relative to the fastest engine that have no engine but NumPy to judge by."""
+    """Count the goals relative to the fastest engine that do not apply since only NumPy is there."""
     if not results.is_on_best_target or results.versions.keys() - {"regard", "NumPy"}:
         return 0
     return len(results.cases)
@@ -127,7 +122,7 @@ def _wanted_share(case: Case) -> float | None:
 
 
 def _wanted_speed(case: Case) -> float:
-    """Return the speed that is wanted, relative to the fastest other engine."""
+    """Return the wanted speed relative to the fastest other engine."""
     if case.group == PRODUCT and isinstance(case.problem, Matmul) and not case.problem.batch:
         return 1.0
     if case.group == ELEMENTWISE:

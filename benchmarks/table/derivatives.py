@@ -1,4 +1,4 @@
-"""What derivatives of attention are timed on."""
+"""The derivatives of attention, as problems."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from regard._bench.engines import Array, Call, Engine
+from benchmarks.table.engines import TableEngine
+from regard._bench.engines import Array, Call
 from regard._bench.problems import Attention, Inputs
 
 
@@ -16,14 +17,14 @@ from regard._bench.problems import Attention, Inputs
 class Backward(Attention):
     """The gradients of attention with respect to query, key and value, as many heads as kv_heads.
 
-    With `with_forward` the forward call is timed too.
+    With `with_forward`, the forward call is timed too.
     """
 
     with_forward: bool = False
 
     @property
     def flops(self) -> int:
-        """Five products as large as each of the two of the forward call, and these with it."""
+        """Five products, each as large as one of the two products of the forward call."""
         return super().flops * (7 if self.with_forward else 5) // 2
 
     def make_inputs(self) -> Inputs:
@@ -45,8 +46,8 @@ class Backward(Attention):
         grad_scores = weights * (grad_weights - inner)
         return np.s_[0, 0], grad_scores.T @ query / math.sqrt(self.head_dim)
 
-    def on(self, engine: Engine, inputs: Inputs) -> Call:
-        """Return the engine's call, which gives the gradient of the keys."""
+    def on(self, engine: TableEngine, inputs: Inputs) -> Call:
+        """Return the engine's call, which returns the gradient of the keys."""
         return engine.attention_gradient(
             *inputs, is_causal=self.is_causal, with_forward=self.with_forward
         )
@@ -56,7 +57,7 @@ class Backward(Attention):
 class Tangent(Attention):
     """The derivative of attention along a direction of query, key and value."""
 
-    def on(self, engine: Engine, inputs: Inputs) -> Call:
-        """Return the engine's call, which gives the output."""
+    def on(self, engine: TableEngine, inputs: Inputs) -> Call:
+        """Return the engine's call, which returns the output."""
         query, key, value, _ = inputs
         return engine.attention_tangent(query, key, value, is_causal=self.is_causal)

@@ -1,4 +1,4 @@
-"""What `regard.KVCache` is timed on: attending to it, and appending to it."""
+"""Attention to a `regard.KVCache`, and appends to it, as problems."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from regard._bench.problems import Attention, Inputs
 
 
 class NoRoomError(Exception):
-    """There is too little memory or disk for a problem."""
+    """A problem needs more memory or disk space than there is."""
 
 
 @dataclass(frozen=True)
 class CachedAttention(Attention):
     """Attention to a `regard.KVCache`.
 
-    A single query attends to what the cache holds. Several queries are the tokens of a prompt: each
-    call appends their keys and values to an empty cache and attends.
+    A single query attends to a full cache. Several queries are the tokens of a prompt: each call
+    appends their keys and values to an empty cache and attends.
 
     `storage` is the cache's dtype, `page_size` the tokens of a page. The keys are appended
     `repeats` times, which changes no output, so that a large cache needs no inputs of its size.
@@ -68,7 +68,7 @@ class CachedAttention(Attention):
         return regard.KVCache(self.batch, self.kv_heads, self.head_dim, **options)
 
     def _mapped(self, options: dict[str, Any]) -> regard.KVCache:
-        # The file loses its name here and goes with the cache, however the process ends.
+        # The file is unlinked at once, so it disappears with the process.
         folder = Path(tempfile.mkdtemp(prefix="regard-bench-"))
         try:
             free, memory = shutil.disk_usage(folder).free, available_memory()
@@ -93,7 +93,7 @@ class Append:
 
     @property
     def flops(self) -> int:
-        """Zero: nothing is computed."""
+        """Zero, since nothing is computed."""
         return 0
 
     @property
@@ -108,12 +108,12 @@ class Append:
         return rng.standard_normal(shape, np.float32), rng.standard_normal(shape, np.float32)
 
     def sample(self, inputs: Inputs) -> tuple[Any, Array]:
-        """Expect the call to say that the cache has grown."""
+        """Return what the call returns if the cache has grown."""
         del inputs
         return np.s_[:], np.ones(1)
 
     def on(self, engine: Engine, inputs: Inputs) -> Call:
-        """Return the call, which says whether the cache holds more than `length` tokens."""
+        """Return the call, which returns whether the cache holds more than `length` tokens."""
         del engine
         key, value = inputs
         room: dict[str, Any] = (
