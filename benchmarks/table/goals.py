@@ -32,7 +32,8 @@ class Goal:
 
 # The speed relative to PyTorch, as the geometric mean over attention and decode.
 OVER_PYTORCH = 1.9
-# The share of the fma peak by head_dim, for at least MANY_KEYS keys; of the read bandwidth in decoding.
+# The share of the fma peak by head_dim, for at least MANY_KEYS keys, and of the read bandwidth in
+# decoding.
 PEAK_SHARES = {64: 0.80, 128: 0.84}
 BACKWARD_SHARES = {64: 0.76, 128: 0.80}
 MANY_KEYS = 1024
@@ -89,7 +90,7 @@ def goals_of(table: TableResults) -> list[Goal]:
 
 
 def unjudged(results: Results) -> int:
-    """Count the goals relative to the fastest engine that do not apply since only NumPy is there."""
+    """Count the goals relative to other engines that do not apply since only NumPy is there."""
     if not results.is_on_best_target or results.versions.keys() - {"regard", "NumPy"}:
         return 0
     return len(results.cases)

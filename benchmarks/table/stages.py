@@ -14,7 +14,7 @@ from regard._bench.problems import Inputs
 
 @dataclass(frozen=True)
 class Matmul:
-    """Products of (batch, rows, depth) and (batch, depth, columns); without a batch axis if it is 0."""
+    """Products of (batch, rows, depth) and (batch, depth, columns). Batch 0 means no batch axis."""
 
     rows: int
     depth: int

@@ -19,7 +19,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("arguments", [[], ["bench", "--json", "out.json", "--case", "notebook"]])
+@pytest.mark.parametrize("arguments", [[], ["bench", "--json", "out.json", "--shape", "1,1,6,2"]])
 def test_ctrl_c_leaves_no_traceback_no_process_and_no_file(without_peers, arguments):
     (without_peers / "torch.py").write_text(SLOW)
     with subprocess.Popen(

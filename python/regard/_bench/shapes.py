@@ -21,8 +21,8 @@ TYPICAL = (
     ("1,32/8,1/4096,128", False),
 )
 
-# With less work, the overhead of a call dominates; with fewer bytes of keys and values, a decode step
-# finds them in the cache. Such cases are reported in us, not as a rate.
+# With less work, the overhead of a call dominates. With fewer bytes of keys and values, a decode
+# step finds them in the cache. Both are reported in us instead of a rate.
 _SMALL_FLOPS = 1_000_000
 _SMALL_BYTES = 4 << 20
 
