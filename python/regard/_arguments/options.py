@@ -112,6 +112,13 @@ class CacheOptions(CacheExplainOptions, total=False):
     out: NDArray[Any] | None
 
 
+class SelfAttentionOptions(_CausalOption, total=False):
+    """The options of calls of `SelfAttention`."""
+
+    dropout_seed: SupportsIndex | None
+    threads: int | None
+
+
 class LayerOptions(
     _LengthOptions["ArrayLike"],
     _ScaleOption,

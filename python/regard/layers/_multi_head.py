@@ -13,12 +13,12 @@ from regard._arguments.options import LayerOptions, takes_options
 from regard._attention.dense import scaled_dot_product_attention
 from regard._runtime.public import public
 from regard._weights.narrow import weight_dtype_name
+from regard.layers._backward import ForwardCall, InputGradients
 from regard.layers._cached import attend_cached, refuse_beside_cache
 from regard.layers._draws import draws
 from regard.layers._dropout import dropout_options, dropout_probability
 from regard.layers._held import held_inputs, held_mask, held_options
 from regard.layers._inputs import inputs_of, numeric_offset
-from regard.layers._multi_head_gradients import InputGradients, MultiHeadCall
 from regard.layers._names import own_names, read_state, write_state
 from regard.layers._norms import norm_eps
 from regard.layers._projections import Projections, draw, sizes_of
@@ -371,7 +371,7 @@ class MultiHeadAttention(Trainable):
         rows = self._projections.rows(output)
         result = self._projections.out(rows, threads)
         self._hold(
-            MultiHeadCall(
+            ForwardCall(
                 self._projections,
                 self._rotation,
                 sources,
@@ -383,6 +383,7 @@ class MultiHeadAttention(Trainable):
                 lse,
                 held_mask(mask),
                 held_options(given),
+                own_names(self._projections.own),
             )
         )
         return (result, weights[0]) if return_weights else result

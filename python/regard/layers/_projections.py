@@ -68,18 +68,23 @@ def sizes_of(
 
 
 class Projections:
-    """Linear layers before and after attention, and the weights of the RMS norms between them.
+    """Linear layers around attention, and the weights of the RMS norms between them.
 
     Parameters
     ----------
     sizes : Sizes
         The sizes of the layer.
     own : dict of str to numpy.ndarray
-        The parameters, as `draw` names them.
+        The parameters, as `draw` names them. Without ``W_out``, joined heads are the output.
     qk_norm_eps : float or None
         The eps of the norms; None if there are none.
     weight_dtype : str or None
         The type of fewer bits in which weights are stored, but not biases and norms.
+    is_stacked : bool
+        Whether the weights of inputs of one size become views of one array, so that one product
+        projects equal inputs.
+    is_out_in : bool
+        Whether weights have shape ``(d_out, d_in)``, or ``(d_in, d_out)`` and are not stacked.
     """
 
     def __init__(
@@ -88,31 +93,35 @@ class Projections:
         own: dict[str, Any],
         qk_norm_eps: float | None,
         weight_dtype: str | None = None,
+        is_stacked: bool = True,
+        is_out_in: bool = True,
     ) -> None:
         # Arrays, and QuantizedWeights if weight_dtype is "int8".
         self.own: dict[str, Any] = own
         self.sizes = sizes
+        self._bounds = [0, *sizes.ends(0, 3)]  # of the inputs in stacked weights
         self._eps = qk_norm_eps
         self._weight_dtype = weight_dtype
         if weight_dtype is not None:
             own |= {name: self._stored(name, own[name]) for name in own}
-        # If all inputs have one size, their weights are stacked, and `own` contains views of them.
+        self._is_stacked = is_stacked and is_out_in and len(set(sizes.inputs)) == 1
+        self.is_out_in = is_out_in
         self._packed: dict[str, Any] = {}
-        if len(set(sizes.inputs)) > 1:
+        if not self._is_stacked:
             return
         for letter in "Wb":
             names = [f"{letter}_{name}" for name in INPUTS if f"{letter}_{name}" in own]
             if names:
                 self._packed[letter] = _stack([own[name] for name in names])
-                bounds = [0, *sizes.ends(0, 3)]
                 own |= {
                     name: _rows(self._packed[letter], slice(*rows))
-                    for name, rows in zip(names, pairwise(bounds), strict=True)
+                    for name, rows in zip(names, pairwise(self._bounds), strict=True)
                 }
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy must have views of its own stack. Copies of the views would be separate arrays.
-        return Projections, (self.sizes, dict(self.own), self._eps, self._weight_dtype)
+        options = self._eps, self._weight_dtype, self._is_stacked, self.is_out_in
+        return Projections, (self.sizes, dict(self.own), *options)
 
     def widened(self) -> dict[str, FloatArray]:
         """Return the parameters as floats; parameters of fewer bits are copied."""
@@ -163,39 +172,44 @@ class Projections:
 
     def rows(self, output: FloatArray) -> FloatArray:
         """Join the heads of ``(..., heads, seq, head_dim)``."""
-        weight = self.own["W_out"]
+        weight = self.own.get("W_out", self.own["W_query"])
         rows = output.swapaxes(-3, -2).astype(compute_type(weight.dtype), copy=False)
-        return rows.reshape(*rows.shape[:-2], weight.shape[1])
+        return rows.reshape(*rows.shape[:-2], self.sizes.heads * self.sizes.head_dim)
 
     def out(self, rows: FloatArray, threads: int | None) -> FloatArray:
-        """Project joined heads."""
+        """Project joined heads, or return them if there is no projection."""
+        if "W_out" not in self.own:
+            return rows
         return project(rows, self.own["W_out"], self.own.get("b_out"), threads)
 
     def stacked(self, first: int, last: int) -> FloatArray:
         """Return the weights of the inputs `first` to ``last - 1``, the first on top."""
         if self._packed:
-            bounds = [0, *self.sizes.ends(0, 3)]
-            weights: FloatArray = self._packed["W"][bounds[first] : bounds[last]]
+            rows = slice(self._bounds[first], self._bounds[last])
+            weights: FloatArray = self._packed["W"][rows]
             return weights
-        return np.concatenate([self.own[f"W_{name}"] for name in INPUTS[first:last]])
+        return np.concatenate([self._weight(name) for name in INPUTS[first:last]])
+
+    def _weight(self, name: str) -> Any:
+        """Return the weight of an input, of shape (d_out, d_in)."""
+        weight = self.own[f"W_{name}"]
+        return weight if self.is_out_in else weight.T
 
     def _project(self, sources: list[FloatArray], threads: int | None) -> list[FloatArray]:
         """Project each input; inputs that are the same array are projected in one product."""
         if not self._packed:
             return [
-                project(x, self.own[f"W_{name}"], self.own.get(f"b_{name}"), threads)
+                project(x, self._weight(name), self.own.get(f"b_{name}"), threads)
                 for name, x in zip(INPUTS, sources, strict=True)
             ]
-        bounds = [0, *self.sizes.ends(0, 3)]
         results: list[FloatArray] = []
         for first, last in runs(sources):
-            rows = slice(bounds[first], bounds[last])
+            bounds = self._bounds[first : last + 1]
+            rows = slice(bounds[0], bounds[-1])
             bias = self._packed["b"][rows] if "b" in self._packed else None
             product = project(sources[first], _rows(self._packed["W"], rows), bias, threads)
-            begin = 0
-            for end in self.sizes.ends(first, last):
-                results.append(product[..., begin:end])
-                begin = end
+            for begin, end in pairwise(bounds):
+                results.append(product[..., begin - rows.start : end - rows.start])
         return results
 
 

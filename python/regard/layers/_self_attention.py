@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, Unpack, overload
 
 import numpy as np
 
@@ -10,14 +10,15 @@ from regard._arguments.arrays import broadcasts_to, single_or_double
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.masks import as_mask
 from regard._arguments.numbers import count, flag, mapping
+from regard._arguments.options import SelfAttentionOptions, takes_options
 from regard._attention.dense import scaled_dot_product_attention
 from regard._runtime.public import public
+from regard.layers._backward import ForwardCall
 from regard.layers._draws import draws
 from regard.layers._dropout import dropout_options, dropout_probability
 from regard.layers._held import held_mask
 from regard.layers._inputs import vectors
-from regard.layers._linear import project
-from regard.layers._self_attention_gradients import SelfAttentionCall
+from regard.layers._projections import INPUTS, Projections, Sizes
 from regard.layers._state import can_hold, check_arrays, check_names, overwrite
 from regard.layers._training import Trainable
 
@@ -31,9 +32,25 @@ if TYPE_CHECKING:
 
     Init: TypeAlias = Literal["linear", "uniform", "normal"]
 
-NAMES = ("query", "key", "value")
 _SHORT = {"W_q": "W_query", "W_k": "W_key", "W_v": "W_value"}
 _INITS = ("linear", "uniform", "normal")
+
+
+class _Parameter:
+    """An attribute that reads or replaces a parameter of a layer's projections."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layer: Any, owner: type) -> Any:
+        if layer is None:
+            return self
+        return layer._projections.own.get(self._name)
+
+    def __set__(self, layer: Any, parameter: Any) -> None:
+        own = layer._projections.own | {self._name: parameter}
+        own = {name: each for name, each in own.items() if each is not None}
+        layer._set_parameters(own, is_stacked=False)
 
 
 @public
@@ -104,12 +121,12 @@ class SelfAttention(Trainable):
     ((5, 4, 2), (5, 4, 4))
     """
 
-    W_query: FloatArray
-    W_key: FloatArray
-    W_value: FloatArray
-    b_query: FloatArray | None
-    b_key: FloatArray | None
-    b_value: FloatArray | None
+    W_query = _Parameter()
+    W_key = _Parameter()
+    W_value = _Parameter()
+    b_query = _Parameter()
+    b_key = _Parameter()
+    b_value = _Parameter()
 
     @refuses_unknown
     def __init__(
@@ -135,10 +152,13 @@ class SelfAttention(Trainable):
         self._dropout = dropout_probability(dropout)
         self._dtype = single_or_double("dtype", dtype)
         draw = self._drawing(rng)
-        for name in NAMES:
+        own: dict[str, FloatArray] = {}
+        for name in INPUTS:
             weight, bias = draw()
-            setattr(self, f"W_{name}", weight)
-            setattr(self, f"b_{name}", bias)
+            own[f"W_{name}"] = weight
+            if bias is not None:
+                own[f"b_{name}"] = bias
+        self._set_parameters(own)
 
     def _shown_options(self) -> dict[str, str]:
         dropout = {"dropout": f"{self._dropout}"} if self._dropout else {}
@@ -157,10 +177,8 @@ class SelfAttention(Trainable):
         x: ArrayLike,
         mask: ArrayLike | None = ...,
         *,
-        is_causal: bool = ...,
-        dropout_seed: SupportsIndex | None = ...,
         return_weights: Literal[False] = ...,
-        threads: int | None = ...,
+        **options: Unpack[SelfAttentionOptions],
     ) -> FloatArray: ...
     @overload
     def __call__(
@@ -168,21 +186,18 @@ class SelfAttention(Trainable):
         x: ArrayLike,
         mask: ArrayLike | None = ...,
         *,
-        is_causal: bool = ...,
-        dropout_seed: SupportsIndex | None = ...,
         return_weights: Literal[True],
-        threads: int | None = ...,
+        **options: Unpack[SelfAttentionOptions],
     ) -> tuple[FloatArray, FloatArray]: ...
     @refuses_unknown
+    @takes_options(SelfAttentionOptions)
     def __call__(
         self,
         x: ArrayLike,
         mask: ArrayLike | None = None,
         *,
-        is_causal: bool = False,
-        dropout_seed: SupportsIndex | None = None,
         return_weights: bool = False,
-        threads: int | None = None,
+        **options: Any,
     ) -> FloatArray | tuple[FloatArray, FloatArray]:
         """Compute the context vectors of sequences.
 
@@ -202,8 +217,7 @@ class SelfAttention(Trainable):
             every layer should have a different seed.
         return_weights : bool, optional
             Whether to also return the attention weights, after dropout.
-        threads : int, optional
-            Number of threads.
+        {options}
 
         Returns
         -------
@@ -232,42 +246,45 @@ class SelfAttention(Trainable):
         array([[0.3333, 0.3333, 0.3333],
                [0.5   , 0.5   , 0.    ]], dtype=float32)
         """
-        holds = self.training
-        options: dict[str, Any] = {"is_causal": is_causal}
-        if holds or dropout_seed is not None:
+        dropout_seed = options.pop("dropout_seed", None)
+        if self.training or dropout_seed is not None:
             options |= dropout_options(self, self._dropout, dropout_seed)
         inputs = vectors("x", x, self._d_in, self._dtype)
-        if holds:
+        if self.training:
             inputs = inputs.copy()
         allowed = _with_heads(as_mask(mask), (*inputs.shape[:-1], inputs.shape[-2]))
+        threads = options.pop("threads", None)
+        projections = self._projections
+        sources = [inputs] * 3
         # Axes before the last two are batch axes here; attention reads the last of them as heads.
-        query, key, value = (
-            self._project(inputs, name, threads)[..., None, :, :] for name in NAMES
-        )
-        results = {"return_weights": return_weights, "return_lse": holds, "threads": threads}
+        heads = projections.heads(sources, threads)
+        results: dict[str, Any] = {"return_weights": return_weights, "return_lse": self.training}
+        query, key, value = heads
         attended: Any = scaled_dot_product_attention(
-            query, key, value, allowed, **(options | results)
+            query, key, value, allowed, **options, **results, threads=threads
         )
-        if holds:
-            *shown, lse = attended
+        if not return_weights and not self.training:
+            return projections.rows(attended)
+        output, *more = attended
+        rows = projections.rows(output)
+        if self.training:
             self._hold(
-                SelfAttentionCall(
-                    inputs,
-                    self.parameters(),
-                    self._init == "linear",
-                    (query, key, value),
-                    shown[0].copy(),
-                    lse,
+                ForwardCall(
+                    projections,
+                    None,
+                    sources,
+                    (3,),
+                    heads,
+                    {},
+                    None,
+                    rows.copy(),
+                    more[-1],
                     held_mask(allowed),
                     options,
+                    self._keys(),
                 )
             )
-            attended = shown if return_weights else shown[0]
-        if not return_weights:
-            context: FloatArray = attended[..., 0, :, :]
-            return context
-        output, weights = attended
-        return output[..., 0, :, :], weights[..., 0, :, :]
+        return (rows, more[0][..., 0, :, :]) if return_weights else rows
 
     def parameters(self) -> dict[str, FloatArray]:
         """Return the parameters themselves, to be changed in place.
@@ -353,17 +370,18 @@ class SelfAttention(Trainable):
         self._drop_held()
         if all(map(can_hold, own.values(), arrays.values())):
             overwrite(own.values(), arrays.values())
-        else:  # an attribute has been set to something else
-            vars(self).update({attributes[key]: array for key, array in arrays.items()})
+        else:  # an attribute has been set to another array
+            new = {attributes[key]: array for key, array in arrays.items()}
+            self._set_parameters(new)
 
     def _keys(self) -> dict[str, str]:
         """Return the keys of a state in PyTorch's order, with the names of their attributes."""
         if self._init != "linear":
-            return {f"W_{name}": f"W_{name}" for name in NAMES}
+            return {f"W_{name}": f"W_{name}" for name in INPUTS}
         parts = {"weight": "W", "bias": "b"} if self._qkv_bias else {"weight": "W"}
         return {
             f"W_{name}.{part}": f"{letter}_{name}"
-            for name in NAMES
+            for name in INPUTS
             for part, letter in parts.items()
         }
 
@@ -425,10 +443,12 @@ class SelfAttention(Trainable):
         plain = source.rand if self._init == "uniform" else source.randn
         return lambda: (plain(d_in, d_out, dtype=dtype), None)
 
-    def _project(self, inputs: FloatArray, name: str, threads: int | None) -> FloatArray:
-        weight = getattr(self, f"W_{name}")
-        weight_out_in = weight if self._init == "linear" else weight.T
-        return project(inputs, weight_out_in, getattr(self, f"b_{name}"), threads)
+    def _set_parameters(self, own: dict[str, Any], *, is_stacked: bool = True) -> None:
+        """Replace all parameters, by the names of their attributes, in one step."""
+        sizes = Sizes((self._d_in,) * 3, 1, 1, self._d_out)
+        self._projections = Projections(
+            sizes, own, None, is_stacked=is_stacked, is_out_in=self._init == "linear"
+        )
 
 
 def _with_heads(mask: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -12,9 +12,8 @@ from regard._show.shows_options import ShowsOptions
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from regard.layers._backward import ForwardCall
     from regard.layers._linear import FloatArray
-
-Inputs = TypeVar("Inputs", covariant=True)
 
 # Reasons why there are no gradients to compute.
 _EVAL = "the layer is in eval() mode: call train() before the forward call"
@@ -23,25 +22,12 @@ _USED = "the gradients of the last one have been computed already: call the laye
 _LOADED = "load_state_dict() has changed the parameters since the last one: call the layer again"
 
 
-class HeldCall(Protocol[Inputs]):
-    """The data of a forward call in train mode, for `backward`."""
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """The shape of the output."""
-
-    def gradients(
-        self, grad: FloatArray, threads: int | None
-    ) -> tuple[Inputs, dict[str, FloatArray]]:
-        """Return the gradients of the inputs and, by their names, of the parameters."""
-
-
 class Trainable(ShowsOptions):
     """A layer that computes gradients in train mode. It begins in eval mode."""
 
     def __init__(self) -> None:
         self._training = False
-        self._held: HeldCall[Any] | str = _EVAL  # or the reason why there is none
+        self._held: ForwardCall | str = _EVAL  # or the reason why there is none
         self._grads: dict[str, FloatArray] = {}
         self._weight_dtype: str | None = None
 
@@ -133,7 +119,7 @@ class Trainable(ShowsOptions):
                 f"{method} needs a layer whose weight_dtype is None, got {self._weight_dtype!r}"
             )
 
-    def _hold(self, call: HeldCall[Any]) -> None:
+    def _hold(self, call: ForwardCall) -> None:
         """Keep the data for `backward`, in place of the data of an earlier call."""
         self._held = call
 

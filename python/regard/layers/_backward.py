@@ -1,4 +1,4 @@
-"""The gradients of multi-head attention."""
+"""The gradients of layers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 
 from regard._gradients.backward import AttentionGradients, scaled_dot_product_attention_backward
 from regard.layers._linear import gradient_of_bias, gradient_of_input, gradient_of_weight
-from regard.layers._names import own_names
 from regard.layers._norms import gradient_of_norm
 from regard.layers._projections import INPUTS, runs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from regard.layers._linear import FloatArray
@@ -38,8 +39,8 @@ class InputGradients(NamedTuple):
     value: FloatArray | None = None
 
 
-class MultiHeadCall(NamedTuple):
-    """The data that the gradients of a forward call of `MultiHeadAttention` need."""
+class ForwardCall(NamedTuple):
+    """The data of a forward call in train mode, for its gradients."""
 
     projections: Projections
     rotation: Rotation | None
@@ -52,10 +53,13 @@ class MultiHeadCall(NamedTuple):
     lse: FloatArray
     mask: Any
     options: dict[str, Any]  # of the attention call
+    names: Mapping[str, str]  # the names of parameters in `projections`, by their names in `grads`
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """The shape of the output."""
+        if "W_out" not in self.projections.own:
+            return self.rows.shape
         return (*self.rows.shape[:-1], self.projections.sizes.inputs[0])
 
     def gradients(
@@ -63,10 +67,13 @@ class MultiHeadCall(NamedTuple):
     ) -> tuple[FloatArray | InputGradients, dict[str, FloatArray]]:
         """Return the gradients of the arguments and, by their names, of the parameters."""
         parameters = self.projections.own
-        own = {"W_out": gradient_of_weight(grad, self.rows, threads)}
+        own: dict[str, FloatArray] = {}
+        of_rows = grad
+        if "W_out" in parameters:
+            own["W_out"] = gradient_of_weight(grad, self.rows, threads)
+            of_rows = gradient_of_input(grad, parameters["W_out"], threads)
         if "b_out" in parameters:
             own["b_out"] = gradient_of_bias(grad, threads)
-        of_rows = gradient_of_input(grad, parameters["W_out"], threads)
 
         projected = _Projected(self.projections, self.sources)
         own |= self._through_heads(of_rows, projected, threads)
@@ -78,10 +85,13 @@ class MultiHeadCall(NamedTuple):
             )
             for first, last in pairwise((0, *self.ends))
         ]
-        gradients = {name: own[part] for name, part in own_names(parameters).items()}
+        gradients = {name: self._as_parameter(own[part]) for name, part in self.names.items()}
         if len(inputs) == 1:
             return inputs[0], gradients
         return InputGradients(*inputs), gradients
+
+    def _as_parameter(self, gradient: FloatArray) -> FloatArray:
+        return gradient if self.projections.is_out_in else np.ascontiguousarray(gradient.T)
 
     def _through_heads(
         self, of_rows: FloatArray, projected: _Projected, threads: int | None
