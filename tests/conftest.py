@@ -83,6 +83,13 @@ INT8_TARGETS = Rotation("int8_target", [name for name in TARGETS.values if round
 LAYERS = Rotation("layer", ["pool", *["openmp"] * has_openmp, "serial"])
 
 
+@pytest.fixture(autouse=True)
+def print_options():
+    """Keep the print options that an example sets from the docstrings that run after it."""
+    with np.printoptions():
+        yield
+
+
 @pytest.fixture
 def target(request):
     """A target that runs here."""
