@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-class Call(NamedTuple):
+class CachedCall(NamedTuple):
     """The arguments of the kernels, without the options."""
 
     query: Array
@@ -43,7 +43,7 @@ def attend(content: Content, query: ArrayLike, mask: Any, options: dict[str, Any
 
 def plan(
     content: Content, query: ArrayLike, mask: Any, options: dict[str, Any]
-) -> tuple[Call, _core._Plan]:
+) -> tuple[CachedCall, _core._Plan]:
     """Return the arguments of the kernels in `attend`, and the plan of the computation."""
     options = with_arrays(options)
     call = _call(content, query, mask, options)
@@ -51,7 +51,7 @@ def plan(
     return call, found
 
 
-def _called(function: Callable[..., Any], call: Call, options: dict[str, Any]) -> Any:
+def _called(function: Callable[..., Any], call: CachedCall, options: dict[str, Any]) -> Any:
     query, rows, *pages, mask = call
     result = function(query, rows.core, *pages, mask, options)
     if result is NotImplemented:  # the kernels cannot read these arrays directly
@@ -60,7 +60,7 @@ def _called(function: Callable[..., Any], call: Call, options: dict[str, Any]) -
     return result
 
 
-def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> Call:
+def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> CachedCall:
     """Return the arguments of the kernels, and complete the options from the cache."""
     options.setdefault("is_causal", True)
     state, geometry = content.state, content.geometry
@@ -81,10 +81,10 @@ def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> C
         options["query_offset"] = _default_offset(state.lengths, state.recent, q_len)
     options["key_lengths"] = None if isinstance(state.lengths, int) else state.lengths
     if geometry.keep_last is None:
-        return Call(query, content.rows, state.pages, 0, 0, state.longest, mask)
+        return CachedCall(query, content.rows, state.pages, 0, 0, state.longest, mask)
     seen = visible(state, geometry, options.get("window"), mask, options["query_offset"], q_len)
     options["window"] = seen.window
-    return Call(
+    return CachedCall(
         query, content.rows, seen.pages, seen.evicted, seen.keep_first, state.longest, seen.mask
     )
 

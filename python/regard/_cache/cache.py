@@ -23,7 +23,7 @@ from regard._cache.storage.geometry import Geometry, stored_type
 from regard._cache.storage.memory_room import MemoryRoom
 from regard._cache.storage.pool import Pool
 from regard._cache.storage.quantize import quantized
-from regard._cache.storage.rows import Layout
+from regard._cache.storage.rows import PageLayout
 from regard._cache.storage.state import State
 from regard._cache.stored import stored_tokens
 from regard._runtime.public import public
@@ -234,7 +234,7 @@ class KVCache(ShowsOptions):
         if path is not None:
             self._content = file.create(file_path(path), geometry, entries, reserved)
         else:
-            pool = Pool(geometry, MemoryRoom(Layout.of(geometry), 0))
+            pool = Pool(geometry, MemoryRoom(PageLayout.of(geometry), 0))
             pool.reserve(reserved)
             self._content = Content(pool, State.empty(entries))
 

@@ -11,7 +11,7 @@ from regard._cache.storage.file_room import FileCopyRoom, FileRoom, end_of
 from regard._cache.storage.ledger import Ledger
 from regard._cache.storage.locked_file import LockedFile
 from regard._cache.storage.pool import Pool
-from regard._cache.storage.rows import Layout
+from regard._cache.storage.rows import PageLayout
 from regard._cache.storage.state import State
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def create(path: str, geometry: Geometry, batch: int, reserved_pages: int) -> Content:
     """Create a file for a cache without tokens; the file must not exist yet."""
-    layout = Layout.of(geometry)  # raises before anything is created
+    layout = PageLayout.of(geometry)  # raises before anything is created
     file = LockedFile.create(os.path.realpath(path), end_of(reserved_pages, layout))
     try:
         file.write(header.describe(geometry))

@@ -56,7 +56,7 @@ def grown(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) -> Gro
     The table of the old state is never written to. The caller gives `freed` back to the pool once
     the new state is in effect.
     """
-    alike = _grown_alike(state, counts, geometry, pool)
+    alike = _grown_equally(state, counts, geometry, pool)
     if alike is not None:
         return alike
     size, table = geometry.page_size, state.pages
@@ -99,7 +99,7 @@ def grown(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) -> Gro
     )
 
 
-def _grown_alike(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) -> Growth | None:
+def _grown_equally(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) -> Growth | None:
     """Grow entries of equal length if nothing is copied or evicted, else return None.
 
     This is the fast path for texts that grow token by token, in a quarter of the time.

@@ -20,7 +20,7 @@ _LEFT_OF_MAPS, _LEFT_OF_ROWS, _AS_TEXT = 0.8, 0.9, 4 / 3
 _PROGRAM_BYTES, _THUMBNAIL_BYTES = 90_000, 6_000
 
 
-class Region(NamedTuple):
+class ExactRegion(NamedTuple):
     """A part of the weights of a head that a page contains exactly."""
 
     layer: int
@@ -40,7 +40,7 @@ class Plan(NamedTuple):
     lengths: tuple[int, int]  # q_len and kv_len
     shape: tuple[int, int]  # of a head's picture
     is_exact: bool  # whether a picture has one pixel for each weight
-    regions: list[Region]
+    regions: list[ExactRegion]
     bytes: int  # of the page, roughly
     heads: int
     shares: str  # the sizes of the parts of the page, in words
@@ -106,7 +106,7 @@ def plan_of(
 
 def _regions(
     regions: Iterable[Any] | None, layers: Sequence[Layer], q_len: int, kv_len: int
-) -> list[Region]:
+) -> list[ExactRegion]:
     if regions is not None and not isinstance(regions, Iterable):
         raise TypeError(
             f"regions must be an iterable of tuples of slices, got {type(regions).__name__}"
@@ -128,7 +128,7 @@ def _regions(
             pairs = [(layer, count(f"{name}'s head", given[1], maximum=layers[layer].heads - 1))]
         else:
             pairs = [(i, head) for i, layer in enumerate(layers) for head in range(layer.heads)]
-        found += [Region(layer, head, queries, keys) for layer, head in pairs]
+        found += [ExactRegion(layer, head, queries, keys) for layer, head in pairs]
     return found
 
 

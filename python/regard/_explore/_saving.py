@@ -41,7 +41,7 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes], overwrite:
             with open(name, "wb") as device:
                 device.writelines(parts)
         else:
-            _write_beside(name, parts, overwrite)
+            _write_temporary(name, parts, overwrite)
     except FileExistsError:
         raise
     except OSError as error:
@@ -51,7 +51,7 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes], overwrite:
     return name
 
 
-def _write_beside(name: str, parts: Iterable[bytes], overwrite: bool) -> None:
+def _write_temporary(name: str, parts: Iterable[bytes], overwrite: bool) -> None:
     import tempfile
 
     place = os.path.realpath(name)  # the target of a symbolic link is replaced, not the link

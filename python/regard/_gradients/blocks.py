@@ -22,7 +22,7 @@ _SCORES = 1 << 18
 _ROWS = 128
 
 
-class Block(NamedTuple):
+class ScoreBlock(NamedTuple):
     """Some queries, a range of keys that contains all visible ones, and the visible pairs."""
 
     rows: slice
@@ -31,7 +31,7 @@ class Block(NamedTuple):
     """Of shape (rows, keys); None if every row sees every key."""
 
 
-def blocks_of(positions: Positions, masks: Masks) -> Iterator[Block]:
+def blocks_of(positions: Positions, masks: Masks) -> Iterator[ScoreBlock]:
     """Iterate over the blocks of a head, except blocks that see no key."""
     size = _rows_of_block(positions)
     for start in range(0, positions.q_len, size):
@@ -71,7 +71,7 @@ def _rows_of_block(positions: Positions) -> int:
     return max(1, min(_SCORES // max(_keys_of_row(positions), 1), _ROWS))
 
 
-def _block(positions: Positions, rows: slice) -> Block | None:
+def _block(positions: Positions, rows: slice) -> ScoreBlock | None:
     """Return the block of some rows, or None if they see no key by their positions."""
     first, end = positions.intervals(rows)
     sees_any = first < end
@@ -79,6 +79,6 @@ def _block(positions: Positions, rows: slice) -> Block | None:
         return None
     keys = slice(int(first[sees_any].min()), int(end[sees_any].max()))
     if first.max() <= keys.start and end.min() >= keys.stop:
-        return Block(rows, keys, None)
+        return ScoreBlock(rows, keys, None)
     places = np.arange(keys.start, keys.stop)
-    return Block(rows, keys, (places >= first[:, None]) & (places < end[:, None]))
+    return ScoreBlock(rows, keys, (places >= first[:, None]) & (places < end[:, None]))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from regard._arguments.masks import Masks
     from regard._arguments.positions import Positions
-    from regard._gradients.blocks import Block
+    from regard._gradients.blocks import ScoreBlock
 
     Array = NDArray[Any]
 
@@ -85,7 +85,7 @@ class Scoring(NamedTuple):
     dropout: Dropout | None
     """The options of dropout, with the origin of this head."""
 
-    def alibi(self, block: Block, dtype: np.dtype[Any]) -> Array:
+    def alibi(self, block: ScoreBlock, dtype: np.dtype[Any]) -> Array:
         """Return the ALiBi penalties of a block's scores, as a view of a small array."""
         rows, keys = _lengths(block)
         start = int(self.positions.query_offset) + block.rows.start - block.keys.start
@@ -93,7 +93,7 @@ class Scoring(NamedTuple):
         penalties = (self.slope * distances).astype(dtype)
         return np.lib.stride_tricks.sliding_window_view(penalties, keys)[:, ::-1]
 
-    def factors(self, block: Block, dtype: np.dtype[Any]) -> Array | None:
+    def factors(self, block: ScoreBlock, dtype: np.dtype[Any]) -> Array | None:
         """Return the factors by which dropout multiplies the weights of a block."""
         if self.dropout is None:
             return None
@@ -123,7 +123,7 @@ class Workspace:
         self._memory = np.empty((self._ARRAYS, most_scores), dtype)
         self.threads = threads
 
-    def arrays(self, block: Block) -> list[Array]:
+    def arrays(self, block: ScoreBlock) -> list[Array]:
         """Return five uninitialized arrays for the scores of a block."""
         rows, keys = _lengths(block)
         return [part[: rows * keys].reshape(rows, keys) for part in self._memory]
@@ -155,7 +155,7 @@ def _add_loose(total: Array, weights: Array, factor: Factor, seen: Array | None)
         total[sees] += weights[sees, i, None] * factor.rows[i]
 
 
-def _lengths(block: Block) -> tuple[int, int]:
+def _lengths(block: ScoreBlock) -> tuple[int, int]:
     return block.rows.stop - block.rows.start, block.keys.stop - block.keys.start
 
 
@@ -177,7 +177,7 @@ def _row_sums(array: Array) -> Array:
 
 
 def gradients_of_block(
-    rows: QueryRows, keys: KeyRows, block: Block, scoring: Scoring, memory: Workspace
+    rows: QueryRows, keys: KeyRows, block: ScoreBlock, scoring: Scoring, memory: Workspace
 ) -> BlockGradients:
     r"""Compute the gradients of one block and its contributions.
 

@@ -40,7 +40,7 @@ def text_of_weights(title: str, weights: NDArray[Any], tokens: AxisTokens) -> st
     lines = [header, *_labeled(labels, rows, margin)]
     if max(weights.shape) > _MOST_NUMBERS:
         shades = shade_rows(weights, _MOST_SHADES)
-        lines += ["", *_labeled(labels, shades, margin), "", _what_is_shown(q_len, kv_len)]
+        lines += ["", *_labeled(labels, shades, margin), "", _caption(q_len, kv_len)]
     return _joined(title, lines)
 
 
@@ -54,7 +54,7 @@ def _labeled(labels: list[str], rows: list[str], margin: int) -> list[str]:
     ]
 
 
-def _what_is_shown(q_len: int, kv_len: int) -> str:
+def _caption(q_len: int, kv_len: int) -> str:
     counted = f"{q_len:,} queries and {kv_len:,} keys"
     if max(q_len, kv_len) <= _MOST_SHADES:
         return f"Of {counted}, the first are shown in numbers and all in shades."

@@ -90,7 +90,7 @@ def _texts(name: str, value: Any, length: int, axis: str) -> list[str]:
     texts = list(value)
     for i, text in enumerate(texts):
         if not isinstance(text, str):
-            raise TypeError(f"{name}[{i}] must be a str, got {_what_came(text)}")
+            raise TypeError(f"{name}[{i}] must be a str, got {_description(text)}")
     if len(texts) != length:
         raise ValueError(
             f"{name} must have one str for each {axis}, {length}, got {len(texts)}; those that a "
@@ -99,7 +99,7 @@ def _texts(name: str, value: Any, length: int, axis: str) -> list[str]:
     return [str(text) for text in texts]  # np.str_ becomes str
 
 
-def _what_came(text: Any) -> str:
+def _description(text: Any) -> str:
     if isinstance(text, int | np.integer) and not isinstance(text, bool):
         return (
             f"the {type(text).__name__} {text}: pass the text of each token, such as a tokenizer's "

@@ -85,7 +85,7 @@ class AttentionSummary(NamedTuple):
     top_k: TopKeys | None = None
 
 
-class Request(NamedTuple):
+class SummaryRequest(NamedTuple):
     """The checked arguments of a call besides the arguments of attention."""
 
     wanted: dict[str, bool]
@@ -103,7 +103,7 @@ class Request(NamedTuple):
         first_keys: int,
         local_reach: int,
         tokens: ArrayLike | None,
-    ) -> Request:
+    ) -> SummaryRequest:
         """Check the arguments, and that the function of this name accepts the options."""
         check_options(name, options, (*_OTHERS, *names_of(WeightOptions)), ARRAYS, kind="weights")
         names = (

@@ -17,7 +17,7 @@ from regard._runtime.public import public
 from regard._statistics.request import (
     DEFAULT_STATISTICS,
     AttentionSummary,
-    Request,
+    SummaryRequest,
     lse_of,
     means,
     pair_of,
@@ -159,7 +159,7 @@ def summarize_attention(
     >>> summary.entropy[:, 0]  # the first query sees one key
     array([0., 0., 0., 0.])
     """
-    request = Request.of(
+    request = SummaryRequest.of(
         "summarize_attention", options, statistics, top_k, first_keys, local_reach, tokens
     )
     check_progress(progress, "summarize_attention")
@@ -252,7 +252,7 @@ def summarize_attention_ragged(
     ((5, 4), (2, 4))
     """
     name = "summarize_attention_ragged"
-    request = Request.of(name, options, statistics, top_k, first_keys, local_reach, tokens)
+    request = SummaryRequest.of(name, options, statistics, top_k, first_keys, local_reach, tokens)
     check_progress(progress, name)
     if mask is not None:
         warn_if_zero_one(mask)

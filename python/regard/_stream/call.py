@@ -19,7 +19,7 @@ from regard._arguments.options import BackwardOptions, names_of
 from regard._attention.check import checked
 from regard._random.philox import moved_origin
 from regard._runtime.progress import reporting
-from regard._stream.chunks import Chunk, Layout, produce, source_of
+from regard._stream.chunks import Chunk, ChunkLayout, produce, source_of
 from regard._stream.masks import StreamMask
 from regard._stream.order import MergeOrder, merged
 from regard._stream.positions import positions_of
@@ -89,7 +89,7 @@ class StreamCall:
         state = order.finish() or (np.zeros(shape), np.full(shape[:-1], -np.inf))
         return self._rounded(self._with_sinks(state), dtype)
 
-    def _result(self, layout: Layout) -> tuple[tuple[int, ...], DType]:
+    def _result(self, layout: ChunkLayout) -> tuple[tuple[int, ...], DType]:
         """Return the output's shape and type, after checking everything else."""
         key, value = layout.without_keys()
         mask = self._mask.without_keys().argument

@@ -79,7 +79,7 @@ def _kind_of(chunk: Any) -> str:
     return type(chunk).__name__
 
 
-class Layout:
+class ChunkLayout:
     """The types and axes that all chunks share with the first one, except the keys axis."""
 
     def __init__(self, first: Given) -> None:
@@ -140,7 +140,7 @@ class Chunk(NamedTuple):
         return any(shares_memory(a, b) for a in mine for b in others)
 
 
-class Source(NamedTuple):
+class ChunkSource(NamedTuple):
     """The source of chunks, with the information available before the first chunk is requested."""
 
     chunks: Iterator[Any]
@@ -150,20 +150,20 @@ class Source(NamedTuple):
     """Whether the memory of a chunk may be overwritten when the next one is requested."""
 
 
-def source_of(chunks: Any) -> Source:
+def source_of(chunks: Any) -> ChunkSource:
     """Return a source of chunks, after checking all chunks that are already known.
 
     Raises TypeError or ValueError.
     """
     if isinstance(chunks, KeyValueChunks):
-        return Source(chunks.unread(), chunks.kv_len, may_refill=False)
+        return ChunkSource(chunks.unread(), chunks.kv_len, may_refill=False)
     if isinstance(chunks, tuple | list):
         known = [Given(number, chunk) for number, chunk in enumerate(chunks)]
         for chunk in known[1:]:
-            Layout(known[0]).check(chunk)
-        return Source(iter(known), sum(chunk.length for chunk in known), may_refill=False)
+            ChunkLayout(known[0]).check(chunk)
+        return ChunkSource(iter(known), sum(chunk.length for chunk in known), may_refill=False)
     try:
-        return Source(iter(chunks), None, may_refill=True)
+        return ChunkSource(iter(chunks), None, may_refill=True)
     except TypeError:
         raise TypeError(
             f"chunks must be an iterable of pairs (key, value), got {type(chunks).__name__}"
@@ -172,7 +172,7 @@ def source_of(chunks: Any) -> Source:
 
 def produce(
     source: Iterator[Any], positions: Positions, mask: StreamMask, should_stop: Callable[[], bool]
-) -> Generator[Layout | Chunk, None, None]:
+) -> Generator[ChunkLayout | Chunk, None, None]:
     """Yield the layout of the chunks, and then each chunk that a query can see.
 
     The generator ends with the last key that a query can see, or when `should_stop` returns True
@@ -195,7 +195,7 @@ def produce(
                     "chunks, got another one"
                 )
             if layout is None:
-                layout = Layout(given)
+                layout = ChunkLayout(given)
                 yield layout
                 first, last = positions.visible()
             else:

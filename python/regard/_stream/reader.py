@@ -11,14 +11,14 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from regard._stream.chunks import Chunk, Layout
+from regard._stream.chunks import Chunk, ChunkLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from queue import SimpleQueue
     from types import TracebackType
 
-    Items = Generator[Layout | Chunk, None, None]
+    Items = Generator[ChunkLayout | Chunk, None, None]
     Answer = tuple[Any, BaseException | None]
     End = None | weakref.ref[Any]
 
@@ -156,7 +156,7 @@ class ReadAhead:
                 del answer, error  # otherwise its traceback would keep it and chunks alive
         return item
 
-    def layout(self) -> Layout:
+    def layout(self) -> ChunkLayout:
         """Return the layout of the chunks, after the first chunk has arrived."""
         self._reading.requests.put(True)
         try:
@@ -168,7 +168,7 @@ class ReadAhead:
             raise MemoryError(_NO_MEMORY) from error
         finally:
             self._run = None
-        layout: Layout = self._take()
+        layout: ChunkLayout = self._take()
         return layout
 
     def chunks(self) -> Iterator[Chunk]:

@@ -12,7 +12,7 @@ from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import CudaOptions, names_of
 from regard.cuda._device_array import DeviceArray, to_device
 from regard.cuda._elements import dense_strides
-from regard.cuda._problem import Call
+from regard.cuda._problem import DeviceCall
 from regard.cuda._status import check_available
 from regard.cuda._streams import PER_THREAD
 
@@ -26,7 +26,7 @@ def attend_on_device(
     name: str, arrays: tuple[Any, Any, Any], starts: tuple[Any, ...], mask: Any, options: Any
 ) -> Any:
     """Compute a top-level call with arrays on a device."""
-    call = Call(name, arrays, _without_defaults(options), None)
+    call = DeviceCall(name, arrays, _without_defaults(options), None)
     return call.ragged(mask, *starts) if starts else call.dense(mask)
 
 
@@ -49,7 +49,7 @@ def attend_from_host(
     check_available()
     query, key, value = (_Broadcast.of(array) for array in native)
     on_device = masks.map(lambda part: _Broadcast.of(_single(part))).argument
-    call = Call(name, (query, key, value), asked, PER_THREAD)
+    call = DeviceCall(name, (query, key, value), asked, PER_THREAD)
     if out is not None:
         call.wanted_shape = out.shape
     results = call.ragged(on_device, *starts) if starts else call.dense(on_device)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _ARRAYS = ("query", "key", "value")
 
 
-class Call:
+class DeviceCall:
     """A dense or ragged call, which is run only once."""
 
     def __init__(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from dask.array import Array
 
-    from regard.dask._call import Call
+    from regard.dask._call import DaskCall
 
 
 @takes_options(BackwardOptions, reference="as given to the forward call", threads=1)
@@ -127,7 +127,7 @@ def scaled_dot_product_attention_backward(
     )
 
 
-def _given(call: Call, *arrays: Any) -> tuple[Any, ...]:
+def _given(call: DaskCall, *arrays: Any) -> tuple[Any, ...]:
     """Check the incoming gradients and the results of the forward call."""
     names = ("grad_output", "output", "lse", "grad_lse")
     rows = call.output_chunks[:-1]
@@ -141,7 +141,7 @@ def _given(call: Call, *arrays: Any) -> tuple[Any, ...]:
     return arrays
 
 
-def _wanted(call: Call, with_respect_to: Iterable[str], options: Any) -> tuple[str, ...]:
+def _wanted(call: DaskCall, with_respect_to: Iterable[str], options: Any) -> tuple[str, ...]:
     """Return the names of the requested gradients, in the order of the result."""
     mask = None if call.shown is None else np.empty(0, bool)
     if call.bias is not None:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from regard._attention.check import CheckedCall
-    from regard.dask._chunks import Block, Chunks, Index, Span
+    from regard.dask._chunks import Chunks, Index, OutputChunk, Span
 
 
-class Call(NamedTuple):
+class DaskCall(NamedTuple):
     """A call whose arguments are consistent."""
 
     query: Any
@@ -58,16 +58,16 @@ class Call(NamedTuple):
         """The chunks of a mask that is not broadcast."""
         return (*self.output_chunks[:-1], self.grid.keys)
 
-    def output_index(self, block: Block) -> Index:
+    def output_index(self, block: OutputChunk) -> Index:
         """Return the index of a block's output chunk."""
         return (*block.place[len(block.place) + 1 - len(self.output_chunks) :], 0)
 
-    def output_shape(self, block: Block) -> tuple[int, ...]:
+    def output_shape(self, block: OutputChunk) -> tuple[int, ...]:
         """Return the shape of a block's output chunk."""
         own = zip(self.output_chunks, self.output_index(block), strict=True)
         return tuple(axis[number] for axis, number in own)
 
-    def key_chunks(self, block: Block) -> Iterator[tuple[int, Span]]:
+    def key_chunks(self, block: OutputChunk) -> Iterator[tuple[int, Span]]:
         """Iterate over the key chunks that a block may see, with their numbers."""
         if block.is_empty:
             return
@@ -76,7 +76,7 @@ class Call(NamedTuple):
             if positions.chunk(block.queries, keys).visible()[1]:
                 yield number, keys
 
-    def options_of(self, block: Block, keys: Span) -> dict[str, Any]:
+    def options_of(self, block: OutputChunk, keys: Span) -> dict[str, Any]:
         """Return the options of a call on a query chunk and a key chunk.
 
         Sinks are excluded, since they do not belong to any key chunk.
@@ -85,12 +85,12 @@ class Call(NamedTuple):
         part = self.whole.part(_slices(block.batch), heads, queries, slice(*keys))
         return {name: each for name, each in part.options.items() if name != "sinks"}
 
-    def sinks_of(self, block: Block) -> Any:
+    def sinks_of(self, block: OutputChunk) -> Any:
         """Return the sinks of a query chunk, or None."""
         sinks = self.whole.options.get("sinks")
         return None if sinks is None else part_at(sinks, (slice(*block.heads),))
 
-    def chunk_of(self, name: str, block: Block, number: int) -> Index:
+    def chunk_of(self, name: str, block: OutputChunk, number: int) -> Index:
         """Return the index of a block's chunk of query, key, value, shown or bias.
 
         `number` is the number of a key chunk.
@@ -103,7 +103,7 @@ class Call(NamedTuple):
             place = self.grid.of_mask(block, number)
         return chunk_index(getattr(self, name).numblocks, place)
 
-    def refer(self, name: str, block: Block, number: int) -> Any:
+    def refer(self, name: str, block: OutputChunk, number: int) -> Any:
         """Return a reference to that chunk for a task's arguments, or None for a missing mask."""
         array = getattr(self, name)
         if array is None:
@@ -125,7 +125,7 @@ def call_of(
     mask: Any,
     options: Mapping[str, Any],
     others: tuple[str, ...],
-) -> Call:
+) -> DaskCall:
     """Check the arguments common to both calls, and split them into chunks.
 
     `others` are the keywords of the call that are not in `options`.
@@ -143,10 +143,10 @@ def call_of(
     output_chunks = (*grid.batch, *heads, grid.queries, (value.shape[-1],))
     masks = _masks(mask, (*output_chunks[:-1], grid.keys))
     dtype = result_type(array.dtype for array in (whole.query, whole.key, whole.value))
-    return Call(query, key, value, masks.shown, masks.bias, grid, whole, dtype, output_chunks)
+    return DaskCall(query, key, value, masks.shown, masks.bias, grid, whole, dtype, output_chunks)
 
 
-def token_of(call: Call, *more: Any) -> str:
+def token_of(call: DaskCall, *more: Any) -> str:
     """Return a token for the names of a call's tasks, equal for equal calls."""
     token: str = tokenize(*call.inputs, call.whole.options, *more)
     return token

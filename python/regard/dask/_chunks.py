@@ -37,7 +37,7 @@ def check_dask_array(name: str, array: Any) -> None:
         )
 
 
-class Block(NamedTuple):
+class OutputChunk(NamedTuple):
     """One output chunk, with its position in the grid and in the whole arrays."""
 
     place: Index
@@ -62,23 +62,23 @@ class Grid(NamedTuple):
     queries: Chunks
     keys: Chunks
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[OutputChunk]:
         """Iterate over the output chunks in grid order."""
         axes = [list(enumerate(spans(axis))) for axis in (*self.batch, self.heads, self.queries)]
         for places in itertools.product(*axes):
             index, (*batch, heads, queries) = zip(*places, strict=True)
-            yield Block(index, tuple(batch), heads, queries)
+            yield OutputChunk(index, tuple(batch), heads, queries)
 
-    def of_query(self, block: Block) -> Index:
+    def of_query(self, block: OutputChunk) -> Index:
         """Return the grid place of a block's queries, for `chunk_index`."""
         return (*block.place, 0)
 
-    def of_key(self, block: Block, number: int) -> Index:
+    def of_key(self, block: OutputChunk, number: int) -> Index:
         """Return the grid place of a numbered key chunk for a block, for `chunk_index`."""
         *batch, heads, _ = block.place
         return (*batch, self.key_heads[heads], number, 0)
 
-    def of_mask(self, block: Block, number: int) -> Index:
+    def of_mask(self, block: OutputChunk, number: int) -> Index:
         """Return the grid place of a block's mask for a key chunk, for `chunk_index`."""
         return (*block.place, number)
 

@@ -15,11 +15,11 @@ from regard.dask._graph import refer, refer_all
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from regard.dask._call import Call
-    from regard.dask._chunks import Block, Chunks, Index
+    from regard.dask._call import DaskCall
+    from regard.dask._chunks import Chunks, Index, OutputChunk
     from regard.dask._graph import Graph, Key
 
-# The names of a task's inputs in a `Call`.
+# The names of a task's inputs in a `DaskCall`.
 _OPERANDS = {"query": "query", "key": "key", "value": "value", "mask": "bias"}
 
 
@@ -54,7 +54,7 @@ class GradientSum:
         return graph.array(kind, blocks, self._chunks, self._dtype)
 
 
-def gradient_sums(call: Call, wanted: tuple[str, ...], options: Mapping[str, Any]) -> Any:
+def gradient_sums(call: DaskCall, wanted: tuple[str, ...], options: Mapping[str, Any]) -> Any:
     """Return the sums for the requested gradients by name."""
     sums = {}
     for name in wanted:
@@ -73,7 +73,7 @@ def gradient_sums(call: Call, wanted: tuple[str, ...], options: Mapping[str, Any
 
 
 def add_parts(
-    call: Call, graph: Graph, given: tuple[Any, ...], sums: Mapping[str, GradientSum]
+    call: DaskCall, graph: Graph, given: tuple[Any, ...], sums: Mapping[str, GradientSum]
 ) -> None:
     """Add a task for every visible pair of chunks, and add its results to the sums."""
     names = tuple(name for name in sums if name != "sinks")
@@ -113,7 +113,7 @@ def add_parts(
                 sums[name].add(index, part)
 
 
-def _rows_of(call: Call, array: Any, block: Block) -> Key | None:
+def _rows_of(call: DaskCall, array: Any, block: OutputChunk) -> Key | None:
     """Return the key of a block's chunk of the output, lse or one of their gradients."""
     if array is None:
         return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _ROLES = ("query", "key", "value")
 
 
-class Call(NamedTuple):
+class TracedCall(NamedTuple):
     """The properties of a call that are known when a program is traced."""
 
     axes: int
@@ -29,7 +29,7 @@ class Call(NamedTuple):
 
 
 def _called(
-    function: str, known: Call, arrays: Arrays, results: tuple[Result, ...], **more: Any
+    function: str, known: TracedCall, arrays: Arrays, results: tuple[Result, ...], **more: Any
 ) -> list[Any]:
     options = {**dict(known.options), **more}
     if function != "attend":
@@ -39,13 +39,13 @@ def _called(
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attention(known: Call, arrays: Arrays) -> tuple[Any, ...]:
+def attention(known: TracedCall, arrays: Arrays) -> tuple[Any, ...]:
     """Return the output, and lse if it is requested."""
     results = (known.output, known.lse) if known.return_lse else (known.output,)
     return tuple(_called("attend", known, arrays, results))
 
 
-def _attention_kept(known: Call, arrays: Arrays) -> tuple[tuple[Any, ...], Any]:
+def _attention_kept(known: TracedCall, arrays: Arrays) -> tuple[tuple[Any, ...], Any]:
     if dict(known.options).get("precision") is not None:
         raise NotImplementedError(
             "precision must be None where gradients are taken: they are those of exact attention"
@@ -61,7 +61,7 @@ def _attention_kept(known: Call, arrays: Arrays) -> tuple[tuple[Any, ...], Any]:
     return results, (values | stopped, dict.fromkeys(wanted))
 
 
-def _attention_pulled(known: Call, residuals: Any, grads: tuple[Any, ...]) -> tuple[Arrays]:
+def _attention_pulled(known: TracedCall, residuals: Any, grads: tuple[Any, ...]) -> tuple[Arrays]:
     kept, wanted = residuals
     grad_output, *grad_lses = grads
     given = {"grad_output": _filled(grad_output), **kept}
@@ -72,13 +72,15 @@ def _attention_pulled(known: Call, residuals: Any, grads: tuple[Any, ...]) -> tu
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _gradients(known: Call, wanted: tuple[str, ...], given: Arrays) -> Arrays:
+def _gradients(known: TracedCall, wanted: tuple[str, ...], given: Arrays) -> Arrays:
     results = tuple(Result(given[name].shape, given[name].dtype) for name in wanted)
     computed = _called("backward", known, given, results, with_respect_to=wanted)
     return dict(zip(wanted, computed, strict=True))
 
 
-def _gradients_kept(known: Call, wanted: tuple[str, ...], given: Arrays) -> tuple[Arrays, Arrays]:
+def _gradients_kept(
+    known: TracedCall, wanted: tuple[str, ...], given: Arrays
+) -> tuple[Arrays, Arrays]:
     for name in DIFFERENTIABLE:
         if name in given and name not in _ROLES and given[name].perturbed:
             _refuse(name)
@@ -87,7 +89,7 @@ def _gradients_kept(known: Call, wanted: tuple[str, ...], given: Arrays) -> tupl
 
 
 def _gradients_pulled(
-    known: Call, wanted: tuple[str, ...], given: Arrays, grads: Arrays
+    known: TracedCall, wanted: tuple[str, ...], given: Arrays, grads: Arrays
 ) -> tuple[Arrays]:
     along = {}
     for name, grad in grads.items():

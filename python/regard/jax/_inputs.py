@@ -14,7 +14,7 @@ from regard._arguments.option_table import OPTIONS
 from regard._attention.check import checked
 from regard.jax._computation import ARRAY_OPTIONS
 from regard.jax._ffi import Result
-from regard.jax._gradients import Call
+from regard.jax._gradients import TracedCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ _MOST_UINT32 = 2**32 - 1
 
 def prepared(
     arrays: Arrays, masks: Any, options: Mapping[str, Any], return_lse: bool
-) -> tuple[Call, Arrays, bool]:
+) -> tuple[TracedCall, Arrays, bool]:
     """Return a call, its arrays by name, and whether its results lack a heads axis.
 
     Shapes, types and all known values are checked as in the NumPy call, with zeros in place of
@@ -43,7 +43,7 @@ def prepared(
     batch, heads, _, q_len, _, _, value_dim = found.sizes
     rows = (*batch, heads, q_len)
     axes = len(batch) + 3
-    call = Call(
+    call = TracedCall(
         axes,
         tuple(known.items()),
         Result((*rows, value_dim), jnp.dtype(found.result_type)),

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
             """Remove the tokens from `length` on."""
 
 
-def refuse_beside_cache(query_offset: ArrayLike, left_padding: ArrayLike | None = None) -> None:
+def refuse_options_of_cache(query_offset: ArrayLike, left_padding: ArrayLike | None = None) -> None:
     """Raise ValueError for options that cannot be combined with a cache."""
     if left_padding is not None:
         raise ValueError(

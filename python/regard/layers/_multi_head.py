@@ -14,7 +14,7 @@ from regard._attention.dense import scaled_dot_product_attention
 from regard._runtime.public import public
 from regard._weights.narrow import weight_dtype_name
 from regard.layers._backward import ForwardCall, InputGradients
-from regard.layers._cached import attend_cached, refuse_beside_cache
+from regard.layers._cached import attend_cached, refuse_options_of_cache
 from regard.layers._draws import draws
 from regard.layers._dropout import dropout_options, dropout_probability
 from regard.layers._held import held_inputs, held_mask, held_options
@@ -342,7 +342,7 @@ class MultiHeadAttention(Trainable):
 
         query_offset, key_lengths = given.pop("query_offset", 0), given.get("key_lengths")
         if cache is not None:
-            refuse_beside_cache(query_offset, given.pop("left_padding", None))
+            refuse_options_of_cache(query_offset, given.pop("left_padding", None))
             if key is not None:
                 self._refuse_cross_attention()
             given.pop("key_lengths", None)

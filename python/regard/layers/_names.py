@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Shapes = Mapping[str, tuple[int, ...]]
 
 
-class Layout(NamedTuple):
+class StateLayout(NamedTuple):
     """Names and shapes of the parameters in a library."""
 
     title: str
@@ -75,28 +75,28 @@ _TORCH_REST = {
 _NORMS = {"q_norm.weight": ("norm_query",), "k_norm.weight": ("norm_key",)}
 _NORM = "output.LayerNorm"
 LAYOUTS = (
-    Layout(
+    StateLayout(
         "regard",
         _apart("W_query", "W_key", "W_value", "out_proj") | _NORMS,
         beside=frozenset({"mask"}),
     ),
-    Layout("torch", {"in_proj_weight": _WEIGHTS} | _TORCH_REST, grouped=False),
-    Layout(
+    StateLayout("torch", {"in_proj_weight": _WEIGHTS} | _TORCH_REST, grouped=False),
+    StateLayout(
         "torch",
         {f"{name[0]}_proj_weight": (f"W_{name}",) for name in _QKV} | _TORCH_REST,
         grouped=False,
     ),
-    Layout(
+    StateLayout(
         "llama",
         _apart("q_proj", "k_proj", "v_proj", "o_proj") | _NORMS,
         beside=frozenset({"rotary_emb.inv_freq"}),
     ),
-    Layout(
+    StateLayout(
         "bert",
         _apart("self.query", "self.key", "self.value", "output.dense"),
         beside=frozenset(f"{_NORM}.{part}" for part in ("weight", "bias", "gamma", "beta")),
     ),
-    Layout(
+    StateLayout(
         "gpt2",
         {
             "c_attn.weight": _WEIGHTS,
@@ -107,8 +107,8 @@ LAYOUTS = (
         transposed=True,
         beside=frozenset({"bias", "masked_bias"}),
     ),
-    Layout("bart", _apart("q_proj", "k_proj", "v_proj", "out_proj")),
-    Layout(
+    StateLayout("bart", _apart("q_proj", "k_proj", "v_proj", "out_proj")),
+    StateLayout(
         "whisper",
         {
             name: parts
@@ -179,7 +179,9 @@ def write_state(own: Mapping[str, FloatArray], names: str, prefix: str) -> dict[
     return state
 
 
-def _refuse_unknown(layouts: list[Layout], given: Iterable[str], parameters: Shapes) -> NoReturn:
+def _refuse_unknown(
+    layouts: list[StateLayout], given: Iterable[str], parameters: Shapes
+) -> NoReturn:
     """Raise a ValueError for a state that contains no name of any layout."""
     first_names = [(layout.title, next(iter(layout.shapes(parameters)))) for layout in layouts]
     prefixes = dict.fromkeys(
@@ -200,5 +202,5 @@ def _start(prefix: str) -> str:
     return start if not start or start.endswith(".") else start + "."
 
 
-def _differences(layout: Layout, given: Mapping[str, Any], parameters: Shapes) -> int:
+def _differences(layout: StateLayout, given: Mapping[str, Any], parameters: Shapes) -> int:
     return len((given.keys() - layout.beside) ^ layout.shapes(parameters).keys())

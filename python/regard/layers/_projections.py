@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 INPUTS = ("query", "key", "value")
 
 
-class Sizes(NamedTuple):
+class LayerSizes(NamedTuple):
     """The sizes of a layer."""
 
     inputs: tuple[int, int, int]  # of the query, key and value vectors
@@ -50,7 +50,7 @@ def sizes_of(
     head_dim: SupportsIndex | None,
     d_key: SupportsIndex | None,
     d_value: SupportsIndex | None,
-) -> Sizes:
+) -> LayerSizes:
     """Return the sizes of a layer, with defaults for None, or raise an error."""
     width = count("d_model", d_model, minimum=1)
     heads = count("num_heads", num_heads, minimum=1)
@@ -64,7 +64,7 @@ def sizes_of(
     dim = width // heads if head_dim is None else count("head_dim", head_dim, minimum=1)
     key_width = width if d_key is None else count("d_key", d_key, minimum=1)
     value_width = key_width if d_value is None else count("d_value", d_value, minimum=1)
-    return Sizes((width, key_width, value_width), heads, kv_heads, dim)
+    return LayerSizes((width, key_width, value_width), heads, kv_heads, dim)
 
 
 class Projections:
@@ -89,7 +89,7 @@ class Projections:
 
     def __init__(
         self,
-        sizes: Sizes,
+        sizes: LayerSizes,
         own: dict[str, Any],
         qk_norm_eps: float | None,
         weight_dtype: str | None = None,
@@ -241,7 +241,7 @@ def runs(arrays: Sequence[FloatArray]) -> Iterator[tuple[int, int]]:
 
 
 def draw(
-    sizes: Sizes,
+    sizes: LayerSizes,
     source: Draws,
     *,
     qkv_bias: bool,

@@ -125,12 +125,12 @@ class Rotation:
         if not (is_own and table.first <= first and last < table.first + len(table.cos)):
             if not is_own or last - first > 4 * places.size + _AHEAD:
                 cos, sin = self._computed(places, frequencies)
-                return _beside_heads(cos), _beside_heads(sin)
+                return _with_heads_axis(cos), _with_heads_axis(sin)
             # Include the next positions in decoding.
             ahead = np.arange(first, last + 1 + _AHEAD)
             table = self._table = _Table(first, *self._computed(ahead, frequencies))
         rows = places - table.first
-        return _beside_heads(table.cos[rows]), _beside_heads(table.sin[rows])
+        return _with_heads_axis(table.cos[rows]), _with_heads_axis(table.sin[rows])
 
     def _computed(
         self, places: Integers, frequencies: NDArray[np.float64]
@@ -169,7 +169,7 @@ def _shown(options: Mapping[str, Any]) -> str:
     return f"{{{', '.join(parts)}}}" if options else "True"
 
 
-def _beside_heads(rows: FloatArray) -> FloatArray:
+def _with_heads_axis(rows: FloatArray) -> FloatArray:
     """Return ``(*batch, length, ...)`` with an axis for heads if there is a batch."""
     return rows[..., None, :, :, :] if rows.ndim > 3 else rows
 

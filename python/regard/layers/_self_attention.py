@@ -18,7 +18,7 @@ from regard.layers._draws import draws
 from regard.layers._dropout import dropout_options, dropout_probability
 from regard.layers._held import held_mask
 from regard.layers._inputs import vectors
-from regard.layers._projections import INPUTS, Projections, Sizes
+from regard.layers._projections import INPUTS, LayerSizes, Projections
 from regard.layers._state import can_hold, check_arrays, check_names, overwrite
 from regard.layers._training import Trainable
 
@@ -445,7 +445,7 @@ class SelfAttention(Trainable):
 
     def _set_parameters(self, own: dict[str, Any], *, is_stacked: bool = True) -> None:
         """Replace all parameters, by the names of their attributes, in one step."""
-        sizes = Sizes((self._d_in,) * 3, 1, 1, self._d_out)
+        sizes = LayerSizes((self._d_in,) * 3, 1, 1, self._d_out)
         self._projections = Projections(
             sizes, own, None, is_stacked=is_stacked, is_out_in=self._init == "linear"
         )

@@ -172,7 +172,7 @@ def _hides_up_to(last: int, visible: Bools) -> bool:
 def _refuse_pushed_down(rows: Bools) -> None:
     if rows.any():
         raise ValueError(
-            f"mask hides every key of {_told(rows)} with finite numbers, which gives a mean of "
+            f"mask hides every key of {_listed(rows)} with finite numbers, which gives a mean of "
             "values instead of 0: use -inf, as in np.where(mask <= -1e4, -np.inf, mask)"
         )
 
@@ -180,11 +180,11 @@ def _refuse_pushed_down(rows: Bools) -> None:
 def _refuse_empty(rows: Bools) -> None:
     if rows.any():
         raise ValueError(
-            f"mask lets {_told(rows)} see no key, so that their output is 0: "
+            f"mask lets {_listed(rows)} see no key, so that their output is 0: "
             "pass allow_empty_rows=True if that is intended"
         )
 
 
-def _told(rows: Bools) -> str:
+def _listed(rows: Bools) -> str:
     first = ", ".join(str(i) for i in np.argwhere(rows)[0])
     return f"{rows.sum()} of {rows.size} rows (the first at [{first}])"

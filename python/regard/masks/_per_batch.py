@@ -20,7 +20,7 @@ def lengths(name: str, value: ArrayLike, kv_len: int) -> Integers:
     outside = numbers[(numbers < 0) | (numbers > kv_len)]
     if outside.size:
         raise ValueError(f"{name} must be in 0 .. kv_len = {kv_len}, got {outside[0]}")
-    return _beside_heads(numbers.astype(np.int64))
+    return _with_heads_axis(numbers.astype(np.int64))
 
 
 def diagonals(query_offset: ArrayLike, shift: int, q_len: int, kv_len: int) -> Integers:
@@ -31,8 +31,8 @@ def diagonals(query_offset: ArrayLike, shift: int, q_len: int, kv_len: int) -> I
     """
     numbers = offsets(query_offset, kv_len - q_len, any_size=True)
     clipped = [max(-q_len, min(int(number) + shift, kv_len)) for number in numbers.flat]
-    return _beside_heads(np.array(clipped, np.int64).reshape(numbers.shape))
+    return _with_heads_axis(np.array(clipped, np.int64).reshape(numbers.shape))
 
 
-def _beside_heads(numbers: Integers) -> Integers:
+def _with_heads_axis(numbers: Integers) -> Integers:
     return numbers[..., None, None, None] if numbers.ndim else numbers

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 OPTIONS = names_of(WeightOptions)
 
 
-class Source(Protocol):
+class WeightSource(Protocol):
     """Weights of the heads (lead), which may not be computed yet."""
 
     lead: tuple[int, ...]
@@ -83,7 +83,7 @@ class _QueryAndKey:
 
 def source_of(
     name: str, argument: Any, mask: Any, progress: Any, options: dict[str, Any]
-) -> Source:
+) -> WeightSource:
     """Return the source that the arguments of the named function specify."""
     check_options(name, options, OPTIONS, kind="weights")
     check_progress(progress, f"regard.plot.{name}")

@@ -10,7 +10,7 @@ from regard._arguments.arrays import broadcasts_to, compute_type, stored
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import flag, integers
 from regard.positional._frequencies import even
-from regard.positional._rotary_cache import check_rotary_dim, refuse_beside, rotary_cache
+from regard.positional._rotary_cache import check_rotary_dim, refuse_with_cache, rotary_cache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -161,7 +161,7 @@ def rotary(
             length=length,
         )
     else:
-        refuse_beside(
+        refuse_with_cache(
             "cache",
             base=base,
             scaling=scaling,

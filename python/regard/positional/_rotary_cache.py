@@ -90,7 +90,7 @@ def rotary_cache(
         rows = np.arange(count("positions", rows.item()))
     factor = 1.0
     if inverse_frequencies is not None:
-        refuse_beside("inverse_frequencies", base=base, scaling=scaling, head_dim=head_dim)
+        refuse_with_cache("inverse_frequencies", base=base, scaling=scaling, head_dim=head_dim)
         frequencies = numbers_of_pairs("inverse_frequencies", inverse_frequencies)
         check_rotary_dim(rotary_dim, frequencies.size, "inverse_frequencies")
     elif rotary_dim is None and head_dim is None:
@@ -119,7 +119,7 @@ def check_rotary_dim(rotary_dim: SupportsIndex | None, pairs: int, source: str) 
         )
 
 
-def refuse_beside(name: str, *, base: SupportsFloat | None, **others: object) -> None:
+def refuse_with_cache(name: str, *, base: SupportsFloat | None, **others: object) -> None:
     """Raise ValueError if an argument is given that `name` excludes."""
     if base is not None:
         real_number("base", base)

@@ -6,7 +6,7 @@ from typing import Any
 
 import regard.torch
 from regard._runtime.optional import needed
-from regard.transformers._models import Masks, expected_masks
+from regard.transformers._models import MaskKind, expected_masks
 from regard.transformers._pattern_mask import PatternMask
 
 torch = needed("torch", "regard.transformers", "transformers")
@@ -134,7 +134,7 @@ def _visibility(
     if is_causal is None:
         # Models that "sdpa" does not support receive every mask that hides a key, and the
         # attribute of some of their modules is wrong.
-        reads_bool = expected_masks(getattr(module, "config", None)) is Masks.BOOL
+        reads_bool = expected_masks(getattr(module, "config", None)) is MaskKind.BOOL
         is_causal = reads_bool and getattr(module, "is_causal", True)
     return {"is_causal": bool(q_len > 1 and is_causal)}, None
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from regard._runtime.optional import needed
-from regard.transformers._models import Masks, expected_masks
+from regard.transformers._models import MaskKind, expected_masks
 from regard.transformers._pattern_mask import PatternMask
 from regard.transformers._patterns import Extent, read_pattern
 
@@ -63,12 +63,12 @@ def make_mask(
         "attention_mask": attention_mask,
         "device": device,
     }
-    if expected is Masks.OWN:
+    if expected is MaskKind.OWN:
         return masking_utils.eager_mask(**arguments | others)
     shown = partial(masking_utils.sdpa_mask, **arguments | others, allow_is_causal_skip=False)
-    dtype = torch.bool if expected is Masks.BOOL else others.get("dtype", torch.float32)
+    dtype = torch.bool if expected is MaskKind.BOOL else others.get("dtype", torch.float32)
     if _is_traced(attention_mask, q_offset, device):
-        if expected is Masks.BOOL:
+        if expected is MaskKind.BOOL:
             return shown(allow_is_causal_skip=allow_is_causal_skip)
         return _added(shown(), dtype)
     # None for a causal mask would leave causality to the module and lose the offsets.
@@ -77,7 +77,7 @@ def make_mask(
         options = _options(arguments | {"q_offset": int(q_offset)})
     if options is None:
         array = shown()
-        if expected is Masks.BOOL or array is None:
+        if expected is MaskKind.BOOL or array is None:
             return array
         options, make = {"attn_mask": array}, partial(_added, array, dtype)
     elif not options and others.get("allow_is_bidirectional_skip", False):

@@ -18,7 +18,7 @@ torch = needed("torch", "regard.transformers", "transformers")
 transformers = needed("transformers", "regard.transformers", "transformers")
 
 
-class Masks(Enum):
+class MaskKind(Enum):
     """The kinds of mask elements that models read."""
 
     BOOL = "the mask of sdpa"
@@ -26,26 +26,26 @@ class Masks(Enum):
     OWN = "the mask of eager attention; no part of the model uses the interface"
 
 
-def expected_masks(config: Any) -> Masks:
+def expected_masks(config: Any) -> MaskKind:
     """Return the masks that models with this configuration expect; it may be None."""
-    return Masks[_expected_name(type(config))]
+    return MaskKind[_expected_name(type(config))]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _expected_name(kind: type) -> str:
-    """Return the name of a member of `Masks`, which can be a constant in a graph."""
+    """Return the name of a member of `MaskKind`, which can be a constant in a graph."""
     return _expected(kind).name
 
 
 @cache
-def _expected(kind: type) -> Masks:
+def _expected(kind: type) -> MaskKind:
     models = [
         model for model in _subclasses(transformers.PreTrainedModel) if model.config_class is kind
     ]
     choosing = [model for model in models if model._can_set_attn_implementation()]
     if not models or any(model._supports_sdpa for model in choosing):
-        return Masks.BOOL
-    return Masks.ADDED if choosing else Masks.OWN
+        return MaskKind.BOOL
+    return MaskKind.ADDED if choosing else MaskKind.OWN
 
 
 def _subclasses(kind: Any) -> Iterator[Any]:

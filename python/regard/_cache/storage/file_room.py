@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from regard._cache.storage.locked_file import LockedFile
     from regard._cache.storage.memory_room import MemoryRoom
-    from regard._cache.storage.rows import Layout
+    from regard._cache.storage.rows import PageLayout
 
     Array = NDArray[Any]
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class FileRoom:
     """Pages of a file that is open for writing."""
 
-    def __init__(self, file: LockedFile, layout: Layout) -> None:
+    def __init__(self, file: LockedFile, layout: PageLayout) -> None:
         self.file = file
         self.layout = layout
         self.memory: Any = file.mapped()
@@ -75,7 +75,7 @@ class FileCopyRoom:
     is read from the file.
     """
 
-    def __init__(self, file: LockedFile, layout: Layout) -> None:
+    def __init__(self, file: LockedFile, layout: PageLayout) -> None:
         self.file = file
         self.layout = layout
         self._size = size = file.size
@@ -109,12 +109,12 @@ class FileCopyRoom:
         """Do nothing: data that is written here never reaches the file."""
 
 
-def end_of(pages: int, layout: Layout) -> int:
+def end_of(pages: int, layout: PageLayout) -> int:
     """Return the size of a file with this many pages."""
     return FIRST_PAGE + pages * layout.stride
 
 
-def _whole_pages(size: int, layout: Layout) -> int:
+def _whole_pages(size: int, layout: PageLayout) -> int:
     # A process that died while the file grew may have left a partial page.
     return min(max(size - FIRST_PAGE, 0) // layout.stride, MOST_PAGES)
 

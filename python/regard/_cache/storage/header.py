@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._cache.storage.geometry import STORED_TYPES, Geometry, stored_type
-from regard._cache.storage.rows import Layout
+from regard._cache.storage.rows import PageLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ def _described(name: bytes, numbers: list[int]) -> bytes:
     return _DESCRIPTION.pack(MAGIC, VERSION, checksum, name, *numbers)
 
 
-def read_description(start: bytes, path: str) -> tuple[Geometry, Layout]:
+def read_description(start: bytes, path: str) -> tuple[Geometry, PageLayout]:
     """Return the geometry and layout of a file, or raise a ValueError that describes the defect."""
     if start[: len(MAGIC)] != MAGIC:
         raise ValueError(f"{path} is not a cache of regard: it begins with {start[:8]!r}")
@@ -94,7 +94,7 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, Layout]:
         page_size,
     )
     try:
-        return geometry, Layout.of(geometry)
+        return geometry, PageLayout.of(geometry)
     except MemoryError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
 

@@ -165,7 +165,7 @@ class Ledger:
         needed = -(-size // self._room().layout.stride)
         is_free = self._lines is None or self._spare != self._lines.run
         if len(self._spare) < needed or not is_free:
-            pool, small = self._its_pool(), self._spare
+            pool, small = self._open_pool(), self._spare
             self._spare = pool.take_side_by_side(needed)
             if is_free:
                 pool.give_back(np.array(small, np.int32))
@@ -177,18 +177,18 @@ class Ledger:
         left = range(0) if self._spare == self._lines.run else self._spare
         if before is not None and before.run:
             self._spare = before.run
-            self._its_pool().give_back(np.array(left, np.int32))
+            self._open_pool().give_back(np.array(left, np.int32))
         else:
             self._spare = left
 
-    def _its_pool(self) -> Pool:
+    def _open_pool(self) -> Pool:
         pool = self._pool()
         assert pool is not None
         return pool
 
     def _room(self) -> FileRoom:
         """Return the present room of the file."""
-        room = self._its_pool().room
+        room = self._open_pool().room
         assert isinstance(room, FileRoom)
         return room
 

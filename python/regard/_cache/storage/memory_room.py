@@ -22,7 +22,7 @@ from regard._cache.storage.system import ask_for_huge_pages, free_address_space,
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._cache.storage.rows import Layout
+    from regard._cache.storage.rows import PageLayout
 
     Array = NDArray[Any]
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class MemoryRoom:
     """Pages in private memory of the process."""
 
-    def __init__(self, layout: Layout, pages: int) -> None:
+    def __init__(self, layout: PageLayout, pages: int) -> None:
         self.pages = pages
         self.layout = layout
         self._memory: Any = _mapped(pages * layout.stride) if pages else None
@@ -38,7 +38,7 @@ class MemoryRoom:
         self.rows = Rows(layout, self._memory, 0, pages)
 
     @classmethod
-    def reserved(cls, layout: Layout, needed: int, generous: int) -> MemoryRoom:
+    def reserved(cls, layout: PageLayout, needed: int, generous: int) -> MemoryRoom:
         """Return room for all pages that fit in memory, or else for a generous number of pages."""
         room = min(max(needed, generous), MOST_PAGES)
         reserve = min(free_address_space() // layout.stride, MOST_PAGES)
@@ -80,7 +80,7 @@ class MemoryRoom:
         """Do nothing: there is no disk to wait for."""
 
 
-def copy_of(layout: Layout, rows: Rows, pages: Array) -> MemoryRoom:
+def copy_of(layout: PageLayout, rows: Rows, pages: Array) -> MemoryRoom:
     """Return room in memory with a copy of these sorted pages at the same places."""
     if not pages.size:
         return MemoryRoom(layout, 0)

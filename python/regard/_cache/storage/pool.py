@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from regard._cache.storage.geometry import Geometry
     from regard._cache.storage.memory_room import MemoryRoom
-    from regard._cache.storage.rows import Layout, Rows
+    from regard._cache.storage.rows import PageLayout, Rows
     from regard._cache.storage.state import State
 
     Array = NDArray[Any]
@@ -50,7 +50,7 @@ class Committed(Protocol):
 class Room(Protocol):
     """Memory for pages."""
 
-    layout: Layout
+    layout: PageLayout
     rows: Rows
     pages: int
 

@@ -29,7 +29,7 @@ def aligned(offset: int) -> int:
     return -(-offset // _LINE) * _LINE
 
 
-class Region(NamedTuple):
+class PageRegion(NamedTuple):
     """One array of a page, of shape (kv_heads, page_size, dim), or without dim for scales."""
 
     offset: int  # in bytes, from the page's beginning
@@ -37,14 +37,14 @@ class Region(NamedTuple):
     dtype: DType
 
 
-class Layout(NamedTuple):
+class PageLayout(NamedTuple):
     """The layout of a page: keys, values and, with int8, the scales of both."""
 
-    regions: tuple[Region, ...]
+    regions: tuple[PageRegion, ...]
     stride: int  # bytes of a page
 
     @classmethod
-    def of(cls, geometry: Geometry) -> Layout:
+    def of(cls, geometry: Geometry) -> PageLayout:
         """Return the layout of a cache's pages, or raise MemoryError if they are too large."""
         regions, end = [], 0
         for shape, dtype in _forms(geometry):
@@ -54,7 +54,7 @@ class Layout(NamedTuple):
                     f"no memory for {size} bytes, {dtype.name} of shape {shape}: an array has at "
                     f"most {_MOST_BYTES}"
                 )
-            regions.append(Region(end, shape, dtype))
+            regions.append(PageRegion(end, shape, dtype))
             end = aligned(end + size)
         return cls(tuple(regions), end)
 
@@ -75,7 +75,7 @@ class Rows:
 
     __slots__ = ("arrays", "core")
 
-    def __init__(self, layout: Layout, memory: Any, offset: int, pages: int) -> None:
+    def __init__(self, layout: PageLayout, memory: Any, offset: int, pages: int) -> None:
         self.arrays = [_view(layout, region, memory, offset, pages) for region in layout.regions]
         self.core = _core.PageRows(*self.arrays, *[None] * (4 - len(self.arrays)))
 
@@ -93,7 +93,7 @@ class Rows:
                     array[where] = source[where]
 
 
-def _view(layout: Layout, region: Region, memory: Any, offset: int, pages: int) -> Array:
+def _view(layout: PageLayout, region: PageRegion, memory: Any, offset: int, pages: int) -> Array:
     shape, dtype = region.shape, region.dtype
     if pages == 0:
         return np.empty((0, *shape), dtype)
