@@ -266,6 +266,6 @@ class OnGpu:
 
 
 def test_arrays_on_a_gpu():
-    refused(TypeError, "query must lie in the host's memory", OnGpu(), unread())
-    refused(TypeError, "chunk 0: key must lie in the host's memory", QUERY, [(OnGpu(), VALUE)])
-    refused(TypeError, "mask must lie in the host's memory", QUERY, unread(), OnGpu())
+    refused(TypeError, "query must be in the host's memory", OnGpu(), unread())
+    refused(TypeError, "chunk 0: key must be in the host's memory", QUERY, [(OnGpu(), VALUE)])
+    refused(TypeError, "mask must be in the host's memory", QUERY, unread(), OnGpu())

@@ -166,7 +166,7 @@ def test_memory_that_is_filled_again_too_late_is_an_error():
             key[2] += 1
             yield key[2], key[2]
 
-    with pytest.raises(ValueError, match="chunk 3 must not lie in the memory of chunk 2"):
+    with pytest.raises(ValueError, match="chunk 3 must not share memory with chunk 2"):
         regard.attend_stream(np.ones((4, 2000, 8)), chunks())
 
 

@@ -100,7 +100,7 @@ def test_no_space_leaves_what_was_there(run_python, tmp_path):
     )
     reason, left = f"{os.strerror(errno.EFBIG)}", "old | ['page.html']"
     assert done.stdout.splitlines() == [
-        f"[Errno {errno.EFBIG}] cannot write 'page.html': {reason}; what was there is unchanged"
+        f"[Errno {errno.EFBIG}] cannot write 'page.html': {reason}; the existing file is unchanged"
         f" | {left}",
         f"[Errno {errno.EFBIG}] cannot write 'new.html': {reason} | {left}",
     ], done.stderr

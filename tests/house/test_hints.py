@@ -47,7 +47,7 @@ def test_the_warning_comes_once_and_from_the_call(run_python):
     done = run_python(script)
     assert done.returncode == 0
     assert done.stderr.count("UserWarning") == 1
-    assert "<string>:11: UserWarning: mask holds zeros and ones in float64" in done.stderr
+    assert "<string>:11: UserWarning: mask contains only zeros and ones in float64" in done.stderr
     assert "pass mask.astype(bool) if 1 means may attend" in done.stderr
 
 
@@ -70,7 +70,7 @@ def test_calls_warn(call, run_python):
     """
     done = run_python(script)
     assert done.returncode == 0
-    assert "<string>:6: UserWarning: mask holds zeros and ones in float64" in done.stderr
+    assert "<string>:6: UserWarning: mask contains only zeros and ones in float64" in done.stderr
 
 
 SHAPES = [

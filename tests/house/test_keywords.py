@@ -14,7 +14,7 @@ ADVICE = [
     # PyTorch
     ("attn_mask", ATTEND_NAMES, "pass mask="),
     ("dropout", ATTEND_NAMES, "pass dropout_p= and dropout_seed="),
-    ("requires_grad", ATTEND_NAMES, "a call of their own"),
+    ("requires_grad", ATTEND_NAMES, "a separate call"),
     ("enable_gqa", ATTEND_NAMES, "leave it out: query heads share"),
     ("need_weights", ATTEND_NAMES, "pass return_weights="),
     ("key_padding_mask", ATTEND_NAMES, "pass mask=~key_padding_mask[:, None, None, :]"),
@@ -37,7 +37,7 @@ ADVICE = [
     ("logits_soft_cap", ATTEND_NAMES, "pass softcap="),
     # JAX
     ("bias", ATTEND_NAMES, "pass mask=bias, since a float mask is added"),
-    ("is_training", ATTEND_NAMES, "dropout_p alone says"),
+    ("is_training", ATTEND_NAMES, "dropout_p determines"),
     ("key_value_seq_lengths", ATTEND_NAMES, "pass key_lengths="),
     ("query_seq_lengths", ATTEND_NAMES, "leave it out"),
     ("local_window_size", ATTEND_NAMES, "pass window=(left, right)"),

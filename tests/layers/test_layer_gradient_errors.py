@@ -160,8 +160,8 @@ def test_caches_are_for_eval_mode():
     with pytest.raises(ValueError) as raised:  # noqa: PT011
         layer(np.zeros((2, 3, 8)), cache=cache)
     assert str(raised.value) == (
-        "cache must be left out in train() mode, which has no gradients of what a cache holds: "
-        "call eval() first"
+        "cache must be left out in train() mode, which computes no gradients of the contents of "
+        "a cache: call eval() first"
     )
     assert cache.lengths.tolist() == [0, 0]
     layer.eval()(np.zeros((2, 3, 8)), cache=cache)
@@ -208,8 +208,8 @@ def test_dropout_needs_a_seed(kind):
     with pytest.raises(TypeError) as raised:
         layer(X)
     assert str(raised.value) == (
-        "dropout_seed must be an int in train() mode for a layer with dropout=0.1, got None: the "
-        "weights that are dropped follow from it alone, so pass another one in each call"
+        "dropout_seed must be an int in train() mode for a layer with dropout=0.1, got None: it "
+        "alone determines which weights are dropped, so pass another one in each call"
     )
     layer(X, dropout_seed=np.uint64(2**64 - 1))
     layer.eval()(X)

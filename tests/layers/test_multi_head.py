@@ -268,12 +268,12 @@ def test_a_memory_is_projected_once(dtype):
         (
             {"query_offset": 2},
             ValueError,
-            "query_offset must be left out beside a cache, which knows it",
+            "query_offset must be left out with a cache, which determines it",
         ),
         (
             {"left_padding": [1, 0]},
             ValueError,
-            "left_padding must be left out beside a cache: pad on the right, and pass key_lengths",
+            "left_padding must be left out with a cache: pad on the right, and pass key_lengths",
         ),
         (
             {"query": normal((3, 1, 32))},
@@ -288,7 +288,7 @@ def test_a_memory_is_projected_once(dtype):
         (
             {"key": normal((2, 1, 32))},
             ValueError,
-            "key must be left out beside a cache in a layer that depends on positions, got key in "
+            "key must be left out with a cache in a layer that depends on positions, got key in "
             "a layer with is_causal, rotary",
         ),
     ],

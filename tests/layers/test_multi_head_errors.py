@@ -17,7 +17,7 @@ from rope_cases import yarn
         (
             {"num_heads": 5},
             ValueError,
-            "num_heads must divide d_model where head_dim is not given, got 5 and 12",
+            "num_heads must divide d_model if head_dim is not given, got 5 and 12",
         ),
         ({"num_kv_heads": 2}, ValueError, "num_kv_heads must divide num_heads, got 2 and 3"),
         ({"num_kv_heads": 0}, ValueError, "num_kv_heads must be at least 1, got 0"),
@@ -52,7 +52,7 @@ from rope_cases import yarn
         (
             {"rotary": {"inverse_frequencies": [1.0], "base": 5}},
             ValueError,
-            "rotary's inverse_frequencies already say how far each pair turns: leave base out",
+            "rotary's inverse_frequencies already determine the angles: leave base out",
         ),
         (
             {"rotary": {"interleaved": 1}},
@@ -84,7 +84,7 @@ X = np.zeros((2, 5, 12))
         ((X + 1j,), {}, TypeError, "query must be an array of real numbers, got complex128"),
         ((X, X[..., :8]), {}, ValueError, "key must have shape (..., seq, 12), got (2, 5, 8)"),
         ((X, X, X[..., :8]), {}, ValueError, "value must have shape (..., seq, 12), got (2, 5, 8)"),
-        ((X, None, X), {}, ValueError, "value needs key, got value alone"),
+        ((X, None, X), {}, ValueError, "value needs key, got only value"),
         ((X, X, X[:, :4]), {}, ValueError, None),
         ((X, np.zeros((3, 5, 12))), {}, ValueError, None),
         ((X,), {"mask": np.ones((5, 4), bool)}, ValueError, None),
@@ -151,5 +151,5 @@ def test_errors_of_the_offset_end():
     layer = MultiHeadAttention(16, 2, is_causal=True, rotary=True, rng=0)
     with pytest.raises(ValueError, match=r"^query_offset must be an int, .* got 'start'$"):
         layer(np.zeros((2, 3, 16)), query_offset="start")
-    with pytest.raises(ValueError, match="query_offset must be left out beside a cache"):
+    with pytest.raises(ValueError, match="query_offset must be left out with a cache"):
         layer(np.zeros((1, 3, 16)), cache=ArrayCache(1, 2, 8), query_offset="end")

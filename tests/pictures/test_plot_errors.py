@@ -23,22 +23,22 @@ RAGGED = regard.summarize_attention_ragged(PACKED, PACKED, STARTS, STARTS)
 OF_MORE_KEYS = regard.summarize_attention_ragged(
     PACKED[:3], PACKED, [0, 1, 3], STARTS, statistics=["entropy", "column_sums"]
 )
-PASS_THE_SECOND = "got what a call returns, (output, weights): pass its second entry alone"
+PASS_THE_SECOND = "got what a call returns, (output, weights): pass its second entry"
 
 CASES = {
     "attention": [
         ((None,), {}, TypeError, "weights must be an array, got None"),
         ((EYE * 2,), {}, ValueError, "weights must be from 0 to 1, got 2 at [0, 0]"),
         ((EYE[0],), {}, ValueError, "weights must have shape (..., q_len, kv_len), got shape (3,)"),
-        ((HEADS,), {}, ValueError, "head must say which to draw where the leading axes are (2,)"),
+        ((HEADS,), {}, ValueError, "head must select one head, since the leading axes are (2,)"),
         ((HEADS,), {"head": 2}, ValueError, "head must be within the leading axes (2,), got 2"),
         ((HEADS,), {"head": (0, 1)}, ValueError, "head must have an int for each of the leading"),
-        ((EYE,), {"head": 0}, ValueError, "head must be left out where there are no leading axes"),
+        ((EYE,), {"head": 0}, ValueError, "head must be left out if there are no leading axes"),
         ((HEADS,), {"head": 0.5}, TypeError, "head must be an int or a tuple of ints"),
         ((EYE, ["a", "b"]), {}, ValueError, "tokens must have one str for each key, 3, got 2"),
         ((EYE, "abc"), {}, TypeError, "tokens must be a sequence of str"),
-        ((EYE,), {"is_causal": True}, TypeError, "is_causal must be left out beside weights"),
-        ((EYE,), {"mask": EYE > 0}, TypeError, "mask must be left out beside weights"),
+        ((EYE,), {"is_causal": True}, TypeError, "is_causal must be left out with weights"),
+        ((EYE,), {"mask": EYE > 0}, TypeError, "mask must be left out with weights"),
         ((EYE,), {"causal": True}, TypeError, "has no argument causal: pass is_causal=True"),
         ((EYE,), {"color": 1}, TypeError, "has no argument color"),
         ((EYE,), {"extent": (0, 1, 0, 1)}, TypeError, "has no argument extent"),
@@ -73,7 +73,7 @@ CASES = {
             TypeError,
             "progress must be True, False or a function of (done, total), got int",
         ),
-        ((EYE,), {"query_offset": [1, 2]}, ValueError, "query_offset must be one number beside"),
+        ((EYE,), {"query_offset": [1, 2]}, ValueError, "query_offset must be one number with"),
         (((X, X, X),), {}, TypeError, "takes weights or a pair (query, key), got a tuple of 3"),
         ((RESULT,), {"head": 0}, TypeError, PASS_THE_SECOND),
         ((tuple(each[0] for each in RESULT),), {}, TypeError, PASS_THE_SECOND),
@@ -114,18 +114,18 @@ CASES = {
         ((EYE, EYE), {"names": "ab"}, TypeError, "names must be a pair of str, got 'ab'"),
         ((EYE, EYE), {"vmin": 0}, ValueError, "vmin must be left out: the scale goes from -vmax"),
         ((EYE, EYE), {"log": True}, TypeError, "has no argument log"),
-        ((EYE, EYE), {"head": 1}, ValueError, "head must be left out where there are no leading"),
+        ((EYE, EYE), {"head": 1}, ValueError, "head must be left out if there are no leading"),
         ((RESULT, EYE), {"head": 0}, TypeError, PASS_THE_SECOND),
     ],
     "pattern": [
-        ((), {}, TypeError, "q_len must be given where there is no mask"),
+        ((), {}, TypeError, "q_len must be given if there is no mask"),
         ((), {"q_len": 2.0}, TypeError, "q_len must be an int, got float"),
         ((), {"q_len": 3, "query_offset": 2**62}, ValueError, "query_offset must be from -1,099"),
         ((), {"q_len": 10**12}, ValueError, "q_len and kv_len must be at most 134,217,728 in a"),
         ((), {"q_len": 0}, ValueError, "there is nothing to draw: 0 queries and 0 keys"),
         ((EYE > 0,), {"q_len": 4}, ValueError, "mask must broadcast to (q_len, kv_len) = (4, 3)"),
         ((EYE.astype(int),), {}, TypeError, "mask must be bool"),
-        ((HEADS > 0,), {}, ValueError, "head must say which to draw"),
+        ((HEADS > 0,), {}, ValueError, "head must select one head"),
         ((), {"q_len": 3, "key_lengths": [1, 2]}, ValueError, "key_lengths must be one number for"),
         ((), {"q_len": 3, "key_lengths": 4}, ValueError, "key_lengths"),
         ((), {"q_len": 3, "vmax": 4}, ValueError, "vmax must be left out"),

@@ -146,7 +146,7 @@ def test_no_weights(shape):
     [
         ((np.eye(3) * 2,), {}, ValueError, "weights must be from 0 to 1, got 2 at [0, 0]"),
         ((np.eye(3), ["a"]), {}, ValueError, "tokens must have one str for each key, 3, got 1"),
-        ((np.eye(3),), {"head": 0}, ValueError, "head must be left out where there are no lea"),
+        ((np.eye(3),), {"head": 0}, ValueError, "head must be left out if there are no lea"),
         ((np.zeros((2, 3, 3)),), {"head": -3}, ValueError, "head must be within the leading axes"),
         ((np.zeros((2, 3, 3)),), {"head": "a"}, TypeError, "head must be an int or a tuple of"),
     ],

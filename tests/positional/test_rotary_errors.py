@@ -96,7 +96,7 @@ def twice(cache):
         (
             lambda: rotary(X, inverse_frequencies=[1, 0.1, 0.01, 0.001], base=500),
             ValueError,
-            "inverse_frequencies already says how far each pair turns: leave base out",
+            "inverse_frequencies already determines the angles: leave base out",
         ),
         (
             lambda: rotary(X, inverse_frequencies=[1.0, np.nan]),
@@ -120,22 +120,22 @@ def twice(cache):
         (
             lambda: rotary(X, cache=TABLE, base=500.0),
             ValueError,
-            "cache already says how far each pair turns: leave base out",
+            "cache already determines the angles: leave base out",
         ),
         (
             lambda: rotary(X, cache=TABLE, inverse_frequencies=np.ones(4)),
             ValueError,
-            "cache already says how far each pair turns: leave inverse_frequencies out",
+            "cache already determines the angles: leave inverse_frequencies out",
         ),
         (
             lambda: rotary(X, cache=TABLE, length=10),
             ValueError,
-            "cache already says how far each pair turns: leave length out",
+            "cache already determines the angles: leave length out",
         ),
         (
             lambda: rotary_cache(3, head_dim=8, inverse_frequencies=np.ones(4)),
             ValueError,
-            "inverse_frequencies already says how far each pair turns: leave head_dim out",
+            "inverse_frequencies already determines the angles: leave head_dim out",
         ),
         (
             lambda: rotary(X, cache=TABLE, rotary_dim=2),

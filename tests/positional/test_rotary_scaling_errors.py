@@ -198,12 +198,12 @@ def test_errors_of_scaling(scaling, error, message):
                 np.zeros((3, 8)), scaling=linear(), cache=positional.rotary_cache(3, 8)
             ),
             ValueError,
-            "cache already says how far each pair turns: leave scaling out",
+            "cache already determines the angles: leave scaling out",
         ),
         (
             lambda: positional.rotary_cache(3, inverse_frequencies=[1.0], scaling=linear()),
             ValueError,
-            "inverse_frequencies already says how far each pair turns: leave scaling out",
+            "inverse_frequencies already determines the angles: leave scaling out",
         ),
     ],
 )

@@ -119,7 +119,7 @@ def test_the_recipe_for_a_mask(offset, dtype):
             (2,),
             {"num_buckets": 7},
             ValueError,
-            "num_buckets must be even where bidirectional, got 7",
+            "num_buckets must be even if bidirectional, got 7",
         ),
         (
             (2,),

@@ -101,7 +101,7 @@ _DROPOUT = {
     "": "leave it out: this call drops no weights",
 }
 _TRAINING = {
-    "dropout_seed": "leave it out: dropout_p alone says whether weights are dropped, and a layer's "
+    "dropout_seed": "leave it out: dropout_p determines whether weights are dropped, and a layer's "
     "train() and eval() whether it trains",
     "": "leave it out: this is not a call that trains",
 }
@@ -123,7 +123,7 @@ _WINDOW_OF_A_CACHE = {
 }
 _RAGGED = "call scaled_dot_product_attention_ragged, which takes {}="
 _STARTS = {
-    "query_starts": "leave it out: the starts of the sequences say it",
+    "query_starts": "leave it out: the starts of the sequences determine it",
     _ATTENTION: _RAGGED.format("query_starts"),
 }
 _LAYER_BIASES = {
@@ -224,7 +224,7 @@ _ADVICE = {
     ),
     "block_mask": dict.fromkeys(
         (_ATTENTION, _LAYER),
-        "pass mask= as a bool array: where a tile of it hides everything, nothing is computed",
+        "pass mask= as a bool array: tiles in which it hides everything are not computed",
     ),
     "segment_ids": dict.fromkeys(
         (_ATTENTION, _LAYER),
@@ -253,7 +253,7 @@ _ADVICE = {
         "num_kv_heads": "pass num_kv_heads=",
         **dict.fromkeys(
             (_ATTENTION, _LAYER),
-            "leave it out: query heads share key heads where there are fewer of these",
+            "leave it out: query heads share key heads if there are fewer key heads",
         ),
     },
     "average_attn_weights": {
@@ -270,7 +270,7 @@ _ADVICE = {
     "dropout_rate": _DROPOUT,
     "is_training": _TRAINING,
     "requires_grad": {
-        _ATTENTION: "leave it out: gradients come from a call of their own, ..._backward"
+        _ATTENTION: "leave it out: a separate call, ..._backward, computes gradients"
     },
     "training": _TRAINING,
     "partial_rotary_factor": {

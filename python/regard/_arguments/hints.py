@@ -31,8 +31,8 @@ def warn_if_zero_one(mask: Any) -> None:
         return
     _has_warned = True
     warnings.warn(
-        f"mask holds zeros and ones in {mask.dtype}, which are added to the scores and hide "
-        "nothing: pass mask.astype(bool) if 1 means may attend",
+        f"mask contains only zeros and ones in {mask.dtype}, which are added to the scores and "
+        "hide nothing: pass mask.astype(bool) if 1 means may attend",
         UserWarning,
         stacklevel=3,
     )

@@ -85,7 +85,7 @@ _NO_WEIGHTS_OF_CHUNKS = (
 _NO_WEIGHTS = "leave it out: regard.scaled_dot_product_attention returns weights"
 _NOT_VISIBILITY = "leave it out: it does not change which keys a query sees"
 _OF_THE_CACHE = "leave it out: the cache knows its lengths"
-_ONE_HEAD = "leave it out: this layer is one head, whose scores are formed in one way"
+_ONE_HEAD = "leave it out: this layer has one head and no options for scores"
 
 _ROWS = (
     Option(

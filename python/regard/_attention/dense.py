@@ -235,7 +235,9 @@ def _with_weights_of_rows(
     from regard._attention.check import checked
 
     if not options.get("return_weights"):
-        raise TypeError("rows need return_weights=True: they say whose weights are returned")
+        raise TypeError(
+            "rows need return_weights=True: they select the queries whose weights are returned"
+        )
     if options.get("device") == "cuda" or any(map(is_on_cuda, arrays)):
         raise TypeError("rows are those of weights, which the kernels for GPUs do not keep")
     query, key, value = as_stored_arrays(query=arrays[0], key=arrays[1], value=arrays[2])

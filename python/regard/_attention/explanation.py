@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-FLOAT_MASK = "a float mask is added to every score; a bool mask costs less where it hides"
+FLOAT_MASK = "a float mask is added to every score; a bool mask costs less"
 
 
 @public

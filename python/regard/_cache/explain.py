@@ -24,7 +24,7 @@ def explain(
         notes.append("keys and values are 8-bit integers, and a scale for each row of them")
     elif geometry.dtype != call.query.dtype:
         notes.append(f"keys and values are stored as {geometry.dtype.name}")
-    notes.append(f"keys and values lie in pages of {geometry.page_size} tokens")
+    notes.append(f"keys and values are in pages of {geometry.page_size} tokens")
     masks = Masks.of(mask)
     if masks.bias is not None:
         notes.append(FLOAT_MASK)

@@ -32,7 +32,7 @@ from regard._cli.walkthrough import verdict, walkthrough
 from regard._cli.words import EXAMPLE, UnusableSentenceError, tokenize
 from regard._show.text import printable
 
-SUMMARY = "attention on a sentence, step by step; runs where no command is named"
+SUMMARY = "attention on a sentence, step by step; the default command"
 USAGE = "python -m regard [demo] [--threads N] [--no-timing] [--json] [word ...]"
 
 DESCRIPTION = """\

@@ -57,7 +57,7 @@ def walkthrough(version: str, tokens: Sequence[str], stages: Stages) -> Iterator
     yield from side_by_side(tokens, number_table("scores", stages.scores, 2, columns=tokens))
     yield ""
     yield stage(5, "scaling", length, f"scaled = scores / √{HEAD_DIM}")
-    yield stage(6, "mask", length, "masked = scaled, -∞ where a token would look ahead")
+    yield stage(6, "mask", length, "masked = scaled, -∞ if a token would look ahead")
     yield from side_by_side(tokens, number_table("masked", stages.masked_scores, 2, columns=tokens))
     yield ""
     yield stage(7, "softmax", length, "weights = exp(masked), each row divided by its sum")

@@ -45,7 +45,7 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes], overwrite:
     except FileExistsError:
         raise
     except OSError as error:
-        unchanged = "; what was there is unchanged" if is_file else ""
+        unchanged = "; the existing file is unchanged" if is_file else ""
         reason = f"cannot write {name!r}: {error.strerror}{unchanged}"
         raise OSError(error.errno, reason) from error
     return name

@@ -109,7 +109,10 @@ def _arrays_of_out(
     if not isinstance(out, tuple) or len(out) != len(fields):
         given = type(out).__name__
         if isinstance(out, tuple):
-            given = f"a tuple of {len(out)}: use AttentionGradients, None for what is not wanted"
+            given = (
+                f"a tuple of {len(out)}: use AttentionGradients, with None for gradients that are "
+                "not needed"
+            )
         raise TypeError(
             f"out must be an AttentionGradients or a tuple of {len(fields)} arrays or None, got "
             f"{given}"

@@ -50,14 +50,14 @@ def tokens_of_axes(
     if query_offset is None:
         if q_len != kv_len:
             raise ValueError(
-                "tokens must be a pair (query tokens, key tokens) where these are different in "
+                "tokens must be a pair (query tokens, key tokens) if these are different in "
                 f"number, got one sequence for {q_len} queries and {kv_len} keys"
             )
         return AxisTokens(texts, texts)
     end = query_offset + q_len
     if q_len and (query_offset < 0 or end > kv_len):
         raise ValueError(
-            "tokens must be a pair (query tokens, key tokens) where queries stand beside all keys, "
+            "tokens must be a pair (query tokens, key tokens) if not all keys are queries, "
             f"got one sequence for {kv_len} keys and queries at positions {query_offset} to "
             f"{end - 1}"
         )

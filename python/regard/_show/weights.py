@@ -75,7 +75,7 @@ def refuse_result(entries: tuple[Any, ...], name: str = "weights") -> None:
         has_lse = ", lse" if lse else ""
         raise TypeError(
             f"{name} must be an array, got what a call returns, (output, weights{has_lse}): pass "
-            "its second entry alone"
+            "its second entry"
         )
 
 
@@ -128,7 +128,7 @@ def _hint(array: Array, place: tuple[int, ...]) -> str:
     """Suggest the actual content of the array, judged by the first wrong head."""
     head = array[place[:-1]]
     if (head < 0).any() or (head > 1.5).any():
-        return ": these look like scores, whose softmax the weights are"
+        return ": these look like scores; weights are their softmax"
     columns = head.sum(axis=-2, dtype=np.float64)
     if np.allclose(columns, 1, atol=_TOLERANCE):
         return (
@@ -144,7 +144,7 @@ def place_of_head(head: Any, lead: tuple[int, ...]) -> tuple[int, ...]:
     """
     place = integers("head", head, "an int or a tuple of ints").reshape(-1).tolist()
     if place and not lead:
-        raise ValueError(f"head must be left out where there are no leading axes, got {head!r}")
+        raise ValueError(f"head must be left out if there are no leading axes, got {head!r}")
     missing = len(lead) - len(place)
     if missing > 0 and lead[:missing] == (1,) * missing:
         place = [0] * missing + place

@@ -38,7 +38,7 @@ class Slice:
 def unread(name: str, value: Any) -> Any:
     """Return an array, or an array-like object with a shape and a NumPy dtype."""
     if is_on_cuda(value):
-        raise TypeError(f"{name} must lie in the host's memory, got an array on a GPU")
+        raise TypeError(f"{name} must be in the host's memory, got an array on a GPU")
     is_array_like = isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "__array__")
     has_dtype = isinstance(getattr(value, "dtype", None), np.dtype)
     # NumPy scalars have both too, and masked arrays are refused.

@@ -190,7 +190,7 @@ def attend_stream(
     return_lse = flag("return_lse", return_lse)
     check_progress(progress, "attend_stream")
     if is_on_cuda(query):
-        raise TypeError("query must lie in the host's memory, got an array on a GPU")
+        raise TypeError("query must be in the host's memory, got an array on a GPU")
     if isinstance(mask, np.ndarray) and not is_in_file(mask):
         warn_if_zero_one(mask)
     output, lse = StreamCall(query, chunks, mask, options).run(progress)

@@ -188,7 +188,7 @@ class ReadAhead:
                 overlaps = chunk.overlaps(before)
                 if overlaps and ahead:
                     raise ValueError(
-                        f"chunk {chunk.number} must not lie in the memory of chunk "
+                        f"chunk {chunk.number} must not share memory with chunk "
                         f"{before.number}, which was still being computed: fill two buffers in "
                         "turn, or the same one from the first chunk on"
                     )

@@ -197,7 +197,7 @@ class QuantizedWeight:
     def __getitem__(self, index: Any) -> Floats:
         """Return rows in float32, as indexing the first axis of ``dequantize()`` would."""
         if isinstance(index, tuple) or index is None or index is Ellipsis:
-            raise TypeError(f"a QuantizedWeight is indexed by rows alone, got {index!r}")
+            raise TypeError(f"a QuantizedWeight can only be indexed by rows, got {index!r}")
         numbers: Floats = self.numbers[index].astype(np.float32)
         scales = self.scales[index]
         with np.errstate(over="ignore"):  # large scales of from_parts may produce infinity

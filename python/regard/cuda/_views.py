@@ -79,7 +79,7 @@ def _by_dlpack(name: str, array: Any, stream: int) -> View | None:
     if getattr(array, "requires_grad", False) is True:
         raise TypeError(
             f"{name} must be an array without a gradient, got one that requires it: "
-            "regard.cuda computes the forward pass alone; pass tensor.detach()"
+            "regard.cuda computes only the forward pass; pass tensor.detach()"
         )
     try:
         capsule = array.__dlpack__(stream=stream, max_version=(1, 0))
@@ -89,8 +89,8 @@ def _by_dlpack(name: str, array: Any, stream: int) -> View | None:
     kind, number = tensor.device
     if kind not in (CUDA, CUDA_MANAGED):
         raise ValueError(
-            f"{name} says that it is on device {device}, and its __dlpack__ gives memory of "
-            f"device {(kind, number)}"
+            f"{name} is on device {device} by its __dlpack_device__, but its __dlpack__ returns "
+            f"memory of device {(kind, number)}"
         )
     code, bits, lanes = tensor.element
     element = "bool" if code == 6 else f"{_DLPACK_KINDS.get(code, f'DLPack type {code} of ')}{bits}"
@@ -125,7 +125,7 @@ def _by_interface(name: str, array: Any, stream: int) -> View | None:
             f"{type(error).__name__}: {error}"
         ) from None
     if interface.get("mask") is not None:
-        raise TypeError(f"{name} must be a plain array, got one with a mask of its own")
+        raise TypeError(f"{name} must be a plain array, got one with a mask")
     if dtype.kind == "V":
         raise TypeError(
             f"{name} must be an array of float16, bfloat16 or float32, got {dtype.str} by "

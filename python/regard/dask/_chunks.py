@@ -179,8 +179,8 @@ def _key_heads(heads: Chunks, kv_heads: Chunks) -> tuple[int, ...]:
         is_whole = start % group == stop % group == 0
         if not is_whole and start // group != (stop - 1) // group:
             raise ValueError(
-                f"query must have chunks along heads that hold whole groups of {group} heads, "
-                f"those that share a key head, or lie within one group, got chunks {heads}"
+                f"query must have chunks along heads that contain whole groups of {group} heads, "
+                f"those that share a key head, or are within one group, got chunks {heads}"
             )
         cuts |= {start // group, -(-stop // group)}
     wanted = tuple(stop - start for start, stop in itertools.pairwise(sorted(cuts)))

@@ -41,12 +41,12 @@ def refuse_options_of_cache(query_offset: ArrayLike, left_padding: ArrayLike | N
     """Raise ValueError for options that cannot be combined with a cache."""
     if left_padding is not None:
         raise ValueError(
-            "left_padding must be left out beside a cache: pad on the right, and pass key_lengths"
+            "left_padding must be left out with a cache: pad on the right, and pass key_lengths"
         )
     if type(query_offset) is int and query_offset == 0:
         return
     if isinstance(query_offset, str) or np.any(as_array("query_offset", query_offset) != 0):
-        raise ValueError("query_offset must be left out beside a cache, which knows it")
+        raise ValueError("query_offset must be left out with a cache, which determines it")
 
 
 def attend_cached(

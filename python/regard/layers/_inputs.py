@@ -25,7 +25,7 @@ def inputs_of(
 ) -> list[FloatArray]:
     """Return the three inputs of a layer, as one array if they are the same."""
     if key is None and value is not None:
-        raise ValueError("value needs key, got value alone")
+        raise ValueError("value needs key, got only value")
     key = query if key is None else key
     value = key if value is None else value
     sources = [vectors("query", query, sizes[0], dtype)]

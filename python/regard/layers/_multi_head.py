@@ -167,7 +167,7 @@ class MultiHeadAttention(Trainable):
         self._dtype = single_or_double("dtype", dtype)
         self._weight_dtype = weight_dtype_name(weight_dtype)
         if self._weight_dtype is not None and self._dtype != np.float32:
-            raise ValueError(f"dtype must be float32 beside a weight_dtype, got {self._dtype}")
+            raise ValueError(f"dtype must be float32 with a weight_dtype, got {self._dtype}")
         self._rotation = (
             None if rotary is None else Rotation(rotary, self._sizes.head_dim, self._dtype)
         )
@@ -315,8 +315,8 @@ class MultiHeadAttention(Trainable):
         """
         if cache is not None and self.training:
             raise ValueError(
-                "cache must be left out in train() mode, which has no gradients of what a cache "
-                "holds: call eval() first"
+                "cache must be left out in train() mode, which computes no gradients of the "
+                "contents of a cache: call eval() first"
             )
         given = dict(options)
         threads, dropout_seed = given.pop("threads", None), given.pop("dropout_seed", None)
@@ -577,6 +577,6 @@ class MultiHeadAttention(Trainable):
         used = [name for name, is_used in positional.items() if is_used]
         if used:
             raise ValueError(
-                "key must be left out beside a cache in a layer that depends on positions, got key "
+                "key must be left out with a cache in a layer that depends on positions, got key "
                 f"in a layer with {', '.join(used)}"
             )

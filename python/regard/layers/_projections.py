@@ -59,7 +59,7 @@ def sizes_of(
         raise ValueError(f"num_kv_heads must divide num_heads, got {kv_heads} and {heads}")
     if head_dim is None and width % heads:
         raise ValueError(
-            f"num_heads must divide d_model where head_dim is not given, got {heads} and {width}"
+            f"num_heads must divide d_model if head_dim is not given, got {heads} and {width}"
         )
     dim = width // heads if head_dim is None else count("head_dim", head_dim, minimum=1)
     key_width = width if d_key is None else count("d_key", d_key, minimum=1)

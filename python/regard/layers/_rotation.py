@@ -69,7 +69,7 @@ class Rotation:
                 self._trained = read_rope_parameters(left.get("scaling")).trained_length
         elif left:
             raise ValueError(
-                "rotary's inverse_frequencies already say how far each pair turns: leave "
+                "rotary's inverse_frequencies already determine the angles: leave "
                 f"{', '.join(left)} out"
             )
         else:

@@ -120,16 +120,16 @@ def _no(visible: Bools) -> Bools:
 def _refuse_numbers(added: NDArray[Any]) -> None:
     if np.isnan(added).any():
         raise ValueError(
-            "mask holds NaN, as 0 * -inf gives: build it with masks.as_additive(visible) or "
-            "np.where(visible, 0, -np.inf)"
+            "mask contains NaN, for example from 0 * -inf: build it with "
+            "masks.as_additive(visible) or np.where(visible, 0, -np.inf)"
         )
     if (added == np.inf).any():
-        raise ValueError("mask holds +inf, which no softmax can weigh: -inf hides, 0 shows")
+        raise ValueError("mask contains +inf, for which softmax is undefined: -inf hides, 0 shows")
     ones = added == 1
     if ones.any() and (ones | (added == 0)).all():
         raise ValueError(
-            f"mask holds zeros and ones in {added.dtype}, which are added to the scores and hide "
-            "nothing: use mask.astype(bool) if 1 means may attend"
+            f"mask contains only zeros and ones in {added.dtype}, which are added to the scores "
+            "and hide nothing: use mask.astype(bool) if 1 means may attend"
         )
 
 

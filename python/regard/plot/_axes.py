@@ -153,7 +153,7 @@ def given_norm(imshow: dict[str, Any], *beside: str) -> Normalize | None:
     if not isinstance(norm, Normalize):
         raise TypeError(f"norm must be a Normalize of matplotlib, got {type(norm).__name__}")
     if {*beside, *(name for name in ("vmin", "vmax") if name in imshow)}:
-        raise ValueError("norm must be left out beside log, vmin and vmax, which make one")
+        raise ValueError("norm must be left out with log, vmin and vmax, which define one")
     return norm
 
 

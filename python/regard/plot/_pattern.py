@@ -157,7 +157,7 @@ def _one_mask(
     parts = masks.arrays
     shape = np.broadcast_shapes((1, 1), *(part.shape for part in parts))
     if q_len is None and not parts:
-        raise TypeError("q_len must be given where there is no mask")
+        raise TypeError("q_len must be given if there is no mask")
     queries = shape[-2] if q_len is None else count("q_len", q_len)
     if kv_len is not None:
         keys = count("kv_len", kv_len)

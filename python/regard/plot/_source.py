@@ -107,7 +107,7 @@ def source_of(
     given += ["mask"] if mask is not None else []
     if given:
         raise TypeError(
-            f"{given[0]} must be left out beside weights, which it would not change: pass a pair "
+            f"{given[0]} must be left out with weights, which it would not change: pass a pair "
             "(query, key) instead of them"
         )
     return _Weights(attention_weights(argument), _one_offset(options, argument))
@@ -141,7 +141,7 @@ def _one_offset(options: dict[str, Any], weights: Any) -> int | None:
         return int(offsets(options["query_offset"], kv_len - q_len))
     offset = integers("query_offset", options["query_offset"])
     if offset.size != 1:
-        raise ValueError(f"query_offset must be one number beside weights, got {offset.size}")
+        raise ValueError(f"query_offset must be one number with weights, got {offset.size}")
     return int(offset.reshape(())[()])
 
 
@@ -150,7 +150,7 @@ def head_of(head: Any, lead: tuple[int, ...]) -> tuple[int, ...]:
     if head is None:
         if np.prod(lead, dtype=np.int64) != 1:
             raise ValueError(
-                f"head must say which to draw where the leading axes are {lead}; "
+                f"head must select one head, since the leading axes are {lead}; "
                 "regard.plot.heads draws all of them"
             )
         return (0,) * len(lead)

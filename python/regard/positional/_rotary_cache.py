@@ -125,4 +125,4 @@ def refuse_with_cache(name: str, *, base: SupportsFloat | None, **others: object
         real_number("base", base)
     for other, value in {"base": base, **others}.items():
         if value is not None:
-            raise ValueError(f"{name} already says how far each pair turns: leave {other} out")
+            raise ValueError(f"{name} already determines the angles: leave {other} out")

@@ -99,7 +99,7 @@ def t5_buckets(
     bidirectional = flag("bidirectional", bidirectional)
     buckets = count("num_buckets", num_buckets, minimum=4 if bidirectional else 2)
     if bidirectional and buckets % 2:
-        raise ValueError(f"num_buckets must be even where bidirectional, got {buckets}")
+        raise ValueError(f"num_buckets must be even if bidirectional, got {buckets}")
     one_way = buckets // 2 if bidirectional else buckets
     starts = _starts(one_way, count("max_distance", max_distance, minimum=one_way // 2 + 1))
     first: NDArray[np.int64] = offsets(query_offset, kv_len - q_len).astype(np.int64)

@@ -79,7 +79,7 @@ def attend(
         )
     if cache is not None:
         raise NotImplementedError(
-            "continuous batching keeps keys and values in pages of its own, which "
+            "continuous batching stores keys and values in its own pages, which "
             "attn_implementation='regard' does not support: use 'sdpa' or 'paged|eager'"
         )
     if output_attentions:

@@ -119,7 +119,7 @@ INTERFACES = {
     "data is a number": ({"data": 64}, TypeError, ["query", "cannot be read"]),
     "no shape": ({"shape": LEFT_OUT}, TypeError, ["query", "shape"]),
     "unknown type": ({"typestr": "<q9"}, TypeError, ["query", "cannot be read"]),
-    "mask": ({"mask": object()}, TypeError, ["query", "mask of its own"]),
+    "mask": ({"mask": object()}, TypeError, ["query", "got one with a mask"]),
     "void": ({"typestr": "<V2"}, TypeError, ["query", "V2", "__dlpack__"]),
     "byte order": ({"typestr": ">f4"}, TypeError, ["query", "byte order", ">f4"]),
     "float64": ({"typestr": "<f8"}, TypeError, ["query", "float64", "float32"]),

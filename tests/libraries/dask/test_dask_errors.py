@@ -92,7 +92,7 @@ ARRAYS = {
     "groups": (
         (QUERY.rechunk({1: (1, 2, 1)}), KEY, KEY),
         ValueError,
-        r"query must have chunks along heads that hold whole groups of 2 heads, .*\(1, 2, 1\)",
+        r"query must have chunks along heads that contain whole groups of 2 heads, .*\(1, 2, 1\)",
     ),
     "shapes": (
         (QUERY, KEY[..., :7], KEY),

@@ -69,7 +69,7 @@ class Geometry(NamedTuple):
                 f"{after[entry]} tokens long"
             )
         raise ValueError(
-            f"key must have at most {most} new tokens at once, got {new}: they lie beside "
+            f"key must have at most {most} new tokens at once, got {new}: they are stored with "
             f"keep_first={self.keep_first} and keep_last={self.keep_last} within capacity "
             f"{self.capacity}"
         )

@@ -200,7 +200,7 @@ def _found_lines(file: LockedFile, room: FileRoom | FileCopyRoom) -> tuple[Lines
     moves, numbers = header.newest((both[:size], both[size:]))
     if not numbers.size or numbers.min() < 0 or numbers[0] == 0:
         raise ValueError(
-            f"{file.path} is damaged: neither of its two records of where the ledger lies is "
+            f"{file.path} is damaged: neither of its two records of the ledger's position is "
             "whole, and of 1 entry or more"
         )
     batch, columns, place = numbers.tolist()
@@ -232,7 +232,7 @@ def read_state(lines: Lines, geometry: Geometry, room: FileRoom | FileCopyRoom, 
     if wrong.size:
         raise ValueError(
             f"{path} is damaged: pages of tokens must be from 0 to {room.pages_of_file - 1} and "
-            f"not {list(lines.run)}, where the ledger lies, got {wrong[0]}"
+            f"not {list(lines.run)}, the position of the ledger, got {wrong[0]}"
         )
     pages = lines.table[:, : held.max()].copy()
     return State(pages, per_entry(lengths), int(lengths.max()), per_entry(evicted), 0, None)
