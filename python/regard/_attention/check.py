@@ -12,7 +12,7 @@ from regard._arguments.arrays import as_stored_arrays, part_at
 from regard._arguments.foreign import readable
 from regard._arguments.hints import raise_with_hint
 from regard._arguments.masks import Masks
-from regard._arguments.option_table import OPTIONS
+from regard._arguments.option_table import OPTIONS, Subject
 from regard._arguments.positions import Positions
 from regard._random.philox import moved_origin
 
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 
 _WHOLE = slice(None)
-_POSITIONS = frozenset(("is_causal", "query_offset", "window", "key_lengths", "left_padding"))
+_POSITIONS = frozenset(
+    option.name for option in OPTIONS.values() if option.subject is Subject.VISIBILITY
+)
 
 
 class Sizes(NamedTuple):
