@@ -121,6 +121,38 @@ def test_a_folder_that_cannot_be_written_to(explorer, tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_file_created_meanwhile_is_not_overwritten(explorer, tmp_path, monkeypatch, has_links):
+    """Another process creates the file between the check of the name and the move."""
+    place, link = tmp_path / "page.html", os.link
+
+    def late_link(source, target):
+        place.write_text("of somebody else")
+        if not has_links:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        link(source, target)
+
+    monkeypatch.setattr("os.link", late_link)
+    with pytest.raises(FileExistsError, match="created meanwhile"):
+        explorer.save(place)
+    assert place.read_text() == "of somebody else"
+    assert os.listdir(tmp_path) == ["page.html"]
+
+
+def test_a_file_system_without_links(explorer, tmp_path, monkeypatch):
+    def refused(source, target):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refused)
+    explorer.save(tmp_path / "page.html")
+    assert os.listdir(tmp_path) == ["page.html"]
+    assert os.stat(tmp_path / "page.html").st_size == explorer.nbytes
+    monkeypatch.setattr("os.replace", refused)
+    with pytest.raises(PermissionError, match=r"cannot write"):
+        explorer.save(tmp_path / "other.html")
+    assert os.listdir(tmp_path) == ["page.html"]
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device here")
 def test_a_full_device(explorer):
     with pytest.raises(OSError, match=r"cannot write '/dev/full': No space left on device$"):

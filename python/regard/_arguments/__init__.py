@@ -1,10 +1,11 @@
 """Check and convert the arguments of callers: arrays, numbers and options.
 
-These modules are its parts::
+The modules::
 
     numbers    numbers, flags and names; arrays converts arrays, foreign reads the arrays of other
                libraries, and device finds out which device they are on
-    options    the options of the attention calls
-    keywords   keywords of other libraries, and advice for keywords that a call does not accept
+    options    the options of the attention calls for type checkers, from the table in option_table
+    positions  which keys a query sees by its position; masks has those that masks hide
+    keywords   keywords that a call does not accept; advice is the message about them
     hints      mistakes that types and shapes do not reveal
 """

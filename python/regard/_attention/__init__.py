@@ -1,9 +1,10 @@
 """Attention in one call.
 
-These modules are its parts::
+The modules::
 
     dense, ragged      the fused calls; rows returns the weights of some queries
     merge, stages      merging attention over parts of the keys, and the four separate stages
+    check              the checked call, of which the other packages take parts
     convert            calls that the compiled module does not accept directly
     explain            the plan of a call; explanation is its result
 """

@@ -82,12 +82,20 @@ def _mode(place: str) -> int:
 def _move_to_new_name(beside: str, place: str) -> None:
     """Move a file to a new name, unless the name has been taken since it was checked."""
     try:
-        os.link(beside, place)
+        try:
+            os.link(beside, place)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links: an empty file takes the name first
+            os.close(os.open(place, os.O_CREAT | os.O_EXCL))
+            try:
+                os.replace(beside, place)
+            except BaseException:
+                os.unlink(place)
+                raise
+        else:
+            os.unlink(beside)
     except FileExistsError:
         raise FileExistsError(
             f"path must be that of a new file, got {place!r}, which was created meanwhile"
         ) from None
-    except OSError:  # a file system without links
-        os.rename(beside, place)
-    else:
-        os.unlink(beside)

@@ -1,6 +1,6 @@
 """Statistics of attention weights, without storing the weights.
 
-These modules are its parts::
+The modules::
 
     summary          the functions that return numbers; request checks and names the requested
                      results, and target_keys finds the keys of the previous-token and induction

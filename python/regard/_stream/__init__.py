@@ -1,6 +1,6 @@
 """Attention to keys and values that come in chunks.
 
-These modules are its parts::
+The modules::
 
     attend          the public function; call is one call of it
     source, chunks  the kinds of chunks, and how a chunk is read; arrays and masks may be in files
