@@ -128,13 +128,20 @@ def parts_of(mask: Any) -> tuple[Any, ...]:
     return mask if is_pair(mask) else (mask,)
 
 
+def parts_unread(mask: Any) -> tuple[Any, ...]:
+    """Return what `parts_of` returns, without reading arrays: two items of a tuple are a pair."""
+    if mask is None:
+        return ()
+    return mask if isinstance(mask, tuple) and len(mask) == 2 else (mask,)
+
+
 def is_pair(mask: Any) -> bool:
     """Return whether `mask` is a pair. The two rows of an array have one kind and one shape."""
-    if not isinstance(mask, tuple) or len(mask) != 2:
+    parts = parts_unread(mask)
+    if len(parts) < 2:
         return False
-    parts = [np.asarray(readable("mask", part)) for part in mask]
-    is_bool = [part.dtype.kind == "b" for part in parts]
-    return is_bool[0] != is_bool[1] or parts[0].shape != parts[1].shape
+    first, second = (np.asarray(readable("mask", part)) for part in parts)
+    return first.shape != second.shape or (first.dtype.kind == "b") != (second.dtype.kind == "b")
 
 
 def as_mask(mask: ArrayLike | None) -> Array | None:

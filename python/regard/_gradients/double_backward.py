@@ -157,7 +157,7 @@ def scaled_dot_product_attention_double_backward(
     if mask is not None:
         warn_if_zero_one(mask)
     call = checked(query, key, value, mask, with_arrays(options))
-    check = _Check(call.result_type, call.arithmetic)
+    check = _InputChecker(call.result_type, call.arithmetic)
     tangents = (
         check.tangent("grad_grad_query", grad_grad_query, call.query),
         check.tangent("grad_grad_key", grad_grad_key, call.key),
@@ -178,7 +178,7 @@ def scaled_dot_product_attention_double_backward(
     return DoubleGradients(*second_order_sums(call, inputs))
 
 
-class _Check:
+class _InputChecker:
     """Converter of the arguments besides the inputs, which raises TypeError or ValueError."""
 
     def __init__(self, result_type: str, arithmetic: np.dtype[Any]) -> None:

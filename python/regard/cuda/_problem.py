@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks
+from regard._arguments.masks import Masks, parts_unread
 from regard._arguments.options import CudaOptions, names_of
 from regard._arguments.positions import Positions
 from regard.cuda._batches import broadcast_strides, launches
@@ -146,10 +146,7 @@ class DeviceCall:
 
     def _masks(self, mask: Any) -> Masks:
         """Return views of the masks: of None, an array, or a pair (bool, float) of arrays."""
-        if mask is None:
-            return Masks()
-        is_pair = isinstance(mask, tuple) and len(mask) == 2
-        parts = [view_of("mask", part, self.stream) for part in (mask if is_pair else (mask,))]
+        parts = [view_of("mask", part, self.stream) for part in parts_unread(mask)]
         masks = Masks.of_parts(
             parts, lambda part: part.element == "bool", lambda part: part.element
         )

@@ -11,7 +11,7 @@ from dask.base import tokenize
 
 from regard._arguments.arrays import as_array, part_at, result_type, stored
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks, as_mask
+from regard._arguments.masks import Masks, as_mask, parts_unread
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import BackwardOptions, names_of
 from regard._attention.check import checked
@@ -195,9 +195,7 @@ def _check_entries(batch: tuple[Chunks, ...]) -> None:
 
 def _masks(mask: Any, wanted: tuple[Chunks, ...]) -> Masks:
     """Return the masks of a call as Dask arrays."""
-    is_pair = isinstance(mask, tuple) and len(mask) == 2
-    parts = mask if is_pair else () if mask is None else (mask,)
-    return Masks.of_parts([_as_dask_mask(part, wanted) for part in parts])
+    return Masks.of_parts([_as_dask_mask(part, wanted) for part in parts_unread(mask)])
 
 
 def _as_dask_mask(mask: Any, wanted: tuple[Chunks, ...]) -> Any:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from regard._arguments.arrays import as_array, stand_in
-from regard._arguments.masks import Masks, as_mask
+from regard._arguments.masks import Masks, as_mask, parts_unread
 from regard._arguments.option_table import OPTIONS
 from regard._attention.check import checked
 from regard.jax._computation import ARRAY_OPTIONS
@@ -114,8 +114,7 @@ def _floats(name: str, value: Any) -> Any:
 
 def _masks(mask: Any) -> Arrays:
     """Return a mask, or both masks of a pair, by kind."""
-    is_pair = isinstance(mask, tuple) and len(mask) == 2
-    masks = Masks.of_parts([_mask(part) for part in (mask if is_pair else (mask,))])
+    masks = Masks.of_parts([_mask(part) for part in parts_unread(mask)])
     named = {"bool_mask": masks.shown, "float_mask": masks.bias}
     return {name: array for name, array in named.items() if array is not None}
 

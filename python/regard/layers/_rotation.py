@@ -26,7 +26,7 @@ _OPTIONS = ("base", "rotary_dim", "interleaved", "inverse_frequencies", "scaling
 _AHEAD = 64  # additional positions in a table, after the requested positions
 
 
-class _Table(NamedTuple):
+class _Rotations(NamedTuple):
     """The cosines and sines of positions from `first` on."""
 
     first: int
@@ -83,7 +83,7 @@ class Rotation:
         # A table of consecutive positions, since decoding needs one more at every step.
         self._dtype = dtype
         nothing = np.empty((0, 1, 1), dtype)
-        self._table = _Table(0, nothing, nothing)
+        self._table = _Rotations(0, nothing, nothing)
 
     def __repr__(self) -> str:
         return self._shown
@@ -128,7 +128,7 @@ class Rotation:
                 return _with_heads_axis(cos), _with_heads_axis(sin)
             # Include the next positions in decoding.
             ahead = np.arange(first, last + 1 + _AHEAD)
-            table = self._table = _Table(first, *self._computed(ahead, frequencies))
+            table = self._table = _Rotations(first, *self._computed(ahead, frequencies))
         rows = places - table.first
         return _with_heads_axis(table.cos[rows]), _with_heads_axis(table.sin[rows])
 

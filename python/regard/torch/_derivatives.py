@@ -122,31 +122,31 @@ _SECOND = "the second derivative of attention"
 _FORWARD = "the derivative of attention in forward mode"
 
 
-class _Attention(_Derived):
+class _AttentionOperator(_Derived):
     operator = _operators.attention
 
     @staticmethod
     def forward(ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
-        results = _Attention.inside(keyset, given)
-        _Attention.keep(ctx, given, results)
+        results = _AttentionOperator.inside(keyset, given)
+        _AttentionOperator.keep(ctx, given, results)
         return results
 
     @staticmethod
     def backward(ctx: Any, grad_output: Maybe, grad_lse: Maybe) -> tuple[Maybe, ...]:
-        call, (output, lse) = _Attention.kept(ctx)
+        call, (output, lse) = _AttentionOperator.kept(ctx)
         if grad_output is None and grad_lse is None:
-            return _Attention.gradients()
-        needed = _Attention.named(ctx.needs_input_grad[1:])
+            return _AttentionOperator.gradients()
+        needed = _AttentionOperator.named(ctx.needs_input_grad[1:])
         wanted = [needed[name] for name in INPUTS]
         grad_output = torch.zeros_like(output) if grad_output is None else grad_output
         gradients = _operators.attention_backward(grad_output, grad_lse, output, lse, *call, wanted)
-        return _Attention.gradients(**_wanted(gradients, wanted))
+        return _AttentionOperator.gradients(**_wanted(gradients, wanted))
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Any) -> tuple[Tensor, Tensor]:
-        along = _Attention.named(tangents)
+        along = _AttentionOperator.named(tangents)
         _refuse(along, _FORWARD)
-        call = _Attention.kept(ctx, _primals(ctx))[0]
+        call = _AttentionOperator.kept(ctx, _primals(ctx))[0]
         with forward_ad._set_fwd_grad_enabled(True):
             _, of_output, _, of_lse = _operators.attention_jvp(
                 *(along[name] for name in _QUERY_KEY_VALUE), *call
@@ -287,5 +287,5 @@ class _AttentionDoubleBackward(_Derived):
         raise NotImplementedError("the third derivative of attention is not implemented")
 
 
-for _function in (_Attention, _AttentionBackward, _AttentionJvp, _AttentionDoubleBackward):
+for _function in (_AttentionOperator, _AttentionBackward, _AttentionJvp, _AttentionDoubleBackward):
     library.impl(_function.operator.name, _function.call, "Autograd", with_keyset=True)

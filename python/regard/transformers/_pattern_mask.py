@@ -14,7 +14,7 @@ _aten = torch.ops.aten
 _SAME = {_aten.detach.default, _aten.alias.default}
 
 
-class _State:
+class _LazyPattern:
     """The state that the aliases of a mask share."""
 
     def __init__(self, options: dict[str, Any], make: Callable[[], Any]) -> None:
@@ -37,10 +37,12 @@ class PatternMask(torch.Tensor):  # type: ignore[misc, name-defined]
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
-    _state: _State
+    _state: _LazyPattern
 
     @staticmethod
-    def __new__(cls, state: _State, shape: tuple[int, ...], dtype: Any, device: Any) -> PatternMask:
+    def __new__(
+        cls, state: _LazyPattern, shape: tuple[int, ...], dtype: Any, device: Any
+    ) -> PatternMask:
         mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         mask._state = state
         return mask  # type: ignore[no-any-return]
@@ -69,7 +71,7 @@ class PatternMask(torch.Tensor):  # type: ignore[misc, name-defined]
         make : callable
             Returns the array.
         """
-        return cls(_State(options, make), shape, dtype, device)
+        return cls(_LazyPattern(options, make), shape, dtype, device)
 
     def options_or_array(self) -> tuple[dict[str, Any], Any]:
         """Return the equivalent options and None, or {} and the equivalent array."""
