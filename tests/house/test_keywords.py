@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import regard
-from regard._arguments.keywords import ATTENTION, refuse_keywords, refuses_unknown
+from regard._arguments.keywords import refuse_keywords, refuses_unknown
 
 ATTEND_NAMES = [*inspect.signature(regard.scaled_dot_product_attention).parameters, "left_padding"]
 RAGGED = [*ATTEND_NAMES, "query_starts", "key_starts"]
@@ -65,7 +65,7 @@ ADVICE = [
 
 @pytest.mark.parametrize(("name", "known", "advice"), ADVICE)
 def test_advice(name, known, advice):
-    kind = ATTENTION if "query" in known else ""
+    kind = "attention" if "query" in known else ""
     with pytest.raises(TypeError) as raised:
         refuse_keywords("call", [name], known, kind=kind)
     message = str(raised.value)
@@ -75,7 +75,7 @@ def test_advice(name, known, advice):
 
 def test_every_unknown_keyword_is_named():
     with pytest.raises(TypeError) as raised:
-        refuse_keywords("call", ["causal", "attn_mask"], ATTEND_NAMES, kind=ATTENTION)
+        refuse_keywords("call", ["causal", "attn_mask"], ATTEND_NAMES, kind="attention")
     assert "no argument attn_mask: pass mask=; no argument causal: pass is_causal" in str(
         raised.value
     )

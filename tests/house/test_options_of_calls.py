@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import regard
+from regard._arguments import advice
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import names_of, takes_options
 
@@ -95,6 +96,25 @@ def test_a_call_has_every_option_or_says_why_not(name):
         with pytest.raises(TypeError) as raised:
             call(*arguments, **{option.name: option.default})
         assert f"no argument {option.name}: {reason}" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_advice_names_only_what_the_call_has(name):
+    """Of any keyword that other libraries have: no call advises what it would refuse itself."""
+    call, arguments = call_and_arguments(name)
+    taken = inspect.signature(call).parameters
+    for keyword in sorted({*advice._ADVICE, *advice._RENAMED} - taken.keys()):
+        with pytest.raises(TypeError) as raised:
+            call(*arguments, **{keyword: 1})
+        text = str(raised.value).partition(f"no argument {keyword}: ")[2]
+        assert text, (keyword, str(raised.value))
+        if any(other in text for other in ("constructor", "regard.KVCache", "and append with")):
+            continue
+        text = re.sub(r"call \w+, which accepts \w+=", "", text)
+        while "(" in text:
+            text = re.sub(r"\([^()]*\)", "", text)
+        advised = re.findall(r"(\w+)=", text)
+        assert [each for each in advised if each in taken] == advised, (keyword, text)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import inspect
+import re
+import sys
+from typing import TYPE_CHECKING, Final
 
 from regard._arguments.option_table import OPTIONS
+
+if TYPE_CHECKING:
+    from regard._arguments.option_table import Kind
 
 # The same option under other names. The first name that the call accepts is suggested.
 _RENAMED = {
@@ -21,10 +28,11 @@ _RENAMED = {
     "input": ("x", "a"),
     "other": ("b",),
     "dim": ("axis", "d_model", "rotary_dim"),
+    "mask": ("attn_mask",),
     "attn_mask": ("mask",),
-    "attention_mask": ("mask",),
-    "custom_mask": ("mask",),
-    "attn_bias": ("mask",),
+    "attention_mask": ("mask", "attn_mask"),
+    "custom_mask": ("mask", "attn_mask"),
+    "attn_bias": ("mask", "attn_mask"),
     "past_key_value": ("cache",),
     "past_key_values": ("cache",),
     "generator": ("rng",),
@@ -78,9 +86,11 @@ _RENAMED = {
     "segment_ids": ("query_segments",),
 } | {alias: (option.name,) for option in OPTIONS.values() for alias in option.aliases}
 
-# Kinds of calls for which a keyword has a special meaning: several kinds of calls on arrays with a
-# heads axis, layers, and single functions by their qualified names.
-_ATTENTION, _LAYER, _ONE_HEAD = "attention", "layer", "self-attention"
+# Kinds of calls for which a keyword has a special meaning: all calls on arrays with a heads axis,
+# or one kind of them; layers; and single functions by their qualified names.
+_ATTENTION: Final = "attention"
+_LAYER: Final = "layer"
+_ONE_HEAD: Final = "self-attention"
 _ATTENTION_KINDS = frozenset(
     (
         _ATTENTION,
@@ -92,12 +102,16 @@ _LAYER_CONSTRUCTOR = "MultiHeadAttention.__init__()"
 _CACHE_CONSTRUCTOR = "KVCache.__init__()"
 _ROTARY = "rotary()"
 
-_TO_THE_CONSTRUCTOR = "pass it to the constructor, MultiHeadAttention()"
+
+def _refusal(option: str, kind: Kind) -> str:
+    return OPTIONS[option].refusal(kind) or ""
+
+
 _DROPOUT = {
     "dropout_p": "pass dropout_p= and dropout_seed=",
     "dropout": "pass dropout= to the constructor, and dropout_seed= to the call",
-    _LAYER: "pass dropout= to the constructor, MultiHeadAttention(), and dropout_seed= here",
-    _ONE_HEAD: "pass dropout= to the constructor, SelfAttention(), and dropout_seed= here",
+    _LAYER: _refusal("dropout_p", _LAYER),
+    _ONE_HEAD: _refusal("dropout_p", _ONE_HEAD),
     "": "leave it out: this call drops no weights",
 }
 _TRAINING = {
@@ -107,7 +121,7 @@ _TRAINING = {
 }
 _ITS_OWN_KERNELS = "leave it out: regard chooses its kernels itself, and regard.explain shows them"
 _NOT_NEEDED = {_ATTENTION: "leave it out: queries beyond their length change no other row"}
-_OF_THE_LAYER = {_LAYER: _TO_THE_CONSTRUCTOR}
+_OF_THE_LAYER = {_LAYER: "pass it to the constructor, MultiHeadAttention()"}
 _CAUSAL_LAYER = "pass is_causal=True to the constructor, MultiHeadAttention()"
 _TOKENIZERS_MASK = (
     "pass mask=, for a tokenizer's (batch, kv_len) of ones and zeros "
@@ -117,15 +131,32 @@ _HEADS_AXIS = {_ATTENTION: "leave it out: arrays have an axis of heads, the thir
 _FIRST_TOKENS = (
     "leave it out: show the first tokens by a mask, or in a regard.KVCache by its keep_first="
 )
+_NOT_VISIBILITY = _refusal("scale", "pattern")
+_ONE_HEAD_ALONE = {_ONE_HEAD: "leave it out: this layer has one head"}
+_DILATED = (
+    "leave it out, and call this for each i < dilation with query[..., i::dilation, :], and key "
+    "and value likewise"
+)
+_DILATED_LAYER = "leave it out, and call this for each i < dilation with x[..., i::dilation, :]"
+_SEGMENTS = "pass mask=regard.masks.segments(segment_ids)"
 _PER_LAYER = {_CACHE_CONSTRUCTOR: "leave it out: make one cache for each layer"}
 _WINDOW_OF_A_CACHE = {
     _CACHE_CONSTRUCTOR: "pass keep_last=n, which counts the query's own token too",
 }
-_RAGGED = "call scaled_dot_product_attention_ragged, which takes {}="
-_STARTS = {
-    "query_starts": "leave it out: the starts of the sequences determine it",
-    _ATTENTION: _RAGGED.format("query_starts"),
+_RAGGED_CALLS = {
+    "gradients": "scaled_dot_product_attention_ragged_backward",
+    "weights": "summarize_attention_ragged",
+    _ATTENTION: "scaled_dot_product_attention_ragged",
 }
+
+
+def _starts(name: str, text: str) -> dict[str, str]:
+    """Return the advice of a keyword that calls with starts of sequences have or do not need."""
+    calls = {kind: f"call {call}, which accepts {name}=" for kind, call in _RAGGED_CALLS.items()}
+    return {name: text, **calls}
+
+
+_LENGTHS = _starts("query_starts", "leave it out: the starts of the sequences determine it")
 _LAYER_BIASES = {
     "out_bias": "pass qkv_bias= and out_bias=",
     "qkv_bias": "pass qkv_bias=",
@@ -165,6 +196,8 @@ _ADVICE = {
     "batch_first": dict.fromkeys(
         (_LAYER_CONSTRUCTOR, _LAYER), "leave it out: arrays are (batch, length, d_model)"
     ),
+    "ax": {"figure": "pass figure=, since the picture has several axes"},
+    "figure": {"ax": "pass ax=, such as figure.subplots()"},
     "device": {"": "leave it out: this call computes on the CPU"},
     "rotary": _OF_THE_LAYER,
     "alibi": _OF_THE_LAYER,
@@ -201,44 +234,60 @@ _ADVICE = {
     "right_window_size": {"window": "pass window=(left, right), with None for ONNX's -1"},
     "query_lengths": _NOT_NEEDED,
     "query_seq_lengths": _NOT_NEEDED,
-    "cu_seqlens_q": {
-        "query_starts": "pass query_starts=",
-        _ATTENTION: _RAGGED.format("query_starts"),
-    },
-    "cu_seqlens_k": {"key_starts": "pass key_starts=", _ATTENTION: _RAGGED.format("key_starts")},
-    "max_seqlen_q": _STARTS,
-    "max_seqlen_k": _STARTS,
+    "cu_seqlens_q": _starts("query_starts", "pass query_starts="),
+    "cu_seqlens_k": _starts("key_starts", "pass key_starts="),
+    "max_seqlen_q": _LENGTHS,
+    "max_seqlen_k": _LENGTHS,
     "block_table": {"": "leave it out: a regard.KVCache with page_size= keeps its own"},
     "head": {
         _ATTENTION: "leave it out: select the head in the arrays, query[..., head, :, :] and the "
         "same of its key and value",
+        _LAYER: "leave it out: return_weights=True returns the weights of all heads",
+        **_ONE_HEAD_ALONE,
     },
     "head_mask": {
+        **dict.fromkeys(
+            ("explain", "weights"),
+            "leave it out: heads are computed independently, so ignore the results of some",
+        ),
+        "pattern": _NOT_VISIBILITY,
         _ATTENTION: "leave it out, and multiply the output by head_mask[:, None, None]",
         _LAYER: "leave it out: a head is silenced by zeros in its columns of the parameter W_out",
+        **_ONE_HEAD_ALONE,
     },
-    "score_mod": dict.fromkeys(
-        (_ATTENTION, _LAYER),
-        "leave it out: a float mask= is added to the scores, softcap= caps them and alibi_slopes= "
-        "weights distances; other functions of the scores are not supported",
-    ),
+    "score_mod": {
+        "pattern": _NOT_VISIBILITY,
+        _ATTENTION: "leave it out: a float mask= is added to the scores, softcap= caps them and "
+        "alibi_slopes= weights distances; other functions of the scores are not supported",
+        _LAYER: "leave it out: a float mask= is added to the scores, softcap= caps them and "
+        "alibi=True of the constructor weights distances; other functions are not supported",
+        _ONE_HEAD: "leave it out: a float mask= is added to the scores; other functions of the "
+        "scores are not supported",
+    },
     "block_mask": dict.fromkeys(
-        (_ATTENTION, _LAYER),
+        (_ATTENTION, _LAYER, _ONE_HEAD),
         "pass mask= as a bool array: tiles in which it hides everything are not computed",
     ),
-    "segment_ids": dict.fromkeys(
-        (_ATTENTION, _LAYER),
-        "pass mask=regard.masks.segments(segment_ids), or call "
-        "scaled_dot_product_attention_ragged with the starts of the segments",
-    ),
+    "segment_ids": {
+        "query_starts": "leave it out: query_starts= and key_starts= separate the sequences",
+        "cache": _SEGMENTS,
+        "gradients": _SEGMENTS,
+        "weights": _SEGMENTS,
+        _ATTENTION: f"{_SEGMENTS}, or call scaled_dot_product_attention_ragged with the starts of "
+        "the segments",
+        _LAYER: _SEGMENTS,
+        _ONE_HEAD: _SEGMENTS,
+    },
     "global_tokens": dict.fromkeys(
-        (_ATTENTION, _LAYER),
+        (_ATTENTION, _LAYER, _ONE_HEAD),
         "pass mask= as a bool array: regard.masks.window(...), with True in the rows and columns "
         "of the global tokens",
     ),
     "dilation": {
-        _ATTENTION: "leave it out, and call this for each i < dilation with "
-        "query[..., i::dilation, :], and key and value likewise"
+        "pattern": "leave it out: each of the dilated calls has the pattern of a shorter call",
+        _ATTENTION: _DILATED,
+        _LAYER: _DILATED_LAYER,
+        _ONE_HEAD: _DILATED_LAYER,
     },
     "heads": _HEADS_AXIS,
     "kv_heads": _HEADS_AXIS,
@@ -288,8 +337,23 @@ _ADVICE = {
 }
 
 
+def keywords_of(call: str) -> list[str]:
+    """Return the keywords that a public call accepts, for example ``"KVCache.attend"``."""
+    found = sys.modules["regard"]
+    for name in call.removeprefix("regard.").split("."):
+        found = getattr(found, name)
+    parameters = inspect.signature(found).parameters.values()  # type: ignore[arg-type]
+    return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"]
+
+
 def advice(name: str, known: list[str], kind: str) -> str:
     """Return advice on replacing a keyword."""
+    text = _advice(name, known, kind)
+    # A call that has PyTorch's name for its mask.
+    return re.sub(r"\bmask=", "attn_mask=", text) if "attn_mask" in known else text
+
+
+def _advice(name: str, known: list[str], kind: str) -> str:
     is_attention = kind in _ATTENTION_KINDS
     # An option of other attention calls, or another name of such an option.
     meant = [o for o in OPTIONS.values() if name == o.name or name in o.aliases]

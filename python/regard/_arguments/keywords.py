@@ -11,16 +11,16 @@ from regard._arguments.option_table import OPTIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from regard._arguments.option_table import Kind
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 # Calls whose kind differs from their name. `advice` and the table of options name the kinds.
-ATTENTION = "attention"
 _KINDS_OF_METHODS = {
     "MultiHeadAttention.__call__()": "layer",
     "SelfAttention.__call__()": "self-attention",
 }
-_ARRAYS = ("query", "key", "value", "mask")
 _NO_REASONS: dict[str, str] = {}
 
 
@@ -63,7 +63,7 @@ def refuses_unknown(function: Callable[Parameters, Result]) -> Callable[Paramete
 def refuse_keywords(
     call: str,
     unknown: Iterable[str],
-    known: Iterable[str],
+    known: Iterable[str] | None = None,
     reasons: Mapping[str, str] = _NO_REASONS,
     *,
     kind: str = "",
@@ -73,19 +73,20 @@ def refuse_keywords(
     Parameters
     ----------
     call : str
-        The name of the call, without parentheses.
+        The name of the call in `regard`, without parentheses.
     unknown : iterable of str
         The given keywords that the call does not accept.
-    known : iterable of str
-        The keywords that the call accepts, in the order of its signature.
+    known : iterable of str, optional
+        The keywords that the call accepts, in the order of its signature. By default, they are read
+        from the signature of the public object with the call's name.
     reasons : mapping of str to str, optional
         Specific advice, which takes precedence over the general advice.
     kind : str, optional
         The kind of the call.
     """
-    from regard._arguments.advice import advice  # only a call that fails needs it
+    from regard._arguments.advice import advice, keywords_of  # only a call that fails needs them
 
-    names = list(known)
+    names = keywords_of(call) if known is None else list(known)
     refused = "; ".join(
         f"no argument {name}: {reasons.get(name) or advice(name, names, kind)}"
         for name in sorted(unknown)
@@ -96,12 +97,15 @@ def refuse_keywords(
 def check_options(
     name: str,
     options: Mapping[str, Any],
-    known: Collection[str] = OPTIONS.keys(),
-    arrays: tuple[str, ...] = _ARRAYS,
+    accepted: Collection[str] = OPTIONS.keys(),
     *,
-    kind: str = ATTENTION,
+    reasons: Mapping[str, str] = _NO_REASONS,
+    kind: Kind = "attention",
 ) -> None:
-    """Raise TypeError, with advice, if an attention call does not accept one of these options."""
-    unknown = [option for option in options if option not in known]
+    """Raise TypeError, with advice, if a call does not accept one of these options.
+
+    `name` is the name of the call in `regard`; `accepted` are the options that it accepts.
+    """
+    unknown = [option for option in options if option not in accepted]
     if unknown:
-        refuse_keywords(name, unknown, (*arrays, *known), kind=kind)
+        refuse_keywords(name, unknown, reasons=reasons, kind=kind)

@@ -80,7 +80,7 @@ def matmul(
     ((2, 96), dtype('float32'))
     """
     if unknown:
-        refuse_keywords("matmul", unknown, ("a", "b", "out", "threads"))
+        refuse_keywords("matmul", unknown)
     product: Array = multiply(a, b, out, threads)
     if product is not NotImplemented:
         return product
@@ -137,7 +137,7 @@ def scale(
     array([[1., 2.]])
     """
     if unknown:
-        refuse_keywords("scale", unknown, ("scores", "factor", "out", "threads"))
+        refuse_keywords("scale", unknown)
     scaled: Array = _core.scale(scores, factor, out, threads)
     if scaled is NotImplemented:
         (scores,) = as_float_arrays(scores=scores)
@@ -189,7 +189,7 @@ def apply_mask(
            [  3.,   4.]])
     """
     if unknown:
-        refuse_keywords("apply_mask", unknown, ("scores", "mask", "out", "threads"))
+        refuse_keywords("apply_mask", unknown)
     warn_if_zero_one(mask)
     masked: Array = _core.apply_mask(scores, mask, out, threads)
     if masked is NotImplemented:
@@ -246,7 +246,7 @@ def softmax(
     array([0.1925, 0.1426, 0.2351, 0.1426, 0.2872])
     """
     if unknown:
-        refuse_keywords("softmax", unknown, ("x", "axis", "out", "threads"))
+        refuse_keywords("softmax", unknown)
     weights: Array = _core.softmax(x, axis, out, threads)
     if weights is NotImplemented:
         (x,) = as_float_arrays(x=x)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import numpy as np
 
 from regard._arguments.hints import warn_if_zero_one
-from regard._arguments.keywords import refuse_keywords, refuses_unknown
+from regard._arguments.keywords import check_options, refuses_unknown
 from regard._arguments.numbers import file_path
 from regard._arguments.options import (
     CacheExplainOptions,
@@ -30,7 +30,6 @@ from regard._runtime.public import public
 from regard._show.shows_options import ShowsOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from types import TracebackType
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -536,8 +535,7 @@ class KVCache(ShowsOptions):
             If another program has truncated the cache's file.
         """
         if not _OPTIONS.issuperset(options):
-            unknown = [name for name in options if name not in _OPTIONS]
-            _refuse("KVCache.attend", unknown, names_of(CacheOptions, ResultOptions))
+            check_options("KVCache.attend", options, _OPTIONS, reasons=_OF_THE_CACHE, kind="cache")
         if mask is not None:
             warn_if_zero_one(mask)
         result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = attend.attend(
@@ -582,8 +580,7 @@ class KVCache(ShowsOptions):
         'decode'
         """
         names = names_of(CacheExplainOptions)
-        if unknown := [name for name in options if name not in names]:
-            _refuse("KVCache.explain", unknown, names)
+        check_options("KVCache.explain", options, names, reasons=_OF_THE_CACHE, kind="cache")
         given: dict[str, Any] = {**options}
         return explain.explain(opened_content(self, "explain"), query, mask, given)
 
@@ -710,11 +707,6 @@ def writable_content(cache: KVCache, method: str) -> Content:
             "one was forked from"
         )
     return content
-
-
-def _refuse(call: str, unknown: Iterable[str], options: Iterable[str]) -> NoReturn:
-    """Raise a TypeError for keywords that `attend` and `explain` do not accept."""
-    refuse_keywords(call, unknown, ("query", "mask", *options), _OF_THE_CACHE, kind="cache")
 
 
 def opened_content(cache: KVCache, method: str) -> Content:

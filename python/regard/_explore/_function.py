@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from regard._runtime.progress import Progress
     from regard._show.tokens import TokensArgument
 
-_OTHERS = (
-    *("tokens", "names", "statistics", "top_k", "first_keys", "local_reach"),
-    *("detail", "regions", "max_bytes", "progress"),
-)
 MOST_TOP_KEYS = 64
 
 
@@ -148,7 +144,7 @@ def explore(
     'Explorer(2 layers, 8 heads, q_len=6, kv_len=6'
     >>> explorer.save("page.html")  # doctest: +SKIP
     """
-    check_options("explore", options, (*_OTHERS, *names_of(WeightOptions)), kind="weights")
+    check_options("explore", options, names_of(WeightOptions), kind="weights")
     check_progress(progress, "explore")
     wanted = _statistics(statistics)
     top_k = count("top_k", top_k, minimum=1, maximum=MOST_TOP_KEYS)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 # The arguments that are not options.
-_OTHERS = ("grad_output", "output", "lse", "grad_lse", "with_respect_to", "out")
 
 
 @public
@@ -244,7 +243,7 @@ def _gradients(
 ) -> AttentionGradients:
     (query, key, value), starts, mask = arrays
     grad_output, output, lse, grad_lse = given
-    check_options(name, options, (*_OTHERS, *names_of(BackwardOptions)), kind="gradients")
+    check_options(name, options, names_of(BackwardOptions), kind="gradients")
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)

@@ -13,7 +13,7 @@ from regard._arguments.numbers import count, iterated, slice_ends
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
-from regard._statistics.request import ARRAYS, lse_of, pair_of
+from regard._statistics.request import lse_of, pair_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     Region = tuple[slice, slice]
 
 _NAME = "attention_map"
-_OTHERS = ("shape", "reduce", "regions", "lse", "progress")
 _POOLINGS = ("max", "sum", "mean")
 
 
@@ -136,7 +135,7 @@ def attention_map(
     >>> corner[0, 0]  # the first query sees the first key
     array([1., 0., 0.], dtype=float32)
     """
-    check_options(_NAME, options, (*_OTHERS, *names_of(WeightOptions)), ARRAYS, kind="weights")
+    check_options(_NAME, options, names_of(WeightOptions), kind="weights")
     height, width = _pair_of_counts(shape)
     if reduce not in _POOLINGS:
         raise ValueError(f"reduce must be 'max', 'sum' or 'mean', got {reduce!r}")

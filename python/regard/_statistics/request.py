@@ -33,8 +33,6 @@ _RESULTS = (
     "column_sums",
     "column_means",
 )
-ARRAYS = ("query", "key", "mask")
-_OTHERS = ("statistics", "top_k", "first_keys", "local_reach", "tokens", "lse", "progress")
 DEFAULT_STATISTICS = tuple(name for name in _RESULTS if name not in ("induction", "top_k"))
 
 
@@ -105,7 +103,7 @@ class SummaryRequest(NamedTuple):
         tokens: ArrayLike | None,
     ) -> SummaryRequest:
         """Check the arguments, and that the function of this name accepts the options."""
-        check_options(name, options, (*_OTHERS, *names_of(WeightOptions)), ARRAYS, kind="weights")
+        check_options(name, options, names_of(WeightOptions), kind="weights")
         names = (
             [statistics]
             if isinstance(statistics, str)

@@ -8,7 +8,7 @@ import numpy as np
 
 from regard._arguments.device import is_on_cuda
 from regard._arguments.hints import warn_if_zero_one
-from regard._arguments.keywords import refuse_keywords
+from regard._arguments.keywords import check_options
 from regard._arguments.numbers import flag
 from regard._arguments.options import StreamOptions, names_of, takes_options
 from regard._runtime.progress import check_progress
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
     Progress = bool | Callable[[int, int | None], object] | None
 
-_ARGUMENTS = ("query", "chunks", "mask", "return_lse", "progress", *names_of(StreamOptions))
 _TWO_ARRAYS = "pass chunks=regard.KeyValueChunks(key, value)"
 _REASONS = {
     **dict.fromkeys(("key", "value", "k", "v", "K", "V"), _TWO_ARRAYS),
@@ -185,8 +184,9 @@ def attend_stream(
     >>> lse.shape
     (8, 5)
     """
-    if unknown := [name for name in options if name not in _ARGUMENTS]:
-        refuse_keywords("attend_stream", unknown, _ARGUMENTS, _REASONS, kind="stream")
+    check_options(
+        "attend_stream", options, names_of(StreamOptions), reasons=_REASONS, kind="stream"
+    )
     return_lse = flag("return_lse", return_lse)
     check_progress(progress, "attend_stream")
     if is_on_cuda(query):

@@ -35,7 +35,7 @@ class DeviceCall:
     def __init__(
         self, name: str, arrays: tuple[Any, Any, Any], options: Mapping[str, Any], stream: Any
     ) -> None:
-        check_options(name, options, (*names_of(CudaOptions), "stream"), kind="cuda")
+        check_options(f"regard.cuda.{name}", options, names_of(CudaOptions), kind="cuda")
         self.options = options
         check_available()
         self.stream = stream_of(stream, arrays[0])

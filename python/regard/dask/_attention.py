@@ -140,7 +140,7 @@ def scaled_dot_product_attention(
     return_lse = flag("return_lse", return_lse)
     options = {"threads": 1, **options}
     name = "regard.dask.scaled_dot_product_attention"
-    call = call_of(name, (query, key, value), mask, options, ("return_lse", "split_every"))
+    call = call_of(name, (query, key, value), mask, options)
     token = token_of(call, split_every)
     graph = Graph("attention-parts", token, call.inputs)
     outputs, lses = {}, {}

@@ -113,8 +113,7 @@ def scaled_dot_product_attention_backward(
     check_split_every(split_every)
     options = {"threads": 1, **options}
     name = "regard.dask.scaled_dot_product_attention_backward"
-    others = ("grad_output", "output", "lse", "grad_lse", "with_respect_to", "split_every")
-    call = call_of(name, (query, key, value), mask, options, others)
+    call = call_of(name, (query, key, value), mask, options)
     given = _given(call, grad_output, output, lse, grad_lse)
     wanted = _wanted(call, with_respect_to, options)
     sums = gradient_sums(call, wanted, options)

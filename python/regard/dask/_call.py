@@ -124,17 +124,13 @@ def call_of(
     arrays: tuple[Any, Any, Any],
     mask: Any,
     options: Mapping[str, Any],
-    others: tuple[str, ...],
 ) -> DaskCall:
-    """Check the arguments common to both calls, and split them into chunks.
-
-    `others` are the keywords of the call that are not in `options`.
-    """
+    """Check the arguments common to both calls, and split them into chunks."""
     for argument, array in zip(("query", "key", "value"), arrays, strict=True):
         check_dask_array(argument, array)
     query, key, value = arrays
     _check_small_options(options)
-    check_options(name, options, (*others, *names_of(BackwardOptions)), kind="dask")
+    check_options(name, options, names_of(BackwardOptions), kind="dask")
     whole = _whole(query, key, value, options)
     grid = grid_of(query, key, value, len(whole.sizes.batch))
     if options.get("dropout_p"):

@@ -19,7 +19,7 @@ from regard.plot._axes import (
     scale_label,
 )
 from regard.plot._pooling import check_reduce, cut_of, part_of
-from regard.plot._source import OPTIONS, head_of, source_of
+from regard.plot._source import WEIGHT_OPTIONS, head_of, source_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,7 +117,7 @@ def attention(
     >>> image.get_array()[0].tolist()
     [1.0, 0.0, 0.0, 0.0]
     """
-    options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
+    options = {name: imshow.pop(name) for name in WEIGHT_OPTIONS if name in imshow}
     check_imshow(attention, imshow)
     if mask is not None:
         warn_if_zero_one(mask)

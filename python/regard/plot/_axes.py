@@ -56,8 +56,6 @@ _WIDEST_SCALE = 0.2
 _LEAST_LETTERS, _LETTERS_AN_INCH = 12, 10.0
 _MOST_OFFSET = 1 << 40  # matplotlib cannot distinguish larger positions
 _NO_REASONS: dict[str, str] = {}
-_FIGURE_FOR_AX = "pass figure=, since the picture has several axes"
-_AX_FOR_FIGURE = "pass ax=, such as figure.subplots()"
 _OWN = {"self", "X", "data", "array", "extent", "origin", "figure", "axes", "transform"}
 
 
@@ -70,24 +68,8 @@ def check_imshow(
     """Raise TypeError, with advice, for keywords that neither the function nor imshow accepts."""
     drawing = set(inspect.signature(Axes.imshow).parameters) - _OWN
     drawing |= set(ArtistInspector(AxesImage).get_setters()) - _OWN
-    refuse_unknown(function, imshow.keys() - drawing, reasons, kind)
-
-
-def refuse_unknown(
-    function: Callable[..., Any],
-    unknown: Iterable[str],
-    reasons: Mapping[str, str] = _NO_REASONS,
-    kind: str = "",
-) -> None:
-    """Raise TypeError, with advice, for keywords that a regard.plot function does not accept."""
-    names = list(unknown)
-    if not names:
-        return
-    parameters = inspect.signature(function).parameters.values()
-    known = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
-    place = {"ax": _FIGURE_FOR_AX} if "figure" in known else {"figure": _AX_FOR_FIGURE}
-    call = f"regard.plot.{function.__name__}"
-    refuse_keywords(call, names, known, {**place, **reasons}, kind=kind)
+    if unknown := imshow.keys() - drawing:
+        refuse_keywords(f"regard.plot.{function.__name__}", unknown, reasons=reasons, kind=kind)
 
 
 @contextmanager

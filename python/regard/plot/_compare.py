@@ -25,7 +25,7 @@ from regard.plot._axes import (
 )
 from regard.plot._labels import labels
 from regard.plot._pooling import check_reduce, cut_of, part_of
-from regard.plot._source import OPTIONS, head_of, source_of
+from regard.plot._source import WEIGHT_OPTIONS, head_of, source_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,7 +100,7 @@ def compare(
     >>> image.get_array().tolist(), image.get_clim()
     ([[0.25, -0.25], [0.0, 0.0]], (-0.25, 0.25))
     """
-    options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
+    options = {name: imshow.pop(name) for name in WEIGHT_OPTIONS if name in imshow}
     check_imshow(compare, imshow)
     if mask is not None:
         warn_if_zero_one(mask)

@@ -22,7 +22,7 @@ from regard.plot._axes import (
 )
 from regard.plot._labels import labels
 from regard.plot._pooling import check_reduce, cut_of, part_of
-from regard.plot._source import OPTIONS, source_of
+from regard.plot._source import WEIGHT_OPTIONS, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,7 +102,7 @@ def heads(
     >>> [image.axes.get_title() for image in images]
     ['head 0', 'head 1', 'head 2', 'head 3', 'head 4', 'head 5']
     """
-    options = {name: imshow.pop(name) for name in OPTIONS if name in imshow}
+    options = {name: imshow.pop(name) for name in WEIGHT_OPTIONS if name in imshow}
     check_imshow(heads, imshow, _REASONS)
     if mask is not None:
         warn_if_zero_one(mask)

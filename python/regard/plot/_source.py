@@ -8,7 +8,6 @@ import numpy as np
 
 from regard._arguments.arrays import as_array, as_stored_arrays, is_floating
 from regard._arguments.foreign import with_arrays
-from regard._arguments.keywords import check_options
 from regard._arguments.numbers import integers, offsets
 from regard._arguments.options import WeightOptions, names_of
 from regard._attention.check import checked
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-OPTIONS = names_of(WeightOptions)
+WEIGHT_OPTIONS = names_of(WeightOptions)
 
 
 class WeightSource(Protocol):
@@ -85,7 +84,6 @@ def source_of(
     name: str, argument: Any, mask: Any, progress: Any, options: dict[str, Any]
 ) -> WeightSource:
     """Return the source that the arguments of the named function specify."""
-    check_options(name, options, OPTIONS, kind="weights")
     check_progress(progress, f"regard.plot.{name}")
     if isinstance(argument, tuple):
         refuse_result(argument)

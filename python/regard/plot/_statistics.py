@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Never
 import numpy as np
 from matplotlib.colors import Normalize
 
-from regard._arguments.keywords import takes_unknown
+from regard._arguments.keywords import refuse_keywords, takes_unknown
 from regard._arguments.numbers import listed
 from regard._show.tokens import tokens_of_axes
 from regard._statistics.request import AttentionSummary
-from regard.plot._axes import add_scale, figure_of, refuse_unknown
+from regard.plot._axes import add_scale, figure_of
 from regard.plot._ticks import set_ticks
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ def statistics(
     >>> sorted(regard.plot.statistics(summary, figure=Figure()))
     ['entropy', 'max']
     """
-    refuse_unknown(statistics, unknown)
+    if unknown:
+        refuse_keywords("regard.plot.statistics", unknown)
     shown = _numbers(summary, fields)
     of_queries, of_keys = _tokens(tokens, shown)
     heads = next(iter(shown.values())).shape[0]
