@@ -131,6 +131,7 @@ X = np.zeros((2, 5, 4))
         ({"regions": [(slice(3), slice(0, 5, 2))]}, ValueError, "without steps"),
         ({"return_weights": True}, TypeError, "return_weights"),
         ({"lse": np.zeros(5)}, ValueError, "lse must have the shape"),
+        ({"lse": np.zeros((2, 5)), "regions": [], "window": 5}, TypeError, "window must be a pair"),
     ],
 )
 def test_bad_input(words, kind, message):

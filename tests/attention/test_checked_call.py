@@ -139,3 +139,16 @@ def test_positions_of_a_chunk(offset):
             if columns:
                 assert begin <= min(columns)
                 assert end > max(columns)
+
+
+@pytest.mark.parametrize("offset", [-(2**61) - 2**60, 2**61 + 2**60])
+def test_chunks_far_from_all_queries_drop_the_same_weights(offset):
+    """Offsets within 64 bits are moved as they are, since dropout counts from them."""
+    random = np.random.default_rng(0)
+    query, key, value = (random.standard_normal((2, n, 4)) for n in (3, 20, 20))
+    options = {"query_offset": offset, "window": (2**63 - 1, 2**63 - 1)}
+    options |= {"dropout_p": 0.5, "dropout_seed": 3}
+    wanted = regard.scaled_dot_product_attention(query, key, value, **options)
+    chunks = [(key[:, start : start + 5], value[:, start : start + 5]) for start in range(0, 20, 5)]
+    streamed = regard.attend_stream(query, chunks, **options)
+    np.testing.assert_allclose(streamed, wanted, rtol=0, atol=1e-14)

@@ -245,6 +245,7 @@ def test_progress_reports_and_may_stop():
 
 
 X = np.zeros((2, 5, 4))
+LSE = np.zeros((2, 5))
 
 
 @pytest.mark.parametrize("name", ["query", "key"])
@@ -285,6 +286,31 @@ def test_too_few_axes(name, array, lse):
 def test_bad_input(words, kind, message):
     with pytest.raises(kind, match=message):
         regard.summarize_attention(X, X, **words)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message"),
+    [
+        ({"query_starts": None}, TypeError, "query_starts must be"),
+        ({"key_starts": [0]}, ValueError, "key_starts must"),
+        ({"key_lengths": [1, 2, 3]}, ValueError, "key_lengths must be an integer or broadcast"),
+        (
+            {"lse": LSE[:1]},
+            ValueError,
+            r"lse must have the shape of the forward call's lse, \(2, 5",
+        ),
+        ({"lse": LSE.astype(np.float16)}, TypeError, "lse must be float32 or float64"),
+        ({"lse": LSE.astype(int)}, TypeError, "lse must be float32 or float64"),
+    ],
+)
+@pytest.mark.parametrize("is_given", [True, False], ids=["with lse", "without"])
+def test_bad_input_of_ragged_calls(words, kind, message, is_given):
+    """Before starts, options and lse are read."""
+    arguments = {"query_starts": [0, 2], "key_starts": [0, 2]} | ({"lse": LSE} if is_given else {})
+    with pytest.raises(kind, match=message):
+        regard.summarize_attention_ragged(
+            X, X, **arguments | words, statistics="induction", tokens=[3, 4]
+        )
 
 
 @pytest.mark.parametrize("package", ["tqdm", "rich"])

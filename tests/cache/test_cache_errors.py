@@ -195,6 +195,8 @@ ATTEND = [
     ({"pages": np.zeros((2, 1), np.int32)}, TypeError, ["KVCache.attend()", "pages"]),
     ({"query": normal(0, 2, 3, 8, 8)}, ValueError, ["query_offset", "8 queries", "of 7"]),
     ({"dropout": 0.5}, TypeError, ["dropout"]),
+    ({"query_offset": [1, 2, 3], "window": (1, 0)}, ValueError, ["query_offset", "(2,)", "(3,)"]),
+    ({"query_offset": 1.5, "window": (1, 0)}, TypeError, ["query_offset", "float"]),
     ({"mask": np.ones((1, 6), bool)}, ValueError, ["mask", "7", "6"]),
     ({"mask": np.ones((1, 7), int)}, TypeError, ["mask", "int64"]),
     ({"mask": np.ones((3, 1, 1, 7), bool)}, ValueError, ["mask"]),

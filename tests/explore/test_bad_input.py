@@ -39,6 +39,7 @@ CASES = [
     ({"detail": (3, 4)}, TypeError, "detail must be an int, got tuple"),
     ({"regions": 3}, TypeError, "regions must be an iterable of tuples of slices, got int"),
     ({"regions": [slice(3)]}, TypeError, "regions[0] must be a pair of slices"),
+    ({"regions": [(slice("a"), slice(1))]}, TypeError, "regions[0] must have slices of ints"),
     ({"regions": [(3, 4)]}, TypeError, "regions[0] must have slices of queries and keys, got int"),
     ({"regions": [(slice(3), slice(0, 9, 2))]}, ValueError, "without steps"),
     ({"regions": [(slice(50, 60), slice(3))]}, ValueError, "select something of 40"),

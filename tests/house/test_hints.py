@@ -31,23 +31,33 @@ def test_masks_of_zeros_and_ones(mask, is_zero_one):
     assert holds_zero_one(mask) is is_zero_one
 
 
-def test_the_warning_comes_once_and_from_the_call(run_python):
-    script = """
+@pytest.mark.parametrize(
+    "call",
+    [
+        "regard.scaled_dot_product_attention(x, x, x, mask)",
+        "regard.scaled_dot_product_attention(x, x, x, mask, rows=slice(1), return_weights=True)",
+        "regard.scaled_dot_product_attention_backward(x, x, x, x, x, x[..., 0], mask)",
+        "regard.attend_stream(x, [(x, x)], mask)",
+        "layer(x[0], mask=mask)",
+        "single(x[0], mask=mask)",
+    ],
+)
+def test_the_warning_comes_once_and_from_the_call(call, run_python):
+    script = f"""
     import warnings
     import numpy as np
-    from regard._arguments.hints import warn_if_zero_one
+    import regard
 
-    def attend(mask):
-        warn_if_zero_one(mask)
-
+    x = np.ones((1, 2, 4))
+    layer, single = regard.MultiHeadAttention(4, 2, rng=0), regard.SelfAttention(4, 4, rng=0)
     warnings.simplefilter("always")
-    for mask in (np.zeros(3), np.array([0.0, 1.0]), np.array([1.0, 0.0])):
-        attend(mask)  # this line
+    for mask in (np.zeros((2, 2)), np.eye(2), 1 - np.eye(2)):
+        {call}  # this line
     """
     done = run_python(script)
-    assert done.returncode == 0
+    assert done.returncode == 0, done.stderr
     assert done.stderr.count("UserWarning") == 1
-    assert "<string>:11: UserWarning: mask contains only zeros and ones in float64" in done.stderr
+    assert "<string>:10: UserWarning: mask contains only zeros and ones in float64" in done.stderr
     assert "pass mask.astype(bool) if 1 means may attend" in done.stderr
 
 

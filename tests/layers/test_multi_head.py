@@ -306,21 +306,63 @@ def test_a_call_that_fails_leaves_the_cache(call, error, message):
     np.testing.assert_allclose(layer(x[:, 3:], cache=cache), wanted, rtol=0, atol=4e-6)
 
 
-def test_a_call_that_is_interrupted_leaves_the_cache(monkeypatch):
-    """The cache is restored even if only the projection of the output remains."""
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("step", ["append", "attend", "joined"])
+def test_a_call_that_is_interrupted_leaves_the_cache(step, monkeypatch):
+    """The cache is restored after the append, and if only the projection of the output remains."""
     layer = MultiHeadAttention(32, 4, is_causal=True, rng=1)
     x = normal((2, 4, 32))
     cache = ArrayCache(2, 4, 8)
     layer(x[:, :3], cache=cache)
+    append = cache.append
 
-    def interrupted(*_):
-        raise KeyboardInterrupt
+    def append_and_be_interrupted(*arguments, **options):
+        append(*arguments, **options)
+        interrupted()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Projections, "joined", interrupted)
+        if step == "append":
+            patch.setattr(cache, "append", append_and_be_interrupted)
+        else:
+            patch.setattr(cache if step == "attend" else Projections, step, interrupted)
         with pytest.raises(KeyboardInterrupt):
             layer(x[:, 3:], cache=cache)
     assert cache.lengths.tolist() == [3, 3]
+
+
+def test_a_call_that_fails_leaves_what_the_cache_knows_of_its_last_append(monkeypatch):
+    """Queries after an append of unequal lengths need their offset, which is not guessed."""
+    layer = MultiHeadAttention(32, 4, is_causal=True, rng=1)
+    cache = regard.KVCache(2, 4, 8)
+    layer(normal((2, 3, 32)), cache=cache, key_lengths=[3, 1])
+    query = np.zeros((2, 4, 3, 8), np.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr(Projections, "joined", interrupted)
+        for lengths in (None, [0, 1]):
+            with pytest.raises(KeyboardInterrupt):
+                layer(normal((2, 1, 32)), cache=cache, key_lengths=lengths)
+            assert cache.lengths.tolist() == [3, 1]
+            with pytest.raises(ValueError, match="query_offset must be given"):
+                cache.attend(query)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "error", "message"),
+    [
+        ([1, 2, 3], ValueError, r"broadcast to the batch axes \(2,\), got shape \(3,\)"),
+        ([1, 3], ValueError, "key_lengths must be from 0 to 2, the new keys, got 3"),
+        (-1, ValueError, "key_lengths must be from 0 to 2, the new keys, got -1"),
+        (1.5, TypeError, "key_lengths must be an int or an integer array, got float64"),
+    ],
+)
+def test_lengths_of_new_keys(lengths, error, message):
+    cache = regard.KVCache(2, 4, 8)
+    with pytest.raises(error, match=message):
+        MultiHeadAttention(32, 4, rng=1)(normal((2, 2, 32)), cache=cache, key_lengths=lengths)
+    assert cache.lengths.tolist() == [0, 0]
 
 
 def test_dynamic_scaling_beside_a_cache():

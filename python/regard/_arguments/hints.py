@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,7 +23,7 @@ def warn_if_zero_one(mask: Any) -> None:
     """Warn, once in a process, about a float mask that contains only zeros and ones.
 
     Such a mask is added to the scores and hides nothing. At most 1024 elements are read, unless all
-    of them are zeros and ones. The warning appears to come from the caller's caller.
+    of them are zeros and ones.
     """
     global _has_warned
     if _has_warned or not isinstance(mask, np.ndarray) or mask.dtype.kind != "f":
@@ -34,8 +35,16 @@ def warn_if_zero_one(mask: Any) -> None:
         f"mask contains only zeros and ones in {mask.dtype}, which are added to the scores and "
         "hide nothing: pass mask.astype(bool) if 1 means may attend",
         UserWarning,
-        stacklevel=3,
+        stacklevel=level_of_caller(),
     )
+
+
+def level_of_caller() -> int:
+    """Return the `stacklevel` of a warning that refers to the line that called regard."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and str(frame.f_globals.get("__name__")).startswith("regard."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def holds_zero_one(mask: NDArray[Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments.arrays import as_array
+from regard._arguments.arrays import as_array, broadcasts_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 _MOST_NAMES = 20
+_MOST = 2**63 - 1  # kernels and files count in 64 bits
 
 
 def integers(
@@ -49,6 +50,17 @@ def integers(
     raise TypeError(f"{name} must be {wanted}, got {array.dtype}")
 
 
+def batch_integers(name: str, value: ArrayLike, batch: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return integers that broadcast to the batch axes, or raise TypeError or ValueError."""
+    numbers = integers(name, value)
+    if not broadcasts_to(numbers.shape, batch):
+        raise ValueError(
+            f"{name} must be an integer or broadcast to the batch axes {batch}, got shape "
+            f"{numbers.shape}"
+        )
+    return numbers.astype(np.int64)
+
+
 def offsets(query_offset: ArrayLike, end: ArrayLike, *, any_size: bool = False) -> NDArray[Any]:
     """Return `query_offset` as integers, where "end" stands for the numbers `end`."""
     if not isinstance(query_offset, str):
@@ -60,7 +72,7 @@ def offsets(query_offset: ArrayLike, end: ArrayLike, *, any_size: bool = False) 
     return np.asarray(end)
 
 
-def count(name: str, value: SupportsIndex, minimum: int = 0, maximum: int | None = None) -> int:
+def count(name: str, value: SupportsIndex, minimum: int = 0, maximum: int = _MOST) -> int:
     """Return an int from `minimum` to `maximum`, or raise TypeError or ValueError."""
     # bool has __index__, but a length of True is a mistake.
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
@@ -71,7 +83,7 @@ def count(name: str, value: SupportsIndex, minimum: int = 0, maximum: int | None
         raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
     if number < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {number}")
-    if maximum is not None and number > maximum:
+    if number > maximum:
         raise ValueError(f"{name} must be at most {maximum}, got {number}")
     return number
 

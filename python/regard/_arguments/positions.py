@@ -146,19 +146,21 @@ class Positions:
     def _moved(self, distance: int) -> tuple[Integers, int | None, int | None]:
         """Return offsets and sides such that queries moved by `distance` see the same keys.
 
-        Numbers stay within 64 bits. If the queries of an entry are so far from all keys that its
-        offset could overflow, the entry keeps its offset, and a side becomes longer or shorter
-        instead. Queries near the keys see all keys through that side before and after. Without such
-        a side, all offsets beyond 64 bits show the same keys.
+        If an offset would need more than 64 bits, the queries of its entry are far from all keys.
+        If the window is so wide that they may see keys, entries far away keep their offsets, and
+        the side becomes longer or shorter instead; queries near the keys see all keys through that
+        side before and after. Without such a side, all offsets beyond 64 bits show the same keys.
         """
         offset, left, right = self.query_offset, self.left, self.right
+        near = np.clip(offset, _LEAST - min(distance, 0), _MOST - max(distance, 0))
+        if (near == offset).all():
+            return np.asarray(offset + distance), left, right
         if distance < 0 and right is not None and right >= 2 * _FAR:
             is_far = offset < -_FAR
             return np.where(is_far, offset, offset + distance), left, right + distance
         if distance > 0 and left is not None and left >= 2 * _FAR:
             is_far = offset > _FAR
             return np.where(is_far, offset, offset + distance), left - distance, right
-        near = np.clip(offset, _LEAST - min(distance, 0), _MOST - max(distance, 0))
         return np.asarray(near + distance), left, right
 
     def _diagonal(self, shift: int) -> int:

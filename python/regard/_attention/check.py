@@ -210,7 +210,7 @@ def checked(
 def checked_ragged(
     query: ArrayLike,
     key: ArrayLike,
-    value: ArrayLike,
+    value: ArrayLike | None,
     query_starts: ArrayLike,
     key_starts: ArrayLike,
     mask: Any,
@@ -220,7 +220,8 @@ def checked_ragged(
 
     Returns the sizes: the batch is the sequences, and the lengths are those of the longest ones.
     """
-    query, key, value = as_stored_arrays(query=query, key=key, value=value)
+    query, key = as_stored_arrays(query=query, key=key)
+    (value,) = (key[..., :0],) if value is None else as_stored_arrays(value=value)
     starts = readable("query_starts", query_starts), readable("key_starts", key_starts)
     mask = Masks.of(mask).argument
     try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard._arguments.arrays import as_array, stored
+from regard._arguments.hints import level_of_caller
 from regard._arguments.numbers import count, integers
 from regard._cache.storage.geometry import default_page_size
 
@@ -20,16 +20,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_MOST = 2**63 - 1  # kernels and files count in 64 bits
 _LARGEST = np.array(np.finfo(np.float32).max)
-
-
-def size(name: str, number: int, minimum: int = 0, maximum: int = _MOST) -> int:
-    """Return a size of a cache, or raise an error that names it."""
-    checked = count(name, number, minimum)
-    if checked > maximum:
-        raise ValueError(f"{name} must be at most {maximum}, got {checked}")
-    return checked
 
 
 def new_tokens(
@@ -89,13 +80,10 @@ def converted(name: str, array: Array, dtype: np.dtype[Any], counts: PerEntry) -
 
 
 def _tell_of_overflow(message: str) -> None:
-    """Follow `numpy.errstate`. A warning refers to the line that called regard."""
+    """Follow `numpy.errstate`."""
     wanted = np.geterr()["over"]
     if wanted == "warn":
-        frame, level = sys._getframe(), 1
-        while frame.f_back and str(frame.f_globals.get("__name__")).startswith("regard."):
-            frame, level = frame.f_back, level + 1
-        warnings.warn(message, RuntimeWarning, stacklevel=level)
+        warnings.warn(message, RuntimeWarning, stacklevel=level_of_caller())
     elif wanted == "raise":
         raise FloatingPointError(message)
     elif wanted != "ignore":
@@ -174,7 +162,7 @@ def size_of_pages(page_size: int | None, capacity: int | None, keep_last: int | 
     """Return the number of tokens in a page."""
     if page_size is None:
         return default_page_size(capacity, keep_last)
-    tokens = size("page_size", page_size, minimum=16)
+    tokens = count("page_size", page_size, minimum=16)
     if tokens % 16:
         raise ValueError(f"page_size must be a multiple of 16, got {tokens}")
     return tokens
@@ -182,9 +170,9 @@ def size_of_pages(page_size: int | None, capacity: int | None, keep_last: int | 
 
 def kept_tokens(keep_last: int | None, keep_first: int) -> tuple[int | None, int]:
     """Return the numbers of last and first tokens to keep."""
-    first = size("keep_first", keep_first)
+    first = count("keep_first", keep_first)
     if keep_last is None:
         if first:
             raise ValueError(f"keep_first must be 0 without keep_last, got {first}")
         return None, 0
-    return size("keep_last", keep_last, minimum=1), first
+    return count("keep_last", keep_last, minimum=1), first

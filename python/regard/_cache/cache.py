@@ -9,7 +9,7 @@ import numpy as np
 
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options, refuses_unknown
-from regard._arguments.numbers import file_path
+from regard._arguments.numbers import count, file_path
 from regard._arguments.options import (
     CacheExplainOptions,
     CacheOptions,
@@ -207,20 +207,20 @@ class KVCache(ShowsOptions):
         page_size: int | None = None,
         path: Path | None = None,
     ) -> None:
-        entries = arguments.size("batch", batch, minimum=1, maximum=2**31 - 1)
+        entries = count("batch", batch, minimum=1, maximum=2**31 - 1)
         last, first = arguments.kept_tokens(keep_last, keep_first)
-        room = None if capacity is None else arguments.size("capacity", capacity)
+        room = None if capacity is None else count("capacity", capacity)
         if room is not None and last is not None and room <= first + last:
             raise ValueError(
                 f"capacity must be at least {first + last + 1}, keep_first + keep_last + 1, got "
                 f"{room}"
             )
-        heads = arguments.size("num_kv_heads", num_kv_heads, minimum=1)
-        dim = arguments.size("head_dim", head_dim, minimum=1)
+        heads = count("num_kv_heads", num_kv_heads, minimum=1)
+        dim = count("head_dim", head_dim, minimum=1)
         geometry = Geometry(
             heads,
             dim,
-            dim if value_dim is None else arguments.size("value_dim", value_dim, minimum=1),
+            dim if value_dim is None else count("value_dim", value_dim, minimum=1),
             stored_type(dtype),
             last,
             first,

@@ -138,7 +138,7 @@ class Content:
             keep, have = -(-length // size), -(-state.longest // size)
             is_own = keep > 0 and (pool.owners(state.pages[:, keep - 1]) == 1).all()
             spare = spare_alike(length, 0, self.geometry) if is_own else 0
-            self._become(State(state.pages, length, length, 0, spare, None), extends=True)
+            self._become(state.truncated(length, 0, spare), extends=True)
             pool.give_back(state.pages[:, keep:have])
             pool.end()
         return True
@@ -154,14 +154,7 @@ class Content:
             evicted[shorter <= first_pages * size] = 0
             keep = -(-shorter // size) - evicted
             freed = pages_between(state.pages, keep, state.columns(self.geometry))
-            after = State(
-                state.pages,
-                per_entry(shorter),
-                int(shorter.max()),
-                per_entry(evicted),
-                0,
-                None,
-            )
+            after = state.truncated(per_entry(shorter), per_entry(evicted), 0)
             self._become(after, extends=True)
             pool.give_back(freed)
             pool.end()

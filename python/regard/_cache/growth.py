@@ -92,6 +92,7 @@ def grown(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) -> Gro
             per_entry(evicted + expired),
             _spare(after, evicted + expired, unshared, geometry),
             None if (counts == counts[0]).all() else counts,
+            (state.lengths, state.recent),
         ),
         copies,
         freed,
@@ -121,7 +122,7 @@ def _grown_equally(state: State, counts: PerEntry, geometry: Geometry, pool: Poo
         pages[:, :owned] = state.pages[:, :owned]
         pages[:, owned:] = np.array(taken).reshape(state.batch, needed)
     spare = spare_alike(after, evicted, geometry)
-    longer = State(pages, after, after, evicted, spare, None)
+    longer = State(pages, after, after, evicted, spare, before=(before, state.recent))
     return Growth(longer, [], _NO_PAGES, extends=True)
 
 

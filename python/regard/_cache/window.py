@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard._arguments.masks import Masks
-from regard._arguments.numbers import window_sides
+from regard._arguments.numbers import batch_integers, offsets, window_sides
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,8 +33,7 @@ def visible(
     state: State, geometry: Geometry, window: Sides | None, mask: Any, offset: Any, q_len: int
 ) -> Visible:
     """Combine the window of a cache with the option `window`, which narrows it."""
-    if geometry.keep_last is None:
-        return Visible(state.pages, state.evicted, 0, window, mask)
+    assert geometry.keep_last is not None
     reach, first_tokens = geometry.keep_last - 1, geometry.keep_first
     if window is None:
         return Visible(state.pages, state.evicted, first_tokens, (reach, None), mask)
@@ -43,8 +42,8 @@ def visible(
     if not first_tokens or left is None:
         return Visible(state.pages, state.evicted, first_tokens, sides, mask)
     # A query does not see the first tokens that are more than `left` positions before it.
-    first = state.lengths - q_len if isinstance(offset, str) else offset
-    first = np.broadcast_to(np.asarray(first), (state.batch,))
+    first = offsets(offset, np.asarray(state.lengths - q_len))
+    first = np.broadcast_to(batch_integers("query_offset", first, (state.batch,)), (state.batch,))
     if int(first.max()) + q_len - 1 <= left:
         return Visible(state.pages, state.evicted, first_tokens, sides, mask)
     kept = (geometry.first_pages + state.all_evicted()) * geometry.page_size

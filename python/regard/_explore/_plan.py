@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from regard._arguments.numbers import count
+from regard._arguments.numbers import count, slice_ends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,9 +135,7 @@ def _regions(
 def _ends(name: str, part: Any, length: int) -> tuple[int, int]:
     if not isinstance(part, slice):
         raise TypeError(f"{name} must have slices of queries and keys, got {type(part).__name__}")
-    start, stop, step = part.indices(length)
-    if step != 1 or stop <= start:
-        raise ValueError(
-            f"{name} must have slices without steps that select something of {length}, got {part}"
-        )
+    start, stop = slice_ends(name, part, length)
+    if start == stop:
+        raise ValueError(f"{name} must have slices that select something of {length}, got {part}")
     return start, stop

@@ -8,9 +8,9 @@ from regard import _core
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks
 from regard._arguments.numbers import count, iterated, slice_ends
 from regard._arguments.options import WeightOptions, names_of, takes_options
+from regard._attention.check import checked
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
 from regard._statistics.request import lse_of, pair_of
@@ -84,7 +84,8 @@ def attention_map(
         As for `scaled_dot_product_attention`, like all options that are not described here.
     shape : (int, int), default (512, 512)
         The height and the width of a picture. A picture has at most as many rows as queries, and at
-        most as many columns as keys. If both numbers are equal, it contains the weights themselves.
+        most as many columns as keys. With one row per query and one column per key, it contains the
+        weights themselves.
     reduce : {"max", "sum", "mean"}, default "max"
         How the weights of a pixel are reduced. The largest weight reveals single important keys.
         The sum and the mean show the total weight, with hidden keys counted as 0.
@@ -144,7 +145,7 @@ def attention_map(
         warn_if_zero_one(mask)
     options = with_arrays(options)
     query, key = pair_of(query, key, 2, "at least 2 dimensions, (length, dim)")
-    mask = Masks.of(mask).argument
+    mask = checked(query, key, None, mask, options).masks.argument
     pictures = []
     try:
         lse = lse_of(_core.attention, (query, key), (), mask, options, lse)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.arrays import as_stored_arrays
+from regard._arguments.arrays import as_lse, as_stored_arrays
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import count, iterated, listed
 from regard._arguments.options import WeightOptions, names_of
@@ -161,10 +161,10 @@ def lse_of(
         words = {**options, "return_lse": True}
         _, computed = attention(query, key, key[..., :0], *starts, mask, words)
         return np.asarray(computed)
-    (given,) = as_stored_arrays(lse=lse)
+    given = as_lse(lse)
     if given.ndim == 0:
         raise ValueError("lse must be an array of numbers, one for each query, got shape ()")
-    return given.astype(np.float32) if given.dtype.itemsize == 2 else given
+    return given
 
 
 def means(picked: Array, queries: Array) -> Array:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arguments.foreign import with_arrays
+from regard._arguments.arrays import check_shape
+from regard._arguments.foreign import readable, with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.masks import Masks
 from regard._arguments.options import WeightOptions, takes_options
-from regard._attention.check import checked
+from regard._attention.check import checked, checked_ragged
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
 from regard._statistics.request import (
@@ -258,8 +259,11 @@ def summarize_attention_ragged(
         warn_if_zero_one(mask)
     options = with_arrays(options)
     query, key = pair_of(query, key, 3, "3 dimensions, (total, heads, dim)")
-    mask, starts = Masks.of(mask).argument, (query_starts, key_starts)
+    mask = Masks.of(mask).argument
+    starts = readable("query_starts", query_starts), readable("key_starts", key_starts)
+    checked_ragged(query, key, None, *starts, mask, options)
     lse = lse_of(_core.attention_ragged, (query, key), starts, mask, options, lse)
+    check_shape("lse", lse, query.shape[:2], "the forward call's lse")
     sequences = list(sequences_of(*starts, options))
     targets = None
     if tokens is not None and request.wanted["induction"]:

@@ -53,7 +53,7 @@ def entry_numbers(
             raise ValueError(f"{name} on a device must have its elements side by side")
         return Numbers(view.address, dense_strides(batch), view=view)
     numbers = np.asarray(value, np.int64)
-    far = np.abs(numbers) > MOST_POSITION
+    far = (numbers < -MOST_POSITION) | (numbers > MOST_POSITION)
     if far.any():
         raise ValueError(
             f"{name} must be from {-MOST_POSITION} to {MOST_POSITION} on a GPU, got "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from regard._arguments.arrays import as_array
+from regard._arguments.numbers import batch_integers
 
 Result = TypeVar("Result")
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from regard.layers._linear import FloatArray
     from regard.layers._rotation import Rotation
+
+    Integers = NDArray[np.int64]
 
     class Cache(Protocol):
         """The part of `regard.KVCache` that a layer uses."""
@@ -63,7 +66,7 @@ def attend_cached(
     """Append keys and values, attend and `finish`; restore the cache if any of this fails."""
     if not hasattr(cache, "lengths"):
         raise TypeError(f"cache must be a KVCache, got {type(cache).__name__}")
-    before = np.array(cache.lengths)
+    before = cache.lengths
     batch = query.shape[:-3]
     if batch != before.shape and not (batch == () and before.size == 1):
         raise ValueError(
@@ -76,14 +79,23 @@ def attend_cached(
         rotation.turn((query, places), (key, places), cached=True)
     options = {name: option for name, option in options.items() if option is not None}
     if new_lengths is not None:
-        new_lengths = np.broadcast_to(new_lengths, before.shape)
+        new_lengths = _checked_lengths(new_lengths, key.shape[-2], before.shape)
         # The cache would align the last query with the last key, which is wrong for short entries.
         options["query_offset"] = before
-    if key.shape[-2] > 0:
-        cache.append(key, value, lengths=new_lengths)
     try:
+        if key.shape[-2] > 0:
+            cache.append(key, value, lengths=new_lengths)
         return finish(cache.attend(query, **options))
     except BaseException:
-        same = before.size > 0 and (before == before[0]).all()
-        cache.truncate(int(before[0]) if same else before)
+        if (cache.lengths != before).any():
+            cache.truncate(before)
         raise
+
+
+def _checked_lengths(key_lengths: ArrayLike, new: int, batch: tuple[int, ...]) -> Integers:
+    """Return the number of real new keys of each entry, or raise TypeError or ValueError."""
+    numbers = batch_integers("key_lengths", key_lengths, batch)
+    for number in numbers.flat:
+        if not 0 <= number <= new:
+            raise ValueError(f"key_lengths must be from 0 to {new}, the new keys, got {number}")
+    return np.broadcast_to(numbers, batch)

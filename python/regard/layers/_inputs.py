@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.arrays import as_array, as_native, is_floating
-from regard._arguments.numbers import integers, offsets
+from regard._arguments.numbers import batch_integers, offsets
 from regard.layers._projections import INPUTS
 
 if TYPE_CHECKING:
@@ -36,13 +36,15 @@ def inputs_of(
 
 
 def numeric_offset(
-    query_offset: ArrayLike, key_lengths: ArrayLike | None, q_len: int, kv_len: int
+    query_offset: ArrayLike, key_lengths: ArrayLike | None, query: FloatArray, kv_len: int
 ) -> ArrayLike:
     """Return an offset, with "end" as the numbers that align the last query and the last key."""
     if not isinstance(query_offset, str):
         return query_offset
-    lengths = kv_len if key_lengths is None else key_lengths
-    return offsets(query_offset, integers("key_lengths", lengths).astype(np.int64) - q_len)
+    lengths = batch_integers(
+        "key_lengths", kv_len if key_lengths is None else key_lengths, query.shape[:-3]
+    )
+    return offsets(query_offset, lengths - query.shape[-2])
 
 
 def vectors(name: str, x: ArrayLike, dim: int, dtype: np.dtype[Any]) -> FloatArray:

@@ -356,7 +356,7 @@ class MultiHeadAttention(Trainable):
                 options=given | shared | {"mask": mask},
                 finish=joined,
             )
-        query_offset = numeric_offset(query_offset, key_lengths, q.shape[-2], k.shape[-2])
+        query_offset = numeric_offset(query_offset, key_lengths, q, k.shape[-2])
         places = None
         if self._rotation is not None:
             places = query_positions(query_offset, q.shape), np.arange(k.shape[-2])

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.arrays import broadcasts_to
-from regard._arguments.numbers import flag, integers
+from regard._arguments.numbers import batch_integers, flag
 from regard.positional import rotary_cache, rotary_frequencies
 from regard.positional._frequencies import numbers_of_pairs
 from regard.positional._rope_parameters import read_rope_parameters
@@ -176,11 +175,7 @@ def _with_heads_axis(rows: FloatArray) -> FloatArray:
 
 def query_positions(query_offset: ArrayLike, shape: tuple[int, ...]) -> Integers:
     """Return the positions of queries ``(*batch, heads, length, head_dim)``."""
-    offset = integers("query_offset", query_offset)
     *batch, _, length, _ = shape
-    if not broadcasts_to(offset.shape, tuple(batch)):
-        raise ValueError(
-            f"query_offset must broadcast to the batch axes {tuple(batch)}, got {offset.shape}"
-        )
-    places: Integers = offset.astype(np.int64)[..., None] + np.arange(length)
+    offset = batch_integers("query_offset", query_offset, tuple(batch))
+    places: Integers = offset[..., None] + np.arange(length)
     return places

@@ -235,7 +235,7 @@ def read_state(lines: Lines, geometry: Geometry, room: FileRoom | FileCopyRoom, 
             f"not {list(lines.run)}, the position of the ledger, got {wrong[0]}"
         )
     pages = lines.table[:, : held.max()].copy()
-    return State(pages, per_entry(lengths), int(lengths.max()), per_entry(evicted), 0, None)
+    return State(pages, per_entry(lengths), int(lengths.max()), per_entry(evicted), 0)
 
 
 def _check_entry(length: int, evicted: int, columns: int, geometry: Geometry, path: str) -> None:

@@ -25,12 +25,14 @@ class State(NamedTuple):
     # The number of tokens that fit into the unshared last page of each entry and evict nothing.
     spare: int
     # The number of tokens that the last append gave each entry, if the numbers were unequal.
-    recent: Array | None
+    recent: Array | None = None
+    # The lengths before the last append, and `recent` then.
+    before: tuple[PerEntry, Array | None] | None = None
 
     @classmethod
     def empty(cls, batch: int) -> State:
         """Return the state of entries without tokens."""
-        return cls(np.zeros((batch, 0), np.int32), 0, 0, 0, 0, None)
+        return cls(np.zeros((batch, 0), np.int32), 0, 0, 0, 0)
 
     @property
     def batch(self) -> int:
@@ -45,8 +47,19 @@ class State(NamedTuple):
             self.longest + new,
             self.evicted,
             self.spare - new,
-            None,
+            before=(self.lengths, self.recent),
         )
+
+    def truncated(self, lengths: PerEntry, evicted: PerEntry, spare: int) -> State:
+        """Return the state without the last tokens, whose pages the table still has.
+
+        If that undoes the last append, `recent` is what it was before.
+        """
+        longest = lengths if isinstance(lengths, int) else int(lengths.max())
+        recent = None
+        if self.before is not None and np.array_equal(lengths, self.before[0]):
+            recent = self.before[1]
+        return State(self.pages, lengths, longest, evicted, spare, recent)
 
     def holds_the_same(self, other: State) -> bool:
         """Return whether one of the two states was made from the other without a change."""
