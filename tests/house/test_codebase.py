@@ -33,7 +33,7 @@ PACKAGES = {
     "_random": set(),
     "_weights": set(),
     "_show": set(),
-    "_attention": {"_random", "_weights"},
+    "_attention": {"_random", "_show", "_weights"},
     "_gradients": {"_attention", "_random"},
     "_statistics": {"_attention"},
     "_stream": {"_attention", "_random", "_show"},
@@ -61,6 +61,8 @@ PACKAGES = {
         "regard",
     },
 }
+# Imports within functions that point up: of the package for GPUs, which is loaded only when needed.
+CALLS_UP = {("_attention", "cuda"), ("_runtime", "cuda")}
 SOURCES = {".hpp", ".cpp", ".cu", ".inc"}
 KERNEL_HEADERS = {"cstddef", "cstdint", "initializer_list", "utility"}
 KERNEL_HEADERS |= {"emmintrin.h", "immintrin.h", "arm_neon.h"}
@@ -171,11 +173,11 @@ def executed_on_import(statements):
             yield statement
 
 
-def imported_by(name, path, modules):
+def imported_by(name, path, modules, statements=executed_on_import):
     """The modules of the package that a module names in imports, submodules first."""
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    for statement in executed_on_import(tree.body):
+    for statement in statements(tree.body):
         if isinstance(statement, ast.Import):
             yield from (alias.name for alias in statement.names if alias.name in modules)
         elif isinstance(statement, ast.ImportFrom):
@@ -217,6 +219,27 @@ def test_packages_import_only_what_they_may_know():
             assert package_of(each) in known, f"{name} imports {each}"
 
 
+def test_functions_import_only_what_their_package_may_know():
+    modules = dict(python_modules())
+
+    def in_functions(body):
+        for statement in body:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.FunctionDef):
+                    yield from ast.walk(node)
+
+    found = set()
+    for name, path in modules.items():
+        package = package_of(name)
+        for each in imported_by(name, path, modules, in_functions):
+            known = package in (None, "regard", "__main__") or package_of(each) in (
+                {None, package, *SHARED, *PACKAGES[package]}
+            )
+            if not known:
+                found.add((package, package_of(each)))
+    assert found == CALLS_UP
+
+
 def test_the_version_is_that_of_the_project():
     with open(ROOT / "pyproject.toml", "rb") as file:
         assert tomllib.load(file)["project"]["version"] == regard.__version__
@@ -229,3 +252,21 @@ def test_no_flag_gives_up_ieee_arithmetic():
     assert "-ffp-contract=off" in text
     for flag in ("-ffast-math", "-Ofast", "-funsafe-math", "-ffinite-math", "-march=native"):
         assert flag not in text
+
+
+def test_the_map_of_the_source_names_files_that_exist():
+    """A bare name in a row of a package, or after a package's name, is a file there."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:python|cpp|tests|benchmarks)/[\w/]+\.\w+)`", text):
+        assert (ROOT / path).is_file(), path
+    rows = re.findall(r"^\| `(\w+)/`(?:, `(\w+)/`)? \| (.*) \|$", text, re.MULTILINE)
+    assert len(rows) > 15
+    for *packages, contents in rows:
+        for name in re.findall(r"`(\w+\.py)`", contents):
+            found = [
+                package for package in packages if (PYTHON / "regard" / package / name).is_file()
+            ]
+            assert found, f"{packages} have no {name}"
+    (way,) = re.findall(r"### A call on a GPU\n(.*?)\n## ", text, re.DOTALL)
+    for name in re.findall(r"`(_\w+\.py)`", way):
+        assert (PYTHON / "regard" / "cuda" / name).is_file(), name

@@ -153,7 +153,7 @@ def compute_type(*dtypes: DType) -> DType:
 
 
 def stand_in(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return zeros that use no memory, for checks that depend on the shape and the type alone."""
+    """Return zeros that use no memory, for checks of the shape and the type."""
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 

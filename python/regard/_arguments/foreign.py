@@ -71,7 +71,7 @@ def _read(name: str, value: Any) -> NDArray[Any]:
     except Exception as error:
         is_dense = str(getattr(value, "layout", "torch.strided")) == "torch.strided"
         front = _FRONTS.get(library) if is_dense else None
-        advice = f"; {front} takes such arrays" if front else ""
+        advice = f"; {front} accepts such arrays" if front else ""
         reason = str(error).partition("\n")[0].rstrip(".")
         raise TypeError(
             f"{name} must be an array that NumPy can read, got a {_kind(value)}: {reason}{advice}"

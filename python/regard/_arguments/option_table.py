@@ -95,8 +95,8 @@ _NO_WEIGHTS_OF_GPUS = (
     "regard.scaled_dot_product_attention, which returns them"
 )
 _NO_WEIGHTS_OF_CHUNKS = (
-    "leave it out: weights for all keys would be as many as scores; with return_lse=True those for "
-    "some keys can be computed, exp(score - lse)"
+    "leave it out: weights for all keys would need as much memory as the scores; with "
+    "return_lse=True, the weights of some keys are exp(score - lse)"
 )
 _NO_WEIGHTS = "leave it out: regard.scaled_dot_product_attention returns weights"
 _NOT_VISIBILITY = "leave it out: it does not change which keys a query sees"
@@ -306,7 +306,7 @@ _ROWS = (
             "stream": "leave it out: 8-bit integers need the mean of all keys before the first one "
             "is computed",
             "dask": "leave it out: 8-bit integers need the mean of all keys, which no task has",
-            "gradients": "leave it out: gradients are those of exact attention",
+            "gradients": "leave it out: gradients are always exact",
             "": "leave it out: this call computes in the precision of the arrays",
         },
     ),
@@ -385,7 +385,7 @@ _ROWS = (
         types, options and errors are those of `regard.cuda.scaled_dot_product_attention`.
         """,
         refusals={
-            **dict.fromkeys(("cuda", "torch", "jax"), "leave it out: it is that of the arrays"),
+            **dict.fromkeys(("cuda", "torch", "jax"), "leave it out: the arrays determine the device"),
             "stream": "leave it out: chunks are computed on the CPU",
             "": "leave it out: this call computes on the CPU",
         },

@@ -2,7 +2,7 @@
 
 The modules::
 
-    dense, ragged      the fused calls; rows returns the weights of some queries
+    dense, ragged      the fused calls
     merge, stages      merging attention over parts of the keys, and the four separate stages
     check              the checked call, of which the other packages take parts
     convert            calls that the compiled module does not accept directly

@@ -112,8 +112,9 @@ class CheckedCall:
     ) -> CheckedCall:
         """Return the call of a part: an index or a slice for each batch axis and for heads.
 
-        Axes with an index are removed. Slices of heads contain whole groups, or are part of one
-        group.
+        Axes with an index are removed; heads have an index only if all batch axes have one. Slices
+        of heads contain whole groups, or are part of one group. With dropout, selected entries are
+        consecutive.
         """
         sizes, has_heads = self.sizes, self.has_heads
         batch, entry = [], 0
@@ -122,6 +123,7 @@ class CheckedCall:
             entry = entry * size + first
             batch += [end - first] if isinstance(at, slice) else []
         entries = entries or (_WHOLE,) * len(sizes.batch)
+        assert isinstance(heads, slice) or not batch, "an array without heads has no batch axes"
         head, head_end = _bounds(heads, sizes.heads)
         of_keys: int | slice = head // sizes.group
         if isinstance(heads, slice):

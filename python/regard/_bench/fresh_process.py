@@ -1,4 +1,4 @@
-"""Work in a process of its own, with the number of threads of every engine set.
+"""Run work in a separate process, with the number of threads of every engine set.
 
 NumPy takes its number of threads from the environment when it is loaded: only in a fresh process
 do all engines have the same. An engine that crashes takes that process with it, not this one.

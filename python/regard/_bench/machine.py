@@ -47,7 +47,7 @@ def streamed_bytes() -> int:
 
 def available_memory() -> int:
     """Return how many bytes can be allocated without swapping."""
-    return _memory("MemAvailable") or 8 * _LEAST_STREAMED  # where the system does not say
+    return _memory("MemAvailable") or 8 * _LEAST_STREAMED  # if the system does not report it
 
 
 def _cpus() -> int:

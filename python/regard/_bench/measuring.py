@@ -150,7 +150,7 @@ class Run:
         return case.problem.flops / self._flops_per_second[engine.name]
 
     def in_turns(self, what: str, runners: dict[str, Runner]) -> dict[str, Samples]:
-        """Time calls in turns, and report progress."""
+        """Time interleaved calls, and report progress."""
         rounds = self.request.rounds
 
         def report(name: str, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Timing in turns, so that what disturbs one engine disturbs all."""
+"""Interleaved timing, so that a disturbance affects all engines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def in_turns(
     settle: float = SETTLE_SECONDS,
     on_turn: Callable[[str, int], None] = lambda _name, _round: None,
 ) -> dict[str, list[list[float]]]:
-    """Time calls in turns.
+    """Time interleaved calls.
 
     Parameters
     ----------

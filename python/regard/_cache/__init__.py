@@ -8,11 +8,9 @@ forks share::
     content         appends, truncates, reorders and forks; growth plans the pages of an append
     attend, explain attention to a state; window determines the visible keys
     stored          keys and values as arrays
-    pool            the free pages; its room is in memory_room or in file_room
-    ledger          the state in a file, after a header, in a locked_file that file creates or opens
+    file            creates and opens the files of caches
 
-`geometry` contains the constants of a cache, `rows` the layout of a page, `quantize` the 8-bit
-numbers.
+`storage` has the state, the pool, and their pages in memory and in files.
 """
 
 from regard._cache.cache import KVCache

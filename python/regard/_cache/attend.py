@@ -69,14 +69,14 @@ def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> C
     q_len = query.shape[-2]
     if state.longest == 0 and q_len:
         raise ValueError(
-            "the cache is empty: append keys and values, those of the queries' own tokens among "
-            "them, before attending"
+            "the cache is empty: append keys and values first, including those of the queries' "
+            "tokens"
         )
     if options.get("query_offset") is None:
         if q_len > state.longest and options["is_causal"]:
             raise ValueError(
-                f"query_offset must be given: {q_len} queries are not those of the last tokens of "
-                f"a cache of {state.longest}; append their keys and values before attending"
+                f"query_offset must be given: {q_len} queries do not belong to the last tokens "
+                f"of a cache of {state.longest}; append their keys and values before attending"
             )
         options["query_offset"] = _default_offset(state.lengths, state.recent, q_len)
     options["key_lengths"] = None if isinstance(state.lengths, int) else state.lengths
@@ -94,7 +94,7 @@ def _default_offset(lengths: PerEntry, recent: Array | None, q_len: int) -> PerE
     if recent is not None and q_len > 1 and int(recent.min()) < q_len:
         raise ValueError(
             f"query_offset must be given: the last append gave the batch entries {recent.tolist()} "
-            f"tokens, so {q_len} queries are not those of the last tokens of each; pass the "
-            "lengths that the cache had before it, as query_offset=cache.lengths taken then"
+            f"tokens, so {q_len} queries do not belong to the last tokens of each; pass the "
+            "lengths before that append as query_offset"
         )
     return lengths - q_len

@@ -517,11 +517,11 @@ class KVCache(ShowsOptions):
         Returns
         -------
         output : ndarray, shape (batch, heads, q_len, value_dim)
-            0 for a query that sees nothing, as in an entry without tokens.
+            0 for a fully masked row, as in an entry without tokens.
         weights : ndarray, shape (batch, heads, q_len, len(cache))
             If `return_weights`.
         lse : ndarray, shape (batch, heads, q_len)
-            If `return_lse`; -inf for a query that sees nothing.
+            If `return_lse`; -inf for a fully masked row.
 
         Raises
         ------

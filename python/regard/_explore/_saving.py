@@ -16,14 +16,14 @@ def check_place(path: str | os.PathLike[str], overwrite: bool) -> str:
     """Return a path as a str, or raise the error that writing the file would raise."""
     name = file_path(path)
     if os.path.isdir(name) or not os.path.basename(name):
-        raise IsADirectoryError(f"path must be that of a file, got the folder {name!r}")
+        raise IsADirectoryError(f"path must name a file, got the folder {name!r}")
     folder = os.path.dirname(name) or "."
     if not os.path.isdir(folder):
         advice = "expand ~ with os.path.expanduser" if name.startswith("~") else "create it"
         raise FileNotFoundError(f"path must be in a folder that exists, got {name!r}: {advice}")
     if os.path.lexists(name) and not flag("overwrite", overwrite):
         raise FileExistsError(
-            f"path must be that of a new file, got {name!r}, which exists: pass overwrite=True, or "
+            f"path must name a new file, got {name!r}, which exists: pass overwrite=True, or "
             "another path"
         )
     return name
@@ -97,5 +97,5 @@ def _move_to_new_name(beside: str, place: str) -> None:
             os.unlink(beside)
     except FileExistsError:
         raise FileExistsError(
-            f"path must be that of a new file, got {place!r}, which was created meanwhile"
+            f"path must name a new file, got {place!r}, which was created meanwhile"
         ) from None

@@ -115,7 +115,7 @@ def scaled_dot_product_attention_backward(
 
     Notes
     -----
-    A query that sees no key has gradients of exactly 0 and contributes nothing to other gradients.
+    A fully masked row has gradients of exactly 0 and contributes nothing to other gradients.
     A pair of a query and a hidden key contributes nothing to any gradient, not even NaN. The
     gradient of a key head is the sum over the query heads that read it. The gradient of an input
     with broadcast batch axes is the sum over these axes.

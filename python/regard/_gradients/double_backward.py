@@ -111,7 +111,7 @@ def scaled_dot_product_attention_double_backward(
     `grad_output`, `query`, `key` and `value`. The mask, `alibi_slopes`, `sinks` and `grad_lse` are
     constants.
 
-    A query that sees no key has gradients of exactly 0 and contributes nothing to other gradients.
+    A fully masked row has gradients of exactly 0 and contributes nothing to other gradients.
     A pair of a query and a hidden key contributes nothing to any gradient, not even NaN. The
     gradient of a key head is the sum over the query heads that read it. The gradient of an input
     with broadcast batch axes is the sum over these axes.
@@ -190,8 +190,8 @@ class _InputChecker:
         check_shape(name, array, shape, meaning)
         if array.dtype == np.float64 and self.dtype != np.float64:
             raise TypeError(
-                f"{name} must be float32, float16 or bfloat16, since query, key and value give "
-                f"{self.result_type}, got an array of float64"
+                f"{name} must be float32, float16 or bfloat16, since query, key and value determine "
+                f"the type {self.result_type}, got an array of float64"
             )
         return array
 

@@ -183,7 +183,7 @@ def _shape_of_rows(outputs: list[Array], lses: list[Array]) -> Shape:
         if lse.shape == (*output.shape[:-1], 1):
             raise ValueError(
                 f"lses[{i}] must be (..., q_len), without an axis for value_dim, got shape "
-                f"{lse.shape} beside {output.shape}: pass lse[..., 0]"
+                f"{lse.shape} with {output.shape}: pass lse[..., 0]"
             )
         if output.shape[-1] != outputs[0].shape[-1]:
             raise ValueError(

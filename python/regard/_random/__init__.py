@@ -1,1 +1,1 @@
-"""Random numbers of dropout and of PyTorch."""
+"""Random numbers for dropout, and PyTorch's random stream."""

@@ -74,7 +74,7 @@ def refuse_result(entries: tuple[Any, ...], name: str = "weights") -> None:
     if has_fractions and _add_up(first_weights) and not _add_up(first_output):
         has_lse = ", lse" if lse else ""
         raise TypeError(
-            f"{name} must be an array, got what a call returns, (output, weights{has_lse}): pass "
+            f"{name} must be an array, got the results of a call, (output, weights{has_lse}): pass "
             "its second entry"
         )
 

@@ -54,7 +54,7 @@ class TopKeys(NamedTuple):
 class AttentionSummary(NamedTuple):
     """Statistics of the weights of an attention call.
 
-    A field is None if it was not requested. Queries that see no key have 0 in every field.
+    A field is None if it was not requested. Fully masked rows have 0 in every field.
     """
 
     entropy: Array | None = None

@@ -4,7 +4,7 @@ The modules::
 
     attend          the public function; call is one call of it
     source, chunks  the kinds of chunks, and how a chunk is read; arrays and masks may be in files
-    positions       absolute positions within a chunk, and the range of visible keys
+    positions       checks of positions if the number of keys is unknown
     reader          the thread that reads ahead
     order           the order in which the states of chunks are merged
 """

@@ -207,7 +207,7 @@ def produce(
                 return
         if layout is None:
             raise ValueError(
-                "chunks must give one chunk at least, of which types and value_dim are known, "
+                "chunks must contain at least one chunk, which determines types and value_dim, "
                 "got none"
             )
         check_end(positions, number + 1, start)

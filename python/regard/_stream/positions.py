@@ -40,8 +40,8 @@ def positions_of(options: Mapping[str, Any], q_len: int, total: int | None) -> P
         )
     elif lengths is None and total is None:
         raise ValueError(
-            "query_offset='end' needs key_lengths here: how many keys the chunks hold is not "
-            "known before the last of them has come"
+            "query_offset='end' needs key_lengths here: the number of keys is not known until the "
+            "last chunk arrives"
         )
     limits = {"key_lengths": lengths, "left_padding": padding, "query_offset": offset}
     return Positions.of({**options, **limits}, q_len, total)
@@ -53,8 +53,8 @@ def check_end(positions: Positions, count: int, total: int) -> None:
         most = 0 if numbers is None else int(numbers.max(initial=0))
         if most > total:
             raise ValueError(
-                f"{name} must be from 0 to {total}, the number of keys in the {count} chunks "
-                f"that came, got {most}"
+                f"{name} must be from 0 to {total}, the number of keys in the {count} "
+                f"chunks received, got {most}"
             )
 
 

@@ -137,7 +137,7 @@ def _without_module() -> str:
             "build regard from source (pip install --no-binary regard "
             "-Ccmake.define.REGARD_CUDA=ON regard)"
         )
-    return f"the module of regard for CUDA cannot be loaded: {_import_error}"
+    return f"regard's CUDA module cannot be loaded: {_import_error}"
 
 
 def _missing() -> str | None:

@@ -40,7 +40,7 @@ def _handle(stream: Any) -> int:
         return int(getattr(stream.handle, "value", stream.handle) or 0)
     if isinstance(stream, bool) or not hasattr(stream, "__index__"):
         raise TypeError(
-            "stream must be None, an integer or a stream of PyTorch, CuPy, Numba or cuda.core, "
+            "stream must be None, an integer or a PyTorch, CuPy, Numba or cuda.core stream, "
             f"got {type(stream).__name__}"
         )
     return count("stream", stream)

@@ -169,7 +169,7 @@ def _not_on_device(name: str, array: Any) -> str:
         return f"{wanted}, got a tensor on {array.device}; pass tensor.cuda()"
     if isinstance(array, np.ndarray):
         return (
-            f"{wanted}, got a NumPy array; pass regard.cuda.to_device(array), or NumPy arrays "
-            'alone to regard.scaled_dot_product_attention(..., device="cuda")'
+            f"{wanted}, got a NumPy array; pass regard.cuda.to_device(array), or only NumPy "
+            'arrays to regard.scaled_dot_product_attention(..., device="cuda")'
         )
     return f"{wanted}, with __dlpack__ or __cuda_array_interface__, got {type(array).__name__}"

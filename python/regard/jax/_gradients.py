@@ -48,7 +48,7 @@ def attention(known: TracedCall, arrays: Arrays) -> tuple[Any, ...]:
 def _attention_kept(known: TracedCall, arrays: Arrays) -> tuple[tuple[Any, ...], Any]:
     if dict(known.options).get("precision") is not None:
         raise NotImplementedError(
-            "precision must be None if gradients are computed: they are those of exact attention"
+            "precision must be None if gradients are computed: they are always exact"
         )
     wanted = [name for name in DIFFERENTIABLE if name in arrays and arrays[name].perturbed]
     values = {name: array.value for name, array in arrays.items()}
@@ -112,8 +112,8 @@ def _gradients_pulled(
 def _refuse(name: str) -> None:
     name = name.removeprefix("float_")
     raise NotImplementedError(
-        f"{name} must be a constant in gradients of gradients, which regard computes only for "
-        f"query, key and value alone: pass jax.lax.stop_gradient({name})"
+        f"{name} must be a constant in gradients of gradients, which regard computes for "
+        f"query, key and value only: pass jax.lax.stop_gradient({name})"
     )
 
 

@@ -73,7 +73,7 @@ def _array(name: str, value: Any) -> Any:
         return _of_numpy(name, as_array(name, value))
     if not isinstance(value, jax.Array):
         raise TypeError(
-            f"{name} must be an array of JAX or NumPy, got {type(value).__name__}"
+            f"{name} must be a JAX or NumPy array, got {type(value).__name__}"
             + ("; pass jax.numpy.asarray of it" if isinstance(value, list | tuple) else "")
         )
     if not isinstance(value, jax.core.Tracer):
@@ -96,7 +96,7 @@ def _of_numpy(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     try:
         dtype = jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("="))
     except TypeError:
-        raise TypeError(f"{name} must be an array of a type of JAX, got {array.dtype}") from None
+        raise TypeError(f"{name} must be an array of a type that JAX supports, got {array.dtype}") from None
     made = array.astype(dtype, copy=False)
     if array.dtype.kind in "iu" and not np.array_equal(made, array):
         raise ValueError(f"{name} must fit in 32 bits unless jax_enable_x64 is set, got {array}")

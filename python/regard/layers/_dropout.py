@@ -30,7 +30,7 @@ def dropout_options(
     if number is None:
         raise TypeError(
             f"dropout_seed must be an int in train() mode for a layer with dropout={probability}, "
-            "got None: it alone determines which weights are dropped, so pass another one in "
-            "each call"
+            "got None: the seed determines which weights are dropped, so pass another one in each "
+            "call"
         )
     return {"dropout_p": probability, "dropout_seed": number}

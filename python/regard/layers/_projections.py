@@ -72,7 +72,7 @@ class Projections:
 
     Parameters
     ----------
-    sizes : Sizes
+    sizes : LayerSizes
         The sizes of the layer.
     own : dict of str to numpy.ndarray
         The parameters, as `draw` names them. Without ``W_out``, joined heads are the output.

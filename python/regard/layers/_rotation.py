@@ -101,7 +101,7 @@ class Rotation:
             if cached and length > self._trained:
                 raise ValueError(
                     f"rotary's scaling rotates all keys differently beyond {int(self._trained)} "
-                    f"positions, and those of a cache cannot follow; got {length} positions: give "
+                    f"positions, and the keys in a cache stay as they are; got {length} positions: give "
                     "the length of the whole sequence, rotary={'scaling': ..., 'length': ...}"
                 )
             frequencies, _ = self._of_length(length=max(length, 0))

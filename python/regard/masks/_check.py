@@ -180,7 +180,7 @@ def _refuse_pushed_down(rows: Bools) -> None:
 def _refuse_empty(rows: Bools) -> None:
     if rows.any():
         raise ValueError(
-            f"mask lets {_listed(rows)} see no key, so that their output is 0: "
+            f"mask hides all keys from {_listed(rows)}, whose output is 0: "
             "pass allow_empty_rows=True if that is intended"
         )
 

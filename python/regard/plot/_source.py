@@ -89,18 +89,18 @@ def source_of(
         refuse_result(argument)
         if len(argument) != 2:
             raise TypeError(
-                f"{name}() takes weights or a pair (query, key), got a tuple of {len(argument)}: "
+                f"{name}() accepts weights or a pair (query, key), got a tuple of {len(argument)}: "
                 "np.stack joins the weights of several layers"
             )
         query, key = as_stored_arrays(query=argument[0], key=argument[1])
         if _look_like_weights(query) and _look_like_weights(key):
             raise TypeError(
-                f"{name}() takes a tuple as a pair (query, key), and this one has weights: "
+                f"{name}() reads a tuple as a pair (query, key), and this one contains weights: "
                 "np.stack joins the weights of two layers"
             )
         return _QueryAndKey(checked(query, key, None, mask, with_arrays(options)), progress)
     if _is_list_of_query_and_key(argument):
-        raise TypeError(f"{name}() takes query and key as a tuple (query, key), got a list")
+        raise TypeError(f"{name}() accepts query and key as a tuple (query, key), got a list")
     given = [option for option in options if option != "query_offset"]
     given += ["mask"] if mask is not None else []
     if given:

@@ -80,7 +80,7 @@ def read_rope_parameters(scaling: Mapping[str, Any] | None) -> RopeParameters:
 
 
 _BESIDE = (
-    f"; where the configuration has {_TRAINED} or {_LONGEST} beside rope_scaling, add it: "
+    f"; if the configuration contains {_TRAINED} or {_LONGEST} next to rope_scaling, add it: "
     f'scaling={{**config["rope_scaling"], "{_LONGEST}": config["{_LONGEST}"]}}'
 )
 

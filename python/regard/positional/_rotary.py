@@ -266,7 +266,7 @@ def _refuse_doubled(columns: int, rotary_dim: SupportsIndex | None, head_dim: in
         beside = f"rotary_dim {rotary_dim}"
     if is_doubled:
         raise ValueError(
-            f"cache must have rotary_dim / 2 columns, got {columns} beside {beside}: if it holds "
+            f"cache must have rotary_dim / 2 columns, got {columns} with {beside}: if it holds "
             "every angle twice, as Hugging Face's does, pass cos[..., :rotary_dim//2] and "
             "sin[..., :rotary_dim//2]"
         )

@@ -155,7 +155,7 @@ def _columns(
             raise TypeError("rotary_dim or head_dim must be an int, got neither")
         if fraction != 1:
             raise ValueError(
-                f"head_dim must be given in place of rotary_dim {rotary_dim} where scaling has a "
+                f"head_dim must be given in place of rotary_dim {rotary_dim} if scaling has a "
                 f"partial_rotary_factor, got {fraction}"
             )
         return even(rotary_dim)

@@ -106,7 +106,7 @@ def with_equal_key_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Ten
         return key, value
     if not (of_key and of_value) or heads % of_key or heads % of_value:
         raise ValueError(
-            "the heads of query must be a multiple of those of key and of those of value, got "
+            "the number of heads of query must be a multiple of those of key and value, got "
             f"{heads}, {of_key} and {of_value}"
         )
     more, fewer = max(of_key, of_value), min(of_key, of_value)

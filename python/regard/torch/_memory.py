@@ -41,7 +41,7 @@ def as_tensor(array: Array) -> Tensor:
 
 def bfloat16() -> np.dtype[Any]:
     """Return the NumPy dtype for bfloat16, which an optional package defines."""
-    types = needed("ml_dtypes", "attention over tensors of bfloat16", "torch")
+    types = needed("ml_dtypes", "attention over bfloat16 tensors", "torch")
     dtype: np.dtype[Any] = np.dtype(types.bfloat16)
     return dtype
 

@@ -3,7 +3,7 @@
 Numbers in the header are little-endian; keys, values, scales and tables are in the native format of
 the machine that wrote them. The description is at 0 and never changes. At 512, two equal records
 contain the place of the ledger: ``[batch, columns, place]``. Two areas for ledgers begin at 4096.
-Pages with the layout of `rows.Layout` follow.
+Pages with the layout of `rows.PageLayout` follow.
 
 A record has a number and a checksum. The whole record with the highest number counts: if a process
 dies while it writes one record, the other record is left.
@@ -55,10 +55,10 @@ def _described(name: bytes, numbers: list[int]) -> bytes:
 def read_description(start: bytes, path: str) -> tuple[Geometry, PageLayout]:
     """Return the geometry and layout of a file, or raise a ValueError that describes the defect."""
     if start[: len(MAGIC)] != MAGIC:
-        raise ValueError(f"{path} is not a cache of regard: it begins with {start[:8]!r}")
+        raise ValueError(f"{path} is not a regard cache: it begins with {start[:8]!r}")
     if len(start) < _DESCRIPTION.size:
         raise ValueError(
-            f"{path} is truncated: its description takes {_DESCRIPTION.size} bytes, and it has "
+            f"{path} is truncated: its description needs {_DESCRIPTION.size} bytes, and it has "
             f"{len(start)}"
         )
     _, version, _, name, *numbers = _DESCRIPTION.unpack_from(start)

@@ -200,14 +200,13 @@ def _found_lines(file: LockedFile, room: FileRoom | FileCopyRoom) -> tuple[Lines
     moves, numbers = header.newest((both[:size], both[size:]))
     if not numbers.size or numbers.min() < 0 or numbers[0] == 0:
         raise ValueError(
-            f"{file.path} is damaged: neither of its two records of the ledger's position is "
-            "whole, and of 1 entry or more"
+            f"{file.path} is damaged: both records of the ledger's position are invalid"
         )
     batch, columns, place = numbers.tolist()
     size = bytes_for(batch, columns)
     if place < 2 and size > header.AREA_BYTES:
         raise ValueError(
-            f"{file.path} is damaged: a ledger of {batch} entries and {columns} columns takes "
+            f"{file.path} is damaged: a ledger of {batch} entries and {columns} columns needs "
             f"{size} bytes, and its area has {header.AREA_BYTES}"
         )
     if place >= 2:

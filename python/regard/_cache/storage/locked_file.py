@@ -50,7 +50,7 @@ class LockedFile:
         path = os.path.realpath(path)
         if not (stat.S_ISREG(mode := os.stat(path).st_mode) or stat.S_ISDIR(mode)):
             # Opening a pipe would wait for its other end.
-            raise ValueError(f"{path} is not a cache of regard: it is not a plain file")
+            raise ValueError(f"{path} is not a regard cache: it is not a plain file")
         opened = FileIO(path, "r+" if is_writable else "r")
         file = cls(opened, path, is_writable=is_writable)
         _lock(file.descriptor, path, is_writable=is_writable)
