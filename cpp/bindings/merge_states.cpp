@@ -34,7 +34,7 @@ void check_part(const std::vector<ArrayView>& outputs, const std::vector<ArrayVi
   if (lse.shape == column)
     throw py::value_error(at("lses", part) +
                           " must be (..., q_len), without an axis for value_dim, got shape " +
-                          to_text(lse.shape) + " beside " + to_text(output.shape) +
+                          to_text(lse.shape) + " with " + to_text(output.shape) +
                           ": pass lse[..., 0]");
   if (output.size(1) != outputs[0].size(1))
     throw py::value_error("outputs must share value_dim, got " +

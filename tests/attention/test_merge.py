@@ -362,7 +362,7 @@ OUTPUT, LSE = np.zeros((3, 5, 2)), np.zeros((3, 5))
             [LSE[..., None]],
             ValueError,
             "lses[0] must be (..., q_len), without an axis for value_dim, got shape (3, 5, 1) "
-            "beside (3, 5, 2): pass lse[..., 0]",
+            "with (3, 5, 2): pass lse[..., 0]",
         ),
         (
             # As NumPy broadcasts, these would be 8 heads of 8 queries.
@@ -370,7 +370,7 @@ OUTPUT, LSE = np.zeros((3, 5, 2)), np.zeros((3, 5))
             [np.zeros((1, 8, 1)), np.zeros((1, 8, 1, 1))],
             ValueError,
             "lses[1] must be (..., q_len), without an axis for value_dim, got shape (1, 8, 1, 1) "
-            "beside (1, 8, 1, 4): pass lse[..., 0]",
+            "with (1, 8, 1, 4): pass lse[..., 0]",
         ),
         (
             [OUTPUT, OUTPUT + 0j],

@@ -84,7 +84,7 @@ def test_queries_are_refused_before_a_chunk_is_asked_for(error, message, query):
     [
         (TypeError, "chunks must be an iterable of pairs (key, value), got NoneType", None),
         (TypeError, "chunks must be an iterable of pairs (key, value), got float", 3.0),
-        (ValueError, "chunks must give one chunk at least", []),
+        (ValueError, "chunks must contain at least one chunk", []),
         (TypeError, "chunk 0 must be a pair (key, value) or a triple", "ab"),
         (TypeError, "got an array of shape (2, 30, 8); for keys and values as two arrays", PAIR),
         (TypeError, "regard.KeyValueChunks(key, value)", np.zeros((2, 2, 30, 8))),
@@ -190,7 +190,7 @@ def test_out_overlaps_no_input():
 def test_keys_that_end_early():
     cut = list(CUT)
     message = (
-        "key_lengths must be from 0 to 30, the number of keys in the 3 chunks that came, got 31"
+        "key_lengths must be from 0 to 30, the number of keys in the 3 chunks received, got 31"
     )
     refused(ValueError, message, QUERY, iter(cut), key_lengths=31)
     refused(ValueError, "left_padding must be from 0 to 20", QUERY, iter(cut[:2]), left_padding=21)

@@ -33,7 +33,7 @@ REFUSED = [
     (["model.safetensors"], "argument text: it must follow the model's file"),
     (["--smollm2", "a", "-o", "taken.html"], "'taken.html' exists: pass --overwrite"),
     (["--smollm2", "a", "-o", "no/page.html"], "path must be in a folder that exists"),
-    (["--smollm2", "a", "-o", "."], "path must be that of a file, got the folder"),
+    (["--smollm2", "a", "-o", "."], "path must name a file, got the folder"),
     (["--smollm2", "a", "--threads", "0"], "must be from 1 to"),
     (["--smollm2", "a", "--layers", "5-3"], "must have ranges that rise, up to 9999, got '5-3'"),
     (

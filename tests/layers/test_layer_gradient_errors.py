@@ -208,8 +208,8 @@ def test_dropout_needs_a_seed(kind):
     with pytest.raises(TypeError) as raised:
         layer(X)
     assert str(raised.value) == (
-        "dropout_seed must be an int in train() mode for a layer with dropout=0.1, got None: it "
-        "alone determines which weights are dropped, so pass another one in each call"
+        "dropout_seed must be an int in train() mode for a layer with dropout=0.1, got None: the "
+        "seed determines which weights are dropped, so pass another one in each call"
     )
     layer(X, dropout_seed=np.uint64(2**64 - 1))
     layer.eval()(X)

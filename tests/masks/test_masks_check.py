@@ -88,14 +88,16 @@ def test_these_are_fine(name):
 def test_empty_rows_are_fine_if_meant(name):
     mask = EMPTY_ROWS[name]
     assert masks.check(mask, allow_empty_rows=True) is mask
-    with pytest.raises(ValueError, match=r"see no key.*allow_empty_rows=True"):
+    with pytest.raises(ValueError, match=r"hides all keys.*allow_empty_rows=True"):
         masks.check(mask)
 
 
 def test_empty_rows_are_counted():
     mask = np.ones((2, 3, 4, 5), bool)
     mask[0, 2, 1] = mask[1, 0, 3] = False
-    with pytest.raises(ValueError, match=r"2 of 24 rows \(the first at \[0, 2, 1\]\) see no key"):
+    with pytest.raises(
+        ValueError, match=r"hides all keys from 2 of 24 rows \(the first at \[0, 2, 1\]\)"
+    ):
         masks.check(mask)
 
 

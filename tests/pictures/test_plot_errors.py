@@ -23,7 +23,7 @@ RAGGED = regard.summarize_attention_ragged(PACKED, PACKED, STARTS, STARTS)
 OF_MORE_KEYS = regard.summarize_attention_ragged(
     PACKED[:3], PACKED, [0, 1, 3], STARTS, statistics=["entropy", "column_sums"]
 )
-PASS_THE_SECOND = "got what a call returns, (output, weights): pass its second entry"
+PASS_THE_SECOND = "got the results of a call, (output, weights): pass its second entry"
 
 CASES = {
     "attention": [
@@ -74,15 +74,25 @@ CASES = {
             "progress must be True, False or a function of (done, total), got int",
         ),
         ((EYE,), {"query_offset": [1, 2]}, ValueError, "query_offset must be one number with"),
-        (((X, X, X),), {}, TypeError, "takes weights or a pair (query, key), got a tuple of 3"),
+        (((X, X, X),), {}, TypeError, "accepts weights or a pair (query, key), got a tuple of 3"),
         ((RESULT,), {"head": 0}, TypeError, PASS_THE_SECOND),
         ((tuple(each[0] for each in RESULT),), {}, TypeError, PASS_THE_SECOND),
         ((WITH_LSE,), {"head": 0}, TypeError, "(output, weights, lse): pass its second entry"),
         ((OF_LAYER,), {"head": 0}, TypeError, PASS_THE_SECOND),
-        (([Y, Y],), {"head": 0}, TypeError, "takes query and key as a tuple (query, key), got a l"),
+        (
+            ([Y, Y],),
+            {"head": 0},
+            TypeError,
+            "accepts query and key as a tuple (query, key), got a l",
+        ),
         (([EYE == 1, EYE == 1],), {}, TypeError, "weights must be an array of float, got bool"),
         (([EYE.astype(str)] * 2,), {}, TypeError, "weights must be an array of float, got <U"),
-        (([X, Y],), {"head": 0}, TypeError, "takes query and key as a tuple (query, key), got a l"),
+        (
+            ([X, Y],),
+            {"head": 0},
+            TypeError,
+            "accepts query and key as a tuple (query, key), got a l",
+        ),
         (((HEADS, HEADS),), {}, TypeError, "np.stack joins the weights of two layers"),
         (((X, X[..., :2]),), {"head": 0}, ValueError, "query and key must share head_dim, got 4"),
         (((X, X),), {"head": 0, "window": 3}, TypeError, "window must be a pair (left, right)"),

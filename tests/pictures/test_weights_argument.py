@@ -78,7 +78,7 @@ def results(*shape, **options):
     ],
 )
 def test_all_that_a_call_returns_is_refused(returned):
-    with pytest.raises(TypeError, match=r"got what a call returns, .*: pass its second entry"):
+    with pytest.raises(TypeError, match=r"got the results of a call, .*: pass its second entry"):
         attention_weights(returned)
     attention_weights(returned[1])
 

@@ -8,7 +8,7 @@ from regard.positional import rotary, rotary_cache
 X = np.zeros((2, 3, 5, 8), np.float32)
 TABLE = rotary_cache(6, 8)
 DOUBLED = (
-    "cache must have rotary_dim / 2 columns, got {} beside {}: if it holds every angle twice, as "
+    "cache must have rotary_dim / 2 columns, got {} with {}: if it holds every angle twice, as "
     "Hugging Face's does, pass cos[..., :rotary_dim//2] and sin[..., :rotary_dim//2]"
 )
 

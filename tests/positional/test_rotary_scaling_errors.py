@@ -20,7 +20,7 @@ rotary_frequencies = positional.rotary_frequencies
 PHI = of_dim(longrope(), 8)
 ALWAYS = f"rope_theta, partial_rotary_factor, {LONGEST}, {TRAINED}"
 BESIDE = (
-    f"; where the configuration has {TRAINED} or {LONGEST} beside rope_scaling, add it: "
+    f"; if the configuration contains {TRAINED} or {LONGEST} next to rope_scaling, add it: "
     f'scaling={{**config["rope_scaling"], "{LONGEST}": config["{LONGEST}"]}}'
 )
 KEYS = f"factor, low_freq_factor, high_freq_factor, {TRAINED}"
@@ -156,7 +156,7 @@ def test_errors_of_scaling(scaling, error, message):
         (
             lambda: rotary_frequencies(8, scaling=HALF),
             ValueError,
-            "head_dim must be given in place of rotary_dim 8 where scaling has a "
+            "head_dim must be given in place of rotary_dim 8 if scaling has a "
             "partial_rotary_factor, got 0.5",
         ),
         (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 _MOST_NAMES = 20
-_MOST = 2**63 - 1  # kernels and files count in 64 bits
+MOST = 2**63 - 1  # kernels and files count in 64 bits
 
 
 def integers(
@@ -72,7 +72,7 @@ def offsets(query_offset: ArrayLike, end: ArrayLike, *, any_size: bool = False) 
     return np.asarray(end)
 
 
-def count(name: str, value: SupportsIndex, minimum: int = 0, maximum: int = _MOST) -> int:
+def count(name: str, value: SupportsIndex, minimum: int = 0, maximum: int | None = None) -> int:
     """Return an int from `minimum` to `maximum`, or raise TypeError or ValueError."""
     # bool has __index__, but a length of True is a mistake.
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
@@ -83,7 +83,7 @@ def count(name: str, value: SupportsIndex, minimum: int = 0, maximum: int = _MOS
         raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
     if number < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {number}")
-    if number > maximum:
+    if maximum is not None and number > maximum:
         raise ValueError(f"{name} must be at most {maximum}, got {number}")
     return number
 

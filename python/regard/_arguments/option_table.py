@@ -385,7 +385,9 @@ _ROWS = (
         types, options and errors are those of `regard.cuda.scaled_dot_product_attention`.
         """,
         refusals={
-            **dict.fromkeys(("cuda", "torch", "jax"), "leave it out: the arrays determine the device"),
+            **dict.fromkeys(
+                ("cuda", "torch", "jax"), "leave it out: the arrays determine the device"
+            ),
             "stream": "leave it out: chunks are computed on the CPU",
             "": "leave it out: this call computes on the CPU",
         },

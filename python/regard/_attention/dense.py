@@ -239,7 +239,7 @@ def _with_weights_of_rows(
             "rows need return_weights=True: they select the queries whose weights are returned"
         )
     if options.get("device") == "cuda" or any(map(is_on_cuda, arrays)):
-        raise TypeError("rows select weights to return, which calls on a GPU do not keep")
+        raise TypeError("rows select weights to return, which the kernels for GPUs do not keep")
     query, key, value = as_stored_arrays(query=arrays[0], key=arrays[1], value=arrays[2])
     q_len = query.shape[-2] if query.ndim > 1 else 0
     first, end = slice_ends("rows", rows, q_len, "a slice")

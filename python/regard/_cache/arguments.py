@@ -9,7 +9,7 @@ import numpy as np
 
 from regard._arguments.arrays import as_array, stored
 from regard._arguments.hints import level_of_caller
-from regard._arguments.numbers import count, integers
+from regard._arguments.numbers import MOST, count, integers
 from regard._cache.storage.geometry import default_page_size
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def size_of_pages(page_size: int | None, capacity: int | None, keep_last: int | 
     """Return the number of tokens in a page."""
     if page_size is None:
         return default_page_size(capacity, keep_last)
-    tokens = count("page_size", page_size, minimum=16)
+    tokens = count("page_size", page_size, minimum=16, maximum=MOST)
     if tokens % 16:
         raise ValueError(f"page_size must be a multiple of 16, got {tokens}")
     return tokens
@@ -170,9 +170,9 @@ def size_of_pages(page_size: int | None, capacity: int | None, keep_last: int | 
 
 def kept_tokens(keep_last: int | None, keep_first: int) -> tuple[int | None, int]:
     """Return the numbers of last and first tokens to keep."""
-    first = count("keep_first", keep_first)
+    first = count("keep_first", keep_first, maximum=MOST)
     if keep_last is None:
         if first:
             raise ValueError(f"keep_first must be 0 without keep_last, got {first}")
         return None, 0
-    return count("keep_last", keep_last, minimum=1), first
+    return count("keep_last", keep_last, minimum=1, maximum=MOST), first

@@ -9,7 +9,7 @@ import numpy as np
 
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options, refuses_unknown
-from regard._arguments.numbers import count, file_path
+from regard._arguments.numbers import MOST, count, file_path
 from regard._arguments.options import (
     CacheExplainOptions,
     CacheOptions,
@@ -209,18 +209,18 @@ class KVCache(ShowsOptions):
     ) -> None:
         entries = count("batch", batch, minimum=1, maximum=2**31 - 1)
         last, first = arguments.kept_tokens(keep_last, keep_first)
-        room = None if capacity is None else count("capacity", capacity)
+        room = None if capacity is None else count("capacity", capacity, maximum=MOST)
         if room is not None and last is not None and room <= first + last:
             raise ValueError(
                 f"capacity must be at least {first + last + 1}, keep_first + keep_last + 1, got "
                 f"{room}"
             )
-        heads = count("num_kv_heads", num_kv_heads, minimum=1)
-        dim = count("head_dim", head_dim, minimum=1)
+        heads = count("num_kv_heads", num_kv_heads, minimum=1, maximum=MOST)
+        dim = count("head_dim", head_dim, minimum=1, maximum=MOST)
         geometry = Geometry(
             heads,
             dim,
-            dim if value_dim is None else count("value_dim", value_dim, minimum=1),
+            dim if value_dim is None else count("value_dim", value_dim, minimum=1, maximum=MOST),
             stored_type(dtype),
             last,
             first,

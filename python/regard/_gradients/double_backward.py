@@ -190,8 +190,8 @@ class _InputChecker:
         check_shape(name, array, shape, meaning)
         if array.dtype == np.float64 and self.dtype != np.float64:
             raise TypeError(
-                f"{name} must be float32, float16 or bfloat16, since query, key and value determine "
-                f"the type {self.result_type}, got an array of float64"
+                f"{name} must be float32, float16 or bfloat16, since query, key and value "
+                f"determine the type {self.result_type}, got an array of float64"
             )
         return array
 

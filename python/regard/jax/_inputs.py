@@ -96,7 +96,9 @@ def _of_numpy(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     try:
         dtype = jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("="))
     except TypeError:
-        raise TypeError(f"{name} must be an array of a type that JAX supports, got {array.dtype}") from None
+        raise TypeError(
+            f"{name} must be an array of a type that JAX supports, got {array.dtype}"
+        ) from None
     made = array.astype(dtype, copy=False)
     if array.dtype.kind in "iu" and not np.array_equal(made, array):
         raise ValueError(f"{name} must fit in 32 bits unless jax_enable_x64 is set, got {array}")

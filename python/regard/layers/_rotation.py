@@ -101,8 +101,8 @@ class Rotation:
             if cached and length > self._trained:
                 raise ValueError(
                     f"rotary's scaling rotates all keys differently beyond {int(self._trained)} "
-                    f"positions, and the keys in a cache stay as they are; got {length} positions: give "
-                    "the length of the whole sequence, rotary={'scaling': ..., 'length': ...}"
+                    f"positions, and the keys in a cache stay as they are; got {length} positions: "
+                    "give the length of the whole sequence, rotary={'scaling': ..., 'length': ...}"
                 )
             frequencies, _ = self._of_length(length=max(length, 0))
         found: dict[int, tuple[FloatArray, FloatArray]] = {}

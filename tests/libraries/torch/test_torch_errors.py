@@ -69,7 +69,7 @@ ERRORS = {
     "groups of key and value": (
         {"query": torch.zeros(2, 6, 5, 8), "key": torch.zeros(2, 3, 9, 8), "enable_gqa": True},
         ValueError,
-        "heads of query must be a multiple of those of key and of those of value, got 6, 3 and 4",
+        "number of heads of query must be a multiple of those of key and value, got 6, 3 and 4",
     ),
     "no heads": (
         {"key": torch.zeros(2, 0, 9, 8), "enable_gqa": True},
@@ -161,7 +161,7 @@ def test_bfloat16_without_ml_dtypes(run_python):
         regard.torch.scaled_dot_product_attention(*[x.bfloat16()] * 3)
         """
     )
-    assert re.search(r"ImportError: .*bfloat16 needs the package ml_dtypes: pip", done.stderr)
+    assert re.search(r"ImportError: .*bfloat16 tensors needs the package ml_dtypes: pip", done.stderr)
 
 
 def test_without_pytorch(run_python):
