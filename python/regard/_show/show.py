@@ -32,6 +32,12 @@ class ShownWeights:
     def __init__(self, weights: Array, tokens: AxisTokens, head: tuple[int, ...] | None) -> None:
         self._weights, self._tokens, self._head = weights, tokens, head
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_tokens": tuple(self._tokens)}  # pickles name public modules only
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _tokens=AxisTokens(*state["_tokens"]))
+
     def __str__(self) -> str:
         from regard._show.shaded_text import text_of_weights
 

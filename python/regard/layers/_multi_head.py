@@ -21,7 +21,7 @@ from regard.layers._held import held_inputs, held_mask, held_options
 from regard.layers._inputs import inputs_of, numeric_offset
 from regard.layers._names import own_names, read_state, write_state
 from regard.layers._norms import norm_eps
-from regard.layers._projections import Projections, draw, sizes_of
+from regard.layers._projections import LayerSizes, Projections, draw, sizes_of
 from regard.layers._rotation import Rotation, query_positions
 from regard.layers._training import Trainable
 from regard.positional import alibi_slopes
@@ -183,6 +183,17 @@ class MultiHeadAttention(Trainable):
             dtype=self._dtype,
         )
         self._projections = Projections(self._sizes, own, self._qk_norm_eps, self._weight_dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        rotary = None if self._rotation is None else self._rotation.options
+        return super().__getstate__() | {"_sizes": tuple(self._sizes), "_rotation": rotary}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._sizes = LayerSizes(*state["_sizes"])
+        rotary = state["_rotation"]
+        if rotary is not None:
+            self._rotation = Rotation(rotary, self._sizes.head_dim, self._dtype)
 
     def _shown_options(self) -> dict[str, str]:
         d_model, d_key, d_value = self._sizes.inputs

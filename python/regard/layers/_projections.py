@@ -118,10 +118,21 @@ class Projections:
                     for name, rows in zip(names, pairwise(self._bounds), strict=True)
                 }
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copy must have views of its own stack. Copies of the views would be separate arrays.
-        options = self._eps, self._weight_dtype, self._is_stacked, self.is_out_in
-        return Projections, (self.sizes, dict(self.own), *options)
+    def state(self) -> dict[str, Any]:
+        """Return the arguments of the constructor, as plain values."""
+        return {
+            "sizes": tuple(self.sizes),
+            "own": dict(self.own),
+            "qk_norm_eps": self._eps,
+            "weight_dtype": self._weight_dtype,
+            "is_stacked": self._is_stacked,
+            "is_out_in": self.is_out_in,
+        }
+
+    @classmethod
+    def of_state(cls, state: dict[str, Any]) -> Projections:
+        """Return the projections with a state."""
+        return cls(**state | {"sizes": LayerSizes(*state["sizes"]), "own": dict(state["own"])})
 
     def widened(self) -> dict[str, FloatArray]:
         """Return the parameters as floats; parameters of fewer bits are copied."""

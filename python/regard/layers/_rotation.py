@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,6 +52,7 @@ class Rotation:
     ) -> None:
         if options is not True and not isinstance(options, Mapping):
             raise TypeError(f"rotary must be None, True or a mapping, got {type(options).__name__}")
+        self.options = deepcopy(options)
         left = {} if options is True else dict(options)
         self._shown = _shown(left)
         unexpected = [str(name) for name in left if name not in _OPTIONS]

@@ -8,6 +8,7 @@ import numpy as np
 
 from regard._arguments.arrays import as_array, as_native, is_floating
 from regard._show.shows_options import ShowsOptions
+from regard.layers._projections import Projections
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -19,17 +20,34 @@ if TYPE_CHECKING:
 _EVAL = "the layer is in eval() mode: call train() before the forward call"
 _NO_CALL = "there was none since train()"
 _USED = "the gradients of the last one have been computed already: call the layer again"
+_COPIED = "a copy of a layer has none: call the copy"
 _LOADED = "load_state_dict() has changed the parameters since the last one: call the layer again"
 
 
 class Trainable(ShowsOptions):
     """A layer that computes gradients in train mode. It begins in eval mode."""
 
+    _projections: Projections
+
     def __init__(self) -> None:
         self._training = False
         self._held: ForwardCall | str = _EVAL  # or the reason why there is none
         self._grads: dict[str, FloatArray] = {}
         self._weight_dtype: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Plain values, so that a pickle names no module that may move, without the data of a call.
+        held = self._held if isinstance(self._held, str) else _COPIED
+        return vars(self) | {"_held": held, "_projections": self._projections.state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _projections=Projections.of_state(state["_projections"]))
+
+    def __copy__(self) -> Self:
+        """Return a layer with the same parameters and gradients, not with copies of them."""
+        twin = self.__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
 
     @property
     def training(self) -> bool:
