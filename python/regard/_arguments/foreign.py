@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.device import dlpack_device
+from regard._arguments.option_table import ARRAY_OPTIONS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Types that NumPy reads without a protocol, so that they need no inspection.
 _PLAIN = frozenset((np.ndarray, list, tuple, bool, int, float, complex, str, type(None)))
-_OPTIONS = ("query_offset", "key_lengths", "left_padding", "alibi_slopes", "sinks")
 # DLPack's numbers of the kinds of memory that the CPU reads: host, and pinned for CUDA or ROCm.
 _HOST = frozenset((1, 3, 11))
 _FRONTS = {"torch": "regard.torch", "jax": "regard.jax", "jaxlib": "regard.jax"}
@@ -38,7 +38,7 @@ def with_arrays(options: Any) -> Any:
     if _PLAIN.issuperset(map(type, options.values())):
         return options
     return {
-        name: _read(name, value) if name in _OPTIONS and _is_foreign(value) else value
+        name: _read(name, value) if name in ARRAY_OPTIONS and _is_foreign(value) else value
         for name, value in options.items()
     }
 

@@ -394,3 +394,7 @@ _ROWS = (
     ),
 )
 OPTIONS = {option.name: option for option in _ROWS}
+ARRAY_OPTIONS = tuple(name for name, option in OPTIONS.items() if option.axes)
+PER_ENTRY = tuple(name for name, option in OPTIONS.items() if option.axes == ("batch",))
+PER_HEAD = tuple(name for name, option in OPTIONS.items() if "heads" in option.axes)
+DIFFERENTIABLE = tuple(name for name, option in OPTIONS.items() if option.is_differentiable)

@@ -8,7 +8,8 @@ import numpy as np
 
 from regard._arguments.arrays import is_floating, shares_memory
 from regard._arguments.foreign import readable
-from regard._arguments.masks import parts_of
+from regard._arguments.masks import parts_of, parts_unread
+from regard._arguments.option_table import DIFFERENTIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_NAMES = ("query", "key", "value", "mask", "alibi_slopes", "sinks")
+_NAMES = ("query", "key", "value", "mask", *DIFFERENTIABLE)
 
 
 class Wanted(NamedTuple):
@@ -57,7 +58,7 @@ def wanted_gradients(
     likes: dict[str, Array] = {}
     if "mask" in names:
         likes["mask"] = _float_mask(mask)
-    for name in ("alibi_slopes", "sinks"):
+    for name in DIFFERENTIABLE:
         if name in names:
             likes[name] = _option(name, options)
     if "sinks" in likes:
@@ -158,16 +159,12 @@ def _checked_out(
     if not out.flags.writeable:
         raise ValueError(f"out.{name} must be writeable")
     for argument, other in others.items():
-        if any(_overlap(out, part) for part in _parts(other)):
+        if any(_overlap(out, part) for part in parts_unread(other)):
             reason = "it would be overwritten; pass another array"
             if argument.startswith("out."):
                 reason = "two gradients cannot share memory"
             raise ValueError(f"out.{name} must not overlap {argument}: {reason}")
     return out
-
-
-def _parts(argument: Any) -> tuple[Any, ...]:
-    return argument if isinstance(argument, tuple) else (argument,)
 
 
 def _overlap(out: Any, other: Any) -> bool:

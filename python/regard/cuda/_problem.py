@@ -9,6 +9,7 @@ import numpy as np
 
 from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks, parts_unread
+from regard._arguments.option_table import OPTIONS, PER_ENTRY, PER_HEAD
 from regard._arguments.options import CudaOptions, names_of
 from regard._arguments.positions import Positions
 from regard.cuda._batches import broadcast_strides, launches
@@ -131,8 +132,8 @@ class DeviceCall:
                 setattr(problem, name, (0, found.all))
             else:
                 self._add_numbers(name, found)
-        for name, may_vary in (("alibi_slopes", True), ("sinks", False)):
-            value = options.get(name)
+        for name in PER_HEAD:
+            value, may_vary = options.get(name), "batch" in OPTIONS[name].axes
             if value is not None:
                 found = head_numbers(name, value, sizes, may_vary, self.uploads, self.stream)
                 self._add_numbers(name, found)
@@ -225,7 +226,7 @@ class DeviceCall:
                 setattr(problem, name, (address, steps[name], *strides))
             for name, found in self.numbers.items():
                 address = found.address + 4 * begin[name] + (uploaded if found.uploaded else 0)
-                per_entry = name not in ("alibi_slopes", "sinks")
+                per_entry = name in PER_ENTRY
                 setattr(problem, name, (address, 0) if per_entry else address)
             problem.alibi_batch_stride = steps.get("alibi_slopes", 0)
             problem.launch(self.device, self.stream)

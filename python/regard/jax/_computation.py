@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.option_table import OPTIONS
+from regard._arguments.masks import Masks
+from regard._arguments.option_table import ARRAY_OPTIONS, DIFFERENTIABLE, OPTIONS
 from regard._attention.dense import scaled_dot_product_attention
 from regard._gradients.backward import AttentionGradients, scaled_dot_product_attention_backward
 from regard._gradients.double_backward import scaled_dot_product_attention_double_backward
@@ -25,13 +26,8 @@ if TYPE_CHECKING:
     Options = dict[str, Any]
 
 _ROLES = ("query", "key", "value")
-# The options that may be arrays, and the differentiable inputs. The two kinds of masks have
-# separate names, since a call may have both.
-ARRAY_OPTIONS = tuple(name for name, option in OPTIONS.items() if option.axes)
-DIFFERENTIABLE = (
-    *(*_ROLES, "float_mask"),
-    *(name for name, option in OPTIONS.items() if option.is_differentiable),
-)
+# The two kinds of masks have separate names, since a call may have both.
+DIFFERENTIABLE_INPUTS = (*_ROLES, "float_mask", *DIFFERENTIABLE)
 # The array options without a batch axis.
 _OF_ALL_ENTRIES = {
     "dropout_seed",
@@ -85,8 +81,8 @@ class Computation:
                 options[name] = given.pop(name)
         if "dropout_seed" in given:
             options["dropout_seed"] = int(given.pop("dropout_seed"))
-        masks = [given.pop(name) for name in ("bool_mask", "float_mask") if name in given]
-        options["mask"] = tuple(masks) if len(masks) == 2 else masks[0] if masks else None
+        masks = Masks(given.pop("bool_mask", None), given.pop("float_mask", None))
+        options["mask"] = masks.argument
         _FUNCTIONS[self.function](given, options, results)
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from regard.jax._computation import DIFFERENTIABLE, Computation
+from regard.jax._computation import DIFFERENTIABLE_INPUTS, Computation
 from regard.jax._ffi import Result, call
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _attention_kept(known: TracedCall, arrays: Arrays) -> tuple[tuple[Any, ...],
         raise NotImplementedError(
             "precision must be None if gradients are computed: they are always exact"
         )
-    wanted = [name for name in DIFFERENTIABLE if name in arrays and arrays[name].perturbed]
+    wanted = [name for name in DIFFERENTIABLE_INPUTS if name in arrays and arrays[name].perturbed]
     values = {name: array.value for name, array in arrays.items()}
     # Not the computation itself, which has no derivative if this pass is also differentiated.
     output, lse = attention(known._replace(return_lse=True), values)
@@ -81,7 +81,7 @@ def _gradients(known: TracedCall, wanted: tuple[str, ...], given: Arrays) -> Arr
 def _gradients_kept(
     known: TracedCall, wanted: tuple[str, ...], given: Arrays
 ) -> tuple[Arrays, Arrays]:
-    for name in DIFFERENTIABLE:
+    for name in DIFFERENTIABLE_INPUTS:
         if name in given and name not in _ROLES and given[name].perturbed:
             _refuse(name)
     values = {name: array.value for name, array in given.items()}

@@ -10,9 +10,8 @@ import numpy as np
 
 from regard._arguments.arrays import as_array, stand_in
 from regard._arguments.masks import Masks, as_mask, parts_unread
-from regard._arguments.option_table import OPTIONS
+from regard._arguments.option_table import ARRAY_OPTIONS, OPTIONS
 from regard._attention.check import checked
-from regard.jax._computation import ARRAY_OPTIONS
 from regard.jax._ffi import Result
 from regard.jax._gradients import TracedCall
 

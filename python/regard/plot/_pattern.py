@@ -12,6 +12,7 @@ from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.masks import Masks
 from regard._arguments.numbers import count, flag
+from regard._arguments.option_table import PER_ENTRY
 from regard._arguments.options import PatternOptions, names_of, takes_options
 from regard._attention.check import checked
 from regard._show.tokens import tokens_of_axes
@@ -137,7 +138,7 @@ def pattern(
 
 def _of_one_entry(options: dict[str, Any]) -> dict[str, Any]:
     """Return options with numbers in place of arrays of one number, or raise ValueError."""
-    for name in ("query_offset", "key_lengths", "left_padding"):
+    for name in PER_ENTRY:
         array = np.asarray(options.get(name))
         if options.get(name) is None or isinstance(options[name], str) or array.ndim == 0:
             continue

@@ -161,9 +161,7 @@ def test_bfloat16_without_ml_dtypes(run_python):
         regard.torch.scaled_dot_product_attention(*[x.bfloat16()] * 3)
         """
     )
-    assert re.search(
-        r"bfloat16 tensors needs the package ml_dtypes: pip", done.stderr
-    )
+    assert re.search(r"bfloat16 tensors needs the package ml_dtypes: pip", done.stderr)
 
 
 def test_without_pytorch(run_python):
