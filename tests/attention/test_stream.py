@@ -329,3 +329,11 @@ def test_rows_of_special_numbers_merge_as_states_do():
         output = stream(query, regard.KeyValueChunks(key, value, length=1))
     wanted = documented(query, key, value, length=1)[0]
     assert_same_bits(output, wanted)
+
+
+def test_a_mask_of_two_sequences_is_one_array():
+    """As in a single call: a tuple of two rows, unless the two differ in kind or shape."""
+    query, key = normal(2, 2, 4), normal(2, 3, 4)
+    rows = (True, False, True), (False, True, True)
+    wanted = attend(query, key, key, rows)
+    assert_same_bits(stream(query, [(key, key)], rows), wanted)

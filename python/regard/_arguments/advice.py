@@ -199,6 +199,11 @@ _ADVICE = {
     "ax": {"figure": "pass figure=, since the picture has several axes"},
     "figure": {"ax": "pass ax=, such as figure.subplots()"},
     "device": {"": "leave it out: this call computes on the CPU"},
+    "rows": dict.fromkeys(
+        (_ATTENTION, _LAYER, _ONE_HEAD),
+        "leave it out: regard.scaled_dot_product_attention(..., rows=) returns the weights of some "
+        "queries",
+    ),
     "rotary": _OF_THE_LAYER,
     "alibi": _OF_THE_LAYER,
     "causal": {

@@ -209,6 +209,21 @@ def check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...], meaning:
         )
 
 
+def check_out(name: str, out: Any, dtype: DType, shape: tuple[int, ...] | None = None) -> None:
+    """Raise TypeError or ValueError unless results of a type and shape can be written to `out`."""
+    if not isinstance(out, np.ndarray) or out.dtype != dtype:
+        kind = f"an array of {out.dtype}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise TypeError(f"{name} must be an array of {dtype}, got {kind}")
+    if shape is not None and out.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {out.shape}")
+    if not out.flags.writeable:
+        raise ValueError(f"{name} must be writeable, got a read-only array")
+    if repeats_an_element(out.shape, out.strides, out.itemsize):
+        raise ValueError(
+            f"{name} must have a separate element for every result, got strides {out.strides}"
+        )
+
+
 def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     """Return whether arrays of a shape broadcast to the shape `target`."""
     try:

@@ -128,19 +128,17 @@ def parts_of(mask: Any) -> tuple[Any, ...]:
     return mask if is_pair(mask) else (mask,)
 
 
-def parts_unread(mask: Any) -> tuple[Any, ...]:
-    """Return what `parts_of` returns, without reading arrays: two items of a tuple are a pair."""
-    if mask is None:
-        return ()
-    return mask if isinstance(mask, tuple) and len(mask) == 2 else (mask,)
-
-
 def is_pair(mask: Any) -> bool:
-    """Return whether `mask` is a pair. The two rows of an array have one kind and one shape."""
-    parts = parts_unread(mask)
-    if len(parts) < 2:
+    """Return whether `mask` is a pair: a tuple of two arrays, which are not read.
+
+    Two sequences are a pair if they have different kinds or shapes. Otherwise they are the rows of
+    one array.
+    """
+    if not isinstance(mask, tuple) or len(mask) != 2:
         return False
-    first, second = (np.asarray(readable("mask", part)) for part in parts)
+    if all(hasattr(part, "dtype") and hasattr(part, "shape") for part in mask):
+        return True
+    first, second = (np.asarray(readable("mask", part)) for part in mask)
     return first.shape != second.shape or (first.dtype.kind == "b") != (second.dtype.kind == "b")
 
 

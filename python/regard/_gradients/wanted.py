@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.arrays import is_floating, shares_memory
+from regard._arguments.arrays import check_out, is_floating, shares_memory
 from regard._arguments.foreign import readable
-from regard._arguments.masks import parts_of, parts_unread
+from regard._arguments.masks import parts_of
 from regard._arguments.option_table import DIFFERENTIABLE
 
 if TYPE_CHECKING:
@@ -151,15 +151,9 @@ def _checked_out(
 ) -> Array | None:
     if out is None:
         return None
-    if not isinstance(out, np.ndarray) or out.dtype != like.dtype:
-        kind = f"an array of {out.dtype}" if isinstance(out, np.ndarray) else type(out).__name__
-        raise TypeError(f"out.{name} must be an array of {like.dtype}, got {kind}")
-    if out.shape != like.shape:
-        raise ValueError(f"out.{name} must have shape {like.shape}, got {out.shape}")
-    if not out.flags.writeable:
-        raise ValueError(f"out.{name} must be writeable")
+    check_out(f"out.{name}", out, like.dtype, like.shape)
     for argument, other in others.items():
-        if any(_overlap(out, part) for part in parts_unread(other)):
+        if any(_overlap(out, part) for part in parts_of(other)):
             reason = "it would be overwritten; pass another array"
             if argument.startswith("out."):
                 reason = "two gradients cannot share memory"

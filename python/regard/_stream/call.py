@@ -9,8 +9,8 @@ import numpy as np
 from regard import _core
 from regard._arguments.arrays import (
     as_stored_arrays,
+    check_out,
     compute_type,
-    repeats_an_element,
     result_type,
     shares_memory,
 )
@@ -96,17 +96,8 @@ class StreamCall:
         call = checked(self._query, key, value, mask, self._options_of(0, 0))
         shape = (*call.rows, call.sizes.value_dim)
         dtype = result_type((self._query_type, key.dtype, value.dtype))
-        out = self._out
-        if out is not None and out.dtype != dtype:
-            raise TypeError(f"out must be an array of {dtype}, got an array of {out.dtype}")
-        if out is not None and out.shape != shape:
-            raise ValueError(f"out must have shape {shape}, got {out.shape}")
-        if out is not None and not out.flags.writeable:
-            raise ValueError("out must be writeable, got a read-only array")
-        if out is not None and repeats_an_element(out.shape, out.strides, out.itemsize):
-            raise ValueError(
-                f"out must have a separate element for every result, got strides {out.strides}"
-            )
+        if self._out is not None:
+            check_out("out", self._out, dtype, shape)
         return shape, dtype
 
     def _options_of(self, start: int, stop: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.arrays import stand_in
-from regard._arguments.masks import Masks, as_mask, parts_unread
+from regard._arguments.masks import Masks, as_mask, parts_of
 from regard._stream.arrays import decoded, is_in_file, unread
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class StreamMask:
     """
 
     def __init__(self, mask: Any, total: int | None) -> None:
-        self._unread = Masks.of_parts([unread("mask", part) for part in parts_unread(mask)])
+        self._unread = Masks.of_parts([unread("mask", part) for part in parts_of(mask)])
         self.without_keys()  # raises an exception if the types are wrong
         if total is not None:
             self.check_end(total)

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.numbers import integers
+from regard._arguments.numbers import MOST, integers, offsets
 from regard._arguments.positions import Positions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import ArrayLike, NDArray
-
-_MOST = 2**63 - 1
 
 
 def positions_of(options: Mapping[str, Any], q_len: int, total: int | None) -> Positions:
@@ -34,15 +32,14 @@ def positions_of(options: Mapping[str, Any], q_len: int, total: int | None) -> P
     offset = options.get("query_offset", 0)
     if not isinstance(offset, str):
         offset = _as_int64("query_offset", offset)
-    elif offset != "end":
-        raise ValueError(
-            f"query_offset must be an integer, an array of integers or 'end', got {offset!r}"
-        )
-    elif lengths is None and total is None:
+    elif offset == "end" and lengths is None and total is None:
         raise ValueError(
             "query_offset='end' needs key_lengths here: the number of keys is not known until the "
             "last chunk arrives"
         )
+    else:
+        end = total if lengths is None else lengths
+        offset = offsets(offset, np.asarray(0 if end is None else end) - q_len)
     limits = {"key_lengths": lengths, "left_padding": padding, "query_offset": offset}
     return Positions.of({**options, **limits}, q_len, total)
 
@@ -60,7 +57,7 @@ def check_end(positions: Positions, count: int, total: int) -> None:
 
 def _as_int64(name: str, value: ArrayLike) -> NDArray[np.int64]:
     array = integers(name, value)
-    if array.dtype.kind == "u" and array.size and int(array.max()) > _MOST:
+    if array.dtype.kind == "u" and array.size and int(array.max()) > MOST:
         raise ValueError(f"{name} must fit in 64 bits, got {array.max()}")
     return array.astype(np.int64)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.arrays import as_stored_arrays, shares_memory
+from regard._arguments.arrays import as_stored_arrays, check_out, shares_memory
 from regard._arguments.masks import Masks
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import CudaOptions, names_of
@@ -101,12 +101,7 @@ def _without_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_output(out: Any, arrays: tuple[NDArray[Any], ...], masks: Masks) -> None:
     """Raise TypeError or ValueError if results cannot be written to a host array."""
-    query = arrays[0]
-    if not isinstance(out, np.ndarray) or out.dtype != query.dtype:
-        found = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
-        raise TypeError(f"out must be an array of {query.dtype}, got {found}")
-    if not out.flags.writeable:
-        raise ValueError("out must be writeable, got a read-only array")
+    check_out("out", out, arrays[0].dtype)
     named = [
         *zip(("query", "key", "value"), arrays, strict=True),
         *(("mask", part) for part in masks.arrays),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks, parts_unread
+from regard._arguments.masks import Masks, parts_of
 from regard._arguments.option_table import OPTIONS, PER_ENTRY, PER_HEAD
 from regard._arguments.options import CudaOptions, names_of
 from regard._arguments.positions import Positions
@@ -147,7 +147,7 @@ class DeviceCall:
 
     def _masks(self, mask: Any) -> Masks:
         """Return views of the masks: of None, an array, or a pair (bool, float) of arrays."""
-        parts = [view_of("mask", part, self.stream) for part in parts_unread(mask)]
+        parts = [view_of("mask", part, self.stream) for part in parts_of(mask)]
         masks = Masks.of_parts(
             parts, lambda part: part.element == "bool", lambda part: part.element
         )

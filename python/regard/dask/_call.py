@@ -11,7 +11,7 @@ from dask.base import tokenize
 
 from regard._arguments.arrays import as_array, part_at, result_type, stored
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks, as_mask, parts_unread
+from regard._arguments.masks import Masks, as_mask, parts_of
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import BackwardOptions, names_of
 from regard._attention.check import checked
@@ -191,7 +191,7 @@ def _check_entries(batch: tuple[Chunks, ...]) -> None:
 
 def _masks(mask: Any, wanted: tuple[Chunks, ...]) -> Masks:
     """Return the masks of a call as Dask arrays."""
-    return Masks.of_parts([_as_dask_mask(part, wanted) for part in parts_unread(mask)])
+    return Masks.of_parts([_as_dask_mask(part, wanted) for part in parts_of(mask)])
 
 
 def _as_dask_mask(mask: Any, wanted: tuple[Chunks, ...]) -> Any:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from regard._arguments.arrays import as_array, stand_in
-from regard._arguments.masks import Masks, as_mask, parts_unread
+from regard._arguments.masks import Masks, as_mask, parts_of
 from regard._arguments.option_table import ARRAY_OPTIONS, OPTIONS
 from regard._attention.check import checked
 from regard.jax._ffi import Result
@@ -115,7 +115,7 @@ def _floats(name: str, value: Any) -> Any:
 
 def _masks(mask: Any) -> Arrays:
     """Return a mask, or both masks of a pair, by kind."""
-    masks = Masks.of_parts([_mask(part) for part in parts_unread(mask)])
+    masks = Masks.of_parts([_mask(part) for part in parts_of(mask)])
     named = {"bool_mask": masks.shown, "float_mask": masks.bias}
     return {name: array for name, array in named.items() if array is not None}
 

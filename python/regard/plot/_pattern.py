@@ -76,10 +76,8 @@ def pattern(
         Whether to add a legend or a color bar.
     ax : matplotlib.axes.Axes, optional
         The axes to draw on. Default: a new figure.
-    is_causal, query_offset, window
-        As for `regard.scaled_dot_product_attention`.
-    key_lengths, left_padding
-        Likewise, but one number, for one batch entry. `query_offset` must also be one number.
+    {options}
+        Of options per batch entry, one number, since a picture shows one entry.
     **imshow
         Passed to `matplotlib.axes.Axes.imshow`.
 
