@@ -2,8 +2,8 @@
 
 The modules::
 
-    numbers    numbers, flags and names; arrays converts arrays, foreign reads the arrays of other
-               libraries, and device finds out which device they are on
+    numbers    numbers, flags and names; arrays converts arrays, and foreign reads the arrays of
+               other libraries
     options    the options of the attention calls for type checkers, from the table in option_table
     positions  which keys a query sees by its position; masks has those that masks hide
     keywords   keywords that a call does not accept; advice is the message about them

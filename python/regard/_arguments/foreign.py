@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.device import dlpack_device
 from regard._arguments.option_table import ARRAY_OPTIONS
 
 if TYPE_CHECKING:
@@ -20,7 +19,9 @@ if TYPE_CHECKING:
 
 # Types that NumPy reads without a protocol, so that they need no inspection.
 _PLAIN = frozenset((np.ndarray, list, tuple, bool, int, float, complex, str, type(None)))
-# DLPack's numbers of the kinds of memory that the CPU reads: host, and pinned for CUDA or ROCm.
+# DLPack's numbers for kinds of memory.
+CUDA, CUDA_MANAGED = 2, 13
+# The kinds that the CPU reads: host, and pinned for CUDA or ROCm.
 _HOST = frozenset((1, 3, 11))
 _FRONTS = {"torch": "regard.torch", "jax": "regard.jax", "jaxlib": "regard.jax"}
 
@@ -110,3 +111,23 @@ def _check_device(name: str, value: Any) -> None:
             + ": copy it there, or pass query, key and value on the GPU too, which regard.cuda "
             "computes on"
         )
+
+
+def dlpack_device(array: Any) -> tuple[int, int] | None:
+    """Return the kind and number of an array's device, or None if it does not report them."""
+    ask = getattr(array, "__dlpack_device__", None)
+    if ask is None:
+        return None
+    try:
+        kind, number = ask()
+    except (ValueError, BufferError, RuntimeError):  # DLPack has no number for the device
+        return None
+    return int(kind), int(number)
+
+
+def is_on_cuda(array: Any) -> bool:
+    """Return whether an object is an array in the memory of a CUDA device."""
+    device = dlpack_device(array)
+    if device is not None and device[0] in (CUDA, CUDA_MANAGED):
+        return True
+    return hasattr(array, "__cuda_array_interface__")

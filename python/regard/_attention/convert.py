@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from regard._arguments.arrays import as_stored_arrays
-from regard._arguments.device import is_on_cuda
+from regard._arguments.foreign import is_on_cuda
 from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks
 

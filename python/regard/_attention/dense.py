@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
 from regard._arguments.arrays import as_stored_arrays
-from regard._arguments.device import is_on_cuda
-from regard._arguments.foreign import with_arrays
+from regard._arguments.foreign import is_on_cuda, with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.masks import Masks
 from regard._arguments.numbers import slice_ends

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
-from regard._arguments.device import is_on_cuda
-from regard._arguments.foreign import readable, with_arrays
+from regard._arguments.foreign import is_on_cuda, readable, with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
 from regard._attention.convert import converted

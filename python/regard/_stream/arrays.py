@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.arrays import as_array
-from regard._arguments.device import is_on_cuda
+from regard._arguments.foreign import is_on_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.arrays import stand_in
-from regard._arguments.device import is_on_cuda
-from regard._arguments.foreign import with_arrays
+from regard._arguments.foreign import is_on_cuda, with_arrays
 from regard._attention.check import checked, checked_ragged
 
 if TYPE_CHECKING:

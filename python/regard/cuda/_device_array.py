@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from regard._arguments.arrays import as_array
-from regard._arguments.device import CUDA
+from regard._arguments.foreign import CUDA
 from regard._arguments.numbers import count
 from regard.cuda._elements import DLPACK, ITEM_BYTES, dense_strides, numpy_type
 from regard.cuda._status import check_available, module

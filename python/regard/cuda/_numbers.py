@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.arrays import as_array
-from regard._arguments.device import is_on_cuda
+from regard._arguments.foreign import is_on_cuda
 from regard.cuda._batches import broadcast_strides
 from regard.cuda._check import MOST_POSITION
 from regard.cuda._elements import dense_strides

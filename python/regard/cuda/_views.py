@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regard._arguments.device import CUDA, CUDA_MANAGED, dlpack_device
+from regard._arguments.foreign import CUDA, CUDA_MANAGED, dlpack_device
 from regard.cuda._device_array import DeviceArray
 from regard.cuda._elements import ITEM_BYTES, dense_strides
 from regard.cuda._status import module

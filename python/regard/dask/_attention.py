@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from regard._arguments.numbers import flag
+from regard._arguments.numbers import count, flag
 from regard._arguments.options import BackwardOptions, takes_options
 from regard.dask import _tasks
-from regard.dask._call import call_of, check_split_every, token_of
+from regard.dask._call import call_of, token_of
 from regard.dask._graph import Graph, refer, refer_all
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def scaled_dot_product_attention(
     >>> bool(np.allclose(output.compute(), whole, rtol=0, atol=1e-14))
     True
     """
-    check_split_every(split_every)
+    count("split_every", split_every, minimum=2)
     return_lse = flag("return_lse", return_lse)
     options = {"threads": 1, **options}
     name = "regard.dask.scaled_dot_product_attention"

@@ -8,9 +8,10 @@ import numpy as np
 
 from regard import AttentionGradients
 from regard._arguments.arrays import stored
+from regard._arguments.numbers import count
 from regard._arguments.options import BackwardOptions, takes_options
 from regard._gradients.wanted import wanted_gradients
-from regard.dask._call import call_of, check_split_every, token_of
+from regard.dask._call import call_of, token_of
 from regard.dask._chunks import check_chunks, check_dask_array
 from regard.dask._gradients import add_parts, gradient_sums
 from regard.dask._graph import Graph
@@ -110,7 +111,7 @@ def scaled_dot_product_attention_backward(
     >>> of_key.shape
     (4, 300, 16)
     """
-    check_split_every(split_every)
+    count("split_every", split_every, minimum=2)
     options = {"threads": 1, **options}
     name = "regard.dask.scaled_dot_product_attention_backward"
     call = call_of(name, (query, key, value), mask, options)

@@ -53,11 +53,6 @@ class DaskCall(NamedTuple):
         arrays = (self.query, self.key, self.value, self.shown, self.bias)
         return [array for array in arrays if array is not None]
 
-    @property
-    def mask_chunks(self) -> tuple[Chunks, ...]:
-        """The chunks of a mask that is not broadcast."""
-        return (*self.output_chunks[:-1], self.grid.keys)
-
     def output_index(self, block: OutputChunk) -> Index:
         """Return the index of a block's output chunk."""
         return (*block.place[len(block.place) + 1 - len(self.output_chunks) :], 0)
@@ -109,14 +104,6 @@ class DaskCall(NamedTuple):
         if array is None:
             return None
         return refer((array.name, *self.chunk_of(name, block, number)))
-
-
-def check_split_every(split_every: int) -> None:
-    """Raise TypeError or ValueError unless `split_every` is an integer of at least 2."""
-    if not isinstance(split_every, int | np.integer):
-        raise TypeError(f"split_every must be an integer, got {type(split_every).__name__}")
-    if split_every < 2:
-        raise ValueError(f"split_every must be at least 2, got {split_every}")
 
 
 def call_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import flag
@@ -20,7 +20,7 @@ def scaled_dot_product_attention(
     key: jax.Array,
     value: jax.Array,
     mask: jax.Array | tuple[jax.Array, jax.Array] | None = None,
-    **options: Any,
+    **options: Unpack[JaxOptions],
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Compute exact scaled-dot-product attention over JAX arrays on the CPU.
 
@@ -107,9 +107,10 @@ def scaled_dot_product_attention(
     """
     name = "regard.jax.scaled_dot_product_attention"
     check_options(name, options, names_of(JaxOptions), kind="jax")
-    return_lse = flag("return_lse", options.pop("return_lse", False))
+    given: dict[str, Any] = {**options}
+    return_lse = flag("return_lse", given.pop("return_lse", False))
     arrays = {"query": query, "key": key, "value": value}
-    call, inputs, is_flat = prepared(arrays, mask, options, return_lse)
+    call, inputs, is_flat = prepared(arrays, mask, given, return_lse)
     results = attention(call, inputs)
     if is_flat:
         results = tuple(result[0] for result in results)

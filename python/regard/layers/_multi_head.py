@@ -16,14 +16,13 @@ from regard._weights.narrow import weight_dtype_name
 from regard.layers._backward import ForwardCall, InputGradients
 from regard.layers._cached import attend_cached, refuse_options_of_cache
 from regard.layers._draws import draws
-from regard.layers._dropout import dropout_options, dropout_probability
 from regard.layers._held import held_inputs, held_mask, held_options
 from regard.layers._inputs import inputs_of, numeric_offset
 from regard.layers._names import own_names, read_state, write_state
 from regard.layers._norms import norm_eps
 from regard.layers._projections import LayerSizes, Projections, draw, sizes_of
 from regard.layers._rotation import Rotation, query_positions
-from regard.layers._training import Trainable
+from regard.layers._training import Trainable, dropout_options, dropout_probability
 from regard.positional import alibi_slopes
 
 if TYPE_CHECKING:
@@ -383,18 +382,18 @@ class MultiHeadAttention(Trainable):
         result = self._projections.out(rows, threads)
         self._hold(
             ForwardCall(
-                self._projections,
-                self._rotation,
-                sources,
-                (3,) if key is None else (1, 3) if value is None else (1, 2, 3),
-                (q, k, v),
-                norms,
-                places,
-                rows,
-                lse,
-                held_mask(mask),
-                held_options(given),
-                own_names(self._projections.own),
+                projections=self._projections,
+                rotation=self._rotation,
+                sources=sources,
+                ends=_ends_of_arguments(key, value),
+                heads=(q, k, v),
+                norms=norms,
+                places=places,
+                rows=rows,
+                lse=lse,
+                mask=held_mask(mask),
+                options=held_options(given),
+                names=own_names(self._projections.own),
             )
         )
         return (result, weights[0]) if return_weights else result
@@ -591,3 +590,10 @@ class MultiHeadAttention(Trainable):
                 "key must be left out with a cache in a layer that depends on positions, got key "
                 f"in a layer with {', '.join(used)}"
             )
+
+
+def _ends_of_arguments(key: ArrayLike | None, value: ArrayLike | None) -> tuple[int, ...]:
+    """Return the end of the inputs (query, key, value) that each argument of a call provides."""
+    if key is None:
+        return (3,)
+    return (1, 3) if value is None else (1, 2, 3)

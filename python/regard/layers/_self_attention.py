@@ -15,12 +15,11 @@ from regard._attention.dense import scaled_dot_product_attention
 from regard._runtime.public import public
 from regard.layers._backward import ForwardCall
 from regard.layers._draws import draws
-from regard.layers._dropout import dropout_options, dropout_probability
 from regard.layers._held import held_mask
 from regard.layers._inputs import vectors
 from regard.layers._projections import INPUTS, LayerSizes, Projections
 from regard.layers._state import can_hold, check_arrays, check_names, overwrite
-from regard.layers._training import Trainable
+from regard.layers._training import Trainable, dropout_options, dropout_probability
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -270,18 +269,18 @@ class SelfAttention(Trainable):
         if self.training:
             self._hold(
                 ForwardCall(
-                    projections,
-                    None,
-                    sources,
-                    (3,),
-                    heads,
-                    {},
-                    None,
-                    rows.copy(),
-                    more[-1],
-                    held_mask(allowed),
-                    options,
-                    self._keys(),
+                    projections=projections,
+                    rotation=None,
+                    sources=sources,
+                    ends=(3,),
+                    heads=heads,
+                    norms={},
+                    places=None,
+                    rows=rows.copy(),
+                    lse=more[-1],
+                    mask=held_mask(allowed),
+                    options=options,
+                    names=self._keys(),
                 )
             )
         return (rows, more[0][..., 0, :, :]) if return_weights else rows

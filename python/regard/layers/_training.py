@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat, SupportsIndex
 
 import numpy as np
 
 from regard._arguments.arrays import as_array, as_native, is_floating
+from regard._arguments.numbers import count, real_number
 from regard._show.shows_options import ShowsOptions
 from regard.layers._projections import Projections
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from regard.layers._backward import ForwardCall
     from regard.layers._linear import FloatArray
 
+_MOST_SEED = 2**64 - 1
 # Reasons why there are no gradients to compute.
 _EVAL = "the layer is in eval() mode: call train() before the forward call"
 _NO_CALL = "there was none since train()"
@@ -170,3 +172,27 @@ def _gradient(grad: ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any]) -> 
     if array.shape != shape:
         raise ValueError(f"grad must have the shape of the output, {shape}, got {array.shape}")
     return as_native(array, dtype)
+
+
+def dropout_probability(dropout: SupportsFloat) -> float:
+    """Return a probability less than 1, or raise TypeError or ValueError."""
+    probability = real_number("dropout", dropout)
+    if not 0 <= probability < 1:
+        raise ValueError(f"dropout must be at least 0 and less than 1, got {probability}")
+    return probability
+
+
+def dropout_options(
+    layer: Trainable, probability: float, seed: SupportsIndex | None
+) -> dict[str, Any]:
+    """Return the dropout options of an attention call, or no options if it drops nothing."""
+    number = None if seed is None else count("dropout_seed", seed, maximum=_MOST_SEED)
+    if not layer.training or probability == 0:
+        return {}
+    if number is None:
+        raise TypeError(
+            f"dropout_seed must be an int in train() mode for a layer with dropout={probability}, "
+            "got None: the seed determines which weights are dropped, so pass another one in each "
+            "call"
+        )
+    return {"dropout_p": probability, "dropout_seed": number}

@@ -129,4 +129,3 @@ attention_double_backward = _operator(
     | _OUTPUTS,
     ("grad_grad_output", "grad_grad_lse", "grad_query", "grad_key", "grad_value"),
 )
-OPERATORS = (attention, attention_backward, attention_jvp, attention_double_backward)
