@@ -7,7 +7,7 @@ import pytest
 
 import regard
 from regard._arguments.positions import Positions
-from regard._attention.check import checked
+from regard._attention.check import check_call
 
 BATCH, HEADS, KV_HEADS, Q_LEN, KV_LEN, DIM = (2, 3), 4, 2, 70, 150, 8
 RANDOM = np.random.default_rng(31)
@@ -38,7 +38,7 @@ def call_of(name, shapes):
         np.random.default_rng(i).standard_normal(SHAPES[shapes][min(i, 1)], np.float32)
         for i in range(3)
     )
-    return checked(query, key, value, mask, options)
+    return check_call(query, key, value, mask, options)
 
 
 def attend(call):
@@ -80,7 +80,7 @@ def test_chunks_of_keys_merge_to_the_whole(name, target):
 @pytest.mark.parametrize("shape", [(5, 4), (1, 5, 4)])
 def test_without_a_heads_axis(shape):
     x = np.ones(shape)
-    call = checked(x, x, None, None, {"is_causal": True})
+    call = check_call(x, x, None, None, {"is_causal": True})
     assert call.has_heads == (len(shape) == 3)
     assert call.rows == shape[:-1]
     assert call.with_heads().rows == (1, 5)
@@ -97,10 +97,10 @@ def test_errors_are_those_of_the_call():
         (None, {"window": 3}, "window must be a pair"),
         (None, {"sinks": [1.0]}, "sinks must have one number for every query head"),
     ):
-        for call in (checked, regard.scaled_dot_product_attention):
-            arguments = (x, x, x, mask, options) if call is checked else (x, x, x, mask)
+        for call in (check_call, regard.scaled_dot_product_attention):
+            arguments = (x, x, x, mask, options) if call is check_call else (x, x, x, mask)
             with pytest.raises((TypeError, ValueError), match=message):
-                call(*arguments, **({} if call is checked else options))
+                call(*arguments, **({} if call is check_call else options))
 
 
 LEAST, MOST = -(2**63), 2**63 - 1

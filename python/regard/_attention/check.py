@@ -180,7 +180,7 @@ class CheckedCall:
         return self.query, self.key, self.value, self.masks.argument
 
 
-def checked(
+def check_call(
     query: ArrayLike,
     key: ArrayLike,
     value: ArrayLike | None,
@@ -209,7 +209,7 @@ def checked(
     return CheckedCall(query, key, value, masks, options, sizes, has_heads, result_type)
 
 
-def checked_ragged(
+def check_ragged_call(
     query: ArrayLike,
     key: ArrayLike,
     value: ArrayLike | None,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
-def converted(
+def retry_converted(
     name: str,
     call: Callable[..., Any],
     arrays: tuple[ArrayLike, ArrayLike, ArrayLike],

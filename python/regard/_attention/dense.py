@@ -11,7 +11,7 @@ from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.masks import Masks
 from regard._arguments.numbers import slice_ends
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
-from regard._attention.convert import converted
+from regard._attention.convert import retry_converted
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def scaled_dot_product_attention(
         result = NotImplemented  # an option is also an array on a GPU
     if result is NotImplemented:
         name, arrays = "scaled_dot_product_attention", (query, key, value)
-        result = converted(name, _core.attention, arrays, (), mask, options)
+        result = retry_converted(name, _core.attention, arrays, (), mask, options)
     return result
 
 
@@ -231,7 +231,7 @@ def _with_weights_of_rows(
 
     The weights come from a second call with these queries and without values.
     """
-    from regard._attention.check import checked
+    from regard._attention.check import check_call
 
     if not options.get("return_weights"):
         raise TypeError(
@@ -246,7 +246,7 @@ def _with_weights_of_rows(
     whole: Any = {**options, "return_weights": False}
     results: Any = scaled_dot_product_attention(query, key, value, masks.argument, **whole)
     kept = {name: each for name, each in options.items() if name not in _OF_THE_WHOLE}
-    call = checked(query, key, value, masks.argument, with_arrays(kept))
+    call = check_call(query, key, value, masks.argument, with_arrays(kept))
     part = call.chunk(slice(first, end), slice(None))
     _, weights = scaled_dot_product_attention(
         part.query,

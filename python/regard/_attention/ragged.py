@@ -8,7 +8,7 @@ from regard import _core
 from regard._arguments.foreign import is_on_cuda, readable, with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
-from regard._attention.convert import converted
+from regard._attention.convert import retry_converted
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
@@ -153,5 +153,5 @@ def scaled_dot_product_attention_ragged(
         result = NotImplemented  # an option is also an array on a GPU
     if result is NotImplemented:
         name, arrays = "scaled_dot_product_attention_ragged", (query, key, value)
-        result = converted(name, _core.attention_ragged, arrays, starts, mask, options)
+        result = retry_converted(name, _core.attention_ragged, arrays, starts, mask, options)
     return result

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._cache.growth import Growth, grown, spare_alike
+from regard._cache.growth import Growth, plan_growth, spare_alike
 from regard._cache.storage.state import State, pages_between, per_entry
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Content:
     def of_file(cls, pool: Pool, ledger: Ledger) -> Content:
         """Return the content of a file."""
         content = cls(pool, ledger.committed, ledger)
-        ledger.belongs_to(content)
+        ledger.set_owner(content)
         return content
 
     @property
@@ -109,7 +109,7 @@ class Content:
             if isinstance(counts, int) and counts <= state.spare:
                 growth = Growth(state.longer(counts), [], _NO_PAGES, extends=True)
             else:
-                growth = grown(state, counts, geometry, pool)
+                growth = plan_growth(state, counts, geometry, pool)
             after = growth.state
             held = pool.room.rows
             for copy in growth.copies:
@@ -249,7 +249,7 @@ class Content:
             pool.room = room
             pool.ledger = None
         self.state = None
-        pool.has_lost_a_member = True  # so that the pages of its forks are counted again
+        pool.must_recount = True  # so that the pages of its forks are counted again
         ledger.file.close()
 
     def _begin(self) -> State:
@@ -276,7 +276,7 @@ class Content:
     def __del__(self) -> None:
         # No lock: it may be held now. The pages of a file belong to its ledger.
         if hasattr(self, "pool"):
-            self.pool.has_lost_a_member = True
+            self.pool.must_recount = True
 
 
 def _four(rows: list[Array]) -> list[Array | None]:

@@ -50,7 +50,7 @@ class Growth(NamedTuple):
     extends: bool  # whether the table differs only in new columns and in copies of pages
 
 
-def grown(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) -> Growth:
+def plan_growth(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) -> Growth:
     """Take pages for `counts` new tokens of each entry, and return the new state.
 
     The table of the old state is never written to. The caller gives `freed` back to the pool once

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Sides = tuple[int | None, int | None]
 
 
-class Visible(NamedTuple):
+class VisibleTokens(NamedTuple):
     """Arguments of the kernels that determine the visible tokens."""
 
     pages: Array
@@ -31,27 +31,27 @@ class Visible(NamedTuple):
 
 def visible(
     state: State, geometry: Geometry, window: Sides | None, mask: Any, offset: Any, q_len: int
-) -> Visible:
+) -> VisibleTokens:
     """Combine the window of a cache with the option `window`, which narrows it."""
     assert geometry.keep_last is not None
     reach, first_tokens = geometry.keep_last - 1, geometry.keep_first
     if window is None:
-        return Visible(state.pages, state.evicted, first_tokens, (reach, None), mask)
+        return VisibleTokens(state.pages, state.evicted, first_tokens, (reach, None), mask)
     left, right = window_sides(window)
     sides = (reach if left is None else min(left, reach), right)
     if not first_tokens or left is None:
-        return Visible(state.pages, state.evicted, first_tokens, sides, mask)
+        return VisibleTokens(state.pages, state.evicted, first_tokens, sides, mask)
     # A query does not see the first tokens that are more than `left` positions before it.
     first = offsets(offset, np.asarray(state.lengths - q_len))
     first = np.broadcast_to(batch_integers("query_offset", first, (state.batch,)), (state.batch,))
     if int(first.max()) + q_len - 1 <= left:
-        return Visible(state.pages, state.evicted, first_tokens, sides, mask)
+        return VisibleTokens(state.pages, state.evicted, first_tokens, sides, mask)
     kept = (geometry.first_pages + state.all_evicted()) * geometry.page_size
     if left <= reach and (first - left >= kept).all():
         hidden = geometry.first_pages
-        return Visible(state.pages[:, hidden:], state.evicted + hidden, 0, sides, mask)
+        return VisibleTokens(state.pages[:, hidden:], state.evicted + hidden, 0, sides, mask)
     seen = _seen_first_tokens(first, q_len, left, first_tokens, state.longest)
-    return Visible(state.pages, state.evicted, first_tokens, sides, _with_mask(seen, mask))
+    return VisibleTokens(state.pages, state.evicted, first_tokens, sides, _with_mask(seen, mask))
 
 
 def _seen_first_tokens(

@@ -9,7 +9,7 @@ import numpy as np
 from regard import _core
 from regard._explore._encoding import Halves, halves, levels, packed, places, short_halves
 from regard._statistics.attention_map import attention_map
-from regard._statistics.request import lse_of
+from regard._statistics.request import compute_lse
 from regard._statistics.summary import summarize_attention
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def heads_of(
     rows = sizes.heads * sizes.q_len
     begin = steps.begin(rows)
     own: Any = call.options
-    lse = lse_of(_core.attention, arrays[:2], (), arrays[2], own, None)
+    lse = compute_lse(_core.attention, arrays[:2], (), arrays[2], own, None)
     if begin is not None:
         begin(rows, rows)
     shared: Any = {**call.options, "lse": lse}

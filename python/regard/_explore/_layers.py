@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._attention.check import checked
+from regard._attention.check import check_call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,7 +73,7 @@ def _layers_of_arrays(
     query: ArrayLike, key: ArrayLike, mask: Any, options: Mapping[str, Any]
 ) -> list[Layer]:
     """Return a layer for each entry of the batch axes."""
-    call = checked(query, key, None, mask, options)
+    call = check_call(query, key, None, mask, options)
     return [
         Layer(", ".join(map(str, place)) or "0", entry.with_heads())
         for place, entry in call.entries()

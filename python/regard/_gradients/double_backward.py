@@ -17,7 +17,7 @@ from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
 from regard._arguments.options import BackwardOptions, names_of, takes_options
-from regard._attention.check import checked
+from regard._attention.check import check_call
 from regard._gradients.second_order_sums import Inputs, second_order_sums
 from regard._runtime.public import public
 
@@ -156,7 +156,7 @@ def scaled_dot_product_attention_double_backward(
     check_options(_NAME, options, names_of(BackwardOptions), kind="gradients")
     if mask is not None:
         warn_if_zero_one(mask)
-    call = checked(query, key, value, mask, with_arrays(options))
+    call = check_call(query, key, value, mask, with_arrays(options))
     check = _InputChecker(call.result_type, call.arithmetic)
     tangents = (
         check.tangent("grad_grad_query", grad_grad_query, call.query),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NAMES = ("query", "key", "value", "mask", *DIFFERENTIABLE)
 
 
-class Wanted(NamedTuple):
+class GradientRequest(NamedTuple):
     """The checked requests of a call."""
 
     flags: tuple[bool, ...]
@@ -51,7 +51,7 @@ def wanted_gradients(
     options: Mapping[str, Any],
     out: tuple[Array | None, ...] | None,
     inputs: Mapping[str, Any],
-) -> Wanted:
+) -> GradientRequest:
     """Check `with_respect_to` and `out`, or raise TypeError or ValueError."""
     names = _names(with_respect_to, fields)
     arrays = _arrays_of_out(out, fields)
@@ -73,7 +73,7 @@ def wanted_gradients(
     for name, like in likes.items():
         sums[name] = like.dtype, _checked_out(name, arrays[name], like, others)
         others[f"out.{name}"] = arrays[name]
-    return Wanted(
+    return GradientRequest(
         tuple(name in names for name in _NAMES),
         None if out is None else tuple(arrays[name] for name in _NAMES[:3]),
         likes.get("alibi_slopes"),

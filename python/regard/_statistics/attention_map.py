@@ -10,10 +10,10 @@ from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import count, iterated, slice_ends
 from regard._arguments.options import WeightOptions, names_of, takes_options
-from regard._attention.check import checked
+from regard._attention.check import check_call
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
-from regard._statistics.request import lse_of, pair_of
+from regard._statistics.request import compute_lse, pair_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -145,10 +145,10 @@ def attention_map(
         warn_if_zero_one(mask)
     options = with_arrays(options)
     query, key = pair_of(query, key, 2, "at least 2 dimensions, (length, dim)")
-    mask = checked(query, key, None, mask, options).masks.argument
+    mask = check_call(query, key, None, mask, options).masks.argument
     pictures = []
     try:
-        lse = lse_of(_core.attention, (query, key), (), mask, options, lse)
+        lse = compute_lse(_core.attention, (query, key), (), mask, options, lse)
         bounds = _bounds(regions, query.shape[-2], key.shape[-2])
         heads = lse.size // max(1, lse.shape[-1])
         total = heads * sum(end - first for (first, end), _ in bounds)

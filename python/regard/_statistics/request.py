@@ -147,7 +147,7 @@ def pair_of(query: ArrayLike, key: ArrayLike, axes: int, wanted: str) -> tuple[A
     return query, key
 
 
-def lse_of(
+def compute_lse(
     attention: Callable[..., Any],
     arrays: tuple[Array, Array],
     starts: tuple[ArrayLike, ...],
@@ -167,7 +167,7 @@ def lse_of(
     return given
 
 
-def means(picked: Array, queries: Array) -> Array:
+def average_over_queries(picked: Array, queries: Array) -> Array:
     """Return each head's mean over the queries that have the key, or NaN if there are none."""
     rows = np.ascontiguousarray(picked)  # the memory order affects the last bit of the sum
     sums = np.asarray(rows.sum(axis=-1, dtype=np.float64))

@@ -12,20 +12,20 @@ from regard._arguments.foreign import readable, with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.masks import Masks
 from regard._arguments.options import WeightOptions, takes_options
-from regard._attention.check import checked, checked_ragged
+from regard._attention.check import check_call, check_ragged_call
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
 from regard._statistics.request import (
     DEFAULT_STATISTICS,
     AttentionSummary,
     SummaryRequest,
-    lse_of,
-    means,
+    average_over_queries,
+    compute_lse,
     pair_of,
 )
 from regard._statistics.target_keys import (
+    count_queries_after_key,
     induction_keys,
-    queries_after_a_key,
     sequences_of,
     token_numbers,
 )
@@ -168,9 +168,9 @@ def summarize_attention(
         warn_if_zero_one(mask)
     options = with_arrays(options)
     query, key = pair_of(query, key, 2, "at least 2 dimensions, (length, dim)")
-    call = checked(query, key, None, mask, options)
+    call = check_call(query, key, None, mask, options)
     try:
-        lse = lse_of(_core.attention, (query, key), (), call.masks.argument, options, lse)
+        lse = compute_lse(_core.attention, (query, key), (), call.masks.argument, options, lse)
         targets = None
         if tokens is not None and request.wanted["induction"]:
             targets = induction_keys(call.positions, call.sizes.batch, tokens)
@@ -183,11 +183,11 @@ def summarize_attention(
     except ValueError as error:
         raise_with_hint(error, query, key)
     if request.wanted["previous_token"]:
-        queries = queries_after_a_key(call.positions)
+        queries = count_queries_after_key(call.positions)
         queries = queries[..., None] if call.has_heads else queries
-        found["previous_token"] = means(found["previous_token"], queries)
+        found["previous_token"] = average_over_queries(found["previous_token"], queries)
     if targets is not None:
-        found["induction"] = means(found["induction"], (targets >= 0).sum(axis=-1))
+        found["induction"] = average_over_queries(found["induction"], (targets >= 0).sum(axis=-1))
     return AttentionSummary(**found)
 
 
@@ -261,8 +261,8 @@ def summarize_attention_ragged(
     query, key = pair_of(query, key, 3, "3 dimensions, (total, heads, dim)")
     mask = Masks.of(mask).argument
     starts = readable("query_starts", query_starts), readable("key_starts", key_starts)
-    checked_ragged(query, key, None, *starts, mask, options)
-    lse = lse_of(_core.attention_ragged, (query, key), starts, mask, options, lse)
+    check_ragged_call(query, key, None, *starts, mask, options)
+    lse = compute_lse(_core.attention_ragged, (query, key), starts, mask, options, lse)
     check_shape("lse", lse, query.shape[:2], "the forward call's lse")
     sequences = list(sequences_of(*starts, options))
     targets = None
@@ -289,9 +289,9 @@ def summarize_attention_ragged(
         found[name] = np.empty(shape, picked.dtype)
         for number, each in enumerate(sequences):
             queries = (
-                queries_after_a_key(each.positions)
+                count_queries_after_key(each.positions)
                 if targets is None or name == "previous_token"
                 else (targets[each.queries, 0] >= 0).sum()
             )
-            found[name][number] = means(picked[each.queries].T, queries)
+            found[name][number] = average_over_queries(picked[each.queries].T, queries)
     return AttentionSummary(**found)

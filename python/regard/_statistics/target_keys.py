@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-def queries_after_a_key(positions: Positions) -> Integers:
+def count_queries_after_key(positions: Positions) -> Integers:
     """Return the number of queries of each batch entry that are one position after a key."""
     before = positions.of_queries() - 1
     begin, end = positions.existing()
@@ -69,7 +69,7 @@ def _after_the_last(tokens: Array) -> Integers:
     return after
 
 
-class Sequence(NamedTuple):
+class PackedSequence(NamedTuple):
     """One packed sequence: its rows, and the positions of its queries."""
 
     queries: slice
@@ -79,7 +79,7 @@ class Sequence(NamedTuple):
 
 def sequences_of(
     query_starts: ArrayLike, key_starts: ArrayLike, options: Mapping[str, Any]
-) -> Iterator[Sequence]:
+) -> Iterator[PackedSequence]:
     """Iterate over packed sequences, whose starts and options have been checked."""
     queries, keys = (np.asarray(starts).tolist() for starts in (query_starts, key_starts))
     count = len(queries) - 1
@@ -92,4 +92,4 @@ def sequences_of(
             for name, value in options.items()
         }
         q_len, kv_len = own_queries.stop - own_queries.start, own_keys.stop - own_keys.start
-        yield Sequence(own_queries, own_keys, Positions.of(own, q_len, kv_len))
+        yield PackedSequence(own_queries, own_keys, Positions.of(own, q_len, kv_len))

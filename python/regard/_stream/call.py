@@ -16,7 +16,7 @@ from regard._arguments.arrays import (
 )
 from regard._arguments.option_table import OPTIONS, Subject
 from regard._arguments.options import BackwardOptions, names_of
-from regard._attention.check import checked
+from regard._attention.check import check_call
 from regard._random.philox import moved_origin
 from regard._runtime.progress import reporting
 from regard._stream.chunks import Chunk, ChunkLayout, produce, source_of
@@ -55,7 +55,7 @@ class StreamCall:
         self._query = stored.astype(np.float32) if stored.dtype.itemsize == 2 else stored
         known = {name: options[name] for name in _OF_ANY_KEYS if name in options}
         no_keys = np.zeros((0, *self._query.shape[-1:]), self._query.dtype)
-        checked(self._query, no_keys, no_keys, None, known)
+        check_call(self._query, no_keys, no_keys, None, known)
         self._options = {name: options[name] for name in _OF_EACH_CHUNK if name in options}
         self._sinks = options.get("sinks")
         self._out = options.get("out")
@@ -93,7 +93,7 @@ class StreamCall:
         """Return the output's shape and type, after checking everything else."""
         key, value = layout.without_keys()
         mask = self._mask.without_keys().argument
-        call = checked(self._query, key, value, mask, self._options_of(0, 0))
+        call = check_call(self._query, key, value, mask, self._options_of(0, 0))
         shape = (*call.rows, call.sizes.value_dim)
         dtype = result_type((self._query_type, key.dtype, value.dtype))
         if self._out is not None:

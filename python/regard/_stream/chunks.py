@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-class Given:
+class UnreadChunk:
     """A chunk as given: arrays that have not been read.
 
     Raises TypeError or ValueError unless it is a pair (key, value), or a triple with a mask, of
@@ -82,11 +82,11 @@ def _kind_of(chunk: Any) -> str:
 class ChunkLayout:
     """The types and axes that all chunks share with the first one, except the keys axis."""
 
-    def __init__(self, first: Given) -> None:
+    def __init__(self, first: UnreadChunk) -> None:
         self._first = first.number
         self._arrays = {name: (_others(array), array.dtype) for name, array in first.arrays()}
 
-    def check(self, chunk: Given) -> None:
+    def check(self, chunk: UnreadChunk) -> None:
         """Raise ValueError or TypeError if a chunk has other axes or types."""
         for name, array in chunk.arrays():
             (before, dim), dtype = self._arrays[name]
@@ -158,7 +158,7 @@ def source_of(chunks: Any) -> ChunkSource:
     if isinstance(chunks, KeyValueChunks):
         return ChunkSource(chunks.unread(), chunks.kv_len, may_refill=False)
     if isinstance(chunks, tuple | list):
-        known = [Given(number, chunk) for number, chunk in enumerate(chunks)]
+        known = [UnreadChunk(number, chunk) for number, chunk in enumerate(chunks)]
         for chunk in known[1:]:
             ChunkLayout(known[0]).check(chunk)
         return ChunkSource(iter(known), sum(chunk.length for chunk in known), may_refill=False)
@@ -186,7 +186,7 @@ def produce(
         for number, each in enumerate(source):
             if should_stop():  # checked here because no chunk may ever be visible
                 return
-            given = each if isinstance(each, Given) else Given(number, each)
+            given = each if isinstance(each, UnreadChunk) else UnreadChunk(number, each)
             stop = start + given.length
             mask.check_chunk(number, start, stop)
             if given.mask is not None and mask.is_given:
@@ -218,7 +218,7 @@ def produce(
 
 
 def _in_memory(
-    given: Given, start: int, mask: StreamMask, should_stop: Callable[[], bool]
+    given: UnreadChunk, start: int, mask: StreamMask, should_stop: Callable[[], bool]
 ) -> Chunk:
     arrays, is_lent = [], False
     for name, array in given.arrays():

@@ -8,7 +8,7 @@ import numpy as np
 
 from regard._arguments.arrays import stand_in
 from regard._arguments.foreign import is_on_cuda, with_arrays
-from regard._attention.check import checked, checked_ragged
+from regard._attention.check import check_call, check_ragged_call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ def check_dense(
 ) -> tuple[Sizes, tuple[int, ...]]:
     """Return the sizes of a call and the shape of its lse. Raises TypeError or ValueError."""
     shown = masks.map(_stand_in).argument
-    call = checked(*_stand_ins(query, key, value), shown, _on_host(options))
+    call = check_call(*_stand_ins(query, key, value), shown, _on_host(options))
     _check_limits(query, value, call.sizes)
     return call.sizes, call.rows
 
@@ -57,7 +57,7 @@ def check_ragged(
             )
     arrays, shown = _stand_ins(query, key, value), masks.map(_stand_in).argument
     queries, keys = starts["query_starts"], starts["key_starts"]
-    sizes = checked_ragged(*arrays, queries, keys, shown, _on_host(options))
+    sizes = check_ragged_call(*arrays, queries, keys, shown, _on_host(options))
     _check_limits(query, value, sizes)
     for name, total in zip(starts, (query.shape[0], key.shape[0]), strict=True):
         if total > MOST_POSITION:

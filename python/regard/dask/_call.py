@@ -14,7 +14,7 @@ from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks, as_mask, parts_of
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import BackwardOptions, names_of
-from regard._attention.check import checked
+from regard._attention.check import check_call
 from regard.dask._chunks import Grid, check_chunks, check_dask_array, chunk_index, grid_of, spans
 from regard.dask._graph import refer
 
@@ -151,7 +151,7 @@ def _whole(query: Any, key: Any, value: Any, options: Mapping[str, Any]) -> Chec
         name: np.broadcast_to(stored(name, np.zeros(1, array.dtype)), array.shape)
         for name, array in (("query", query), ("key", key), ("value", value))
     }
-    call = checked(**zeros, mask=None, options=options)
+    call = check_call(**zeros, mask=None, options=options)
     # Differentiable options are rounded to the precision of a single call.
     narrow = {
         name: np.asarray(value).astype(call.arithmetic)

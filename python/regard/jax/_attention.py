@@ -8,7 +8,7 @@ from regard._arguments.keywords import check_options
 from regard._arguments.numbers import flag
 from regard._arguments.options import JaxOptions, names_of, takes_options
 from regard.jax._gradients import attention
-from regard.jax._inputs import prepared
+from regard.jax._inputs import prepare
 
 if TYPE_CHECKING:
     import jax
@@ -110,7 +110,7 @@ def scaled_dot_product_attention(
     given: dict[str, Any] = {**options}
     return_lse = flag("return_lse", given.pop("return_lse", False))
     arrays = {"query": query, "key": key, "value": value}
-    call, inputs, is_flat = prepared(arrays, mask, given, return_lse)
+    call, inputs, is_flat = prepare(arrays, mask, given, return_lse)
     results = attention(call, inputs)
     if is_flat:
         results = tuple(result[0] for result in results)

@@ -11,7 +11,7 @@ import numpy as np
 from regard._arguments.arrays import as_array, stand_in
 from regard._arguments.masks import Masks, as_mask, parts_of
 from regard._arguments.option_table import ARRAY_OPTIONS, OPTIONS
-from regard._attention.check import checked
+from regard._attention.check import check_call
 from regard.jax._ffi import Result
 from regard.jax._gradients import TracedCall
 
@@ -27,7 +27,7 @@ _MOST_INT32 = 2**31 - 1
 _MOST_UINT32 = 2**32 - 1
 
 
-def prepared(
+def prepare(
     arrays: Arrays, masks: Any, options: Mapping[str, Any], return_lse: bool
 ) -> tuple[TracedCall, Arrays, bool]:
     """Return a call, its arrays by name, and whether its results lack a heads axis.
@@ -196,7 +196,7 @@ def _checked(arrays: Arrays, masks: Arrays, numbers: Arrays, known: dict[str, An
     options = known | {name: _value(array) for name, array in numbers.items()}
     if "dropout_seed" in numbers:
         options["dropout_seed"] = int(options["dropout_seed"])
-    return checked(**shown, mask=Masks.of_parts(parts).argument, options=options)
+    return check_call(**shown, mask=Masks.of_parts(parts).argument, options=options)
 
 
 def _value(array: Any) -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from regard.layers._linear import FloatArray
-    from regard.layers._norms import Normalized
+    from regard.layers._norms import NormResult
     from regard.layers._projections import Projections
     from regard.layers._rotation import Rotation
 
@@ -47,7 +47,7 @@ class ForwardCall(NamedTuple):
     sources: list[FloatArray]  # the three inputs, one array if they are the same
     ends: tuple[int, ...]  # the end of the inputs that each argument of the call provides
     heads: tuple[FloatArray, FloatArray, FloatArray]  # as attention reads them
-    norms: dict[str, Normalized]
+    norms: dict[str, NormResult]
     places: tuple[NDArray[np.int64], NDArray[np.int64]] | None  # positions of queries and keys
     rows: FloatArray  # (..., q_len, heads * head_dim), the output of attention
     lse: FloatArray
@@ -75,7 +75,7 @@ class ForwardCall(NamedTuple):
         if "b_out" in parameters:
             own["b_out"] = gradient_of_bias(grad, threads)
 
-        projected = _Projected(self.projections, self.sources)
+        projected = _ProjectionGradients(self.projections, self.sources)
         own |= self._through_heads(of_rows, projected, threads)
         own |= projected.gradients_of_parameters(threads)
 
@@ -94,7 +94,7 @@ class ForwardCall(NamedTuple):
         return gradient if self.projections.is_out_in else np.ascontiguousarray(gradient.T)
 
     def _through_heads(
-        self, of_rows: FloatArray, projected: _Projected, threads: int | None
+        self, of_rows: FloatArray, projected: _ProjectionGradients, threads: int | None
     ) -> dict[str, FloatArray]:
         """Write the gradients of the projected inputs; return the gradients of the norm weights."""
         query, key, value = self.heads
@@ -127,7 +127,7 @@ class ForwardCall(NamedTuple):
         }
 
 
-class _Projected:
+class _ProjectionGradients:
     """Gradients of the projected inputs, side by side if the inputs are the same array.
 
     The weights of these inputs are stacked, so that one product computes all their gradients.

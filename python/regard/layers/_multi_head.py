@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from regard.layers._cached import Cache
     from regard.layers._draws import Rng
     from regard.layers._linear import FloatArray
-    from regard.layers._norms import Normalized
+    from regard.layers._norms import NormResult
 
 
 @public
@@ -338,7 +338,7 @@ class MultiHeadAttention(Trainable):
         if self.training or dropout_seed is not None:
             given |= dropout_options(self, self._dropout, dropout_seed)
         sources = inputs_of(query, key, value, self._sizes.inputs, self._dtype)
-        norms: dict[str, Normalized] | None = None
+        norms: dict[str, NormResult] | None = None
         if self.training:
             sources, norms = held_inputs(sources), {}
         q, k, v = self._projections.heads(sources, threads, norms)

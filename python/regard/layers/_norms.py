@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _QK_NORM_EPS = 1e-6
 
 
-class Normalized(NamedTuple):
+class NormResult(NamedTuple):
     """The results of the forward call that the gradient of a norm needs."""
 
     vectors: FloatArray  # (..., heads, head_dim), divided by their root mean square
@@ -46,7 +46,7 @@ def normalize(x: FloatArray, eps: float) -> FloatArray:
 
 
 def gradient_of_norm(
-    grad: FloatArray, weight: FloatArray, normalized: Normalized, threads: int | None
+    grad: FloatArray, weight: FloatArray, normalized: NormResult, threads: int | None
 ) -> FloatArray:
     """Turn the gradient of a norm's output into the gradient of its input, in place.
 

@@ -12,7 +12,7 @@ from regard._arguments.numbers import count
 from regard._weights.narrow import narrowed, widened
 from regard._weights.quantized import QuantizedWeight, rows_of, stacked
 from regard.layers._linear import project
-from regard.layers._norms import Normalized, normalize
+from regard.layers._norms import NormResult, normalize
 from regard.layers._state import overwrite
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Projections:
         self,
         sources: list[FloatArray],
         threads: int | None,
-        norms: dict[str, Normalized] | None = None,
+        norms: dict[str, NormResult] | None = None,
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Project the three inputs to new arrays ``(..., heads, seq, head_dim)``.
 
@@ -173,7 +173,7 @@ class Projections:
                 with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
                     root = normalize(x, self._eps)
                     if norms is not None:
-                        norms[name] = Normalized(x.copy(), root)
+                        norms[name] = NormResult(x.copy(), root)
                     x *= self.own[name]
         return query.swapaxes(-3, -2), key.swapaxes(-3, -2), value.swapaxes(-3, -2)
 

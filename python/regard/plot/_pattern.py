@@ -14,7 +14,7 @@ from regard._arguments.masks import Masks
 from regard._arguments.numbers import count, flag
 from regard._arguments.option_table import PER_ENTRY
 from regard._arguments.options import PatternOptions, names_of, takes_options
-from regard._attention.check import checked
+from regard._attention.check import check_call
 from regard._show.tokens import tokens_of_axes
 from regard.plot._axes import add_scale, axes_of, check_imshow, draw, name_axes, room_of
 from regard.plot._pooling import areas, cut_of, part_of, starts
@@ -111,7 +111,7 @@ def pattern(
     masks, sizes = _one_mask(Masks.of(mask), q_len, kv_len, head)
     # Wrong options raise the same errors as in an attention call.
     query, key = (np.broadcast_to(np.float32(0), (size, 1)) for size in sizes)
-    positions = checked(query, key, None, masks.argument, options).positions
+    positions = check_call(query, key, None, masks.argument, options).positions
     has_scale = flag("colorbar", colorbar)
     offset = int(positions.query_offset)
     texts = tokens_of_axes(tokens, *sizes, offset)

@@ -10,7 +10,7 @@ from regard._arguments.arrays import as_array, as_stored_arrays, is_floating
 from regard._arguments.foreign import with_arrays
 from regard._arguments.numbers import integers, offsets
 from regard._arguments.options import WeightOptions, names_of
-from regard._attention.check import checked
+from regard._attention.check import check_call
 from regard._runtime.progress import check_progress
 from regard._show.weights import attention_weights, place_of_head, refuse_result
 from regard._statistics.attention_map import attention_map
@@ -98,7 +98,7 @@ def source_of(
                 f"{name}() reads a tuple as a pair (query, key), and this one contains weights: "
                 "np.stack joins the weights of two layers"
             )
-        return _QueryAndKey(checked(query, key, None, mask, with_arrays(options)), progress)
+        return _QueryAndKey(check_call(query, key, None, mask, with_arrays(options)), progress)
     if _is_list_of_query_and_key(argument):
         raise TypeError(f"{name}() accepts query and key as a tuple (query, key), got a list")
     given = [option for option in options if option != "query_offset"]

@@ -78,7 +78,7 @@ def check_tensors(*tensors: Tensor) -> None:
             )
 
 
-def with_equal_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def repeat_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Broadcast heads as PyTorch does without `enable_gqa`: the counts are equal, or one."""
     tensors = query, key, value
     # Symbolic numbers can be compared but not hashed.
@@ -99,7 +99,7 @@ def with_equal_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor,
     return query, key, value
 
 
-def with_equal_key_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def repeat_key_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Repeat the heads of key and value as PyTorch does with `enable_gqa`, if the counts differ."""
     heads, of_key, of_value = (x.shape[-3] if x.ndim > 2 else 1 for x in (query, key, value))
     if of_key == of_value:
@@ -120,7 +120,7 @@ def _repeated(tensor: Tensor, times: int) -> Tensor:
     return tensor if times == 1 else tensor.repeat_interleave(times, dim=-3)
 
 
-def with_a_dimension(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+def pad_head_dim(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """Pad query and key from head_dim 0 to 1, which keeps all scores 0."""
     if query.shape[-1] or key.shape[-1]:
         return query, key
@@ -156,6 +156,6 @@ def masks(attn_mask: Any, device: torch.device) -> tuple[Tensor | None, Tensor |
     )
 
 
-def drawn_seed() -> Tensor:
+def draw_seed() -> Tensor:
     """Draw a seed from PyTorch's default CPU generator."""
     return torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device="cpu")

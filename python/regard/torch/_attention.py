@@ -25,11 +25,11 @@ from regard.torch._arguments import (
     autocast,
     check_dense,
     check_tensors,
-    drawn_seed,
+    draw_seed,
     masks,
-    with_a_dimension,
-    with_equal_heads,
-    with_equal_key_heads,
+    pad_head_dim,
+    repeat_heads,
+    repeat_key_heads,
 )
 from regard.torch._causal_bias import is_causal_bias, offset_of
 from regard.torch._memory import (
@@ -190,11 +190,11 @@ def scaled_dot_product_attention(
     kind = "cpu" if query.is_cpu else query.device.type
     if enable_gqa:
         if key.shape != value.shape:
-            key, value = with_equal_key_heads(query, key, value)
+            key, value = repeat_key_heads(query, key, value)
     elif not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
-        query, key, value = with_equal_heads(query, key, value)
+        query, key, value = repeat_heads(query, key, value)
     if not query.shape[-1]:
-        query, key = with_a_dimension(query, key)
+        query, key = pad_head_dim(query, key)
     if dropout_p == 1 and not isinstance(dropout_p, Tensor):
         value, dropout_p = value * 0, 0.0
     is_traced = torch.is_grad_enabled() and (
@@ -203,7 +203,7 @@ def scaled_dot_product_attention(
     if dropout_p:
         given["dropout_p"] = dropout_p
         if "dropout_seed" not in given:
-            given["dropout_seed"] = drawn_seed()
+            given["dropout_seed"] = draw_seed()
     elif given:
         given.pop("dropout_seed", None)
     if is_causal is not False:

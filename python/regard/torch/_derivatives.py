@@ -30,7 +30,7 @@ _OTHER_INPUTS = tuple(name for name in INPUTS if name not in _QUERY_KEY_VALUE)
 _OF_QUERY_KEY_VALUE = [name in _QUERY_KEY_VALUE for name in INPUTS]
 
 
-class _Derived(_SingleLevelFunction):  # type: ignore[misc]
+class _OperatorFunction(_SingleLevelFunction):  # type: ignore[misc]
     """An operator whose arguments are tensors or None, followed by numbers."""
 
     operator: Operator
@@ -122,7 +122,7 @@ _SECOND = "the second derivative of attention"
 _FORWARD = "the derivative of attention in forward mode"
 
 
-class _AttentionOperator(_Derived):
+class _AttentionOperator(_OperatorFunction):
     operator = _operators.attention
 
     @staticmethod
@@ -160,7 +160,7 @@ def _wanted(gradients: Iterable[Maybe], wanted: Iterable[bool]) -> dict[str, May
     return {name: gradient if is_wanted else None for name, gradient, is_wanted in each}
 
 
-class _AttentionBackward(_Derived):
+class _AttentionBackward(_OperatorFunction):
     """The gradients, in which the output and lse are functions of the inputs."""
 
     operator = _operators.attention_backward
@@ -222,7 +222,7 @@ class _AttentionBackward(_Derived):
         )
 
 
-class _AttentionJvp(_Derived):
+class _AttentionJvp(_OperatorFunction):
     operator = _operators.attention_jvp
 
     @staticmethod
@@ -271,7 +271,7 @@ class _AttentionJvp(_Derived):
         )
 
 
-class _AttentionDoubleBackward(_Derived):
+class _AttentionDoubleBackward(_OperatorFunction):
     operator = _operators.attention_double_backward
 
     @staticmethod

@@ -47,7 +47,7 @@ class FileRoom:
         # Readers of the shorter mapping may continue: both mappings show the same bytes.
         return FileRoom(self.file, self.layout)
 
-    def have_used(self, pages: int) -> None:
+    def record_used(self, pages: int) -> None:
         """Do nothing: files do not use huge pages."""
 
     def copied(self, pages: Array) -> MemoryRoom:
@@ -90,7 +90,7 @@ class FileCopyRoom:
         room = copy_of(self.layout, self.rows, np.arange(used))
         return room if room.pages >= needed else room.longer(needed, used)
 
-    def have_used(self, pages: int) -> None:
+    def record_used(self, pages: int) -> None:
         """Do nothing: files do not use huge pages."""
 
     def copied(self, pages: Array) -> MemoryRoom:

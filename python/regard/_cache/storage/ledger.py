@@ -95,7 +95,7 @@ class Ledger:
         run = range(0) if self._lines is None else self._lines.run
         return np.array([*run, *(self._spare if self._spare != run else ())], np.int32)
 
-    def belongs_to(self, owner: Holder) -> None:
+    def set_owner(self, owner: Holder) -> None:
         """Set the content whose state the ledger records."""
         self._owner = ref(owner)
 
@@ -103,7 +103,7 @@ class Ledger:
         """Write the owner's state if an interruption has kept it from the file."""
         owner = None if self._owner is None else self._owner()
         state = None if owner is None else owner.state
-        is_behind = state is not None and not state.holds_the_same(self.committed)
+        is_behind = state is not None and not state.is_same_state(self.committed)
         if state is not None and is_behind and self.file.is_writable:
             self.commit(state, extends=False)
 

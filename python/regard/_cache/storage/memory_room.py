@@ -50,13 +50,13 @@ class MemoryRoom:
     def longer(self, needed: int, used: int) -> MemoryRoom:
         """Return room for `needed` pages or more, with a copy of the first `used` pages."""
         room = MemoryRoom.reserved(self.layout, needed, 2 * self.pages)
-        room.have_used(used)
+        room.record_used(used)
         there = min(used, self.pages)  # the other pages have no content
         for array, old in zip(room.rows.arrays, self.rows.arrays, strict=True):
             array[:there] = old[:there]
         return room
 
-    def have_used(self, pages: int) -> None:
+    def record_used(self, pages: int) -> None:
         """Request huge pages from the system, which are faster to read, once one can be filled.
 
         The last huge page may be nearly empty, so a smaller pool does not request them.

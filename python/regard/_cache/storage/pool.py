@@ -57,7 +57,7 @@ class Room(Protocol):
     def longer(self, needed: int, used: int) -> Room:
         """Return room for `needed` pages or more, with the content of the first `used` pages."""
 
-    def have_used(self, pages: int) -> None:
+    def record_used(self, pages: int) -> None:
         """Record the number of pages that have been used."""
 
     def copied(self, pages: Array) -> MemoryRoom:
@@ -88,7 +88,7 @@ class Pool:
         self.lock = Lock()
         self.members: WeakSet[Holder] = WeakSet()
         self.ledger: Committed | None = None  # of an open file
-        self.has_lost_a_member = False  # to garbage collection, which may come at any moment
+        self.must_recount = False  # to garbage collection, which may come at any moment
         self._owners = np.zeros(0, np.int32)
         self._free: list[int] = []
         self._used = 0
@@ -104,8 +104,8 @@ class Pool:
         """Prepare for a change."""
         if self.room.is_foreign():
             self._leave_room()
-        if not self._is_counted or self.has_lost_a_member:
-            self.has_lost_a_member = False
+        if not self._is_counted or self.must_recount:
+            self.must_recount = False
             self._is_counted = False
             self._count()
         self._is_counted = False
@@ -154,7 +154,7 @@ class Pool:
             self._owners = np.concatenate([self._owners, more])
         pages = range(self._used, end)
         self._used = end
-        self.room.have_used(end)
+        self.room.record_used(end)
         return pages
 
     def share(self, pages: Array) -> None:

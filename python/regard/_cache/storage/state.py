@@ -61,7 +61,7 @@ class State(NamedTuple):
             recent = self.before[1]
         return State(self.pages, lengths, longest, evicted, spare, recent)
 
-    def holds_the_same(self, other: State) -> bool:
+    def is_same_state(self, other: State) -> bool:
         """Return whether one of the two states was made from the other without a change."""
         return (
             self.pages is other.pages
