@@ -163,12 +163,13 @@ def part_at(array: Any, place: Place) -> Any:
     `place` contains an index or a slice for each axis. Axes are aligned at the end, and an axis of
     length 1 stands for every index.
     """
-    own = place[max(len(place) - array.ndim, 0) :]
-    sizes = array.shape[array.ndim - len(own) :]
-    index = (
-        (slice(None) if isinstance(at, slice) else 0) if size == 1 else at
-        for at, size in zip(own, sizes, strict=True)
-    )
+    index = place[max(len(place) - array.ndim, 0) :]
+    if 1 in array.shape:
+        sizes = array.shape[array.ndim - len(index) :]
+        index = tuple(
+            (slice(None) if isinstance(at, slice) else 0) if size == 1 else at
+            for at, size in zip(index, sizes, strict=True)
+        )
     return array[(..., *index)]
 
 

@@ -6,6 +6,7 @@ Below the public functions, options are passed on as the caller's dictionary of 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import textwrap
@@ -161,6 +162,7 @@ class TorchOptions(_ForeignOptions, total=False):
     threads: int | None
 
 
+@functools.cache
 def names_of(*groups: type) -> tuple[str, ...]:
     """Return the names of the options of some groups, in the order of signatures."""
     names = {name for group in groups for name in group.__annotations__}

@@ -12,7 +12,7 @@ from regard._arguments.arrays import part_at
 from regard._arguments.numbers import window_sides
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _LEAST, _MOST = -(2**63), 2**63 - 1
 # No array is this long, so a position at this distance is beyond all keys.
 _FAR = 2**61
+_NO_LIMIT = np.asarray(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,25 +124,27 @@ class Positions:
         The end is infinity if only the number of keys limits the visible keys. Both are 0 if no
         query sees a key.
         """
-        offset, left, right = self.query_offset, self.left, self.right
-        is_far = max(left or 0, right or 0) > _FAR or ((offset < -_FAR) | (offset > _FAR)).any()
-        # Python integers if sums may need more than 64 bits, or the end is infinity.
-        kind: Any = object if self.kv_len is None or is_far else np.int64
-        offset = offset.astype(kind)
-        begin: Any = np.asarray(0 if self.begin is None else self.begin, kind)
-        end: Any = np.asarray(math.inf if self.kv_len is None else self.kv_len, kind)
-        if self.end is not None:
-            end = np.minimum(end, self.end.astype(kind))
-        if left is not None:
-            begin = np.maximum(begin, np.asarray(offset - left, kind))
-        if right is not None:
-            end = np.minimum(end, np.asarray(offset + self.q_len + right, kind))
-        begin, end = np.broadcast_arrays(begin, end)
-        sees = begin < end
-        if not self.q_len or not sees.any():
+        unlimited = math.inf if self.kv_len is None else self.kv_len
+        first, last = math.inf, 0.0
+        for offset, begin, end in self._entries():
+            stop = unlimited if self.end is None else min(end, unlimited)
+            if self.left is not None:
+                begin = max(begin, offset - self.left)
+            if self.right is not None:
+                stop = min(stop, offset + self.q_len + self.right)
+            if begin < stop:
+                first, last = min(first, begin), max(last, stop)
+        if not self.q_len or not last:
             return 0, 0
-        last = end[sees].max()
-        return max(0, int(begin[sees].min())), last if last == math.inf else int(last)
+        return int(first), last if last == math.inf else int(last)
+
+    def _entries(self) -> Iterable[tuple[int, int, int]]:
+        """Return the offset, begin and end of each entry as Python integers, 0 for no limit."""
+        limits = (_NO_LIMIT if each is None else each for each in (self.begin, self.end))
+        numbers = self.query_offset, *limits
+        if not any(each.ndim for each in numbers):
+            return (tuple(map(int, numbers)),)  # type: ignore[return-value]
+        return zip(*(each.ravel().tolist() for each in np.broadcast_arrays(*numbers)), strict=True)
 
     def _moved(self, distance: int) -> tuple[Integers, int | None, int | None]:
         """Return offsets and sides such that queries moved by `distance` see the same keys.
@@ -152,8 +155,11 @@ class Positions:
         side before and after. Without such a side, all offsets beyond 64 bits show the same keys.
         """
         offset, left, right = self.query_offset, self.left, self.right
-        near = np.clip(offset, _LEAST - min(distance, 0), _MOST - max(distance, 0))
-        if (near == offset).all():
+        least, most = _LEAST - min(distance, 0), _MOST - max(distance, 0)
+        low, high = (
+            (offset, offset) if offset.ndim == 0 else (offset.min(initial=0), offset.max(initial=0))
+        )
+        if least <= low and high <= most:
             return np.asarray(offset + distance), left, right
         if distance < 0 and right is not None and right >= 2 * _FAR:
             is_far = offset < -_FAR
@@ -161,7 +167,7 @@ class Positions:
         if distance > 0 and left is not None and left >= 2 * _FAR:
             is_far = offset > _FAR
             return np.where(is_far, offset, offset + distance), left - distance, right
-        return np.asarray(near + distance), left, right
+        return np.asarray(np.clip(offset, least, most) + distance), left, right
 
     def _diagonal(self, shift: int) -> int:
         """Return the bound for the first query, clipped to the range in which it matters."""

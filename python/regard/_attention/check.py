@@ -116,45 +116,33 @@ class CheckedCall:
         of heads contain whole groups, or are part of one group. With dropout, selected entries are
         consecutive.
         """
-        sizes, has_heads = self.sizes, self.has_heads
-        batch, entry = [], 0
-        for at, size in zip(entries or (_WHOLE,) * len(sizes.batch), sizes.batch, strict=True):
-            first, end = _bounds(at, size)
-            entry = entry * size + first
-            batch += [end - first] if isinstance(at, slice) else []
-        entries = entries or (_WHOLE,) * len(sizes.batch)
+        sizes = self.sizes
+        places: Place = (_WHOLE,) * len(sizes.batch) if entries is None else entries
+        batch, entry = _batch_at(places, sizes.batch)
         assert isinstance(heads, slice) or not batch, "an array without heads has no batch axes"
         head, head_end = _bounds(heads, sizes.heads)
-        of_keys: int | slice = head // sizes.group
-        if isinstance(heads, slice):
-            of_keys = slice(head // sizes.group, -(-head_end // sizes.group))
-        spans = _bounds(queries, sizes.q_len), _bounds(keys, sizes.kv_len)
-        lengths = [end - first for first, end in spans]
-        options = self._options_at(entries, slice(head, head_end))
+        first, end = head // sizes.group, -(-head_end // sizes.group)
+        of_keys = slice(first, end) if isinstance(heads, slice) else first
+        rows, columns = _bounds(queries, sizes.q_len), _bounds(keys, sizes.kv_len)
+        options = self._options_at(places, slice(head, head_end))
         if options.get("dropout_p"):
             origin = options.get("dropout_origin", (0, 0, 0))
-            options["dropout_origin"] = moved_origin(origin, (entry, head, spans[1][0]))
-        part = replace(
-            self,
-            query=part_at(self.query[..., queries, :], (*entries, heads, _WHOLE, _WHOLE)),
-            key=part_at(self.key[..., keys, :], (*entries, of_keys, _WHOLE, _WHOLE)),
-            value=part_at(self.value[..., keys, :], (*entries, of_keys, _WHOLE, _WHOLE)),
-            masks=self.masks.at((*entries, heads, queries, keys)),
+            options["dropout_origin"] = moved_origin(origin, (entry, head, columns[0]))
+        q_len, kv_len = rows[1] - rows[0], columns[1] - columns[0]
+        if (q_len, kv_len) != (sizes.q_len, sizes.kv_len):
+            positions = Positions.of(options, sizes.q_len, sizes.kv_len).chunk(rows, columns)
+            others = {name: each for name, each in options.items() if name not in _POSITIONS}
+            options = others | positions.options()
+        return CheckedCall(
+            query=part_at(self.query[..., queries, :], (*places, heads, _WHOLE, _WHOLE)),
+            key=part_at(self.key[..., keys, :], (*places, of_keys, _WHOLE, _WHOLE)),
+            value=part_at(self.value[..., keys, :], (*places, of_keys, _WHOLE, _WHOLE)),
+            masks=self.masks.at((*places, heads, queries, keys)),
             options=options,
-            sizes=sizes._replace(
-                batch=tuple(batch),
-                heads=head_end - head,
-                kv_heads=-(-head_end // sizes.group) - head // sizes.group,
-            ),
-            has_heads=has_heads and isinstance(heads, slice),
+            sizes=Sizes(batch, head_end - head, end - first, q_len, kv_len, *sizes[5:]),
+            has_heads=self.has_heads and isinstance(heads, slice),
+            result_type=self.result_type,
         )
-        if (*lengths,) == (sizes.q_len, sizes.kv_len):
-            return part
-        positions = part.positions.chunk(*spans).options()
-        others = {name: each for name, each in options.items() if name not in _POSITIONS}
-        q_len, kv_len = lengths
-        sizes = part.sizes._replace(q_len=q_len, kv_len=kv_len)
-        return replace(part, options=others | positions, sizes=sizes)
 
     def _options_at(self, entries: Place, heads: slice) -> dict[str, Any]:
         """Return the options of some batch entries and heads."""
@@ -231,6 +219,17 @@ def check_ragged_call(
     except ValueError as error:
         raise_with_hint(error, query, key)
     return Sizes(*found[:7])
+
+
+def _batch_at(places: Place, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Return the sizes of the axes with slices, and the number of the first entry."""
+    batch, entry = [], 0
+    for at, size in zip(places, sizes, strict=True):
+        first, end = _bounds(at, size)
+        entry = entry * size + first
+        if isinstance(at, slice):
+            batch.append(end - first)
+    return tuple(batch), entry
 
 
 def _bounds(at: int | slice, size: int) -> Span:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
-from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.foreign import is_on_cuda, with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
-from regard._arguments.masks import Masks
 from regard._arguments.numbers import slice_ends
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
 from regard._attention.convert import retry_converted
@@ -239,14 +237,11 @@ def _with_weights_of_rows(
         )
     if options.get("device") == "cuda" or any(map(is_on_cuda, arrays)):
         raise TypeError("rows select weights to return, which the kernels for GPUs do not keep")
-    query, key, value = as_stored_arrays(query=arrays[0], key=arrays[1], value=arrays[2])
-    q_len = query.shape[-2] if query.ndim > 1 else 0
-    first, end = slice_ends("rows", rows, q_len, "a slice")
-    masks = Masks.of(mask)
-    whole: Any = {**options, "return_weights": False}
-    results: Any = scaled_dot_product_attention(query, key, value, masks.argument, **whole)
     kept = {name: each for name, each in options.items() if name not in _OF_THE_WHOLE}
-    call = check_call(query, key, value, masks.argument, with_arrays(kept))
+    call = check_call(*arrays, mask, with_arrays(kept))
+    first, end = slice_ends("rows", rows, call.sizes.q_len, "a slice")
+    whole: Any = {**options, "return_weights": False}
+    results: Any = scaled_dot_product_attention(*call.arguments(), **whole)
     part = call.chunk(slice(first, end), slice(None))
     _, weights = scaled_dot_product_attention(
         part.query,

@@ -8,6 +8,7 @@ from regard import _core
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
+from regard._arguments.masks import Masks
 from regard._arguments.numbers import count, iterated, slice_ends
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._attention.check import check_call
@@ -145,7 +146,9 @@ def attention_map(
         warn_if_zero_one(mask)
     options = with_arrays(options)
     query, key = pair_of(query, key, 2, "at least 2 dimensions, (length, dim)")
-    mask = check_call(query, key, None, mask, options).masks.argument
+    mask = Masks.of(mask).argument
+    if lse is not None:  # else its computation checks the call
+        check_call(query, key, None, mask, options)
     pictures = []
     try:
         lse = compute_lse(_core.attention, (query, key), (), mask, options, lse)
