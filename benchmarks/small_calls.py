@@ -1,0 +1,98 @@
+"""What Python costs at each door: calls so small that the kernels take almost nothing.
+
+python benchmarks/small_calls.py
+python benchmarks/small_calls.py old/bin/python new/bin/python [--rounds 7]
+
+Microseconds per call. With two interpreters, each of which has its own regard, their processes take
+turns, and the last column is the median ratio of the second to the first.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import timeit
+
+import numpy as np
+
+SECONDS = 0.02  # of calls in one timing, of which the best of 5 counts
+
+
+def small_calls():
+    """The calls by their names, on arrays of a few rows."""
+    import regard
+
+    attend, random = regard.scaled_dot_product_attention, np.random.default_rng(0)
+
+    def drawn(*shape):
+        return random.standard_normal(shape, dtype=np.float32)
+
+    query, key, value = drawn(6, 2), drawn(6, 2), drawn(6, 4)
+    x, rows = drawn(2, 4, 8, 16), drawn(6, 2, 16)
+    starts = [0, 3, 6]
+    output, lse = attend(x, x, x, return_lse=True)
+    cache, token = regard.KVCache(1, 2, 16), drawn(1, 4, 1, 16)
+    cache.append(drawn(1, 2, 64, 16), drawn(1, 2, 64, 16))
+    layer, many = regard.MultiHeadAttention(32, 4, is_causal=True, rng=0), drawn(1, 8, 32)
+    single, few = regard.SelfAttention(3, 2, rng=0), drawn(6, 3)
+    mask = np.tri(8, dtype=bool)
+    return {
+        "a notebook's call": lambda: attend(query, key, value),
+        "causal, window": lambda: attend(x, x, x, is_causal=True, window=(3, 0)),
+        "mask": lambda: attend(x, x, x, mask),
+        "rows": lambda: attend(x, x, x, rows=slice(0, 2), return_weights=True),
+        "ragged": lambda: regard.scaled_dot_product_attention_ragged(
+            rows, rows, rows, starts, starts
+        ),
+        "backward": lambda: regard.scaled_dot_product_attention_backward(
+            output, x, x, x, output, lse
+        ),
+        "double backward": lambda: regard.scaled_dot_product_attention_double_backward(
+            x, x, x, output, x, x, x, output, lse
+        ),
+        "KVCache.attend": lambda: cache.attend(token),
+        "MultiHeadAttention": lambda: layer(many),
+        "SelfAttention": lambda: single(few),
+        "summarize_attention": lambda: regard.summarize_attention(x, x),
+        "attention_map": lambda: regard.attention_map(x, x, shape=(8, 8)),
+        "explain": lambda: regard.explain(x, x, x),
+        "attend_stream": lambda: regard.attend_stream(x, [(x, x)]),
+    }
+
+
+def timed():
+    """Return the microseconds of each call."""
+    found = {}
+    for name, call in small_calls().items():
+        timer = timeit.Timer(call)
+        number = max(1, int(SECONDS * 20 / timer.timeit(20)))
+        found[name] = 1e6 * min(timer.repeat(5, number)) / number
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("interpreters", nargs="*", metavar="PYTHON")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", action="store_true", help="print the times as JSON")
+    arguments = parser.parse_args()
+    if arguments.json:
+        print(json.dumps(timed()))
+        return
+    commands = [[each, __file__, "--json"] for each in arguments.interpreters or [sys.executable]]
+    rounds = [
+        [json.loads(subprocess.check_output(command)) for command in commands]
+        for _ in range(arguments.rounds)
+    ]
+    for name in rounds[0][0]:
+        times = [[each[name] for each in turn] for turn in rounds]
+        medians = [statistics.median(column) for column in zip(*times, strict=True)]
+        line = f"{name:20}" + "".join(f"{time:10.2f}" for time in medians)
+        if len(commands) == 2:
+            line += f"{statistics.median(new / old for old, new in times):8.2f}"
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
