@@ -33,8 +33,6 @@ _RENAMED = {
     "attention_mask": ("mask", "attn_mask"),
     "custom_mask": ("mask", "attn_mask"),
     "attn_bias": ("mask", "attn_mask"),
-    "past_key_value": ("cache",),
-    "past_key_values": ("cache",),
     "generator": ("rng",),
     "key": ("rng",),
     "rngs": ("rng",),
@@ -57,8 +55,6 @@ _RENAMED = {
     "max_length": ("capacity",),
     "max_seq_len": ("capacity",),
     "block_size": ("page_size",),
-    "chunk_length": ("length",),
-    "chunk_size": ("length",),
     "dim_head": ("head_dim",),
     "key_dim": ("head_dim",),
     "kdim": ("d_key",),
@@ -98,9 +94,11 @@ _ATTENTION_KINDS = frozenset(
         *("dask", "jax", "torch", "cuda"),
     )
 )
+_KINDS = _ATTENTION_KINDS | {_LAYER, _ONE_HEAD}
 _LAYER_CONSTRUCTOR = "MultiHeadAttention.__init__()"
 _CACHE_CONSTRUCTOR = "KVCache.__init__()"
 _ROTARY = "rotary()"
+_CHUNKS = "KeyValueChunks.__init__()"
 
 
 def _refusal(option: str, kind: Kind) -> str:
@@ -120,6 +118,7 @@ _TRAINING = {
     "": "leave it out: this is not a call that trains",
 }
 _ITS_OWN_KERNELS = "leave it out: regard chooses its kernels itself, and regard.explain shows them"
+_PACKED_PADDING = "leave it out: packed sequences have no padding"
 _NOT_NEEDED = {_ATTENTION: "leave it out: queries beyond their length change no other row"}
 _OF_THE_LAYER = {_LAYER: "pass it to the constructor, MultiHeadAttention()"}
 _CAUSAL_LAYER = "pass is_causal=True to the constructor, MultiHeadAttention()"
@@ -127,12 +126,16 @@ _TOKENIZERS_MASK = (
     "pass mask=, for a tokenizer's (batch, kv_len) of ones and zeros "
     "mask=attention_mask.astype(bool){}"
 )
-_HEADS_AXIS = {_ATTENTION: "leave it out: arrays have an axis of heads, the third from the end"}
+_HEADS_AXIS = {
+    "query_starts": "leave it out: arrays have an axis of heads, the second",
+    _ATTENTION: "leave it out: arrays have an axis of heads, the third from the end",
+}
 _FIRST_TOKENS = (
     "leave it out: show the first tokens by a mask, or in a regard.KVCache by its keep_first="
 )
 _NOT_VISIBILITY = _refusal("scale", "pattern")
 _ONE_HEAD_ALONE = {_ONE_HEAD: "leave it out: this layer has one head"}
+_ALL_HEADS = "leave it out: heads are computed independently, so ignore the results of some"
 _DILATED = (
     "leave it out, and call this for each i < dilation with query[..., i::dilation, :], and key "
     "and value likewise"
@@ -140,9 +143,12 @@ _DILATED = (
 _DILATED_LAYER = "leave it out, and call this for each i < dilation with x[..., i::dilation, :]"
 _SEGMENTS = "pass mask=regard.masks.segments(segment_ids)"
 _PER_LAYER = {_CACHE_CONSTRUCTOR: "leave it out: make one cache for each layer"}
-_WINDOW_OF_A_CACHE = {
+_OTHER_WINDOWS = {
     _CACHE_CONSTRUCTOR: "pass keep_last=n, which counts the query's own token too",
+    _LAYER: "pass window=(left, right) to the constructor, MultiHeadAttention()",
+    _ONE_HEAD: _refusal("window", _ONE_HEAD),
 }
+_NOT_PACKED = "leave it out: this call has no packed sequences"
 _RAGGED_CALLS = {
     "gradients": "scaled_dot_product_attention_ragged_backward",
     "weights": "summarize_attention_ragged",
@@ -153,7 +159,8 @@ _RAGGED_CALLS = {
 def _starts(name: str, text: str) -> dict[str, str]:
     """Return the advice of a keyword that calls with starts of sequences have or do not need."""
     calls = {kind: f"call {call}, which accepts {name}=" for kind, call in _RAGGED_CALLS.items()}
-    return {name: text, **calls}
+    without = dict.fromkeys(("tangent_query", "grad_grad_query", "dask"), _NOT_PACKED)
+    return {name: text, **without, **calls}
 
 
 _LENGTHS = _starts("query_starts", "leave it out: the starts of the sequences determine it")
@@ -166,6 +173,7 @@ _LAYER_BIASES = {
 # accepts and that the advice recommends ("" is any call). The first match is used.
 _ADVICE = {
     "attention_mask": {
+        "query_starts": _PACKED_PADDING,
         _ATTENTION: _TOKENIZERS_MASK.format("[:, None, None, :]"),
         _LAYER: _TOKENIZERS_MASK.format("[:, None, None, :]"),
         _ONE_HEAD: _TOKENIZERS_MASK.format("[:, None, :]"),
@@ -175,6 +183,7 @@ _ADVICE = {
     },
     "dim": {_ATTENTION: "leave it out: the softmax runs over the keys"},
     "key_padding_mask": {
+        "query_starts": _PACKED_PADDING,
         _ATTENTION: "pass mask=~key_padding_mask[:, None, None, :]",
         _LAYER: "pass mask=~key_padding_mask[:, None, None, :]",
         _ONE_HEAD: "pass mask=~key_padding_mask[:, None, :]",
@@ -204,18 +213,22 @@ _ADVICE = {
         "leave it out: regard.scaled_dot_product_attention(..., rows=) returns the weights of some "
         "queries",
     ),
+    "past_key_value": {_LAYER: "pass cache="},
+    "past_key_values": {_LAYER: "pass cache="},
+    "chunk_length": {_CHUNKS: "pass length="},
+    "chunk_size": {_CHUNKS: "pass length="},
     "rotary": _OF_THE_LAYER,
     "alibi": _OF_THE_LAYER,
     "causal": {
         _LAYER: _CAUSAL_LAYER,
-        "query_offset": 'pass is_causal=True, and query_offset="end" for the alignment of '
+        _ONE_HEAD: "pass is_causal=",
+        "is_causal": 'pass is_causal=True, and query_offset="end" for the alignment of '
         "FlashAttention (the last query with the last key)",
-        "is_causal": "pass is_causal=",
     },
     "use_causal_mask": {_LAYER: _CAUSAL_LAYER, "is_causal": "pass is_causal="},
-    "window": _WINDOW_OF_A_CACHE,
+    "window": {_CACHE_CONSTRUCTOR: _OTHER_WINDOWS[_CACHE_CONSTRUCTOR]},
     "local_window_size": {
-        **_WINDOW_OF_A_CACHE,
+        **_OTHER_WINDOWS,
         "window": "pass window=(left, right); one number n is (n, n) here",
     },
     "sink_tokens": {
@@ -224,15 +237,15 @@ _ADVICE = {
         _LAYER: _FIRST_TOKENS,
     },
     "sliding_window": {
-        **_WINDOW_OF_A_CACHE,
+        **_OTHER_WINDOWS,
         "window": "pass window=(n - 1, 0) to see n keys, the query's own included",
     },
     "window_size": {
-        **_WINDOW_OF_A_CACHE,
+        **_OTHER_WINDOWS,
         "window": "pass window=(left, right), with None for FlashAttention's -1",
     },
     "window_left": {
-        **_WINDOW_OF_A_CACHE,
+        **_OTHER_WINDOWS,
         "window": "pass window=(window_left, None), with None for FlashInfer's -1",
     },
     "left_window_size": {"window": "pass window=(left, right), with None for ONNX's -1"},
@@ -245,18 +258,24 @@ _ADVICE = {
     "max_seqlen_k": _LENGTHS,
     "block_table": {"": "leave it out: a regard.KVCache with page_size= keeps its own"},
     "head": {
+        "query_starts": "leave it out: select the head in the arrays, query[:, head : head + 1] "
+        "and the same of its key and value",
+        "cache": "leave it out: select the head in the results, output[:, head]",
         _ATTENTION: "leave it out: select the head in the arrays, query[..., head, :, :] and the "
         "same of its key and value",
         _LAYER: "leave it out: return_weights=True returns the weights of all heads",
         **_ONE_HEAD_ALONE,
     },
     "head_mask": {
-        **dict.fromkeys(
-            ("explain", "weights"),
-            "leave it out: heads are computed independently, so ignore the results of some",
-        ),
+        **dict.fromkeys(("explain", "weights"), _ALL_HEADS),
         "pattern": _NOT_VISIBILITY,
-        _ATTENTION: "leave it out, and multiply the output by head_mask[:, None, None]",
+        "gradients": "leave it out, and multiply grad_output by the head_mask of the output",
+        "query_starts": "leave it out, and multiply the output by head_mask[:, None]",
+        **dict.fromkeys(
+            ("out", "torch", "jax", "dask"),
+            "leave it out, and multiply the output by head_mask[:, None, None]",
+        ),
+        _ATTENTION: _ALL_HEADS,
         _LAYER: "leave it out: a head is silenced by zeros in its columns of the parameter W_out",
         **_ONE_HEAD_ALONE,
     },
@@ -278,18 +297,28 @@ _ADVICE = {
         "cache": _SEGMENTS,
         "gradients": _SEGMENTS,
         "weights": _SEGMENTS,
+        "torch": "pass mask=torch.from_numpy(regard.masks.segments(segment_ids))",
         _ATTENTION: f"{_SEGMENTS}, or call scaled_dot_product_attention_ragged with the starts of "
         "the segments",
         _LAYER: _SEGMENTS,
-        _ONE_HEAD: _SEGMENTS,
+        _ONE_HEAD: f"{_SEGMENTS}[:, 0], or without [:, 0] if there is no batch axis",
     },
-    "global_tokens": dict.fromkeys(
-        (_ATTENTION, _LAYER, _ONE_HEAD),
-        "pass mask= as a bool array: regard.masks.window(...), with True in the rows and columns "
-        "of the global tokens",
-    ),
+    "global_tokens": {
+        **dict.fromkeys(
+            ("query_starts", "torch"),
+            "pass mask= as a bool array with True in the rows and columns of the global tokens",
+        ),
+        **dict.fromkeys(
+            (_ATTENTION, _LAYER, _ONE_HEAD),
+            "pass mask= as a bool array: regard.masks.window(...), with True in the rows and "
+            "columns of the global tokens",
+        ),
+    },
     "dilation": {
         "pattern": "leave it out: each of the dilated calls has the pattern of a shorter call",
+        "cache": "leave it out, and pass mask= as a bool array that hides the keys between",
+        "query_starts": "leave it out, and pass the tokens i, i + dilation, ... of a sequence, for "
+        "each i < dilation, as a sequence of their own",
         _ATTENTION: _DILATED,
         _LAYER: _DILATED_LAYER,
         _ONE_HEAD: _DILATED_LAYER,
@@ -311,7 +340,9 @@ _ADVICE = {
         ),
     },
     "average_attn_weights": {
-        "return_weights": "leave it out: average the weights, weights.mean(axis=-3)"
+        **_ONE_HEAD_ALONE,
+        "query_starts": "leave it out: average the weights, weights.mean(axis=-2)",
+        "return_weights": "leave it out: average the weights, weights.mean(axis=-3)",
     },
     "implementation": {"": _ITS_OWN_KERNELS},
     "flash_attention": {"": _ITS_OWN_KERNELS},
@@ -367,9 +398,9 @@ def _advice(name: str, known: list[str], kind: str) -> str:
     if refusals and meant[0].name == name and refusals[0]:
         return refusals[0]
     for condition, text in _ADVICE.get(name, {}).items():
-        if condition in (kind, "") or condition in known:
+        if condition in (kind, "") or (condition == _ATTENTION and is_attention):
             return text
-        if condition == _ATTENTION and is_attention:
+        if condition in known and condition not in _KINDS:
             return text
     if refusals and refusals[0]:
         return refusals[0]
@@ -378,7 +409,7 @@ def _advice(name: str, known: list[str], kind: str) -> str:
             return f"pass {keyword}="
     # Typos seldom change the first letter. Otherwise "heads" would match "threads".
     alike = [each for each in known if each[:1] == name[:1]]
-    closest = difflib.get_close_matches(name, alike, n=1, cutoff=0.7)
+    closest = difflib.get_close_matches(name, alike, n=1, cutoff=0.76)
     if closest:
         return f"did you mean {closest[0]}=?"
     return f"its arguments are {', '.join(known)}"

@@ -87,9 +87,11 @@ def refuse_keywords(
     from regard._arguments.advice import advice, keywords_of  # only a call that fails needs them
 
     names = keywords_of(call) if known is None else list(known)
+    by_advice: dict[str, list[str]] = {}
+    for name in sorted(unknown):
+        by_advice.setdefault(reasons.get(name) or advice(name, names, kind), []).append(name)
     refused = "; ".join(
-        f"no argument {name}: {reasons.get(name) or advice(name, names, kind)}"
-        for name in sorted(unknown)
+        f"no argument {', '.join(same)}: {text}" for text, same in by_advice.items()
     )
     raise TypeError(f"{call}() has {refused}")
 

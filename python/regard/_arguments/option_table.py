@@ -173,7 +173,7 @@ _ROWS = (
         ),
         refusals={
             "cache": _OF_THE_CACHE,
-            "self-attention": "pass mask=regard.masks.padding(lengths, length)",
+            "self-attention": "pass mask=regard.masks.padding(lengths, length)[:, 0]",
         },
     ),
     Option(
@@ -191,7 +191,7 @@ _ROWS = (
         aliases=("cache_leftpad",),
         refusals={
             "cache": "leave it out: pad on the right, and append with lengths=",
-            "self-attention": 'pass mask=regard.masks.padding(lengths, length, side="left")',
+            "self-attention": 'pass mask=regard.masks.padding(lengths, length, side="left")[:, 0]',
         },
     ),
     Option(
