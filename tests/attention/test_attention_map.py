@@ -115,6 +115,7 @@ X = np.zeros((2, 5, 4))
     [
         ({"shape": 5}, TypeError, r"shape must be a pair \(height, width\), got 5"),
         ({"shape": (0, 5)}, ValueError, "shape must be at least 1, got 0"),
+        ({"reduce": X}, ValueError, "reduce must be 'max', 'sum' or 'mean', got an array of"),
         ({"reduce": "median"}, ValueError, "reduce must be 'max', 'sum' or 'mean', got 'median'"),
         ({"regions": 3}, TypeError, "regions must be an iterable of pairs of slices, got int"),
         (

@@ -270,3 +270,12 @@ def test_refused(name, silence):
     changes, error, words = ERRORS[name]
     with pytest.raises(error, match=says(*words.split())):
         double_backward(**GOOD | changes)
+
+
+def test_no_heads():
+    query, key, lse = np.ones((0, 3, 4)), np.ones((2, 3, 4)), np.ones((0, 3))
+    gradients = regard.scaled_dot_product_attention_double_backward(
+        query, key, key, query, query, key, key, query, lse
+    )
+    assert gradients.query.shape == query.shape
+    assert not gradients.key.any()

@@ -151,6 +151,10 @@ KINDS = {
     "offset-none": ({"is_causal": True, "query_offset": None}, ["query_offset"]),
     "mask-int": ({"mask": np.ones((5, 11), int)}, ["mask"]),
     "mask-pair-none": ({"mask": (None, normal(5, 11))}, ["mask", "pair", "None", "float32"]),
+    "mask-list-of-both": (
+        {"mask": [normal(5, 11) > 0, normal(5, 11)]},
+        ["mask", "pair", "list of arrays of both types", "tuple"],
+    ),
     "mask-pair-bools": (
         {"mask": (np.ones((5, 11), bool), np.ones((1, 11), bool))},
         ["mask", "pair (bool, float)", "pair (bool, bool)"],

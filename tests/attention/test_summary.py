@@ -276,6 +276,7 @@ def test_too_few_axes(name, array, lse):
         ({"top_k": 0, "statistics": "top_k"}, ValueError, "top_k must be at least 1, got 0"),
         ({"first_keys": -1}, ValueError, "first_keys must be at least 0"),
         ({"local_reach": 1.5}, TypeError, "local_reach must be an int, got float"),
+        ({"statistics": X}, ValueError, "statistics must be of .*, got an array of float64"),
         ({"lse": np.zeros((2, 4))}, ValueError, r"lse must have the shape .*\(2, 5\), got shape"),
         ({"dropout_p": 0.5}, TypeError, "dropout_p"),
         ({"causal": True}, TypeError, "is_causal"),

@@ -26,6 +26,13 @@ MASKS = [
 ]
 
 
+def test_a_matrix_is_read_as_an_array():
+    x = np.ones((2, 2, 4))
+    bias = [[0.0, -1.0], [2.0, 3.0]]
+    attend = regard.scaled_dot_product_attention
+    assert np.array_equal(attend(x, x, x, np.matrix(bias)), attend(x, x, x, np.array(bias)))
+
+
 @pytest.mark.parametrize(("mask", "is_zero_one"), MASKS)
 def test_masks_of_zeros_and_ones(mask, is_zero_one):
     assert holds_zero_one(mask) is is_zero_one

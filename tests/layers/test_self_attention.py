@@ -412,3 +412,35 @@ def test_pytorch_states_load(qkv_bias, target):
         projected = [layer(torch.from_numpy(x)) for layer in theirs.children()]
         wanted = torch.nn.functional.scaled_dot_product_attention(*projected, is_causal=True)
     np.testing.assert_allclose(loaded(x, is_causal=True), wanted.numpy(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("W_query", np.ones((5, 4)), ValueError, "W_query must have the shape of the parameter"),
+        ("W_query", None, TypeError, "W_query must be an array of real numbers, got object"),
+        ("W_query", "text", TypeError, "W_query must be an array of real numbers, got <U4"),
+        ("W_key", np.ones((3, 4), complex), TypeError, "W_key must be .* got complex128"),
+        ("b_query", np.ones(4), ValueError, "b_query must have the shape of the parameter"),
+        ("b_value", None, TypeError, "b_value must be an array of real numbers, got object"),
+    ],
+)
+def test_attributes_are_checked(name, value, error, message):
+    layer = SelfAttention(4, 3, qkv_bias=True, rng=0)
+    before = layer.state_dict()
+    with pytest.raises(error, match=message):
+        setattr(layer, name, value)
+    assert all(np.array_equal(array, before[key]) for key, array in layer.state_dict().items())
+
+
+def test_attributes_are_converted_to_the_type_of_the_layer():
+    layer, x = SelfAttention(4, 3, rng=0), np.ones((2, 4), np.float32)
+    weight = np.arange(12.0).reshape(3, 4)
+    for given in (weight, weight.astype(int), weight.tolist(), weight.astype(">f4")):
+        layer.W_query = given
+        assert layer.W_query.dtype == np.float32
+        assert np.array_equal(layer.state_dict()["W_query.weight"], weight)
+        assert layer(x).dtype == np.float32
+    layer.b_query = None  # as it is
+    with pytest.raises(ValueError, match="b_query must stay None in a layer without biases"):
+        layer.b_query = np.zeros(3)

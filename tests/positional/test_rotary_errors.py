@@ -213,7 +213,7 @@ def twice(cache):
         (
             lambda: rotary(X, out=X.astype(float)),
             TypeError,
-            "out must be an array of float32, got float64",
+            "out must be an array of float32, got an array of float64",
         ),
         (
             lambda: rotary(X, out=X[:1].copy()),
@@ -229,7 +229,7 @@ def twice(cache):
         (
             lambda: rotary_cache(3),
             TypeError,
-            "rotary_dim must be an int, or inverse_frequencies must be given",
+            "rotary_dim must be an int, or head_dim or inverse_frequencies must be given",
         ),
         (
             lambda: rotary_cache(2.5, 8),

@@ -49,6 +49,7 @@ def level_of_caller() -> int:
 
 def holds_zero_one(mask: NDArray[Any]) -> bool:
     """Return whether a mask contains only zeros and ones, both among its first 1024 elements."""
+    mask = np.asarray(mask)  # rows of np.matrix are matrices
     if not _ZERO_ONE.issuperset(mask.flat[:_FIRST_GLANCE].tolist()):
         return False
     first = mask.flat[:_SECOND_GLANCE]

@@ -148,6 +148,12 @@ def as_mask(mask: ArrayLike | None) -> Array | None:
         return None
     if is_pair(mask):
         raise TypeError("mask must be one array here, got a pair: merge the two with np.where")
+    rows = mask if isinstance(mask, list | tuple) else ()
+    if len({each.dtype == np.bool_ for each in rows if hasattr(each, "dtype")}) == 2:
+        raise TypeError(
+            f"mask must be one array or a pair (bool, float), got a {type(mask).__name__} of "
+            "arrays of both types: pass a tuple of two"
+        )
     array = as_array("mask", mask)
     if array.dtype.kind == "b":
         return as_native(array, np.dtype(np.bool_))

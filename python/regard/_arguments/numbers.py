@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-_MOST_NAMES = 20
+_MOST_NAMES, _MOST_LETTERS = 20, 100
 MOST = 2**63 - 1  # kernels and files count in 64 bits
 
 
@@ -127,6 +127,22 @@ def flag(name: str, value: bool) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
     return bool(value)
+
+
+def choice(name: str, value: Any, choices: tuple[str | None, ...]) -> Any:
+    """Return one of some names, or raise ValueError."""
+    if (value is None or isinstance(value, str)) and value in choices:
+        return value
+    *most, last = map(repr, choices)
+    raise ValueError(f"{name} must be {', '.join(most)} or {last}, got {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """Return a value as text for a message: arrays by their type and shape, others in one line."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array of {value.dtype} of shape {value.shape}"
+    text = repr(value)
+    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 3]}..."
 
 
 def text(name: str, value: str) -> str:

@@ -187,7 +187,7 @@ def check_call(
         Options of `scaled_dot_product_attention`, as NumPy arrays or numbers.
     """
     query, key = as_stored_arrays(query=query, key=key)
-    (value,) = (key[..., :0],) if value is None else as_stored_arrays(value=value)
+    (value,) = (_without_columns(key),) if value is None else as_stored_arrays(value=value)
     masks, options = Masks.of(mask), dict(options)
     try:
         found = _core.check_attention(query, key, value, masks.argument, options)
@@ -211,7 +211,7 @@ def check_ragged_call(
     Returns the sizes: the batch is the sequences, and the lengths are those of the longest ones.
     """
     query, key = as_stored_arrays(query=query, key=key)
-    (value,) = (key[..., :0],) if value is None else as_stored_arrays(value=value)
+    (value,) = (_without_columns(key),) if value is None else as_stored_arrays(value=value)
     starts = readable("query_starts", query_starts), readable("key_starts", key_starts)
     mask = Masks.of(mask).argument
     try:
@@ -219,6 +219,11 @@ def check_ragged_call(
     except ValueError as error:
         raise_with_hint(error, query, key)
     return Sizes(*found[:7])
+
+
+def _without_columns(key: Array) -> Array:
+    """Return values for a call that needs none; a key without axes will be refused."""
+    return key[..., :0] if key.ndim else key
 
 
 def _batch_at(places: Place, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], int]:

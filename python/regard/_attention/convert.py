@@ -8,6 +8,7 @@ from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.foreign import is_on_cuda
 from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks
+from regard._arguments.numbers import choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,9 +31,7 @@ def retry_converted(
     """
     check_options(name, options)
     options = dict(options)
-    device = options.pop("device", None)
-    if device not in (None, "cpu", "cuda"):
-        raise ValueError(f"device must be None, 'cpu' or 'cuda', got {device!r}")
+    device = choice("device", options.pop("device", None), (None, "cpu", "cuda"))
     if any(map(is_on_cuda, arrays)):
         if device == "cpu":
             raise ValueError(

@@ -9,7 +9,7 @@ import numpy as np
 
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options, refuses_unknown
-from regard._arguments.numbers import MOST, count, file_path
+from regard._arguments.numbers import MOST, choice, count, file_path
 from regard._arguments.options import (
     CacheExplainOptions,
     CacheOptions,
@@ -263,8 +263,7 @@ class KVCache(ShowsOptions):
         OSError
             If the file cannot be opened.
         """
-        if mode not in ("r", "r+"):
-            raise ValueError(f"mode must be 'r' or 'r+', got {mode!r}")
+        choice("mode", mode, ("r", "r+"))
         return cls._of(file.opened(file_path(path), is_writable=mode == "r+"))
 
     @classmethod

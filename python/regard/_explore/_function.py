@@ -10,7 +10,7 @@ import numpy as np
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
-from regard._arguments.numbers import count, listed, mapping
+from regard._arguments.numbers import count, iterated, listed, mapping, shown
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._explore._encoding import DECADES, TOP, packed
 from regard._explore._heads import OF_HEADS, OF_KEYS, OF_ROWS, THUMBNAIL, Steps, heads_of
@@ -249,12 +249,15 @@ def _statistics(statistics: Iterable[str] | None) -> list[str]:
     known = (*OF_ROWS, *OF_KEYS, *OF_HEADS)
     if statistics is None:
         return list(known)
-    if not isinstance(statistics, Iterable):
-        raise TypeError(f"statistics must be an iterable of str, got {type(statistics).__name__}")
-    names = [statistics] if isinstance(statistics, str) else list(statistics)
+    if isinstance(statistics, str):
+        names: list[Any] = [statistics]
+    else:
+        names = iterated("statistics", statistics, "an iterable of str")
     for each in names:
-        if each not in (*known, "top_k"):
-            raise ValueError(f"statistics must be of {listed((*known, 'top_k'))}, got {each!r}")
+        if not isinstance(each, str) or each not in (*known, "top_k"):
+            raise ValueError(
+                f"statistics must be of {listed((*known, 'top_k'))}, got {shown(each)}"
+            )
     return [name for name in known if name in names]
 
 

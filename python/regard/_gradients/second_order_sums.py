@@ -87,7 +87,8 @@ class _Sums:
         of_value = np.zeros((sizes.value_dim, sizes.kv_len), self.dtype)
         if self.memory is None:
             self.memory = Workspace(most_scores(positions), self.dtype, self.threads)
-        for number in range(kv_head * sizes.group, (kv_head + 1) * sizes.group):
+        last = min((kv_head + 1) * sizes.group, sizes.heads)
+        for number in range(kv_head * sizes.group, last):
             head = entry.head(number)
             rows = self._query_rows(place, number, _number(head, "sinks", -np.inf))
             slope, dropout = _number(head, "alibi_slopes", 0.0), dropout_of(head.options)

@@ -9,6 +9,7 @@ import numpy as np
 from regard._arguments.arrays import check_out, is_floating, shares_memory
 from regard._arguments.foreign import readable
 from regard._arguments.masks import parts_of
+from regard._arguments.numbers import shown
 from regard._arguments.option_table import DIFFERENTIABLE
 
 if TYPE_CHECKING:
@@ -95,9 +96,9 @@ def _names(with_respect_to: Iterable[str], fields: tuple[str, ...]) -> set[str]:
             f"with_respect_to must be an iterable of names, got {type(with_respect_to).__name__}"
         ) from None
     for name in names:
-        if name not in fields:
+        if not isinstance(name, str) or name not in fields:
             raise ValueError(
-                f"with_respect_to must hold names of {', '.join(fields)}, got {name!r}"
+                f"with_respect_to must hold names of {', '.join(fields)}, got {shown(name)}"
             )
     return set(names)
 

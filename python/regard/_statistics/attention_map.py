@@ -9,7 +9,7 @@ from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks
-from regard._arguments.numbers import count, iterated, slice_ends
+from regard._arguments.numbers import choice, count, iterated, slice_ends
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._attention.check import check_call
 from regard._runtime.progress import check_progress, reporting
@@ -139,8 +139,7 @@ def attention_map(
     """
     check_options(_NAME, options, names_of(WeightOptions), kind="weights")
     height, width = _pair_of_counts(shape)
-    if reduce not in _POOLINGS:
-        raise ValueError(f"reduce must be 'max', 'sum' or 'mean', got {reduce!r}")
+    choice("reduce", reduce, _POOLINGS)
     check_progress(progress, _NAME)
     if mask is not None:
         warn_if_zero_one(mask)

@@ -8,7 +8,7 @@ import numpy as np
 
 from regard._arguments.arrays import as_lse, as_stored_arrays
 from regard._arguments.keywords import check_options
-from regard._arguments.numbers import count, iterated, listed
+from regard._arguments.numbers import count, iterated, listed, shown
 from regard._arguments.options import WeightOptions, names_of
 from regard._runtime.public import public
 
@@ -110,8 +110,8 @@ class SummaryRequest(NamedTuple):
             else iterated("statistics", statistics, "a str or some of them")
         )
         for each in names:
-            if each not in _RESULTS:
-                raise ValueError(f"statistics must be of {listed(_RESULTS)}, got {each!r}")
+            if not isinstance(each, str) or each not in _RESULTS:
+                raise ValueError(f"statistics must be of {listed(_RESULTS)}, got {shown(each)}")
         if "induction" in names and tokens is None:
             raise TypeError("statistics with 'induction' need tokens: the token of each key")
         return cls(

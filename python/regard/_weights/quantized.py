@@ -248,8 +248,8 @@ class TransposedWeight:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the weight."""
-        return TransposedWeight, (self.T,)
+        """Pickle the weight, without a name of this module."""
+        return getattr, (self.T, "T")
 
     def __repr__(self) -> str:
         """Show the weight whose transpose it is."""

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, Unpack
 
 import numpy as np
 
-from regard._arguments.arrays import broadcasts_to, single_or_double
+from regard._arguments.arrays import (
+    as_array,
+    as_native,
+    broadcasts_to,
+    check_shape,
+    single_or_double,
+)
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.masks import as_mask
 from regard._arguments.numbers import count, flag, mapping
@@ -47,9 +53,20 @@ class _Parameter:
         return layer._projections.own.get(self._name)
 
     def __set__(self, layer: Any, parameter: Any) -> None:
-        own = layer._projections.own | {self._name: parameter}
-        own = {name: each for name, each in own.items() if each is not None}
-        layer._set_parameters(own, is_stacked=False)
+        own: dict[str, Any] = layer._projections.own
+        if self._name not in own:
+            if parameter is None:
+                return
+            raise ValueError(
+                f"{self._name} must stay None in a layer without biases: make one with "
+                "qkv_bias=True"
+            )
+        given = as_array(self._name, parameter)
+        if given.dtype.kind not in "iuf":
+            raise TypeError(f"{self._name} must be an array of real numbers, got {given.dtype}")
+        check_shape(self._name, given, own[self._name].shape, "the parameter")
+        replaced = {self._name: as_native(given, layer._dtype)}
+        layer._set_parameters(own | replaced, is_stacked=False)
 
 
 @public

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self, SupportsFloat, SupportsIndex
 
 import numpy as np
@@ -46,10 +47,8 @@ class Trainable(ShowsOptions):
         vars(self).update(state, _projections=Projections.of_state(state["_projections"]))
 
     def __copy__(self) -> Self:
-        """Return a layer with the same parameters and gradients, not with copies of them."""
-        twin = self.__new__(type(self))
-        vars(twin).update(vars(self))
-        return twin
+        """Return a deep copy: two layers cannot train the same parameters."""
+        return deepcopy(self)
 
     @property
     def training(self) -> bool:

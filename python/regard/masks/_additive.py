@@ -8,6 +8,7 @@ import numpy as np
 
 from regard._arguments.arrays import as_array, floating
 from regard._arguments.keywords import refuses_unknown
+from regard._arguments.masks import is_pair
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -42,6 +43,8 @@ def as_additive(mask: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[np.fl
            [  0.,   0., -inf],
            [  0.,   0.,   0.]], dtype=float32)
     """
+    if is_pair(mask):
+        raise TypeError("mask must be one array of bool here, got a pair")
     allowed = as_array("mask", mask)
     if allowed.dtype != np.bool_:
         raise TypeError(f"mask must be bool (True = may attend), got {allowed.dtype}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from regard._arguments.hints import warn_if_zero_one
-from regard._arguments.numbers import count, flag
+from regard._arguments.numbers import count, flag, iterated
 from regard._arguments.options import WeightOptions, takes_options
 from regard._show.tokens import tokens_of_axes
 from regard.plot._axes import (
@@ -152,7 +152,7 @@ def _titles(
         return [_title(place, lead) for place in places]
     if isinstance(names, str):
         raise TypeError("names must be an iterable of str, got a str")
-    titles = list(names)
+    titles = iterated("names", names, "an iterable of str")
     for title in titles:
         if not isinstance(title, str):
             raise TypeError(f"names must be an iterable of str, got a {type(title).__name__} in it")

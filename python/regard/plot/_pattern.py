@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.patches import Patch
 
+from regard._arguments.arrays import as_array
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.masks import Masks
@@ -137,8 +138,10 @@ def pattern(
 def _of_one_entry(options: dict[str, Any]) -> dict[str, Any]:
     """Return options with numbers in place of arrays of one number, or raise ValueError."""
     for name in PER_ENTRY:
-        array = np.asarray(options.get(name))
-        if options.get(name) is None or isinstance(options[name], str) or array.ndim == 0:
+        if options.get(name) is None or isinstance(options[name], str):
+            continue
+        array = as_array(name, options[name])
+        if array.ndim == 0:
             continue
         if array.size != 1:
             raise ValueError(

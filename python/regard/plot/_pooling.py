@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.numbers import count, slice_ends
+from regard._arguments.numbers import choice, count, slice_ends
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,8 +55,7 @@ class Part(NamedTuple):
 
 def check_reduce(reduce: str) -> None:
     """Raise ValueError unless it is a way to pool."""
-    if reduce not in POOLINGS:
-        raise ValueError(f"reduce must be 'max', 'mean' or 'sum', got {reduce!r}")
+    choice("reduce", reduce, tuple(POOLINGS))
 
 
 class Cut(NamedTuple):

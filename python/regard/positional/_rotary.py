@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments.arrays import broadcasts_to, compute_type, stored
+from regard._arguments.arrays import broadcasts_to, check_out, compute_type, stored
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import flag, integers
 from regard.positional._frequencies import even
@@ -175,7 +175,9 @@ def rotary(
         raise ValueError(
             f"rotary_dim must be at most head_dim, got {2 * cos.shape[-1]} and {source.shape[-1]}"
         )
-    result = np.empty(source.shape, source.dtype) if out is None else _checked_out(out, source)
+    if out is not None:
+        check_out("out", out, source.dtype, source.shape)
+    result = np.empty(source.shape, source.dtype) if out is None else out
     _rotate(source, cos, sin, interleaved, result)
     return result
 
@@ -270,15 +272,3 @@ def _refuse_doubled(columns: int, rotary_dim: SupportsIndex | None, head_dim: in
             "every angle twice, as Hugging Face's does, pass cos[..., :rotary_dim//2] and "
             "sin[..., :rotary_dim//2]"
         )
-
-
-def _checked_out(out: Array, source: Array) -> Array:
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out must be an array of {source.dtype}, got {type(out).__name__}")
-    if out.dtype != source.dtype:
-        raise TypeError(f"out must be an array of {source.dtype}, got {out.dtype}")
-    if out.shape != source.shape:
-        raise ValueError(f"out must have shape {source.shape}, got {out.shape}")
-    if not out.flags.writeable:
-        raise ValueError("out must be writeable, got a read-only array")
-    return out

@@ -94,7 +94,9 @@ def rotary_cache(
         frequencies = numbers_of_pairs("inverse_frequencies", inverse_frequencies)
         check_rotary_dim(rotary_dim, frequencies.size, "inverse_frequencies")
     elif rotary_dim is None and head_dim is None:
-        raise TypeError("rotary_dim must be an int, or inverse_frequencies must be given")
+        raise TypeError(
+            "rotary_dim must be an int, or head_dim or inverse_frequencies must be given"
+        )
     else:
         if length is None and read_rope_parameters(scaling).trained_length is not None:
             length = _end(rows)
