@@ -117,7 +117,12 @@ DropoutOrigin dropout_origin_of(py::handle object) {
   };
   if (!PySequence_Check(object.ptr()) || PyUnicode_Check(object.ptr())) throw py::type_error(refuse(kind_of(object)));
   const py::sequence given = py::reinterpret_borrow<py::sequence>(object);
-  if (given.size() != 3) throw py::value_error(refuse(std::to_string(given.size()) + " elements"));
+  const Py_ssize_t count = PySequence_Size(object.ptr());
+  if (count < 0) {  // an array without axes
+    PyErr_Clear();
+    throw py::type_error(refuse(kind_of(object)));
+  }
+  if (count != 3) throw py::value_error(refuse(std::to_string(count) + " elements"));
   std::int64_t numbers[3];
   for (std::size_t i = 0; i < 3; ++i) {
     static constexpr const char* kNames[] = {"the entry of dropout_origin", "the head of dropout_origin",

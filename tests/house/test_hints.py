@@ -26,6 +26,7 @@ MASKS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_a_matrix_is_read_as_an_array():
     x = np.ones((2, 2, 4))
     bias = [[0.0, -1.0], [2.0, 3.0]]

@@ -135,7 +135,7 @@ def _divided(options: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
         if name not in (*ARRAY_OPTIONS, "dropout_seed"):
             known[name] = _known(name, value)
         elif value is None or isinstance(value, str):
-            known[name] = value
+            known[name] = value if value is None else str(value)
         elif isinstance(value, bool | np.bool_):
             known[name] = value  # the check of the call rejects it
         else:
@@ -146,6 +146,8 @@ def _divided(options: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
 
 def _known(name: str, value: Any) -> Any:
     """Return an option that is a constant of the program, or raise TypeError."""
+    if OPTIONS[name].type in ("sides", "origin") and not isinstance(value, jax.core.Tracer):
+        value = _as_tuple(value)
     parts = value if isinstance(value, list | tuple) else (value,)
     if any(isinstance(part, jax.core.Tracer) for part in parts):
         advice = ": multiply query by it" if name == "scale" else ""
@@ -154,6 +156,12 @@ def _known(name: str, value: Any) -> Any:
         )
     parts = tuple(map(_plain, parts))
     return parts if isinstance(value, list | tuple) else parts[0]
+
+
+def _as_tuple(value: Any) -> Any:
+    """Return the items of a range or an array of one axis; the check of the call rejects others."""
+    is_array = isinstance(value, jax.Array | np.ndarray) and value.ndim == 1
+    return tuple(value) if is_array or isinstance(value, range) else value
 
 
 def _plain(part: Any) -> Any:
@@ -175,7 +183,7 @@ def _numbers(name: str, value: Any) -> Any:
         if name != "dropout_seed" and abs(value) <= _MOST_INT32:
             return np.asarray(value, np.int32)
         return value
-    given = np.asarray(value) if isinstance(value, list | tuple | float) else value
+    given = as_array(name, value) if isinstance(value, list | tuple | float) else value
     array = _array(name, given)
     is_integer = jnp.issubdtype(array.dtype, jnp.integer)
     if name == "dropout_seed" and (not is_integer or array.ndim):

@@ -30,6 +30,7 @@ from regard.torch._arguments import (
     pad_head_dim,
     repeat_heads,
     repeat_key_heads,
+    with_own_names,
 )
 from regard.torch._causal_bias import is_causal_bias, offset_of
 from regard.torch._memory import (
@@ -236,9 +237,12 @@ def scaled_dot_product_attention(
     mask: Any = None
     if attn_mask is not None:
         mask = Masks(as_optional_array(shown), as_optional_array(bias)).argument
-    result = regard.scaled_dot_product_attention(
-        as_array(query), as_array(key), as_array(value), mask, out=as_array(output), **given
-    )
+    try:
+        result = regard.scaled_dot_product_attention(
+            as_array(query), as_array(key), as_array(value), mask, out=as_array(output), **given
+        )
+    except (TypeError, ValueError) as error:
+        raise with_own_names(error) from None
     return (output, as_tensor(result[1])) if return_lse else output
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 import regard
+from regard.torch._arguments import with_own_names
 from regard.torch._memory import as_array, as_optional_array, as_tensor, empty_output
 from regard.torch._operators import (
     INPUTS,
@@ -38,9 +39,12 @@ def _arrays(call: Any) -> tuple[Array, Array, Array]:
 def _attention(*given: Any) -> tuple[Tensor, Tensor]:
     call = Call(*given)
     output = empty_output(call.query, call.key, call.value)
-    _, lse = regard.scaled_dot_product_attention(
-        *_arrays(call), **keywords_of(call), return_lse=True, out=as_array(output)
-    )
+    try:
+        _, lse = regard.scaled_dot_product_attention(
+            *_arrays(call), **keywords_of(call), return_lse=True, out=as_array(output)
+        )
+    except (TypeError, ValueError) as error:
+        raise with_own_names(error) from None
     return output, as_tensor(lse)
 
 

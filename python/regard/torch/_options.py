@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from regard._arguments.masks import Masks
+from regard._arguments.numbers import MOST, count, flag, offsets, real_number
 from regard._arguments.option_table import OPTIONS, Subject
 from regard.torch._memory import NO_TENSORS, as_array, as_optional_array
 from regard.torch._operators import OPTION_NAMES, Call, tensor_name
 
 _MAX_SEED = 2**64 - 1
-
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 _TYPES = {name: OPTIONS[name].type for name in OPTION_NAMES}
 # The arguments of a call without options. An offset defaults to a number; None means "end".
@@ -58,9 +62,15 @@ def call_with(
             raise TypeError(
                 f"{name} must be a number, got a tensor, whose gradient would be lost{advice}"
             )
-        else:
+        elif isinstance(given, _SYMBOLIC) or is_compiling():
             fields[name] = given
+        else:
+            fields[name] = _SCALARS.get(option_type, _unchanged)(name, given)
     return Call(**fields)
+
+
+def _unchanged(name: str, given: Any) -> Any:
+    return given
 
 
 def keywords_of(call: Any) -> dict[str, Any]:
@@ -115,11 +125,24 @@ def _number_or_tensor(
 
     If both are None, the option is "end".
     """
-    if isinstance(given, str) and given == "end" and name == "query_offset":
+    if isinstance(given, str) and name == "query_offset":
+        offsets(given, 0)
         return None, None
     if isinstance(given, (int, torch.SymInt)) and not isinstance(given, bool):
-        return given, None
+        return _integer(name, given), None
     return None, _tensor(name, given, device)
+
+
+def _integer(name: str, given: Any) -> Any:
+    """Return an integer of 64 bits or a symbolic one, or raise TypeError or ValueError."""
+    if isinstance(given, torch.SymInt) or is_compiling():
+        return given
+    if isinstance(given, Tensor):
+        raise TypeError(f"{name} must be an int, got a tensor")
+    number = count(name, given, minimum=-MOST - 1)
+    if number > MOST or number < -MOST - 1:
+        raise ValueError(f"{name} must fit in 64 bits, got {number}")
+    return number
 
 
 def _tensor(
@@ -128,6 +151,8 @@ def _tensor(
     """Return an option as a tensor. `dtype` applies to lists."""
     if not isinstance(given, Tensor):
         is_array = isinstance(given, (np.ndarray, np.generic))
+        if not is_compiling() and np.asarray(given).dtype == np.bool_:
+            raise TypeError(f"{name} must be numbers, got an array of bool")
         try:
             if is_array:  # the caller may change the array before the backward pass
                 given = np.array(given, given.dtype.newbyteorder("="))
@@ -141,29 +166,21 @@ def _tensor(
 
 def _sides(window: Any) -> tuple[int | None, int | None]:
     """Return how far a window extends to each side, or raise TypeError or ValueError."""
-    if window is None:
-        return None, None
-    if not isinstance(window, (tuple, list)):
+    if isinstance(window, str | Tensor) or not hasattr(window, "__len__"):
         raise TypeError(f"window must be a pair (left, right) of integers or None, got {window!r}")
     if len(window) != 2:
         raise ValueError(f"window must be a pair (left, right), got {len(window)} elements")
-    for side in window:
-        if side is not None and not isinstance(side, (int, np.integer, torch.SymInt)):
-            raise TypeError(f"window must be a pair of integers or None, got {window!r}")
-    left, right = (int(side) if isinstance(side, np.integer) else side for side in window)
+    left, right = (None if side is None else _integer("window", side) for side in window)
     return left, right
 
 
 def _origin(given: Any) -> list[int]:
-    """Return the dropout origin as a list, or raise TypeError."""
-    is_whole = isinstance(given, (tuple, list)) and len(given) == 3
-    if not is_whole or any(
-        isinstance(n, bool) or not isinstance(n, (int, np.integer, torch.SymInt)) for n in given
-    ):
+    """Return the dropout origin as a list, or raise TypeError or ValueError."""
+    if isinstance(given, str | Tensor) or len(np.shape(given)) != 1 or len(given) != 3:
         raise TypeError(
             f"dropout_origin must be three integers (entry, head, position), got {given!r}"
         )
-    return [int(n) if isinstance(n, np.integer) else n for n in given]
+    return [_integer("dropout_origin", number) for number in given]
 
 
 def _seed_tensor(seed: Any) -> Tensor:
@@ -177,10 +194,18 @@ def _seed_tensor(seed: Any) -> Tensor:
         if seed.device.type == "meta":
             raise ValueError("dropout_seed must hold a number, got a tensor on the device meta")
         return seed
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer, torch.SymInt)):
+    if isinstance(seed, bool | np.bool_) or not hasattr(seed, "__index__"):
         raise TypeError(f"dropout_seed must be an integer, got {type(seed).__name__}")
+    seed = seed if isinstance(seed, torch.SymInt) else operator.index(seed)
     if not 0 <= seed <= _MAX_SEED:
         raise ValueError(f"dropout_seed must be from 0 to 2**64 - 1, got {seed}")
-    seed = seed if isinstance(seed, torch.SymInt) else int(seed)
     signed = seed if seed < 2**63 else seed - 2**64
     return torch.full((), signed, dtype=torch.int64, device="cpu")
+
+
+# How the options are checked that the operators have as numbers and flags.
+_SCALARS: dict[str, Callable[[str, Any], Any]] = {
+    "flag": flag,
+    "number": real_number,
+    "integer": _integer,
+}

@@ -110,6 +110,15 @@ def test_what_a_program_is_compiled_for_cannot_be_traced(name):
         traced(0.5)
 
 
+def test_pairs_and_texts_of_jax_and_numpy():
+    wanted = attend(*ARRAYS, window=(2, 0), query_offset="end")
+    for window in (np.array([2, 0]), jnp.array([2, 0]), range(2, -1, -2), [2, 0]):
+        assert (attend(*ARRAYS, window=window, query_offset=np.str_("end")) == wanted).all()
+    drops = {"dropout_p": 0.5, "dropout_seed": 3}
+    wanted = attend(*ARRAYS, **drops, dropout_origin=(1, 0, 2))
+    assert (attend(*ARRAYS, **drops, dropout_origin=np.array([1, 0, 2])) == wanted).all()
+
+
 def test_numbers_of_jax_and_numpy_are_numbers():
     wanted = attend(*ARRAYS, scale=0.5, window=(2, 0), is_causal=True)
     for number in (np.float32, jnp.float32, np.array):

@@ -85,8 +85,22 @@ ERRORS = {
     "mask integers": ({"attn_mask": torch.ones(5, 9).int()}, TypeError, "attn_mask .*int32"),
     "mask pair": ({"attn_mask": (torch.ones(5, 9),) * 2}, TypeError, "attn_mask .*float32 and"),
     "mask triple": ({"attn_mask": (torch.ones(9) > 0,) * 3}, TypeError, "attn_mask"),
-    "mask shape": ({"attn_mask": torch.ones(5, 8)}, ValueError, "mask"),
+    "mask shape": ({"attn_mask": torch.ones(5, 8)}, ValueError, "^attn_mask must broadcast"),
     "mask device": ({"attn_mask": torch.ones(5, 9, device="meta")}, ValueError, "attn_mask .*meta"),
+    "scale of text": ({"scale": "1"}, TypeError, "scale must be a real number, got str"),
+    "scale of bool": ({"scale": True}, TypeError, "scale must be a real number, got bool"),
+    "causal number": ({"is_causal": 1}, TypeError, "is_causal must be True or False, got int"),
+    "threads of bool": ({"threads": True}, TypeError, "threads must be an int.*, got bool"),
+    "sinks of bool": ({"sinks": [True] * 4}, TypeError, "sinks must be .*bool"),
+    "window of bool": ({"window": (True, 1)}, TypeError, "window"),
+    "window beyond 64 bits": ({"window": (2**70, 1)}, ValueError, "window.* must fit in 64 bits"),
+    "offset beyond 64 bits": ({"query_offset": 2**70}, ValueError, "query_offset must fit in 64"),
+    "offset of another case": ({"query_offset": "End"}, ValueError, "query_offset .* got 'End'"),
+    "origin without axes": (
+        {"dropout_p": 0.5, "dropout_seed": 1, "dropout_origin": np.array(1)},
+        TypeError,
+        "dropout_origin must be three integers",
+    ),
     "window": ({"window": 4}, TypeError, "window"),
     "window of three": ({"window": (1, 2, 3)}, ValueError, "window"),
     "window of floats": ({"window": (1.5, 2)}, TypeError, "window"),
@@ -218,3 +232,20 @@ def test_an_option_may_change_after_the_call(name):
         own -= own * changes
         gradients += torch.autograd.grad(output.sum(), given["query"])
     assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_numbers_of_numpy_are_numbers(requires_grad):
+    query, key, value = (torch.ones(2, 4, 5, 8, requires_grad=requires_grad) for _ in range(3))
+    options = {"window": (1, 2), "dropout_p": 0.5, "dropout_seed": 1, "dropout_origin": (1, 0, 2)}
+    wanted = scaled_dot_product_attention(query, key, value, **options)
+    for same in (
+        {"window": np.array([1, 2])},
+        {"window": range(1, 3)},
+        {"window": (np.array(1), np.int64(2))},
+        {"dropout_origin": np.array([1, 0, 2])},
+        {"dropout_seed": np.array(1)},
+        {"dropout_p": np.float64(0.5)},
+    ):
+        output = scaled_dot_product_attention(query, key, value, **options | same)
+        assert torch.equal(output, wanted), same
