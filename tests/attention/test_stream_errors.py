@@ -26,6 +26,18 @@ def refused(error, message, query, chunks, mask=None, **options):
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("query", "mask", "message"),
+    [
+        (QUERY, np.ones((6, 30), bool), "= (2, 5, 30), got shape (6, 30)"),
+        (QUERY[..., :7], None, "got 7 and 8 (shapes (2, 5, 7) and (2, 30, 8))"),
+    ],
+)
+def test_messages_show_the_shapes_of_the_caller(query, mask, message):
+    """If the number of keys is known."""
+    refused(ValueError, message, query, [(KEY, VALUE)], mask)
+
+
 # Before any chunk is asked for.
 @pytest.mark.parametrize(
     ("error", "message", "options"),

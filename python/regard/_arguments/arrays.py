@@ -23,6 +23,9 @@ _STORED_TYPES = ("float16", "bfloat16", "float32", "float64")
 _PLAIN_STORED_TYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16))
 
 
+_MOST_LETTERS = 100
+
+
 def as_array(name: str, value: ArrayLike) -> NDArray[Any]:
     """Return an array, or raise TypeError or ValueError."""
     if value is None:
@@ -183,7 +186,7 @@ def dtype_of(name: str, dtype: DTypeLike, needed: str) -> DType:
     try:
         return np.dtype(dtype)
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{name} must be {needed}, got {dtype!r}") from None
+        raise TypeError(f"{name} must be {needed}, got {shown(dtype)}") from None
 
 
 def floating(name: str, dtype: DTypeLike) -> DType:
@@ -252,3 +255,11 @@ def repeats_an_element(shape: Sequence[int], strides: Sequence[int], size: int) 
             return True
         reach += step * (n - 1)
     return False
+
+
+def shown(value: Any) -> str:
+    """Return a value as text for a message: arrays by their type and shape, others in one line."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array of {value.dtype} of shape {value.shape}"
+    text = repr(value)
+    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 3]}..."

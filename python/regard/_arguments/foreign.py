@@ -51,11 +51,11 @@ def _is_foreign(value: Any) -> bool:
 
 def _read(name: str, value: Any) -> NDArray[Any]:
     library = type(value).__module__.partition(".")[0]
-    if _is_lazy(value):
+    if has_uncomputed_chunks(value):
         raise TypeError(
             f"{name} must be an array in memory, got a {_kind(value)} of chunks that are not "
             "computed: call regard.dask, which keeps them apart, or pass "
-            f"{name}.compute()"
+            f"{name.rpartition(': ')[2]}.compute()"
         )
     if _has_gradient(value):
         raise TypeError(
@@ -83,7 +83,7 @@ def _kind(value: Any) -> str:
     return f"{type(value).__module__.partition('.')[0]} {type(value).__name__}"
 
 
-def _is_lazy(value: Any) -> bool:
+def has_uncomputed_chunks(value: Any) -> bool:
     """Return whether an object is or contains a Dask collection, judged by its graph."""
     graph = getattr(value, "__dask_graph__", None)
     return graph is not None and not isinstance(value, type) and graph() is not None

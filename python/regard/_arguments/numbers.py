@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments.arrays import as_array, broadcasts_to
+from regard._arguments.arrays import as_array, broadcasts_to, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import ArrayLike, NDArray
 
-_MOST_NAMES, _MOST_LETTERS = 20, 100
+_MOST_NAMES = 20
 MOST = 2**63 - 1  # kernels and files count in 64 bits
 
 
@@ -135,14 +135,6 @@ def choice(name: str, value: Any, choices: tuple[str | None, ...]) -> Any:
         return value
     *most, last = map(repr, choices)
     raise ValueError(f"{name} must be {', '.join(most)} or {last}, got {shown(value)}")
-
-
-def shown(value: Any) -> str:
-    """Return a value as text for a message: arrays by their type and shape, others in one line."""
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"an array of {value.dtype} of shape {value.shape}"
-    text = repr(value)
-    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 3]}..."
 
 
 def text(name: str, value: str) -> str:

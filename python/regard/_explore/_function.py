@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from regard._arguments.arrays import shown
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
-from regard._arguments.numbers import count, iterated, listed, mapping, shown
+from regard._arguments.numbers import count, iterated, listed, mapping
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._explore._encoding import DECADES, TOP, packed
 from regard._explore._heads import OF_HEADS, OF_KEYS, OF_ROWS, THUMBNAIL, Steps, heads_of

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.arrays import check_out, is_floating, shares_memory
+from regard._arguments.arrays import check_out, is_floating, shares_memory, shown
 from regard._arguments.foreign import readable
 from regard._arguments.masks import parts_of
-from regard._arguments.numbers import shown
 from regard._arguments.option_table import DIFFERENTIABLE
 
 if TYPE_CHECKING:

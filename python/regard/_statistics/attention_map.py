@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from regard import _core
+from regard._arguments.arrays import shown
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
@@ -179,7 +180,7 @@ def _pair_of_counts(shape: tuple[int, int]) -> tuple[int, int]:
     try:
         height, width = shape
     except (TypeError, ValueError):
-        raise TypeError(f"shape must be a pair (height, width), got {shape!r}") from None
+        raise TypeError(f"shape must be a pair (height, width), got {shown(shape)}") from None
     return count("shape", height, minimum=1), count("shape", width, minimum=1)
 
 
@@ -194,6 +195,6 @@ def _bounds(
     for number, region in enumerate(given):
         name = f"regions[{number}]"
         if not isinstance(region, tuple) or len(region) != 2:
-            raise TypeError(f"{name} must be a pair of slices, got {region!r}")
+            raise TypeError(f"{name} must be a pair of slices, got {shown(region)}")
         bounds.append((slice_ends(name, region[0], q_len), slice_ends(name, region[1], kv_len)))
     return bounds

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.arrays import as_lse, as_stored_arrays
+from regard._arguments.arrays import as_lse, as_stored_arrays, shown
 from regard._arguments.keywords import check_options
-from regard._arguments.numbers import count, iterated, listed, shown
+from regard._arguments.numbers import count, iterated, listed
 from regard._arguments.options import WeightOptions, names_of
 from regard._runtime.public import public
 

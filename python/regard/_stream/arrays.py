@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.arrays import as_array
-from regard._arguments.foreign import is_on_cuda
+from regard._arguments.foreign import has_uncomputed_chunks, is_on_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,14 @@ class Slice:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         in_memory = as_array if isinstance(self.array, np.ndarray) else decoded
-        return np.asarray(in_memory("a part of keys or values", self.array[self._keys]), dtype)
+        # No variable holds the part, since `decoded` copies an array with other references.
+        part = in_memory("a part of keys or values", _computed(self.array[self._keys]))
+        return np.asarray(part, dtype)
+
+
+def _computed(part: Any) -> Any:
+    """Return the value of a Dask array, which KeyValueChunks has cut."""
+    return part.compute() if has_uncomputed_chunks(part) else part
 
 
 def unread(name: str, value: Any) -> Any:

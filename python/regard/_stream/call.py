@@ -91,9 +91,10 @@ class StreamCall:
 
     def _result(self, layout: ChunkLayout) -> tuple[tuple[int, ...], DType]:
         """Return the output's shape and type, after checking everything else."""
-        key, value = layout.without_keys()
-        mask = self._mask.without_keys().argument
-        call = check_call(self._query, key, value, mask, self._options_of(0, 0))
+        total = self._source.kv_len or 0  # 0 also if it is not known
+        key, value = layout.stand_ins(total)
+        mask = self._mask.stand_ins(total).argument
+        call = check_call(self._query, key, value, mask, self._options_of(0, total))
         shape = (*call.rows, call.sizes.value_dim)
         dtype = result_type((self._query_type, key.dtype, value.dtype))
         if self._out is not None:

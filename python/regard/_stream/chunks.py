@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.arrays import as_native, shares_memory, stored
+from regard._arguments.arrays import as_native, shares_memory, stand_in, stored
 from regard._stream.arrays import read, unread
 from regard._stream.masks import StreamMask
 from regard._stream.positions import check_end
@@ -102,11 +102,12 @@ class ChunkLayout:
                     f"{self._first}, got {array.dtype}"
                 )
 
-    def without_keys(self) -> tuple[Array, Array]:
-        """Return keys and values with the shapes and types of the chunks, but without any key."""
+    def stand_ins(self, kv_len: int) -> tuple[Array, Array]:
+        """Return keys and values with the shapes and types of the chunks, but without memory."""
         key, value = (
             stored(
-                f"chunk {self._first}: {name}", np.zeros((*before, 0, dim), dtype.newbyteorder("="))
+                f"chunk {self._first}: {name}",
+                stand_in((*before, kv_len, dim), dtype.newbyteorder("=")),
             )
             for name, ((before, dim), dtype) in self._arrays.items()
         )

@@ -27,7 +27,7 @@ class StreamMask:
 
     def __init__(self, mask: Any, total: int | None) -> None:
         self._unread = Masks.of_parts([unread("mask", part) for part in parts_of(mask)])
-        self.without_keys()  # raises an exception if the types are wrong
+        self.stand_ins(0)  # raises an exception if the types are wrong
         if total is not None:
             self.check_end(total)
 
@@ -36,14 +36,14 @@ class StreamMask:
         """Whether there is a mask."""
         return bool(self._unread.arrays)
 
-    def without_keys(self) -> Masks:
-        """Return masks without keys and without memory, but with the types and all other axes."""
+    def stand_ins(self, kv_len: int) -> Masks:
+        """Return masks without memory, for some number of keys, with the types and other axes."""
 
-        def hollow(part: Any) -> Any:
-            shape = (*part.shape[:-1], 0) if _has_keys(part) else part.shape
+        def without_memory(part: Any) -> Any:
+            shape = (*part.shape[:-1], kv_len) if _has_keys(part) else part.shape
             return as_mask(stand_in(shape, part.dtype))
 
-        return self._unread.map(hollow)
+        return self._unread.map(without_memory)
 
     def check_chunk(self, number: int, start: int, stop: int) -> None:
         """Raise ValueError if a chunk has keys that the mask does not cover."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from regard._arguments.arrays import dtype_of
+from regard._arguments.arrays import dtype_of, shown
 from regard._runtime.optional import needed
 from regard._weights.quantized import QuantizedWeight, empty_weight, fill, row_blocks
 
@@ -30,7 +30,7 @@ def weight_dtype_name(weight_dtype: Any) -> str | None:
     if not isinstance(name, str):
         name = dtype_of("weight_dtype", weight_dtype, f"None or one of {WEIGHT_DTYPES}").name
     if name not in WEIGHT_DTYPES:
-        raise ValueError(f"weight_dtype must be None or one of {WEIGHT_DTYPES}, got {name!r}")
+        raise ValueError(f"weight_dtype must be None or one of {WEIGHT_DTYPES}, got {shown(name)}")
     if name == "bfloat16":
         needed("ml_dtypes", "weight_dtype='bfloat16'", "models")
     return name

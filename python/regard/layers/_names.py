@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from regard._arguments.arrays import shown
 from regard._arguments.numbers import listed, mapping, text
 from regard.layers._state import check_arrays, check_names
 
@@ -160,7 +161,7 @@ def write_state(own: Mapping[str, FloatArray], names: str, prefix: str) -> dict[
     """Return copies of a layer's parameters in the layout whose title is `names`."""
     titles = list(dict.fromkeys(layout.title for layout in LAYOUTS))
     if not isinstance(names, str) or names not in titles:
-        raise ValueError(f"names must be one of {titles}, got {names!r}")
+        raise ValueError(f"names must be one of {titles}, got {shown(names)}")
     start = _start(prefix)
     shapes = {name: array.shape for name, array in own.items()}
     layouts = [layout for layout in LAYOUTS if layout.title == names and layout.fits(shapes)]

@@ -15,7 +15,7 @@ from regard._arguments.arrays import (
 )
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.masks import as_mask
-from regard._arguments.numbers import count, flag, mapping
+from regard._arguments.numbers import choice, count, flag, mapping
 from regard._arguments.options import SelfAttentionOptions, takes_options
 from regard._attention.dense import scaled_dot_product_attention
 from regard._runtime.public import public
@@ -160,8 +160,7 @@ class SelfAttention(Trainable):
         self._d_in = count("d_in", d_in, minimum=1)
         self._d_out = count("d_out", d_out, minimum=1)
         self._qkv_bias = flag("qkv_bias", qkv_bias)
-        if init not in _INITS:
-            raise ValueError(f"init must be 'linear', 'uniform' or 'normal', got {init!r}")
+        choice("init", init, _INITS)
         if qkv_bias and init != "linear":
             raise ValueError(f"qkv_bias needs init='linear', got init={init!r}")
         self._init = init

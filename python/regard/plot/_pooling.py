@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from regard._arguments.arrays import shown
 from regard._arguments.numbers import choice, count, slice_ends
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def cut_of(region: Any, sizes: tuple[int, int], heads: int = 1) -> Cut:
     if region is None:
         region = (slice(None), slice(None))
     if not isinstance(region, tuple) or len(region) != 2:
-        raise TypeError(f"region must be a pair of slices (queries, keys), got {region!r}")
+        raise TypeError(f"region must be a pair of slices (queries, keys), got {shown(region)}")
     queries, keys = (
         slice_ends("region", part, size) for part, size in zip(region, sizes, strict=True)
     )
@@ -120,7 +121,7 @@ def _given(shape: Any, lengths: tuple[int, int]) -> tuple[int, int]:
     try:
         height, width = shape
     except (TypeError, ValueError):
-        raise TypeError(f"shape must be a pair (height, width), got {shape!r}") from None
+        raise TypeError(f"shape must be a pair (height, width), got {shown(shape)}") from None
     return (
         min(count("shape", height, minimum=1), lengths[0]),
         min(count("shape", width, minimum=1), lengths[1]),

@@ -291,3 +291,13 @@ def test_offsets_at_the_ends_of_64_bits(offset, window):
     output = attend(*(da.from_array(x, chunks=(2, 6, 4)) for x in (query, key, value)), **options)
     want = regard.scaled_dot_product_attention(query, key, value, **options)
     assert np.allclose(output.compute(), want, rtol=0, atol=1e-14)
+
+
+def test_a_stream_of_the_parts_of_dask_arrays():
+    """`KeyValueChunks` computes one part after the other."""
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.standard_normal((2, n, 4)) for n in (3, 20, 20))
+    lazy = (da.from_array(array, chunks=(1, 6, 4)) for array in (key, value))
+    output = regard.attend_stream(query, regard.KeyValueChunks(*lazy, length=5))
+    wanted = regard.attend_stream(query, regard.KeyValueChunks(key, value, length=5))
+    assert output.tobytes() == wanted.tobytes()
