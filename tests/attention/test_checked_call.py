@@ -141,7 +141,7 @@ def test_positions_of_a_chunk(offset):
                 assert end > max(columns)
 
 
-@pytest.mark.parametrize("offset", [-(2**61) - 2**60, 2**61 + 2**60])
+@pytest.mark.parametrize("offset", [-(2**62), -(2**61) - 2**60, 2**61 + 2**60, 2**63 - 99])
 def test_chunks_far_from_all_queries_drop_the_same_weights(offset):
     """Offsets within 64 bits are moved as they are, since dropout counts from them."""
     random = np.random.default_rng(0)

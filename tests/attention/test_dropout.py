@@ -391,3 +391,13 @@ def test_gradients_drop_what_the_forward_call_dropped(case, dtype, target):
         shown = weights[..., row, :]
         assert np.array_equal(gradients.value[..., 0] > 0, shown > 0)
         assert np.allclose(gradients.value[..., 0], shown, 1e-4, 1e-30)
+
+
+@pytest.mark.parametrize("offset", [2**32 + 5, 2**62, 2**63 - 9, -(2**62) - 3, -(2**63)])
+def test_positions_of_any_size_count_modulo_2_to_the_32(offset, target):
+    random = np.random.default_rng(0)
+    query, key, value = (random.standard_normal((2, n, 4)) for n in (7, 20, 20))
+    options = {"dropout_p": 0.5, "dropout_seed": 3}
+    attend = regard.scaled_dot_product_attention
+    wanted = attend(query, key, value, query_offset=offset % 2**32, **options)
+    assert np.array_equal(attend(query, key, value, query_offset=offset, **options), wanted)

@@ -38,10 +38,13 @@ REGARD_NOINLINE void find_dropout_rows(const AttentionProblem& problem, const At
   const DropoutOrigin& origin = problem.dropout_origin;
   const std::int64_t group = problem.heads / problem.kv_heads;
   const auto first_head = static_cast<std::uint32_t>(origin.head) + static_cast<std::uint32_t>(task.first_head);
+  // Modulo 2^32, so that no offset is too large. `strip.positions` are kept within 63 bits.
+  const auto first_position =
+      static_cast<std::uint32_t>(task.query_offset) + static_cast<std::uint32_t>(origin.position);
   for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
-    rows.positions[lane] =
-        static_cast<std::uint32_t>(strip.positions[lane]) + static_cast<std::uint32_t>(origin.position);
-    rows.heads[lane] = first_head + static_cast<std::uint32_t>((strip.first_row + lane) % group);
+    const std::int64_t row = strip.first_row + lane;
+    rows.positions[lane] = first_position + static_cast<std::uint32_t>(row / group);
+    rows.heads[lane] = first_head + static_cast<std::uint32_t>(row % group);
   }
 }
 
