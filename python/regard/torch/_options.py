@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -194,11 +193,13 @@ def _seed_tensor(seed: Any) -> Tensor:
         if seed.device.type == "meta":
             raise ValueError("dropout_seed must hold a number, got a tensor on the device meta")
         return seed
-    if isinstance(seed, bool | np.bool_) or not hasattr(seed, "__index__"):
+    if isinstance(seed, np.ndarray) and not seed.ndim and seed.dtype.kind in "iu":
+        seed = seed[()]
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer, torch.SymInt)):
         raise TypeError(f"dropout_seed must be an integer, got {type(seed).__name__}")
-    seed = seed if isinstance(seed, torch.SymInt) else operator.index(seed)
     if not 0 <= seed <= _MAX_SEED:
         raise ValueError(f"dropout_seed must be from 0 to 2**64 - 1, got {seed}")
+    seed = seed if isinstance(seed, torch.SymInt) else int(seed)
     signed = seed if seed < 2**63 else seed - 2**64
     return torch.full((), signed, dtype=torch.int64, device="cpu")
 

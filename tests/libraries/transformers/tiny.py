@@ -9,6 +9,7 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 VOCABULARY = 99
 SIZES = {
     "vocab_size": VOCABULARY,
+    "unpadded_vocab_size": VOCABULARY,
     "hidden_size": 32,
     "d_model": 32,
     "n_embd": 32,
