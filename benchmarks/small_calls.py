@@ -1,4 +1,4 @@
-"""What Python costs at each door: calls so small that the kernels take almost nothing.
+"""The cost of Python in calls so small that the kernels take almost no time.
 
 python benchmarks/small_calls.py
 python benchmarks/small_calls.py old/bin/python new/bin/python [--rounds 7]

@@ -127,7 +127,7 @@ def test_a_file_created_meanwhile_is_not_overwritten(explorer, tmp_path, monkeyp
     place, link = tmp_path / "page.html", os.link
 
     def late_link(source, target):
-        place.write_text("of somebody else")
+        place.write_text("of another process")
         if not has_links:
             raise PermissionError(errno.EPERM, "Operation not permitted")
         link(source, target)
@@ -135,7 +135,7 @@ def test_a_file_created_meanwhile_is_not_overwritten(explorer, tmp_path, monkeyp
     monkeypatch.setattr("os.link", late_link)
     with pytest.raises(FileExistsError, match="created meanwhile"):
         explorer.save(place)
-    assert place.read_text() == "of somebody else"
+    assert place.read_text() == "of another process"
     assert os.listdir(tmp_path) == ["page.html"]
 
 

@@ -6,12 +6,9 @@ import difflib
 import inspect
 import re
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final, get_args
 
-from regard._arguments.option_table import OPTIONS
-
-if TYPE_CHECKING:
-    from regard._arguments.option_table import Kind
+from regard._arguments.option_table import OPTIONS, Kind
 
 # The same option under other names. The first name that the call accepts is suggested.
 _RENAMED = {
@@ -87,14 +84,8 @@ _RENAMED = {
 _ATTENTION: Final = "attention"
 _LAYER: Final = "layer"
 _ONE_HEAD: Final = "self-attention"
-_ATTENTION_KINDS = frozenset(
-    (
-        _ATTENTION,
-        *("explain", "gradients", "weights", "pattern", "stream", "cache"),
-        *("dask", "jax", "torch", "cuda"),
-    )
-)
-_KINDS = _ATTENTION_KINDS | {_LAYER, _ONE_HEAD}
+_KINDS = frozenset(get_args(Kind))
+_ATTENTION_KINDS = _KINDS - {_LAYER, _ONE_HEAD}
 _LAYER_CONSTRUCTOR = "MultiHeadAttention.__init__()"
 _CACHE_CONSTRUCTOR = "KVCache.__init__()"
 _ROTARY = "rotary()"
@@ -301,13 +292,13 @@ _ADVICE = {
         _ATTENTION: f"{_SEGMENTS}, or call scaled_dot_product_attention_ragged with the starts of "
         "the segments",
         _LAYER: _SEGMENTS,
-        _ONE_HEAD: f"{_SEGMENTS}[:, 0], or without [:, 0] if there is no batch axis",
+        _ONE_HEAD: f"{_SEGMENTS}, and add [:, 0] after it if x is a batch",
     },
     "global_tokens": {
-        **dict.fromkeys(
-            ("query_starts", "torch"),
-            "pass mask= as a bool array with True in the rows and columns of the global tokens",
-        ),
+        "query_starts": "pass mask= as a bool array with True in the rows and columns of the "
+        "global tokens",
+        "torch": "pass mask= as a bool tensor with True in the rows and columns of the global "
+        "tokens",
         **dict.fromkeys(
             (_ATTENTION, _LAYER, _ONE_HEAD),
             "pass mask= as a bool array: regard.masks.window(...), with True in the rows and "
@@ -373,7 +364,7 @@ _ADVICE = {
 }
 
 
-def keywords_of(call: str) -> list[str]:
+def arguments_of(call: str) -> list[str]:
     """Return the keywords that a public call accepts, for example ``"KVCache.attend"``."""
     found = sys.modules["regard"]
     for name in call.removeprefix("regard.").split("."):

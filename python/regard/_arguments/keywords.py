@@ -84,9 +84,9 @@ def refuse_keywords(
     kind : str, optional
         The kind of the call.
     """
-    from regard._arguments.advice import advice, keywords_of  # only a call that fails needs them
+    from regard._arguments.advice import advice, arguments_of  # only a call that fails needs them
 
-    names = keywords_of(call) if known is None else list(known)
+    names = arguments_of(call) if known is None else list(known)
     by_advice: dict[str, list[str]] = {}
     for name in sorted(unknown):
         by_advice.setdefault(reasons.get(name) or advice(name, names, kind), []).append(name)

@@ -27,22 +27,23 @@ if TYPE_CHECKING:
         "choice",
         "array",
     ]
-    # The kinds of calls that give reasons of their own for the options that they do not have.
-    Kind = Literal[
-        "attention",
-        "explain",
-        "gradients",
-        "weights",
-        "pattern",
-        "stream",
-        "cache",
-        "layer",
-        "self-attention",
-        "dask",
-        "jax",
-        "torch",
-        "cuda",
-    ]
+
+# The kinds of calls that give reasons of their own for the options that they do not have.
+Kind = Literal[
+    "attention",
+    "explain",
+    "gradients",
+    "weights",
+    "pattern",
+    "stream",
+    "cache",
+    "layer",
+    "self-attention",
+    "dask",
+    "jax",
+    "torch",
+    "cuda",
+]
 
 
 class Subject(Enum):

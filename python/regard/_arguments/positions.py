@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.arrays import part_at
-from regard._arguments.numbers import window_sides
+from regard._arguments.numbers import MOST, window_sides
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Span = tuple[int, int]
 
-_LEAST, _MOST = -(2**63), 2**63 - 1
 # No array is this long, so a position at this distance is beyond all keys.
 _FAR = 2**61
 _NO_LIMIT = np.asarray(0)
@@ -155,7 +154,7 @@ class Positions:
         side before and after. Without such a side, all offsets beyond 64 bits show the same keys.
         """
         offset, left, right = self.query_offset, self.left, self.right
-        least, most = _LEAST - min(distance, 0), _MOST - max(distance, 0)
+        least, most = -MOST - 1 - min(distance, 0), MOST - max(distance, 0)
         low, high = (
             (offset, offset) if offset.ndim == 0 else (offset.min(initial=0), offset.max(initial=0))
         )

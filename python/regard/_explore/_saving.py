@@ -86,7 +86,9 @@ def _move_to_new_name(beside: str, place: str) -> None:
             os.link(beside, place)
         except FileExistsError:
             raise
-        except OSError:  # a file system without links: an empty file takes the name first
+        except OSError:
+            # A file system without links: an empty file takes the name first. If the process is
+            # killed now, that file remains.
             os.close(os.open(place, os.O_CREAT | os.O_EXCL))
             try:
                 os.replace(beside, place)

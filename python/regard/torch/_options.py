@@ -150,8 +150,8 @@ def _tensor(
     """Return an option as a tensor. `dtype` applies to lists."""
     if not isinstance(given, Tensor):
         is_array = isinstance(given, (np.ndarray, np.generic))
-        if not is_compiling() and np.asarray(given).dtype == np.bool_:
-            raise TypeError(f"{name} must be numbers, got an array of bool")
+        if _has_bools(given):
+            raise TypeError(f"{name} must be numbers, got bools")
         try:
             if is_array:  # the caller may change the array before the backward pass
                 given = np.array(given, given.dtype.newbyteorder("="))
@@ -163,9 +163,24 @@ def _tensor(
     return given
 
 
+def _is_sequence(given: Any) -> bool:
+    """Return whether this is a sequence of Python, or an array with one axis."""
+    is_array = isinstance(given, np.ndarray) and given.ndim == 1
+    return is_array or isinstance(given, (tuple, list, range))
+
+
+def _has_bools(given: Any) -> bool:
+    """Return whether there is a bool among numbers, which PyTorch would convert."""
+    if isinstance(given, (np.ndarray, np.generic)):
+        return given.dtype == np.bool_
+    if isinstance(given, (tuple, list)):
+        return any(map(_has_bools, given))
+    return isinstance(given, bool)
+
+
 def _sides(window: Any) -> tuple[int | None, int | None]:
     """Return how far a window extends to each side, or raise TypeError or ValueError."""
-    if isinstance(window, str | Tensor) or not hasattr(window, "__len__"):
+    if not _is_sequence(window):
         raise TypeError(f"window must be a pair (left, right) of integers or None, got {window!r}")
     if len(window) != 2:
         raise ValueError(f"window must be a pair (left, right), got {len(window)} elements")
@@ -175,7 +190,7 @@ def _sides(window: Any) -> tuple[int | None, int | None]:
 
 def _origin(given: Any) -> list[int]:
     """Return the dropout origin as a list, or raise TypeError or ValueError."""
-    if isinstance(given, str | Tensor) or len(np.shape(given)) != 1 or len(given) != 3:
+    if not _is_sequence(given) or len(given) != 3:
         raise TypeError(
             f"dropout_origin must be three integers (entry, head, position), got {given!r}"
         )
@@ -204,7 +219,7 @@ def _seed_tensor(seed: Any) -> Tensor:
     return torch.full((), signed, dtype=torch.int64, device="cpu")
 
 
-# How the options are checked that the operators have as numbers and flags.
+# Checks of the options that the operators accept as numbers and flags.
 _SCALARS: dict[str, Callable[[str, Any], Any]] = {
     "flag": flag,
     "number": real_number,

@@ -249,3 +249,11 @@ def test_numbers_of_numpy_are_numbers(requires_grad):
     ):
         output = scaled_dot_product_attention(query, key, value, **options | same)
         assert torch.equal(output, wanted), same
+
+
+def test_lists_of_tensors_are_numbers():
+    query = torch.ones(2, 4, 5, 8, requires_grad=True)
+    sinks = torch.arange(4.0)
+    wanted = scaled_dot_product_attention(query, query, query, sinks=sinks.tolist())
+    output = scaled_dot_product_attention(query, query, query, sinks=list(sinks))
+    assert torch.equal(output, wanted)

@@ -57,7 +57,7 @@ class State(NamedTuple):
         """
         longest = lengths if isinstance(lengths, int) else int(lengths.max())
         recent = None
-        if self.before is not None and np.array_equal(lengths, self.before[0]):
+        if self.before is not None and _are_equal(lengths, self.before[0]):
             recent = self.before[1]
         return State(self.pages, lengths, longest, evicted, spare, recent)
 
@@ -94,6 +94,12 @@ def _array_of(numbers: PerEntry, batch: int) -> Array:
     if isinstance(numbers, int):
         return np.full(batch, numbers, np.int64)
     return numbers.copy()
+
+
+def _are_equal(first: PerEntry, second: PerEntry) -> bool:
+    if isinstance(first, int):
+        return isinstance(second, int) and first == second
+    return not isinstance(second, int) and bool((first == second).all())
 
 
 def per_entry(numbers: Array) -> PerEntry:
