@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../platform/caches.hpp"
 #include "gil.hpp"
 #include "threading.hpp"
 
@@ -36,6 +37,7 @@ bool AttentionCall::take(py::handle query_object, py::handle key_object, py::han
   type = key.element == Element::int8 ? result_type_of({&query})
                                       : result_type_of({&query, &key, &value});
   problem.scalar = scalar_of(type.element);
+  problem.l2_bytes = l2_cache_bytes();
   return true;
 }
 

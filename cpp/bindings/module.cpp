@@ -2,6 +2,7 @@
 
 #include "../dispatch/roofline.hpp"
 #include "../dispatch/cpu_features.hpp"
+#include "../platform/caches.hpp"
 #include "../dispatch/targets.hpp"
 #include "arguments.hpp"
 #include "bindings.hpp"
@@ -113,6 +114,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.def("set_num_threads", &set_num_threads);
   module.def("set_threading_layer", &set_threading_layer);
   module.def("threading_layer", &threading_layer_info);
+  module.def("l2_cache_bytes", &l2_cache_bytes);
   module.def("build_info", &build_info);
   module.def("fma_peak", &measure_fma_peak);
   module.def("read_bandwidth", &measure_read_bandwidth);

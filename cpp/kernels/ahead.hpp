@@ -12,7 +12,6 @@
 namespace regard {
 namespace {
 
-constexpr int kLineBytes = 64;
 // How many lines a decode asks for while scores read four lines of keys, while outputs read four lines of values,
 // and while the weights between the two are computed. Where rows lie in lanes, scores take about as long as outputs.
 template <bool kRowsInLanes>

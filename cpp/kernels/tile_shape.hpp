@@ -8,6 +8,8 @@
 namespace regard {
 namespace {
 
+constexpr int kLineBytes = 64;  // of a cache
+
 // The tile sizes of one element type on one target. Registers of a tile: kRows x kVectors
 // accumulators, kVectors of the right operand, one broadcast.
 template <class T, int kRows_, int kVectors_, int kRegisters>
@@ -32,6 +34,9 @@ struct TileShape {
   static constexpr std::int64_t kMaskRows = 128;
   static_assert(kMaskRows % kLanes<T> == 0, "a chunk of rows is a whole number of vectors");
 
+  // In the backward kernel, strips whose products with the rows of keys are summed together.
+  static constexpr int kBandStrips = 2;
+  static constexpr std::int64_t piece_bytes(std::int64_t l2_bytes) { return l2_bytes / 4 * 3; }
   static_assert(kRows * kVectors + kVectors + 1 <= kRegisters, "the tile does not fit in registers");
   static_assert(kBlockKeys % kRows == 0, "a block is a whole number of tiles");
   static_assert(kRows == 4 || kRows == 8, "a tile's keys are a word of bool mask (mask_tiles.hpp)");

@@ -21,6 +21,7 @@ struct DropoutOrigin {
 struct AttentionProblem {
   Scalar scalar;
   Precision precision;
+  std::int64_t l2_bytes;  // of the processor's second cache, by which kernels choose what they keep there
 
   // Which keys a query sees: those from window_left before its position to window_right after it.
   // Causal is a window_right of 0.

@@ -16,8 +16,8 @@ namespace {
 
 // Of the gradients of all queries: beyond this, sizes of partials in bytes might not fit in 64 bits.
 constexpr double kMostPartialElements = 1e15;
-// One task sums the partials of this many strips.
-constexpr std::int64_t kStripsPerSum = 8;
+// One task sums the partials of this many bands.
+constexpr std::int64_t kBandsPerSum = 4;
 
 // Chunks are handed out head by head, so that threads share a head's queries. Where there are fewer than this for each
 // thread, the first chunk of every head comes before the second: it is the heaviest when attention is causal.
@@ -119,7 +119,7 @@ void attention_gradients(const BackwardProblem& problem, int threads, const Stop
   const BackwardHeads heads(problem);
   const double work = 2.5 * work_of(forward);
   threads = threads_for(work, threads);
-  const std::int64_t unit = kernels.strip_rows, sum_rows = kStripsPerSum * unit;
+  const std::int64_t unit = kernels.band_rows, sum_rows = kBandsPerSum * unit;
   const std::int64_t piece = kernels.piece_keys(problem);
   const double work_of_unit = 2.5 * static_cast<double>(unit) * static_cast<double>(piece) *
                               static_cast<double>(forward.head_dim + forward.value_dim);

@@ -5,10 +5,8 @@
 // strip costs as much as its edges. A mask is read block by block, until it is time to look at the stop signal.
 #pragma once
 
-#include "key_block.hpp"
-#include "mask_tiles.hpp"
-#include "seen_blocks.hpp"
-#include "strip_setup.hpp"
+#include "../strips/seen_blocks.hpp"
+#include "forward_workspace.hpp"
 
 namespace regard {
 namespace {
@@ -16,30 +14,30 @@ namespace {
 template <class Shape>
 REGARD_NOINLINE SeenKeys begin_count(const AttentionProblem& problem, const AttentionTask& task, TileCounts& counts,
                                      void* memory) {
-  const SeenKeys seen = locate_strips<Shape>(problem, task, memory);
-  const int strips = static_cast<const Workspace<typename Shape::Element>*>(memory)->strip_count;
-  counts.all += strips * ((problem.kv_len + Shape::kRows - 1) / Shape::kRows);
-  return seen;
+  using T = typename Shape::Element;
+  lay_out_forward<Shape>(problem, task.row_end - task.row_begin, memory);
+  const ForwardWorkspace<T>& work = *static_cast<const ForwardWorkspace<T>*>(memory);
+  counts.all += work.strip_count * ((problem.kv_len + Shape::kRows - 1) / Shape::kRows);
+  return from_whole_blocks<Shape>(locate_strips(problem, task, work.strips, work.strip_count));
 }
 
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void count_block(const AttentionProblem& problem, const AttentionTask& task, const Strip<T>& strip,
-                                 std::int64_t key, const Workspace<T>& work, TileCounts& counts) {
-  constexpr int kRows = Shape::kRows;
-  const int count = block_at<T>(task, key, Shape::kBlockKeys).count;
-  TileKind kinds[Shape::kBlockKeys / kRows];
-  classify_tiles<Shape>(problem, task, strip, key, count, work.bias, kinds);
-  for (int t = 0; t * kRows < count; ++t) {
-    if (kinds[t] == TileKind::hidden) continue;
-    counts.visible += kinds[t] == TileKind::visible;
-    counts.biased += kinds[t] != TileKind::visible;
-    const int k = t * kRows, keys = count - k < kRows ? count - k : kRows;
-    VectorRange seeing{0, strip.vectors};
-    if (kinds[t] == TileKind::hiding) seeing = vectors_that_see(strip, key + k, key + k + keys);
-    const int end = seeing.end * kLanes<T>;
-    const int rows = (end < strip.rows ? end : strip.rows) - seeing.begin * kLanes<T>;
-    counts.scores += rows * static_cast<std::int64_t>(keys);
-  }
+REGARD_NOINLINE void count_block(const AttentionProblem& problem, const AttentionTask& task,
+                                 const ForwardStrip<T>& strip, std::int64_t key, const ForwardWorkspace<T>& work,
+                                 TileCounts& counts) {
+  const KeySpan block = span_at<Shape>(key, task.kv_len);
+  const SeenTiles<Shape> tiles = see_tiles<Shape>(problem, task, strip, block, work.bias);
+  KeyRuns<Shape> runs;
+  for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
+    over_tiles<Shape, vectors.value, TileCode::all>(problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs,
+                                     [&](auto tile) {
+      ++(tile.kBias == Bias::none ? counts.visible : counts.biased);
+      const int end = tile.kEnd * kLanes<T>;
+      const int rows = (end < strip.rows ? end : strip.rows) - tile.kFirst * kLanes<T>;
+      const int keys = block.count - tile.begin < Shape::kRows ? block.count - tile.begin : Shape::kRows;
+      counts.scores += rows * static_cast<std::int64_t>(keys);
+    });
+  });
 }
 
 // Counts from keys.begin on, which begins a block. Returns where it stopped.
@@ -47,11 +45,11 @@ template <class Shape>
 REGARD_NOINLINE std::int64_t count_tiles(const AttentionProblem& problem, const AttentionTask& task, KeyInterval keys,
                                          TileCounts& counts, void* memory) {
   using T = typename Shape::Element;
-  const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
+  const ForwardWorkspace<T>& work = *static_cast<const ForwardWorkspace<T>*>(memory);
   const bool reads_masks = task.mask || task.bias;
   const std::int64_t end = end_of_count<Shape>(reads_masks, keys);
   for (int s = 0; s < work.strip_count; ++s) {
-    const Strip<T>& strip = work.strips[s];
+    const ForwardStrip<T>& strip = work.strips[s];
     for (std::int64_t key = next_block_seen<Shape>(strip.seen, keys.begin, end); key < end;
          key = next_block_seen<Shape>(strip.seen, key, end)) {
       const std::int64_t whole = reads_masks ? 0 : whole_blocks_seen<Shape>(strip.shared, key);

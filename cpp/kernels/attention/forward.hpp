@@ -17,13 +17,10 @@
 #pragma once
 
 #include "../ahead.hpp"
+#include "../strips/dropout.hpp"
+#include "../strips/products.hpp"
 #include "count.hpp"
-#include "key_block.hpp"
-#include "mask_tiles.hpp"
-#include "online_softmax.hpp"
 #include "plain_scores.hpp"
-#include "strip_output.hpp"
-#include "strip_setup.hpp"
 #include "table.hpp"
 
 namespace regard {
@@ -33,17 +30,17 @@ namespace {
 template <class Shape, class Scores = PlainScores<Shape>>
 struct AttentionForward {
   using T = typename Shape::Element;
-  using Output = StripOutput<Shape>;
-  using Run = typename Output::Run;
+  using Strip = ForwardStrip<T>;
+  using Workspace = ForwardWorkspace<T>;
+  using Block = ForwardBlock<T>;
   static constexpr int kRows = Shape::kRows;
-  static constexpr int kBlockTiles = Shape::kBlockKeys / kRows;
 
   static constexpr AttentionKernel kernel() {
     return {
         .workspace_bytes = workspace_bytes,
         .begin = begin,
         .advance = advance,
-        .finish = Output::finish,
+        .finish = finish,
         .copies_keys = Scores::copies_keys,
         .copies_values = copies_values<T, kRows>,
         .columns = kRows,
@@ -55,7 +52,7 @@ struct AttentionForward {
   }
 
   static std::int64_t workspace_bytes(const AttentionProblem& problem, std::int64_t task_rows) {
-    return lay_out<Shape>(problem, task_rows, nullptr);
+    return lay_out_forward<Shape>(problem, task_rows, nullptr);
   }
 
   static std::int64_t task_rows(const AttentionProblem& problem) {
@@ -69,43 +66,51 @@ struct AttentionForward {
 
   // Packs the queries. Returns the keys that some row sees by position, from whole blocks on.
   static SeenKeys begin(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
-    const SeenKeys keys = locate_strips<Shape>(problem, task, memory);
-    const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
+    lay_out_forward<Shape>(problem, task.row_end - task.row_begin, memory);
+    const Workspace& work = *static_cast<const Workspace*>(memory);
+    const SeenKeys seen = locate_strips(problem, task, work.strips, work.strip_count);
     for (int s = 0; s < work.strip_count; ++s) {
-      Strip<T>& strip = work.strips[s];
+      Strip& strip = work.strips[s];
       Scores::pack_queries(problem, task, strip);
-      const int lanes = strip.vectors * kLanes<T>;
-      start_state(strip.state, lanes);
-      strip.is_fresh = true;
+      start_online(problem, task, strip);
       strip.asked_rows = 0;
-      if (!merges_chunks<Shape>(problem)) continue;
-      start_state(strip.total, lanes);
-      strip.total_is_fresh = true;
-      if (problem.sinks) start_with_sinks(problem, task, strip.first_row, strip.total, lanes);
     }
-    return keys;
+    return from_whole_blocks<Shape>(seen);
   }
 
   // Adds the keys of [key_begin, key_end); key_begin is a multiple of kBlockKeys.
   static void advance(const AttentionProblem& problem, const AttentionTask& task,
                       std::int64_t key_begin, std::int64_t key_end, void* memory) {
-    const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
+    const Workspace& work = *static_cast<const Workspace*>(memory);
     for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
-      KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
+      Block block{span_at<Shape>(key, task.kv_len)};
       Ahead ahead;
       const bool asks = add_next_block(problem, task, key + Shape::kBlockKeys, key_end, ahead);
       for (int s = 0; s < work.strip_count; ++s) {
-        Strip<T>& strip = work.strips[s];
-        if (key % Shape::kChunkKeys == 0 && !strip.is_fresh)
-          merge_chunk(strip, round_up(problem.value_dim, kRows));
+        Strip& strip = work.strips[s];
+        if (key % Shape::kChunkKeys == 0 && !strip.is_fresh) merge_chunk(strip);
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
         const bool is_last = s + 1 == work.strip_count;
-        const Next next{asks ? &ahead : nullptr, &work.strips[is_last ? 0 : s + 1],
-                        is_last ? key + Shape::kBlockKeys : key};
+        const NextMask<T> next{work.strips[is_last ? 0 : s + 1], is_last ? key + Shape::kBlockKeys : key};
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          block_of_strip<vectors.value>(problem, task, strip, next, work, block);
+          block_of_strip<vectors.value>(problem, task, strip, next, asks ? &ahead : nullptr, work, block);
         });
       }
+    }
+  }
+
+  // Divides by the sums and writes output and lse.
+  static void finish(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
+    const Workspace& work = *static_cast<const Workspace*>(memory);
+    for (int s = 0; s < work.strip_count; ++s) {
+      Strip& strip = work.strips[s];
+      merge_all(problem, strip);
+      for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>)
+        store(strip.reciprocal + lane, reciprocal_of_sum<T>(load(strip.state.sum + lane)));
+      // + 0 turns a product of -0.0 into 0, so that the sign of a hidden value cannot show.
+      unpack_rows<Shape>(problem, problem.output, task.output, strip, 0, problem.value_dim, strip.outputs(),
+                         [&](Vec<T> value, int lane) { return value * load(strip.reciprocal + lane) + Vec<T>{}; });
+      write_lse<Shape>(problem, task, strip, strip.state);
     }
   }
 
@@ -113,35 +118,22 @@ struct AttentionForward {
   // the keys of [key_begin, key_end) of the problem, hidden and absent ones as 0.
   static void write_weights(const AttentionProblem& problem, const AttentionTask& task,
                             std::int64_t key_begin, std::int64_t key_end, void* memory) {
-    const Workspace<T>& work = *static_cast<const Workspace<T>*>(memory);
+    const Workspace& work = *static_cast<const Workspace*>(memory);
     for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
-      KeyBlock<T> block = block_at<T>(task, key, Shape::kBlockKeys);
-      const std::int64_t left = problem.kv_len - key;
-      const std::int64_t columns = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
+      Block block{span_at<Shape>(key, task.kv_len)};
+      const int columns = span_at<Shape>(key, problem.kv_len).count;
       for (int s = 0; s < work.strip_count; ++s) {
-        const Strip<T>& strip = work.strips[s];
+        const Strip& strip = work.strips[s];
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
           final_weights<vectors.value>(problem, task, strip, work, block, columns);
         });
-        with_result_element<T>(problem.weights.element, [&](auto element) {
-          using To = typename decltype(element)::Type;
-          To* rows[Shape::kStripLanes];
-          row_pointers(problem, problem.weights, task.weights, strip, key, rows);
-          lanes_to_rows(work.weights, strip.vectors * kLanes<T>, columns, rows, strip.rows,
-                        problem.weights.column_stride, [](Vec<T> value, int) { return value; });
-        });
+        unpack_rows<Shape>(problem, problem.weights, task.weights, strip, key, columns, work.weights,
+                           [](Vec<T> value, int) { return value; });
       }
     }
   }
 
  private:
-  // What is read next, and prefetched, a share at every tile.
-  struct Next {
-    Ahead* rows;            // of the next block; null where the processor's own prefetching is enough
-    const Strip<T>* strip;  // whose mask is read next,
-    std::int64_t key;       // and of which block
-  };
-
   // Adds the keys and values of the block at `key`. In a window, so few rows see a key that they would wait for it.
   static bool add_next_block(const AttentionProblem& problem, const AttentionTask& task, std::int64_t key,
                              std::int64_t key_end, Ahead& ahead) {
@@ -154,173 +146,98 @@ struct AttentionForward {
     return true;
   }
 
-  // Nothing is hidden from the strip and nothing added to its scores.
-  static bool sees_all_of(const AttentionTask& task, const Strip<T>& strip,
-                          const KeyBlock<T>& block) {
-    return !task.mask && !task.bias && !strip.slopes &&
-           holds(strip.shared, block.begin, block.begin + round_up(block.count, kRows));
+  // Prefetches the next of the rows that a strip will finally write, at every tile that it computes until it has all.
+  REGARD_INLINE void prefetch_output(const AttentionProblem& problem, const AttentionTask& task, Strip& strip) {
+    constexpr int kMost = kRows / 4;
+    const int left = strip.rows - strip.asked_rows, rows = left < kMost ? left : kMost;
+    if (rows == 0) return;
+    prefetch_rows<1>(problem, problem.output, task.output, strip.first_row + strip.asked_rows, rows, problem.value_dim,
+                     0, 1);
+    strip.asked_rows += rows;
   }
 
-  // Both products of one strip and one block.
+  // Both products of one strip and one block. `ahead` has the rows of the next block, or is null where the processor's
+  // own prefetching is enough.
   template <int kVectors>
-  REGARD_NOINLINE void block_of_strip(const AttentionProblem& problem, const AttentionTask& task,
-                                      Strip<T>& strip, const Next& next,
-                                      const Workspace<T>& work, KeyBlock<T>& block) {
-    const std::int64_t padded_value_dim = round_up(problem.value_dim, kRows);
-    Gathered<T> gathered{work.weights, 0, strip.is_fresh ? 0 : padded_value_dim};
-    if (sees_all_of(task, strip, block)) {
-      Scores::provide_keys(problem, task, work, block);
-      start_block_sum<kVectors>(strip);
-      for (; gathered.keys < block.count; gathered.keys += kRows) {
-        if (next.rows) next.rows->ask_lines(kAheadOfTile<Shape>);
-        prefetch_output<Shape>(problem, task, strip);
-        weights_tile<T, kRows, kVectors, Bias::none>(
-            Scores::whole_tile(problem, task, strip, block, gathered.keys), nullptr, work.softcap,
-            strip, gathered);
-      }
-      end_block_sum<kVectors>(strip);
-      provide_values<T, kRows>(problem, task, work, block);
-      const Run all{0, block.count, {0, kVectors}};
-      if (block.value_scales)
-        Output::template scale_weights<kVectors>(block.value_scales, &all, 1, gathered.weights);
-      if (problem.dropout_factor != 0)
-        Output::template drop_weights<kVectors>(problem, task, strip, block.begin, &all, 1, gathered.weights);
-      Output::template add_values<kVectors, false>(strip, block, &all, 1, gathered.weights, padded_value_dim);
-      return;
-    }
-
-    TileKind kinds[kBlockTiles];
-    if (!classify_tiles<Shape>(problem, task, strip, block.begin, block.count, work.bias, kinds))
-      return;
+  REGARD_NOINLINE void block_of_strip(const AttentionProblem& problem, const AttentionTask& task, Strip& strip,
+                                      const NextMask<T>& next, Ahead* ahead, const Workspace& work, Block& block) {
+    const SeenTiles<Shape> tiles = see_tiles<Shape>(problem, task, strip, block, work.bias);
+    if (tiles.end == 0) return;
     Scores::provide_keys(problem, task, work, block);
+    KeyRuns<Shape> runs;
     start_block_sum<kVectors>(strip);
-    // Beyond what the strip sees by position a tile's weights are those of hidden keys.
-    const int count = static_cast<int>(seen_of_block(strip.seen, block.begin, block.count).end);
-    Run runs[kBlockTiles]{};
-    int run_count = 0;
-    bool hides_something = false;
-    for (int k = 0; k < count; k += kRows) {
-      const TileKind kind = kinds[k / kRows];
-      prefetch_mask(problem, problem.mask, task.mask, *next.strip, next.key, Shape::kBlockKeys, k / kRows,
-                    kBlockTiles);
-      prefetch_mask(problem, problem.bias, task.bias, *next.strip, next.key, Shape::kBlockKeys, k / kRows,
-                    kBlockTiles);
-      if (kind == TileKind::hidden) continue;
-      if (next.rows) next.rows->ask_lines(kAheadOfTile<Shape>);
-      prefetch_output<Shape>(problem, task, strip);
-      const int end = k + kRows < count ? k + kRows : count;
-      VectorRange seeing{0, kVectors};
-      if (kind == TileKind::hiding) seeing = vectors_that_see(strip, block.begin + k, block.begin + end);
-      if (run_count > 0 && continues(runs[run_count - 1], k, seeing))
-        runs[run_count - 1].end = end;
-      else
-        runs[run_count++] = {k, end, seeing};
-      hides_something |= kind == TileKind::hiding;
-      tile_of_kind<kVectors>(kind, seeing, problem, task, strip, work, block, k, gathered);
-      gathered.keys += kRows;
-    }
+    over_tiles<Shape, kVectors, TileCode::all>(problem, task, strip, block, tiles, next, runs, [&](auto tile) {
+      if (ahead) ahead->ask_lines(kAheadOfTile<Shape>);
+      prefetch_output(problem, task, strip);
+      weights_tile<Shape, kVectors>(tile, Scores::product(tile, problem, task, strip, block),
+                                    work.bias + tile.begin * kVectors * kLanes<T>, work.softcap,
+                                    work.weights + tile.begin * kVectors * kLanes<T>, strip, runs,
+                                    BlockWeights<T>{work.weights, nullptr});
+    });
     end_block_sum<kVectors>(strip);
-
     provide_values<T, kRows>(problem, task, work, block);
-    if (block.value_scales)
-      Output::template scale_weights<kVectors>(block.value_scales, runs, run_count, gathered.weights);
+    if (block.values.scales) scale_weights<kVectors>(block.values.scales, runs, work.weights);
     if (problem.dropout_factor != 0)
-      Output::template drop_weights<kVectors>(problem, task, strip, block.begin, runs, run_count,
-                                              gathered.weights);
+      drop_weights<Shape, kVectors>(problem, task, strip, block.begin, runs, work.weights);
     // A hidden key's weight of -0.0 times a finite value changes no sum; times NaN or inf it would.
-    if (hides_something && !all_values_are_finite(block, problem.value_dim))
-      Output::template add_values<kVectors, true>(strip, block, runs, run_count, gathered.weights, padded_value_dim);
-    else
-      Output::template add_values<kVectors, false>(strip, block, runs, run_count, gathered.weights, padded_value_dim);
+    const bool selects = runs.hide_something && !all_values_are_finite(block, problem.value_dim);
+    const KeyTerm<T> term{work.weights, block.values.from, block.values.stride};
+    add_columns<Shape, kVectors>(selects, runs, &term, 1, round_up(problem.value_dim, kRows), strip.is_fresh,
+                                 strip.outputs());
+    strip.is_fresh = false;
   }
 
-  // Whether the tile of key `k` can be added to a run.
-  static bool continues(const Run& run, int k, const VectorRange& seeing) {
-    return run.end == k && run.vectors.begin == seeing.begin && run.vectors.end == seeing.end;
-  }
-
-  // Not inlined into the loop over tiles that see everything, so that the compiler keeps that one lean.
+  // weight *= the scale of its value, but of hidden keys.
   template <int kVectors>
-  REGARD_NOINLINE void tile_of_kind(TileKind kind, const VectorRange& seeing, const AttentionProblem& problem,
-                                    const AttentionTask& task, const Strip<T>& strip,
-                                    const Workspace<T>& work, const KeyBlock<T>& block, int k,
-                                    const Gathered<T>& gathered) {
-    const T* bias = work.bias + k * kVectors * kLanes<T>;
-    const auto product = Scores::tile(problem, task, strip, block, k);
-    if (kind == TileKind::visible)
-      weights_tile<T, kRows, kVectors, Bias::none>(product, bias, work.softcap, strip, gathered);
-    else if (kind == TileKind::biased)
-      weights_tile<T, kRows, kVectors, Bias::adds>(product, bias, work.softcap, strip, gathered);
-    else
-      for_range<kVectors>(seeing, [&](auto begin, auto end) {
-        weights_tile<T, kRows, kVectors, Bias::hides, begin.value, end.value>(product, bias, work.softcap, strip,
-                                                                              gathered);
-      });
-  }
-
-  template <int kVectors>
-  REGARD_INLINE void start_block_sum(const Strip<T>& strip) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v)
-      store(strip.block_sum + v * kLanes<T>, broadcast(T(-0.0)));
-  }
-
-  template <int kVectors>
-  REGARD_INLINE void end_block_sum(const Strip<T>& strip) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      T* sum = strip.state.sum + v * kLanes<T>;
-      store(sum, load<T>(sum) + load<T>(strip.block_sum + v * kLanes<T>));
-    }
-  }
-
-  // A tile of final weights. Whether its keys are hidden or not, bias says so: one loop serves all kinds of tiles.
-  template <int kVectors, class Product>
-  REGARD_INLINE void final_tile(const Product& product, const T* bias, T softcap,
-                                const Strip<T>& strip, T* tile) {
-    Accumulators<T, kRows, kVectors> acc;
-    score_tile<T, kRows, kVectors, kVectors, Bias::hides>(acc, product, bias, softcap, tile, 0);
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const Vec<T> reference = load(strip.state.reference + v * kLanes<T>);
-      const Vec<T> reciprocal = load(strip.reciprocal + v * kLanes<T>);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const int at = (r * kVectors + v) * kLanes<T>;
-        const Vec<T> weight =
-            weight_of<T, Bias::hides>(acc[r][v], reference, bias, at, Exp2Bits<T>::kLowest);
-        // Selected once more, since reciprocal may be NaN.
-        store(tile + at, unless_hidden<T>(weight * reciprocal, load(bias + at), Vec<T>{}));
-      }
-    }
+  REGARD_NOINLINE void scale_weights(const T* value_scales, const KeyRuns<Shape>& runs, T* weights) {
+    for (int i = 0; i < runs.count; ++i)
+      for (int k = runs.run[i].begin; k < runs.run[i].end; ++k)
+        for (int v = 0; v < kVectors; ++v) {
+          T* const at = weights + (k * kVectors + v) * kLanes<T>;
+          store(at, scaled_weight<T>(load<T>(at), broadcast(value_scales[k])));
+        }
   }
 
   // The weights of one strip for `columns` keys from the block's first on, divided by the sums, in
   // work.weights.
   template <int kVectors>
-  REGARD_NOINLINE void final_weights(const AttentionProblem& problem, const AttentionTask& task,
-                                     const Strip<T>& strip, const Workspace<T>& work,
-                                     KeyBlock<T>& block, std::int64_t columns) {
+  REGARD_NOINLINE void final_weights(const AttentionProblem& problem, const AttentionTask& task, const Strip& strip,
+                                     const Workspace& work, Block& block, int columns) {
     constexpr int kWidth = kVectors * kLanes<T>;
-    TileKind kinds[kBlockTiles];
-    for (TileKind& kind : kinds) kind = TileKind::hidden;
-    if (block.count > 0 &&
-        classify_tiles<Shape>(problem, task, strip, block.begin, block.count, work.bias, kinds))
-      Scores::provide_keys(problem, task, work, block);
-    for (int k = 0; k < columns; k += kRows) {
-      T* tile = work.weights + k * kWidth;
-      T* bias = work.bias + k * kWidth;
-      const TileKind kind = kinds[k / kRows];
-      if (kind == TileKind::hidden || kind == TileKind::visible) {
-        T* zeros = kind == TileKind::hidden ? tile : bias;
-        for (int i = 0; i < kRows * kVectors; ++i) store(zeros + i * kLanes<T>, Vec<T>{});
-      }
-      if (kind != TileKind::hidden)
-        final_tile<kVectors>(Scores::tile(problem, task, strip, block, k), bias, work.softcap, strip, tile);
-    }
-    const Run all{0, static_cast<int>(columns), {0, kVectors}};
+    const int padded_columns = static_cast<int>(round_up(columns, kRows));
+    for (int i = 0; i < padded_columns * kWidth; i += kLanes<T>) store(work.weights + i, Vec<T>{});
+    const SeenTiles<Shape> tiles = see_tiles<Shape>(problem, task, strip, block, work.bias);
+    if (tiles.end == 0) return;
+    Scores::provide_keys(problem, task, work, block);
+    KeyRuns<Shape> runs;
+    over_tiles<Shape, kVectors, TileCode::few>(problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs, [&](auto tile) {
+      final_tile<kVectors>(tile, Scores::product(tile, problem, task, strip, block),
+                           work.bias + tile.begin * kWidth, work.softcap, strip, work.weights + tile.begin * kWidth);
+    });
     if (problem.dropout_factor != 0)
-      Output::template drop_weights<kVectors>(problem, task, strip, block.begin, &all, 1, work.weights);
+      drop_weights<Shape, kVectors>(problem, task, strip, block.begin, runs, work.weights);
+  }
+
+  template <int kVectors, class Tile, class Product>
+  REGARD_INLINE void final_tile(const Tile&, const Product& product, const T* bias, T softcap, const Strip& strip,
+                                T* weights) {
+    constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
+    Accumulators<T, kRows, kSome> acc;
+    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, product, bias, softcap, weights, kFirstLane);
+    fill_unseen<kVectors, kRows, Tile>(weights, T(0));
+#pragma GCC unroll 8
+    for (int v = 0; v < kSome; ++v) {
+      const int lane = kFirstLane + v * kLanes<T>;
+      const Vec<T> reference = load(strip.state.reference + lane), reciprocal = load(strip.reciprocal + lane);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const int at = r * kVectors * kLanes<T> + lane;
+        Vec<T> weight = weight_of<T, Tile::kBias>(acc[r][v], reference, bias, at, Exp2Bits<T>::kLowest) * reciprocal;
+        // Selected once more, since reciprocal may be NaN.
+        if constexpr (Tile::kBias == Bias::hides) weight = unless_hidden<T>(weight, load(bias + at), Vec<T>{});
+        store(weights + at, weight);
+      }
+    }
   }
 };
 

@@ -1,9 +1,8 @@
-// The gradients of keys and values, for the keys of a block that a strip sees: rows are keys, dimensions lie in lanes,
-// summed over the strip's queries. Those of queries are add_columns (../attention/block_products.hpp).
+// The gradients of keys and values, for the keys of a block that a band sees: rows are keys, dimensions lie in lanes,
+// summed over the band's queries. Those of queries are add_columns (../strips/products.hpp).
 #pragma once
 
-#include "../attention/block_products.hpp"
-#include "workspace.hpp"
+#include "backward_workspace.hpp"
 
 namespace regard {
 namespace {
@@ -23,6 +22,52 @@ REGARD_INLINE void multiply_shown_rows(Accumulators<T, kRows, kVectors>& acc, co
     }
 }
 
+// Keys of a block, and which vectors of a band's strips see some of them.
+template <class Shape>
+struct BandRun {
+  int begin;
+  int end;
+  VectorRange vectors[Shape::kBandStrips];  // none of a strip that sees nothing
+};
+
+template <class Shape>
+struct BandRuns {
+  int count = 0;
+  bool hide_something = false;
+  BandRun<Shape> run[kBlockTiles<Shape>];
+};
+
+// What the strips of a band see of a block, for all of them together.
+template <class Shape>
+REGARD_NOINLINE BandRuns<Shape> runs_of_band(const KeyRuns<Shape>* strips, int strip_count) {
+  constexpr int kRows = Shape::kRows;
+  BandRuns<Shape> band;
+  int next[Shape::kBandStrips]{};  // of each strip's runs
+  for (int key = 0; key < Shape::kBlockKeys; key += kRows) {
+    BandRun<Shape> tile{key, key + kRows, {}};
+    bool is_seen = false, goes_on = band.count > 0 && band.run[band.count - 1].end == key;
+    for (int s = 0; s < strip_count; ++s) {
+      const KeyRuns<Shape>& runs = strips[s];
+      while (next[s] < runs.count && runs.run[next[s]].end <= key) ++next[s];
+      if (next[s] < runs.count && runs.run[next[s]].begin <= key) {
+        tile.vectors[s] = runs.run[next[s]].vectors;
+        is_seen = true;
+      }
+      if (goes_on) {
+        const VectorRange& before = band.run[band.count - 1].vectors[s];
+        goes_on = before.begin == tile.vectors[s].begin && before.end == tile.vectors[s].end;
+      }
+    }
+    if (!is_seen) continue;
+    if (goes_on)
+      band.run[band.count - 1].end = tile.end;
+    else
+      band.run[band.count++] = tile;
+  }
+  for (int s = 0; s < strip_count; ++s) band.hide_something |= strips[s].hide_something;
+  return band;
+}
+
 template <class Shape>
 struct BackwardProducts {
   using T = typename Shape::Element;
@@ -30,61 +75,59 @@ struct BackwardProducts {
   // vectors, which divide the usual dimensions.
   static constexpr int kKeyRows = 6;
   static constexpr int kVectors = Shape::kRegisterCount >= 32 ? 4 : 2;
+  static constexpr int kPitch = Shape::kStripLanes;  // from a key of a block to the next
+  static constexpr int kBlock = Shape::kBlockKeys * kPitch;
   static_assert(kKeyRows * kVectors + kVectors + 1 <= Shape::kRegisterCount, "the tile does not fit in registers");
   static_assert(Shape::kRows % 2 == 0, "what is left of a run is a whole number of tiles of 2 rows");
 
-  // sums[key][column] += sum over the strip's rows of block[key][row] rows[row][column], for the keys of the runs.
-  // `block` is [keys][lanes], `sums` begins with the block's first key. `selects` leaves out what is hidden.
-  REGARD_INLINE void add_rows(bool selects, const KeyRuns<Shape>& runs, const T* block, const RowsOfStrip<T>& rows,
-                              const StripRows<T>& strip, std::int64_t padded_columns, T* sums) {
+  // sums[key][column] += sum over the band's rows of blocks[strip][key][row] rows[strip row][column], for the keys of the
+  // runs. `sums` begins with the block's first key. `selects` leaves out what is hidden.
+  REGARD_INLINE void add_rows(bool selects, const BandRuns<Shape>& runs, const T* blocks, const RowsOfBand<T>& rows,
+                              int row_count, std::int64_t padded_columns, T* sums) {
     if (selects)
-      add_panels<true>(runs, block, rows, strip, padded_columns, sums);
+      add_panels<true>(runs, blocks, rows, row_count, padded_columns, sums);
     else
-      add_panels<false>(runs, block, rows, strip, padded_columns, sums);
+      add_panels<false>(runs, blocks, rows, row_count, padded_columns, sums);
   }
 
  private:
   template <bool kSelect>
-  REGARD_NOINLINE void add_panels(const KeyRuns<Shape>& runs, const T* block, const RowsOfStrip<T>& rows,
-                                  const StripRows<T>& strip, std::int64_t padded_columns, T* sums) {
-    const std::ptrdiff_t width = strip.vectors * kLanes<T>;
+  REGARD_NOINLINE void add_panels(const BandRuns<Shape>& runs, const T* blocks, const RowsOfBand<T>& rows, int row_count,
+                                  std::int64_t padded_columns, T* sums) {
     std::int64_t column = 0;
     for (; column + kVectors * kLanes<T> <= padded_columns; column += kVectors * kLanes<T>)
-      add_panel<kVectors, kSelect>(runs, block, width, rows.from + column, rows.stride, strip.rows, padded_columns,
-                                   sums + column);
+      add_panel<kVectors, kSelect>(runs, blocks, rows.from + column, rows.stride, row_count, padded_columns, sums + column);
     for (; column < padded_columns; column += kLanes<T>)
-      add_panel<1, kSelect>(runs, block, width, rows.from + column, rows.stride, strip.rows, padded_columns,
-                            sums + column);
+      add_panel<1, kSelect>(runs, blocks, rows.from + column, rows.stride, row_count, padded_columns, sums + column);
   }
 
   template <int kPanelVectors, bool kSelect>
-  REGARD_INLINE void add_panel(const KeyRuns<Shape>& runs, const T* block, std::ptrdiff_t width, const T* rows,
-                               std::ptrdiff_t row_stride, int row_count, std::int64_t stride, T* sums) {
+  REGARD_INLINE void add_panel(const BandRuns<Shape>& runs, const T* blocks, const T* rows, std::ptrdiff_t row_stride,
+                               int row_count, std::int64_t stride, T* sums) {
     for (int i = 0; i < runs.count; ++i) {
-      // A run's last tile is whole: rows after the run's end are those of hidden keys.
-      const int end = static_cast<int>(round_up(runs.run[i].end, Shape::kRows));
-      int key = runs.run[i].begin;
+      const BandRun<Shape>& run = runs.run[i];
+      int key = run.begin;
       const auto add = [&](auto tile) {
-        add_products<tile.value, kPanelVectors, kSelect>(block + key * width, width, rows, row_stride, row_count,
-                                                         sums + key * stride, stride);
+        Accumulators<T, tile.value, kPanelVectors> acc;
+        clear<T, tile.value, kPanelVectors>(acc);
+        for (int s = 0; s * kPitch < row_count; ++s) {
+          const int left = row_count - s * kPitch;
+          const int first = run.vectors[s].begin * kLanes<T>, end = run.vectors[s].end * kLanes<T>;
+          const int depth = (end < left ? end : left) - first;
+          const T* const left_rows = blocks + s * kBlock + key * kPitch + first;
+          const T* const right_rows = rows + (s * kPitch + first) * row_stride;
+          if constexpr (kSelect)
+            multiply_shown_rows<T, tile.value, kPanelVectors>(acc, left_rows, kPitch, right_rows, row_stride, depth);
+          else
+            multiply_rows<T, tile.value, kPanelVectors>(acc, left_rows, kPitch, right_rows, row_stride, depth);
+        }
+        add_tile<T, tile.value, kPanelVectors>(acc, sums + key * stride, stride);
         key += tile.value;
       };
-      while (key + kKeyRows <= end) add(Constant<kKeyRows>{});
-      if (key + 4 <= end) add(Constant<4>{});
-      if (key + 2 <= end) add(Constant<2>{});
+      while (key + kKeyRows <= run.end) add(Constant<kKeyRows>{});
+      if (key + 4 <= run.end) add(Constant<4>{});
+      if (key + 2 <= run.end) add(Constant<2>{});
     }
-  }
-
-  template <int kRows, int kPanelVectors, bool kSelect>
-  REGARD_INLINE void add_products(const T* block, std::ptrdiff_t width, const T* rows, std::ptrdiff_t row_stride,
-                                  int row_count, T* sums, std::int64_t stride) {
-    Accumulators<T, kRows, kPanelVectors> acc;
-    clear<T, kRows, kPanelVectors>(acc);
-    if constexpr (kSelect)
-      multiply_shown_rows<T, kRows, kPanelVectors>(acc, block, width, rows, row_stride, row_count);
-    else
-      multiply_rows<T, kRows, kPanelVectors>(acc, block, width, rows, row_stride, row_count);
-    add_tile<T, kRows, kPanelVectors>(acc, sums, stride);
   }
 };
 

@@ -16,10 +16,10 @@
 
 #include <initializer_list>
 
-#include "../attention/seen_blocks.hpp"
+#include "../strips/seen_blocks.hpp"
 #include "scores.hpp"
 #include "values.hpp"
-#include "visibility.hpp"
+#include "decode_masks.hpp"
 #include "weights.hpp"
 
 namespace regard {
@@ -43,7 +43,7 @@ struct AttentionDecode {
   }
 
   static SeenKeys begin(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
-    lay_out_decode<Shape>(problem, static_cast<char*>(memory));
+    lay_out_decode<Shape>(problem, memory);
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
     const SeenKeys keys = locate(problem, task, work);
     pack_decode_queries<Shape>(problem, task, work);
@@ -119,7 +119,7 @@ struct AttentionDecode {
 
   static SeenKeys begin_count(const AttentionProblem& problem, const AttentionTask& task, TileCounts& counts,
                               void* memory) {
-    lay_out_decode<Shape>(problem, static_cast<char*>(memory));
+    lay_out_decode<Shape>(problem, memory);
     const SeenKeys seen = locate(problem, task, *static_cast<DecodeWorkspace<T>*>(memory));
     counts.all += (problem.kv_len + kDecodeStep<Shape> - 1) / kDecodeStep<Shape>;
     for (const KeyInterval& keys : {seen.keep_first, seen.window})
@@ -168,8 +168,10 @@ struct AttentionDecode {
   // The keys that some row sees by position, from whole blocks on.
   static SeenKeys locate(const AttentionProblem& problem, const AttentionTask& task,
                          DecodeWorkspace<T>& work) {
+    work.first_row = task.row_begin;
     work.rows = static_cast<int>(task.row_end - task.row_begin);
-    locate_decode_rows(problem, task, work);
+    work.vectors = (work.rows + kLanes<T> - 1) / kLanes<T>;
+    locate_strip(problem, task, work);
     return from_whole_blocks<Shape>(work.seen);
   }
 

@@ -5,7 +5,7 @@
 #include "../../simd/lane_parts.hpp"
 #include "../../simd/transpose.hpp"
 #include "../ahead.hpp"
-#include "block.hpp"
+#include "decode_block.hpp"
 
 namespace regard {
 namespace {

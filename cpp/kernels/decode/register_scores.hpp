@@ -5,7 +5,7 @@
 
 #include "../../simd/transpose.hpp"
 #include "../ahead.hpp"
-#include "block.hpp"
+#include "decode_block.hpp"
 
 namespace regard {
 namespace {

@@ -13,7 +13,7 @@
 #include "../../simd/transpose.hpp"
 #include "../micro_kernel.hpp"
 #include "../ahead.hpp"
-#include "block.hpp"
+#include "decode_block.hpp"
 
 namespace regard {
 namespace {

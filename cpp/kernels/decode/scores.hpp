@@ -7,7 +7,7 @@
 #include "rows_in_lanes.hpp"
 #include "transposed_scores.hpp"
 #include "weights.hpp"
-#include "../attention/strip_setup.hpp"
+#include "../strips/lanes.hpp"
 
 namespace regard {
 namespace {

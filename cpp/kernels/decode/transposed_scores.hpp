@@ -14,7 +14,7 @@
 #include "../../simd/transpose.hpp"
 #include "../micro_kernel.hpp"
 #include "../ahead.hpp"
-#include "block.hpp"
+#include "decode_block.hpp"
 #include "narrow_scores.hpp"
 
 namespace regard {

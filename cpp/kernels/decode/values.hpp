@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../ahead.hpp"
-#include "block.hpp"
+#include "decode_block.hpp"
 #include "rows_in_lanes.hpp"
 #include "weights.hpp"
 

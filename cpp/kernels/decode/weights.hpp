@@ -3,8 +3,7 @@
 
 #include <utility>
 
-#include "workspace.hpp"
-#include "../attention/score_rule.hpp"
+#include "decode_workspace.hpp"
 
 namespace regard {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "hadamard.hpp"
 #include "steps.hpp"
-#include "../attention/key_block.hpp"
+#include "../strips/tile_rows.hpp"
 #include "../mask_value.hpp"
 #include "../pack.hpp"
 

@@ -6,7 +6,8 @@
 #pragma once
 
 #include "keys.hpp"
-#include "../attention/strip_setup.hpp"
+#include "../attention/forward_workspace.hpp"
+#include "../strips/lanes.hpp"
 
 namespace regard {
 namespace {
@@ -15,15 +16,9 @@ namespace {
 // int8.
 template <class Shape>
 REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const AttentionTask& task,
-                                     const Strip<float>& strip, float* inverses) {
+                                     const ForwardStrip<float>& strip, float* inverses) {
   const int lanes = strip.vectors * kLanes<float>;
-  with_input_element<float>(problem.query.element, [&](auto element) {
-    using From = typename decltype(element)::Type;
-    const From* rows[Shape::kStripLanes];
-    row_pointers(problem, problem.query, task.query, strip, 0, rows);
-    rows_to_lanes<float>(rows, strip.rows, problem.query.column_stride, problem.head_dim,
-                         strip.queries, lanes, Identity{});
-  });
+  pack_rows<Shape>(problem, problem.query, task.query, strip, problem.head_dim, strip.queries, Identity{});
   const Vec<float> scale = broadcast(query_scale<float>(problem));
   const Vec<float> group = broadcast(static_cast<float>(rotated_together(problem.head_dim)));
   const float* mean = task.int8_keys->mean;
@@ -43,7 +38,7 @@ REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const Atte
 // large.
 template <class Shape>
 REGARD_NOINLINE void pack_bytes_of_queries(const AttentionProblem& problem, const AttentionTask& task,
-                                           const Strip<float>& strip) {
+                                           const ForwardStrip<float>& strip) {
   float inverses[Shape::kStripLanes];
   measure_queries<Shape>(problem, task, strip, inverses);
   const int lanes = strip.vectors * kLanes<float>;

@@ -38,7 +38,7 @@ struct Int8Factors {
   }
 };
 
-REGARD_INLINE Int8Factors factors_of(const AttentionTask& task, const Strip<float>& strip,
+REGARD_INLINE Int8Factors factors_of(const AttentionTask& task, const ForwardStrip<float>& strip,
                                      std::int64_t key) {
   return {task.int8_keys->scales + key, strip.query_scale, strip.mean_score};
 }
@@ -73,7 +73,7 @@ template <class Shape>
 struct DotScores {
   using T = float;
 
-  struct Tile {
+  struct Product {
     const std::int8_t* keys;
     std::int64_t row_bytes;
     const std::int32_t* corrections;
@@ -114,25 +114,20 @@ struct DotScores {
   static bool copies_keys(const AttentionProblem&) { return true; }
 
   REGARD_INLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
-                                  const Strip<float>& strip) {
+                                  const ForwardStrip<float>& strip) {
     pack_bytes_of_queries<Shape>(problem, task, strip);
   }
 
-  REGARD_INLINE void provide_keys(const AttentionProblem&, const AttentionTask&,
-                                  const Workspace<float>&, KeyBlock<float>&) {}
+  REGARD_INLINE void provide_keys(const AttentionProblem&, const AttentionTask&, const ForwardWorkspace<float>&,
+                                  ForwardBlock<float>&) {}
 
-  REGARD_INLINE Tile whole_tile(const AttentionProblem&, const AttentionTask& task,
-                                const Strip<float>& strip, const KeyBlock<float>& block,
-                                std::int64_t k) {
+  template <class Tile>
+  REGARD_INLINE Product product(const Tile& tile, const AttentionProblem&, const AttentionTask& task,
+                             const ForwardStrip<float>& strip, const ForwardBlock<float>& block) {
     const Int8Keys& keys = *task.int8_keys;
-    const std::int64_t key = block.begin + k;
+    const std::int64_t key = block.begin + tile.begin;
     return {keys.rows + key * keys.row_bytes, keys.row_bytes, keys.corrections + key, strip.queries,
             factors_of(task, strip, key)};
-  }
-
-  REGARD_INLINE Tile tile(const AttentionProblem& problem, const AttentionTask& task,
-                          const Strip<float>& strip, const KeyBlock<float>& block, std::int64_t k) {
-    return whole_tile(problem, task, strip, block, k);
   }
 };
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "../../problem/rows.hpp"
-#include "../attention/softmax_state.hpp"
+#include "../strips/softmax_state.hpp"
 #include "elements.hpp"
 
 namespace regard {

@@ -2,15 +2,15 @@
 //
 //   for a block of keys               keys stream through L2
 //     for a strip of queries          queries stay in L2
-//       weights, and their sums       block.hpp
+//       weights, and their sums       weighing.hpp
 //     columns of the block            to the sums that the tasks of one part of a head share
 #pragma once
 
 #include <initializer_list>
 
-#include "../backward/strip.hpp"
-#include "block.hpp"
+#include "../strips/lanes.hpp"
 #include "table.hpp"
+#include "weighing.hpp"
 
 namespace regard {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 template <class Shape>
 struct Summary {
   using T = typename Shape::Element;
-  static constexpr int kRows = Shape::kRows;
+  using Block = SummaryBlock<Shape>;
 
   static constexpr SummaryKernels kernels() {
     return {.workspace_bytes = workspace_bytes, .begin = begin, .advance = advance, .finish = finish};
@@ -30,41 +30,30 @@ struct Summary {
 
   static SeenKeys begin(const SummaryProblem& problem, const SummaryTask& task, void* memory) {
     const AttentionProblem& forward = problem.forward;
-    lay_out_summary<Shape>(problem, task.forward.row_end - task.forward.row_begin, static_cast<char*>(memory));
+    lay_out_summary<Shape>(problem, task.forward.row_end - task.forward.row_begin, memory);
     const SummaryWorkspace<T>& work = *static_cast<const SummaryWorkspace<T>*>(memory);
-    SeenKeys seen{{}, {task.forward.kv_len, 0}};
+    SeenKeys seen = locate_strips(forward, task.forward, work.strips, work.strip_count);
     for (int s = 0; s < work.strip_count; ++s) {
       SummaryStrip<T>& strip = work.strips[s];
       const int lanes = strip.vectors * kLanes<T>;
-      strip.first_row += task.forward.row_begin;
-      locate_rows(forward, task.forward, strip);
       locate_queries(task.forward, strip);
       for (int lane = 0; lane < lanes; ++lane) {
-        if (strip.slopes) strip.slopes[lane] = slope_of<T>(forward, task.forward, 0);
         const std::int64_t position = strip.positions[lane];
         strip.local_begin[lane] = position - problem.local_reach;
         strip.local_end[lane] = position + problem.local_reach + 1;
-        strip.lse[lane] = T(0);
         strip.is_row[lane] = lane < strip.rows ? T(1) : T(0);
+        strip.largest[lane] = strip.previous[lane] = strip.induced[lane] = T(0);
         if (strip.map_row && lane < strip.rows) {
           const AttentionMap& map = problem.map;
           strip.map_row[lane] = part_of(strip.first_row + lane - map.row_begin, map.row_end - map.row_begin, map.height) -
                                 task.map_row;
         }
-        const RowSums<T>& sums = strip.sums;
-        for (T* sum : {sums.log_weight, sums.largest, sums.total, sums.square, sums.distance, sums.sink, sums.local, sums.previous, sums.induced})
-          sum[lane] = T(0);
       }
-      for_numbers_of_rows<Shape>(forward, forward.lse, task.forward.lse, strip, [&](int lane, double lse) {
-        strip.lse[lane] = static_cast<T>(lse * kLog2E);
-      });
+      for (const RowSums<T>& sums : {strip.block, strip.chunk, strip.sums})
+        for (int i = 0; i < kRowSums * lanes; ++i) sums.log_weight[i] = T(0);
+      load_lse<Shape>(forward, task.forward, strip, strip.lse);
       if (strip.top.weights) start_top(strip.top, problem.top_count, lanes);
-      const std::int64_t padded = round_up(forward.head_dim, kLanes<T>);
-      rows_of_strip_to_lanes<Shape>(rows_of_strip<Shape>(forward, forward.query, task.forward.query, strip,
-                                                         forward.head_dim, work.rows, padded),
-                                    strip.rows, forward.head_dim, query_scale<T>(forward), strip.queries, lanes);
-      if (!is_empty(strip.seen.keep_first)) seen.keep_first = strip.seen.keep_first;
-      extend(seen.window, strip.seen.window);
+      pack_queries<Shape>(forward, forward.query, task.forward.query, strip, strip.queries);
     }
     if (task.pixels) {
       for (std::int64_t i = 0; i < task.map_rows * problem.map.width; ++i) work.pixels[i] = 0.0;
@@ -72,20 +61,16 @@ struct Summary {
       for (KeyInterval* keys : {&seen.keep_first, &seen.window})
         *keys = {clamp(problem.map.key_begin, keys->begin, keys->end), clamp(problem.map.key_end, keys->begin, keys->end)};
     }
-    return from_whole_blocks<Shape>(seen_keys(seen.keep_first, seen.window));
+    return from_whole_blocks<Shape>(seen);
   }
 
   static void advance(const SummaryProblem& problem, const SummaryTask& task, std::int64_t key_begin,
                       std::int64_t key_end, void* memory) {
     const SummaryWorkspace<T>& work = *static_cast<const SummaryWorkspace<T>*>(memory);
     for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
-      const std::int64_t left = task.forward.kv_len - key;
-      const int count = static_cast<int>(left < Shape::kBlockKeys ? left : Shape::kBlockKeys);
-      if (count <= 0) return;
-      const AttentionProblem& forward = problem.forward;
-      SummaryKeys<T> block{key, count,
-                           block_rows<T, kRows>(forward.key, task.forward.key, key, count, forward.head_dim,
-                                                forward.head_dim, work.keys)};
+      SummaryKeys<T> block{span_at<Shape>(key, task.forward.kv_len)};
+      const int count = block.count;
+      if (count == 0) return;
       if (task.pixels) find_columns(problem.map, work, block);
       for (int i = 0; task.column_sums && i < count; ++i) {
         store(work.columns + i * kLanes<T>, Vec<T>{});
@@ -93,9 +78,12 @@ struct Summary {
       }
       for (int s = 0; s < work.strip_count; ++s) {
         SummaryStrip<T>& strip = work.strips[s];
+        if (key % Shape::kChunkKeys == 0) Block::fold(strip.chunk, strip.sums, strip.vectors * kLanes<T>);
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
         if (strip.top.weights) move_base(strip.top, problem.top_count, strip.vectors * kLanes<T>, key);
-        SummaryBlock<Shape>::add(problem, task, work, block, strip);
+        for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
+          Block::template add<vectors.value>(problem, task, work, block, strip);
+        });
       }
       for (int i = 0; task.column_sums && i < count; ++i) {
         for (int lane = i * kLanes<T>; lane < (i + 1) * kLanes<T>; ++lane) {
@@ -111,27 +99,25 @@ struct Summary {
     for (int s = 0; s < work.strip_count; ++s) {
       const SummaryStrip<T>& strip = work.strips[s];
       const RowSums<T>& sums = strip.sums;
-      // A NaN among a row's weights shows in everything that is known of it.
-      for (int lane = 0; lane < strip.rows; ++lane)
-        if (sums.log_weight[lane] != sums.log_weight[lane]) sums.largest[lane] = kNaN;
-      const auto write = [&](const Operand& operand, void* data, const T* from, T factor) {
-        if (!data) return;
-        T* rows[Shape::kStripLanes];
-        row_pointers(problem.forward, operand, data, strip, 0, rows);
-        for (int lane = 0; lane < strip.rows; ++lane) *rows[lane] = from[lane] * factor + T(0);
-      };
-      write(problem.entropy, task.entropy, sums.log_weight, static_cast<T>(-kLn2));
-      write(problem.largest, task.largest, sums.largest, T(1));
+      Block::fold(strip.chunk, sums, strip.vectors * kLanes<T>);
       for (int lane = 0; lane < strip.rows; ++lane) {
+        // A NaN among a row's weights shows in everything that is known of it.
+        if (sums.log_weight[lane] != sums.log_weight[lane]) strip.largest[lane] = kNaN;
         T& square = sums.square[lane];  // the count takes its place
         if (square != T(0)) square = sums.total[lane] * sums.total[lane] / square;
       }
-      write(problem.effective_count, task.effective_count, sums.square, T(1));
-      write(problem.mean_distance, task.mean_distance, sums.distance, T(1));
-      write(problem.first_mass, task.first_mass, sums.sink, T(1));
-      write(problem.local_mass, task.local_mass, sums.local, T(1));
-      write(problem.previous, task.previous, sums.previous, T(1));
-      write(problem.induced, task.induced, sums.induced, T(1));
+      const auto write = [&](const Operand& operand, void* data, const T* from, T factor = T(1)) {
+        write_numbers_of_rows<Shape>(problem.forward, operand, data, strip,
+                                     [&](int lane) { return from[lane] * factor + T(0); });
+      };
+      write(problem.entropy, task.entropy, sums.log_weight, static_cast<T>(-kLn2));
+      write(problem.largest, task.largest, strip.largest);
+      write(problem.effective_count, task.effective_count, sums.square);
+      write(problem.mean_distance, task.mean_distance, sums.distance);
+      write(problem.first_mass, task.first_mass, sums.first);
+      write(problem.local_mass, task.local_mass, sums.local);
+      write(problem.previous, task.previous, strip.previous);
+      write(problem.induced, task.induced, strip.induced);
       if (task.top_weights) write_top(problem, task, strip);
     }
     if (task.pixels) write_pixels(problem.map, task, work);
@@ -191,7 +177,7 @@ struct Summary {
       const std::int64_t row = strip.first_row + lane;
       T* const weights = static_cast<T*>(task.top_weights) + row * problem.top_weights.row_stride;
       std::int64_t* const keys = task.top_keys + row * problem.top_keys.row_stride;
-      const bool is_nan = strip.sums.largest[lane] != strip.sums.largest[lane];
+      const bool is_nan = strip.largest[lane] != strip.largest[lane];
       for (std::int64_t i = 0; i < count; ++i) {
         weights[i] = is_nan ? kNaN : strip.top.weights[i * lanes + lane];
         keys[i] = is_nan ? -1 : strip.top.keys[i * lanes + lane];

@@ -6,7 +6,7 @@
 // a converted key.
 #pragma once
 
-#include "workspace.hpp"
+#include "summary_workspace.hpp"
 
 namespace regard {
 namespace {

@@ -8,19 +8,16 @@
 // A hidden key has P = -0.0, whatever it holds.
 #pragma once
 
-#include "../attention/block_products.hpp"
-#include "../attention/mask_tiles.hpp"
-#include "../attention/online_softmax.hpp"
+#include "../strips/scores.hpp"
+#include "../strips/tiles.hpp"
 #include "top_keys.hpp"
 
 namespace regard {
 namespace {
 
 template <class T>
-struct SummaryKeys {
-  std::int64_t begin;
-  int count;
-  BlockRows<T> rows;
+struct SummaryKeys : KeySpan {
+  TileRows<T> rows{};
   std::int64_t map_column = 0;  // the first one of the map that the block has a part of, and how many follow
   std::int64_t map_columns = 0;
 };
@@ -32,36 +29,40 @@ REGARD_INLINE std::int64_t induction_key(const SummaryProblem& problem, const Su
 template <class Shape>
 struct SummaryBlock {
   using T = typename Shape::Element;
-  using Runs = KeyRuns<Shape>;
   static constexpr int kRows = Shape::kRows;
-  static constexpr int kBlockTiles = Shape::kBlockKeys / kRows;
 
+  template <int kVectors>
   REGARD_NOINLINE void add(const SummaryProblem& problem, const SummaryTask& task, const SummaryWorkspace<T>& work,
-                           const SummaryKeys<T>& block, SummaryStrip<T>& strip) {
-    TileKind kinds[kBlockTiles];
-    if (!classify_tiles<Shape>(problem.forward, task.forward, strip, block.begin, block.count, work.bias,
-                               kinds))
-      return;
-    const int seen = static_cast<int>(seen_of_block(strip.seen, block.begin, block.count).end);
-    const Runs runs = runs_of<Shape>(kinds, seen);
-    multiply_keys<Shape>(strip.vectors, runs, block.rows, strip.queries, problem.forward.head_dim, false, work.weights);
+                           SummaryKeys<T>& block, SummaryStrip<T>& strip) {
+    const AttentionProblem& forward = problem.forward;
+    const SeenTiles<Shape> tiles = see_tiles<Shape>(forward, task.forward, strip, block, work.bias);
+    if (tiles.end == 0) return;
+    if (!block.rows.from)
+      block.rows = provide_rows<T, kRows>(keys_of(forward, task.forward), block.begin, block.count, forward.head_dim,
+                                          forward.head_dim, work.keys);
     T distances[Shape::kStripLanes];
     const bool is_near = find_distances(strip, block.begin, distances);
-    for_tiles<Shape>(kinds, seen, [&](int k, int end, TileKind kind) {
-      if (!is_near) find_distances(strip, block.begin + k, distances);
-      const T within = is_near ? static_cast<T>(k) : T(0);
-      switch (kind) {
-        case TileKind::visible: weights<Bias::none>(problem, work, block, strip, k, end, distances, within); break;
-        case TileKind::biased: weights<Bias::adds>(problem, work, block, strip, k, end, distances, within); break;
-        default: weights<Bias::hides>(problem, work, block, strip, k, end, distances, within);
-      }
-      if (block.map_columns > 0) add_to_map(problem.map, work, strip, k, end);
-      if (task.column_sums) add_columns(work, strip, k, end, kind == TileKind::hiding);
+    const NextMask<T> next{strip, block.begin + Shape::kBlockKeys};
+    KeyRuns<Shape> runs;
+    over_tiles<Shape, kVectors, kUsualCode<T>>(forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
+      if (!is_near) find_distances(strip, block.begin + tile.begin, distances);
+      weigh<kVectors>(tile, problem, work, block, strip, distances, is_near ? static_cast<T>(tile.begin) : T(0));
+      if (block.map_columns > 0) add_to_map(problem.map, work, strip, tile.begin, tile.end);
+      if (task.column_sums) add_columns(work, strip, tile.begin, tile.end, tile.kBias == Bias::hides);
     });
     if (block.map_columns > 0) add_lanes_to_pixels(problem.map, work, block, strip);
     if (task.first_mass && block.begin < problem.first_keys) add_first_mass(problem, work, block, runs, strip);
     if (task.local_mass) add_local_mass(work, block, runs, strip);
-    if (task.previous || task.induced) pick(problem, task, work, block, kinds, seen, strip);
+    if (task.previous || task.induced) pick(problem, task, work, block, tiles, strip);
+    fold(strip.block, strip.chunk, strip.vectors * kLanes<T>);
+  }
+
+  // Adds the sums of one level to those of the next.
+  REGARD_INLINE void fold(const RowSums<T>& from, const RowSums<T>& to, int lanes) {
+    for (int i = 0; i < kRowSums * lanes; i += kLanes<T>) {
+      store(to.log_weight + i, load<T>(to.log_weight + i) + load<T>(from.log_weight + i));
+      store(from.log_weight + i, Vec<T>{});
+    }
   }
 
  private:
@@ -79,29 +80,32 @@ struct SummaryBlock {
   }
 
   // `distances` are from the key that is `within` keys before the tile's first.
-  template <Bias kBias>
-  REGARD_NOINLINE void weights(const SummaryProblem& problem, const SummaryWorkspace<T>& work,
-                               const SummaryKeys<T>& block, const SummaryStrip<T>& strip, int k, int end,
-                               const T* distances, T within) {
-    const int width = strip.vectors * kLanes<T>;
-    T* const tile = work.weights + k * width;
-    const T* const bias = work.bias + k * width;
-    if (__builtin_expect(work.softcap != T(0), false)) cap_scores(work.softcap, tile, kRows * strip.vectors);
-    const RowSums<T>& sums = strip.sums;
-    for (int lane = 0; lane < width; lane += kLanes<T>) {
+  template <int kVectors, class Tile>
+  REGARD_INLINE void weigh(const Tile& tile, const SummaryProblem& problem, const SummaryWorkspace<T>& work,
+                           const SummaryKeys<T>& block, const SummaryStrip<T>& strip, const T* distances, T within) {
+    constexpr int kWidth = kVectors * kLanes<T>, kSome = Tile::kEnd - Tile::kFirst;
+    T* const weights = work.weights + tile.begin * kWidth;
+    const T* const bias = work.bias + tile.begin * kWidth;
+    Accumulators<T, kRows, kSome> acc;
+    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(
+        acc, product_of(tile, block.rows, strip.queries, problem.forward.head_dim), bias, work.softcap, weights,
+        Tile::kFirst * kLanes<T>);
+    fill_unseen<kVectors, kRows, Tile>(weights, T(-0.0));
+    const RowSums<T>& sums = strip.block;
+#pragma GCC unroll 8
+    for (int v = 0; v < kSome; ++v) {
+      const int lane = (Tile::kFirst + v) * kLanes<T>;
       const Vec<T> lse = load<T>(strip.lse + lane);
       const Vec<T> distance = load(distances + lane) - broadcast(within);
       Vec<T> log_weight{}, total{}, square{}, away{}, top{};
-#pragma GCC unroll 4
+#pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const int at = r * width + lane;
-        Vec<T> score = load<T>(tile + at);
-        if constexpr (kBias != Bias::none) score = with_added<T, kBias>(score, load(bias + at));
-        score = lse < score ? lse : score;  // as in the backward kernel: no weight is above 1. NaN stays
-        const Vec<T> weight = weight_of<T, kBias>(score, lse, bias, at);
+        const int at = r * kWidth + lane;
+        const Vec<T> score = at_most_lse<T>(acc[r][v], lse);
+        const Vec<T> weight = weight_of<T, Tile::kBias>(score, lse, bias, at);
         Vec<T> exponent = maximum<T>(broadcast(kNegligible<T>), score - lse);  // 0 log 0 is 0
-        if constexpr (kBias == Bias::hides) exponent = unless_hidden<T>(exponent, load(bias + at), Vec<T>{});
-        store(tile + at, weight);
+        if constexpr (Tile::kBias == Bias::hides) exponent = unless_hidden<T>(exponent, load(bias + at), Vec<T>{});
+        store(weights + at, weight);
         log_weight = fma(weight, exponent, log_weight);
         total = total + weight;
         square = fma(weight, weight, square);
@@ -114,9 +118,10 @@ struct SummaryBlock {
       add_to(sums.total, total);
       add_to(sums.square, square);
       add_to(sums.distance, away);
-      store(sums.largest + lane, maximum<T>(load<T>(sums.largest + lane), top));
-      if (strip.top.weights && any_greater(top, load<T>(strip.top.weights + (problem.top_count - 1) * width + lane)))
-        add_to_top<T>(strip.top, problem.top_count, tile, end - k, block.begin + k - strip.top.base, width, lane);
+      store(strip.largest + lane, maximum<T>(load<T>(strip.largest + lane), top));
+      if (strip.top.weights && any_greater(top, load<T>(strip.top.weights + (problem.top_count - 1) * kWidth + lane)))
+        add_to_top<T>(strip.top, problem.top_count, weights, tile.end - tile.begin,
+                      block.begin + tile.begin - strip.top.base, kWidth, lane);
     }
   }
 
@@ -178,17 +183,17 @@ struct SummaryBlock {
   }
 
   REGARD_NOINLINE void add_first_mass(const SummaryProblem& problem, const SummaryWorkspace<T>& work,
-                                     const SummaryKeys<T>& block, const Runs& runs, const SummaryStrip<T>& strip) {
+                                     const SummaryKeys<T>& block, const KeyRuns<Shape>& runs, const SummaryStrip<T>& strip) {
     const int width = strip.vectors * kLanes<T>;
     for (int i = 0; i < runs.count; ++i)
       for (int k = runs.run[i].begin; k < runs.run[i].end && block.begin + k < problem.first_keys; ++k)
         for (int lane = 0; lane < width; lane += kLanes<T>) {
-          T* const sum = strip.sums.sink + lane;
+          T* const sum = strip.block.first + lane;
           store(sum, load<T>(sum) + load<T>(work.weights + k * width + lane));
         }
   }
 
-  REGARD_NOINLINE void add_local_mass(const SummaryWorkspace<T>& work, const SummaryKeys<T>& block, const Runs& runs,
+  REGARD_NOINLINE void add_local_mass(const SummaryWorkspace<T>& work, const SummaryKeys<T>& block, const KeyRuns<Shape>& runs,
                                       const SummaryStrip<T>& strip) {
     const int width = strip.vectors * kLanes<T>;
     const int last = strip.rows - 1;
@@ -202,7 +207,7 @@ struct SummaryBlock {
       for (int k = runs.run[i].begin; k < runs.run[i].end; ++k) {
         const Vec<T> here = broadcast(static_cast<T>(k));
         for (int lane = 0; lane < width; lane += kLanes<T>) {
-          T* const sum = strip.sums.local + lane;
+          T* const sum = strip.block.local + lane;
           const Vec<T> weight = load<T>(work.weights + k * width + lane);
           const Mask<T> is_far = (here < load<T>(begin + lane)) | (here >= load<T>(end + lane));
           store(sum, load<T>(sum) + select<T>(is_far, Vec<T>{}, weight));
@@ -212,16 +217,16 @@ struct SummaryBlock {
 
   // The weight of one key for each row. A key whose tile is hidden has weight 0.
   REGARD_NOINLINE void pick(const SummaryProblem& problem, const SummaryTask& task, const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
-                            const TileKind* kinds, int seen, const SummaryStrip<T>& strip) {
+                            const SeenTiles<Shape>& tiles, const SummaryStrip<T>& strip) {
     const int width = strip.vectors * kLanes<T>;
     const auto weight_of_key = [&](std::int64_t key, int lane, T* picked) {
       const std::int64_t k = key - block.begin;
-      if (k < 0 || k >= seen || kinds[k / kRows] == TileKind::hidden) return;
+      if (k < 0 || k >= tiles.end || (!tiles.all && tiles.kinds[k / kRows] == TileKind::hidden)) return;
       picked[lane] = work.weights[k * width + lane] + T(0);
     };
     for (int lane = 0; lane < strip.rows; ++lane) {
-      if (task.previous) weight_of_key(strip.positions[lane] - 1, lane, strip.sums.previous);
-      if (task.induced) weight_of_key(induction_key(problem, task, strip.first_row + lane), lane, strip.sums.induced);
+      if (task.previous) weight_of_key(strip.positions[lane] - 1, lane, strip.previous);
+      if (task.induced) weight_of_key(induction_key(problem, task, strip.first_row + lane), lane, strip.induced);
     }
   }
 };

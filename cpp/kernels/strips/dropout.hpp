@@ -5,7 +5,8 @@
 #pragma once
 
 #include "../../simd/philox.hpp"
-#include "strip_rows.hpp"
+#include "score_rule.hpp"
+#include "tiles.hpp"
 
 namespace regard {
 namespace {
@@ -71,6 +72,24 @@ REGARD_INLINE void dropout_factors(const AttentionProblem& problem, const Attent
 #pragma GCC unroll 4
   for (int i = 0; i < kKeysOfCounter; ++i)
     use(i, select<T>(word_is_above<T>(words[first_word + i], problem.dropout_limit), kept, Vec<T>{}));
+}
+
+// Drops some of the weights of a block, [block keys][kVectors], and of other numbers that go with them, or null.
+template <class Shape, int kVectors, class T = typename Shape::Element>
+REGARD_NOINLINE void drop_weights(const AttentionProblem& problem, const AttentionTask& task, const StripRows<T>& strip,
+                                  std::int64_t block_begin, const KeyRuns<Shape>& runs, T* weights,
+                                  T* others = nullptr) {
+  constexpr int kWidth = kVectors * kLanes<T>;
+  DropoutRows<Shape> rows;
+  find_dropout_rows(problem, task, strip, rows);
+  for (int i = 0; i < runs.count; ++i)
+    for (int k = runs.run[i].begin; k < runs.run[i].end; k += kKeysOfCounter)
+      for (int lane = 0; lane < kWidth; lane += kLanes<T>)
+        dropout_factors<Shape>(problem, task, rows, block_begin + k, lane, [&](int r, Vec<T> factor) {
+          const int at = (k + r) * kWidth + lane;
+          store(weights + at, dropped_weight<T>(load<T>(weights + at), factor));
+          if (others) store(others + at, dropped_weight<T>(load<T>(others + at), factor));
+        });
 }
 
 }  // namespace

@@ -7,7 +7,8 @@
 //             - slope |position - key|           with_alibi
 //             or -inf                            where a mask or the position hides the key
 //   score   = score + added, or -inf             with_added
-//   weight  = 2^(score - reference), or -0.0     weight_of; softmax_state.hpp has the sum of these
+//   weight  = 2^(score - reference), or -0.0     weight_of; softmax_state.hpp has the sum of these,
+//           = 2^(score - lse)                    at_most_lse, where the lse is known
 //   weight  = weight times the value's scale     scaled_weight, of values in int8, after the sum
 //   weight  = weight times 0 or 1 / (1 - p)      dropped_weight, likewise; dropout.hpp has the factor
 //
@@ -108,6 +109,20 @@ REGARD_INLINE Vec<T> weight_of(Vec<T> score, Vec<T> reference, const T* added, s
     return unless_hidden<T>(weight, load(added + at), broadcast(T(-0.0)));
   else
     return weight;
+}
+
+// A score whose weight is 2^(score - lse). No weight is above 1. But lse is rounded, and where scores are as large as
+// 1e30, the difference of a score and its lse may be larger than any exponent.
+template <class T>
+REGARD_INLINE Vec<T> at_most_lse(Vec<T> score, Vec<T> lse) {
+  return lse < score ? lse : score;  // NaN stays
+}
+
+// The derivative of a capped score by the product that it comes from: 1 - (score / softcap)^2.
+template <class T>
+REGARD_INLINE Vec<T> derivative_of_cap(Vec<T> score, T softcap) {
+  const Vec<T> tanh = score / broadcast(softcap), one = broadcast(T(1));
+  return (one - tanh) * (one + tanh);
 }
 
 // A weight by which a row of int8 is multiplied. A hidden key's stays: its scale may be anything.

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../kv_rows.hpp"
-#include "workspace.hpp"
+#include "decode_workspace.hpp"
 
 namespace regard {
 namespace {

@@ -2,9 +2,8 @@
 // running results.
 #pragma once
 
-#include "../attention/score_rule.hpp"
-#include "../attention/visibility.hpp"
 #include "../for_rows.hpp"
+#include "../strips/online_softmax.hpp"
 
 namespace regard {
 namespace {
@@ -27,19 +26,12 @@ REGARD_INLINE void for_steps(std::uint32_t steps, Body body) {
   for (; steps != 0; steps &= steps - 1) body(__builtin_ctz(steps) * kDecodeStep<Shape>);
 }
 
+// A strip of a few rows, which lie in lanes only where it says so.
 template <class T>
-struct DecodeWorkspace {
-  int rows;
+struct DecodeWorkspace : StripRows<T> {
   T softcap;  // the largest score, in log2 units; 0 where scores are not capped
   std::int64_t padded_head_dim;
   std::int64_t padded_value_dim;
-  // By position: keys outside `seen` are hidden from every row, keys inside `shared` from none.
-  SeenKeys seen;
-  SeenKeys shared;
-  KeyInterval keep_first;  // each row sees them up to the end of keys_of_row
-  std::int64_t positions[kDecodeRows];
-  KeyInterval keys_of_row[kDecodeRows];
-  T slopes[kDecodeRows];  // of ALiBi, in log2 units
   // [padded_head_dim][rows of for_rows], times scale log2(e), zeros beyond the rows: one address for all.
   T* queries;
   T* query;               // [padded_head_dim]: one of them
@@ -63,41 +55,35 @@ struct DecodeWorkspace {
 };
 
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, char* memory) {
-  std::int64_t used = round_up(static_cast<std::int64_t>(sizeof(DecodeWorkspace<T>)), 64);
-  const auto take = [&](std::int64_t count) {
-    char* start = memory ? memory + used : nullptr;
-    used = round_up(used + count * static_cast<std::int64_t>(sizeof(T)), 64);
-    return reinterpret_cast<T*>(start);
-  };
-  const auto take_state = [&] {
-    return SoftmaxState<T>{take(kDecodeLanes<T>), take(kDecodeLanes<T>), take(kDecodeLanes<T>)};
-  };
+REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, void* memory) {
+  constexpr std::int64_t kBlock = round_up(Shape::kBlockKeys, kDecodeStep<Shape>);
+  Arena arena(memory);
+  auto* const place = arena.take<DecodeWorkspace<T>>(1);
   DecodeWorkspace<T> work{};
   work.softcap = static_cast<T>(softcap_of<T>(problem) * kLog2E);
   work.padded_head_dim = round_up(problem.head_dim, kLanes<T>);
   work.padded_value_dim = round_up(problem.value_dim, kLanes<T>);
-  constexpr std::int64_t kBlock = round_up(Shape::kBlockKeys, kDecodeStep<Shape>);
-  work.queries = take(kDecodeRows * work.padded_head_dim);
-  work.query = take(work.padded_head_dim);
-  work.scores = take(kDecodeRows * kBlock);
-  work.bias = take(kDecodeRows * kBlock);
-  work.state = take_state();
-  work.output = take(kDecodeRows * work.padded_value_dim);
-  work.total = take_state();
-  work.total_output = take(kDecodeRows * work.padded_value_dim);
-  work.keys = take(kBlock * work.padded_head_dim);
-  work.values = take(kBlock * work.padded_value_dim);
+  take_rows(problem, kDecodeLanes<T>, arena, work);
+  work.queries = arena.take<T>(kDecodeRows * work.padded_head_dim);
+  work.query = arena.take<T>(work.padded_head_dim);
+  work.scores = arena.take<T>(kDecodeRows * kBlock);
+  work.bias = arena.take<T>(kDecodeRows * kBlock);
+  work.state = take_state<T>(kDecodeLanes<T>, arena);
+  work.output = arena.take<T>(kDecodeRows * work.padded_value_dim);
+  work.total = take_state<T>(kDecodeLanes<T>, arena);
+  work.total_output = arena.take<T>(kDecodeRows * work.padded_value_dim);
+  work.keys = arena.take<T>(kBlock * work.padded_head_dim);
+  work.values = arena.take<T>(kBlock * work.padded_value_dim);
   // scores.hpp uses it with 16 registers, and for rows of 16 bits that do not fill squares of two numbers a lane.
   const bool fills_squares = problem.head_dim % (2 * kLanes<T>) == 0;
   if (Shape::kRegisterCount == 16 || (bytes_of(problem.key.element) == 2 && !fills_squares))
-    work.transposed = take(Shape::kStripLanes * work.padded_head_dim);
+    work.transposed = arena.take<T>(Shape::kStripLanes * work.padded_head_dim);
   if (problem.key.element == Element::int8) {
-    work.key_scales = take(kBlock);
-    work.value_scales = take(kBlock);
+    work.key_scales = arena.take<T>(kBlock);
+    work.value_scales = arena.take<T>(kBlock);
   }
-  if (memory) *reinterpret_cast<DecodeWorkspace<T>*>(memory) = work;
-  return used;
+  if (place) *place = work;
+  return arena.used();
 }
 
 }  // namespace

@@ -1,37 +1,12 @@
-// What the rows of a decode see: by position, and, key by key, what masks and slopes add.
+// What the rows of a decode see of a block, key by key: what ../strips/tiles.hpp says for a tile of rows.
 #pragma once
 
-#include "workspace.hpp"
-#include "../attention/mask_tiles.hpp"
+#include "decode_workspace.hpp"
 
 namespace regard {
 namespace {
 
-template <class T>
-REGARD_NOINLINE void locate_decode_rows(const AttentionProblem& problem, const AttentionTask& task,
-                                        DecodeWorkspace<T>& work) {
-  const std::int64_t group = problem.heads / problem.kv_heads;
-  KeyInterval seen{task.kv_len, 0}, shared{task.key_begin, task.kv_len};
-  std::int64_t end = 0;
-  for (int row = 0; row < work.rows; ++row) {
-    const std::int64_t query = (task.row_begin + row) / group, head = (task.row_begin + row) % group;
-    const Wide position = static_cast<Wide>(query) + task.query_offset;
-    const KeyInterval keys = keys_seen_from(position, problem, task);
-    work.positions[row] = clamp_wide(position, INT64_MIN / 2, INT64_MAX / 2);
-    work.keys_of_row[row] = keys;
-    if (task.alibi_slopes) work.slopes[row] = slope_of<T>(problem, task, head);
-    if (keys.begin > shared.begin) shared.begin = keys.begin;
-    if (keys.end < shared.end) shared.end = keys.end;
-    if (keys.end > end) end = keys.end;
-    extend(seen, keys);
-  }
-  work.keep_first = keep_first_of(problem, task);
-  work.seen = seen_keys(up_to(work.keep_first, end), seen);
-  work.shared = seen_keys(up_to(work.keep_first, shared.end), shared);
-}
-
-// bias[k] of one row for the `count` keys from `key` on, in whole vectors: what mask_tiles.hpp does for a
-// tile of rows.
+// bias[k] of one row for the `count` keys from `key` on, in whole vectors.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const AttentionTask& task, int row,
                                  std::int64_t key, int count, DecodeWorkspace<T>& work, T* bias) {
@@ -72,7 +47,7 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
     for (int k = 0; k < count; ++k)
       if (mask[k * stride] == 0) bias[k] = -kInfinity<T>;
   }
-  const KeyInterval keys = work.keys_of_row[row], sinks = work.keep_first;
+  const KeyInterval keys{work.first_key[row], work.end_key[row]}, sinks = work.keep_first;
   for (int k = 0; k < count; ++k) {
     const std::int64_t here = key + k;
     const bool is_sink_token = here >= sinks.begin && here < sinks.end;

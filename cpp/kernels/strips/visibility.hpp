@@ -2,10 +2,18 @@
 // any key is read. Key j is seen iff first <= j < end or j is a sink token and j < end.
 #pragma once
 
-#include "strip_rows.hpp"
+#include "rows.hpp"
 
 namespace regard {
 namespace {
+
+// What a strip sees of a tile.
+enum class TileKind : unsigned char {
+  hidden,   // from every lane: not computed
+  visible,  // to every lane, nothing added
+  biased,   // to every lane, with what bias holds
+  hiding,   // bias holds -inf somewhere
+};
 
 constexpr std::int64_t clamp(std::int64_t value, std::int64_t low, std::int64_t high) {
   return value < low ? low : value > high ? high : value;

@@ -1,0 +1,47 @@
+// A block of keys and values. Nothing is touched before it is asked for, so that a block that no strip sees costs
+// nothing.
+#pragma once
+
+#include "forward_workspace.hpp"
+
+namespace regard {
+namespace {
+
+template <class T>
+struct ForwardBlock : KeySpan {
+  TileRows<T> keys{};
+  TileRows<T> values{};
+  int values_are_finite = -1;  // -1 until asked for
+};
+
+template <class T, int kRows>
+REGARD_INLINE bool copies_values(const AttentionProblem& problem) {
+  return !reads_in_place<T>(problem.value) || problem.value_dim % kRows != 0;
+}
+
+template <class T, int kRows>
+REGARD_INLINE void provide_keys(const AttentionProblem& problem, const AttentionTask& task,
+                                const ForwardWorkspace<T>& work, ForwardBlock<T>& block) {
+  if (block.keys.from) return;
+  block.keys = provide_rows<T, kRows>(keys_of(problem, task), block.begin, block.count, problem.head_dim,
+                                      problem.head_dim, work.keys);
+}
+
+template <class T, int kRows>
+REGARD_INLINE void provide_values(const AttentionProblem& problem, const AttentionTask& task,
+                                  const ForwardWorkspace<T>& work, ForwardBlock<T>& block) {
+  if (block.values.from) return;
+  block.values = provide_rows<T, kRows>(values_of(problem, task), block.begin, block.count, problem.value_dim,
+                                        round_up(problem.value_dim, kRows), work.values);
+}
+
+template <class T>
+REGARD_INLINE bool all_values_are_finite(ForwardBlock<T>& block, std::int64_t value_dim) {
+  if (block.values_are_finite < 0)
+    block.values_are_finite =
+        block.values.scales || rows_are_finite(block.values.from, block.values.stride, block.count, value_dim);
+  return block.values_are_finite != 0;
+}
+
+}  // namespace
+}  // namespace regard

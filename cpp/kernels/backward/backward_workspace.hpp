@@ -1,0 +1,161 @@
+// What one thread keeps while it works on one piece of keys: these with their gradients, and one band of queries
+// with its own. Its size depends on head_dim and value_dim, but not on the lengths.
+//
+// A band is a few strips side by side: the gradients of a block's keys are summed over all of its rows in registers.
+#pragma once
+
+#include "../../problem/backward.hpp"
+#include "../strips/products.hpp"
+#include "../strips/setup.hpp"
+
+namespace regard {
+namespace {
+
+// An entry's keys make 1, 2, 4 or kMostChunks chunks of nearly the same size, so that two or four threads share one head
+// evenly; twice as many only where each would still have more than this many keys.
+constexpr std::int64_t kLeastChunkKeys = 192;
+constexpr std::int64_t kMostChunks = 8;
+constexpr std::int64_t kChunkUnit = 32;  // whole tiles, and whole counters of dropout
+
+// A band's rows of an array, in whole vectors.
+template <class T>
+struct RowsOfBand {
+  const T* from;
+  std::ptrdiff_t stride;
+  int are_finite;  // -1 until asked for
+};
+
+template <class T>
+struct BackwardStrip : StripRows<T> {
+  T* queries;       // [head_dim][lanes], times query_scale
+  T* grad_outputs;  // [value_dim][lanes]
+  T* lse;           // [lanes], in log2 units
+  T* delta;         // [lanes]: D
+  // [padded head_dim][lanes], without the factor `scale`, then [lanes] of slope_terms: in the workspace, or a partial.
+  T* grad_queries;
+  T* own_grad_queries;
+  bool is_fresh;  // grad_queries holds nothing yet
+  bool sees_some;  // of the piece, by position. One that does not has no more than its rows
+};
+
+template <class Shape, class T = typename Shape::Element>
+struct BackwardWorkspace {
+  static constexpr int kBandStrips = Shape::kBandStrips;
+
+  KeyInterval piece;
+  TileRows<T> keys;  // of the piece
+  TileRows<T> values;
+  RowCopies<T> key_copies;
+  RowCopies<T> value_copies;
+  T* grad_keys;  // [piece keys][padded head_dim], without the factor `scale`
+  T* grad_values;
+
+  BackwardStrip<T> strips[kBandStrips];
+  int strip_count;  // of the band
+  int rows;
+  RowsOfBand<T> query_rows;
+  RowsOfBand<T> grad_output_rows;
+  T* copied_query_rows;        // [band lanes][padded head_dim]
+  T* copied_grad_output_rows;  // [band lanes][padded value_dim]
+  T* copied_output_rows;       // likewise
+  T* delta;                    // [band lanes]
+
+  T softcap;  // the largest score, in log2 units; 0 where scores are not capped
+  // Of a block of keys and the strips of the band, [strip][block keys][kStripLanes].
+  T* weights;      // P, then after dropout
+  T* grad_scores;  // dS
+  T* cap_factors;  // the cap's derivative; null where scores are not capped
+  // Of a block of keys and a strip, [block keys][lanes].
+  T* bias;           // what is added to its scores, in log2 units
+  T* capped_scores;  // of a tile
+};
+
+template <class Shape>
+constexpr int kBandLanes = Shape::kBandStrips * Shape::kStripLanes;
+
+// Of rows whose columns are read in whole vectors, and in whole tiles of columns.
+template <class Shape>
+constexpr std::int64_t padded_dim(std::int64_t dim) {
+  constexpr int kWidth = kLanes<typename Shape::Element>;
+  return round_up(dim, kWidth > Shape::kRows ? kWidth : Shape::kRows);
+}
+
+// Keys, values and their gradients take at most a share of L2: they stay there while bands go by.
+template <class Shape>
+REGARD_INLINE std::int64_t piece_keys(const BackwardProblem& problem) {
+  const AttentionProblem& forward = problem.forward;
+  const std::int64_t bytes_of_key = 2 * (padded_dim<Shape>(forward.head_dim) + padded_dim<Shape>(forward.value_dim)) *
+                                    static_cast<std::int64_t>(sizeof(typename Shape::Element));
+  const std::int64_t blocks = Shape::piece_bytes(forward.l2_bytes) / bytes_of_key / Shape::kBlockKeys;
+  const std::int64_t most = (forward.kv_len + Shape::kBlockKeys - 1) / Shape::kBlockKeys;
+  return clamp(blocks, 1, most > 1 ? most : 1) * Shape::kBlockKeys;
+}
+
+// The elements of a strip's gradients of queries and slopes, a lane.
+template <class Shape>
+REGARD_INLINE std::int64_t partial_rows(const BackwardProblem& problem) {
+  return padded_dim<Shape>(problem.forward.head_dim) + 1;
+}
+
+// Of rows of keys or values that are read in whole tiles of columns where they lie; copies are read in whole vectors
+// besides.
+template <class Shape>
+REGARD_INLINE std::int64_t columns_read(const Operand& operand, std::int64_t columns) {
+  const bool in_place = reads_in_place<typename Shape::Element>(operand) && columns % Shape::kRows == 0;
+  return in_place ? columns : padded_dim<Shape>(columns);
+}
+
+template <class Shape>
+REGARD_INLINE bool copies_band_rows(const AttentionProblem& problem, const Operand& operand, std::int64_t columns) {
+  return !reads_in_place<typename Shape::Element>(operand) || problem.heads != problem.kv_heads ||
+         columns != padded_dim<Shape>(columns);
+}
+
+// Lays a BackwardWorkspace out in `memory`, itself first. Returns its size in bytes, which is all that happens
+// where memory is null.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, void* memory) {
+  const AttentionProblem& forward = problem.forward;
+  constexpr std::int64_t kLanesOfBand = kBandLanes<Shape>, kLanesOfStrip = Shape::kStripLanes;
+  const std::int64_t head_dim = padded_dim<Shape>(forward.head_dim);
+  const std::int64_t value_dim = padded_dim<Shape>(forward.value_dim);
+  const std::int64_t keys = piece_keys<Shape>(problem);
+  Arena arena(memory);
+  auto* const place = arena.take<BackwardWorkspace<Shape>>(1);
+  BackwardWorkspace<Shape> work{};
+  work.softcap = static_cast<T>(softcap_of<T>(forward) * kLog2E);
+  const auto take_copies = [&](const Operand& operand, std::int64_t dim, std::int64_t padded) {
+    const bool in_place = reads_in_place<T>(operand) && columns_read<Shape>(operand, dim) == dim;
+    return RowCopies<T>{in_place ? nullptr : arena.take<T>(keys * padded), arena.take<T>(Shape::kRows * padded), nullptr};
+  };
+  work.key_copies = take_copies(forward.key, forward.head_dim, head_dim);
+  work.value_copies = take_copies(forward.value, forward.value_dim, value_dim);
+  work.grad_keys = arena.take<T>(keys * head_dim);
+  work.grad_values = arena.take<T>(keys * value_dim);
+  work.delta = arena.take<T>(kLanesOfBand);
+  for (int s = 0; s < Shape::kBandStrips; ++s) {
+    BackwardStrip<T>& strip = work.strips[s];
+    take_rows(forward, kLanesOfStrip, arena, strip);
+    strip.queries = arena.take<T>(head_dim * kLanesOfStrip);
+    strip.grad_outputs = arena.take<T>(value_dim * kLanesOfStrip);
+    strip.lse = arena.take<T>(kLanesOfStrip);
+    strip.delta = work.delta + s * kLanesOfStrip;
+    strip.own_grad_queries = arena.take<T>(partial_rows<Shape>(problem) * kLanesOfStrip);
+  }
+  const auto take_rows_of = [&](const Operand& operand, std::int64_t dim, std::int64_t padded) {
+    return copies_band_rows<Shape>(forward, operand, dim) ? arena.take<T>(kLanesOfBand * padded) : nullptr;
+  };
+  work.copied_query_rows = take_rows_of(forward.query, forward.head_dim, head_dim);
+  work.copied_grad_output_rows = take_rows_of(problem.grad_output, forward.value_dim, value_dim);
+  work.copied_output_rows = take_rows_of(forward.output, forward.value_dim, value_dim);
+  work.weights = arena.take<T>(Shape::kBlockKeys * kLanesOfBand);
+  work.grad_scores = arena.take<T>(Shape::kBlockKeys * kLanesOfBand);
+  if (work.softcap != 0) work.cap_factors = arena.take<T>(Shape::kBlockKeys * kLanesOfBand);
+  work.bias = arena.take<T>(Shape::kBlockKeys * kLanesOfStrip);
+  work.capped_scores = arena.take<T>(Shape::kRows * kLanesOfStrip);
+  if (place) *place = work;
+  return arena.used();
+}
+
+}  // namespace
+}  // namespace regard

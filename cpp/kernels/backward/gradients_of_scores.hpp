@@ -1,0 +1,173 @@
+// The weights of a strip and a block of keys, and the gradients of its scores:
+//
+//   P = 2^(score - lse)    dP = grad_output value^T    dS = P (dP - D)
+//
+// with dropout Z on both P, as the values see it, and dP. Hidden keys have P = dS = -0.0, whatever they hold.
+#pragma once
+
+#include "../strips/dropout.hpp"
+#include "../strips/scores.hpp"
+#include "backward_workspace.hpp"
+
+namespace regard {
+namespace {
+
+template <class Shape>
+struct GradientsOfScores {
+  using T = typename Shape::Element;
+  static constexpr int kRows = Shape::kRows;
+  static constexpr int kPitch = Shape::kStripLanes;  // from a key of a block to the next
+  static constexpr int kBlock = Shape::kBlockKeys * kPitch;
+
+  // Fills the strip's part of work.weights and work.grad_scores, for the tiles that `runs` tell. Without gradients of
+  // scores (only those of values are wanted) it leaves them out.
+  template <int kVectors>
+  REGARD_NOINLINE void compute(const BackwardProblem& problem, const BackwardTask& task,
+                               const BackwardWorkspace<Shape>& work, int number, const KeySpan& block, bool wants_scores,
+                               KeyRuns<Shape>& runs) {
+    const AttentionProblem& forward = problem.forward;
+    const BackwardStrip<T>& strip = work.strips[number];
+    const SeenTiles<Shape> tiles = see_tiles<Shape>(forward, task.forward, strip, block, work.bias);
+    if (tiles.end == 0) return;
+    DropoutRows<Shape> dropout;
+    const bool drops = forward.dropout_factor != 0;
+    if (drops) find_dropout_rows(forward, task.forward, strip, dropout);
+    const std::int64_t first = block.begin - work.piece.begin;
+    const TileRows<T> keys = rows_from(work.keys, first), values = rows_from(work.values, first);
+    T* const weights = work.weights + number * kBlock;
+    T* const grad_scores = work.grad_scores + number * kBlock;
+    const NextMask<T> next{strip, block.begin + Shape::kBlockKeys};
+    over_tiles<Shape, kVectors, kUsualCode<T>>(forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
+      const int at = tile.begin * kPitch;
+      weigh<kVectors>(tile, product_of(tile, keys, strip.queries, forward.head_dim), work, strip, weights + at);
+      if (work.softcap != T(0)) find_cap_factors<kVectors>(tile, work, number);
+      if (wants_scores)
+        differentiate<kVectors>(tile, product_of(tile, values, strip.grad_outputs, forward.value_dim), strip, !drops,
+                                weights + at, grad_scores + at);
+      if (drops)
+        drop<kVectors>(forward, task.forward, strip, dropout, block.begin + tile.begin, wants_scores, weights + at,
+                       grad_scores + at);
+    });
+  }
+
+  // dS times the cap's derivative, which stands between the score and what is added to it.
+  REGARD_NOINLINE void apply_cap(const BackwardWorkspace<Shape>& work, int number, const KeyRuns<Shape>& runs) {
+    for_vectors_of_runs(work, number, runs, [&](int at) {
+      const Vec<T> gradient = load(work.grad_scores + at);
+      const Mask<T> is_hidden = as_bits<T>(gradient) == as_bits<T>(broadcast(T(-0.0)));
+      store(work.grad_scores + at, select<T>(is_hidden, gradient, gradient * load(work.cap_factors + at) + Vec<T>{}));
+    });
+  }
+
+  // slope_terms[lane] -= sum over keys of dS |position - key|, for the block at `key`.
+  REGARD_NOINLINE void add_slope_terms(const BackwardWorkspace<Shape>& work, int number, const KeyRuns<Shape>& runs,
+                                       std::int64_t key, T* slope_terms) {
+    const BackwardStrip<T>& strip = work.strips[number];
+    for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
+      T sum = 0;
+      for (int i = 0; i < runs.count; ++i)
+        for (int k = runs.run[i].begin; k < runs.run[i].end; ++k) {
+          const std::int64_t distance = strip.positions[lane] - (key + k);
+          const T gradient = work.grad_scores[k * kPitch + number * kBlock + lane];
+          sum -= gradient * static_cast<T>(distance < 0 ? -distance : distance);
+        }
+      slope_terms[lane] += sum;
+    }
+  }
+
+ private:
+  template <class Body>
+  REGARD_INLINE void for_vectors_of_runs(const BackwardWorkspace<Shape>& work, int number, const KeyRuns<Shape>& runs,
+                                         Body body) {
+    for (int i = 0; i < runs.count; ++i)
+      for (int k = runs.run[i].begin; k < runs.run[i].end; ++k)
+        for (int v = 0; v < work.strips[number].vectors; ++v)
+          body(k * kPitch + number * kBlock + v * kLanes<T>);
+  }
+
+  // P of a tile.
+  template <int kVectors, class Tile>
+  REGARD_INLINE void weigh(const Tile& tile, const RowProduct<T>& product, const BackwardWorkspace<Shape>& work,
+                           const BackwardStrip<T>& strip, T* weights) {
+    constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
+    const T* const bias = work.bias + tile.begin * kVectors * kLanes<T>;
+    Accumulators<T, kRows, kSome> acc;
+    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, product, bias, work.softcap, work.capped_scores, kFirstLane);
+    fill_unseen<kVectors, kRows, Tile, Shape::kVectors>(weights, T(-0.0));
+#pragma GCC unroll 8
+    for (int v = 0; v < kSome; ++v) {
+      const int lane = kFirstLane + v * kLanes<T>;
+      const Vec<T> lse = load(strip.lse + lane);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r)
+        store(weights + r * kPitch + lane,
+              weight_of<T, Tile::kBias>(at_most_lse<T>(acc[r][v], lse), lse, bias, r * kVectors * kLanes<T> + lane));
+    }
+  }
+
+  // The cap's derivative, for a tile whose scores have just been capped.
+  template <int kVectors, class Tile>
+  REGARD_NOINLINE void find_cap_factors(const Tile& tile, const BackwardWorkspace<Shape>& work, int number) {
+    constexpr int kSome = Tile::kEnd - Tile::kFirst;
+    T* const factors = work.cap_factors + tile.begin * kPitch + number * kBlock;
+    fill_unseen<kVectors, kRows, Tile, Shape::kVectors>(factors, T(0));
+    for (int r = 0; r < kRows; ++r)
+      for (int v = 0; v < kSome; ++v)
+        store(factors + r * kPitch + (Tile::kFirst + v) * kLanes<T>,
+              derivative_of_cap<T>(load(work.capped_scores + (r * kSome + v) * kLanes<T>), work.softcap));
+  }
+
+  REGARD_INLINE Vec<T> gradient_of_score(Vec<T> weight, Vec<T> gradient_of_weight, Vec<T> delta, bool may_be_hidden) {
+    const Vec<T> gradient = weight * (gradient_of_weight - delta) + Vec<T>{};  // -0.0 is for hidden keys
+    if (!may_be_hidden) return gradient;
+    const Mask<T> is_hidden = as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0)));
+    return select<T>(is_hidden, weight, gradient);
+  }
+
+  // dS of a tile whose weights are known, or dP where the former is yet to be `finished`.
+  template <int kVectors, class Tile>
+  REGARD_INLINE void differentiate(const Tile&, const RowProduct<T>& product, const BackwardStrip<T>& strip,
+                                   bool finishes, const T* weights, T* grad_scores) {
+    constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
+    Accumulators<T, kRows, kSome> acc;
+    product.template multiply<kRows, kSome, kVectors>(acc, kFirstLane);
+    fill_unseen<kVectors, kRows, Tile, Shape::kVectors>(grad_scores, T(-0.0));
+    if (__builtin_expect(!finishes, false)) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < kSome; ++v) store(grad_scores + r * kPitch + kFirstLane + v * kLanes<T>, acc[r][v]);
+      return;
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < kSome; ++v) {
+      const int lane = kFirstLane + v * kLanes<T>;
+      const Vec<T> delta = load(strip.delta + lane);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r)
+        store(grad_scores + r * kPitch + lane,
+              gradient_of_score(load(weights + r * kPitch + lane), acc[r][v], delta, Tile::kBias == Bias::hides));
+    }
+  }
+
+  // Dropout of a tile's weights, and dS from dP with it.
+  template <int kVectors>
+  REGARD_NOINLINE void drop(const AttentionProblem& forward, const AttentionTask& task, const BackwardStrip<T>& strip,
+                            const DropoutRows<Shape>& rows, std::int64_t key, bool wants_scores, T* weights,
+                            T* grad_scores) {
+    for (int r = 0; r < kRows; r += kKeysOfCounter)
+      for (int lane = 0; lane < kVectors * kLanes<T>; lane += kLanes<T>) {
+        const Vec<T> delta = load(strip.delta + lane);
+        dropout_factors<Shape>(forward, task, rows, key + r, lane, [&](int i, Vec<T> factor) {
+          const int at = (r + i) * kPitch + lane;
+          const Vec<T> weight = load(weights + at);
+          store(weights + at, dropped_weight<T>(weight, factor));
+          if (wants_scores)
+            store(grad_scores + at, gradient_of_score(weight, load(grad_scores + at) * factor, delta, true));
+        });
+      }
+  }
+};
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,142 @@
+// A bool mask over a strip and a block. It is read a word of a tile's keys at a time: the conjunction and the
+// disjunction of the lanes' words tell whether a tile is all True or all False.
+#pragma once
+
+#include "../../simd/vec.hpp"
+#include "../mask_value.hpp"
+#include "mask_rows.hpp"
+
+namespace regard {
+namespace {
+
+// The bytes of a bool mask under one lane of a tile, a byte a key.
+template <int kRows>
+struct MaskWord;
+template <>
+struct MaskWord<8> {
+  typedef std::uint64_t Type;
+};
+template <>
+struct MaskWord<4> {
+  typedef std::uint32_t Type;
+};
+
+template <int kRows>
+REGARD_INLINE typename MaskWord<kRows>::Type read_mask_word(const unsigned char* row,
+                                                            std::int64_t stride, int keys) {
+  typename MaskWord<kRows>::Type word = 0;
+  if (stride == 1 && keys == kRows) {
+    __builtin_memcpy(&word, row, sizeof word);
+  } else {
+    for (int r = 0; r < keys; ++r)
+      word |= static_cast<typename MaskWord<kRows>::Type>(row[r * stride] != 0) << (8 * r);
+  }
+  return word;
+}
+
+// The disjunction and the conjunction of the lanes' bytes, a word a tile.
+template <int kRows, int kTiles>
+struct MaskScan {
+  typename MaskWord<kRows>::Type some[kTiles];
+  typename MaskWord<kRows>::Type every[kTiles];
+};
+
+// A whole block from contiguous rows: 32 bytes at a time, in registers over all lanes.
+template <int kRows, int kTiles>
+REGARD_NOINLINE void scan_whole_block(const unsigned char* const* rows, int lanes,
+                                      MaskScan<kRows, kTiles>& scan) {
+  typedef std::uint64_t Bytes __attribute__((vector_size(32), aligned(1), may_alias));
+  constexpr int kPieces = kRows * kTiles / 32;
+  static_assert(kRows * kTiles % 32 == 0, "a block is a whole number of pieces");
+  Bytes some[kPieces], every[kPieces];
+#pragma GCC unroll 8
+  for (int i = 0; i < kPieces; ++i) some[i] = every[i] = reinterpret_cast<const Bytes*>(rows[0])[i];
+  for (int lane = 1; lane < lanes; ++lane) {
+    const Bytes* row = reinterpret_cast<const Bytes*>(rows[lane]);
+#pragma GCC unroll 8
+    for (int i = 0; i < kPieces; ++i) {
+      const Bytes bytes = row[i];
+      some[i] |= bytes;
+      every[i] &= bytes;
+    }
+  }
+  __builtin_memcpy(scan.some, some, sizeof some);
+  __builtin_memcpy(scan.every, every, sizeof every);
+}
+
+// A part of a block, or rows of another stride.
+template <int kRows, int kTiles>
+REGARD_NOINLINE void scan_tiles(const unsigned char* const* rows, int lanes, std::int64_t stride,
+                                int count, int first, int last, MaskScan<kRows, kTiles>& scan) {
+  for (int t = first; t < last; ++t) {
+    const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;
+    scan.some[t] = scan.every[t] = read_mask_word<kRows>(rows[0] + t * kRows * stride, stride, keys);
+    for (int lane = 1; lane < lanes; ++lane) {
+      const auto word = read_mask_word<kRows>(rows[lane] + t * kRows * stride, stride, keys);
+      scan.some[t] |= word;
+      scan.every[t] &= word;
+    }
+  }
+}
+
+// kinds[t] of the tiles [first, last) by a bool mask: hidden, visible, or hiding for a mixture.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void scan_bool_mask(const AttentionProblem& problem, const AttentionTask& task,
+                                    const StripRows<T>& strip, std::int64_t block_begin, int count,
+                                    int first, int last, TileKind* kinds) {
+  constexpr int kRows = Shape::kRows, kTiles = Shape::kBlockKeys / kRows;
+  using Word = typename MaskWord<kRows>::Type;
+  const unsigned char* rows[Shape::kStripLanes];
+  mask_rows(problem, problem.mask, task.mask, strip, block_begin, rows);
+  const std::int64_t stride = problem.mask.column_stride;
+  const int lanes = lanes_share_a_row(problem, problem.mask) ? 1 : strip.rows;
+  MaskScan<kRows, kTiles> scan;
+  if (stride == 1 && count == kRows * kTiles) {
+    scan_whole_block(rows, lanes, scan);
+  } else {
+    scan_tiles(rows, lanes, stride, count, first, last, scan);
+  }
+  // NumPy writes True as 1; any other True makes its tile a mixture, which only costs time.
+  constexpr Word kAllTrue = static_cast<Word>(0x0101010101010101u);
+  for (int t = first; t < last; ++t) {
+    const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;
+    const Word wanted = keys == kRows ? kAllTrue : kAllTrue & ((Word{1} << (8 * keys)) - 1);
+    kinds[t] = scan.some[t] == 0                     ? TileKind::hidden
+               : (scan.every[t] & wanted) == wanted ? TileKind::visible
+                                                    : TileKind::hiding;
+  }
+}
+
+// Writes -inf into one tile's bias where the bool mask is False.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void hide_by_bool_mask(const AttentionProblem& problem, const AttentionTask& task,
+                                       const StripRows<T>& strip, std::int64_t key, int keys,
+                                       bool bias_is_set, T* bias) {
+  constexpr int kRows = Shape::kRows;
+  const int width = strip.vectors * kLanes<T>;
+  constexpr int kBytes = sizeof(T) < kRows ? static_cast<int>(sizeof(T)) : kRows;
+  constexpr int kParts = kRows / kBytes;
+  // part[p][lane] holds the bytes of rows p * kBytes and on, in an integer as wide as a lane.
+  T part[kParts][Shape::kStripLanes];
+  const unsigned char* rows[Shape::kStripLanes];
+  mask_rows(problem, problem.mask, task.mask, strip, key, rows);
+  for (int lane = 0; lane < width; ++lane) {
+    const typename MaskWord<kRows>::Type word =
+        read_mask_word<kRows>(rows[lane], problem.mask.column_stride, keys);
+    for (int p = 0; p < kParts; ++p) {
+      const std::uint64_t bytes = static_cast<std::uint64_t>(word) >> (8 * kBytes * p);
+      __builtin_memcpy(&part[p][lane], &bytes, sizeof(T));
+    }
+  }
+  for (int lane = 0; lane < width; lane += kLanes<T>)
+    for (int r = 0; r < kRows; ++r) {
+      const Mask<T> bytes = as_bits<T>(load(part[r / kBytes] + lane));
+      const Mask<T> hidden = (bytes >> (8 * (r % kBytes)) & 0xff) == 0;
+      T* at = bias + r * width + lane;
+      store(at, select<T>(hidden, broadcast(-kInfinity<T>),
+                          bias_is_set ? load<T>(at) : Vec<T>{}));
+    }
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,220 @@
+// Softmax over keys that arrive tile by tile, without a score ever being stored: a tile's scores to weights, and what the
+// strip has gathered with them (softmax_state.hpp).
+//
+// Scores are summed from zero and the reference is subtracted from the whole. Starting the sum at minus the
+// reference would save that subtraction (0.7% of the work at head_dim 64), but a far-away reference (a mask
+// of -10000) then costs bits at every step, and a key's score would depend on whether a mask stands beside
+// it.
+//
+// All lanes of a tile go through `move_references` when one must, and come out with the bits that they would
+// have had.
+//
+// Everything is summed in three levels, over a block, over a chunk and over chunks, which keeps the error small however
+// many keys there are.
+#pragma once
+
+#include "scores.hpp"
+#include "setup.hpp"
+#include "tiles.hpp"
+
+namespace regard {
+namespace {
+
+// A strip and what it has gathered of its keys, relative to its references.
+template <class T>
+struct OnlineStrip : StripRows<T> {
+  T* queries;  // [head_dim][lanes], times query_scale
+  // Of the chunk at hand.
+  SoftmaxState<T> state;
+  T* block_sum;            // [lanes]: of the weights of the block at hand
+  std::int64_t sum_rows;   // of `gathered`: sums of numbers other than weights
+  std::int64_t all_rows;   // the others are sums over keys times values
+  T* gathered;             // [all_rows][lanes]
+  bool is_fresh;           // nothing has been written to the sums with values yet
+  // The chunks before it, merged. Null where there is one chunk and no sink.
+  SoftmaxState<T> total;
+  T* total_gathered;
+  bool total_is_fresh;  // nothing has been written to total_gathered yet
+
+  // The sums with values.
+  T* outputs() const { return gathered + sum_rows * this->vectors * kLanes<T>; }
+};
+
+template <class Shape>
+REGARD_INLINE bool merges_chunks(const AttentionProblem& problem) {
+  return problem.sinks || problem.kv_len > Shape::kChunkKeys;
+}
+
+template <class T>
+REGARD_INLINE SoftmaxState<T> take_state(std::int64_t lanes, Arena& arena) {
+  return {arena.take<T>(lanes), arena.take<T>(lanes), arena.take<T>(lanes)};
+}
+
+template <class Shape, class T>
+REGARD_INLINE void take_online(const AttentionProblem& problem, std::int64_t lanes, std::int64_t sum_rows,
+                               std::int64_t output_rows, Arena& arena, OnlineStrip<T>& strip) {
+  strip.queries = arena.take<T>(problem.head_dim * lanes);
+  strip.state = take_state<T>(lanes, arena);
+  strip.block_sum = arena.take<T>(lanes);
+  strip.sum_rows = sum_rows;
+  strip.all_rows = sum_rows + output_rows;
+  strip.gathered = arena.take<T>(strip.all_rows * lanes);
+  if (!merges_chunks<Shape>(problem)) return;
+  strip.total = take_state<T>(lanes, arena);
+  strip.total_gathered = arena.take<T>(strip.all_rows * lanes);
+}
+
+template <class T>
+REGARD_INLINE void start_chunk(OnlineStrip<T>& strip) {
+  const int lanes = strip.vectors * kLanes<T>;
+  start_state(strip.state, lanes);
+  for (std::int64_t i = 0; i < strip.sum_rows * lanes; i += kLanes<T>) store(strip.gathered + i, Vec<T>{});
+  strip.is_fresh = true;
+}
+
+template <class T>
+REGARD_NOINLINE void start_online(const AttentionProblem& problem, const AttentionTask& task, OnlineStrip<T>& strip) {
+  start_chunk(strip);
+  strip.total_is_fresh = true;
+  if (!strip.total_gathered) return;
+  const int lanes = strip.vectors * kLanes<T>;
+  start_state(strip.total, lanes);
+  if (problem.sinks) start_with_sinks(problem, task, strip.first_row, strip.total, lanes);
+}
+
+// Merges a strip's chunk with those before it and begins the next.
+template <class T>
+REGARD_NOINLINE void merge_chunk(OnlineStrip<T>& strip) {
+  const int lanes = strip.vectors * kLanes<T>;
+  for (int lane = 0; lane < lanes; lane += kLanes<T>) {
+    const Shares<T> shares = merge_lanes(strip.total, strip.state, lane);
+    for (std::int64_t row = 0; row < strip.all_rows; ++row) {
+      T* to = strip.total_gathered + row * lanes + lane;
+      const Vec<T> part = load(strip.gathered + row * lanes + lane) * shares.part;
+      store(to, strip.total_is_fresh ? part : load<T>(to) * shares.total + part);
+    }
+  }
+  strip.total_is_fresh = false;
+  start_chunk(strip);
+}
+
+// Leaves everything in the strip's own state: merges the last chunk, and sets sums to 0 where there were no keys.
+template <class T>
+REGARD_NOINLINE void merge_all(const AttentionProblem& problem, OnlineStrip<T>& strip) {
+  const bool is_one_chunk = strip.total_is_fresh && !problem.sinks;
+  if (strip.total_gathered && !is_one_chunk) {
+    if (!strip.is_fresh) merge_chunk(strip);
+    strip.state = strip.total;
+    strip.gathered = strip.total_gathered;
+    strip.is_fresh = strip.total_is_fresh;
+  }
+  if (!strip.is_fresh) return;
+  for (std::int64_t i = 0; i < strip.all_rows * strip.vectors * kLanes<T>; i += kLanes<T>)
+    store(strip.gathered + i, Vec<T>{});
+}
+
+template <int kVectors, class T>
+REGARD_INLINE void start_block_sum(const OnlineStrip<T>& strip) {
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) store(strip.block_sum + v * kLanes<T>, broadcast(T(-0.0)));
+}
+
+template <int kVectors, class T>
+REGARD_INLINE void end_block_sum(const OnlineStrip<T>& strip) {
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    T* sum = strip.state.sum + v * kLanes<T>;
+    store(sum, load<T>(sum) + load<T>(strip.block_sum + v * kLanes<T>));
+  }
+}
+
+// A block's weights, and another number of each key and lane that is relative to the reference, or null.
+template <class T>
+struct BlockWeights {
+  T* weights;  // [block keys][lanes]
+  T* others;
+};
+
+// The tile at key `begin` holds scores where its weights will be. Moves the reference of every lane whose limit one
+// of them exceeds, rescales what those lanes have gathered so far, and leaves the tile's weights.
+template <class Shape, int kVectors, Bias kBias, class T = typename Shape::Element>
+REGARD_NOINLINE void move_references(const T* bias, const OnlineStrip<T>& strip, const KeyRuns<Shape>& runs,
+                                     const BlockWeights<T>& block, int begin) {
+  constexpr int kWidth = kVectors * kLanes<T>, kRows = Shape::kRows;
+  T* const tile = block.weights + begin * kWidth;
+  for (int v = 0; v < kVectors; ++v) {
+    const int lane = v * kLanes<T>;
+    Vec<T> top = load(tile + lane);
+    for (int r = 1; r < kRows; ++r) top = maximum<T>(top, load(tile + r * kWidth + lane));
+    const MovedReference<T> moved = move_reference<T>(top, load(strip.state.reference + lane),
+                                                      load(strip.state.limit + lane));
+    const Vec<T> factor = moved.factor;
+    Vec<T> weights[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      T* at = tile + r * kWidth + lane;
+      weights[r] = weight_of<T, kBias>(load<T>(at), moved.reference, bias, r * kWidth + lane);
+      store(at, weights[r]);
+    }
+    store(strip.block_sum + lane, load(strip.block_sum + lane) * factor + sum_rows(weights));
+    store(strip.state.sum + lane, load(strip.state.sum + lane) * factor);
+    store(strip.state.reference + lane, moved.reference);
+    store(strip.state.limit + lane, moved.limit);
+    // A strip's first keys find nothing to rescale.
+    if (!any<T>(moved.rescales)) continue;
+    const auto rescale = [&](T* at) { store(at + lane, load<T>(at + lane) * factor); };
+    for (int i = 0; i < runs.count; ++i)
+      for (int k = runs.run[i].begin; k < runs.run[i].end && k < begin; ++k) {
+        rescale(block.weights + k * kWidth);
+        if (block.others) rescale(block.others + k * kWidth);
+      }
+    const std::int64_t rows = strip.is_fresh ? strip.sum_rows : strip.all_rows;
+    for (std::int64_t row = 0; row < rows; ++row) rescale(strip.gathered + row * kWidth);
+  }
+}
+
+// One tile: scores, weights, and the block's running sum. `runs` has the tile and those before it. `bias` and
+// `capped_scores` are as in score_tile.
+template <class Shape, int kVectors, class Tile, class Product, class T = typename Shape::Element>
+REGARD_INLINE void weights_tile(const Tile& tile, const Product& product, const T* bias, T softcap, T* capped_scores,
+                                const OnlineStrip<T>& strip, const KeyRuns<Shape>& runs,
+                                const BlockWeights<T>& block) {
+  constexpr int kWidth = kVectors * kLanes<T>, kRows = Shape::kRows;
+  constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
+  T* const weights_of_tile = block.weights + tile.begin * kWidth;
+  Accumulators<T, kRows, kSome> acc;
+  score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, product, bias, softcap, capped_scores, kFirstLane);
+  bool exceeds = false;
+#pragma GCC unroll 8
+  for (int v = 0; v < kSome; ++v) {
+    Vec<T> top = acc[0][v];
+#pragma GCC unroll 16
+    for (int r = 1; r < kRows; ++r) top = maximum<T>(top, acc[r][v]);
+    exceeds |= any_greater(top, load(strip.state.limit + kFirstLane + v * kLanes<T>));
+  }
+  if (__builtin_expect(exceeds, false)) {
+    fill_unseen<kVectors, kRows, Tile>(weights_of_tile, -kInfinity<T>);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kSome; ++v) store(weights_of_tile + r * kWidth + kFirstLane + v * kLanes<T>, acc[r][v]);
+    move_references<Shape, kVectors, Tile::kBias>(bias, strip, runs, block, tile.begin);
+    return;
+  }
+  fill_unseen<kVectors, kRows, Tile>(weights_of_tile, T(-0.0));
+#pragma GCC unroll 8
+  for (int v = 0; v < kSome; ++v) {
+    const int lane = kFirstLane + v * kLanes<T>;
+    const Vec<T> reference = load(strip.state.reference + lane);
+    Vec<T> weights[kRows];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      weights[r] = weight_of<T, Tile::kBias>(acc[r][v], reference, bias, r * kWidth + lane);
+      store(weights_of_tile + r * kWidth + lane, weights[r]);
+    }
+    T* block_sum = strip.block_sum + lane;
+    store(block_sum, load<T>(block_sum) + sum_rows(weights));
+  }
+}
+
+}  // namespace
+}  // namespace regard

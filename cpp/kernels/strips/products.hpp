@@ -1,0 +1,56 @@
+// Sums over keys: of a block of numbers, one a key and a lane, times rows of keys or values.
+#pragma once
+
+#include "../micro_kernel.hpp"
+#include "tile_rows.hpp"
+#include "tiles.hpp"
+
+namespace regard {
+namespace {
+
+// rows[key][column] block[key][lane]
+template <class T>
+struct KeyTerm {
+  const T* block;  // [block keys][kPitch vectors]
+  const T* rows;
+  std::ptrdiff_t row_stride;
+};
+
+template <class Shape, int kVectors, int kPitch, bool kSelect, class T = typename Shape::Element>
+REGARD_NOINLINE void add_columns_of(const KeyRuns<Shape>& runs, const KeyTerm<T>* terms, int count, std::int64_t columns,
+                                    bool is_fresh, T* sums) {
+  constexpr int kWidth = kPitch * kLanes<T>, kRows = Shape::kRows;
+  for (std::int64_t column = 0; column < columns; column += kRows) {
+    Accumulators<T, kRows, kVectors> acc;
+    clear<T, kRows, kVectors>(acc);
+    for (const KeyTerm<T>* term = terms; term < terms + count; ++term)
+      for (int i = 0; i < runs.count; ++i) {
+        const KeyRun& run = runs.run[i];
+        for_range<kVectors>(run.vectors, [&](auto begin, auto end) {
+          multiply_columns<T, kRows, kVectors, kSelect, begin.value, end.value>(
+              acc, term->rows + run.begin * term->row_stride + column, term->row_stride, term->block + run.begin * kWidth,
+              kWidth, run.end - run.begin);
+        });
+      }
+    T* const to = sums + column * kVectors * kLanes<T>;
+    if (is_fresh)
+      store_tile<T, kRows, kVectors>(acc, to);
+    else
+      add_tile<T, kRows, kVectors>(acc, to, kVectors * kLanes<T>);
+  }
+}
+
+// sums[column][lane] += the terms of the runs' keys, or = them where nothing has been written to the sums yet: the sum of
+// a block first, and then one addition, which keeps the error near that of a blocked matrix product. Terms of hidden keys
+// are left out where `selects`, as multiply_columns does it.
+template <class Shape, int kVectors, int kPitch = kVectors, class T = typename Shape::Element>
+REGARD_INLINE void add_columns(bool selects, const KeyRuns<Shape>& runs, const KeyTerm<T>* terms, int count,
+                               std::int64_t columns, bool is_fresh, T* sums) {
+  if (selects)
+    add_columns_of<Shape, kVectors, kPitch, true>(runs, terms, count, columns, is_fresh, sums);
+  else
+    add_columns_of<Shape, kVectors, kPitch, false>(runs, terms, count, columns, is_fresh, sums);
+}
+
+}  // namespace
+}  // namespace regard

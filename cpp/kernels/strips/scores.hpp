@@ -1,0 +1,74 @@
+// The scores of a tile: products of its keys and a strip's queries, capped, with what is added to them.
+#pragma once
+
+#include "../micro_kernel.hpp"
+#include "score_rule.hpp"
+#include "tile_rows.hpp"
+
+namespace regard {
+namespace {
+
+// Rows of a tile times what lies in a strip's lanes, [depth][lanes].
+template <class T>
+struct RowProduct {
+  const T* rows;
+  std::ptrdiff_t row_stride;
+  const T* scales;
+  const T* lanes;
+  std::int64_t depth;
+
+  // acc += the product, for kVectors of the strip's kStripVectors, from its lane `lane` on.
+  template <int kRows, int kVectors, int kStripVectors>
+  REGARD_MEMBER void add_to(Accumulators<T, kRows, kVectors>& acc, int lane) const {
+    multiply_rows<T, kRows, kVectors>(acc, rows, row_stride, lanes + lane, kStripVectors * kLanes<T>, depth);
+  }
+
+  template <int kRows, int kVectors, int kStripVectors>
+  REGARD_MEMBER void multiply(Accumulators<T, kRows, kVectors>& acc, int lane) const {
+    clear<T, kRows, kVectors>(acc);
+    add_to<kRows, kVectors, kStripVectors>(acc, lane);
+    if (__builtin_expect(scales == nullptr, true)) return;
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = acc[r][v] * broadcast(scales[r]);
+  }
+};
+
+// The product of the rows of a tile, of which one that is whole is known not to be the last.
+template <class Tile, class T>
+REGARD_INLINE RowProduct<T> product_of(const Tile& tile, const TileRows<T>& rows, const T* lanes, std::int64_t depth) {
+  const T* const scales = rows.scales ? rows.scales + tile.begin : nullptr;
+  if (!Tile::kIsWhole && tile.begin >= rows.whole) return {rows.tail, rows.tail_stride, scales, lanes, depth};
+  return {rows.from + tile.begin * rows.stride, rows.stride, scales, lanes, depth};
+}
+
+// Apart, so that tiles without a cap keep their registers.
+template <class T>
+REGARD_NOINLINE void cap_scores(T softcap, T* tile, int vectors_in_all) {
+  for (int i = 0; i < vectors_in_all; ++i)
+    store(tile + i * kLanes<T>, capped<T>(load(tile + i * kLanes<T>), softcap));
+}
+
+// acc = scores of a tile of keys, for kVectors of the strip's kStripVectors, from its lane `lane` on. `bias` is the
+// tile's. `capped_scores` is memory for a tile, which holds the scores before anything was added where there is a cap.
+template <class T, int kRows, int kVectors, int kStripVectors, Bias kBias, class Product>
+REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Product& product, const T* bias, T softcap,
+                              T* capped_scores, int lane) {
+  product.template multiply<kRows, kVectors, kStripVectors>(acc, lane);
+  if (__builtin_expect(softcap != T(0), false)) {
+    store_tile<T, kRows, kVectors>(acc, capped_scores);
+    cap_scores(softcap, capped_scores, kRows * kVectors);
+    load_tile<T, kRows, kVectors>(acc, capped_scores);
+  }
+  if constexpr (kBias != Bias::none) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        acc[r][v] = with_added<T, kBias>(acc[r][v], load(bias + (r * kStripVectors + v) * kLanes<T> + lane));
+  }
+}
+
+}  // namespace
+}  // namespace regard

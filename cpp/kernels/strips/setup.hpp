@@ -1,0 +1,67 @@
+// Sets a task's strips up: lays them out in the workspace, and finds where their queries stand among the keys.
+#pragma once
+
+#include "arena.hpp"
+#include "score_rule.hpp"
+#include "visibility.hpp"
+
+namespace regard {
+namespace {
+
+// Takes what StripRows has of a strip's lanes.
+template <class T>
+REGARD_INLINE void take_rows(const AttentionProblem& problem, std::int64_t lanes, Arena& arena, StripRows<T>& strip) {
+  strip.positions = arena.take<std::int64_t>(lanes);
+  strip.first_key = arena.take<std::int64_t>(lanes);
+  strip.end_key = arena.take<std::int64_t>(lanes);
+  strip.slopes = problem.alibi_slopes.data ? arena.take<T>(lanes) : nullptr;
+}
+
+// The strips of a task with `task_rows` rows, which are counted from the task's first. `take` gets each of them and its
+// lanes, and takes what the family needs besides. Returns their number.
+template <class Shape, class Strip, class Take>
+REGARD_INLINE int take_strips(const AttentionProblem& problem, std::int64_t task_rows, Arena& arena, Strip*& strips,
+                              Take take) {
+  const std::int64_t unit = row_unit<Shape>(problem);
+  strips = arena.take<Strip>((task_rows + unit - 1) / unit * strips_of_unit<Shape>(problem));
+  int count = 0;
+  for_strips<Shape>(problem, task_rows, [&](std::int64_t first_row, int rows, int vectors) {
+    Strip strip{};
+    strip.first_row = first_row;
+    strip.rows = rows;
+    strip.vectors = vectors;
+    const std::int64_t lanes = vectors * kLanes<typename Shape::Element>;
+    take_rows(problem, lanes, arena, strip);
+    take(strip, lanes);
+    if (!arena.only_counts()) strips[count] = strip;
+    ++count;
+  });
+  return count;
+}
+
+// Fills in where a strip's rows stand and their slopes. Nothing of the arrays is read.
+template <class T>
+REGARD_NOINLINE void locate_strip(const AttentionProblem& problem, const AttentionTask& task, StripRows<T>& strip) {
+  locate_rows(problem, task, strip);
+  if (!strip.slopes) return;
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane)
+    strip.slopes[lane] = slope_of<T>(problem, task, (strip.first_row + lane) % group);
+}
+
+// Likewise for all strips of a task, which have been laid out. Returns the keys that some row sees by position.
+template <class Strip>
+REGARD_INLINE SeenKeys locate_strips(const AttentionProblem& problem, const AttentionTask& task, Strip* strips,
+                                     int count) {
+  SeenKeys seen{{}, {task.kv_len, 0}};
+  for (Strip* strip = strips; strip < strips + count; ++strip) {
+    strip->first_row += task.row_begin;
+    locate_strip(problem, task, *strip);
+    if (!is_empty(strip->seen.keep_first)) seen.keep_first = strip->seen.keep_first;
+    extend(seen.window, strip->seen.window);
+  }
+  return seen_keys(seen.keep_first, seen.window);
+}
+
+}  // namespace
+}  // namespace regard

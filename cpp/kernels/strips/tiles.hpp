@@ -1,0 +1,229 @@
+// The walk of a strip over the tiles of a block of keys: which of them it sees, which of its vectors see something of
+// each, and what is added to their scores.
+//
+//   SeenTiles seen = see_tiles(...)          positions, masks and ALiBi are looked at; keys and values are not
+//   over_tiles(strip, seen, ..., body)       body(tile) for each tile that is seen, in order
+//
+// What differs between tiles in the code that computes them (whether a bias is added, whether it hides, which vectors
+// take part) is part of the type of `tile`: the body is compiled for each.
+#pragma once
+
+#include "bias.hpp"
+#include "bool_mask.hpp"
+#include "prefetch.hpp"
+
+namespace regard {
+namespace {
+
+// Of a block, [begin, begin + count) of an array's keys.
+struct KeySpan {
+  std::int64_t begin;  // a multiple of kBlockKeys
+  int count;
+};
+
+template <class Shape>
+REGARD_INLINE KeySpan span_at(std::int64_t begin, std::int64_t end) {
+  const std::int64_t left = end - begin;
+  return {begin, static_cast<int>(clamp(left, 0, Shape::kBlockKeys))};
+}
+
+template <class Shape>
+constexpr int kBlockTiles = Shape::kBlockKeys / Shape::kRows;
+
+// What a strip sees of a block.
+template <class Shape>
+struct SeenTiles {
+  bool all;  // nothing is hidden from any lane nor added to any score, and the last tile is whole
+  int end;   // keys from here on are hidden from all lanes; 0 where all keys are
+  TileKind kinds[kBlockTiles<Shape>];  // where not `all`
+};
+
+// Keys whose tiles are computed by the same vectors of a strip, without a hidden tile between them.
+struct KeyRun {
+  int begin;
+  int end;
+  VectorRange vectors;
+};
+
+template <class Shape>
+struct KeyRuns {
+  int count = 0;
+  bool hide_something = false;  // some lane does not see some key of theirs
+  KeyRun run[kBlockTiles<Shape>];
+
+  REGARD_MEMBER void add(int begin, int end, const VectorRange& vectors) {
+    if (count > 0) {
+      KeyRun& last = run[count - 1];
+      if (last.end == begin && last.vectors.begin == vectors.begin && last.vectors.end == vectors.end) {
+        last.end = end;
+        return;
+      }
+    }
+    run[count++] = {begin, end, vectors};
+  }
+};
+
+// A tile that a strip sees some of: keys [begin, end) of the block, fewer than kRows where the array ends.
+template <Bias kBias_, int kFirst_, int kEnd_, bool kIsWhole_ = false>
+struct Tile {
+  static constexpr Bias kBias = kBias_;  // what the block's bias holds for it
+  static constexpr int kFirst = kFirst_, kEnd = kEnd_;  // vectors outside see none of its keys
+  static constexpr bool kIsWhole = kIsWhole_;           // known to be
+  int begin;
+  int end;
+};
+
+// Fills a tile, [kRows][kPitch vectors], where vectors see none of its keys.
+template <int kVectors, int kRows, class Tile, int kPitch = kVectors, class T>
+REGARD_INLINE void fill_unseen(T* tile, T value) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v)
+      if (v < Tile::kFirst || v >= Tile::kEnd) store(tile + (r * kPitch + v) * kLanes<T>, broadcast(value));
+}
+
+// The kind of a tile by a number of vectors of bias: all of them -inf, all 0, none -inf, or some. Bits are
+// compared, so that NaN is a value like others.
+template <class T>
+REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int vectors) {
+  const Mask<T> minus_infinity = as_bits<T>(broadcast(-kInfinity<T>));
+  Mask<T> adds{}, shows{}, hides{};
+  for (int i = 0; i < vectors; ++i) {
+    const Mask<T> bits = as_bits<T>(load(bias + i * kLanes<T>));
+    adds |= bits;
+    shows |= bits ^ minus_infinity;
+    hides |= bits == minus_infinity;
+  }
+  if (!any<T>(shows != 0)) return TileKind::hidden;
+  if (any<T>(hides)) return TileKind::hiding;
+  return any<T>(adds != 0) ? TileKind::biased : TileKind::visible;
+}
+
+// Finds the kind of every tile, and the bias of those that need one: [block keys][lanes].
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const AttentionTask& task,
+                                    const StripRows<T>& strip, const KeySpan& block, T* bias,
+                                    SeenTiles<Shape>& tiles) {
+  constexpr int kRows = Shape::kRows;
+  const int tile_lanes = kRows * strip.vectors * kLanes<T>;
+  const KeyInterval seen = seen_of_block(strip.seen, block.begin, block.count);
+  tiles.end = 0;
+  if (is_empty(seen)) return;
+  TileKind* const kinds = tiles.kinds;
+  const int first = static_cast<int>(seen.begin) / kRows;
+  const int last = (static_cast<int>(seen.end) + kRows - 1) / kRows;
+  for (int t = 0; t < last; ++t) kinds[t] = t >= first ? TileKind::visible : TileKind::hidden;
+  if (task.mask)
+    scan_bool_mask<Shape>(problem, task, strip, block.begin, block.count, first, last, kinds);
+  if (task.bias) {
+    const int keys = (last * kRows < block.count ? last * kRows : block.count) - first * kRows;
+    const std::int64_t key = block.begin + first * kRows;
+    T* to = bias + first * tile_lanes;
+    if (problem.bias.element == Element::float32)
+      load_bias<Shape, float>(problem, task, strip, key, keys, to);
+    else
+      load_bias<Shape, double>(problem, task, strip, key, keys, to);
+  }
+  for (int t = first; t < last; ++t) {
+    const std::int64_t key = block.begin + t * kRows;
+    const int keys = block.count - t * kRows < kRows ? block.count - t * kRows : kRows;
+    T* tile = bias + t * tile_lanes;
+    const bool is_mixed = kinds[t] == TileKind::hiding;
+    if (!overlaps(strip.seen, key, key + keys)) kinds[t] = TileKind::hidden;
+    if (task.bias && kinds[t] != TileKind::hidden) kinds[t] = kind_of_bias<T>(tile, keys * strip.vectors);
+    if (kinds[t] == TileKind::hidden) continue;
+    bool is_set = task.bias != nullptr;
+    if (strip.slopes) {
+      add_alibi<Shape>(strip, key, is_set, tile);
+      if (kinds[t] == TileKind::visible) kinds[t] = TileKind::biased;
+      is_set = true;
+    }
+    if (is_mixed) {
+      hide_by_bool_mask<Shape>(problem, task, strip, key, keys, is_set, tile);
+      kinds[t] = TileKind::hiding;
+      is_set = true;
+    }
+    if (!holds(strip.shared, key, key + kRows)) {
+      hide_by_position<Shape>(strip, key, is_set, tile);
+      kinds[t] = TileKind::hiding;
+    }
+    tiles.end = static_cast<int>(seen.end);
+  }
+}
+
+// Says what a strip sees of a block. `bias` is memory for what is added to the block's scores.
+template <class Shape, class T = typename Shape::Element>
+REGARD_INLINE SeenTiles<Shape> see_tiles(const AttentionProblem& problem, const AttentionTask& task,
+                                         const StripRows<T>& strip, const KeySpan& block, T* bias) {
+  SeenTiles<Shape> tiles;
+  tiles.all = !task.mask && !task.bias && !strip.slopes &&
+              holds(strip.shared, block.begin, block.begin + round_up(block.count, Shape::kRows));
+  tiles.end = block.count;
+  if (!tiles.all) classify_tiles<Shape>(problem, task, strip, block, bias, tiles);
+  return tiles;
+}
+
+// For how many kinds of tiles a body is compiled: its code takes time to compile in proportion to them.
+enum class TileCode {
+  all,      // and tiles of blocks that are seen whole apart from the others, so that the compiler keeps that loop lean
+  trimmed,  // with the vectors that see something; a bias counts as one that hides
+  few,      // that hide, or not
+};
+
+// What all kernels but the forward one are compiled for.
+template <class T>
+constexpr TileCode kUsualCode = sizeof(T) == 4 ? TileCode::trimmed : TileCode::few;
+
+template <int kVectors, TileCode kCode, class Body>
+REGARD_NOINLINE void tile_of_kind(TileKind kind, const VectorRange& seeing, int begin, int end, const Body& body) {
+  if (kind == TileKind::visible) return body(Tile<Bias::none, 0, kVectors>{begin, end});
+  if constexpr (kCode == TileCode::all) {
+    if (kind == TileKind::biased) return body(Tile<Bias::adds, 0, kVectors>{begin, end});
+  }
+  if constexpr (kCode == TileCode::few)
+    body(Tile<Bias::hides, 0, kVectors>{begin, end});
+  else
+    for_range<kVectors>(seeing, [&](auto first, auto last) {
+      body(Tile<Bias::hides, first.value, last.value>{begin, end});
+    });
+}
+
+// What a strip will look at next of masks that have rows of their own, to be prefetched meanwhile.
+template <class T>
+struct NextMask {
+  const StripRows<T>& strip;
+  std::int64_t key;
+};
+
+// Calls body(Tile) for every tile that the strip sees some of. `runs`, which are empty before, have the tile then.
+template <class Shape, int kVectors, TileCode kCode, class Body, class T = typename Shape::Element>
+REGARD_INLINE void over_tiles(const AttentionProblem& problem, const AttentionTask& task, const StripRows<T>& strip,
+                              const KeySpan& block, const SeenTiles<Shape>& tiles, const NextMask<T>& next,
+                              KeyRuns<Shape>& runs, const Body& body) {
+  constexpr int kRows = Shape::kRows;
+  if (tiles.all) {
+    runs.add(0, tiles.end, {0, kVectors});
+    for (int k = 0; k < tiles.end; k += kRows)
+      if constexpr (kCode == TileCode::all)
+        body(Tile<Bias::none, 0, kVectors, true>{k, k + kRows});
+      else
+        tile_of_kind<kVectors, kCode>(TileKind::visible, {}, k, k + kRows, body);
+    return;
+  }
+  for (int k = 0; k < tiles.end; k += kRows) {
+    const TileKind kind = tiles.kinds[k / kRows];
+    prefetch_masks(problem, task, next.strip, next.key, Shape::kBlockKeys, k / kRows, kBlockTiles<Shape>);
+    if (kind == TileKind::hidden) continue;
+    const int end = k + kRows < tiles.end ? k + kRows : tiles.end;
+    VectorRange seeing{0, kVectors};
+    if (kCode != TileCode::few && kind == TileKind::hiding)
+      seeing = vectors_that_see(strip, block.begin + k, block.begin + end);
+    runs.hide_something |= kind == TileKind::hiding;
+    runs.add(k, end, seeing);
+    tile_of_kind<kVectors, kCode>(kind, seeing, k, end, body);
+  }
+}
+
+}  // namespace
+}  // namespace regard

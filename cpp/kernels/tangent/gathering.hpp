@@ -1,0 +1,154 @@
+// Adds one block of keys to a strip's running results. With T for the tangents of scores,
+//
+//   T = scale (tangent_query key^T + query tangent_key^T), times the cap's derivative
+//   sum            += P                   output         += P value
+//   tangent_sum    += P T                 tangent_output += P T value + P tangent_value
+//
+// where P = 2^(score - reference). Dropout multiplies the weights of the second column alone.
+#pragma once
+
+#include "../strips/dropout.hpp"
+#include "../strips/products.hpp"
+#include "tangent_workspace.hpp"
+
+namespace regard {
+namespace {
+
+template <class T>
+struct TangentKeys : KeySpan {
+  TileRows<T> keys{};
+  TileRows<T> tangent_keys{};
+  TileRows<T> values{};
+  TileRows<T> tangent_values{};
+  bool values_are_finite = false;  // and tangent_values
+};
+
+template <class Shape>
+struct TangentBlock {
+  using T = typename Shape::Element;
+  static constexpr int kRows = Shape::kRows;
+
+  template <int kVectors>
+  REGARD_NOINLINE void add(const TangentProblem& problem, const TangentTask& task, const TangentWorkspace<T>& work,
+                           TangentKeys<T>& block, TangentStrip<T>& strip) {
+    const AttentionProblem& forward = problem.forward;
+    const SeenTiles<Shape> tiles = see_tiles<Shape>(forward, task.forward, strip, block, work.bias);
+    if (tiles.end == 0) return;
+    if (!block.keys.from) provide(problem, task, work, block);
+    const bool has_tangents = task.tangent_query || task.tangent_key;
+    const NextMask<T> next{strip, block.begin + Shape::kBlockKeys};
+    const BlockWeights<T> weights{work.weights, has_tangents ? work.tangents : nullptr};
+    KeyRuns<Shape> runs;
+    start_block_sum<kVectors>(strip);
+    over_tiles<Shape, kVectors, kUsualCode<T>>(forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
+      weights_tile<Shape, kVectors>(tile, product_of(tile, block.keys, strip.queries, forward.head_dim),
+                                    work.bias + tile.begin * kVectors * kLanes<T>, work.softcap, work.capped_scores,
+                                    strip, runs, weights);
+      if (has_tangents) tangents_tile<kVectors>(tile, problem, task, work, block, strip);
+    });
+    end_block_sum<kVectors>(strip);
+    for (int lane = 0; lane < kVectors * kLanes<T>; lane += kLanes<T>) {
+      store(strip.tangent_sum() + lane, load(strip.tangent_sum() + lane) + load(strip.tangent_block_sum() + lane));
+      store(strip.tangent_block_sum() + lane, Vec<T>{});
+    }
+    if (forward.dropout_factor != 0)
+      drop_weights<Shape, kVectors>(forward, task.forward, strip, block.begin, runs, weights.weights, weights.others);
+    add_values<kVectors>(problem, task, work, block, runs, strip);
+  }
+
+ private:
+  REGARD_NOINLINE void provide(const TangentProblem& problem, const TangentTask& task, const TangentWorkspace<T>& work,
+                               TangentKeys<T>& block) {
+    const AttentionProblem& forward = problem.forward;
+    const std::int64_t value_dim = round_up(forward.value_dim, kRows);
+    const Operand no_scales{};
+    const auto rows_of = [&](const Operand& operand, const void* data, std::int64_t columns, std::int64_t padded_columns,
+                             const RowCopies<T>& copies) {
+      return provide_rows<T, kRows>(KvRows{operand, data, no_scales, nullptr, nullptr, 0, {}}, block.begin, block.count,
+                                    columns, padded_columns, copies);
+    };
+    const std::int64_t head_dim = forward.head_dim;
+    block.keys = rows_of(forward.key, task.forward.key, head_dim, head_dim, work.keys);
+    block.tangent_keys = rows_of(problem.tangent_key, task.tangent_key, head_dim, head_dim, work.tangent_keys);
+    block.values = rows_of(forward.value, task.forward.value, forward.value_dim, value_dim, work.values);
+    block.tangent_values =
+        rows_of(problem.tangent_value, task.tangent_value, forward.value_dim, value_dim, work.tangent_values);
+    const auto are_finite = [&](const TileRows<T>& rows) {
+      return !rows.from || rows_are_finite(rows.from, rows.stride, block.count, forward.value_dim);
+    };
+    block.values_are_finite = are_finite(block.values) && are_finite(block.tangent_values);
+  }
+
+  // work.tangents of a tile whose weights are known, and their sums.
+  template <int kVectors, class Tile>
+  REGARD_INLINE void tangents_tile(const Tile& tile, const TangentProblem& problem, const TangentTask& task,
+                                   const TangentWorkspace<T>& work, const TangentKeys<T>& block,
+                                   const TangentStrip<T>& strip) {
+    constexpr int kWidth = kVectors * kLanes<T>, kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
+    const std::int64_t head_dim = problem.forward.head_dim;
+    Accumulators<T, kRows, kSome> acc;
+    clear<T, kRows, kSome>(acc);
+    if (task.tangent_query)
+      product_of(tile, block.keys, strip.tangent_queries, head_dim)
+          .template add_to<kRows, kSome, kVectors>(acc, kFirstLane);
+    if (task.tangent_key)
+      product_of(tile, block.tangent_keys, strip.queries, head_dim)
+          .template add_to<kRows, kSome, kVectors>(acc, kFirstLane);
+    T* const tangents = work.tangents + tile.begin * kWidth;
+    fill_unseen<kVectors, kRows, Tile>(tangents, T(-0.0));
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kSome; ++v) store(tangents + r * kWidth + kFirstLane + v * kLanes<T>, acc[r][v]);
+    weigh_tangents<kSome>(problem, work, work.weights + tile.begin * kWidth + kFirstLane, tangents + kFirstLane, kWidth,
+                          strip.tangent_block_sum() + kFirstLane);
+  }
+
+  // T to P T, and their sums.
+  template <int kSome>
+  REGARD_NOINLINE void weigh_tangents(const TangentProblem& problem, const TangentWorkspace<T>& work, const T* weights,
+                                      T* tangents, int width, T* sums) {
+    // From the units of the product to natural ones.
+    const double softcap = softcap_of<T>(problem.forward);
+    const Vec<T> unit = broadcast(static_cast<T>(softcap != 0 ? softcap / (2 * kLog2E) : 1 / kLog2E));
+    for (int v = 0; v < kSome; ++v) {
+      Vec<T> weighted[kRows];
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const int at = r * width + v * kLanes<T>;
+        Vec<T> tangent = load<T>(tangents + at) * unit;
+        if (work.softcap != T(0)) {
+          const Vec<T> score = load(work.capped_scores + (r * kSome + v) * kLanes<T>);
+          tangent = tangent * derivative_of_cap<T>(score, work.softcap);
+        }
+        const Vec<T> weight = load(weights + at);
+        const Mask<T> is_hidden = as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0)));
+        weighted[r] = select<T>(is_hidden, weight, weight * tangent + Vec<T>{});  // -0.0 is for hidden keys
+        store(tangents + at, weighted[r]);
+      }
+      T* const sum = sums + v * kLanes<T>;
+      store(sum, load<T>(sum) + sum_rows(weighted));
+    }
+  }
+
+  template <int kVectors>
+  REGARD_NOINLINE void add_values(const TangentProblem& problem, const TangentTask& task,
+                                  const TangentWorkspace<T>& work, const TangentKeys<T>& block,
+                                  const KeyRuns<Shape>& runs, TangentStrip<T>& strip) {
+    const std::int64_t value_dim = round_up(problem.forward.value_dim, kRows);
+    const bool selects = runs.hide_something && !block.values_are_finite;
+    const auto add = [&](const KeyTerm<T>* terms, int count, T* sums) {
+      add_columns<Shape, kVectors>(selects, runs, terms, count, value_dim, strip.is_fresh, sums);
+    };
+    KeyTerm<T> terms[2] = {{work.weights, block.values.from, block.values.stride}};
+    add(terms, 1, strip.outputs());
+    int count = 0;
+    if (task.tangent_query || task.tangent_key) terms[count++] = {work.tangents, block.values.from, block.values.stride};
+    if (task.tangent_value) terms[count++] = {work.weights, block.tangent_values.from, block.tangent_values.stride};
+    add(terms, count, strip.tangent_outputs());
+    strip.is_fresh = false;
+  }
+};
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,75 @@
+// What one thread keeps while it works on one task: strips of queries with their running results, and what the block at
+// work has of weights.
+#pragma once
+
+#include "../../problem/tangent.hpp"
+#include "../strips/online_softmax.hpp"
+
+namespace regard {
+namespace {
+
+// What the strip gathers, besides the sum of P:
+//
+//   1            sum of P tangent_score over the block at hand
+//   1            and over those before it
+//   value_dim    sum of P value, padded to whole tiles, as is the next
+//   value_dim    sum of P tangent_score value + P tangent_value
+template <class T>
+struct TangentStrip : OnlineStrip<T> {
+  T* tangent_queries;  // [head_dim][lanes], times query_scale
+
+  T* tangent_block_sum() const { return this->gathered; }
+  T* tangent_sum() const { return this->gathered + this->vectors * kLanes<T>; }
+  T* tangent_outputs() const {
+    return this->outputs() + (this->all_rows - this->sum_rows) / 2 * this->vectors * kLanes<T>;
+  }
+};
+
+template <class T>
+struct TangentWorkspace {
+  TangentStrip<T>* strips;
+  int strip_count;
+  T softcap;         // the largest score, in log2 units; 0 where scores are not capped
+  T* weights;        // [block keys][lanes]: P
+  T* tangents;       // [block keys][lanes]: P times the tangents of scores
+  T* bias;           // [block keys][lanes]
+  T* capped_scores;  // [tile rows][lanes]
+  RowCopies<T> keys;
+  RowCopies<T> tangent_keys;
+  RowCopies<T> values;
+  RowCopies<T> tangent_values;
+};
+
+// Lays a TangentWorkspace out in `memory`, itself first. Returns its size in bytes, which is all that happens where
+// memory is null.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE std::int64_t lay_out_tangent(const TangentProblem& problem, std::int64_t task_rows, void* memory) {
+  const AttentionProblem& forward = problem.forward;
+  const std::int64_t value_dim = round_up(forward.value_dim, Shape::kRows);
+  Arena arena(memory);
+  auto* const place = arena.take<TangentWorkspace<T>>(1);
+  TangentWorkspace<T> work{};
+  work.softcap = static_cast<T>(softcap_of<T>(forward) * kLog2E);
+  work.strip_count =
+      take_strips<Shape>(forward, task_rows, arena, work.strips, [&](TangentStrip<T>& strip, std::int64_t lanes) {
+        take_online<Shape>(forward, lanes, 2, 2 * value_dim, arena, strip);
+        strip.tangent_queries = arena.take<T>(forward.head_dim * lanes);
+      });
+  constexpr std::int64_t kBlock = Shape::kBlockKeys * Shape::kStripLanes;
+  work.weights = arena.take<T>(kBlock);
+  work.tangents = arena.take<T>(kBlock);
+  work.bias = arena.take<T>(kBlock);
+  work.capped_scores = arena.take<T>(Shape::kRows * Shape::kStripLanes);
+  const auto take_copies = [&](std::int64_t columns) {
+    return RowCopies<T>{arena.take<T>(Shape::kBlockKeys * columns), arena.take<T>(Shape::kRows * columns), nullptr};
+  };
+  work.keys = take_copies(forward.head_dim);
+  work.tangent_keys = take_copies(forward.head_dim);
+  work.values = take_copies(value_dim);
+  work.tangent_values = take_copies(value_dim);
+  if (place) *place = work;
+  return arena.used();
+}
+
+}  // namespace
+}  // namespace regard
