@@ -54,11 +54,11 @@ template <class Shape, class T>
 REGARD_INLINE void take_online(const AttentionProblem& problem, std::int64_t lanes, std::int64_t sum_rows,
                                std::int64_t output_rows, Arena& arena, OnlineStrip<T>& strip) {
   strip.queries = arena.take<T>(problem.head_dim * lanes);
-  strip.state = take_state<T>(lanes, arena);
-  strip.block_sum = arena.take<T>(lanes);
   strip.sum_rows = sum_rows;
   strip.all_rows = sum_rows + output_rows;
   strip.gathered = arena.take<T>(strip.all_rows * lanes);
+  strip.state = take_state<T>(lanes, arena);
+  strip.block_sum = arena.take<T>(lanes);
   if (!merges_chunks<Shape>(problem)) return;
   strip.total = take_state<T>(lanes, arena);
   strip.total_gathered = arena.take<T>(strip.all_rows * lanes);
