@@ -5,10 +5,16 @@
 #include <stdexcept>
 
 #include "../dispatch/threads/count.hpp"
-#include "../platform/exported.hpp"
 #include "../dispatch/threads/layer.hpp"
 #include "../dispatch/threads/team.hpp"
 #include "arguments.hpp"
+
+// Marks what other programs find by its name in the compiled module.
+#if defined(_WIN32)
+#define REGARD_EXPORTED __declspec(dllexport)
+#else
+#define REGARD_EXPORTED __attribute__((visibility("default")))
+#endif
 
 namespace regard {
 namespace {

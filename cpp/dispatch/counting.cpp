@@ -96,18 +96,22 @@ void pack(const MatmulTask& task) {
 
 // The tables of a target, with kernels that count.
 struct Tables {
-  AttentionKernels attention;
-  DecodeKernels decode;
-  BackwardKernels backward;
-  MatmulKernels matmul;
+#define REGARD_FAMILY(name, Table, optimization) Table name;
+#include "../kernels/families.inc"
+#undef REGARD_FAMILY
   Target target;
 
   explicit Tables(const Target& from)
-      : attention(from.float32.attention), decode(from.float32.decode), backward(from.float32.backward),
-        matmul(from.float32.matmul),
+      :
+#define REGARD_FAMILY(name, Table, optimization) name(from.float32.name),
+#include "../kernels/families.inc"
+#undef REGARD_FAMILY
         target{from.name, from.vector_bytes,
-               {attention, backward, decode, from.float32.int8, matmul, from.float32.rows, from.float32.roofline,
-                from.float32.summary, from.float32.tangent},
+               {
+#define REGARD_FAMILY(name, Table, optimization) .name = name,
+#include "../kernels/families.inc"
+#undef REGARD_FAMILY
+               },
                from.float64} {
     attention.forward.advance = advance_forward;
     attention.forward.finish = finish_rows;

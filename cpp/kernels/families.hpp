@@ -5,15 +5,9 @@
 
 namespace regard::REGARD_TARGET_NAME {
 
-extern const PerScalar<AttentionKernels> attention;
-extern const PerScalar<BackwardKernels> backward;
-extern const PerScalar<DecodeKernels> decode;
-extern const Int8Kernels int8;
-extern const PerScalar<MatmulKernels> matmul;
-extern const PerScalar<RowKernels> rows;
-extern const PerScalar<RooflineKernels> roofline;
-extern const PerScalar<SummaryKernels> summary;
-extern const PerScalar<TangentKernels> tangent;
+#define REGARD_FAMILY(name, Table, optimization) extern const PerScalar<Table> name;
+#include "families.inc"
+#undef REGARD_FAMILY
 
 extern const Target target;
 

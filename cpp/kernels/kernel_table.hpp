@@ -15,15 +15,9 @@
 namespace regard {
 
 struct Kernels {
-  const AttentionKernels& attention;
-  const BackwardKernels& backward;
-  const DecodeKernels& decode;
-  const Int8Kernels& int8;  // of float32, whatever the scalar type
-  const MatmulKernels& matmul;
-  const RowKernels& rows;
-  const RooflineKernels& roofline;
-  const SummaryKernels& summary;
-  const TangentKernels& tangent;
+#define REGARD_FAMILY(name, Table, optimization) const Table& name;
+#include "families.inc"
+#undef REGARD_FAMILY
 };
 
 template <class Table>

@@ -10,24 +10,16 @@ namespace regard::REGARD_TARGET_NAME {
 constexpr Target target = {
     .name = REGARD_TEXT(REGARD_TARGET_NAME),
     .vector_bytes = kVectorBytes,
-    .float32 = {.attention = attention.float32,
-                .backward = backward.float32,
-                .decode = decode.float32,
-                .int8 = int8,
-                .matmul = matmul.float32,
-                .rows = rows.float32,
-                .roofline = roofline.float32,
-                .summary = summary.float32,
-                .tangent = tangent.float32},
-    .float64 = {.attention = attention.float64,
-                .backward = backward.float64,
-                .decode = decode.float64,
-                .int8 = int8,
-                .matmul = matmul.float64,
-                .rows = rows.float64,
-                .roofline = roofline.float64,
-                .summary = summary.float64,
-                .tangent = tangent.float64},
+#define REGARD_FAMILY(name, Table, optimization) .name = name.float32,
+    .float32 = {
+#include "families.inc"
+    },
+#undef REGARD_FAMILY
+#define REGARD_FAMILY(name, Table, optimization) .name = name.float64,
+    .float64 = {
+#include "families.inc"
+    },
+#undef REGARD_FAMILY
 };
 
 }  // namespace regard::REGARD_TARGET_NAME

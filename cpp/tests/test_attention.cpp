@@ -1,5 +1,5 @@
 // Attention against sums written out in long double, over arrays that end at a guard page.
-#include "test_attention.hpp"
+#include "tests.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "test_cpu_features.hpp"
+#include "tests.hpp"
 
 #include <stdexcept>
 

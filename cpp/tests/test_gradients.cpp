@@ -1,6 +1,6 @@
 // Gradients, and derivatives along a direction, against sums written out in double from the forward call's
 // weights, over arrays that end at a guard page.
-#include "test_gradients.hpp"
+#include "tests.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -12,12 +12,7 @@
 #include "../dispatch/quantize_rows.hpp"
 #include "../dispatch/stages.hpp"
 #include "../dispatch/store_rows.hpp"
-#include "test_attention.hpp"
-#include "test_cpu_features.hpp"
-#include "test_gradients.hpp"
-#include "test_kv_rows.hpp"
-#include "test_summary.hpp"
-#include "test_visibility.hpp"
+#include "tests.hpp"
 #include "testing.hpp"
 #include "testing_kernels.hpp"
 

@@ -1,7 +1,7 @@
 // Keys and values in pages give the bits of the same side by side, and as int8 what float64 does for the
 // numbers that they stand for; nothing is read beyond what is theirs: the last page that an entry has
 // ends at a guard page.
-#include "test_kv_rows.hpp"
+#include "tests.hpp"
 
 #include <algorithm>
 #include <cmath>

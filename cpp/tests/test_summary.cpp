@@ -1,6 +1,6 @@
 // Statistics and maps of weights against the same from the forward call's weights, in double, over arrays that end at a
 // guard page.
-#include "test_summary.hpp"
+#include "tests.hpp"
 
 #include <algorithm>
 #include <cmath>

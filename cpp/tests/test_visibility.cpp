@@ -1,6 +1,6 @@
 // What a query sees by position, sink tokens and padding included, gives the bits of a bool mask that
 // shows the same keys. Keys that no query sees are NaN, and pages of such keys alone are not there.
-#include "test_visibility.hpp"
+#include "tests.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -59,7 +59,7 @@ struct AttentionForward {
     const std::int64_t bytes_of_row =
         (problem.head_dim + problem.value_dim) * static_cast<std::int64_t>(sizeof(T));
     const std::int64_t unit = row_unit<Shape>(problem);
-    const std::int64_t units = (Shape::kTaskBytes / bytes_of_row + unit / 2) / unit;
+    const std::int64_t units = (Shape::kTarget.task_bytes / bytes_of_row + unit / 2) / unit;
     const std::int64_t most_units = Shape::kMostTaskRows / unit;
     return clamp(units, 1, most_units > 1 ? most_units : 1) * unit;
   }

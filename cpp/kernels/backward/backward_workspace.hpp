@@ -80,13 +80,14 @@ constexpr std::int64_t padded_dim(std::int64_t dim) {
   return round_up(dim, kWidth > Shape::kRows ? kWidth : Shape::kRows);
 }
 
-// Keys, values and their gradients take at most a share of L2: they stay there while bands go by.
+// Keys, values and their gradients stay in L2 while bands go by. No bits depend on how many these are.
 template <class Shape>
 REGARD_INLINE std::int64_t piece_keys(const BackwardProblem& problem) {
   const AttentionProblem& forward = problem.forward;
   const std::int64_t bytes_of_key = 2 * (padded_dim<Shape>(forward.head_dim) + padded_dim<Shape>(forward.value_dim)) *
                                     static_cast<std::int64_t>(sizeof(typename Shape::Element));
-  const std::int64_t blocks = Shape::piece_bytes(forward.l2_bytes) / bytes_of_key / Shape::kBlockKeys;
+  const std::int64_t share = forward.l2_bytes / 4 * 3, bytes = clamp(share, 0, Shape::kTarget.piece_bytes);
+  const std::int64_t blocks = bytes / bytes_of_key / Shape::kBlockKeys;
   const std::int64_t most = (forward.kv_len + Shape::kBlockKeys - 1) / Shape::kBlockKeys;
   return clamp(blocks, 1, most > 1 ? most : 1) * Shape::kBlockKeys;
 }

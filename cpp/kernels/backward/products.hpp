@@ -71,13 +71,10 @@ REGARD_NOINLINE BandRuns<Shape> runs_of_band(const KeyRuns<Shape>* strips, int s
 template <class Shape>
 struct BackwardProducts {
   using T = typename Shape::Element;
-  // Rows and vectors of a tile whose rows are keys: as many accumulators as the forward's tile, with two or four
-  // vectors, which divide the usual dimensions.
-  static constexpr int kKeyRows = 6;
-  static constexpr int kVectors = Shape::kRegisterCount >= 32 ? 4 : 2;
+  static constexpr int kKeyRows = Shape::kTarget.key_rows;
+  static constexpr int kVectors = Shape::kTarget.key_vectors;
   static constexpr int kPitch = Shape::kStripLanes;  // from a key of a block to the next
   static constexpr int kBlock = Shape::kBlockKeys * kPitch;
-  static_assert(kKeyRows * kVectors + kVectors + 1 <= Shape::kRegisterCount, "the tile does not fit in registers");
   static_assert(Shape::kRows % 2 == 0, "what is left of a run is a whole number of tiles of 2 rows");
 
   // sums[key][column] += sum over the band's rows of blocks[strip][key][row] rows[strip row][column], for the keys of the

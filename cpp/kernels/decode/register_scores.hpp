@@ -127,7 +127,7 @@ REGARD_NOINLINE void score_register_steps(const DecodeBlock<Shape>& block, std::
     score_keys<T, kRows>(keys, work.padded_head_dim, work.queries, work.scores + begin + k, kBlock,
                          ahead);
   };
-  constexpr bool kInTwos = kVectorBytes == 64;
+  constexpr bool kInTwos = Shape::kTarget.two_squares;
   [[maybe_unused]] KeyVector<T> keys[2];
   [[maybe_unused]] int waiting = 0;
   for_steps<Shape>(steps, [&](int begin) {

@@ -13,7 +13,7 @@ using Keys = QuantizedKeys<Float32>;
 
 }  // namespace
 
-constexpr Int8Kernels REGARD_TARGET_NAME::int8 = {
+constexpr PerScalar<Int8Kernels> REGARD_TARGET_NAME::int8 = {.float32 = {
     .instruction = kDotFeature,
     .attention = Forward::kernel(),
     .write_weights = Forward::write_weights,
@@ -21,12 +21,12 @@ constexpr Int8Kernels REGARD_TARGET_NAME::int8 = {
                   .begin = Keys::begin,
                   .add_to_mean = Keys::add_to_mean,
                   .quantize = Keys::quantize},
-};
+}, .float64 = {}};
 
 }  // namespace regard
 
 #else
 
-constexpr regard::Int8Kernels regard::REGARD_TARGET_NAME::int8 = {};
+constexpr regard::PerScalar<regard::Int8Kernels> regard::REGARD_TARGET_NAME::int8 = {};
 
 #endif

@@ -17,7 +17,7 @@ struct Int8Quantizer {
                    std::int64_t key_end, void* memory);
 };
 
-// Everything is null where the target has no instruction that makes this faster than float32.
+// Everything is null in float64, and where the target has no instruction that makes this faster than float32.
 struct Int8Kernels {
   const char* instruction;  // what multiplies the integers: a feature that the CPU must have, as CPUs list it
   AttentionKernel attention;

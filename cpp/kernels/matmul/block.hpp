@@ -12,7 +12,7 @@ namespace regard {
 namespace {
 
 // What a task reads of a or b: its first rows or columns, whole tiles or panels, where they lie, and the others
-// copied, a's as [row][depth] and b's as [panel][depth][lanes].
+// copied, a's as [tile][depth][tile rows] and b's as [panel][depth][lanes].
 template <class T>
 struct BlockPart {
   const T* in_place;
@@ -56,14 +56,14 @@ struct MatmulBlock {
         const bool is_in_place = row < rows.whole;
         const T* from = is_in_place ? rows.in_place + row * rows.row_stride
                                     : rows.copied + (row - rows.whole) * block.depth;
-        const std::int64_t stride = is_in_place ? rows.row_stride : block.depth;
+        const Rows of_tile{from, is_in_place, rows.row_stride};
         const std::int64_t left = count - row;
         const Place place{column_of(problem, task, row, column), left < kRows ? static_cast<int>(left) : kRows,
                           columns};
         switch ((columns + kLanes<T> - 1) / kLanes<T>) {
-          case 1: multiply_tile<1>(problem.c, place, from, stride, panel, panel_stride, block, tile); break;
-          case 2: multiply_tile<2>(problem.c, place, from, stride, panel, panel_stride, block, tile); break;
-          default: multiply_tile<Shape::kVectors>(problem.c, place, from, stride, panel, panel_stride, block, tile);
+          case 1: multiply_tile<1>(problem.c, place, of_tile, panel, panel_stride, block, tile); break;
+          case 2: multiply_tile<2>(problem.c, place, of_tile, panel, panel_stride, block, tile); break;
+          default: multiply_tile<Shape::kVectors>(problem.c, place, of_tile, panel, panel_stride, block, tile);
         }
       }
     }
@@ -88,9 +88,15 @@ struct MatmulBlock {
     return static_cast<T*>(task.c) + (task.row_begin + row) * c.row_stride + column * c.column_stride;
   }
 
+  // Of a tile: where they lie, or copied.
+  struct Rows {
+    const T* from;
+    bool lie_there;
+    std::int64_t stride;
+  };
+
   template <int kVectors>
-  REGARD_INLINE void multiply_tile(const Operand& c, const Place& place, const T* rows,
-                                   std::int64_t row_stride, const T* panel, std::int64_t panel_stride,
+  REGARD_INLINE void multiply_tile(const Operand& c, const Place& place, const Rows& rows, const T* panel, std::int64_t panel_stride,
                                    const Block<T>& block, T* tile) {
     constexpr int kWidth = kVectors * kLanes<T>;
     const bool is_whole = c.column_stride == 1 && place.rows == kRows && place.columns == kWidth;
@@ -104,7 +110,10 @@ struct MatmulBlock {
     }
     Accumulators<T, kRows, kVectors> acc;
     clear<T, kRows, kVectors>(acc);
-    multiply_rows<T, kRows, kVectors>(acc, rows, row_stride, panel, panel_stride, block.depth);
+    if (rows.lie_there)
+      multiply_rows<T, kRows, kVectors>(acc, rows.from, rows.stride, panel, panel_stride, block.depth);
+    else
+      multiply_columns<T, kRows, kVectors, false>(acc, rows.from, kRows, panel, panel_stride, block.depth);
     if (is_whole) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)

@@ -13,6 +13,7 @@
 #include "block.hpp"
 #include "few_rows.hpp"
 #include "few_rows_of_narrow.hpp"
+#include "row_tiles.hpp"
 #include "../pack.hpp"
 #include "../../problem/matmul.hpp"
 #include "../tile_shape.hpp"
@@ -45,7 +46,7 @@ struct Matmul {
 
   struct Workspace {
     T* panels;  // [panel][depth][lanes]
-    T* rows;    // [task rows][depth]
+    T* rows;    // [tile][depth][tile rows]
     T* tile;    // [tile rows][lanes]
   };
 
@@ -77,7 +78,7 @@ struct Matmul {
     }
   }
 
-  // A wave's memory, in bytes: [block of depth][rows, to whole tiles][depth] and [block][panel][depth][lanes].
+  // A wave's memory, in bytes: [block of depth][tile][depth][tile rows] and [block][panel][depth][lanes].
   static std::int64_t wave_rows_bytes(const MatmulWave& wave) {
     return static_cast<std::int64_t>(sizeof(T)) * wave_rows(wave) *
            round_up(wave.depth_end - wave.depth_begin, kDepth);
@@ -94,7 +95,7 @@ struct Matmul {
     const T* from = static_cast<const T*>(task.a) + task.row_begin * a.row_stride + task.depth_begin * a.column_stride;
     T* to = block_of_rows(wave, task.depth_begin) + (task.row_begin - wave.row_begin) * depth;
     const std::int64_t rows = task.row_end - task.row_begin;
-    copy_padded(from, a.row_stride, a.column_stride, rows, depth, to, round_up(rows, kRows), depth);
+    pack_row_tiles<T, kRows>(from, a.row_stride, a.column_stride, rows, depth, to);
   }
   static void pack_panels(const MatmulProblem& problem, const MatmulTask& task, const MatmulWave& wave) {
     const std::int64_t depth = task.depth_end - task.depth_begin;
@@ -176,8 +177,7 @@ struct Matmul {
     const bool is_read_little = task.column_end - task.column_begin <= kFewPanels * kPanel;
     const bool is_in_place = a.column_stride == 1 && (is_near || is_read_little);
     const std::int64_t whole = is_in_place ? count / kRows * kRows : 0;
-    copy_padded(rows + whole * a.row_stride, a.row_stride, a.column_stride, count - whole, depth,
-                copied, round_up(count - whole, kRows), depth);
+    pack_row_tiles<T, kRows>(rows + whole * a.row_stride, a.row_stride, a.column_stride, count - whole, depth, copied);
     return {rows, a.row_stride, whole, copied};
   }
 

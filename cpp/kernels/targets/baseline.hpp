@@ -7,8 +7,20 @@
 
 namespace regard {
 namespace {
-constexpr int kRegisters = 16;
-using Float32 = TileShape<float, /*rows=*/4, /*vectors=*/3, kRegisters>;
-using Float64 = TileShape<double, /*rows=*/4, /*vectors=*/3, kRegisters>;
+
+constexpr Tuning kTuning = {
+    .rows = 4,
+    .vectors = 3,
+    .registers = 16,
+    .key_rows = 6,
+    .key_vectors = 2,
+    .band_strips = 2,
+    .piece_bytes = 640 * 1024,
+    .task_bytes = 192 * 1024,
+    .two_squares = false,
+};
+using Float32 = TileShape<float, kTuning>;
+using Float64 = TileShape<double, kTuning>;
+
 }  // namespace
 }  // namespace regard

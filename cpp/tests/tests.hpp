@@ -1,0 +1,24 @@
+// The tests of each source, for one target at a time.
+#pragma once
+
+// What the dispatch reads from the CPU against what the compiler's own run-time library does, where that is linked.
+void test_cpu_features();
+
+// Attention of every kind of case.
+template <class T>
+void test_attention();
+
+// Gradients, and derivatives along a direction.
+template <class T>
+void test_gradients();
+
+// Attention to keys and values in pages, and as int8.
+void test_kv_rows();
+
+// Statistics and maps of weights.
+template <class T>
+void test_summary();
+
+// Attention to the keys that a query sees by position.
+template <class T>
+void test_visibility();
