@@ -38,6 +38,9 @@ struct Matmul {
   // is no faster, and sums 256 products in one chain, which costs half a bit.
   static constexpr std::int64_t kDepth = 128;
 
+  // Rows that lie within this much are read in place: as many bytes as L1 has at least. Others share few of its sets, or
+  // are not foreseen by the processor.
+  static constexpr std::int64_t kNearBytes = 32 * 1024;
   // A copy of a's rows pays from more panels on.
   static constexpr std::int64_t kFewPanels = 2;
 
@@ -166,16 +169,19 @@ struct Matmul {
     rows_to_lanes<T>(lanes, columns, b.row_stride, depth, panel, kPanel, Identity{});
   }
 
+  static bool lie_near(std::int64_t rows, std::int64_t row_stride) {
+    return row_stride < kNearBytes && -row_stride < kNearBytes &&
+           rows * (row_stride < 0 ? -row_stride : row_stride) * static_cast<std::int64_t>(sizeof(T)) <= kNearBytes;
+  }
+
   static BlockPart<T> rows_of(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
                               std::int64_t depth, T* copied) {
     const Operand& a = problem.a;
     const T* rows =
         static_cast<const T*>(task.a) + task.row_begin * a.row_stride + k * a.column_stride;
     const std::int64_t count = task.row_end - task.row_begin;
-    const std::int64_t row_bytes = a.row_stride * static_cast<std::int64_t>(sizeof(T));
-    const bool is_near = row_bytes < kFarRowBytes && -row_bytes < kFarRowBytes;
     const bool is_read_little = task.column_end - task.column_begin <= kFewPanels * kPanel;
-    const bool is_in_place = a.column_stride == 1 && (is_near || is_read_little);
+    const bool is_in_place = a.column_stride == 1 && (is_read_little || lie_near(count, a.row_stride));
     const std::int64_t whole = is_in_place ? count / kRows * kRows : 0;
     pack_row_tiles<T, kRows>(rows + whole * a.row_stride, a.row_stride, a.column_stride, count - whole, depth, copied);
     return {rows, a.row_stride, whole, copied};
@@ -185,9 +191,7 @@ struct Matmul {
                                     std::int64_t depth, T* copied) {
     const Operand& b = problem.b;
     const T* columns = static_cast<const T*>(task.b) + k * b.row_stride + task.column_begin * b.column_stride;
-    const std::int64_t row_bytes = b.row_stride * static_cast<std::int64_t>(sizeof(T));
-    const bool is_near = is_stored_as<T>(b.element) && b.column_stride == 1 && row_bytes < kFarRowBytes &&
-                         -row_bytes < kFarRowBytes;
+    const bool is_near = is_stored_as<T>(b.element) && b.column_stride == 1 && lie_near(depth, b.row_stride);
     const std::int64_t whole = is_near ? (task.column_end - task.column_begin) / kPanel * kPanel : 0;
     MatmulTask rest = task;
     rest.column_begin += whole;
