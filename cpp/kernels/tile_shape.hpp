@@ -31,6 +31,9 @@ struct Tuning {
   // outputs together, which leaves L2 room for the block. That cuts the traffic from beyond L2, and
   // what it costs to copy a block, by the number of rows: 384 at head_dim 64, 192 at 128.
   int task_bytes;
+  // In a matrix product, the depth of a panel of columns, and of the chains in which products are summed: as many as make
+  // 24 KB, which leaves room in L1 for a tile of rows, but not more than 256, since longer chains lose bits.
+  int matmul_depth;
   // Whether a decode transposes the keys of two squares at a time.
   bool two_squares;
 };

@@ -34,9 +34,7 @@ struct Matmul {
   static constexpr std::int64_t kTaskRows = 256;
   static constexpr std::int64_t kPanels = 8;
   static constexpr std::int64_t kTaskColumns = kPanels * kPanel;
-  // A panel of 128 x 48 floats is 24 KB, half of a 48 KB L1. A depth of 256 touches c less often and
-  // is no faster, and sums 256 products in one chain, which costs half a bit.
-  static constexpr std::int64_t kDepth = 128;
+  static constexpr std::int64_t kDepth = Shape::kTarget.matmul_depth;
 
   // Rows that lie within this much are read in place: as many bytes as L1 has at least. Others share few of its sets, or
   // are not foreseen by the processor.

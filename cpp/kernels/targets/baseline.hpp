@@ -17,6 +17,7 @@ constexpr Tuning kTuning = {
     .band_strips = 2,
     .piece_bytes = 640 * 1024,
     .task_bytes = 192 * 1024,
+    .matmul_depth = 256,
     .two_squares = false,
 };
 using Float32 = TileShape<float, kTuning>;
