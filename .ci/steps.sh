@@ -75,6 +75,7 @@ lint() {
     . "$work/lint/bin/activate"
     ruff check .
     ruff format --check .
+    git ls-files 'cpp/kernels/*.[ch]pp' | xargs clang-format --dry-run -Werror
     mypy
     twine check --strict "$work"/dist/*
     validate-pyproject pyproject.toml

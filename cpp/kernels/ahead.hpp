@@ -1,10 +1,10 @@
 // Prefetches the next block's lines one by one while this block is computed.
 //
-// Where few rows see a key, as in a decode and in a narrow window, the kernel waits for memory, and the
-// processor looks only a few hundred instructions ahead: left alone, it reads and computes by turns. If lines
-// are asked for evenly and in order, they arrive all the time. A core can have only a few of them under way,
-// and a request beyond these holds up the loads that compute: hence the numbers below. docs/lab-notes.md says
-// what was tried.
+// Where few rows see a key, as in a decode and in a narrow window, the kernel waits for memory, and
+// the processor looks only a few hundred instructions ahead: left alone, it reads and computes by
+// turns. If lines are asked for evenly and in order, they arrive all the time. A core can have only
+// a few of them under way, and a request beyond these holds up the loads that compute: hence the
+// numbers below. docs/lab-notes.md says what was tried.
 #pragma once
 
 #include "kv_rows.hpp"
@@ -12,15 +12,16 @@
 namespace regard {
 namespace {
 
-// How many lines a decode asks for while scores read four lines of keys, while outputs read four lines of values,
-// and while the weights between the two are computed. Where rows lie in lanes, scores take about as long as outputs.
+// How many lines a decode asks for while scores read four lines of keys, while outputs read four
+// lines of values, and while the weights between the two are computed. Where rows lie in lanes,
+// scores take about as long as outputs.
 template <bool kRowsInLanes>
 constexpr int kAheadOfScores = kRowsInLanes ? 4 : 5;
 template <bool kRowsInLanes>
 constexpr int kAheadOfValues = 8 - kAheadOfScores<kRowsInLanes>;
 constexpr int kAheadOfWeights = 24;
-// How many a forward kernel asks for while it computes a tile: as many as the tile's weights fill. So they are in
-// proportion to what a tile computes.
+// How many a forward kernel asks for while it computes a tile: as many as the tile's weights fill.
+// So they are in proportion to what a tile computes.
 template <class Shape>
 constexpr int kAheadOfTile = Shape::kRows * Shape::kVectors * kVectorBytes / kLineBytes;
 
@@ -33,7 +34,10 @@ struct AskedLine {
 
 class Ahead {
  public:
-  Ahead() { runs_[0] = end(); start(); }
+  Ahead() {
+    runs_[0] = end();
+    start();
+  }
   Ahead(const Ahead&) = delete;
   Ahead& operator=(const Ahead&) = delete;
 
@@ -69,7 +73,8 @@ class Ahead {
     at.left = run_->lines_of_row;
   }
 
-  // Asks for kQuarters quarters of a line on average over four turns, which loops count in integers of their own type.
+  // Asks for kQuarters quarters of a line on average over four turns, which loops count in integers
+  // of their own type.
   template <int kQuarters, class Turn>
   __attribute__((always_inline)) void ask_quarters(Turn turn, AskedLine& at) {
 #pragma GCC unroll 8
@@ -92,20 +97,21 @@ class Ahead {
     std::int64_t rows;
   };
 
-  void add_run(const void* first, std::ptrdiff_t stride, std::int64_t row_bytes, std::int64_t rows) {
+  void add_run(const void* first, std::ptrdiff_t stride, std::int64_t row_bytes,
+               std::int64_t rows) {
     if (stride == row_bytes) {
       row_bytes *= rows;
       rows = 1;
     }
     const std::int64_t lines = (row_bytes + kLineBytes - 1) / kLineBytes;
-    runs_[run_count_++] = {static_cast<const char*>(first), kLineBytes, stride - lines * kLineBytes, lines,
-                           rows};
+    runs_[run_count_++] = {static_cast<const char*>(first), kLineBytes, stride - lines * kLineBytes,
+                           lines, rows};
     runs_[run_count_] = end();
     start();
   }
 
-  // Follows the last run. It names a line that exists, since the processor would look for any other in the
-  // page tables every time.
+  // Follows the last run. It names a line that exists, since the processor would look for any other
+  // in the page tables every time.
   Run end() const { return {reinterpret_cast<const char*>(this), 0, 0, INT64_MAX, INT64_MAX}; }
 
   void start() {

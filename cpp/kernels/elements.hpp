@@ -49,10 +49,10 @@ REGARD_INLINE void with_stored_element(Element element, Body body) {
 
 // The size of an element of anything but a bool mask.
 REGARD_INLINE std::int64_t bytes_of(Element element) {
-  return element == Element::float64                                     ? 8
+  return element == Element::float64                                   ? 8
          : element == Element::float16 || element == Element::bfloat16 ? 2
-         : element == Element::int8                                     ? 1
-                                                                         : 4;
+         : element == Element::int8                                    ? 1
+                                                                       : 4;
 }
 
 // Whether the kernels can read the elements as they are stored.

@@ -6,8 +6,8 @@
 //   score  = scale[key] (sum over d of rotated query[d] stored[key][d])
 //   output = sum over keys of (weight[key] scale[key]) stored[key]
 //
-// That is one multiplication for a key and a row instead of one or two for an element. All kernels do the
-// same operations in the same order, so they give the same bits.
+// That is one multiplication for a key and a row instead of one or two for an element. All kernels
+// do the same operations in the same order, so they give the same bits.
 #pragma once
 
 #include "../problem/attention.hpp"
@@ -28,19 +28,25 @@ struct KvRows {
 };
 
 // The evicted pages of an entry follow its pages of sink tokens.
-REGARD_INLINE KeyInterval evicted_pages_of(const AttentionProblem& problem, const AttentionTask& task) {
+REGARD_INLINE KeyInterval evicted_pages_of(const AttentionProblem& problem,
+                                           const AttentionTask& task) {
   if (task.evicted_pages == 0) return {};
   const std::int64_t first = (problem.keep_first + problem.page_rows - 1) / problem.page_rows;
   return {first, first + task.evicted_pages};
 }
 
 REGARD_INLINE KvRows keys_of(const AttentionProblem& problem, const AttentionTask& task) {
-  return {problem.key, task.key,          problem.key_scales,            task.key_scales,
-          task.pages,  problem.page_rows, evicted_pages_of(problem, task)};
+  return {problem.key,
+          task.key,
+          problem.key_scales,
+          task.key_scales,
+          task.pages,
+          problem.page_rows,
+          evicted_pages_of(problem, task)};
 }
 
 REGARD_INLINE KvRows values_of(const AttentionProblem& problem, const AttentionTask& task) {
-  return {problem.value, task.value,        problem.value_scales,          task.value_scales,
+  return {problem.value, task.value,        problem.value_scales,           task.value_scales,
           task.pages,    problem.page_rows, evicted_pages_of(problem, task)};
 }
 
@@ -82,13 +88,14 @@ REGARD_INLINE std::int64_t rows_together(const KvRows& rows, std::int64_t first,
   return left < count ? left : count;
 }
 
-// Copies `count` rows from the row `first` on to rows of padded_columns of T, with zeros to their right, below
-// them and in place of evicted rows. Integers stay integers.
+// Copies `count` rows from the row `first` on to rows of padded_columns of T, with zeros to their
+// right, below them and in place of evicted rows. Integers stay integers.
 template <class T>
 REGARD_NOINLINE void copy_rows(const KvRows& rows, std::int64_t first, std::int64_t count,
                                std::int64_t columns, T* to, std::int64_t padded_count,
                                std::int64_t padded_columns) {
-  for (const std::int64_t end = first + count, padded_end = first + padded_count; first < padded_end;) {
+  for (const std::int64_t end = first + count, padded_end = first + padded_count;
+       first < padded_end;) {
     const std::int64_t together = rows_together(rows, first, end - first);
     const bool is_last = first + together >= end;
     const std::int64_t padded = is_last ? padded_end - first : together;
@@ -104,7 +111,8 @@ REGARD_NOINLINE void copy_rows(const KvRows& rows, std::int64_t first, std::int6
   }
 }
 
-// Copies their scales, which lie side by side in a page, with zeros after them and for evicted rows.
+// Copies their scales, which lie side by side in a page, with zeros after them and for evicted
+// rows.
 template <class T>
 REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::int64_t count, T* to,
                                  std::int64_t padded_count) {

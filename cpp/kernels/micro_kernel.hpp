@@ -44,7 +44,8 @@ REGARD_INLINE void load_tile(Accumulators<T, kRows, kVectors>& acc, const T* til
 
 // to[row * stride + lane] += acc
 template <class T, int kRows, int kVectors>
-REGARD_INLINE void add_tile(const Accumulators<T, kRows, kVectors>& acc, T* to, std::ptrdiff_t stride) {
+REGARD_INLINE void add_tile(const Accumulators<T, kRows, kVectors>& acc, T* to,
+                            std::ptrdiff_t stride) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
@@ -96,8 +97,7 @@ REGARD_INLINE void multiply_columns(Accumulators<T, kRows, kVectors>& acc, const
 #pragma GCC unroll 8
       for (int v = kFirst; v < kEnd; ++v) {
         const Vec<T> sum = fma(left, right[v], acc[r][v]);
-        acc[r][v] =
-            kSelect ? select<T>(as_bits<T>(right[v]) == hidden_bits, acc[r][v], sum) : sum;
+        acc[r][v] = kSelect ? select<T>(as_bits<T>(right[v]) == hidden_bits, acc[r][v], sum) : sum;
       }
     }
   }

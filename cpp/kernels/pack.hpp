@@ -1,6 +1,6 @@
 // Moves between arrays as the caller has them (a row a query, any strides) and strips (a lane a
-// query, a row of lanes a dimension), and copies blocks of keys and values that cannot be read where
-// they lie.
+// query, a row of lanes a dimension), and copies blocks of keys and values that cannot be read
+// where they lie.
 #pragma once
 
 #include "../simd/half.hpp"
@@ -33,13 +33,13 @@ REGARD_INLINE void rows_to_lanes(const From* const* rows, int row_count, std::in
           square[i] = i < present ? load_as<T>(rows[lane + i] + column) : Vec<T>{};
         transpose<T>(square);
 #pragma GCC unroll 16
-        for (int i = 0; i < kWidth; ++i)
-          store(to + (column + i) * to_stride + lane, op(square[i]));
+        for (int i = 0; i < kWidth; ++i) store(to + (column + i) * to_stride + lane, op(square[i]));
       }
     }
     for (; column < columns; ++column) {
       Vec<T> gathered{};
-      for (int i = 0; i < present; ++i) gathered[i] = static_cast<T>(widen(rows[lane + i][column * column_stride]));
+      for (int i = 0; i < present; ++i)
+        gathered[i] = static_cast<T>(widen(rows[lane + i][column * column_stride]));
       store(to + column * to_stride + lane, op(gathered));
     }
   }
@@ -48,7 +48,8 @@ REGARD_INLINE void rows_to_lanes(const From* const* rows, int row_count, std::in
 // rows[lane][column * column_stride] = op(from[column * from_stride + lane], first lane of vector)
 template <class T, class To, class Op>
 REGARD_INLINE void lanes_to_rows(const T* from, std::int64_t from_stride, std::int64_t columns,
-                                 To* const* rows, int row_count, std::int64_t column_stride, Op op) {
+                                 To* const* rows, int row_count, std::int64_t column_stride,
+                                 Op op) {
   constexpr int kWidth = kLanes<T>;
   for (int lane = 0; lane < row_count; lane += kWidth) {
     const int present = row_count - lane < kWidth ? row_count - lane : kWidth;
@@ -67,17 +68,17 @@ REGARD_INLINE void lanes_to_rows(const T* from, std::int64_t from_stride, std::i
     }
     for (; column < columns; ++column) {
       const Vec<T> value = op(load(from + column * from_stride + lane), lane);
-      for (int i = 0; i < present; ++i)
-        narrow(value[i], rows[lane + i][column * column_stride]);
+      for (int i = 0; i < present; ++i) narrow(value[i], rows[lane + i][column * column_stride]);
     }
   }
 }
 
-// Rows farther apart than this are copied: a tile of them would crowd into a few sets of L1, and each would
-// need a page of its own.
+// Rows farther apart than this are copied: a tile of them would crowd into a few sets of L1, and
+// each would need a page of its own.
 constexpr std::int64_t kFarRowBytes = 2048;
 
-// Copies rows x columns elements to rows of padded_columns, with zeros to their right and below them.
+// Copies rows x columns elements to rows of padded_columns, with zeros to their right and below
+// them.
 template <class T, class From>
 REGARD_NOINLINE void copy_padded(const From* from, std::int64_t row_stride,
                                  std::int64_t column_stride, std::int64_t rows,

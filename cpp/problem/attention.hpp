@@ -59,7 +59,7 @@ struct AttentionProblem {
   Operand key;
   Operand value;
   // What int8 stands for: an element is stored * scale of its row, and keys are such rows rotated and divided
-  // by the size of a group (kernels/int8/hadamard.hpp). Data is null where keys and values are not int8.
+  // by the size of a group (kernels/hadamard.hpp). Data is null where keys and values are not int8.
   Operand key_scales;
   Operand value_scales;
   // Where page_rows is not 0, keys, values and scales lie in pages of this many rows: row r of a batch

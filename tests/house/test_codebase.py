@@ -90,6 +90,30 @@ def test_rooms_include_only_what_they_may_know(room):
             assert included.relative_to(CPP).parts[0] in ROOMS[room], f"{path} includes {name}"
 
 
+FAMILIES = re.findall(r"^REGARD_FAMILY\((\w+)", (CPP / "kernels/families.inc").read_text("utf-8"), re.M)
+# Folders of kernels that a family may include, besides its own and the substrate of all strips.
+FAMILY_KNOWS = {"int8": {"attention"}}
+
+
+def test_families_of_kernels_do_not_know_each_other():
+    assert FAMILIES
+    folders = {path.name for path in (CPP / "kernels").iterdir() if path.is_dir()}
+    assert folders == {*FAMILIES, "strips", "targets", "testing"}
+    for folder in (*FAMILIES, "strips"):
+        known = {folder, *FAMILY_KNOWS.get(folder, ())} | ({"strips"} if folder in FAMILIES else set())
+        for path in sources(f"kernels/{folder}"):
+            for _, name in includes(path):
+                included = (path.parent / name).resolve()
+                if included.is_relative_to(CPP / "kernels") and included.parent != CPP / "kernels":
+                    assert included.parent.name in known, f"{path} includes {name}"
+
+
+def test_kernels_are_read_in_100_columns():
+    for path in sources("kernels"):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            assert len(line) <= 100, f"{path}:{number}"
+
+
 def test_pybind11_stays_in_the_bindings():
     for room in ("platform", "simd", "kernels", "dispatch", "openmp", "cuda"):
         for path in sources(room):

@@ -43,7 +43,7 @@ BUGS = [
     ),
     Bug(
         "heads of a group share a row of the mask",
-        KERNELS + "attention/mask_tiles.hpp",
+        KERNELS + "strips/mask_rows.hpp",
         "mask.row_stride == 0 && (mask.head_stride == 0 || problem.heads == problem.kv_heads)",
         "mask.row_stride == 0",
         OPTIONS,
@@ -51,7 +51,7 @@ BUGS = [
     ),
     Bug(
         "a float mask is lost beside slopes",
-        KERNELS + "attention/mask_tiles.hpp",
+        KERNELS + "strips/tiles.hpp",
         "add_alibi<Shape>(strip, key, is_set, tile);",
         "add_alibi<Shape>(strip, key, false, tile);",
         OPTIONS,
@@ -59,7 +59,7 @@ BUGS = [
     ),
     Bug(
         "queries after a window see no sink tokens",
-        KERNELS + "attention/visibility.hpp",
+        KERNELS + "strips/visibility.hpp",
         "if (seeing.begin > 0 || begin < strip.keep_first.end) return seeing;",
         "if (seeing.begin > 0) return seeing;",
         ("tests/cache/test_cache_window.py", *CACHE),
@@ -67,7 +67,7 @@ BUGS = [
     ),
     Bug(
         "a counter that begins within four keys has no successor",
-        KERNELS + "attention/dropout.hpp",
+        KERNELS + "strips/dropout.hpp",
         "(first_word == 0 ? 1 : 2)",
         "(first_word < 2 ? 1 : 2)",
         DROPOUT,
@@ -75,7 +75,7 @@ BUGS = [
     ),
     Bug(
         "the upper half of a seed is lost",
-        KERNELS + "attention/dropout.hpp",
+        KERNELS + "strips/dropout.hpp",
         "static_cast<std::uint32_t>(seed >> 32)",
         "0u",
         DROPOUT,
@@ -83,7 +83,7 @@ BUGS = [
     ),
     Bug(
         "a rotation within a vector has a wrong sign",
-        KERNELS + "int8/hadamard.hpp",
+        KERNELS + "hadamard.hpp",
         "      x[d + half] = a - b;",
         "      x[d + half] = b - a;",
         ("tests/cache/test_cache_int8.py", *CACHE),

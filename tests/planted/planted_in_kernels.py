@@ -13,7 +13,7 @@ MATMUL = ("tests/attention/test_stages.py", "tests/attention/test_bit_equality.p
 BUGS = [
     Bug(
         "sinks of a later strip begin with the task's first head",
-        KERNELS + "attention/forward.hpp",
+        KERNELS + "strips/online_softmax.hpp",
         "start_with_sinks(problem, task, strip.first_row, strip.total, lanes)",
         "start_with_sinks(problem, task, task.row_begin, strip.total, lanes)",
         OPTIONS,
@@ -30,14 +30,14 @@ BUGS = [
     Bug(
         "returned weights are not those after dropout",
         KERNELS + "attention/forward.hpp",
-        "drop_weights<kVectors>(problem, task, strip, block.begin, &all, 1, work.weights);",
-        "drop_weights<kVectors>(problem, task, strip, block.begin, &all, 0, work.weights);",
+        "work.weights + tile.begin * kWidth);\n        });\n    if (problem.dropout_factor != 0)",
+        "work.weights + tile.begin * kWidth);\n        });\n    if (problem.dropout_factor < 0)",
         ("tests/attention/test_dropout.py",),
         "dropout with return_weights",
     ),
     Bug(
         "a merged output keeps its reference",
-        KERNELS + "attention/strip_output.hpp",
+        KERNELS + "strips/online_softmax.hpp",
         "part : load<T>(to) * shares.total + part",
         "part : load<T>(to) + part",
         OPTIONS,
@@ -85,7 +85,7 @@ BUGS = [
     ),
     Bug(
         "a decode takes the mask of the group's first head",
-        KERNELS + "decode/visibility.hpp",
+        KERNELS + "decode/decode_masks.hpp",
         "(task.row_begin + row) % group * mask.head_stride + key * mask.column_stride",
         "0 * group * mask.head_stride + key * mask.column_stride",
         DECODE,
@@ -102,47 +102,67 @@ BUGS = [
     Bug(
         "gradients of slopes come after the cap",
         KERNELS + "backward/backward.hpp",
-        "    if (task.slope_terms) Block::add_slope_terms(runs, work, key, "
-        "work.grad_queries + head_dim * width);\n"
-        "    if (work.softcap != T(0)) Block::apply_cap(runs, work);\n",
-        "    if (work.softcap != T(0)) Block::apply_cap(runs, work);\n"
-        "    if (task.slope_terms) Block::add_slope_terms(runs, work, key, "
-        "work.grad_queries + head_dim * width);\n",
+        "    if (task.slope_terms) {\n",
+        "    if (work.softcap != T(0)) Scores::apply_cap(work, number, runs);\n"
+        "    if (task.slope_terms) {\n",
         BACKWARD,
         "the gradient of alibi_slopes with a softcap",
     ),
     Bug(
         "NaN in a query's last column is not looked for",
         KERNELS + "backward/backward.hpp",
-        "!are_finite(work.query_rows, work.strip.rows, forward.head_dim)",
-        "!are_finite(work.query_rows, work.strip.rows, forward.head_dim - 1)",
+        "!are_finite(work.query_rows, work.rows, forward.head_dim)",
+        "!are_finite(work.query_rows, work.rows, forward.head_dim - 1)",
         ("tests/attention/test_backward_containment.py",),
         "NaN or inf in the last column of a query, and the gradients of keys hidden from it",
     ),
     Bug(
         "slopes of a later strip begin with the group's first head",
-        KERNELS + "backward/strip.hpp",
+        KERNELS + "strips/setup.hpp",
         "(strip.first_row + lane) % group",
         "lane % group",
-        BACKWARD,
-        "gradients with alibi_slopes, and a group that does not divide a strip's lanes",
+        (*OPTIONS, *BACKWARD),
+        "alibi_slopes, and a group that does not divide a strip's lanes",
     ),
     Bug(
-        "the cap's derivative is left out along the keys alone",
-        KERNELS + "tangent/block.hpp",
-        "if (has_tangents) apply_cap_to_tangents",
-        "if (task.tangent_query) apply_cap_to_tangents",
+        "the cap's derivative is left out in forward mode",
+        KERNELS + "tangent/gathering.hpp",
+        "        if (work.softcap != T(0)) {",
+        "        if (work.softcap < T(0)) {",
         JVP,
-        "forward mode with a softcap and tangent_key alone",
+        "forward mode with a softcap",
     ),
     Bug(
         "NaN in a hidden tangent of values is not looked for",
-        KERNELS + "tangent/tangent.hpp",
-        "are_finite(block.values, count, forward.value_dim) &&\n"
-        "                              are_finite(block.tangent_values, count, forward.value_dim);",
-        "are_finite(block.values, count, forward.value_dim);",
+        KERNELS + "tangent/gathering.hpp",
+        "are_finite(block.values) && are_finite(block.tangent_values);",
+        "are_finite(block.values);",
         JVP,
         "forward mode with NaN or inf in tangent_value at a hidden key",
+    ),
+    Bug(
+        "what goes with weights keeps its reference",
+        KERNELS + "strips/online_softmax.hpp",
+        "        if (block.others) rescale(block.others + k * kWidth);\n",
+        "",
+        JVP,
+        "forward mode where a later key of a block has a much greater score",
+    ),
+    Bug(
+        "a band takes the first strip's vectors for all",
+        KERNELS + "backward/products.hpp",
+        "const int first = run.vectors[s].begin * kLanes<T>, end = run.vectors[s].end * kLanes<T>;",
+        "const int first = run.vectors[0].begin * kLanes<T>, end = run.vectors[0].end * kLanes<T>;",
+        BACKWARD,
+        "gradients of keys at the edge of what queries see, and more queries than a strip has",
+    ),
+    Bug(
+        "a chunk of statistics is counted twice",
+        KERNELS + "summary/weighing.hpp",
+        "      store(from.log_weight + i, Vec<T>{});\n",
+        "",
+        ("tests/attention/test_summary.py",),
+        "statistics over more than one block of keys",
     ),
     Bug(
         "of equal weights one takes two places",

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "../../kernels/attention/table.hpp"
+#include "../../kernels/attention_kernel.hpp"
 #include "../../problem/attention.hpp"
 #include "../threads/parallel_for.hpp"
 

@@ -21,7 +21,7 @@ constexpr AttentionKernels attention_of() {
 
 }  // namespace
 
-constexpr PerScalar<AttentionKernels> REGARD_TARGET_NAME::attention = {
-    attention_of<Float32>(), attention_of<Float64>()};
+constexpr PerScalar<AttentionKernels> REGARD_TARGET_NAME::attention = {attention_of<Float32>(),
+                                                                       attention_of<Float64>()};
 
 }  // namespace regard

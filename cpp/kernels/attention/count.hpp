@@ -1,8 +1,9 @@
-// What a task would compute, in tiles: `begin_count`, then `count` over the keys that it returns. Nothing but masks is
-// read of any array.
+// What a task would compute, in tiles: `begin_count`, then `count` over the keys that it returns.
+// Nothing but masks is read of any array.
 //
-// Where no mask is read, the blocks that all rows see, and those that none sees, are counted by their number, so that a
-// strip costs as much as its edges. A mask is read block by block, until it is time to look at the stop signal.
+// Where no mask is read, the blocks that all rows see, and those that none sees, are counted by
+// their number, so that a strip costs as much as its edges. A mask is read block by block, until it
+// is time to look at the stop signal.
 #pragma once
 
 #include "../strips/seen_blocks.hpp"
@@ -12,8 +13,8 @@ namespace regard {
 namespace {
 
 template <class Shape>
-REGARD_NOINLINE SeenKeys begin_count(const AttentionProblem& problem, const AttentionTask& task, TileCounts& counts,
-                                     void* memory) {
+REGARD_NOINLINE SeenKeys begin_count(const AttentionProblem& problem, const AttentionTask& task,
+                                     TileCounts& counts, void* memory) {
   using T = typename Shape::Element;
   lay_out_forward<Shape>(problem, task.row_end - task.row_begin, memory);
   const ForwardWorkspace<T>& work = *static_cast<const ForwardWorkspace<T>*>(memory);
@@ -23,27 +24,28 @@ REGARD_NOINLINE SeenKeys begin_count(const AttentionProblem& problem, const Atte
 
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void count_block(const AttentionProblem& problem, const AttentionTask& task,
-                                 const ForwardStrip<T>& strip, std::int64_t key, const ForwardWorkspace<T>& work,
-                                 TileCounts& counts) {
+                                 const ForwardStrip<T>& strip, std::int64_t key,
+                                 const ForwardWorkspace<T>& work, TileCounts& counts) {
   const KeySpan block = span_at<Shape>(key, task.kv_len);
   const SeenTiles<Shape> tiles = see_tiles<Shape>(problem, task, strip, block, work.bias);
   KeyRuns<Shape> runs;
   for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-    over_tiles<Shape, vectors.value, TileCode::all>(problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs,
-                                     [&](auto tile) {
-      ++(tile.kBias == Bias::none ? counts.visible : counts.biased);
-      const int end = tile.kEnd * kLanes<T>;
-      const int rows = (end < strip.rows ? end : strip.rows) - tile.kFirst * kLanes<T>;
-      const int keys = block.count - tile.begin < Shape::kRows ? block.count - tile.begin : Shape::kRows;
-      counts.scores += rows * static_cast<std::int64_t>(keys);
-    });
+    over_tiles<Shape, vectors.value, TileCode::all>(
+        problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs, [&](auto tile) {
+          ++(tile.kBias == Bias::none ? counts.visible : counts.biased);
+          const int end = tile.kEnd * kLanes<T>;
+          const int rows = (end < strip.rows ? end : strip.rows) - tile.kFirst * kLanes<T>;
+          const int keys =
+              block.count - tile.begin < Shape::kRows ? block.count - tile.begin : Shape::kRows;
+          counts.scores += rows * static_cast<std::int64_t>(keys);
+        });
   });
 }
 
 // Counts from keys.begin on, which begins a block. Returns where it stopped.
 template <class Shape>
-REGARD_NOINLINE std::int64_t count_tiles(const AttentionProblem& problem, const AttentionTask& task, KeyInterval keys,
-                                         TileCounts& counts, void* memory) {
+REGARD_NOINLINE std::int64_t count_tiles(const AttentionProblem& problem, const AttentionTask& task,
+                                         KeyInterval keys, TileCounts& counts, void* memory) {
   using T = typename Shape::Element;
   const ForwardWorkspace<T>& work = *static_cast<const ForwardWorkspace<T>*>(memory);
   const bool reads_masks = task.mask || task.bias;

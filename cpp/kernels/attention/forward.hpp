@@ -5,12 +5,12 @@
 //       for a tile of keys that the strip sees        scores in registers -> weights in L1
 //       output^T += values^T weights^T                a tile of value dimensions in registers
 //
-// Queries stay in SIMD lanes throughout, so nothing is ever reduced across lanes. Only the queries are
-// packed; keys and values are read where they lie, unless their strides forbid it.
+// Queries stay in SIMD lanes throughout, so nothing is ever reduced across lanes. Only the queries
+// are packed; keys and values are read where they lie, unless their strides forbid it.
 //
-// A row's bits depend on its query, its keys and the target alone: tiles and blocks begin at multiples of
-// their size whatever the interval, every sum runs over keys in order, first within a block and then over
-// blocks, and what other lanes do never changes an operation on this one.
+// A row's bits depend on its query, its keys and the target alone: tiles and blocks begin at
+// multiples of their size whatever the interval, every sum runs over keys in order, first within a
+// block and then over blocks, and what other lanes do never changes an operation on this one.
 //
 // The dispatch calls `begin`, then `advance` over consecutive intervals of whole blocks, so that it
 // can stop a long task, then `finish`, and `write_weights` where the caller wants them.
@@ -91,9 +91,11 @@ struct AttentionForward {
         if (key % Shape::kChunkKeys == 0 && !strip.is_fresh) merge_chunk(strip);
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
         const bool is_last = s + 1 == work.strip_count;
-        const NextMask<T> next{work.strips[is_last ? 0 : s + 1], is_last ? key + Shape::kBlockKeys : key};
+        const NextMask<T> next{work.strips[is_last ? 0 : s + 1],
+                               is_last ? key + Shape::kBlockKeys : key};
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          block_of_strip<vectors.value>(problem, task, strip, next, asks ? &ahead : nullptr, work, block);
+          block_of_strip<vectors.value>(problem, task, strip, next, asks ? &ahead : nullptr, work,
+                                        block);
         });
       }
     }
@@ -108,8 +110,9 @@ struct AttentionForward {
       for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>)
         store(strip.reciprocal + lane, reciprocal_of_sum<T>(load(strip.state.sum + lane)));
       // + 0 turns a product of -0.0 into 0, so that the sign of a hidden value cannot show.
-      unpack_rows<Shape>(problem, problem.output, task.output, strip, 0, problem.value_dim, strip.outputs(),
-                         [&](Vec<T> value, int lane) { return value * load(strip.reciprocal + lane) + Vec<T>{}; });
+      unpack_rows<Shape>(
+          problem, problem.output, task.output, strip, 0, problem.value_dim, strip.outputs(),
+          [&](Vec<T> value, int lane) { return value * load(strip.reciprocal + lane) + Vec<T>{}; });
       write_lse<Shape>(problem, task, strip, strip.state);
     }
   }
@@ -127,53 +130,60 @@ struct AttentionForward {
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
           final_weights<vectors.value>(problem, task, strip, work, block, columns);
         });
-        unpack_rows<Shape>(problem, problem.weights, task.weights, strip, key, columns, work.weights,
-                           [](Vec<T> value, int) { return value; });
+        unpack_rows<Shape>(problem, problem.weights, task.weights, strip, key, columns,
+                           work.weights, [](Vec<T> value, int) { return value; });
       }
     }
   }
 
  private:
-  // Adds the keys and values of the block at `key`. In a window, so few rows see a key that they would wait for it.
-  static bool add_next_block(const AttentionProblem& problem, const AttentionTask& task, std::int64_t key,
-                             std::int64_t key_end, Ahead& ahead) {
+  // Adds the keys and values of the block at `key`. In a window, so few rows see a key that they
+  // would wait for it.
+  static bool add_next_block(const AttentionProblem& problem, const AttentionTask& task,
+                             std::int64_t key, std::int64_t key_end, Ahead& ahead) {
     const std::int64_t left = (key_end < task.kv_len ? key_end : task.kv_len) - key;
     const std::int64_t count = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
-    if (count <= 0 || problem.window_left == kUnbounded || problem.window_right == kUnbounded) return false;
+    if (count <= 0 || problem.window_left == kUnbounded || problem.window_right == kUnbounded)
+      return false;
     if (problem.key.column_stride == 1 && !task.int8_keys)
       ahead.add(keys_of(problem, task), key, count, problem.head_dim);
-    if (problem.value.column_stride == 1) ahead.add(values_of(problem, task), key, count, problem.value_dim);
+    if (problem.value.column_stride == 1)
+      ahead.add(values_of(problem, task), key, count, problem.value_dim);
     return true;
   }
 
-  // Prefetches the next of the rows that a strip will finally write, at every tile that it computes until it has all.
-  REGARD_INLINE void prefetch_output(const AttentionProblem& problem, const AttentionTask& task, Strip& strip) {
+  // Prefetches the next of the rows that a strip will finally write, at every tile that it computes
+  // until it has all.
+  REGARD_INLINE void prefetch_output(const AttentionProblem& problem, const AttentionTask& task,
+                                     Strip& strip) {
     constexpr int kMost = kRows / 4;
     const int left = strip.rows - strip.asked_rows, rows = left < kMost ? left : kMost;
     if (rows == 0) return;
-    prefetch_rows<1>(problem, problem.output, task.output, strip.first_row + strip.asked_rows, rows, problem.value_dim,
-                     0, 1);
+    prefetch_rows<1>(problem, problem.output, task.output, strip.first_row + strip.asked_rows, rows,
+                     problem.value_dim, 0, 1);
     strip.asked_rows += rows;
   }
 
-  // Both products of one strip and one block. `ahead` has the rows of the next block, or is null where the processor's
-  // own prefetching is enough.
+  // Both products of one strip and one block. `ahead` has the rows of the next block, or is null
+  // where the processor's own prefetching is enough.
   template <int kVectors>
-  REGARD_NOINLINE void block_of_strip(const AttentionProblem& problem, const AttentionTask& task, Strip& strip,
-                                      const NextMask<T>& next, Ahead* ahead, const Workspace& work, Block& block) {
+  REGARD_NOINLINE void block_of_strip(const AttentionProblem& problem, const AttentionTask& task,
+                                      Strip& strip, const NextMask<T>& next, Ahead* ahead,
+                                      const Workspace& work, Block& block) {
     const SeenTiles<Shape> tiles = see_tiles<Shape>(problem, task, strip, block, work.bias);
     if (tiles.end == 0) return;
     Scores::provide_keys(problem, task, work, block);
     KeyRuns<Shape> runs;
     start_block_sum<kVectors>(strip);
-    over_tiles<Shape, kVectors, TileCode::all>(problem, task, strip, block, tiles, next, runs, [&](auto tile) {
-      if (ahead) ahead->ask_lines(kAheadOfTile<Shape>);
-      prefetch_output(problem, task, strip);
-      weights_tile<Shape, kVectors>(tile, Scores::product(tile, problem, task, strip, block),
-                                    work.bias + tile.begin * kVectors * kLanes<T>, work.softcap,
-                                    work.weights + tile.begin * kVectors * kLanes<T>, strip, runs,
-                                    BlockWeights<T>{work.weights, nullptr});
-    });
+    over_tiles<Shape, kVectors, TileCode::all>(
+        problem, task, strip, block, tiles, next, runs, [&](auto tile) {
+          if (ahead) ahead->ask_lines(kAheadOfTile<Shape>);
+          prefetch_output(problem, task, strip);
+          weights_tile<Shape, kVectors>(tile, Scores::product(tile, problem, task, strip, block),
+                                        work.bias + tile.begin * kVectors * kLanes<T>, work.softcap,
+                                        work.weights + tile.begin * kVectors * kLanes<T>, strip,
+                                        runs, BlockWeights<T>{work.weights, nullptr});
+        });
     end_block_sum<kVectors>(strip);
     provide_values<T, kRows>(problem, task, work, block);
     if (block.values.scales) scale_weights<kVectors>(block.values.scales, runs, work.weights);
@@ -182,14 +192,15 @@ struct AttentionForward {
     // A hidden key's weight of -0.0 times a finite value changes no sum; times NaN or inf it would.
     const bool selects = runs.hide_something && !all_values_are_finite(block, problem.value_dim);
     const KeyTerm<T> term{work.weights, block.values.from, block.values.stride};
-    add_columns<Shape, kVectors>(selects, runs, &term, 1, round_up(problem.value_dim, kRows), strip.is_fresh,
-                                 strip.outputs());
+    add_columns<Shape, kVectors>(selects, runs, &term, 1, round_up(problem.value_dim, kRows),
+                                 strip.is_fresh, strip.outputs());
     strip.is_fresh = false;
   }
 
   // weight *= the scale of its value, but of hidden keys.
   template <int kVectors>
-  REGARD_NOINLINE void scale_weights(const T* value_scales, const KeyRuns<Shape>& runs, T* weights) {
+  REGARD_NOINLINE void scale_weights(const T* value_scales, const KeyRuns<Shape>& runs,
+                                     T* weights) {
     for (int i = 0; i < runs.count; ++i)
       for (int k = runs.run[i].begin; k < runs.run[i].end; ++k)
         for (int v = 0; v < kVectors; ++v) {
@@ -201,8 +212,9 @@ struct AttentionForward {
   // The weights of one strip for `columns` keys from the block's first on, divided by the sums, in
   // work.weights.
   template <int kVectors>
-  REGARD_NOINLINE void final_weights(const AttentionProblem& problem, const AttentionTask& task, const Strip& strip,
-                                     const Workspace& work, Block& block, int columns) {
+  REGARD_NOINLINE void final_weights(const AttentionProblem& problem, const AttentionTask& task,
+                                     const Strip& strip, const Workspace& work, Block& block,
+                                     int columns) {
     constexpr int kWidth = kVectors * kLanes<T>;
     const int padded_columns = static_cast<int>(round_up(columns, kRows));
     for (int i = 0; i < padded_columns * kWidth; i += kLanes<T>) store(work.weights + i, Vec<T>{});
@@ -210,31 +222,38 @@ struct AttentionForward {
     if (tiles.end == 0) return;
     Scores::provide_keys(problem, task, work, block);
     KeyRuns<Shape> runs;
-    over_tiles<Shape, kVectors, TileCode::few>(problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs, [&](auto tile) {
-      final_tile<kVectors>(tile, Scores::product(tile, problem, task, strip, block),
-                           work.bias + tile.begin * kWidth, work.softcap, strip, work.weights + tile.begin * kWidth);
-    });
+    over_tiles<Shape, kVectors, TileCode::few>(
+        problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs, [&](auto tile) {
+          final_tile<kVectors>(tile, Scores::product(tile, problem, task, strip, block),
+                               work.bias + tile.begin * kWidth, work.softcap, strip,
+                               work.weights + tile.begin * kWidth);
+        });
     if (problem.dropout_factor != 0)
       drop_weights<Shape, kVectors>(problem, task, strip, block.begin, runs, work.weights);
   }
 
   template <int kVectors, class Tile, class Product>
-  REGARD_INLINE void final_tile(const Tile&, const Product& product, const T* bias, T softcap, const Strip& strip,
-                                T* weights) {
+  REGARD_INLINE void final_tile(const Tile&, const Product& product, const T* bias, T softcap,
+                                const Strip& strip, T* weights) {
     constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
     Accumulators<T, kRows, kSome> acc;
-    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, product, bias, softcap, weights, kFirstLane);
+    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, product, bias, softcap, weights,
+                                                       kFirstLane);
     fill_unseen<kVectors, kRows, Tile>(weights, T(0));
 #pragma GCC unroll 8
     for (int v = 0; v < kSome; ++v) {
       const int lane = kFirstLane + v * kLanes<T>;
-      const Vec<T> reference = load(strip.state.reference + lane), reciprocal = load(strip.reciprocal + lane);
+      const Vec<T> reference = load(strip.state.reference + lane),
+                   reciprocal = load(strip.reciprocal + lane);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const int at = r * kVectors * kLanes<T> + lane;
-        Vec<T> weight = weight_of<T, Tile::kBias>(acc[r][v], reference, bias, at, Exp2Bits<T>::kLowest) * reciprocal;
+        Vec<T> weight =
+            weight_of<T, Tile::kBias>(acc[r][v], reference, bias, at, Exp2Bits<T>::kLowest) *
+            reciprocal;
         // Selected once more, since reciprocal may be NaN.
-        if constexpr (Tile::kBias == Bias::hides) weight = unless_hidden<T>(weight, load(bias + at), Vec<T>{});
+        if constexpr (Tile::kBias == Bias::hides)
+          weight = unless_hidden<T>(weight, load(bias + at), Vec<T>{});
         store(weights + at, weight);
       }
     }

@@ -1,5 +1,5 @@
-// A block of keys and values. Nothing is touched before it is asked for, so that a block that no strip sees costs
-// nothing.
+// A block of keys and values. Nothing is touched before it is asked for, so that a block that no
+// strip sees costs nothing.
 #pragma once
 
 #include "forward_workspace.hpp"
@@ -23,23 +23,25 @@ template <class T, int kRows>
 REGARD_INLINE void provide_keys(const AttentionProblem& problem, const AttentionTask& task,
                                 const ForwardWorkspace<T>& work, ForwardBlock<T>& block) {
   if (block.keys.from) return;
-  block.keys = provide_rows<T, kRows>(keys_of(problem, task), block.begin, block.count, problem.head_dim,
-                                      problem.head_dim, work.keys);
+  block.keys = provide_rows<T, kRows>(keys_of(problem, task), block.begin, block.count,
+                                      problem.head_dim, problem.head_dim, work.keys);
 }
 
 template <class T, int kRows>
 REGARD_INLINE void provide_values(const AttentionProblem& problem, const AttentionTask& task,
                                   const ForwardWorkspace<T>& work, ForwardBlock<T>& block) {
   if (block.values.from) return;
-  block.values = provide_rows<T, kRows>(values_of(problem, task), block.begin, block.count, problem.value_dim,
-                                        round_up(problem.value_dim, kRows), work.values);
+  block.values =
+      provide_rows<T, kRows>(values_of(problem, task), block.begin, block.count, problem.value_dim,
+                             round_up(problem.value_dim, kRows), work.values);
 }
 
 template <class T>
 REGARD_INLINE bool all_values_are_finite(ForwardBlock<T>& block, std::int64_t value_dim) {
   if (block.values_are_finite < 0)
     block.values_are_finite =
-        block.values.scales || rows_are_finite(block.values.from, block.values.stride, block.count, value_dim);
+        block.values.scales ||
+        rows_are_finite(block.values.from, block.values.stride, block.count, value_dim);
   return block.values_are_finite != 0;
 }
 

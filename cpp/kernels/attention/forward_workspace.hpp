@@ -1,6 +1,6 @@
-// What one thread keeps while it works on one task: strips of queries with their running results, and one
-// block's weights. Its size depends on head_dim and value_dim and on whether there is more than one chunk of
-// keys, but not on the number of keys.
+// What one thread keeps while it works on one task: strips of queries with their running results,
+// and one block's weights. Its size depends on head_dim and value_dim and on whether there is more
+// than one chunk of keys, but not on the number of keys.
 #pragma once
 
 #include "../strips/online_softmax.hpp"
@@ -10,8 +10,8 @@ namespace {
 
 template <class T>
 struct ForwardStrip : OnlineStrip<T> {
-  // Where precision is int8 (int8/queries.hpp), each lane's factor of its query, and its score of what was
-  // taken from all keys, their mean; null otherwise.
+  // Where precision is int8 (int8/queries.hpp), each lane's factor of its query, and its score of
+  // what was taken from all keys, their mean; null otherwise.
   T* query_scale;
   T* mean_score;
   T* reciprocal;   // of the final sum
@@ -29,17 +29,18 @@ struct ForwardWorkspace {
   RowCopies<T> values;
 };
 
-// Lays a ForwardWorkspace out in `memory`, itself first. Returns its size in bytes, which is all that
-// happens where memory is null.
+// Lays a ForwardWorkspace out in `memory`, itself first. Returns its size in bytes, which is all
+// that happens where memory is null.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE std::int64_t lay_out_forward(const AttentionProblem& problem, std::int64_t task_rows, void* memory) {
+REGARD_NOINLINE std::int64_t lay_out_forward(const AttentionProblem& problem,
+                                             std::int64_t task_rows, void* memory) {
   const std::int64_t padded_value_dim = round_up(problem.value_dim, Shape::kRows);
   Arena arena(memory);
   auto* const place = arena.take<ForwardWorkspace<T>>(1);
   ForwardWorkspace<T> work{};
   work.softcap = static_cast<T>(softcap_of<T>(problem) * kLog2E);
-  work.strip_count =
-      take_strips<Shape>(problem, task_rows, arena, work.strips, [&](ForwardStrip<T>& strip, std::int64_t lanes) {
+  work.strip_count = take_strips<Shape>(
+      problem, task_rows, arena, work.strips, [&](ForwardStrip<T>& strip, std::int64_t lanes) {
         take_online<Shape>(problem, lanes, 0, padded_value_dim, arena, strip);
         if (problem.precision == Precision::int8) {
           strip.query_scale = arena.take<T>(lanes);
@@ -47,15 +48,16 @@ REGARD_NOINLINE std::int64_t lay_out_forward(const AttentionProblem& problem, st
         }
         strip.reciprocal = arena.take<T>(lanes);
       });
-  const std::int64_t lanes = round_up(task_rows < Shape::kStripLanes ? task_rows : Shape::kStripLanes, kLanes<T>);
-  const std::int64_t block_keys =
-      round_up(problem.kv_len < Shape::kBlockKeys ? problem.kv_len : Shape::kBlockKeys, Shape::kRows);
+  const std::int64_t lanes =
+      round_up(task_rows < Shape::kStripLanes ? task_rows : Shape::kStripLanes, kLanes<T>);
+  const std::int64_t block_keys = round_up(
+      problem.kv_len < Shape::kBlockKeys ? problem.kv_len : Shape::kBlockKeys, Shape::kRows);
   const bool has_scales = problem.key.element == Element::int8;
   const auto take_scales = [&] { return has_scales ? arena.take<T>(block_keys) : nullptr; };
   work.weights = arena.take<T>(block_keys * lanes);
   work.bias = arena.take<T>(block_keys * lanes);
-  work.keys = {arena.take<T>(block_keys * problem.head_dim), arena.take<T>(Shape::kRows * problem.head_dim),
-               take_scales()};
+  work.keys = {arena.take<T>(block_keys * problem.head_dim),
+               arena.take<T>(Shape::kRows * problem.head_dim), take_scales()};
   work.values = {arena.take<T>(block_keys * padded_value_dim), nullptr, take_scales()};
   if (place) *place = work;
   return arena.used();

@@ -12,7 +12,9 @@ template <class Shape>
 struct PlainScores {
   using T = typename Shape::Element;
 
-  static bool copies_keys(const AttentionProblem& problem) { return !reads_in_place<T>(problem.key); }
+  static bool copies_keys(const AttentionProblem& problem) {
+    return !reads_in_place<T>(problem.key);
+  }
 
   REGARD_INLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
                                   const ForwardStrip<T>& strip) {
@@ -25,8 +27,9 @@ struct PlainScores {
   }
 
   template <class Tile>
-  REGARD_INLINE RowProduct<T> product(const Tile& tile, const AttentionProblem& problem, const AttentionTask&,
-                                      const ForwardStrip<T>& strip, const ForwardBlock<T>& block) {
+  REGARD_INLINE RowProduct<T> product(const Tile& tile, const AttentionProblem& problem,
+                                      const AttentionTask&, const ForwardStrip<T>& strip,
+                                      const ForwardBlock<T>& block) {
     return product_of(tile, block.keys, strip.queries, problem.head_dim);
   }
 };

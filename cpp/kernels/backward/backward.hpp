@@ -2,16 +2,16 @@
 //
 //   dV = P^T dO    dK = scale dS^T Q    dQ = scale dS K
 //
-//   for a piece of the chunk's keys            K, V, dK and dV stay in L2
-//     for a band of queries                    Q and dO, in lanes and as rows, and dQ in lanes (band.hpp)
+//   for a piece of the chunk's keys        K, V, dK and dV stay in L2
+//     for a band of queries                Q and dO in lanes and as rows, dQ in lanes (band.hpp)
 //       for a block of the piece's keys
 //         for a strip of the band
-//           P and dS                           a tile of keys x queries in registers (gradients_of_scores.hpp)
-//           dQ^T += K^T dS^T                   a tile of dimensions x queries in registers
-//         dV += P^T dO, dK += dS^T Q           a tile of keys x dimensions in registers (products.hpp)
+//           P and dS                       a tile of keys x queries in registers
+//           dQ^T += K^T dS^T               a tile of dimensions x queries in registers
+//         dV += P^T dO, dK += dS^T Q       a tile of keys x dimensions in registers
 //
-// A key's gradients are summed over bands in order, a query's over the blocks of a chunk, then over chunks. Nobody else
-// adds to them, so that bits depend on the lengths alone.
+// A key's gradients are summed over bands in order, a query's over the blocks of a chunk, then over
+// chunks. Nobody else adds to them, so that bits depend on the lengths alone.
 #pragma once
 
 #include "band.hpp"
@@ -60,10 +60,12 @@ struct Backward {
   }
 
   static std::int64_t partial_bytes(const BackwardProblem& problem, std::int64_t rows) {
-    return round_up(rows, kLanes<T>) * partial_rows<Shape>(problem) * static_cast<std::int64_t>(sizeof(T));
+    return round_up(rows, kLanes<T>) * partial_rows<Shape>(problem) *
+           static_cast<std::int64_t>(sizeof(T));
   }
 
-  static void begin(const BackwardProblem& problem, const BackwardTask& task, KeyInterval piece, void* memory) {
+  static void begin(const BackwardProblem& problem, const BackwardTask& task, KeyInterval piece,
+                    void* memory) {
     lay_out_backward<Shape>(problem, memory);
     Workspace& work = *static_cast<Workspace*>(memory);
     const AttentionProblem& forward = problem.forward;
@@ -71,17 +73,19 @@ struct Backward {
     const std::int64_t count = piece.end - piece.begin;
     const std::int64_t head_dim = padded_dim<Shape>(forward.head_dim);
     const std::int64_t value_dim = padded_dim<Shape>(forward.value_dim);
-    work.keys = provide_rows<T, kRows>(keys_of(forward, task.forward), piece.begin, count, forward.head_dim,
-                                       columns_read<Shape>(forward.key, forward.head_dim), work.key_copies);
-    work.values = provide_rows<T, kRows>(values_of(forward, task.forward), piece.begin, count, forward.value_dim,
-                                         columns_read<Shape>(forward.value, forward.value_dim), work.value_copies);
+    work.keys =
+        provide_rows<T, kRows>(keys_of(forward, task.forward), piece.begin, count, forward.head_dim,
+                               columns_read<Shape>(forward.key, forward.head_dim), work.key_copies);
+    work.values = provide_rows<T, kRows>(
+        values_of(forward, task.forward), piece.begin, count, forward.value_dim,
+        columns_read<Shape>(forward.value, forward.value_dim), work.value_copies);
     const std::int64_t rows = round_up(count, kRows);
     __builtin_memset(work.grad_keys, 0, static_cast<std::size_t>(rows * head_dim) * sizeof(T));
     __builtin_memset(work.grad_values, 0, static_cast<std::size_t>(rows * value_dim) * sizeof(T));
   }
 
-  static void advance(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
-                      std::int64_t row_end, void* memory) {
+  static void advance(const BackwardProblem& problem, const BackwardTask& task,
+                      std::int64_t row_begin, std::int64_t row_end, void* memory) {
     Workspace& work = *static_cast<Workspace*>(memory);
     over_bands(problem, task, row_begin, row_end, work, [&](bool sees_some) {
       for (int s = 0; s < work.strip_count; ++s) start_queries(problem, task, work, work.strips[s]);
@@ -105,13 +109,15 @@ struct Backward {
                padded_dim<Shape>(forward.value_dim), T(1));
   }
 
-  static void clear_keys(const BackwardProblem& problem, const BackwardTask& task, KeyInterval keys) {
+  static void clear_keys(const BackwardProblem& problem, const BackwardTask& task,
+                         KeyInterval keys) {
     write_rows(problem.grad_key, task.grad_key, keys, nullptr, problem.forward.head_dim, 0, T(0));
-    write_rows(problem.grad_value, task.grad_value, keys, nullptr, problem.forward.value_dim, 0, T(0));
+    write_rows(problem.grad_value, task.grad_value, keys, nullptr, problem.forward.value_dim, 0,
+               T(0));
   }
 
-  static void sum_partials(const BackwardProblem& problem, const BackwardTask& task, std::int64_t bytes,
-                           void* memory) {
+  static void sum_partials(const BackwardProblem& problem, const BackwardTask& task,
+                           std::int64_t bytes, void* memory) {
     lay_out_backward<Shape>(problem, memory);
     Workspace& work = *static_cast<Workspace*>(memory);
     const std::int64_t kv_len = task.forward.kv_len, keys = chunk_keys(kv_len);
@@ -146,15 +152,16 @@ struct Backward {
     });
   }
 
-  static void add_to_bias(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
-                          std::int64_t row_end, void* memory) {
+  static void add_to_bias(const BackwardProblem& problem, const BackwardTask& task,
+                          std::int64_t row_begin, std::int64_t row_end, void* memory) {
     Workspace& work = *static_cast<Workspace*>(memory);
     over_bands(problem, task, row_begin, row_end, work, [&](bool sees_some) {
       if (!sees_some) return;
       pack_band<Shape>(problem, task, work);
       over_blocks(work, [&](const KeySpan& block) {
         KeyRuns<Shape> runs[Shape::kBandStrips];
-        for (int s = 0; s < work.strip_count; ++s) compute(problem, task, work, s, block, true, runs[s]);
+        for (int s = 0; s < work.strip_count; ++s)
+          compute(problem, task, work, s, block, true, runs[s]);
         for (int s = 0; s < work.strip_count; ++s)
           if (problem.grad_bias.element == Element::float64)
             add_rows_of_bias<double>(problem, task, runs[s], block.begin, s, work);
@@ -167,16 +174,18 @@ struct Backward {
  private:
   // Calls body(whether it sees a key of the piece) for each band. Strips that do have been located.
   template <class Body>
-  REGARD_INLINE void over_bands(const BackwardProblem& problem, const BackwardTask& task, std::int64_t row_begin,
-                                std::int64_t row_end, Workspace& work, Body body) {
+  REGARD_INLINE void over_bands(const BackwardProblem& problem, const BackwardTask& task,
+                                std::int64_t row_begin, std::int64_t row_end, Workspace& work,
+                                Body body) {
     for_bands<Shape>(row_begin, row_end, work, [&] {
       bool sees_some = false;
       for (int s = 0; s < work.strip_count; ++s) {
         Strip& strip = work.strips[s];
-        // Of many queries with a short window most strips see nothing of a piece: that is found without looking at each
-        // row.
-        const SeenKeys most{
-            {}, keys_seen_by_rows(problem.forward, task.forward, strip.first_row, strip.first_row + strip.rows)};
+        // Of many queries with a short window most strips see nothing of a piece: that is found
+        // without looking at each row.
+        const SeenKeys most{{},
+                            keys_seen_by_rows(problem.forward, task.forward, strip.first_row,
+                                              strip.first_row + strip.rows)};
         strip.sees_some = overlaps(most, work.piece.begin, work.piece.end);
         if (strip.sees_some) {
           locate_strip(problem.forward, task.forward, strip);
@@ -204,30 +213,38 @@ struct Backward {
   }
 
   // What the next band reads, a part with each block: the arrays may be larger than any cache.
-  REGARD_INLINE void prefetch_next_band(const BackwardProblem& problem, const BackwardTask& task, std::int64_t key,
-                                         const Workspace& work) {
+  REGARD_INLINE void prefetch_next_band(const BackwardProblem& problem, const BackwardTask& task,
+                                        std::int64_t key, const Workspace& work) {
     const AttentionProblem& forward = problem.forward;
-    const std::int64_t next = work.strips[0].first_row + work.rows, left = task.forward.row_end - next;
+    const std::int64_t next = work.strips[0].first_row + work.rows,
+                       left = task.forward.row_end - next;
     const std::int64_t rows = left < kBandLanes<Shape> ? left : kBandLanes<Shape>;
     const int part = static_cast<int>((key - work.piece.begin) / Shape::kBlockKeys);
-    const int parts = static_cast<int>((work.piece.end - work.piece.begin + Shape::kBlockKeys - 1) / Shape::kBlockKeys);
-    prefetch_rows<0>(forward, forward.query, task.forward.query, next, rows, forward.head_dim, part, parts);
-    prefetch_rows<0>(forward, problem.grad_output, task.grad_output, next, rows, forward.value_dim, part, parts);
-    prefetch_rows<0>(forward, forward.output, task.forward.output, next, rows, forward.value_dim, part, parts);
+    const int parts = static_cast<int>((work.piece.end - work.piece.begin + Shape::kBlockKeys - 1) /
+                                       Shape::kBlockKeys);
+    prefetch_rows<0>(forward, forward.query, task.forward.query, next, rows, forward.head_dim, part,
+                     parts);
+    prefetch_rows<0>(forward, problem.grad_output, task.grad_output, next, rows, forward.value_dim,
+                     part, parts);
+    prefetch_rows<0>(forward, forward.output, task.forward.output, next, rows, forward.value_dim,
+                     part, parts);
   }
 
-  REGARD_INLINE void compute(const BackwardProblem& problem, const BackwardTask& task, const Workspace& work, int number,
-                             const KeySpan& block, bool wants_scores, KeyRuns<Shape>& runs) {
+  REGARD_INLINE void compute(const BackwardProblem& problem, const BackwardTask& task,
+                             const Workspace& work, int number, const KeySpan& block,
+                             bool wants_scores, KeyRuns<Shape>& runs) {
     if (!sees(work.strips[number], block)) return;
     for_vectors<Shape::kVectors>(work.strips[number].vectors, [&](auto vectors) {
-      Scores::template compute<vectors.value>(problem, task, work, number, block, wants_scores, runs);
+      Scores::template compute<vectors.value>(problem, task, work, number, block, wants_scores,
+                                              runs);
     });
   }
 
-  REGARD_NOINLINE void add_block(const BackwardProblem& problem, const BackwardTask& task, const KeySpan& block,
-                                 Workspace& work) {
+  REGARD_NOINLINE void add_block(const BackwardProblem& problem, const BackwardTask& task,
+                                 const KeySpan& block, Workspace& work) {
     const AttentionProblem& forward = problem.forward;
-    const bool wants_queries = task.grad_query || task.slope_terms, wants_scores = wants_queries || task.grad_key;
+    const bool wants_queries = task.grad_query || task.slope_terms,
+               wants_scores = wants_queries || task.grad_key;
     KeyRuns<Shape> runs[Shape::kBandStrips];
     for (int s = 0; s < work.strip_count; ++s) {
       compute(problem, task, work, s, block, wants_scores, runs[s]);
@@ -238,55 +255,63 @@ struct Backward {
     const std::int64_t first = block.begin - work.piece.begin;
     if (task.grad_value) {
       const std::int64_t value_dim = padded_dim<Shape>(forward.value_dim);
-      const bool selects = band.hide_something && !are_finite(work.grad_output_rows, work.rows, forward.value_dim);
+      const bool selects =
+          band.hide_something && !are_finite(work.grad_output_rows, work.rows, forward.value_dim);
       Products::add_rows(selects, band, work.weights, work.grad_output_rows, work.rows, value_dim,
                          work.grad_values + first * value_dim);
     }
     if (task.grad_key) {
       const std::int64_t head_dim = padded_dim<Shape>(forward.head_dim);
-      const bool selects = band.hide_something && !are_finite(work.query_rows, work.rows, forward.head_dim);
+      const bool selects =
+          band.hide_something && !are_finite(work.query_rows, work.rows, forward.head_dim);
       Products::add_rows(selects, band, work.grad_scores, work.query_rows, work.rows, head_dim,
                          work.grad_keys + first * head_dim);
     }
   }
 
-  // What a block adds to the gradients of a strip's queries and slopes. Leaves work.grad_scores with the cap's derivative.
-  REGARD_NOINLINE void add_to_queries(const BackwardProblem& problem, const BackwardTask& task, const KeySpan& block,
-                                      int number, const KeyRuns<Shape>& runs, Workspace& work) {
+  // What a block adds to the gradients of a strip's queries and slopes. Leaves work.grad_scores
+  // with the cap's derivative.
+  REGARD_NOINLINE void add_to_queries(const BackwardProblem& problem, const BackwardTask& task,
+                                      const KeySpan& block, int number, const KeyRuns<Shape>& runs,
+                                      Workspace& work) {
     const AttentionProblem& forward = problem.forward;
     Strip& strip = work.strips[number];
     if (task.slope_terms) {
-      T* const terms = strip.grad_queries + padded_dim<Shape>(forward.head_dim) * strip.vectors * kLanes<T>;
+      T* const terms =
+          strip.grad_queries + padded_dim<Shape>(forward.head_dim) * strip.vectors * kLanes<T>;
       Scores::add_slope_terms(work, number, runs, block.begin, terms);
     }
     if (work.softcap != T(0)) Scores::apply_cap(work, number, runs);
     if (!task.grad_query) return;
     const TileRows<T> keys = rows_from(work.keys, block.begin - work.piece.begin);
-    const bool selects =
-        runs.hide_something && !rows_are_finite(keys.from, keys.stride, block.count, forward.head_dim);
+    const bool selects = runs.hide_something &&
+                         !rows_are_finite(keys.from, keys.stride, block.count, forward.head_dim);
     const KeyTerm<T> term{work.grad_scores + number * Scores::kBlock, keys.from, keys.stride};
     for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-      add_columns<Shape, vectors.value, Shape::kVectors>(selects, runs, &term, 1, round_up(forward.head_dim, kRows),
-                                                           strip.is_fresh, strip.grad_queries);
+      add_columns<Shape, vectors.value, Shape::kVectors>(selects, runs, &term, 1,
+                                                         round_up(forward.head_dim, kRows),
+                                                         strip.is_fresh, strip.grad_queries);
     });
     strip.is_fresh = false;
   }
 
-  REGARD_INLINE T* partial_of(const BackwardProblem& problem, const BackwardTask& task, const Strip& strip,
-                              std::int64_t bytes) {
+  REGARD_INLINE T* partial_of(const BackwardProblem& problem, const BackwardTask& task,
+                              const Strip& strip, std::int64_t bytes) {
     return reinterpret_cast<T*>(static_cast<char*>(task.partial) + bytes) +
            strip.first_row * partial_rows<Shape>(problem);
   }
 
-  // Finds where a strip's gradients are gathered, and whether an earlier piece of the chunk has added to them.
-  REGARD_INLINE void start_queries(const BackwardProblem& problem, const BackwardTask& task, const Workspace& work,
-                                   Strip& strip) {
+  // Finds where a strip's gradients are gathered, and whether an earlier piece of the chunk has
+  // added to them.
+  REGARD_INLINE void start_queries(const BackwardProblem& problem, const BackwardTask& task,
+                                   const Workspace& work, Strip& strip) {
     strip.is_fresh = true;
     strip.grad_queries = strip.own_grad_queries;
     if (task.partial) {
       if (!strip.sees_some) return;
       strip.grad_queries = partial_of(problem, task, strip, 0);
-      strip.is_fresh = task.chunk.begin == work.piece.begin || !overlaps(strip.seen, task.chunk.begin, work.piece.begin);
+      strip.is_fresh = task.chunk.begin == work.piece.begin ||
+                       !overlaps(strip.seen, task.chunk.begin, work.piece.begin);
     }
     if (!strip.is_fresh) return;
     const std::int64_t lanes = strip.vectors * kLanes<T>;
@@ -294,21 +319,24 @@ struct Backward {
     for (std::int64_t lane = 0; lane < lanes; ++lane) terms[lane] = T(0);
   }
 
-  REGARD_INLINE void finish_queries(const BackwardProblem& problem, const BackwardTask& task, const Strip& strip) {
+  REGARD_INLINE void finish_queries(const BackwardProblem& problem, const BackwardTask& task,
+                                    const Strip& strip) {
     if (task.partial && !strip.sees_some) return;
-    const std::int64_t size = padded_dim<Shape>(problem.forward.head_dim) * strip.vectors * kLanes<T>;
-    for (std::int64_t i = 0; strip.is_fresh && i < size; i += kLanes<T>) store(strip.grad_queries + i, Vec<T>{});
+    const std::int64_t size =
+        padded_dim<Shape>(problem.forward.head_dim) * strip.vectors * kLanes<T>;
+    for (std::int64_t i = 0; strip.is_fresh && i < size; i += kLanes<T>)
+      store(strip.grad_queries + i, Vec<T>{});
     if (!task.partial) write_queries(problem, task, strip, strip.grad_queries);
   }
 
-  REGARD_NOINLINE void write_queries(const BackwardProblem& problem, const BackwardTask& task, const Strip& strip,
-                                     const T* from) {
+  REGARD_NOINLINE void write_queries(const BackwardProblem& problem, const BackwardTask& task,
+                                     const Strip& strip, const T* from) {
     const AttentionProblem& forward = problem.forward;
     const std::int64_t lanes = strip.vectors * kLanes<T>;
     if (task.grad_query) {
       const Vec<T> scale = broadcast(static_cast<T>(forward.scale));
-      unpack_rows<Shape>(forward, problem.grad_query, task.grad_query, strip, 0, forward.head_dim, from,
-                         [=](Vec<T> value, int) { return value * scale + Vec<T>{}; });
+      unpack_rows<Shape>(forward, problem.grad_query, task.grad_query, strip, 0, forward.head_dim,
+                         from, [=](Vec<T> value, int) { return value * scale + Vec<T>{}; });
     }
     const T* const terms = from + padded_dim<Shape>(forward.head_dim) * lanes;
     write_numbers_of_rows<Shape>(forward, problem.slope_terms, task.slope_terms, strip,
@@ -316,8 +344,9 @@ struct Backward {
   }
 
   // Rows of keys or values; null is zeros.
-  REGARD_NOINLINE void write_rows(const Operand& operand, void* data, KeyInterval keys, const T* from,
-                                  std::int64_t columns, std::int64_t stride, T factor) {
+  REGARD_NOINLINE void write_rows(const Operand& operand, void* data, KeyInterval keys,
+                                  const T* from, std::int64_t columns, std::int64_t stride,
+                                  T factor) {
     if (!data) return;
     with_result_element<T>(operand.element, [&](auto element) {
       using To = typename decltype(element)::Type;
@@ -328,16 +357,18 @@ struct Backward {
         if (operand.column_stride == 1)
           for (; d + kLanes<T> <= columns; d += kLanes<T>)
             store_as<T>(to + d, row ? load(row + d) * broadcast(factor) : Vec<T>{});
-        for (; d < columns; ++d) narrow(row ? row[d] * factor : T(0), to[d * operand.column_stride]);
+        for (; d < columns; ++d)
+          narrow(row ? row[d] * factor : T(0), to[d * operand.column_stride]);
       }
     });
   }
 
-  // Rows of heads and queries for which a bias is broadcast are the same: each lane's is added after that of the lane
-  // before.
+  // Rows of heads and queries for which a bias is broadcast are the same: each lane's is added
+  // after that of the lane before.
   template <class To>
-  REGARD_NOINLINE void add_rows_of_bias(const BackwardProblem& problem, const BackwardTask& task, const KeyRuns<Shape>& runs,
-                                        std::int64_t key, int number, const Workspace& work) {
+  REGARD_NOINLINE void add_rows_of_bias(const BackwardProblem& problem, const BackwardTask& task,
+                                        const KeyRuns<Shape>& runs, std::int64_t key, int number,
+                                        const Workspace& work) {
     const Operand& operand = problem.grad_bias;
     const Strip& strip = work.strips[number];
     const T* const gradients = work.grad_scores + number * Scores::kBlock;
@@ -346,7 +377,8 @@ struct Backward {
     for (int lane = 0; lane < strip.rows; ++lane)
       for (int i = 0; i < runs.count; ++i)
         for (int k = runs.run[i].begin; k < runs.run[i].end; ++k)
-          rows[lane][k * operand.column_stride] += static_cast<To>(gradients[k * Scores::kPitch + lane]);
+          rows[lane][k * operand.column_stride] +=
+              static_cast<To>(gradients[k * Scores::kPitch + lane]);
   }
 };
 

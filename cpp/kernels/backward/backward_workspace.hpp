@@ -1,7 +1,8 @@
-// What one thread keeps while it works on one piece of keys: these with their gradients, and one band of queries
-// with its own. Its size depends on head_dim and value_dim, but not on the lengths.
+// What one thread keeps while it works on one piece of keys: these with their gradients, and one
+// band of queries with its own. Its size depends on head_dim and value_dim, but not on the lengths.
 //
-// A band is a few strips side by side: the gradients of a block's keys are summed over all of its rows in registers.
+// A band is a few strips side by side: the gradients of a block's keys are summed over all of its
+// rows in registers.
 #pragma once
 
 #include "../../problem/backward.hpp"
@@ -11,8 +12,9 @@
 namespace regard {
 namespace {
 
-// An entry's keys make 1, 2, 4 or kMostChunks chunks of nearly the same size, so that two or four threads share one head
-// evenly; twice as many only where each would still have more than this many keys.
+// An entry's keys make 1, 2, 4 or kMostChunks chunks of nearly the same size, so that two or four
+// threads share one head evenly; twice as many only where each would still have more than this many
+// keys.
 constexpr std::int64_t kLeastChunkKeys = 192;
 constexpr std::int64_t kMostChunks = 8;
 constexpr std::int64_t kChunkUnit = 32;  // whole tiles, and whole counters of dropout
@@ -31,10 +33,11 @@ struct BackwardStrip : StripRows<T> {
   T* grad_outputs;  // [value_dim][lanes]
   T* lse;           // [lanes], in log2 units
   T* delta;         // [lanes]: D
-  // [padded head_dim][lanes], without the factor `scale`, then [lanes] of slope_terms: in the workspace, or a partial.
+  // [padded head_dim][lanes], without the factor `scale`, then [lanes] of slope_terms: in the
+  // workspace, or a partial.
   T* grad_queries;
   T* own_grad_queries;
-  bool is_fresh;  // grad_queries holds nothing yet
+  bool is_fresh;   // grad_queries holds nothing yet
   bool sees_some;  // of the piece, by position. One that does not has no more than its rows
 };
 
@@ -80,13 +83,16 @@ constexpr std::int64_t padded_dim(std::int64_t dim) {
   return round_up(dim, kWidth > Shape::kRows ? kWidth : Shape::kRows);
 }
 
-// Keys, values and their gradients stay in L2 while bands go by. No bits depend on how many these are.
+// Keys, values and their gradients stay in L2 while bands go by. No bits depend on how many these
+// are.
 template <class Shape>
 REGARD_INLINE std::int64_t piece_keys(const BackwardProblem& problem) {
   const AttentionProblem& forward = problem.forward;
-  const std::int64_t bytes_of_key = 2 * (padded_dim<Shape>(forward.head_dim) + padded_dim<Shape>(forward.value_dim)) *
-                                    static_cast<std::int64_t>(sizeof(typename Shape::Element));
-  const std::int64_t share = forward.l2_bytes / 4 * 3, bytes = clamp(share, 0, Shape::kTarget.piece_bytes);
+  const std::int64_t bytes_of_key =
+      2 * (padded_dim<Shape>(forward.head_dim) + padded_dim<Shape>(forward.value_dim)) *
+      static_cast<std::int64_t>(sizeof(typename Shape::Element));
+  const std::int64_t share = forward.l2_bytes / 4 * 3,
+                     bytes = clamp(share, 0, Shape::kTarget.piece_bytes);
   const std::int64_t blocks = bytes / bytes_of_key / Shape::kBlockKeys;
   const std::int64_t most = (forward.kv_len + Shape::kBlockKeys - 1) / Shape::kBlockKeys;
   return clamp(blocks, 1, most > 1 ? most : 1) * Shape::kBlockKeys;
@@ -98,22 +104,24 @@ REGARD_INLINE std::int64_t partial_rows(const BackwardProblem& problem) {
   return padded_dim<Shape>(problem.forward.head_dim) + 1;
 }
 
-// Of rows of keys or values that are read in whole tiles of columns where they lie; copies are read in whole vectors
-// besides.
+// Of rows of keys or values that are read in whole tiles of columns where they lie; copies are read
+// in whole vectors besides.
 template <class Shape>
 REGARD_INLINE std::int64_t columns_read(const Operand& operand, std::int64_t columns) {
-  const bool in_place = reads_in_place<typename Shape::Element>(operand) && columns % Shape::kRows == 0;
+  const bool in_place =
+      reads_in_place<typename Shape::Element>(operand) && columns % Shape::kRows == 0;
   return in_place ? columns : padded_dim<Shape>(columns);
 }
 
 template <class Shape>
-REGARD_INLINE bool copies_band_rows(const AttentionProblem& problem, const Operand& operand, std::int64_t columns) {
+REGARD_INLINE bool copies_band_rows(const AttentionProblem& problem, const Operand& operand,
+                                    std::int64_t columns) {
   return !reads_in_place<typename Shape::Element>(operand) || problem.heads != problem.kv_heads ||
          columns != padded_dim<Shape>(columns);
 }
 
-// Lays a BackwardWorkspace out in `memory`, itself first. Returns its size in bytes, which is all that happens
-// where memory is null.
+// Lays a BackwardWorkspace out in `memory`, itself first. Returns its size in bytes, which is all
+// that happens where memory is null.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, void* memory) {
   const AttentionProblem& forward = problem.forward;
@@ -127,7 +135,8 @@ REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, vo
   work.softcap = static_cast<T>(softcap_of<T>(forward) * kLog2E);
   const auto take_copies = [&](const Operand& operand, std::int64_t dim, std::int64_t padded) {
     const bool in_place = reads_in_place<T>(operand) && columns_read<Shape>(operand, dim) == dim;
-    return RowCopies<T>{in_place ? nullptr : arena.take<T>(keys * padded), arena.take<T>(Shape::kRows * padded), nullptr};
+    return RowCopies<T>{in_place ? nullptr : arena.take<T>(keys * padded),
+                        arena.take<T>(Shape::kRows * padded), nullptr};
   };
   work.key_copies = take_copies(forward.key, forward.head_dim, head_dim);
   work.value_copies = take_copies(forward.value, forward.value_dim, value_dim);
@@ -144,7 +153,8 @@ REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, vo
     strip.own_grad_queries = arena.take<T>(partial_rows<Shape>(problem) * kLanesOfStrip);
   }
   const auto take_rows_of = [&](const Operand& operand, std::int64_t dim, std::int64_t padded) {
-    return copies_band_rows<Shape>(forward, operand, dim) ? arena.take<T>(kLanesOfBand * padded) : nullptr;
+    return copies_band_rows<Shape>(forward, operand, dim) ? arena.take<T>(kLanesOfBand * padded)
+                                                          : nullptr;
   };
   work.copied_query_rows = take_rows_of(forward.query, forward.head_dim, head_dim);
   work.copied_grad_output_rows = take_rows_of(problem.grad_output, forward.value_dim, value_dim);

@@ -1,4 +1,5 @@
-// Sets a band of queries up: where its strips stand, and what the products read of it, in lanes and as rows.
+// Sets a band of queries up: where its strips stand, and what the products read of it, in lanes and
+// as rows.
 #pragma once
 
 #include "../strips/lanes.hpp"
@@ -9,16 +10,19 @@ namespace {
 
 template <class T>
 REGARD_INLINE bool are_finite(RowsOfBand<T>& rows, int row_count, std::int64_t columns) {
-  if (rows.are_finite < 0) rows.are_finite = rows_are_finite(rows.from, rows.stride, row_count, columns);
+  if (rows.are_finite < 0)
+    rows.are_finite = rows_are_finite(rows.from, rows.stride, row_count, columns);
   return rows.are_finite != 0;
 }
 
-// Makes the workspace's band each band of the rows, and calls body() for it. Bands follow from the lengths alone,
-// whatever the mask: a key's gradients are summed band by band.
+// Makes the workspace's band each band of the rows, and calls body() for it. Bands follow from the
+// lengths alone, whatever the mask: a key's gradients are summed band by band.
 template <class Shape, class Body, class T = typename Shape::Element>
-REGARD_INLINE void for_bands(std::int64_t row_begin, std::int64_t row_end, BackwardWorkspace<Shape>& work, Body body) {
+REGARD_INLINE void for_bands(std::int64_t row_begin, std::int64_t row_end,
+                             BackwardWorkspace<Shape>& work, Body body) {
   for (std::int64_t row = row_begin; row < row_end; row += kBandLanes<Shape>) {
-    work.rows = static_cast<int>(row_end - row < kBandLanes<Shape> ? row_end - row : kBandLanes<Shape>);
+    work.rows =
+        static_cast<int>(row_end - row < kBandLanes<Shape> ? row_end - row : kBandLanes<Shape>);
     work.strip_count = (work.rows + Shape::kStripLanes - 1) / Shape::kStripLanes;
     for (int s = 0; s < work.strip_count; ++s) {
       BackwardStrip<T>& strip = work.strips[s];
@@ -31,13 +35,16 @@ REGARD_INLINE void for_bands(std::int64_t row_begin, std::int64_t row_end, Backw
   }
 }
 
-// The band's rows of an array in whole vectors: where they lie, if they are stored like that, or copied.
+// The band's rows of an array in whole vectors: where they lie, if they are stored like that, or
+// copied.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE RowsOfBand<T> rows_of_band(const AttentionProblem& problem, const Operand& operand, const void* data,
-                                           const BackwardWorkspace<Shape>& work, std::int64_t columns, T* copy,
+REGARD_NOINLINE RowsOfBand<T> rows_of_band(const AttentionProblem& problem, const Operand& operand,
+                                           const void* data, const BackwardWorkspace<Shape>& work,
+                                           std::int64_t columns, T* copy,
                                            std::int64_t padded_columns) {
   if (!copies_band_rows<Shape>(problem, operand, columns))
-    return {static_cast<const T*>(data) + work.strips[0].first_row * operand.row_stride, operand.row_stride, -1};
+    return {static_cast<const T*>(data) + work.strips[0].first_row * operand.row_stride,
+            operand.row_stride, -1};
   with_input_element<T>(operand.element, [&](auto element) {
     using From = typename decltype(element)::Type;
     const From* rows[Shape::kStripLanes];
@@ -46,7 +53,8 @@ REGARD_NOINLINE RowsOfBand<T> rows_of_band(const AttentionProblem& problem, cons
       row_pointers(problem, operand, data, strip, 0, rows);
       T* const to = copy + s * Shape::kStripLanes * padded_columns;
       for (int lane = 0; lane < strip.rows; ++lane)
-        copy_padded<T>(rows[lane], 0, operand.column_stride, 1, columns, to + lane * padded_columns, 1, padded_columns);
+        copy_padded<T>(rows[lane], 0, operand.column_stride, 1, columns, to + lane * padded_columns,
+                       1, padded_columns);
     }
   });
   return {copy, padded_columns, -1};
@@ -68,43 +76,49 @@ REGARD_INLINE T dot(const T* a, const T* b, std::int64_t count) {
   return sum;
 }
 
-// Forms D = rowsum(grad_output output) - grad_lse. With `skips_zeros` a row of zeros in output counts as 0, whatever
-// grad_output holds.
+// Forms D = rowsum(grad_output output) - grad_lse. With `skips_zeros` a row of zeros in output
+// counts as 0, whatever grad_output holds.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void find_deltas(const BackwardProblem& problem, const BackwardTask& task, BackwardWorkspace<Shape>& work,
-                                 bool skips_zeros) {
+REGARD_NOINLINE void find_deltas(const BackwardProblem& problem, const BackwardTask& task,
+                                 BackwardWorkspace<Shape>& work, bool skips_zeros) {
   const AttentionProblem& forward = problem.forward;
   const std::int64_t value_dim = padded_dim<Shape>(forward.value_dim);
-  work.grad_output_rows = rows_of_band<Shape>(forward, problem.grad_output, task.grad_output, work, forward.value_dim,
-                                              work.copied_grad_output_rows, value_dim);
+  work.grad_output_rows =
+      rows_of_band<Shape>(forward, problem.grad_output, task.grad_output, work, forward.value_dim,
+                          work.copied_grad_output_rows, value_dim);
   const RowsOfBand<T> outputs =
-      rows_of_band<Shape>(forward, forward.output, static_cast<const void*>(task.forward.output), work,
-                          forward.value_dim, work.copied_output_rows, value_dim);
+      rows_of_band<Shape>(forward, forward.output, static_cast<const void*>(task.forward.output),
+                          work, forward.value_dim, work.copied_output_rows, value_dim);
   for (int row = 0; row < kBandLanes<Shape>; ++row) work.delta[row] = T(0);
   for (int row = 0; row < work.rows; ++row) {
     const T* const output = outputs.from + row * outputs.stride;
     if (skips_zeros && are_zeros(output, value_dim)) continue;
-    work.delta[row] = dot(work.grad_output_rows.from + row * work.grad_output_rows.stride, output, value_dim);
+    work.delta[row] =
+        dot(work.grad_output_rows.from + row * work.grad_output_rows.stride, output, value_dim);
   }
   for (int s = 0; task.grad_lse && s < work.strip_count; ++s)
-    for_numbers_of_rows<Shape>(forward, problem.grad_lse, task.grad_lse, work.strips[s], [&](int lane, double gradient) {
-      work.strips[s].delta[lane] -= static_cast<T>(gradient);
-    });
+    for_numbers_of_rows<Shape>(
+        forward, problem.grad_lse, task.grad_lse, work.strips[s],
+        [&](int lane, double gradient) { work.strips[s].delta[lane] -= static_cast<T>(gradient); });
 }
 
-// Brings the queries of the band and the gradients of its outputs into lanes, and finds its lse and D.
+// Brings the queries of the band and the gradients of its outputs into lanes, and finds its lse and
+// D.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void pack_band(const BackwardProblem& problem, const BackwardTask& task, BackwardWorkspace<Shape>& work) {
+REGARD_NOINLINE void pack_band(const BackwardProblem& problem, const BackwardTask& task,
+                               BackwardWorkspace<Shape>& work) {
   const AttentionProblem& forward = problem.forward;
-  work.query_rows = rows_of_band<Shape>(forward, forward.query, task.forward.query, work, forward.head_dim,
-                                        work.copied_query_rows, padded_dim<Shape>(forward.head_dim));
+  work.query_rows =
+      rows_of_band<Shape>(forward, forward.query, task.forward.query, work, forward.head_dim,
+                          work.copied_query_rows, padded_dim<Shape>(forward.head_dim));
   find_deltas<Shape>(problem, task, work, false);
   for (int s = 0; s < work.strip_count; ++s) {
     const BackwardStrip<T>& strip = work.strips[s];
     if (!strip.sees_some) continue;
     const auto to_lanes = [&](const RowsOfBand<T>& band, std::int64_t columns, T factor, T* to) {
       const T* rows[Shape::kStripLanes];
-      for (int lane = 0; lane < strip.rows; ++lane) rows[lane] = band.from + (s * Shape::kStripLanes + lane) * band.stride;
+      for (int lane = 0; lane < strip.rows; ++lane)
+        rows[lane] = band.from + (s * Shape::kStripLanes + lane) * band.stride;
       rows_to_lanes<T>(rows, strip.rows, 1, columns, to, strip.vectors * kLanes<T>,
                        [=](Vec<T> value) { return value * broadcast(factor); });
     };

@@ -2,7 +2,8 @@
 //
 //   P = 2^(score - lse)    dP = grad_output value^T    dS = P (dP - D)
 //
-// with dropout Z on both P, as the values see it, and dP. Hidden keys have P = dS = -0.0, whatever they hold.
+// with dropout Z on both P, as the values see it, and dP. Hidden keys have P = dS = -0.0, whatever
+// they hold.
 #pragma once
 
 #include "../strips/dropout.hpp"
@@ -19,12 +20,12 @@ struct GradientsOfScores {
   static constexpr int kPitch = Shape::kStripLanes;  // from a key of a block to the next
   static constexpr int kBlock = Shape::kBlockKeys * kPitch;
 
-  // Fills the strip's part of work.weights and work.grad_scores, for the tiles that `runs` tell. Without gradients of
-  // scores (only those of values are wanted) it leaves them out.
+  // Fills the strip's part of work.weights and work.grad_scores, for the tiles that `runs` tell.
+  // Without gradients of scores (only those of values are wanted) it leaves them out.
   template <int kVectors>
   REGARD_NOINLINE void compute(const BackwardProblem& problem, const BackwardTask& task,
-                               const BackwardWorkspace<Shape>& work, int number, const KeySpan& block, bool wants_scores,
-                               KeyRuns<Shape>& runs) {
+                               const BackwardWorkspace<Shape>& work, int number,
+                               const KeySpan& block, bool wants_scores, KeyRuns<Shape>& runs) {
     const AttentionProblem& forward = problem.forward;
     const BackwardStrip<T>& strip = work.strips[number];
     const SeenTiles<Shape> tiles = see_tiles<Shape>(forward, task.forward, strip, block, work.bias);
@@ -37,31 +38,37 @@ struct GradientsOfScores {
     T* const weights = work.weights + number * kBlock;
     T* const grad_scores = work.grad_scores + number * kBlock;
     const NextMask<T> next{strip, block.begin + Shape::kBlockKeys};
-    over_tiles<Shape, kVectors, kUsualCode<T>>(forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
-      const int at = tile.begin * kPitch;
-      weigh<kVectors>(tile, product_of(tile, keys, strip.queries, forward.head_dim), work, strip, weights + at);
-      if (work.softcap != T(0)) find_cap_factors<kVectors>(tile, work, number);
-      if (wants_scores)
-        differentiate<kVectors>(tile, product_of(tile, values, strip.grad_outputs, forward.value_dim), strip, !drops,
-                                weights + at, grad_scores + at);
-      if (drops)
-        drop<kVectors>(forward, task.forward, strip, dropout, block.begin + tile.begin, wants_scores, weights + at,
-                       grad_scores + at);
-    });
+    over_tiles<Shape, kVectors, kUsualCode<T>>(
+        forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
+          const int at = tile.begin * kPitch;
+          weigh<kVectors>(tile, product_of(tile, keys, strip.queries, forward.head_dim), work,
+                          strip, weights + at);
+          if (work.softcap != T(0)) find_cap_factors<kVectors>(tile, work, number);
+          if (wants_scores)
+            differentiate<kVectors>(tile,
+                                    product_of(tile, values, strip.grad_outputs, forward.value_dim),
+                                    strip, !drops, weights + at, grad_scores + at);
+          if (drops)
+            drop<kVectors>(forward, task.forward, strip, dropout, block.begin + tile.begin,
+                           wants_scores, weights + at, grad_scores + at);
+        });
   }
 
   // dS times the cap's derivative, which stands between the score and what is added to it.
-  REGARD_NOINLINE void apply_cap(const BackwardWorkspace<Shape>& work, int number, const KeyRuns<Shape>& runs) {
+  REGARD_NOINLINE void apply_cap(const BackwardWorkspace<Shape>& work, int number,
+                                 const KeyRuns<Shape>& runs) {
     for_vectors_of_runs(work, number, runs, [&](int at) {
       const Vec<T> gradient = load(work.grad_scores + at);
       const Mask<T> is_hidden = as_bits<T>(gradient) == as_bits<T>(broadcast(T(-0.0)));
-      store(work.grad_scores + at, select<T>(is_hidden, gradient, gradient * load(work.cap_factors + at) + Vec<T>{}));
+      store(work.grad_scores + at,
+            select<T>(is_hidden, gradient, gradient * load(work.cap_factors + at) + Vec<T>{}));
     });
   }
 
   // slope_terms[lane] -= sum over keys of dS |position - key|, for the block at `key`.
-  REGARD_NOINLINE void add_slope_terms(const BackwardWorkspace<Shape>& work, int number, const KeyRuns<Shape>& runs,
-                                       std::int64_t key, T* slope_terms) {
+  REGARD_NOINLINE void add_slope_terms(const BackwardWorkspace<Shape>& work, int number,
+                                       const KeyRuns<Shape>& runs, std::int64_t key,
+                                       T* slope_terms) {
     const BackwardStrip<T>& strip = work.strips[number];
     for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
       T sum = 0;
@@ -77,8 +84,8 @@ struct GradientsOfScores {
 
  private:
   template <class Body>
-  REGARD_INLINE void for_vectors_of_runs(const BackwardWorkspace<Shape>& work, int number, const KeyRuns<Shape>& runs,
-                                         Body body) {
+  REGARD_INLINE void for_vectors_of_runs(const BackwardWorkspace<Shape>& work, int number,
+                                         const KeyRuns<Shape>& runs, Body body) {
     for (int i = 0; i < runs.count; ++i)
       for (int k = runs.run[i].begin; k < runs.run[i].end; ++k)
         for (int v = 0; v < work.strips[number].vectors; ++v)
@@ -87,12 +94,14 @@ struct GradientsOfScores {
 
   // P of a tile.
   template <int kVectors, class Tile>
-  REGARD_INLINE void weigh(const Tile& tile, const RowProduct<T>& product, const BackwardWorkspace<Shape>& work,
-                           const BackwardStrip<T>& strip, T* weights) {
+  REGARD_INLINE void weigh(const Tile& tile, const RowProduct<T>& product,
+                           const BackwardWorkspace<Shape>& work, const BackwardStrip<T>& strip,
+                           T* weights) {
     constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
     const T* const bias = work.bias + tile.begin * kVectors * kLanes<T>;
     Accumulators<T, kRows, kSome> acc;
-    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, product, bias, work.softcap, work.capped_scores, kFirstLane);
+    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, product, bias, work.softcap,
+                                                       work.capped_scores, kFirstLane);
     fill_unseen<kVectors, kRows, Tile, Shape::kVectors>(weights, T(-0.0));
 #pragma GCC unroll 8
     for (int v = 0; v < kSome; ++v) {
@@ -101,24 +110,29 @@ struct GradientsOfScores {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
         store(weights + r * kPitch + lane,
-              weight_of<T, Tile::kBias>(at_most_lse<T>(acc[r][v], lse), lse, bias, r * kVectors * kLanes<T> + lane));
+              weight_of<T, Tile::kBias>(at_most_lse<T>(acc[r][v], lse), lse, bias,
+                                        r * kVectors * kLanes<T> + lane));
     }
   }
 
   // The cap's derivative, for a tile whose scores have just been capped.
   template <int kVectors, class Tile>
-  REGARD_NOINLINE void find_cap_factors(const Tile& tile, const BackwardWorkspace<Shape>& work, int number) {
+  REGARD_NOINLINE void find_cap_factors(const Tile& tile, const BackwardWorkspace<Shape>& work,
+                                        int number) {
     constexpr int kSome = Tile::kEnd - Tile::kFirst;
     T* const factors = work.cap_factors + tile.begin * kPitch + number * kBlock;
     fill_unseen<kVectors, kRows, Tile, Shape::kVectors>(factors, T(0));
     for (int r = 0; r < kRows; ++r)
       for (int v = 0; v < kSome; ++v)
         store(factors + r * kPitch + (Tile::kFirst + v) * kLanes<T>,
-              derivative_of_cap<T>(load(work.capped_scores + (r * kSome + v) * kLanes<T>), work.softcap));
+              derivative_of_cap<T>(load(work.capped_scores + (r * kSome + v) * kLanes<T>),
+                                   work.softcap));
   }
 
-  REGARD_INLINE Vec<T> gradient_of_score(Vec<T> weight, Vec<T> gradient_of_weight, Vec<T> delta, bool may_be_hidden) {
-    const Vec<T> gradient = weight * (gradient_of_weight - delta) + Vec<T>{};  // -0.0 is for hidden keys
+  REGARD_INLINE Vec<T> gradient_of_score(Vec<T> weight, Vec<T> gradient_of_weight, Vec<T> delta,
+                                         bool may_be_hidden) {
+    const Vec<T> gradient =
+        weight * (gradient_of_weight - delta) + Vec<T>{};  // -0.0 is for hidden keys
     if (!may_be_hidden) return gradient;
     const Mask<T> is_hidden = as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0)));
     return select<T>(is_hidden, weight, gradient);
@@ -126,8 +140,9 @@ struct GradientsOfScores {
 
   // dS of a tile whose weights are known, or dP where the former is yet to be `finished`.
   template <int kVectors, class Tile>
-  REGARD_INLINE void differentiate(const Tile&, const RowProduct<T>& product, const BackwardStrip<T>& strip,
-                                   bool finishes, const T* weights, T* grad_scores) {
+  REGARD_INLINE void differentiate(const Tile&, const RowProduct<T>& product,
+                                   const BackwardStrip<T>& strip, bool finishes, const T* weights,
+                                   T* grad_scores) {
     constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
     Accumulators<T, kRows, kSome> acc;
     product.template multiply<kRows, kSome, kVectors>(acc, kFirstLane);
@@ -136,7 +151,8 @@ struct GradientsOfScores {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-        for (int v = 0; v < kSome; ++v) store(grad_scores + r * kPitch + kFirstLane + v * kLanes<T>, acc[r][v]);
+        for (int v = 0; v < kSome; ++v)
+          store(grad_scores + r * kPitch + kFirstLane + v * kLanes<T>, acc[r][v]);
       return;
     }
 #pragma GCC unroll 8
@@ -146,15 +162,16 @@ struct GradientsOfScores {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
         store(grad_scores + r * kPitch + lane,
-              gradient_of_score(load(weights + r * kPitch + lane), acc[r][v], delta, Tile::kBias == Bias::hides));
+              gradient_of_score(load(weights + r * kPitch + lane), acc[r][v], delta,
+                                Tile::kBias == Bias::hides));
     }
   }
 
   // Dropout of a tile's weights, and dS from dP with it.
   template <int kVectors>
-  REGARD_NOINLINE void drop(const AttentionProblem& forward, const AttentionTask& task, const BackwardStrip<T>& strip,
-                            const DropoutRows<Shape>& rows, std::int64_t key, bool wants_scores, T* weights,
-                            T* grad_scores) {
+  REGARD_NOINLINE void drop(const AttentionProblem& forward, const AttentionTask& task,
+                            const BackwardStrip<T>& strip, const DropoutRows<Shape>& rows,
+                            std::int64_t key, bool wants_scores, T* weights, T* grad_scores) {
     for (int r = 0; r < kRows; r += kKeysOfCounter)
       for (int lane = 0; lane < kVectors * kLanes<T>; lane += kLanes<T>) {
         const Vec<T> delta = load(strip.delta + lane);
@@ -163,7 +180,8 @@ struct GradientsOfScores {
           const Vec<T> weight = load(weights + at);
           store(weights + at, dropped_weight<T>(weight, factor));
           if (wants_scores)
-            store(grad_scores + at, gradient_of_score(weight, load(grad_scores + at) * factor, delta, true));
+            store(grad_scores + at,
+                  gradient_of_score(weight, load(grad_scores + at) * factor, delta, true));
         });
       }
   }

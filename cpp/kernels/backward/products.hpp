@@ -1,5 +1,6 @@
-// The gradients of keys and values, for the keys of a block that a band sees: rows are keys, dimensions lie in lanes,
-// summed over the band's queries. Those of queries are add_columns (../strips/products.hpp).
+// The gradients of keys and values, for the keys of a block that a band sees: rows are keys,
+// dimensions lie in lanes, summed over the band's queries. Those of queries are add_columns
+// (../strips/products.hpp).
 #pragma once
 
 #include "backward_workspace.hpp"
@@ -7,18 +8,20 @@
 namespace regard {
 namespace {
 
-// As multiply_rows, but a term whose left factor is exactly -0.0 (a hidden key, see softmax_state.hpp) is left out,
-// so that a NaN or inf in the other goes nowhere.
+// As multiply_rows, but a term whose left factor is exactly -0.0 (a hidden key, see
+// softmax_state.hpp) is left out, so that a NaN or inf in the other goes nowhere.
 template <class T, int kRows, int kVectors>
-REGARD_INLINE void multiply_shown_rows(Accumulators<T, kRows, kVectors>& acc, const T* a, std::ptrdiff_t row_stride,
-                                       const T* b, std::ptrdiff_t b_stride, std::int64_t depth) {
+REGARD_INLINE void multiply_shown_rows(Accumulators<T, kRows, kVectors>& acc, const T* a,
+                                       std::ptrdiff_t row_stride, const T* b,
+                                       std::ptrdiff_t b_stride, std::int64_t depth) {
   const Mask<T> hidden_bits = as_bits<T>(broadcast(T(-0.0)));
   for (std::int64_t k = 0; k < depth; ++k)
     for (int r = 0; r < kRows; ++r) {
       const Vec<T> left = broadcast(a[r * row_stride + k]);
       const Mask<T> is_hidden = as_bits<T>(left) == hidden_bits;
       for (int v = 0; v < kVectors; ++v)
-        acc[r][v] = select<T>(is_hidden, acc[r][v], fma(left, load(b + k * b_stride + v * kLanes<T>), acc[r][v]));
+        acc[r][v] = select<T>(is_hidden, acc[r][v],
+                              fma(left, load(b + k * b_stride + v * kLanes<T>), acc[r][v]));
     }
 }
 
@@ -75,12 +78,15 @@ struct BackwardProducts {
   static constexpr int kVectors = Shape::kTarget.key_vectors;
   static constexpr int kPitch = Shape::kStripLanes;  // from a key of a block to the next
   static constexpr int kBlock = Shape::kBlockKeys * kPitch;
-  static_assert(Shape::kRows % 2 == 0, "what is left of a run is a whole number of tiles of 2 rows");
+  static_assert(Shape::kRows % 2 == 0,
+                "what is left of a run is a whole number of tiles of 2 rows");
 
-  // sums[key][column] += sum over the band's rows of blocks[strip][key][row] rows[strip row][column], for the keys of the
-  // runs. `sums` begins with the block's first key. `selects` leaves out what is hidden.
-  REGARD_INLINE void add_rows(bool selects, const BandRuns<Shape>& runs, const T* blocks, const RowsOfBand<T>& rows,
-                              int row_count, std::int64_t padded_columns, T* sums) {
+  // sums[key][column] += sum over the band's rows of blocks[strip][key][row] rows[strip
+  // row][column], for the keys of the runs. `sums` begins with the block's first key. `selects`
+  // leaves out what is hidden.
+  REGARD_INLINE void add_rows(bool selects, const BandRuns<Shape>& runs, const T* blocks,
+                              const RowsOfBand<T>& rows, int row_count, std::int64_t padded_columns,
+                              T* sums) {
     if (selects)
       add_panels<true>(runs, blocks, rows, row_count, padded_columns, sums);
     else
@@ -89,18 +95,22 @@ struct BackwardProducts {
 
  private:
   template <bool kSelect>
-  REGARD_NOINLINE void add_panels(const BandRuns<Shape>& runs, const T* blocks, const RowsOfBand<T>& rows, int row_count,
+  REGARD_NOINLINE void add_panels(const BandRuns<Shape>& runs, const T* blocks,
+                                  const RowsOfBand<T>& rows, int row_count,
                                   std::int64_t padded_columns, T* sums) {
     std::int64_t column = 0;
     for (; column + kVectors * kLanes<T> <= padded_columns; column += kVectors * kLanes<T>)
-      add_panel<kVectors, kSelect>(runs, blocks, rows.from + column, rows.stride, row_count, padded_columns, sums + column);
+      add_panel<kVectors, kSelect>(runs, blocks, rows.from + column, rows.stride, row_count,
+                                   padded_columns, sums + column);
     for (; column < padded_columns; column += kLanes<T>)
-      add_panel<1, kSelect>(runs, blocks, rows.from + column, rows.stride, row_count, padded_columns, sums + column);
+      add_panel<1, kSelect>(runs, blocks, rows.from + column, rows.stride, row_count,
+                            padded_columns, sums + column);
   }
 
   template <int kPanelVectors, bool kSelect>
-  REGARD_INLINE void add_panel(const BandRuns<Shape>& runs, const T* blocks, const T* rows, std::ptrdiff_t row_stride,
-                               int row_count, std::int64_t stride, T* sums) {
+  REGARD_INLINE void add_panel(const BandRuns<Shape>& runs, const T* blocks, const T* rows,
+                               std::ptrdiff_t row_stride, int row_count, std::int64_t stride,
+                               T* sums) {
     for (int i = 0; i < runs.count; ++i) {
       const BandRun<Shape>& run = runs.run[i];
       int key = run.begin;
@@ -114,9 +124,11 @@ struct BackwardProducts {
           const T* const left_rows = blocks + s * kBlock + key * kPitch + first;
           const T* const right_rows = rows + (s * kPitch + first) * row_stride;
           if constexpr (kSelect)
-            multiply_shown_rows<T, tile.value, kPanelVectors>(acc, left_rows, kPitch, right_rows, row_stride, depth);
+            multiply_shown_rows<T, tile.value, kPanelVectors>(acc, left_rows, kPitch, right_rows,
+                                                              row_stride, depth);
           else
-            multiply_rows<T, tile.value, kPanelVectors>(acc, left_rows, kPitch, right_rows, row_stride, depth);
+            multiply_rows<T, tile.value, kPanelVectors>(acc, left_rows, kPitch, right_rows,
+                                                        row_stride, depth);
         }
         add_tile<T, tile.value, kPanelVectors>(acc, sums + key * stride, stride);
         key += tile.value;

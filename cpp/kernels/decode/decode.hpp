@@ -1,17 +1,17 @@
-// output = softmax(scores) value for a few rows of one kv head: one query, or a few, of each head of a
-// group. Keys and values are read once for all of them, at the speed of memory.
+// output = softmax(scores) value for a few rows of one kv head: one query, or a few, of each head
+// of a group. Keys and values are read once for all of them, at the speed of memory.
 //
 //   for a block of keys at an absolute position
-//     for a step of keys (a vector)               keys lie in lanes, or rows where they fill a vector (scores.hpp)
+//     for a step of keys (a vector)           keys in lanes, or rows that fill one (scores.hpp)
 //       scores of every row += key query
-//     weights of every row                        along the keys
-//     for a panel of value dimensions             dimensions lie in lanes
+//     weights of every row                    along the keys
+//     for a panel of value dimensions         dimensions lie in lanes
 //       output of every row += weight value
 //
-// AttentionForward keeps queries in lanes; a single one would leave 15 of 16 empty. Here lanes hold keys
-// (or rows), then dimensions, but every number comes from the same operations in the same order: a score is summed
-// over dimensions, an output over keys of a block, and references move tile by tile. Both kernels give the
-// same bits, so only speed decides which of them runs.
+// AttentionForward keeps queries in lanes; a single one would leave 15 of 16 empty. Here lanes hold
+// keys (or rows), then dimensions, but every number comes from the same operations in the same
+// order: a score is summed over dimensions, an output over keys of a block, and references move
+// tile by tile. Both kernels give the same bits, so only speed decides which of them runs.
 #pragma once
 
 #include <initializer_list>
@@ -89,7 +89,8 @@ struct AttentionDecode {
     for (int lane = 0; lane < kDecodeLanes<T>; lane += kLanes<T>)
       store(reciprocal + lane, reciprocal_of_sum<T>(load(work.total.sum + lane)));
     for (int row = 0; row < work.rows; ++row) {
-      const std::int64_t query = (task.row_begin + row) / group, head = (task.row_begin + row) % group;
+      const std::int64_t query = (task.row_begin + row) / group,
+                         head = (task.row_begin + row) % group;
       with_result_element<T>(problem.output.element, [&](auto element) {
         using To = typename decltype(element)::Type;
         To* to = static_cast<To*>(task.output) + query * problem.output.row_stride +
@@ -117,8 +118,8 @@ struct AttentionDecode {
     }
   }
 
-  static SeenKeys begin_count(const AttentionProblem& problem, const AttentionTask& task, TileCounts& counts,
-                              void* memory) {
+  static SeenKeys begin_count(const AttentionProblem& problem, const AttentionTask& task,
+                              TileCounts& counts, void* memory) {
     lay_out_decode<Shape>(problem, memory);
     const SeenKeys seen = locate(problem, task, *static_cast<DecodeWorkspace<T>*>(memory));
     counts.all += (problem.kv_len + kDecodeStep<Shape> - 1) / kDecodeStep<Shape>;
@@ -128,9 +129,10 @@ struct AttentionDecode {
     return seen;
   }
 
-  // As ../attention/count.hpp does it. Slopes hide keys, as masks do, where a score less than all others overflows.
-  static std::int64_t count_steps(const AttentionProblem& problem, const AttentionTask& task, KeyInterval keys,
-                                  TileCounts& counts, void* memory) {
+  // As ../attention/count.hpp does it. Slopes hide keys, as masks do, where a score less than all
+  // others overflows.
+  static std::int64_t count_steps(const AttentionProblem& problem, const AttentionTask& task,
+                                  KeyInterval keys, TileCounts& counts, void* memory) {
     constexpr std::int64_t kStep = kDecodeStep<Shape>;
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
     const bool reads_masks = task.mask || task.bias || task.alibi_slopes;
@@ -156,8 +158,8 @@ struct AttentionDecode {
 
  private:
   // What is copied is read in order, so the processor prefetches it.
-  static void look_ahead(const AttentionProblem& problem, const AttentionTask& task, std::int64_t key,
-                         const DecodeWorkspace<T>& work, Ahead& ahead) {
+  static void look_ahead(const AttentionProblem& problem, const AttentionTask& task,
+                         std::int64_t key, const DecodeWorkspace<T>& work, Ahead& ahead) {
     const KeyInterval seen = seen_of_block(work.seen, key, Shape::kBlockKeys);
     const std::int64_t first = key + seen.begin, count = seen.end - seen.begin;
     if (!copies_keys(problem)) ahead.add(keys_of(problem, task), first, count, problem.head_dim);

@@ -1,5 +1,5 @@
-// A block's keys and values where the decode kernel reads them: as they are stored, step by step, or
-// copied where that does not fill vectors.
+// A block's keys and values where the decode kernel reads them: as they are stored, step by step,
+// or copied where that does not fill vectors.
 #pragma once
 
 #include "../kv_rows.hpp"
@@ -21,8 +21,9 @@ struct DecodeBlock {
   const void* values[kSteps];
 };
 
-// Whether the kernels read what is stored in another type than they compute in. Not in float64, since few mix the
-// two, and not on the baseline, which has no instructions that widen: that would cost compile time only.
+// Whether the kernels read what is stored in another type than they compute in. Not in float64,
+// since few mix the two, and not on the baseline, which has no instructions that widen: that would
+// cost compile time only.
 #if defined(REGARD_BASELINE)
 template <class T>
 constexpr bool kDecodesOtherTypes = false;
@@ -75,10 +76,12 @@ REGARD_NOINLINE DecodeBlock<Shape> decode_block(const AttentionProblem& problem,
     block.key_stride = problem.key.row_stride;
     for_steps<Shape>(steps, [&](int k) { block.keys[k / kStep] = row_at(keys, key + k); });
   } else {
-    copy_rows(keys, key, block.count, problem.head_dim, work.keys, block.count, work.padded_head_dim);
+    copy_rows(keys, key, block.count, problem.head_dim, work.keys, block.count,
+              work.padded_head_dim);
     block.key_element = kOwn;
     block.key_stride = work.padded_head_dim;
-    for_steps<Shape>(steps, [&](int k) { block.keys[k / kStep] = work.keys + k * work.padded_head_dim; });
+    for_steps<Shape>(steps,
+                     [&](int k) { block.keys[k / kStep] = work.keys + k * work.padded_head_dim; });
   }
   if (decodes_values_in_place<T>(problem)) {
     block.value_element = problem.value.element;
@@ -89,7 +92,8 @@ REGARD_NOINLINE DecodeBlock<Shape> decode_block(const AttentionProblem& problem,
               work.padded_value_dim);
     block.value_element = kOwn;
     block.value_stride = work.padded_value_dim;
-    for_steps<Shape>(steps, [&](int k) { block.values[k / kStep] = work.values + k * work.padded_value_dim; });
+    for_steps<Shape>(
+        steps, [&](int k) { block.values[k / kStep] = work.values + k * work.padded_value_dim; });
   }
   if (work.key_scales) {
     constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);

@@ -1,4 +1,5 @@
-// What the rows of a decode see of a block, key by key: what ../strips/tiles.hpp says for a tile of rows.
+// What the rows of a decode see of a block, key by key: what ../strips/tiles.hpp says for a tile of
+// rows.
 #pragma once
 
 #include "decode_workspace.hpp"
@@ -8,8 +9,9 @@ namespace {
 
 // bias[k] of one row for the `count` keys from `key` on, in whole vectors.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const AttentionTask& task, int row,
-                                 std::int64_t key, int count, DecodeWorkspace<T>& work, T* bias) {
+REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const AttentionTask& task,
+                                 int row, std::int64_t key, int count, DecodeWorkspace<T>& work,
+                                 T* bias) {
   const std::int64_t group = problem.heads / problem.kv_heads;
   for (int k = 0; k < count; ++k) bias[k] = T(0);
   const auto offset_in = [&](const Operand& mask) {
@@ -25,8 +27,7 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
       add(static_cast<const float*>(task.bias) + first);
     else
       add(static_cast<const double*>(task.bias) + first);
-    for (int k = 0; k < count; k += kLanes<T>)
-      store(bias + k, in_log2_units<T>(load<T>(bias + k)));
+    for (int k = 0; k < count; k += kLanes<T>) store(bias + k, in_log2_units<T>(load<T>(bias + k)));
   }
   if (task.alibi_slopes) {
     for (int k = 0; k < count; k += kLanes<T>) {
@@ -36,8 +37,8 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
         distance[i] = static_cast<T>(work.positions[row] - (key + k + i - in_tile));
         within[i] = static_cast<T>(in_tile);
       }
-      store(bias + k, with_alibi<T>(load<T>(bias + k), broadcast(work.slopes[row]), load<T>(distance),
-                                    load<T>(within)));
+      store(bias + k, with_alibi<T>(load<T>(bias + k), broadcast(work.slopes[row]),
+                                    load<T>(distance), load<T>(within)));
     }
   }
   if (task.mask) {
@@ -55,8 +56,8 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
   }
 }
 
-// The steps of the block at `key` of which some row sees a key, a bit each, and their bias where there
-// is any.
+// The steps of the block at `key` of which some row sees a key, a bit each, and their bias where
+// there is any.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE std::uint32_t see_block(const AttentionProblem& problem, const AttentionTask& task,
                                         std::int64_t key, DecodeWorkspace<T>& work) {
@@ -68,7 +69,8 @@ REGARD_NOINLINE std::uint32_t see_block(const AttentionProblem& problem, const A
   work.has_bias = work.hides = false;
   if (begin >= end) return 0;
   const int first = begin / kStep, last = (end + kStep - 1) / kStep;
-  const std::uint32_t all = static_cast<std::uint32_t>((std::uint64_t{1} << last) - (std::uint64_t{1} << first));
+  const std::uint32_t all =
+      static_cast<std::uint32_t>((std::uint64_t{1} << last) - (std::uint64_t{1} << first));
   if (!task.mask && !task.bias && !task.alibi_slopes &&
       holds(work.shared, key + first * kStep, key + last * kStep))
     return all;

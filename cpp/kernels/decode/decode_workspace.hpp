@@ -1,5 +1,5 @@
-// What one thread keeps while it decodes one kv head: a few rows of queries, one block's scores, the
-// running results.
+// What one thread keeps while it decodes one kv head: a few rows of queries, one block's scores,
+// the running results.
 #pragma once
 
 #include "../for_rows.hpp"
@@ -16,9 +16,8 @@ constexpr int kDecodeLanes = kDecodeRows > kLanes<T> ? kDecodeRows : kLanes<T>;
 
 // Keys whose scores are computed together: whole vectors and whole tiles.
 template <class Shape>
-constexpr int kDecodeStep = kLanes<typename Shape::Element> > Shape::kRows
-                                ? kLanes<typename Shape::Element>
-                                : Shape::kRows;
+constexpr int kDecodeStep =
+    kLanes<typename Shape::Element> > Shape::kRows ? kLanes<typename Shape::Element> : Shape::kRows;
 
 // Calls `body` with the first key, in the block, of each step whose bit is set.
 template <class Shape, class Body>
@@ -32,18 +31,20 @@ struct DecodeWorkspace : StripRows<T> {
   T softcap;  // the largest score, in log2 units; 0 where scores are not capped
   std::int64_t padded_head_dim;
   std::int64_t padded_value_dim;
-  // [padded_head_dim][rows of for_rows], times scale log2(e), zeros beyond the rows: one address for all.
+  // [padded_head_dim][rows of for_rows], times scale log2(e), zeros beyond the rows: one address
+  // for all.
   T* queries;
-  T* query;               // [padded_head_dim]: one of them
+  T* query;                     // [padded_head_dim]: one of them
   T score_factor[kDecodeRows];  // of products with rows of int8
-  T* transposed;          // [padded_head_dim][vectors of keys of a tile]; null where no keys are transposed into it
+  // [padded_head_dim][vectors of keys of a tile]; null where no keys are transposed into it.
+  T* transposed;
   T* scores;              // [kDecodeRows][block keys], then weights
   T* bias;                // [kDecodeRows][block keys]: what is added to scores; -inf hides
   bool has_bias;          // of the block at hand
   bool hides;             // bias holds -inf for a key that is not beyond every row's reach
   SoftmaxState<T> state;  // of this chunk, a lane a row
   T* output;              // [kDecodeRows][padded_value_dim], relative to the reference
-  bool is_fresh;            // no block has written to output yet
+  bool is_fresh;          // no block has written to output yet
   SoftmaxState<T> total;  // of the chunks before, merged
   T* total_output;
   bool total_is_fresh;
@@ -74,7 +75,8 @@ REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, voi
   work.total_output = arena.take<T>(kDecodeRows * work.padded_value_dim);
   work.keys = arena.take<T>(kBlock * work.padded_head_dim);
   work.values = arena.take<T>(kBlock * work.padded_value_dim);
-  // scores.hpp uses it with 16 registers, and for rows of 16 bits that do not fill squares of two numbers a lane.
+  // scores.hpp uses it with 16 registers, and for rows of 16 bits that do not fill squares of two
+  // numbers a lane.
   const bool fills_squares = problem.head_dim % (2 * kLanes<T>) == 0;
   if (Shape::kRegisterCount == 16 || (bytes_of(problem.key.element) == 2 && !fills_squares))
     work.transposed = arena.take<T>(Shape::kStripLanes * work.padded_head_dim);

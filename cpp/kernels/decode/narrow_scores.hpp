@@ -1,5 +1,5 @@
-// scores = query key where keys are numbers of 16 or 8 bits: transposed in registers, as if two or four of them
-// were a float32, and multiplied from there.
+// scores = query key where keys are numbers of 16 or 8 bits: transposed in registers, as if two or
+// four of them were a float32, and multiplied from there.
 #pragma once
 
 #include "../../simd/lane_parts.hpp"
@@ -27,15 +27,15 @@ struct NarrowKeys {
   float* scores;
 };
 
-// score_keys for narrow numbers, whose squares have two or four dimensions a lane. It takes two vectors of
-// keys at a time, since the sum of one would wait for itself.
+// score_keys for narrow numbers, whose squares have two or four dimensions a lane. It takes two
+// vectors of keys at a time, since the sum of one would wait for itself.
 template <int kRows, class From>
 REGARD_NOINLINE void score_narrow_keys(const NarrowKeys<From> (&keys)[2], std::int64_t head_dim,
                                        const float* queries, std::ptrdiff_t score_stride,
                                        Ahead& ahead) {
   constexpr int kWidth = kLanes<float>, kParts = kLaneParts<From>;
-  // In the quarters of a line for each of kWidth turns: of int8, which computes longest between two squares,
-  // two fifths while it loads them (none on vectors of 16 bytes).
+  // In the quarters of a line for each of kWidth turns: of int8, which computes longest between two
+  // squares, two fifths while it loads them (none on vectors of 16 bytes).
   constexpr int kQuartersAsked = kAheadOfScores<false> * 2 * kWidth * 4 / kLineBytes;
   constexpr int kWhileLoading = sizeof(From) == 1 ? kQuartersAsked / 4 : 0;
   constexpr int kWhileAdding = kQuartersAsked - 2 * kWhileLoading;

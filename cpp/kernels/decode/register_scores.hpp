@@ -1,6 +1,6 @@
-// scores = query key over keys in the arithmetic's own type as they lie: a square of keys and dimensions is
-// transposed in registers and multiplied from there. Nothing stands between the loads from memory, so these come
-// evenly; transposed_scores.hpp says where that is not what decides.
+// scores = query key over keys in the arithmetic's own type as they lie: a square of keys and
+// dimensions is transposed in registers and multiplied from there. Nothing stands between the loads
+// from memory, so these come evenly; transposed_scores.hpp says where that is not what decides.
 #pragma once
 
 #include "../../simd/transpose.hpp"
@@ -15,8 +15,8 @@ template <class T, int kRows>
 REGARD_NOINLINE void score_keys(const T* const* keys, std::int64_t padded_head_dim,
                                 const T* queries, T* scores, std::ptrdiff_t score_stride,
                                 Ahead& ahead) {
-  constexpr int kAsked =
-      kAheadOfScores<false> * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(T)) / (4 * kLineBytes);
+  constexpr int kAsked = kAheadOfScores<false> * kLanes<T> * kLanes<T> *
+                         static_cast<int>(sizeof(T)) / (4 * kLineBytes);
   Vec<T> acc[kRows];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) acc[r] = Vec<T>{};
@@ -55,16 +55,16 @@ struct KeyVector {
 // score_keys for two vectors of keys: no sum waits for itself, and loads of half
 // vectors do what takes a shuffle there. It needs 32 registers; with 16 it was slower.
 //
-// A step reads half a line of each key. Where keys begin with a line (kOnLines), the next line is asked for
-// ahead of the step that needs it, or every second step would wait for L2. Elsewhere a step's loads reach
-// into the next line by themselves.
+// A step reads half a line of each key. Where keys begin with a line (kOnLines), the next line is
+// asked for ahead of the step that needs it, or every second step would wait for L2. Elsewhere a
+// step's loads reach into the next line by themselves.
 template <class T, int kRows, bool kOnLines>
 REGARD_NOINLINE void score_two_vectors(const KeyVector<T> (&keys)[2], std::ptrdiff_t key_stride,
                                        std::int64_t padded_head_dim, const T* queries,
                                        std::ptrdiff_t score_stride, Ahead& ahead) {
   constexpr int kHalf = kLanes<T> / 2;
-  constexpr int kAsked =
-      kAheadOfScores<false> * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(T)) / (4 * kLineBytes);
+  constexpr int kAsked = kAheadOfScores<false> * kLanes<T> * kLanes<T> *
+                         static_cast<int>(sizeof(T)) / (4 * kLineBytes);
   Vec<T> acc[2][kRows];
 #pragma GCC unroll 2
   for (int v = 0; v < 2; ++v)
@@ -78,8 +78,8 @@ REGARD_NOINLINE void score_two_vectors(const KeyVector<T> (&keys)[2], std::ptrdi
       Vec<T> half[kHalf];
 #pragma GCC unroll 8
       for (int i = 0; i < kHalf; ++i) {
-        // If the compiler kept 16 keys' addresses or two vectors' queries in a register each, most would
-        // end up on the stack.
+        // If the compiler kept 16 keys' addresses or two vectors' queries in a register each, most
+        // would end up on the stack.
         if (i % 4 == 0) forget(lower, key_stride, queries);
         const T* row = lower + i % 4 * key_stride;
         half[i] = load_two_halves(row, row + kHalf * key_stride);
@@ -96,7 +96,8 @@ REGARD_NOINLINE void score_two_vectors(const KeyVector<T> (&keys)[2], std::ptrdi
         for (int r = 0; r < kRows; ++r)
           acc[v][r] = fma(half[i], broadcast(queries[i * kRows + r]), acc[v][r]);
 #pragma GCC unroll 8
-        for (int n = kAsked * (v * kHalf + i) / kLanes<T>; n < kAsked * (v * kHalf + i + 1) / kLanes<T>; ++n)
+        for (int n = kAsked * (v * kHalf + i) / kLanes<T>;
+             n < kAsked * (v * kHalf + i + 1) / kLanes<T>; ++n)
           ahead.ask(asked);
       }
     }
@@ -116,7 +117,7 @@ REGARD_INLINE bool begin_with_lines(const T* keys, std::ptrdiff_t stride) {
 
 template <class Shape, int kRows, class T = typename Shape::Element>
 REGARD_NOINLINE void score_register_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
-                                       const DecodeWorkspace<T>& work, Ahead& ahead) {
+                                          const DecodeWorkspace<T>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
   const auto score_one = [&](const T* step, int begin, int k) {
     // Lanes beyond the block repeat its last key: they are hidden.
@@ -138,8 +139,8 @@ REGARD_NOINLINE void score_register_steps(const DecodeBlock<Shape>& block, std::
           keys[waiting++] = {step + k * block.key_stride, work.scores + begin + k};
           if (waiting < 2) continue;
           const auto score_two = [&](auto on_lines) {
-            score_two_vectors<T, kRows, on_lines.value>(keys, block.key_stride, work.padded_head_dim,
-                                                        work.queries, kBlock, ahead);
+            score_two_vectors<T, kRows, on_lines.value>(
+                keys, block.key_stride, work.padded_head_dim, work.queries, kBlock, ahead);
           };
           if (begin_with_lines(keys[0].first, block.key_stride))
             score_two(Constant<1>{});

@@ -1,10 +1,11 @@
-// scores = query key with rows in lanes, where they fill a vector or half of one: a key's number is broadcast from where
-// it lies and serves all rows. Scores are transposed then instead of keys, which have head_dim times as many numbers.
+// scores = query key with rows in lanes, where they fill a vector or half of one: a key's number is
+// broadcast from where it lies and serves all rows. Scores are transposed then instead of keys,
+// which have head_dim times as many numbers.
 //
-//   for as many keys as a vector has lanes                   twice as many, if rows fill half a vector
+//   for as many keys as a vector has lanes             twice as many, if rows fill half a vector
 //     for a dimension
-//       scores[key][rows] += key (broadcast) * queries       of two keys, each in its half
-//     scores[rows][keys]                                     transposed in registers
+//       scores[key][rows] += key (broadcast) * queries     of two keys, each in its half
+//     scores[rows][keys]                               transposed in registers
 //
 // Keys of fewer bits would have to be widened first, which takes as long as transposing them.
 #pragma once
@@ -18,19 +19,23 @@
 namespace regard {
 namespace {
 
-// With 32 registers, and for one or two rows, keys are transposed in registers and multiplied from there.
+// With 32 registers, and for one or two rows, keys are transposed in registers and multiplied from
+// there.
 template <class Shape, int kRows, class From, class T = typename Shape::Element>
-constexpr bool kPutsRowsInLanes = Shape::kRegisterCount == 16 && kRows > 2 && sizeof(From) == sizeof(T) &&
+constexpr bool kPutsRowsInLanes = Shape::kRegisterCount == 16 && kRows > 2 &&
+                                  sizeof(From) == sizeof(T) &&
                                   (kRows == kLanes<T> || 2 * kRows == kLanes<T>);
 
 template <class T>
-REGARD_NOINLINE void score_rows_in_lanes(const T* const (&keys)[kLanes<T>], std::int64_t padded_head_dim,
-                                         const T* queries, T* scores, std::ptrdiff_t score_stride, Ahead& ahead) {
+REGARD_NOINLINE void score_rows_in_lanes(const T* const (&keys)[kLanes<T>],
+                                         std::int64_t padded_head_dim, const T* queries, T* scores,
+                                         std::ptrdiff_t score_stride, Ahead& ahead) {
   constexpr int kWidth = kLanes<T>;
   // Of the lines that kTogether dimensions of the keys take, in quarters.
   constexpr int kTogether = 4;
   static_assert(kWidth % kTogether == 0, "padded_head_dim is a multiple of kWidth");
-  constexpr int kQuartersAsked = kAheadOfScores<true> * kWidth * kTogether * static_cast<int>(sizeof(T)) / kLineBytes;
+  constexpr int kQuartersAsked =
+      kAheadOfScores<true> * kWidth * kTogether * static_cast<int>(sizeof(T)) / kLineBytes;
   Vec<T> acc[kWidth];
 #pragma GCC unroll 8
   for (int i = 0; i < kWidth; ++i) acc[i] = Vec<T>{};
@@ -55,17 +60,22 @@ REGARD_NOINLINE void score_rows_in_lanes(const T* const (&keys)[kLanes<T>], std:
 template <int kPlace, class T, std::size_t... kLane>
 REGARD_INLINE Vec<T> broadcast_in_halves(Vec<T> halves, std::index_sequence<kLane...>) {
   constexpr int kHalf = kLanes<T> / 2;
-  return __builtin_shufflevector(halves, halves, (static_cast<int>(kLane) / kHalf * kHalf + kPlace)...);
+  return __builtin_shufflevector(halves, halves,
+                                 (static_cast<int>(kLane) / kHalf * kHalf + kPlace)...);
 }
 
-// Rows that fill half a vector: of the scores, lower halves belong to one vector of keys, upper halves to another.
+// Rows that fill half a vector: of the scores, lower halves belong to one vector of keys, upper
+// halves to another.
 template <class T>
-REGARD_NOINLINE void score_rows_in_halves(const T* const (&lower)[kLanes<T>], const T* const (&upper)[kLanes<T>],
-                                          std::int64_t padded_head_dim, const T* queries, T* lower_scores,
-                                          T* upper_scores, std::ptrdiff_t score_stride, Ahead& ahead) {
+REGARD_NOINLINE void score_rows_in_halves(const T* const (&lower)[kLanes<T>],
+                                          const T* const (&upper)[kLanes<T>],
+                                          std::int64_t padded_head_dim, const T* queries,
+                                          T* lower_scores, T* upper_scores,
+                                          std::ptrdiff_t score_stride, Ahead& ahead) {
   constexpr int kWidth = kLanes<T>, kHalf = kWidth / 2;
   // Of the lines that kHalf dimensions of two vectors of keys take.
-  constexpr int kAsked = kAheadOfScores<true> * 2 * kWidth * kHalf * static_cast<int>(sizeof(T)) / (4 * kLineBytes);
+  constexpr int kAsked =
+      kAheadOfScores<true> * 2 * kWidth * kHalf * static_cast<int>(sizeof(T)) / (4 * kLineBytes);
   Vec<T> acc[kWidth];
 #pragma GCC unroll 8
   for (int i = 0; i < kWidth; ++i) acc[i] = Vec<T>{};
@@ -82,7 +92,8 @@ REGARD_NOINLINE void score_rows_in_halves(const T* const (&lower)[kLanes<T>], co
     for (int i = 0; i < kWidth; ++i) {
       const Vec<T> keys = load_two_halves(lower[i] + d, upper[i] + d);
       for_parts<kHalf>([&](auto j) {
-        acc[i] = fma(broadcast_in_halves<j.value, T>(keys, std::make_index_sequence<kWidth>()), rows[j.value], acc[i]);
+        acc[i] = fma(broadcast_in_halves<j.value, T>(keys, std::make_index_sequence<kWidth>()),
+                     rows[j.value], acc[i]);
       });
 #pragma GCC unroll 8
       for (int n = kAsked * i / kWidth; n < kAsked * (i + 1) / kWidth; ++n) ahead.ask(asked);
@@ -111,8 +122,8 @@ REGARD_NOINLINE void score_steps_by_rows(const DecodeBlock<Shape>& block, std::u
     if constexpr (kVectors == 1)
       score_rows_in_lanes<T>(keys[0], work.padded_head_dim, work.queries, scores[0], kBlock, ahead);
     else
-      score_rows_in_halves<T>(keys[0], keys[other], work.padded_head_dim, work.queries, scores[0], scores[other],
-                              kBlock, ahead);
+      score_rows_in_halves<T>(keys[0], keys[other], work.padded_head_dim, work.queries, scores[0],
+                              scores[other], kBlock, ahead);
     waiting = 0;
   };
   for_steps<Shape>(steps, [&](int begin) {

@@ -1,5 +1,5 @@
-// scores = query key for the rows of a decode: over keys as they lie (any element type, any row stride, in
-// pages) or, where columns are apart or do not fill vectors, over copies.
+// scores = query key for the rows of a decode: over keys as they lie (any element type, any row
+// stride, in pages) or, where columns are apart or do not fill vectors, over copies.
 #pragma once
 
 #include "narrow_scores.hpp"
@@ -12,8 +12,9 @@
 namespace regard {
 namespace {
 
-// Integers that are read in place come multiplied by kByteOnTop, and queries make up for it. Returns a factor
-// for the products where queries are so small that they would become subnormal, and 1 otherwise.
+// Integers that are read in place come multiplied by kByteOnTop, and queries make up for it.
+// Returns a factor for the products where queries are so small that they would become subnormal,
+// and 1 otherwise.
 template <class T>
 REGARD_NOINLINE T undo_byte_on_top(T* query, std::int64_t head_dim) {
   constexpr T kSmall = T(0x1p-64f), kFactor = T(1 / kByteOnTop);
@@ -50,9 +51,9 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
   }
 }
 
-// Whether keys are multiplied from the registers in which they are transposed, which takes one for each row beside
-// those of a square. With 16 of them, more than two rows would wait for the stack longer than for memory; int8, whose
-// squares hold four times as many keys, up to eight.
+// Whether keys are multiplied from the registers in which they are transposed, which takes one for
+// each row beside those of a square. With 16 of them, more than two rows would wait for the stack
+// longer than for memory; int8, whose squares hold four times as many keys, up to eight.
 template <class Shape, int kRows, class From>
 constexpr bool kMultipliesFromRegisters =
     Shape::kRegisterCount == 32 || kRows <= 2 || (sizeof(From) == 1 && kRows < kDecodeRows);

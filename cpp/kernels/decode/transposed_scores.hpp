@@ -1,13 +1,14 @@
 // scores = query key over a copy of the keys with keys in lanes:
 //
-//   for as many vectors of keys as a tile has                             from the rows where they lie
-//     for a square of keys and dimensions       transposed in registers, to transposed[dimension][key] in L1
-//     for the rows of a tile                                    a tile of rows x vectors stays in registers
+//   for as many vectors of keys as a tile has       from the rows where they lie
+//     for a square of keys and dimensions           transposed to [dimension][key] in L1
+//     for the rows of a tile                        a tile of rows x vectors stays in registers
 //       for a dimension
 //         scores += query (broadcast) * keys
 //
-// A key that is loaded serves all rows of the tile, and a query that is broadcast all of its vectors. Without
-// the copy, the square would take half of 16 registers, and a broadcast would serve one vector.
+// A key that is loaded serves all rows of the tile, and a query that is broadcast all of its
+// vectors. Without the copy, the square would take half of 16 registers, and a broadcast would
+// serve one vector.
 #pragma once
 
 #include "../../simd/lane_parts.hpp"
@@ -20,18 +21,18 @@
 namespace regard {
 namespace {
 
-// Lines asked for while a square of kLanes keys and dimensions is read, and of these, while it is transposed.
-// The others follow during the products, which take longer.
+// Lines asked for while a square of kLanes keys and dimensions is read, and of these, while it is
+// transposed. The others follow during the products, which take longer.
 template <class T, class From>
-constexpr int kAskedOfSquare =
-    kAheadOfScores<false> * kLanes<T> * kLanes<T> * static_cast<int>(sizeof(From)) / (4 * kLineBytes);
+constexpr int kAskedOfSquare = kAheadOfScores<false> * kLanes<T> * kLanes<T> *
+                               static_cast<int>(sizeof(From)) / (4 * kLineBytes);
 template <class T, class From>
 constexpr int kAskedWhileTransposing = kAskedOfSquare<T, From> * 3 / 10;
 
 // transposed[dimension][key] of kLanes keys, whose rows are padded to whole vectors.
 template <class T, class From>
-REGARD_INLINE void transpose_keys(const From* const* keys, std::int64_t padded_head_dim, T* transposed,
-                                  std::ptrdiff_t stride, Ahead& ahead) {
+REGARD_INLINE void transpose_keys(const From* const* keys, std::int64_t padded_head_dim,
+                                  T* transposed, std::ptrdiff_t stride, Ahead& ahead) {
   constexpr int kAsked = kAskedWhileTransposing<T, From>;
   for (std::int64_t d = 0; d < padded_head_dim; d += kLanes<T>) {
     AskedLine asked = ahead.go_on();
@@ -62,7 +63,8 @@ REGARD_INLINE void transpose_keys(const std::int8_t* const* keys, std::int64_t p
     for (int i = 0; i < kWidth; ++i) {
       const Mask<float> parts = parts_of<std::int8_t>(as_bits<float>(square[i]));
       for_parts<kParts>([&](auto part) {
-        store(transposed + (d + kParts * i + part.value) * stride, part_of<std::int8_t, part.value>(parts));
+        store(transposed + (d + kParts * i + part.value) * stride,
+              part_of<std::int8_t, part.value>(parts));
       });
     }
   }
@@ -70,16 +72,17 @@ REGARD_INLINE void transpose_keys(const std::int8_t* const* keys, std::int64_t p
 
 // scores[row][key] of kTileRows of kRows rows and kVectors vectors of keys.
 template <class T, class From, int kRows, int kTileRows, int kVectors>
-REGARD_NOINLINE void score_transposed(const T* transposed, std::int64_t padded_head_dim, const T* queries,
-                                      T* const* scores, std::ptrdiff_t score_stride, Ahead& ahead) {
+REGARD_NOINLINE void score_transposed(const T* transposed, std::int64_t padded_head_dim,
+                                      const T* queries, T* const* scores,
+                                      std::ptrdiff_t score_stride, Ahead& ahead) {
   constexpr int kAskedOfRows =
-      (kAskedOfSquare<T, From> - kAskedWhileTransposing<T, From>) * kVectors * kTileRows / kRows;
+      (kAskedOfSquare<T, From> - kAskedWhileTransposing<T, From>)*kVectors * kTileRows / kRows;
   constexpr int kQuartersAsked = (4 * kAskedOfRows + kLanes<T> - 1) / kLanes<T>;
   Accumulators<T, kTileRows, kVectors> acc;
   clear<T, kTileRows, kVectors>(acc);
   AskedLine asked = ahead.go_on();
-  // Not unrolled: the compiler would load the vectors of several turns before the first product, and most of
-  // them would end up on the stack.
+  // Not unrolled: the compiler would load the vectors of several turns before the first product,
+  // and most of them would end up on the stack.
 #pragma GCC unroll 1
   for (std::int64_t d = 0; d < padded_head_dim; ++d) {
     ahead.ask_quarters<kQuartersAsked>(d, asked);

@@ -1,4 +1,5 @@
-// output += weights value for the rows of a decode: over values as they lie, or over copies, as scores are.
+// output += weights value for the rows of a decode: over values as they lie, or over copies, as
+// scores are.
 #pragma once
 
 #include "../ahead.hpp"
@@ -9,9 +10,9 @@
 namespace regard {
 namespace {
 
-// A tile of the products with values: rows, and vectors of dimensions, whose sums stay in registers with those
-// of the dimensions at hand and one weight. An fma takes four or five cycles and two can begin in each, so a
-// tile should have ten sums or more.
+// A tile of the products with values: rows, and vectors of dimensions, whose sums stay in registers
+// with those of the dimensions at hand and one weight. An fma takes four or five cycles and two can
+// begin in each, so a tile should have ten sums or more.
 template <class Shape, int kRows>
 struct ValueTile {
   static constexpr bool kIsNarrow = Shape::kRegisterCount == 16;
@@ -19,14 +20,14 @@ struct ValueTile {
   static constexpr int kPanel = kTogether < 4 ? 4 : kIsNarrow ? 3 : kTogether == 4 ? 4 : 2;
 };
 
-// output[row][panel] += the sum over the steps' keys of weight value, `panel` columns into their rows, for
-// kTogether of kRows rows.
-// Where kSelect, a key whose weight is exactly -0.0 (hidden) is left out instead of multiplied.
+// output[row][panel] += the sum over the steps' keys of weight value, `panel` columns into their
+// rows, for kTogether of kRows rows. Where kSelect, a key whose weight is exactly -0.0 (hidden) is
+// left out instead of multiplied.
 template <class Shape, int kRows, int kTogether, int kPanel, bool kSelect, class From,
           class T = typename Shape::Element>
-REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, int row, std::int64_t panel, int begin,
-                               int end, std::uint32_t steps, const DecodeWorkspace<T>& work,
-                               Ahead& ahead) {
+REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, int row, std::int64_t panel,
+                               int begin, int end, std::uint32_t steps,
+                               const DecodeWorkspace<T>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
   constexpr int kAhead = kAheadOfValues<kPutsRowsInLanes<Shape, kRows, From>>;
   constexpr int kQuartersOfRows = kAhead * kPanel * kLanes<T> * static_cast<int>(sizeof(From));
@@ -48,8 +49,7 @@ REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, int row, std::in
       ahead.ask_quarters<kQuartersAsked>(k, asked);
       Vec<T> value[kPanel];
 #pragma GCC unroll 4
-      for (int p = 0; p < kPanel; ++p)
-        value[p] = load_as<T>(values + k * stride + p * kLanes<T>);
+      for (int p = 0; p < kPanel; ++p) value[p] = load_as<T>(values + k * stride + p * kLanes<T>);
 #pragma GCC unroll 8
       for (int r = 0; r < kTogether; ++r) {
         const T weight = weights[r * kBlock + step + k];
@@ -71,8 +71,9 @@ REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, int row, std::in
   }
 }
 
-// Calls `body` with a number of vectors as a Constant, and the column where they begin: panels of kPanel
-// vectors, and smaller ones at the end, of which none has one vector where two of two can be had instead.
+// Calls `body` with a number of vectors as a Constant, and the column where they begin: panels of
+// kPanel vectors, and smaller ones at the end, of which none has one vector where two of two can be
+// had instead.
 template <int kPanel, class T, class Body>
 REGARD_INLINE void for_panels(std::int64_t columns, Body body) {
   std::int64_t d = 0;
@@ -129,10 +130,11 @@ REGARD_NOINLINE void add_decode_values(const DecodeBlock<Shape>& block, std::uin
       };
       if constexpr (sizeof(From) > 1)
         if (selects)
-          return for_panels<1, T>(work.padded_value_dim,
-                                  [&](auto panel, std::int64_t d) { add(panel, Constant<1>{}, d); });
-      for_panels<Tile::kPanel, T>(work.padded_value_dim,
-                                  [&](auto panel, std::int64_t d) { add(panel, Constant<0>{}, d); });
+          return for_panels<1, T>(work.padded_value_dim, [&](auto panel, std::int64_t d) {
+            add(panel, Constant<1>{}, d);
+          });
+      for_panels<Tile::kPanel, T>(
+          work.padded_value_dim, [&](auto panel, std::int64_t d) { add(panel, Constant<0>{}, d); });
     });
   });
   work.is_fresh = false;

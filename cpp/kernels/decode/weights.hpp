@@ -11,13 +11,15 @@ namespace {
 // Each lane with the one `distance` lanes above.
 template <int kDistance, class T, std::size_t... kLane>
 REGARD_INLINE Vec<T> add_lanes_above(Vec<T> v, std::index_sequence<kLane...>) {
-  return v + __builtin_shufflevector(v, v, static_cast<int>((kLane + kDistance) % sizeof...(kLane))...);
+  return v +
+         __builtin_shufflevector(v, v, static_cast<int>((kLane + kDistance) % sizeof...(kLane))...);
 }
 
 // In the lowest lane of every kCount the sum of them, in the order of sum_rows.
 template <int kCount, class T>
 REGARD_INLINE Vec<T> sum_lanes(Vec<T> v) {
-  if constexpr (kCount == 1) return v;
+  if constexpr (kCount == 1)
+    return v;
   else
     return sum_lanes<kCount / 2, T>(add_lanes_above<kCount / 2, T>(
         v, std::make_index_sequence<static_cast<std::size_t>(kLanes<T>)>()));
@@ -56,8 +58,8 @@ REGARD_INLINE void exp2_of_keys(T* scores, const T* bias, T reference, int count
   }
 }
 
-// Weights of a step, tile by tile, the reference moved wherever a tile exceeds its limit; what the block
-// and the output have gathered before is rescaled. Returns the block's sum with theirs.
+// Weights of a step, tile by tile, the reference moved wherever a tile exceeds its limit; what the
+// block and the output have gathered before is rescaled. Returns the block's sum with theirs.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int begin, int row, T* scores, const T* bias,
                                  T block_sum, DecodeWorkspace<T>& work) {

@@ -13,15 +13,18 @@ using Keys = QuantizedKeys<Float32>;
 
 }  // namespace
 
-constexpr PerScalar<Int8Kernels> REGARD_TARGET_NAME::int8 = {.float32 = {
-    .instruction = kDotFeature,
-    .attention = Forward::kernel(),
-    .write_weights = Forward::write_weights,
-    .quantizer = {.bytes = Keys::bytes,
-                  .begin = Keys::begin,
-                  .add_to_mean = Keys::add_to_mean,
-                  .quantize = Keys::quantize},
-}, .float64 = {}};
+constexpr PerScalar<Int8Kernels> REGARD_TARGET_NAME::int8 = {
+    .float32 =
+        {
+            .instruction = kDotFeature,
+            .attention = Forward::kernel(),
+            .write_weights = Forward::write_weights,
+            .quantizer = {.bytes = Keys::bytes,
+                          .begin = Keys::begin,
+                          .add_to_mean = Keys::add_to_mean,
+                          .quantize = Keys::quantize},
+        },
+    .float64 = {}};
 
 }  // namespace regard
 

@@ -1,23 +1,24 @@
 // The keys of one kv head in int8, for all strips and tasks to share.
 //
-//   rotated(key[j] - mean) = scale[j] * row[j]    |row| <= 127, scale[j] = the largest magnitude / 127
+//   rotated(key[j] - mean) = scale[j] * row[j]  |row| <= 127, scale[j] = largest magnitude / 127
 //
-// The mean is what all keys have in common: it moves every score of a query alike, and without it the steps
-// of int8 are left to what tells keys apart (Zhang et al. 2024, SageAttention). Query . mean returns to each
-// score in float (queries.hpp), so that only rounding is lost.
+// The mean is what all keys have in common: it moves every score of a query alike, and without it
+// the steps of int8 are left to what tells keys apart (Zhang et al. 2024, SageAttention). Query .
+// mean returns to each score in float (queries.hpp), so that only rounding is lost.
 //
-// Keys are divided by the size of a group before they are rotated, so that no sum overflows (hadamard.hpp).
+// Keys are divided by the size of a group before they are rotated, so that no sum overflows
+// (../hadamard.hpp).
 //
 // Rows lie one after another, padded to whole dwords; zeros follow the last row up to a whole tile.
 //
 //   NaN, inf  in a key make its scale NaN, and so its scores
 //   tiny      a largest magnitude under kSmallest counts as 0: 127 / it would overflow
-//   mean      of the finite elements of the keys that exist, in double and in order; where it exceeds
-//             kLargestMean it stays in the keys, so that no difference overflows
+//   mean      of the finite elements of the keys that exist, in double and in order; where it
+//             exceeds kLargestMean it stays in the keys, so that no difference overflows
 #pragma once
 
-#include "hadamard.hpp"
-#include "steps.hpp"
+#include "../hadamard.hpp"
+#include "../int8_steps.hpp"
 #include "../strips/tile_rows.hpp"
 #include "../mask_value.hpp"
 #include "../pack.hpp"
@@ -33,11 +34,12 @@ REGARD_INLINE Mask<float> magnitude_bits(Vec<float> x) { return as_bits<float>(x
 
 REGARD_INLINE Mask<float> larger(Mask<float> a, Mask<float> b) { return a > b ? a : b; }
 
-// x = H x / group in each group of rows of [head_dim][stride], for a vector of lanes: a product of two such
-// is 1 / group of what it was.
+// x = H x / group in each group of rows of [head_dim][stride], for a vector of lanes: a product of
+// two such is 1 / group of what it was.
 REGARD_NOINLINE void rotate_shares(float* x, std::int64_t stride, std::int64_t head_dim) {
   const Vec<float> share = broadcast(1.0f / static_cast<float>(rotated_together(head_dim)));
-  for (std::int64_t d = 0; d < head_dim; ++d) store(x + d * stride, load<float>(x + d * stride) * share);
+  for (std::int64_t d = 0; d < head_dim; ++d)
+    store(x + d * stride, load<float>(x + d * stride) * share);
   rotate_lanes<float>(x, stride, head_dim);
 }
 
@@ -54,8 +56,8 @@ REGARD_INLINE Int8Steps steps_of(const float* x, std::int64_t stride, std::int64
   const Vec<float> numbers = as_value<float>(largest);
   const Mask<float> counts =
       (numbers >= broadcast(kSmallest)) & (numbers <= broadcast(kLargest<float>));
-  const Vec<float> step = select<float>(numbers < broadcast(kSmallest), Vec<float>{},
-                                        numbers / broadcast(kInt8Steps));
+  const Vec<float> step =
+      select<float>(numbers < broadcast(kSmallest), Vec<float>{}, numbers / broadcast(kInt8Steps));
   return {step + (step - step),  // inf - inf is NaN
           select<float>(counts, broadcast(kInt8Steps) / numbers, Vec<float>{})};
 }
@@ -84,8 +86,9 @@ struct QuantizedKeys {
     return lay_out_keys(problem, kv_len, nullptr);
   }
 
-  // Then `add_to_mean` and, when that has seen all keys, `quantize`, both over consecutive intervals
-  // from 0 on that end at multiples of kBlockKeys or with the keys. The memory begins with an Int8Keys.
+  // Then `add_to_mean` and, when that has seen all keys, `quantize`, both over consecutive
+  // intervals from 0 on that end at multiples of kBlockKeys or with the keys. The memory begins
+  // with an Int8Keys.
   static void begin(const AttentionProblem& problem, std::int64_t kv_len, void* memory) {
     lay_out_keys(problem, kv_len, static_cast<char*>(memory));
     const Int8KeysMemory& head = *static_cast<const Int8KeysMemory*>(memory);
@@ -122,7 +125,8 @@ struct QuantizedKeys {
     const double count = static_cast<double>(task.kv_len - task.key_begin - evicted);
     for (std::int64_t d = 0; d < problem.head_dim; ++d) {
       const double mean = head.sums[d] / count;
-      head.mean[d] = mean <= kLargestMean && mean >= -kLargestMean ? static_cast<float>(mean) : 0.0f;
+      head.mean[d] =
+          mean <= kLargestMean && mean >= -kLargestMean ? static_cast<float>(mean) : 0.0f;
     }
   }
 
@@ -180,7 +184,8 @@ struct QuantizedKeys {
     head.padded_keys = round_up(kv_len, Shape::kRows);
     head.keys.row_bytes = round_up(problem.head_dim, 4);
     // Rows are written in whole vectors, each over what the one before left after its end.
-    head.rows = reinterpret_cast<std::int8_t*>(take(head.padded_keys * head.keys.row_bytes + kWidth));
+    head.rows =
+        reinterpret_cast<std::int8_t*>(take(head.padded_keys * head.keys.row_bytes + kWidth));
     head.scales = reinterpret_cast<float*>(take(head.padded_keys * 4));
     head.corrections = reinterpret_cast<std::int32_t*>(take(head.padded_keys * 4));
     head.mean = reinterpret_cast<float*>(take(head.padded_dim * 4));

@@ -1,8 +1,8 @@
-// A strip's queries in int8, a lane a query: rotated and scaled by its largest magnitude, as keys are
-// (keys.hpp); and each query's score of the keys' mean, from the query as it came.
+// A strip's queries in int8, a lane a query: rotated and scaled by its largest magnitude, as keys
+// are (keys.hpp); and each query's score of the keys' mean, from the query as it came.
 //
-// A query that holds NaN or inf has a NaN for its factor: all its scores are NaN, as all its weights
-// would be.
+// A query that holds NaN or inf has a NaN for its factor: all its scores are NaN, as all its
+// weights would be.
 #pragma once
 
 #include "keys.hpp"
@@ -12,13 +12,14 @@
 namespace regard {
 namespace {
 
-// Packs the rotated queries in float32, with their factors and the scores of the mean. `inverses` makes them
-// int8.
+// Packs the rotated queries in float32, with their factors and the scores of the mean. `inverses`
+// makes them int8.
 template <class Shape>
 REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const AttentionTask& task,
                                      const ForwardStrip<float>& strip, float* inverses) {
   const int lanes = strip.vectors * kLanes<float>;
-  pack_rows<Shape>(problem, problem.query, task.query, strip, problem.head_dim, strip.queries, Identity{});
+  pack_rows<Shape>(problem, problem.query, task.query, strip, problem.head_dim, strip.queries,
+                   Identity{});
   const Vec<float> scale = broadcast(query_scale<float>(problem));
   const Vec<float> group = broadcast(static_cast<float>(rotated_together(problem.head_dim)));
   const float* mean = task.int8_keys->mean;
@@ -34,10 +35,11 @@ REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const Atte
   }
 }
 
-// queries[d / 4][lane] = four of the integers side by side, the first in the lowest bits: bytes that are 128 too
-// large.
+// queries[d / 4][lane] = four of the integers side by side, the first in the lowest bits: bytes
+// that are 128 too large.
 template <class Shape>
-REGARD_NOINLINE void pack_bytes_of_queries(const AttentionProblem& problem, const AttentionTask& task,
+REGARD_NOINLINE void pack_bytes_of_queries(const AttentionProblem& problem,
+                                           const AttentionTask& task,
                                            const ForwardStrip<float>& strip) {
   float inverses[Shape::kStripLanes];
   measure_queries<Shape>(problem, task, strip, inverses);

@@ -1,12 +1,13 @@
 // Scores from queries and keys in int8, on CPUs that multiply and add four of them at once (VNNI):
 //
-//   score = query_scale[lane] key_scale[key] (sum over d of query[d][lane] key[key][d]) + mean_score[lane]
+//   score = query_scale[lane] key_scale[key] (sum over d of query[d][lane] key[key][d])
+//           + mean_score[lane]
 //
-// The sum is an integer. The instruction wants one side unsigned: the query's bytes are 128 too large, and the
-// sum begins with -128 times that of the key.
+// The sum is an integer. The instruction wants one side unsigned: the query's bytes are 128 too
+// large, and the sum begins with -128 times that of the key.
 //
-// Other CPUs round nothing and compute in float32: their products of integers take as many operations as those of
-// numbers, and the rounding besides (docs/lab-notes.md).
+// Other CPUs round nothing and compute in float32: their products of integers take as many
+// operations as those of numbers, and the rounding besides (docs/lab-notes.md).
 #pragma once
 
 #include "queries.hpp"
@@ -45,8 +46,8 @@ REGARD_INLINE Int8Factors factors_of(const AttentionTask& task, const ForwardStr
 
 // The integers as scores.
 template <int kRows, int kVectors>
-REGARD_INLINE void scores_of(const Mask<float> (&sums)[kRows][kVectors], const Int8Factors& factors, int lane,
-                             Accumulators<float, kRows, kVectors>& acc) {
+REGARD_INLINE void scores_of(const Mask<float> (&sums)[kRows][kVectors], const Int8Factors& factors,
+                             int lane, Accumulators<float, kRows, kVectors>& acc) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
@@ -54,8 +55,8 @@ REGARD_INLINE void scores_of(const Mask<float> (&sums)[kRows][kVectors], const I
   factors.apply<kRows, kVectors>(acc, lane);
 }
 
-// What the CPU must have beyond the target's features: the instruction is written out, so that nothing
-// else is compiled for such a CPU.
+// What the CPU must have beyond the target's features: the instruction is written out, so that
+// nothing else is compiled for such a CPU.
 #if defined(REGARD_X86_V4)
 constexpr const char* kDotFeature = "avx512_vnni";
 #define REGARD_DOT "vpdpbusd %2, %1, %0"
@@ -118,12 +119,13 @@ struct DotScores {
     pack_bytes_of_queries<Shape>(problem, task, strip);
   }
 
-  REGARD_INLINE void provide_keys(const AttentionProblem&, const AttentionTask&, const ForwardWorkspace<float>&,
-                                  ForwardBlock<float>&) {}
+  REGARD_INLINE void provide_keys(const AttentionProblem&, const AttentionTask&,
+                                  const ForwardWorkspace<float>&, ForwardBlock<float>&) {}
 
   template <class Tile>
-  REGARD_INLINE Product product(const Tile& tile, const AttentionProblem&, const AttentionTask& task,
-                             const ForwardStrip<float>& strip, const ForwardBlock<float>& block) {
+  REGARD_INLINE Product product(const Tile& tile, const AttentionProblem&,
+                                const AttentionTask& task, const ForwardStrip<float>& strip,
+                                const ForwardBlock<float>& block) {
     const Int8Keys& keys = *task.int8_keys;
     const std::int64_t key = block.begin + tile.begin;
     return {keys.rows + key * keys.row_bytes, keys.row_bytes, keys.corrections + key, strip.queries,

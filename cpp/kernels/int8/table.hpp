@@ -1,13 +1,14 @@
-// The int8 family as the dispatch calls it: attention with queries and keys in int8, computed in float32.
+// The int8 family as the dispatch calls it: attention with queries and keys in int8, computed in
+// float32.
 #pragma once
 
-#include "../attention/table.hpp"
+#include "../attention_kernel.hpp"
 
 namespace regard {
 
-// Quantizes the keys of one kv head into memory of `bytes` bytes, aligned to 64, that begins with an
-// Int8Keys: `begin`, then `add_to_mean` over all keys and `quantize` over all keys, in consecutive
-// intervals. Of a task they read the keys and where these lie.
+// Quantizes the keys of one kv head into memory of `bytes` bytes, aligned to 64, that begins with
+// an Int8Keys: `begin`, then `add_to_mean` over all keys and `quantize` over all keys, in
+// consecutive intervals. Of a task they read the keys and where these lie.
 struct Int8Quantizer {
   std::int64_t (*bytes)(const AttentionProblem&, std::int64_t kv_len);
   void (*begin)(const AttentionProblem&, std::int64_t kv_len, void* memory);
@@ -17,9 +18,11 @@ struct Int8Quantizer {
                    std::int64_t key_end, void* memory);
 };
 
-// Everything is null in float64, and where the target has no instruction that makes this faster than float32.
+// Everything is null in float64, and where the target has no instruction that makes this faster
+// than float32.
 struct Int8Kernels {
-  const char* instruction;  // what multiplies the integers: a feature that the CPU must have, as CPUs list it
+  // What multiplies the integers: a feature that the CPU must have, as CPUs list it.
+  const char* instruction;
   AttentionKernel attention;
   WriteWeights write_weights;
   Int8Quantizer quantizer;

@@ -11,8 +11,8 @@
 namespace regard {
 namespace {
 
-// What a task reads of a or b: its first rows or columns, whole tiles or panels, where they lie, and the others
-// copied, a's as [tile][depth][tile rows] and b's as [panel][depth][lanes].
+// What a task reads of a or b: its first rows or columns, whole tiles or panels, where they lie,
+// and the others copied, a's as [tile][depth][tile rows] and b's as [panel][depth][lanes].
 template <class T>
 struct BlockPart {
   const T* in_place;
@@ -38,18 +38,20 @@ struct MatmulBlock {
 
   static_assert(Shape::kVectors == 3, "run names the widths of a panel one by one");
 
-  // Calls between_tiles(tile) for every tile of rows of the first panel. `tile` has room for kTileElements.
+  // Calls between_tiles(tile) for every tile of rows of the first panel. `tile` has room for
+  // kTileElements.
   template <class BetweenTiles>
-  REGARD_INLINE void run(const MatmulProblem& problem, const MatmulTask& task, const Block<T>& block, T* tile,
-                         BetweenTiles between_tiles) {
+  REGARD_INLINE void run(const MatmulProblem& problem, const MatmulTask& task,
+                         const Block<T>& block, T* tile, BetweenTiles between_tiles) {
     const BlockPart<T>& rows = block.rows;
     const std::int64_t count = task.row_end - task.row_begin;
     for (std::int64_t column = task.column_begin; column < task.column_end; column += kPanel) {
       const int columns = columns_from(task, column);
       const std::int64_t before = column - task.column_begin;
       const bool lies_there = before < block.columns.whole;
-      const T* panel = lies_there ? block.columns.in_place + before
-                                  : block.columns.copied + (before - block.columns.whole) * block.depth;
+      const T* panel = lies_there
+                           ? block.columns.in_place + before
+                           : block.columns.copied + (before - block.columns.whole) * block.depth;
       const std::int64_t panel_stride = lies_there ? block.columns.row_stride : kPanel;
       for (std::int64_t row = 0; row < count; row += kRows) {
         if (column == task.column_begin) between_tiles(row / kRows);
@@ -58,12 +60,18 @@ struct MatmulBlock {
                                     : rows.copied + (row - rows.whole) * block.depth;
         const Rows of_tile{from, is_in_place, rows.row_stride};
         const std::int64_t left = count - row;
-        const Place place{column_of(problem, task, row, column), left < kRows ? static_cast<int>(left) : kRows,
-                          columns};
+        const Place place{column_of(problem, task, row, column),
+                          left < kRows ? static_cast<int>(left) : kRows, columns};
         switch ((columns + kLanes<T> - 1) / kLanes<T>) {
-          case 1: multiply_tile<1>(problem.c, place, of_tile, panel, panel_stride, block, tile); break;
-          case 2: multiply_tile<2>(problem.c, place, of_tile, panel, panel_stride, block, tile); break;
-          default: multiply_tile<Shape::kVectors>(problem.c, place, of_tile, panel, panel_stride, block, tile);
+          case 1:
+            multiply_tile<1>(problem.c, place, of_tile, panel, panel_stride, block, tile);
+            break;
+          case 2:
+            multiply_tile<2>(problem.c, place, of_tile, panel, panel_stride, block, tile);
+            break;
+          default:
+            multiply_tile<Shape::kVectors>(problem.c, place, of_tile, panel, panel_stride, block,
+                                           tile);
         }
       }
     }
@@ -85,7 +93,8 @@ struct MatmulBlock {
   static T* column_of(const MatmulProblem& problem, const MatmulTask& task, std::int64_t row,
                       std::int64_t column) {
     const Operand& c = problem.c;
-    return static_cast<T*>(task.c) + (task.row_begin + row) * c.row_stride + column * c.column_stride;
+    return static_cast<T*>(task.c) + (task.row_begin + row) * c.row_stride +
+           column * c.column_stride;
   }
 
   // Of a tile: where they lie, or copied.
@@ -96,8 +105,9 @@ struct MatmulBlock {
   };
 
   template <int kVectors>
-  REGARD_INLINE void multiply_tile(const Operand& c, const Place& place, const Rows& rows, const T* panel, std::int64_t panel_stride,
-                                   const Block<T>& block, T* tile) {
+  REGARD_INLINE void multiply_tile(const Operand& c, const Place& place, const Rows& rows,
+                                   const T* panel, std::int64_t panel_stride, const Block<T>& block,
+                                   T* tile) {
     constexpr int kWidth = kVectors * kLanes<T>;
     const bool is_whole = c.column_stride == 1 && place.rows == kRows && place.columns == kWidth;
     // c's tile lies in L2 or beyond, and is asked for while the product is computed.
@@ -111,9 +121,11 @@ struct MatmulBlock {
     Accumulators<T, kRows, kVectors> acc;
     clear<T, kRows, kVectors>(acc);
     if (rows.lie_there)
-      multiply_rows<T, kRows, kVectors>(acc, rows.from, rows.stride, panel, panel_stride, block.depth);
+      multiply_rows<T, kRows, kVectors>(acc, rows.from, rows.stride, panel, panel_stride,
+                                        block.depth);
     else
-      multiply_columns<T, kRows, kVectors, false>(acc, rows.from, kRows, panel, panel_stride, block.depth);
+      multiply_columns<T, kRows, kVectors, false>(acc, rows.from, kRows, panel, panel_stride,
+                                                  block.depth);
     if (is_whole) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)

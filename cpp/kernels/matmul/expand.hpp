@@ -1,11 +1,11 @@
-// Narrow numbers of b become T on their way into a panel, so that they lie in memory as they came, and a product
-// has the bits of one with an array of T:
+// Narrow numbers of b become T on their way into a panel, so that they lie in memory as they came,
+// and a product has the bits of one with an array of T:
 //
 //   float16, bfloat16   exactly
 //   int8                number * scale, rounded once
 //
-// Where the numbers of a column lie side by side (a layer's weight, transposed), squares of lanes with two or
-// four numbers each are transposed, and then taken apart (lane_parts.hpp).
+// Where the numbers of a column lie side by side (a layer's weight, transposed), squares of lanes
+// with two or four numbers each are transposed, and then taken apart (lane_parts.hpp).
 #pragma once
 
 #include "../../simd/lane_parts.hpp"
@@ -29,17 +29,21 @@ struct NarrowColumns {
 };
 
 template <class From, std::ptrdiff_t kToStride, std::size_t... kPart>
-REGARD_INLINE void store_parts(const Mask<float>& lanes, Vec<float> factors, float* to, std::index_sequence<kPart...>) {
+REGARD_INLINE void store_parts(const Mask<float>& lanes, Vec<float> factors, float* to,
+                               std::index_sequence<kPart...>) {
   const Mask<float> parts = parts_of<From>(lanes);
   const auto scaled = [&](Vec<float> value) { return sizeof(From) == 1 ? value * factors : value; };
-  (store(to + static_cast<std::ptrdiff_t>(kPart) * kToStride, scaled(part_of<From, static_cast<int>(kPart)>(parts))),
+  (store(to + static_cast<std::ptrdiff_t>(kPart) * kToStride,
+         scaled(part_of<From, static_cast<int>(kPart)>(parts))),
    ...);
 }
 
-// Whole vectors of columns, and a whole number of squares: the numbers of a column lie side by side.
+// Whole vectors of columns, and a whole number of squares: the numbers of a column lie side by
+// side.
 template <class From, std::ptrdiff_t kToStride>
-REGARD_NOINLINE void expand_squares(const From* from, std::int64_t column_stride, std::int64_t depth, Vec<float> factors,
-                                    std::int64_t ahead, float* to) {
+REGARD_NOINLINE void expand_squares(const From* from, std::int64_t column_stride,
+                                    std::int64_t depth, Vec<float> factors, std::int64_t ahead,
+                                    float* to) {
   constexpr int kWidth = kLanes<float>, kParts = kLaneParts<From>;
   for (; depth > 0; depth -= kParts * kWidth) {
     Vec<float> square[kWidth];
@@ -76,18 +80,21 @@ REGARD_NOINLINE void expand_contiguous(const NarrowColumns<float, From>& part, f
   From rest[kWidth * kScaleGroup] = {};
   for (int i = 0; i < kWidth; ++i) {
     const From* column = part.first + (i < part.count ? i : part.count - 1) * part.column_stride;
-    for (std::int64_t row = whole; row < part.depth; ++row) rest[i * kScaleGroup + row - whole] = column[row];
+    for (std::int64_t row = whole; row < part.depth; ++row)
+      rest[i * kScaleGroup + row - whole] = column[row];
   }
   float expanded[kWidth * kScaleGroup];
   const std::int64_t left = part.depth - whole;
-  expand_squares<From, kWidth>(rest, kScaleGroup, (left + kStep - 1) / kStep * kStep, factors, 0, expanded);
+  expand_squares<From, kWidth>(rest, kScaleGroup, (left + kStep - 1) / kStep * kStep, factors, 0,
+                               expanded);
   for (std::int64_t row = 0; row < left; ++row)
     store(to + (whole + row) * kToStride, load(expanded + row * kWidth));
 }
 
 // Of any strides.
 template <class T, class From>
-REGARD_NOINLINE void expand_strided(const NarrowColumns<T, From>& part, T* to, std::ptrdiff_t to_stride) {
+REGARD_NOINLINE void expand_strided(const NarrowColumns<T, From>& part, T* to,
+                                    std::ptrdiff_t to_stride) {
   constexpr int kWidth = kLanes<T>;
   const bool is_whole = part.column_stride == 1 && part.count == kWidth;
   for (std::int64_t row = 0; row < part.depth; ++row) {
@@ -97,15 +104,18 @@ REGARD_NOINLINE void expand_strided(const NarrowColumns<T, From>& part, T* to, s
       value = load_as<T>(from);
     else
       for (int i = 0; i < kWidth; ++i)
-        value[i] = static_cast<T>(widen(from[(i < part.count ? i : part.count - 1) * part.column_stride]));
+        value[i] =
+            static_cast<T>(widen(from[(i < part.count ? i : part.count - 1) * part.column_stride]));
     if constexpr (sizeof(From) == 1) value *= part.scales;
     store(to + row * to_stride, value);
   }
 }
 
 template <class T>
-REGARD_INLINE Vec<T> scales_of(const Operand& scales, std::int64_t group, std::int64_t column, int count) {
-  const float* from = static_cast<const float*>(scales.data) + group * scales.row_stride + column * scales.column_stride;
+REGARD_INLINE Vec<T> scales_of(const Operand& scales, std::int64_t group, std::int64_t column,
+                               int count) {
+  const float* from = static_cast<const float*>(scales.data) + group * scales.row_stride +
+                      column * scales.column_stride;
   if (sizeof(T) == 4 && scales.column_stride == 1 && count == kLanes<T>) return load_as<T>(from);
   Vec<T> result;
   for (int i = 0; i < kLanes<T>; ++i)
@@ -113,13 +123,13 @@ REGARD_INLINE Vec<T> scales_of(const Operand& scales, std::int64_t group, std::i
   return result;
 }
 
-// to[row][lane] of the rows k .. k + depth - 1 of a narrow b, and of `count` columns, rounded up to whole vectors.
-// There are kToVectors vectors in a row of `to`. k is a multiple of kScaleGroup. What lies `ahead` elements farther
-// on is asked for.
+// to[row][lane] of the rows k .. k + depth - 1 of a narrow b, and of `count` columns, rounded up to
+// whole vectors. There are kToVectors vectors in a row of `to`. k is a multiple of kScaleGroup.
+// What lies `ahead` elements farther on is asked for.
 template <class T, int kToVectors>
-REGARD_NOINLINE void expand_panel(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
-                                  std::int64_t depth, std::int64_t column, std::int64_t count, std::int64_t ahead,
-                                  T* to) {
+REGARD_NOINLINE void expand_panel(const MatmulProblem& problem, const MatmulTask& task,
+                                  std::int64_t k, std::int64_t depth, std::int64_t column,
+                                  std::int64_t count, std::int64_t ahead, T* to) {
   constexpr std::ptrdiff_t kToStride = kToVectors * kLanes<T>;
   const Operand& b = problem.b;
   with_stored_element<T>(b.element, [&](auto element) {
@@ -133,9 +143,11 @@ REGARD_NOINLINE void expand_panel(const MatmulProblem& problem, const MatmulTask
         part.count = static_cast<int>(count - lane < kLanes<T> ? count - lane : kLanes<T>);
         for (std::int64_t row = 0; row < depth; row += kScaleGroup) {
           part.depth = depth - row < kScaleGroup ? depth - row : kScaleGroup;
-          part.first = static_cast<const From*>(task.b) + (k + row) * b.row_stride + (column + lane) * b.column_stride;
+          part.first = static_cast<const From*>(task.b) + (k + row) * b.row_stride +
+                       (column + lane) * b.column_stride;
           if constexpr (sizeof(From) == 1)
-            part.scales = scales_of<T>(problem.scales, (k + row) / kScaleGroup, column + lane, part.count);
+            part.scales =
+                scales_of<T>(problem.scales, (k + row) / kScaleGroup, column + lane, part.count);
           T* at = to + row * kToStride + lane;
           if constexpr (sizeof(T) == 4) {
             if (b.row_stride == 1) {

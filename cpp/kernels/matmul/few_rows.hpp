@@ -1,5 +1,6 @@
-// c = a b for so few rows that b is read about once: it is multiplied where it lies, whether its rows or
-// its columns are contiguous (a layer's weight and its transpose). Packing it would take longer.
+// c = a b for so few rows that b is read about once: it is multiplied where it lies, whether its
+// rows or its columns are contiguous (a layer's weight and its transpose). Packing it would take
+// longer.
 //
 //   for a panel of columns                  as many as fill half of the registers
 //     for a block of depth                  summed in order, then added: the bits of matmul.hpp
@@ -17,27 +18,32 @@ namespace {
 
 // Columns of c, from `column` on, of a task's rows.
 template <class T>
-REGARD_INLINE T* few_rows_of_c(const MatmulProblem& problem, const MatmulTask& task, std::int64_t row,
-                               std::int64_t column) {
-  return static_cast<T*>(task.c) + (task.row_begin + row) * problem.c.row_stride + column * problem.c.column_stride;
+REGARD_INLINE T* few_rows_of_c(const MatmulProblem& problem, const MatmulTask& task,
+                               std::int64_t row, std::int64_t column) {
+  return static_cast<T*>(task.c) + (task.row_begin + row) * problem.c.row_stride +
+         column * problem.c.column_stride;
 }
 
 // Copies c to the tile, whose rows are `stride` apart: the sum of the blocks before a task.
 template <class T>
-REGARD_NOINLINE void read_rows(const MatmulProblem& problem, const MatmulTask& task, std::int64_t column,
-                               std::int64_t width, std::int64_t stride, T* tile) {
+REGARD_NOINLINE void read_rows(const MatmulProblem& problem, const MatmulTask& task,
+                               std::int64_t column, std::int64_t width, std::int64_t stride,
+                               T* tile) {
   for (std::int64_t row = 0; row < task.row_end - task.row_begin; ++row) {
     const T* from = few_rows_of_c<T>(problem, task, row, column);
-    for (std::int64_t i = 0; i < width; ++i) tile[row * stride + i] = from[i * problem.c.column_stride];
+    for (std::int64_t i = 0; i < width; ++i)
+      tile[row * stride + i] = from[i * problem.c.column_stride];
   }
 }
 
 template <class T>
-REGARD_NOINLINE void write_rows(const MatmulProblem& problem, const MatmulTask& task, std::int64_t column,
-                                std::int64_t width, std::int64_t stride, const T* tile) {
+REGARD_NOINLINE void write_rows(const MatmulProblem& problem, const MatmulTask& task,
+                                std::int64_t column, std::int64_t width, std::int64_t stride,
+                                const T* tile) {
   for (std::int64_t row = 0; row < task.row_end - task.row_begin; ++row) {
     T* to = few_rows_of_c<T>(problem, task, row, column);
-    for (std::int64_t i = 0; i < width; ++i) to[i * problem.c.column_stride] = tile[row * stride + i];
+    for (std::int64_t i = 0; i < width; ++i)
+      to[i * problem.c.column_stride] = tile[row * stride + i];
   }
 }
 
@@ -54,9 +60,11 @@ REGARD_INLINE void add_to_tile(const Accumulators<T, kRows, kVectors>& acc, T* t
 
 // A task's rows of a. Those beyond the last repeat it and are not stored.
 template <class T, int kRows>
-REGARD_INLINE void few_rows_of_a(const MatmulProblem& problem, const MatmulTask& task, const T* (&rows)[kRows]) {
+REGARD_INLINE void few_rows_of_a(const MatmulProblem& problem, const MatmulTask& task,
+                                 const T* (&rows)[kRows]) {
   for (int r = 0; r < kRows; ++r) {
-    const std::int64_t row = task.row_begin + r < task.row_end ? task.row_begin + r : task.row_end - 1;
+    const std::int64_t row =
+        task.row_begin + r < task.row_end ? task.row_begin + r : task.row_end - 1;
     rows[r] = static_cast<const T*>(task.a) + row * problem.a.row_stride;
   }
 }
@@ -69,7 +77,8 @@ struct MatmulFewRows {
   static constexpr std::int64_t kTileElements = kAccumulators * kLanes<T>;
 
   static bool takes(const MatmulProblem& problem) {
-    return problem.rows <= kMostRows && problem.a.column_stride == 1 && is_stored_as<T>(problem.b.element) &&
+    return problem.rows <= kMostRows && problem.a.column_stride == 1 &&
+           is_stored_as<T>(problem.b.element) &&
            (problem.b.column_stride == 1 || problem.b.row_stride == 1);
   }
 
@@ -160,7 +169,8 @@ struct MatmulFewRows {
       Vec<T> gathered;
       for (int i = 0; i < kWidth; ++i) gathered[i] = columns[i][d];
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) acc[r][0] = fma(broadcast(rows[r][k + d]), gathered, acc[r][0]);
+      for (int r = 0; r < kRows; ++r)
+        acc[r][0] = fma(broadcast(rows[r][k + d]), gathered, acc[r][0]);
     }
     add_to_tile<T, kRows, 1>(acc, tile, adds);
   }

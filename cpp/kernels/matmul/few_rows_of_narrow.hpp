@@ -1,8 +1,8 @@
 // c = a b for few rows and a narrow b, which is read once, in order, as it is stored:
 //
-//   for a panel of columns                  as many as sums of the rows fit in half of the registers
-//     for a block of depth                  summed in order, then added: the bits of matmul.hpp
-//       for a group of its rows             expanded into a panel, which stays in L1, and multiplied
+//   for a panel of columns              as many as sums of the rows fit in half of the registers
+//     for a block of depth              summed in order, then added: the bits of matmul.hpp
+//       for a group of its rows         expanded into a panel, which stays in L1, and multiplied
 #pragma once
 
 #include "expand.hpp"
@@ -23,7 +23,8 @@ struct MatmulFewRowsOfNarrow {
   static constexpr std::int64_t kGroupsAhead = 4;
 
   static bool takes(const MatmulProblem& problem) {
-    return problem.rows <= kMostRows && problem.a.column_stride == 1 && !is_stored_as<T>(problem.b.element);
+    return problem.rows <= kMostRows && problem.a.column_stride == 1 &&
+           !is_stored_as<T>(problem.b.element);
   }
 
   // `tile` has room for MatmulFewRows::kTileElements, `panel` for kPanelElements.
@@ -61,8 +62,8 @@ struct MatmulFewRowsOfNarrow {
   }
 
   template <std::int64_t kBlock, int kRows, int kVectors>
-  static void run_panel(const MatmulProblem& problem, const MatmulTask& task, const T* const (&rows)[kRows],
-                        std::int64_t column, T* tile, T* panel) {
+  static void run_panel(const MatmulProblem& problem, const MatmulTask& task,
+                        const T* const (&rows)[kRows], std::int64_t column, T* tile, T* panel) {
     static_assert(kBlock % kScaleGroup == 0, "blocks and groups begin together");
     constexpr std::int64_t kWidth = kVectors * kLanes<T>;
     const std::int64_t left = task.column_end - column;
@@ -83,16 +84,18 @@ struct MatmulFewRowsOfNarrow {
     write_rows(problem, task, column, width, kWidth, tile);
   }
 
-  // The distance, in elements, to what is read kGroupsAhead groups later: in these columns or the next ones.
+  // The distance, in elements, to what is read kGroupsAhead groups later: in these columns or the
+  // next ones.
   template <std::int64_t kWidth>
-  static std::int64_t elements_ahead(const MatmulProblem& problem, const MatmulTask& task, std::int64_t group,
-                                     std::int64_t column) {
+  static std::int64_t elements_ahead(const MatmulProblem& problem, const MatmulTask& task,
+                                     std::int64_t group, std::int64_t column) {
     constexpr std::int64_t kRowsAhead = kGroupsAhead * kScaleGroup;
     const Operand& b = problem.b;
     if (group + kRowsAhead < task.depth_end) return kRowsAhead * b.row_stride;
     if (column + 2 * kWidth > problem.columns) return 0;
     const std::int64_t beyond = group + kRowsAhead - round_up(task.depth_end, kScaleGroup);
-    const std::int64_t row = task.depth_begin + beyond < task.depth_end ? task.depth_begin + beyond : task.depth_begin;
+    const std::int64_t row =
+        task.depth_begin + beyond < task.depth_end ? task.depth_begin + beyond : task.depth_begin;
     return kWidth * b.column_stride + (row - group) * b.row_stride;
   }
 

@@ -1,13 +1,13 @@
 // c = a b, for the rows, columns and interval of depth of one task; intervals begin at multiples of
 // kDepth and come in order.
 //
-//   for a block of depth                              summed in order, added to c block by block
-//     pack b's columns into panels of lanes           unless they are near; in L2, and a panel fits in L1
-//     for a panel, for a tile of rows                 block.hpp
+//   for a block of depth                          summed in order, added to c block by block
+//     pack b's columns into panels of lanes       unless they are near; a panel fits in L1
+//     for a panel, for a tile of rows             block.hpp
 //
-// A narrow b is expanded as it is packed (expand.hpp). Rows of a and b are read where they lie if they are
-// contiguous and near each other, and copied a block at a time if not. Where several tasks read the same rows or
-// columns, these are packed once for all of them (a wave).
+// A narrow b is expanded as it is packed (expand.hpp). Rows of a and b are read where they lie if
+// they are contiguous and near each other, and copied a block at a time if not. Where several tasks
+// read the same rows or columns, these are packed once for all of them (a wave).
 #pragma once
 
 #include "block.hpp"
@@ -29,21 +29,22 @@ struct Matmul {
   using FewRowsOfNarrow = MatmulFewRowsOfNarrow<Shape>;
   static constexpr int kRows = Shape::kRows;
   static constexpr int kPanel = Shape::kStripLanes;
-  // The most of a task: blocks of a and b of 128 and 192 KB (float, AVX-512) share L2 with 384 KB of c, and each
-  // element that is copied is used 384 or 256 times.
+  // The most of a task: blocks of a and b of 128 and 192 KB (float, AVX-512) share L2 with 384 KB
+  // of c, and each element that is copied is used 384 or 256 times.
   static constexpr std::int64_t kTaskRows = 256;
   static constexpr std::int64_t kPanels = 8;
   static constexpr std::int64_t kTaskColumns = kPanels * kPanel;
   static constexpr std::int64_t kDepth = Shape::kTarget.matmul_depth;
 
-  // Rows that lie within this much are read in place: as many bytes as L1 has at least. Others share few of its sets, or
-  // are not foreseen by the processor.
+  // Rows that lie within this much are read in place: as many bytes as L1 has at least. Others
+  // share few of its sets, or are not foreseen by the processor.
   static constexpr std::int64_t kNearBytes = 32 * 1024;
   // A copy of a's rows pays from more panels on.
   static constexpr std::int64_t kFewPanels = 2;
 
   static_assert(FewRows::kTileElements <= TaskBlock::kTileElements, "few rows share the tile");
-  static_assert(FewRowsOfNarrow::kPanelElements <= kScaleGroup * kTaskColumns, "few rows share the panels");
+  static_assert(FewRowsOfNarrow::kPanelElements <= kScaleGroup * kTaskColumns,
+                "few rows share the panels");
 
   struct Workspace {
     T* panels;  // [panel][depth][lanes]
@@ -68,7 +69,8 @@ struct Matmul {
     work.tile = work.panels + block * kTaskColumns;
     work.rows = work.tile + TaskBlock::kTileElements;
     if (problem.depth == 0) return clear_product(problem, task);
-    if (FewRows::takes(problem)) return FewRows::template run<kDepth>(problem, task, work.tile, work.panels);
+    if (FewRows::takes(problem))
+      return FewRows::template run<kDepth>(problem, task, work.tile, work.panels);
     if (FewRowsOfNarrow::takes(problem))
       return FewRowsOfNarrow::template run<kDepth>(problem, task, work.tile, work.panels);
     for (std::int64_t k = task.depth_begin; k < task.depth_end; k += block) {
@@ -79,7 +81,8 @@ struct Matmul {
     }
   }
 
-  // A wave's memory, in bytes: [block of depth][tile][depth][tile rows] and [block][panel][depth][lanes].
+  // A wave's memory, in bytes: [block of depth][tile][depth][tile rows] and
+  // [block][panel][depth][lanes].
   static std::int64_t wave_rows_bytes(const MatmulWave& wave) {
     return static_cast<std::int64_t>(sizeof(T)) * wave_rows(wave) *
            round_up(wave.depth_end - wave.depth_begin, kDepth);
@@ -90,22 +93,27 @@ struct Matmul {
   }
 
   // Copy a task's rows or columns, for one block of depth, to where the wave has them.
-  static void pack_rows(const MatmulProblem& problem, const MatmulTask& task, const MatmulWave& wave) {
+  static void pack_rows(const MatmulProblem& problem, const MatmulTask& task,
+                        const MatmulWave& wave) {
     const Operand& a = problem.a;
     const std::int64_t depth = task.depth_end - task.depth_begin;
-    const T* from = static_cast<const T*>(task.a) + task.row_begin * a.row_stride + task.depth_begin * a.column_stride;
+    const T* from = static_cast<const T*>(task.a) + task.row_begin * a.row_stride +
+                    task.depth_begin * a.column_stride;
     T* to = block_of_rows(wave, task.depth_begin) + (task.row_begin - wave.row_begin) * depth;
     const std::int64_t rows = task.row_end - task.row_begin;
     pack_row_tiles<T, kRows>(from, a.row_stride, a.column_stride, rows, depth, to);
   }
-  static void pack_panels(const MatmulProblem& problem, const MatmulTask& task, const MatmulWave& wave) {
+  static void pack_panels(const MatmulProblem& problem, const MatmulTask& task,
+                          const MatmulWave& wave) {
     const std::int64_t depth = task.depth_end - task.depth_begin;
-    T* to = block_of_panels(wave, task.depth_begin) + (task.column_begin - wave.column_begin) * depth;
+    T* to =
+        block_of_panels(wave, task.depth_begin) + (task.column_begin - wave.column_begin) * depth;
     pack_panels_at(problem, task, task.depth_begin, depth, to);
   }
 
   // A task within a wave; `memory` is as for `run`.
-  static void run_wave(const MatmulProblem& problem, const MatmulTask& task, const MatmulWave& wave, void* memory) {
+  static void run_wave(const MatmulProblem& problem, const MatmulTask& task, const MatmulWave& wave,
+                       void* memory) {
     for (std::int64_t k = wave.depth_begin; k < wave.depth_end; k += kDepth) {
       const std::int64_t depth = wave.depth_end - k < kDepth ? wave.depth_end - k : kDepth;
       const T* rows = block_of_rows(wave, k) + (task.row_begin - wave.row_begin) * depth;
@@ -124,7 +132,9 @@ struct Matmul {
     return round_up(problem.rows < kTaskRows ? problem.rows : kTaskRows, kRows);
   }
 
-  static std::int64_t wave_rows(const MatmulWave& wave) { return round_up(wave.row_end - wave.row_begin, kRows); }
+  static std::int64_t wave_rows(const MatmulWave& wave) {
+    return round_up(wave.row_end - wave.row_begin, kRows);
+  }
   static std::int64_t wave_columns(const MatmulWave& wave) {
     return round_up(wave.column_end - wave.column_begin, kPanel);
   }
@@ -156,8 +166,7 @@ struct Matmul {
     const int columns = TaskBlock::columns_from(task, column);
     if (!is_stored_as<T>(b.element))
       return expand_panel<T, Shape::kVectors>(problem, task, k, depth, column, columns, 0, panel);
-    const T* from =
-        static_cast<const T*>(task.b) + k * b.row_stride + column * b.column_stride;
+    const T* from = static_cast<const T*>(task.b) + k * b.row_stride + column * b.column_stride;
     if (b.column_stride == 1) {
       copy_padded(from, b.row_stride, 1, depth, columns, panel, depth, kPanel);
       return;
@@ -169,7 +178,9 @@ struct Matmul {
 
   static bool lie_near(std::int64_t rows, std::int64_t row_stride) {
     return row_stride < kNearBytes && -row_stride < kNearBytes &&
-           rows * (row_stride < 0 ? -row_stride : row_stride) * static_cast<std::int64_t>(sizeof(T)) <= kNearBytes;
+           rows * (row_stride < 0 ? -row_stride : row_stride) *
+                   static_cast<std::int64_t>(sizeof(T)) <=
+               kNearBytes;
   }
 
   static BlockPart<T> rows_of(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
@@ -179,26 +190,31 @@ struct Matmul {
         static_cast<const T*>(task.a) + task.row_begin * a.row_stride + k * a.column_stride;
     const std::int64_t count = task.row_end - task.row_begin;
     const bool is_read_little = task.column_end - task.column_begin <= kFewPanels * kPanel;
-    const bool is_in_place = a.column_stride == 1 && (is_read_little || lie_near(count, a.row_stride));
+    const bool is_in_place =
+        a.column_stride == 1 && (is_read_little || lie_near(count, a.row_stride));
     const std::int64_t whole = is_in_place ? count / kRows * kRows : 0;
-    pack_row_tiles<T, kRows>(rows + whole * a.row_stride, a.row_stride, a.column_stride, count - whole, depth, copied);
+    pack_row_tiles<T, kRows>(rows + whole * a.row_stride, a.row_stride, a.column_stride,
+                             count - whole, depth, copied);
     return {rows, a.row_stride, whole, copied};
   }
 
-  static BlockPart<T> columns_of(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
-                                    std::int64_t depth, T* copied) {
+  static BlockPart<T> columns_of(const MatmulProblem& problem, const MatmulTask& task,
+                                 std::int64_t k, std::int64_t depth, T* copied) {
     const Operand& b = problem.b;
-    const T* columns = static_cast<const T*>(task.b) + k * b.row_stride + task.column_begin * b.column_stride;
-    const bool is_near = is_stored_as<T>(b.element) && b.column_stride == 1 && lie_near(depth, b.row_stride);
-    const std::int64_t whole = is_near ? (task.column_end - task.column_begin) / kPanel * kPanel : 0;
+    const T* columns =
+        static_cast<const T*>(task.b) + k * b.row_stride + task.column_begin * b.column_stride;
+    const bool is_near =
+        is_stored_as<T>(b.element) && b.column_stride == 1 && lie_near(depth, b.row_stride);
+    const std::int64_t whole =
+        is_near ? (task.column_end - task.column_begin) / kPanel * kPanel : 0;
     MatmulTask rest = task;
     rest.column_begin += whole;
     pack_panels_at(problem, rest, k, depth, copied);
     return {columns, b.row_stride, whole, copied};
   }
 
-  REGARD_NOINLINE void multiply_and_prefetch(const MatmulProblem& problem, const MatmulTask& task, std::int64_t k,
-                                             const Block<T>& block, T* tile) {
+  REGARD_NOINLINE void multiply_and_prefetch(const MatmulProblem& problem, const MatmulTask& task,
+                                             std::int64_t k, const Block<T>& block, T* tile) {
     const std::int64_t tiles = (task.row_end - task.row_begin + kRows - 1) / kRows;
     const std::int64_t next_depth = k + block.depth < problem.depth ? block.depth : 0;
     TaskBlock::run(problem, task, block, tile, [&](std::int64_t number) {
@@ -206,8 +222,8 @@ struct Matmul {
     });
   }
 
-  // Asks for what the next block of depth will copy, a share at every tile of rows: both matrices are
-  // read in pieces too short for the processor to foresee.
+  // Asks for what the next block of depth will copy, a share at every tile of rows: both matrices
+  // are read in pieces too short for the processor to foresee.
   REGARD_INLINE void prefetch_next(const MatmulProblem& problem, const MatmulTask& task,
                                    std::int64_t k, std::int64_t depth, std::int64_t tile,
                                    std::int64_t tiles) {

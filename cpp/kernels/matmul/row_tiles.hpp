@@ -1,5 +1,5 @@
-// Copies rows of a as tiles read them: [tile][depth][tile rows]. One after another, a block's tiles are a single stream,
-// which the processor foresees; rows of their own are several short ones.
+// Copies rows of a as tiles read them: [tile][depth][tile rows]. One after another, a block's tiles
+// are a single stream, which the processor foresees; rows of their own are several short ones.
 #pragma once
 
 #include "../../simd/transpose.hpp"
@@ -10,8 +10,9 @@ namespace {
 
 // Zeros follow the last row, up to a whole tile.
 template <class T, int kRows>
-REGARD_NOINLINE void pack_row_tiles(const T* from, std::int64_t row_stride, std::int64_t column_stride,
-                                    std::int64_t rows, std::int64_t depth, T* to) {
+REGARD_NOINLINE void pack_row_tiles(const T* from, std::int64_t row_stride,
+                                    std::int64_t column_stride, std::int64_t rows,
+                                    std::int64_t depth, T* to) {
   constexpr int kWidth = kLanes<T>;
   // A square of the transpose has rows of one tile or of several.
   constexpr int kTogether = kWidth > kRows ? kWidth : kRows;
@@ -29,7 +30,8 @@ REGARD_NOINLINE void pack_row_tiles(const T* from, std::int64_t row_stride, std:
           Vec<T> square[kWidth];
 #pragma GCC unroll 16
           for (int i = 0; i < kWidth; ++i)
-            square[i] = row + first + i < rows ? load(from + (row + first + i) * row_stride + k) : Vec<T>{};
+            square[i] =
+                row + first + i < rows ? load(from + (row + first + i) * row_stride + k) : Vec<T>{};
           transpose<T>(square);
 #pragma GCC unroll 4
           for (int part = 0; part < kWidth; part += kPart) {
@@ -37,14 +39,16 @@ REGARD_NOINLINE void pack_row_tiles(const T* from, std::int64_t row_stride, std:
             T* const at = place(part) + k * kRows;
 #pragma GCC unroll 16
             for (int i = 0; i < kWidth; ++i)
-              __builtin_memcpy(at + i * kRows, reinterpret_cast<const T*>(&square[i]) + part, kPart * sizeof(T));
+              __builtin_memcpy(at + i * kRows, reinterpret_cast<const T*>(&square[i]) + part,
+                               kPart * sizeof(T));
           }
         }
       }
       for (; k < depth; ++k)
         for (int i = 0; i < kWidth && !is_padding(i); ++i)
-          place(i)[k * kRows] =
-              row + first + i < rows ? from[(row + first + i) * row_stride + k * column_stride] : T(0);
+          place(i)[k * kRows] = row + first + i < rows
+                                    ? from[(row + first + i) * row_stride + k * column_stride]
+                                    : T(0);
     }
   }
 }

@@ -16,7 +16,7 @@ struct MatmulKernels {
   void (*pack_panels)(const MatmulProblem&, const MatmulTask&, const MatmulWave&);
   void (*run_wave)(const MatmulProblem&, const MatmulTask&, const MatmulWave&, void* workspace);
   std::int64_t tile_rows;
-  std::int64_t task_rows;     // the most of a task, as are task_columns
+  std::int64_t task_rows;  // the most of a task, as are task_columns
   std::int64_t task_columns;
   std::int64_t panel_columns;  // columns are packed in panels of this many
   std::int64_t depth;          // intervals of depth begin at multiples of this

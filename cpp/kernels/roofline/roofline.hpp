@@ -1,5 +1,5 @@
-// The peaks of one core: arithmetic on a tile of accumulators that are fed from registers, and loads
-// whose sum is all that remains of them.
+// The peaks of one core: arithmetic on a tile of accumulators that are fed from registers, and
+// loads whose sum is all that remains of them.
 #pragma once
 
 #include "../micro_kernel.hpp"
@@ -39,7 +39,8 @@ REGARD_NOINLINE double fma_rounds(std::int64_t steps) {
   return 2.0 * 4 * kRows * kVectors * kLanes<T> * static_cast<double>(steps);
 }
 
-// Reads memory once, front to back, as fast as loads go. The sums are of integers: no value is slow.
+// Reads memory once, front to back, as fast as loads go. The sums are of integers: no value is
+// slow.
 REGARD_NOINLINE void read_bytes(const void* from, std::int64_t bytes) {
   constexpr int kSums = 8;
   constexpr int kStep = kSums * kVectorBytes;

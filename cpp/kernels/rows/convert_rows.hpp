@@ -18,7 +18,7 @@ constexpr std::uint32_t kBeyond<BFloat16> = 0x7f7f8000u;
 template <class To>
 REGARD_INLINE FloatBits overflows(Vec<float> value) {
   const FloatBits magnitude = reinterpret_cast<FloatBits>(value) & 0x7fffffffu;
-  return reinterpret_cast<FloatBits>((magnitude >= kBeyond<To>) & (magnitude < 0x7f800000u));
+  return reinterpret_cast<FloatBits>((magnitude >= kBeyond<To>)&(magnitude < 0x7f800000u));
 }
 
 // Returns whether a finite number became infinite.
@@ -42,10 +42,10 @@ REGARD_NOINLINE bool store_columns(const From* from, To* to, std::int64_t column
   return any<float>(reinterpret_cast<Mask<float>>(found));
 }
 
-// Writes `columns` elements, each rounded to the type of `to`. Returns whether a finite number became
-// infinite.
-REGARD_NOINLINE bool convert_row(Element from_element, Element to_element, const void* from, void* to,
-                                 std::int64_t columns) {
+// Writes `columns` elements, each rounded to the type of `to`. Returns whether a finite number
+// became infinite.
+REGARD_NOINLINE bool convert_row(Element from_element, Element to_element, const void* from,
+                                 void* to, std::int64_t columns) {
   if (from_element == to_element) {
     __builtin_memcpy(to, from, static_cast<std::size_t>(columns * bytes_of(from_element)));
     return false;

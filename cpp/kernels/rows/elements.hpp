@@ -6,8 +6,8 @@
 namespace regard {
 namespace {
 
-// `count` elements, and `filler` in the lanes after them. Neither this nor `scatter` is inlined: they stand in every
-// loop of the stages, and a call takes little beside their elements.
+// `count` elements, and `filler` in the lanes after them. Neither this nor `scatter` is inlined:
+// they stand in every loop of the stages, and a call takes little beside their elements.
 template <class T>
 REGARD_NOINLINE Vec<T> gather(const T* from, std::int64_t stride, std::int64_t count, T filler) {
   T lanes[kLanes<T>];
@@ -29,8 +29,8 @@ REGARD_NOINLINE void scatter(T* to, std::int64_t stride, std::int64_t count, Vec
 
 // Calls each(vector, first element, number of elements) for the elements from begin to end.
 template <class T, class Each>
-REGARD_INLINE void for_vectors(const T* row, std::int64_t stride, std::int64_t begin, std::int64_t end, T filler,
-                               Each each) {
+REGARD_INLINE void for_vectors(const T* row, std::int64_t stride, std::int64_t begin,
+                               std::int64_t end, T filler, Each each) {
   constexpr int kWidth = kLanes<T>;
   std::int64_t at = begin;
   if (stride == 1) {
@@ -46,33 +46,37 @@ REGARD_INLINE void for_vectors(const T* row, std::int64_t stride, std::int64_t b
 
 // Likewise, and writes what map(vector, first element) returns.
 template <class T, class Map>
-REGARD_INLINE void map_vectors(const T* row, std::int64_t stride, std::int64_t begin, std::int64_t end, T filler,
-                               T* output, std::int64_t output_stride, Map map) {
+REGARD_INLINE void map_vectors(const T* row, std::int64_t stride, std::int64_t begin,
+                               std::int64_t end, T filler, T* output, std::int64_t output_stride,
+                               Map map) {
   if (output_stride == 1) {
-    for_vectors<T>(row, stride, begin, end, filler, [&](Vec<T> value, std::int64_t at, std::int64_t count) {
-      const Vec<T> mapped = map(value, at);
-      if (count == kLanes<T>)
-        store(output + at, mapped);
-      else
-        scatter(output + at, 1, count, mapped);
-    });
+    for_vectors<T>(row, stride, begin, end, filler,
+                   [&](Vec<T> value, std::int64_t at, std::int64_t count) {
+                     const Vec<T> mapped = map(value, at);
+                     if (count == kLanes<T>)
+                       store(output + at, mapped);
+                     else
+                       scatter(output + at, 1, count, mapped);
+                   });
     return;
   }
-  for_vectors<T>(row, stride, begin, end, filler, [&](Vec<T> value, std::int64_t at, std::int64_t count) {
-    scatter(output + at * output_stride, output_stride, count, map(value, at));
-  });
+  for_vectors<T>(row, stride, begin, end, filler,
+                 [&](Vec<T> value, std::int64_t at, std::int64_t count) {
+                   scatter(output + at * output_stride, output_stride, count, map(value, at));
+                 });
 }
 
-// Likewise where no vector may depend on another, and on its place: whole vectors are written where they do not
-// cross lines of the cache, which takes half of the time.
+// Likewise where no vector may depend on another, and on its place: whole vectors are written where
+// they do not cross lines of the cache, which takes half of the time.
 template <class T, class Map>
-REGARD_INLINE void map_aligned(const T* row, std::int64_t stride, std::int64_t begin, std::int64_t end, T* output,
-                               std::int64_t output_stride, Map map) {
+REGARD_INLINE void map_aligned(const T* row, std::int64_t stride, std::int64_t begin,
+                               std::int64_t end, T* output, std::int64_t output_stride, Map map) {
   constexpr std::size_t kBytes = kLanes<T> * sizeof(T);
   std::int64_t first = begin;
   if (output_stride == 1) {
     const std::size_t beyond = reinterpret_cast<std::uintptr_t>(output + begin) % kBytes;
-    if (beyond % sizeof(T) == 0 && beyond != 0) first += static_cast<std::int64_t>((kBytes - beyond) / sizeof(T));
+    if (beyond % sizeof(T) == 0 && beyond != 0)
+      first += static_cast<std::int64_t>((kBytes - beyond) / sizeof(T));
     if (first > end) first = end;
   }
   map_vectors<T>(row, stride, begin, first, T(0), output, output_stride, map);

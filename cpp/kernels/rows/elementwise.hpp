@@ -1,4 +1,5 @@
-// The stages that take each score on its own: scale and apply_mask. They run at the speed of memory.
+// The stages that take each score on its own: scale and apply_mask. They run at the speed of
+// memory.
 #pragma once
 
 #include "../mask_value.hpp"
@@ -9,10 +10,11 @@ namespace regard {
 namespace {
 
 template <class T>
-REGARD_NOINLINE void scale_row(const StageProblem& problem, const T* input, T* output, std::int64_t begin,
-                               std::int64_t end) {
+REGARD_NOINLINE void scale_row(const StageProblem& problem, const T* input, T* output,
+                               std::int64_t begin, std::int64_t end) {
   const Vec<T> factor = broadcast(static_cast<T>(problem.factor));
-  map_aligned<T>(input, problem.input.column_stride, begin, end, output, problem.output.column_stride,
+  map_aligned<T>(input, problem.input.column_stride, begin, end, output,
+                 problem.output.column_stride,
                  [=](Vec<T> value, std::int64_t) { return value * factor; });
 }
 
@@ -32,8 +34,8 @@ REGARD_NOINLINE Vec<T> added_by_mask(const M* mask, std::int64_t stride, std::in
   return load(lanes);
 }
 
-// Lanes of twice the size: GCC makes one instruction of each such step, but converts element by element where a step is
-// longer.
+// Lanes of twice the size: GCC makes one instruction of each such step, but converts element by
+// element where a step is longer.
 template <class T, class Number, class Narrow>
 REGARD_INLINE auto widen_lanes(Narrow narrow) {
   static_assert(sizeof(Number) == 2 * sizeof(narrow[0]));
@@ -47,8 +49,8 @@ REGARD_INLINE Vec<T> added_by_dense_mask(const M* mask) {
     return load(mask);
   } else if constexpr (sizeof(M) == 1) {
     typedef std::uint8_t Bytes __attribute__((vector_size(kLanes<T>), aligned(1), may_alias));
-    const auto words =
-        widen_lanes<T, std::int32_t>(widen_lanes<T, std::uint16_t>(*reinterpret_cast<const Bytes*>(mask)));
+    const auto words = widen_lanes<T, std::int32_t>(
+        widen_lanes<T, std::uint16_t>(*reinterpret_cast<const Bytes*>(mask)));
     Mask<T> shown;
     if constexpr (sizeof(T) == 4)
       shown = words;
@@ -72,8 +74,9 @@ REGARD_NOINLINE void mask_row(const StageProblem& problem, const T* input, const
                               std::int64_t begin, std::int64_t end) {
   const std::int64_t stride = problem.mask.column_stride;
   const auto map = [&](auto added_at) {
-    map_aligned<T>(input, problem.input.column_stride, begin, end, output, problem.output.column_stride,
-                   [&](Vec<T> score, std::int64_t at) { return masked<T, M>(score, added_at(at)); });
+    map_aligned<T>(
+        input, problem.input.column_stride, begin, end, output, problem.output.column_stride,
+        [&](Vec<T> score, std::int64_t at) { return masked<T, M>(score, added_at(at)); });
   };
   if (stride == 0) {
     const Vec<T> added = broadcast(added_by_mask<T, M>(mask, 0, 1)[0]);

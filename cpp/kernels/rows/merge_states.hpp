@@ -1,9 +1,10 @@
-// Merges attention over disjoint sets of keys: a group of rows at a time, their sums side by side in
-// lanes, then each row's outputs along value_dim. A row's result does not depend on other rows.
+// Merges attention over disjoint sets of keys: a group of rows at a time, their sums side by side
+// in lanes, then each row's outputs along value_dim. A row's result does not depend on other rows.
 //
-// A part's weight is computed in float64 and rounded once, so that parts of unlike sizes share well;
-// products and sums are rounded apart, in the order of the parts, in vectors and single elements alike:
-// strides do not show in the bits. A part that saw no key of a row is left out, not multiplied by zero.
+// A part's weight is computed in float64 and rounded once, so that parts of unlike sizes share
+// well; products and sums are rounded apart, in the order of the parts, in vectors and single
+// elements alike: strides do not show in the bits. A part that saw no key of a row is left out, not
+// multiplied by zero.
 #pragma once
 
 #include "../../problem/rows.hpp"
@@ -14,7 +15,7 @@
 namespace regard {
 namespace {
 
-constexpr int kMergePiece = 256;  // elements of a row, summed in L1
+constexpr int kMergePiece = 256;   // elements of a row, summed in L1
 constexpr double kLeftOut = -1.0;  // in place of a weight
 constexpr double kLogOf2 = 0.693147180559945309417;
 
@@ -49,8 +50,7 @@ REGARD_NOINLINE void share_out(std::int64_t parts, double* shares, double* sums)
     for (double* at = first; at < end; at += kMergeRows) {
       const V sum = load(at);
       // Equal infinities differ by nothing, where their difference is NaN.
-      const V share =
-          select<double>(sum == top, one, exp2((sum - top) * broadcast(1.0 / kLogOf2)));
+      const V share = select<double>(sum == top, one, exp2((sum - top) * broadcast(1.0 / kLogOf2)));
       const Mask<double> saw_nothing = (sum == -infinity) & ~saw_no_key;
       total = total + select<double>(saw_nothing, V{}, share);
       store(at, select<double>(saw_nothing, broadcast(kLeftOut), share));

@@ -1,8 +1,9 @@
 // softmax of rows: a maximum, exponentials and their sum, and a product with its reciprocal.
 //
-// A row's exponentials are summed in this order, whatever its stride: each lane of a vector over a piece of
-// kPiece elements, the lanes of pieces one after another, and then the lanes. Where neighboring rows lie side
-// by side in memory (softmax along an axis that is not the last), rows stand in lanes, and add in the same order.
+// A row's exponentials are summed in this order, whatever its stride: each lane of a vector over a
+// piece of kPiece elements, the lanes of pieces one after another, and then the lanes. Where
+// neighboring rows lie side by side in memory (softmax along an axis that is not the last), rows
+// stand in lanes, and add in the same order.
 #pragma once
 
 #include "../../problem/rows.hpp"
@@ -39,16 +40,18 @@ REGARD_INLINE T largest(const T* row, std::int64_t columns) {
 #pragma GCC unroll 4
     for (int turn = 0; turn < kTurns; ++turn)
       tops[turn] = maximum<T>(tops[turn], load(row + at + turn * kWidth));
-  for_vectors<T>(row, 1, at, columns, -kInfinity<T>,
-                 [&](Vec<T> value, std::int64_t, std::int64_t) { tops[0] = maximum<T>(tops[0], value); });
+  for_vectors<T>(row, 1, at, columns, -kInfinity<T>, [&](Vec<T> value, std::int64_t, std::int64_t) {
+    tops[0] = maximum<T>(tops[0], value);
+  });
   return largest_lane<T>(maximum<T>(maximum<T>(tops[0], tops[1]), maximum<T>(tops[2], tops[3])));
 }
 
-// The exponentials of a row less its largest element, in a place of their own, and the reciprocal of their sum.
-// They need no memory beyond L1; meanwhile `bring(first element)` may ask for what comes after them.
+// The exponentials of a row less its largest element, in a place of their own, and the reciprocal
+// of their sum. They need no memory beyond L1; meanwhile `bring(first element)` may ask for what
+// comes after them.
 template <class T, class Bring>
-REGARD_INLINE T exponentials(const T* input, std::int64_t stride, std::int64_t columns, T largest, T* output,
-                             std::int64_t output_stride, Bring bring) {
+REGARD_INLINE T exponentials(const T* input, std::int64_t stride, std::int64_t columns, T largest,
+                             T* output, std::int64_t output_stride, Bring bring) {
   const Vec<T> top = broadcast(largest);
   Vec<T> sums{};
   for (std::int64_t begin = 0; begin < columns; begin += kPiece) {
@@ -69,24 +72,28 @@ REGARD_INLINE T exponentials(const T* input, std::int64_t stride, std::int64_t c
 }
 
 template <class T>
-REGARD_INLINE void multiply_row(const T* row, std::int64_t stride, std::int64_t columns, T factor, T* output) {
+REGARD_INLINE void multiply_row(const T* row, std::int64_t stride, std::int64_t columns, T factor,
+                                T* output) {
   const Vec<T> all = broadcast(factor);
-  map_aligned<T>(row, stride, 0, columns, output, stride, [=](Vec<T> value, std::int64_t) { return value * all; });
+  map_aligned<T>(row, stride, 0, columns, output, stride,
+                 [=](Vec<T> value, std::int64_t) { return value * all; });
 }
 
-// A row whose results lie side by side. Elements that do not are brought to the results first. `next` is the row
-// that follows, or this one.
+// A row whose results lie side by side. Elements that do not are brought to the results first.
+// `next` is the row that follows, or this one.
 template <class T>
-REGARD_NOINLINE void softmax_row(const T* input, std::int64_t stride, std::int64_t columns, T* output,
-                                 const T* next) {
+REGARD_NOINLINE void softmax_row(const T* input, std::int64_t stride, std::int64_t columns,
+                                 T* output, const T* next) {
   if (stride != 1) {
-    map_vectors<T>(input, stride, 0, columns, T(0), output, 1, [](Vec<T> value, std::int64_t) { return value; });
+    map_vectors<T>(input, stride, 0, columns, T(0), output, 1,
+                   [](Vec<T> value, std::int64_t) { return value; });
     input = output;
   }
   // Exponentials keep their places in vectors, wherever the results begin, and so wait in L1.
   alignas(64) T waiting[kWaiting];
   T* const weights = columns <= kWaiting ? waiting : output;
-  // Otherwise the processor waits for memory at the beginning and at the end of a row, and computes in between.
+  // Otherwise the processor waits for memory at the beginning and at the end of a row, and computes
+  // in between.
   const auto bring = [=](std::int64_t at) {
     __builtin_prefetch(output + at, 1);
     __builtin_prefetch(next + at * stride);
@@ -102,8 +109,8 @@ REGARD_NOINLINE void softmax_row_with_gaps(const StageProblem& problem, const T*
   for_vectors<T>(input, stride, 0, columns, -kInfinity<T>,
                  [&](Vec<T> value, std::int64_t, std::int64_t) { tops = maximum<T>(tops, value); });
   const std::int64_t output_stride = problem.output.column_stride;
-  const T factor = exponentials(input, stride, columns, largest_lane<T>(tops), output, output_stride,
-                                [](std::int64_t) {});
+  const T factor = exponentials(input, stride, columns, largest_lane<T>(tops), output,
+                                output_stride, [](std::int64_t) {});
   multiply_row(output, output_stride, columns, factor, output);
 }
 
@@ -166,7 +173,8 @@ template <class T>
 REGARD_INLINE void softmax_rows(const StageProblem& problem, const StageRows& rows) {
   const T* const input = static_cast<const T*>(rows.input);
   T* const output = static_cast<T*>(rows.output);
-  const bool are_side_by_side = rows.input_stride == 1 && rows.output_stride == 1 && problem.columns > 1;
+  const bool are_side_by_side =
+      rows.input_stride == 1 && rows.output_stride == 1 && problem.columns > 1;
   std::int64_t row = 0;
   if (are_side_by_side) {
     for (; row + 4 * kLanes<T> <= rows.count; row += 4 * kLanes<T>)

@@ -1,6 +1,7 @@
 // The element-wise stages of attention, some rows at a time, in SIMD: scale, mask, softmax.
 //
-// The fused kernel computes the same with queries in lanes; these functions show the stages one by one.
+// The fused kernel computes the same with queries in lanes; these functions show the stages one by
+// one.
 #pragma once
 
 #include "elementwise.hpp"
@@ -14,7 +15,8 @@ REGARD_INLINE void mask_rows(const StageProblem& problem, const StageRows& rows)
   for (std::int64_t row = 0; row < rows.count; ++row)
     mask_row<T, M>(problem, static_cast<const T*>(rows.input) + row * rows.input_stride,
                    static_cast<const M*>(rows.mask) + row * rows.mask_stride,
-                   static_cast<T*>(rows.output) + row * rows.output_stride, rows.column_begin, rows.column_end);
+                   static_cast<T*>(rows.output) + row * rows.output_stride, rows.column_begin,
+                   rows.column_end);
 }
 
 template <class T>
@@ -29,7 +31,8 @@ REGARD_NOINLINE void stage_rows(const StageProblem& problem, const StageRows& ro
     case Stage::softmax:
       return softmax_rows<T>(problem, rows);
     case Stage::apply_mask:
-      if (problem.mask.element == Element::boolean) return mask_rows<T, unsigned char>(problem, rows);
+      if (problem.mask.element == Element::boolean)
+        return mask_rows<T, unsigned char>(problem, rows);
       if (problem.mask.element == Element::float32) return mask_rows<T, float>(problem, rows);
       return mask_rows<T, double>(problem, rows);
   }

@@ -1,5 +1,5 @@
-// What is added to the scores of a strip and a block, in lanes: a float mask, ALiBi, and -inf where a key is hidden
-// by position.
+// What is added to the scores of a strip and a block, in lanes: a float mask, ALiBi, and -inf where
+// a key is hidden by position.
 #pragma once
 
 #include "../../simd/transpose.hpp"
@@ -72,7 +72,8 @@ REGARD_NOINLINE void hide_by_position(const StripRows<T>& strip, std::int64_t ke
     first[lane] = static_cast<T>(clamp(strip.first_key[lane] - key, 0, kRows));
     end[lane] = static_cast<T>(clamp(strip.end_key[lane] - key, 0, kRows));
   }
-  const std::int64_t sinks_begin = strip.keep_first.begin - key, sinks_end = strip.keep_first.end - key;
+  const std::int64_t sinks_begin = strip.keep_first.begin - key,
+                     sinks_end = strip.keep_first.end - key;
   for (int lane = 0; lane < width; lane += kLanes<T>) {
     const Vec<T> from = load(first + lane), to = load(end + lane);
     for (int r = 0; r < kRows; ++r) {

@@ -1,5 +1,5 @@
-// A bool mask over a strip and a block. It is read a word of a tile's keys at a time: the conjunction and the
-// disjunction of the lanes' words tell whether a tile is all True or all False.
+// A bool mask over a strip and a block. It is read a word of a tile's keys at a time: the
+// conjunction and the disjunction of the lanes' words tell whether a tile is all True or all False.
 #pragma once
 
 #include "../../simd/vec.hpp"
@@ -70,7 +70,8 @@ REGARD_NOINLINE void scan_tiles(const unsigned char* const* rows, int lanes, std
                                 int count, int first, int last, MaskScan<kRows, kTiles>& scan) {
   for (int t = first; t < last; ++t) {
     const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;
-    scan.some[t] = scan.every[t] = read_mask_word<kRows>(rows[0] + t * kRows * stride, stride, keys);
+    scan.some[t] = scan.every[t] =
+        read_mask_word<kRows>(rows[0] + t * kRows * stride, stride, keys);
     for (int lane = 1; lane < lanes; ++lane) {
       const auto word = read_mask_word<kRows>(rows[lane] + t * kRows * stride, stride, keys);
       scan.some[t] |= word;
@@ -101,7 +102,7 @@ REGARD_NOINLINE void scan_bool_mask(const AttentionProblem& problem, const Atten
   for (int t = first; t < last; ++t) {
     const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;
     const Word wanted = keys == kRows ? kAllTrue : kAllTrue & ((Word{1} << (8 * keys)) - 1);
-    kinds[t] = scan.some[t] == 0                     ? TileKind::hidden
+    kinds[t] = scan.some[t] == 0                    ? TileKind::hidden
                : (scan.every[t] & wanted) == wanted ? TileKind::visible
                                                     : TileKind::hiding;
   }
@@ -133,8 +134,7 @@ REGARD_NOINLINE void hide_by_bool_mask(const AttentionProblem& problem, const At
       const Mask<T> bytes = as_bits<T>(load(part[r / kBytes] + lane));
       const Mask<T> hidden = (bytes >> (8 * (r % kBytes)) & 0xff) == 0;
       T* at = bias + r * width + lane;
-      store(at, select<T>(hidden, broadcast(-kInfinity<T>),
-                          bias_is_set ? load<T>(at) : Vec<T>{}));
+      store(at, select<T>(hidden, broadcast(-kInfinity<T>), bias_is_set ? load<T>(at) : Vec<T>{}));
     }
 }
 

@@ -1,7 +1,7 @@
-// Dropout of weights. Whether a weight stays is a function of the seed and of its own place alone: word j % 4 of
-// Philox4x32-10 with the counter (j / 4, position of the query, head, batch entry), for the key at j. So no mask
-// is stored, and no tile, thread or chunk changes one. A problem that is a part of a larger one counts all of these
-// from `dropout_origin`.
+// Dropout of weights. Whether a weight stays is a function of the seed and of its own place alone:
+// word j % 4 of Philox4x32-10 with the counter (j / 4, position of the query, head, batch entry),
+// for the key at j. So no mask is stored, and no tile, thread or chunk changes one. A problem that
+// is a part of a larger one counts all of these from `dropout_origin`.
 #pragma once
 
 #include "../../simd/philox.hpp"
@@ -38,7 +38,8 @@ REGARD_NOINLINE void find_dropout_rows(const AttentionProblem& problem, const At
                                        const StripRows<T>& strip, DropoutRows<Shape>& rows) {
   const DropoutOrigin& origin = problem.dropout_origin;
   const std::int64_t group = problem.heads / problem.kv_heads;
-  const auto first_head = static_cast<std::uint32_t>(origin.head) + static_cast<std::uint32_t>(task.first_head);
+  const auto first_head =
+      static_cast<std::uint32_t>(origin.head) + static_cast<std::uint32_t>(task.first_head);
   // Modulo 2^32, so that no offset is too large. `strip.positions` are kept within 63 bits.
   const auto first_position =
       static_cast<std::uint32_t>(task.query_offset) + static_cast<std::uint32_t>(origin.position);
@@ -49,19 +50,21 @@ REGARD_NOINLINE void find_dropout_rows(const AttentionProblem& problem, const At
   }
 }
 
-// Calls use(i, factor) for the keys key + i, i from 0 to 3: 0 where a lane drops its weight, else 1 / (1 - p). `key`
-// is a multiple of kKeysOfCounter, `lane` the first of a vector. The four keys have one counter, or two where the
-// origin's position is not such a multiple.
+// Calls use(i, factor) for the keys key + i, i from 0 to 3: 0 where a lane drops its weight, else 1
+// / (1 - p). `key` is a multiple of kKeysOfCounter, `lane` the first of a vector. The four keys
+// have one counter, or two where the origin's position is not such a multiple.
 template <class Shape, class Use, class T = typename Shape::Element>
 REGARD_INLINE void dropout_factors(const AttentionProblem& problem, const AttentionTask& task,
-                                   const DropoutRows<Shape>& rows, std::int64_t key, int lane, Use use) {
-  const std::uint32_t entry =
-      static_cast<std::uint32_t>(problem.dropout_origin.entry) + static_cast<std::uint32_t>(task.entry);
+                                   const DropoutRows<Shape>& rows, std::int64_t key, int lane,
+                                   Use use) {
+  const std::uint32_t entry = static_cast<std::uint32_t>(problem.dropout_origin.entry) +
+                              static_cast<std::uint32_t>(task.entry);
   const Mask<T> counter[3] = {as_bits<T>(load(reinterpret_cast<const T*>(rows.positions + lane))),
                               as_bits<T>(load(reinterpret_cast<const T*>(rows.heads + lane))),
                               Mask<T>{} + static_cast<std::int32_t>(entry)};
   const std::uint64_t seed = problem.dropout_seed;
-  const auto position = static_cast<std::uint64_t>(problem.dropout_origin.position) + static_cast<std::uint64_t>(key);
+  const auto position =
+      static_cast<std::uint64_t>(problem.dropout_origin.position) + static_cast<std::uint64_t>(key);
   const int first_word = static_cast<int>(position % kKeysOfCounter);
   Mask<T> words[2 * kKeysOfCounter];
   for (int n = 0; n < (first_word == 0 ? 1 : 2); ++n)
@@ -71,25 +74,28 @@ REGARD_INLINE void dropout_factors(const AttentionProblem& problem, const Attent
   const Vec<T> kept = broadcast(static_cast<T>(problem.dropout_factor));
 #pragma GCC unroll 4
   for (int i = 0; i < kKeysOfCounter; ++i)
-    use(i, select<T>(word_is_above<T>(words[first_word + i], problem.dropout_limit), kept, Vec<T>{}));
+    use(i,
+        select<T>(word_is_above<T>(words[first_word + i], problem.dropout_limit), kept, Vec<T>{}));
 }
 
-// Drops some of the weights of a block, [block keys][kVectors], and of other numbers that go with them, or null.
+// Drops some of the weights of a block, [block keys][kVectors], and of other numbers that go with
+// them, or null.
 template <class Shape, int kVectors, class T = typename Shape::Element>
-REGARD_NOINLINE void drop_weights(const AttentionProblem& problem, const AttentionTask& task, const StripRows<T>& strip,
-                                  std::int64_t block_begin, const KeyRuns<Shape>& runs, T* weights,
-                                  T* others = nullptr) {
+REGARD_NOINLINE void drop_weights(const AttentionProblem& problem, const AttentionTask& task,
+                                  const StripRows<T>& strip, std::int64_t block_begin,
+                                  const KeyRuns<Shape>& runs, T* weights, T* others = nullptr) {
   constexpr int kWidth = kVectors * kLanes<T>;
   DropoutRows<Shape> rows;
   find_dropout_rows(problem, task, strip, rows);
   for (int i = 0; i < runs.count; ++i)
     for (int k = runs.run[i].begin; k < runs.run[i].end; k += kKeysOfCounter)
       for (int lane = 0; lane < kWidth; lane += kLanes<T>)
-        dropout_factors<Shape>(problem, task, rows, block_begin + k, lane, [&](int r, Vec<T> factor) {
-          const int at = (k + r) * kWidth + lane;
-          store(weights + at, dropped_weight<T>(load<T>(weights + at), factor));
-          if (others) store(others + at, dropped_weight<T>(load<T>(others + at), factor));
-        });
+        dropout_factors<Shape>(
+            problem, task, rows, block_begin + k, lane, [&](int r, Vec<T> factor) {
+              const int at = (k + r) * kWidth + lane;
+              store(weights + at, dropped_weight<T>(load<T>(weights + at), factor));
+              if (others) store(others + at, dropped_weight<T>(load<T>(others + at), factor));
+            });
 }
 
 }  // namespace

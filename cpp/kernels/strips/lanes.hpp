@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../elements.hpp"
-#include "../int8/hadamard.hpp"
+#include "../hadamard.hpp"
 #include "../pack.hpp"
 #include "rows.hpp"
 #include "score_rule.hpp"
@@ -12,26 +12,29 @@ namespace {
 
 // to[column][lane] = op(the strip's rows of an array); lanes beyond the last row are op(0).
 template <class Shape, class Op, class T = typename Shape::Element>
-REGARD_INLINE void pack_rows(const AttentionProblem& problem, const Operand& operand, const void* data,
-                             const StripRows<T>& strip, std::int64_t columns, T* to, Op op) {
+REGARD_INLINE void pack_rows(const AttentionProblem& problem, const Operand& operand,
+                             const void* data, const StripRows<T>& strip, std::int64_t columns,
+                             T* to, Op op) {
   with_input_element<T>(operand.element, [&](auto element) {
     using From = typename decltype(element)::Type;
     const From* rows[Shape::kStripLanes];
     row_pointers(problem, operand, data, strip, 0, rows);
-    rows_to_lanes<T>(rows, strip.rows, operand.column_stride, columns, to, strip.vectors * kLanes<T>, op);
+    rows_to_lanes<T>(rows, strip.rows, operand.column_stride, columns, to,
+                     strip.vectors * kLanes<T>, op);
   });
 }
 
 // The strip's rows of an array = op(from[column][lane], first lane of a vector).
 template <class Shape, class Op, class T = typename Shape::Element>
 REGARD_INLINE void unpack_rows(const AttentionProblem& problem, const Operand& operand, void* data,
-                               const StripRows<T>& strip, std::int64_t first_column, std::int64_t columns,
-                               const T* from, Op op) {
+                               const StripRows<T>& strip, std::int64_t first_column,
+                               std::int64_t columns, const T* from, Op op) {
   with_result_element<T>(operand.element, [&](auto element) {
     using To = typename decltype(element)::Type;
     To* rows[Shape::kStripLanes];
     row_pointers(problem, operand, data, strip, first_column, rows);
-    lanes_to_rows(from, strip.vectors * kLanes<T>, columns, rows, strip.rows, operand.column_stride, op);
+    lanes_to_rows(from, strip.vectors * kLanes<T>, columns, rows, strip.rows, operand.column_stride,
+                  op);
   });
 }
 
@@ -42,8 +45,8 @@ REGARD_INLINE bool rotates_queries(const AttentionProblem& problem) {
 
 // to[head_dim][lanes] = the strip's queries, or tangents of theirs, times query_scale.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Operand& operand, const void* data,
-                                  const StripRows<T>& strip, T* to) {
+REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Operand& operand,
+                                  const void* data, const StripRows<T>& strip, T* to) {
   const bool rotates = rotates_queries(problem);
   const T scale = query_scale<T>(problem), first = rotates ? T(1) : scale;
   const int lanes = strip.vectors * kLanes<T>;
@@ -58,40 +61,43 @@ REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Operand
 
 // Calls use(lane, number) for an array of one number a row.
 template <class Shape, class Use, class T = typename Shape::Element>
-REGARD_INLINE void for_numbers_of_rows(const AttentionProblem& problem, const Operand& operand, const void* data,
-                                       const StripRows<T>& strip, Use use) {
+REGARD_INLINE void for_numbers_of_rows(const AttentionProblem& problem, const Operand& operand,
+                                       const void* data, const StripRows<T>& strip, Use use) {
   with_input_element<double>(operand.element, [&](auto element) {
     using From = typename decltype(element)::Type;
     const From* rows[Shape::kStripLanes];
     row_pointers(problem, operand, data, strip, 0, rows);
-    for (int lane = 0; lane < strip.rows; ++lane) use(lane, static_cast<double>(widen(*rows[lane])));
+    for (int lane = 0; lane < strip.rows; ++lane)
+      use(lane, static_cast<double>(widen(*rows[lane])));
   });
 }
 
 // Writes one number a row, where there is such an array.
 template <class Shape, class NumberOf, class T = typename Shape::Element>
-REGARD_INLINE void write_numbers_of_rows(const AttentionProblem& problem, const Operand& operand, void* data,
-                                         const StripRows<T>& strip, NumberOf number_of) {
+REGARD_INLINE void write_numbers_of_rows(const AttentionProblem& problem, const Operand& operand,
+                                         void* data, const StripRows<T>& strip,
+                                         NumberOf number_of) {
   if (!data) return;
   T* rows[Shape::kStripLanes];
   row_pointers(problem, operand, data, strip, 0, rows);
   for (int lane = 0; lane < strip.rows; ++lane) *rows[lane] = number_of(lane);
 }
 
-// lse[lane] = the rows' lse in log2 units, as weights are formed from it; 0 beyond the last row, and for all where the
-// caller gave none.
+// lse[lane] = the rows' lse in log2 units, as weights are formed from it; 0 beyond the last row,
+// and for all where the caller gave none.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void load_lse(const AttentionProblem& problem, const AttentionTask& task, const StripRows<T>& strip,
-                              T* lse) {
+REGARD_NOINLINE void load_lse(const AttentionProblem& problem, const AttentionTask& task,
+                              const StripRows<T>& strip, T* lse) {
   for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) lse[lane] = T(0);
   if (!task.lse) return;
-  for_numbers_of_rows<Shape>(problem, problem.lse, task.lse, strip,
-                             [&](int lane, double number) { lse[lane] = static_cast<T>(number * kLog2E); });
+  for_numbers_of_rows<Shape>(problem, problem.lse, task.lse, strip, [&](int lane, double number) {
+    lse[lane] = static_cast<T>(number * kLog2E);
+  });
 }
 
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void write_lse(const AttentionProblem& problem, const AttentionTask& task, const StripRows<T>& strip,
-                               const SoftmaxState<T>& state) {
+REGARD_NOINLINE void write_lse(const AttentionProblem& problem, const AttentionTask& task,
+                               const StripRows<T>& strip, const SoftmaxState<T>& state) {
   write_numbers_of_rows<Shape>(problem, problem.lse, task.lse, strip, [&](int lane) {
     return log_sum_exp(state.reference[lane], state.sum[lane]);
   });

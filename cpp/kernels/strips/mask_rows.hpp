@@ -6,7 +6,8 @@
 namespace regard {
 namespace {
 
-// Finds every lane's row of a mask, bool or float, from a key on. Lanes beyond the last row repeat it.
+// Finds every lane's row of a mask, bool or float, from a key on. Lanes beyond the last row repeat
+// it.
 template <class M, class T>
 REGARD_INLINE void mask_rows(const AttentionProblem& problem, const Operand& mask, const void* data,
                              const StripRows<T>& strip, std::int64_t key, const M** rows) {

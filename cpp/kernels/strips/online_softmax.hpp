@@ -1,16 +1,16 @@
-// Softmax over keys that arrive tile by tile, without a score ever being stored: a tile's scores to weights, and what the
-// strip has gathered with them (softmax_state.hpp).
+// Softmax over keys that arrive tile by tile, without a score ever being stored: a tile's scores to
+// weights, and what the strip has gathered with them (softmax_state.hpp).
 //
-// Scores are summed from zero and the reference is subtracted from the whole. Starting the sum at minus the
-// reference would save that subtraction (0.7% of the work at head_dim 64), but a far-away reference (a mask
-// of -10000) then costs bits at every step, and a key's score would depend on whether a mask stands beside
-// it.
+// Scores are summed from zero and the reference is subtracted from the whole. Starting the sum at
+// minus the reference would save that subtraction (0.7% of the work at head_dim 64), but a far-away
+// reference (a mask of -10000) then costs bits at every step, and a key's score would depend on
+// whether a mask stands beside it.
 //
-// All lanes of a tile go through `move_references` when one must, and come out with the bits that they would
-// have had.
+// All lanes of a tile go through `move_references` when one must, and come out with the bits that
+// they would have had.
 //
-// Everything is summed in three levels, over a block, over a chunk and over chunks, which keeps the error small however
-// many keys there are.
+// Everything is summed in three levels, over a block, over a chunk and over chunks, which keeps the
+// error small however many keys there are.
 #pragma once
 
 #include "scores.hpp"
@@ -26,11 +26,11 @@ struct OnlineStrip : StripRows<T> {
   T* queries;  // [head_dim][lanes], times query_scale
   // Of the chunk at hand.
   SoftmaxState<T> state;
-  T* block_sum;            // [lanes]: of the weights of the block at hand
-  std::int64_t sum_rows;   // of `gathered`: sums of numbers other than weights
-  std::int64_t all_rows;   // the others are sums over keys times values
-  T* gathered;             // [all_rows][lanes]
-  bool is_fresh;           // nothing has been written to the sums with values yet
+  T* block_sum;           // [lanes]: of the weights of the block at hand
+  std::int64_t sum_rows;  // of `gathered`: sums of numbers other than weights
+  std::int64_t all_rows;  // the others are sums over keys times values
+  T* gathered;            // [all_rows][lanes]
+  bool is_fresh;          // nothing has been written to the sums with values yet
   // The chunks before it, merged. Null where there is one chunk and no sink.
   SoftmaxState<T> total;
   T* total_gathered;
@@ -51,8 +51,9 @@ REGARD_INLINE SoftmaxState<T> take_state(std::int64_t lanes, Arena& arena) {
 }
 
 template <class Shape, class T>
-REGARD_INLINE void take_online(const AttentionProblem& problem, std::int64_t lanes, std::int64_t sum_rows,
-                               std::int64_t output_rows, Arena& arena, OnlineStrip<T>& strip) {
+REGARD_INLINE void take_online(const AttentionProblem& problem, std::int64_t lanes,
+                               std::int64_t sum_rows, std::int64_t output_rows, Arena& arena,
+                               OnlineStrip<T>& strip) {
   strip.queries = arena.take<T>(problem.head_dim * lanes);
   strip.sum_rows = sum_rows;
   strip.all_rows = sum_rows + output_rows;
@@ -68,12 +69,14 @@ template <class T>
 REGARD_INLINE void start_chunk(OnlineStrip<T>& strip) {
   const int lanes = strip.vectors * kLanes<T>;
   start_state(strip.state, lanes);
-  for (std::int64_t i = 0; i < strip.sum_rows * lanes; i += kLanes<T>) store(strip.gathered + i, Vec<T>{});
+  for (std::int64_t i = 0; i < strip.sum_rows * lanes; i += kLanes<T>)
+    store(strip.gathered + i, Vec<T>{});
   strip.is_fresh = true;
 }
 
 template <class T>
-REGARD_NOINLINE void start_online(const AttentionProblem& problem, const AttentionTask& task, OnlineStrip<T>& strip) {
+REGARD_NOINLINE void start_online(const AttentionProblem& problem, const AttentionTask& task,
+                                  OnlineStrip<T>& strip) {
   start_chunk(strip);
   strip.total_is_fresh = true;
   if (!strip.total_gathered) return;
@@ -98,7 +101,8 @@ REGARD_NOINLINE void merge_chunk(OnlineStrip<T>& strip) {
   start_chunk(strip);
 }
 
-// Leaves everything in the strip's own state: merges the last chunk, and sets sums to 0 where there were no keys.
+// Leaves everything in the strip's own state: merges the last chunk, and sets sums to 0 where there
+// were no keys.
 template <class T>
 REGARD_NOINLINE void merge_all(const AttentionProblem& problem, OnlineStrip<T>& strip) {
   const bool is_one_chunk = strip.total_is_fresh && !problem.sinks;
@@ -128,26 +132,29 @@ REGARD_INLINE void end_block_sum(const OnlineStrip<T>& strip) {
   }
 }
 
-// A block's weights, and another number of each key and lane that is relative to the reference, or null.
+// A block's weights, and another number of each key and lane that is relative to the reference, or
+// null.
 template <class T>
 struct BlockWeights {
   T* weights;  // [block keys][lanes]
   T* others;
 };
 
-// The tile at key `begin` holds scores where its weights will be. Moves the reference of every lane whose limit one
-// of them exceeds, rescales what those lanes have gathered so far, and leaves the tile's weights.
+// The tile at key `begin` holds scores where its weights will be. Moves the reference of every lane
+// whose limit one of them exceeds, rescales what those lanes have gathered so far, and leaves the
+// tile's weights.
 template <class Shape, int kVectors, Bias kBias, class T = typename Shape::Element>
-REGARD_NOINLINE void move_references(const T* bias, const OnlineStrip<T>& strip, const KeyRuns<Shape>& runs,
-                                     const BlockWeights<T>& block, int begin) {
+REGARD_NOINLINE void move_references(const T* bias, const OnlineStrip<T>& strip,
+                                     const KeyRuns<Shape>& runs, const BlockWeights<T>& block,
+                                     int begin) {
   constexpr int kWidth = kVectors * kLanes<T>, kRows = Shape::kRows;
   T* const tile = block.weights + begin * kWidth;
   for (int v = 0; v < kVectors; ++v) {
     const int lane = v * kLanes<T>;
     Vec<T> top = load(tile + lane);
     for (int r = 1; r < kRows; ++r) top = maximum<T>(top, load(tile + r * kWidth + lane));
-    const MovedReference<T> moved = move_reference<T>(top, load(strip.state.reference + lane),
-                                                      load(strip.state.limit + lane));
+    const MovedReference<T> moved =
+        move_reference<T>(top, load(strip.state.reference + lane), load(strip.state.limit + lane));
     const Vec<T> factor = moved.factor;
     Vec<T> weights[kRows];
     for (int r = 0; r < kRows; ++r) {
@@ -172,17 +179,18 @@ REGARD_NOINLINE void move_references(const T* bias, const OnlineStrip<T>& strip,
   }
 }
 
-// One tile: scores, weights, and the block's running sum. `runs` has the tile and those before it. `bias` and
-// `capped_scores` are as in score_tile.
+// One tile: scores, weights, and the block's running sum. `runs` has the tile and those before it.
+// `bias` and `capped_scores` are as in score_tile.
 template <class Shape, int kVectors, class Tile, class Product, class T = typename Shape::Element>
-REGARD_INLINE void weights_tile(const Tile& tile, const Product& product, const T* bias, T softcap, T* capped_scores,
-                                const OnlineStrip<T>& strip, const KeyRuns<Shape>& runs,
-                                const BlockWeights<T>& block) {
+REGARD_INLINE void weights_tile(const Tile& tile, const Product& product, const T* bias, T softcap,
+                                T* capped_scores, const OnlineStrip<T>& strip,
+                                const KeyRuns<Shape>& runs, const BlockWeights<T>& block) {
   constexpr int kWidth = kVectors * kLanes<T>, kRows = Shape::kRows;
   constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
   T* const weights_of_tile = block.weights + tile.begin * kWidth;
   Accumulators<T, kRows, kSome> acc;
-  score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, product, bias, softcap, capped_scores, kFirstLane);
+  score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, product, bias, softcap, capped_scores,
+                                                     kFirstLane);
   bool exceeds = false;
 #pragma GCC unroll 8
   for (int v = 0; v < kSome; ++v) {
@@ -196,7 +204,8 @@ REGARD_INLINE void weights_tile(const Tile& tile, const Product& product, const 
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-      for (int v = 0; v < kSome; ++v) store(weights_of_tile + r * kWidth + kFirstLane + v * kLanes<T>, acc[r][v]);
+      for (int v = 0; v < kSome; ++v)
+        store(weights_of_tile + r * kWidth + kFirstLane + v * kLanes<T>, acc[r][v]);
     move_references<Shape, kVectors, Tile::kBias>(bias, strip, runs, block, tile.begin);
     return;
   }

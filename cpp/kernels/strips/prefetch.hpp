@@ -1,6 +1,6 @@
-// Prefetches what a strip reads or writes later. Its rows lie too far apart for the processor to prefetch them, and all
-// requests at once would fill its queue: so each function asks for one of a number of parts. They are inline, since GCC
-// removes a call that only prefetches.
+// Prefetches what a strip reads or writes later. Its rows lie too far apart for the processor to
+// prefetch them, and all requests at once would fill its queue: so each function asks for one of a
+// number of parts. They are inline, since GCC removes a call that only prefetches.
 #pragma once
 
 #include "../elements.hpp"
@@ -11,9 +11,9 @@ namespace {
 
 // Prefetches one of `parts` parts of some rows of queries.
 template <int kWrites>
-REGARD_INLINE void prefetch_rows(const AttentionProblem& problem, const Operand& operand, const void* data,
-                                 std::int64_t first_row, std::int64_t rows, std::int64_t columns, int part,
-                                 int parts) {
+REGARD_INLINE void prefetch_rows(const AttentionProblem& problem, const Operand& operand,
+                                 const void* data, std::int64_t first_row, std::int64_t rows,
+                                 std::int64_t columns, int part, int parts) {
   if (operand.column_stride != 1) return;
   const std::int64_t bytes = bytes_of(operand.element);
   const std::int64_t group = problem.heads / problem.kv_heads;
@@ -23,16 +23,18 @@ REGARD_INLINE void prefetch_rows(const AttentionProblem& problem, const Operand&
       head = query % group;
       query /= group;
     }
-    const char* row = static_cast<const char*>(data) + (query * operand.row_stride + head * operand.head_stride) * bytes;
-    for (std::int64_t byte = 0; byte < columns * bytes; byte += 64) __builtin_prefetch(row + byte, kWrites);
+    const char* row = static_cast<const char*>(data) +
+                      (query * operand.row_stride + head * operand.head_stride) * bytes;
+    for (std::int64_t byte = 0; byte < columns * bytes; byte += 64)
+      __builtin_prefetch(row + byte, kWrites);
   }
 }
 
 // Prefetches one of `parts` parts of what a strip will read of a mask.
 template <class T>
 REGARD_INLINE void prefetch_mask(const AttentionProblem& problem, const Operand& mask,
-                                 const void* data, const StripRows<T>& strip, std::int64_t key, int keys,
-                                 int part, int parts) {
+                                 const void* data, const StripRows<T>& strip, std::int64_t key,
+                                 int keys, int part, int parts) {
   if (!data || mask.column_stride != 1 || lanes_share_a_row(problem, mask) ||
       key >= strip.seen.window.end)
     return;
@@ -51,8 +53,9 @@ REGARD_INLINE void prefetch_mask(const AttentionProblem& problem, const Operand&
 }
 
 template <class T>
-REGARD_INLINE void prefetch_masks(const AttentionProblem& problem, const AttentionTask& task, const StripRows<T>& strip,
-                                  std::int64_t key, int keys, int part, int parts) {
+REGARD_INLINE void prefetch_masks(const AttentionProblem& problem, const AttentionTask& task,
+                                  const StripRows<T>& strip, std::int64_t key, int keys, int part,
+                                  int parts) {
   prefetch_mask(problem, problem.mask, task.mask, strip, key, keys, part, parts);
   prefetch_mask(problem, problem.bias, task.bias, strip, key, keys, part, parts);
 }

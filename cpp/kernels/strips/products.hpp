@@ -17,8 +17,8 @@ struct KeyTerm {
 };
 
 template <class Shape, int kVectors, int kPitch, bool kSelect, class T = typename Shape::Element>
-REGARD_NOINLINE void add_columns_of(const KeyRuns<Shape>& runs, const KeyTerm<T>* terms, int count, std::int64_t columns,
-                                    bool is_fresh, T* sums) {
+REGARD_NOINLINE void add_columns_of(const KeyRuns<Shape>& runs, const KeyTerm<T>* terms, int count,
+                                    std::int64_t columns, bool is_fresh, T* sums) {
   constexpr int kWidth = kPitch * kLanes<T>, kRows = Shape::kRows;
   for (std::int64_t column = 0; column < columns; column += kRows) {
     Accumulators<T, kRows, kVectors> acc;
@@ -28,8 +28,8 @@ REGARD_NOINLINE void add_columns_of(const KeyRuns<Shape>& runs, const KeyTerm<T>
         const KeyRun& run = runs.run[i];
         for_range<kVectors>(run.vectors, [&](auto begin, auto end) {
           multiply_columns<T, kRows, kVectors, kSelect, begin.value, end.value>(
-              acc, term->rows + run.begin * term->row_stride + column, term->row_stride, term->block + run.begin * kWidth,
-              kWidth, run.end - run.begin);
+              acc, term->rows + run.begin * term->row_stride + column, term->row_stride,
+              term->block + run.begin * kWidth, kWidth, run.end - run.begin);
         });
       }
     T* const to = sums + column * kVectors * kLanes<T>;
@@ -40,12 +40,13 @@ REGARD_NOINLINE void add_columns_of(const KeyRuns<Shape>& runs, const KeyTerm<T>
   }
 }
 
-// sums[column][lane] += the terms of the runs' keys, or = them where nothing has been written to the sums yet: the sum of
-// a block first, and then one addition, which keeps the error near that of a blocked matrix product. Terms of hidden keys
-// are left out where `selects`, as multiply_columns does it.
+// sums[column][lane] += the terms of the runs' keys, or = them where nothing has been written to
+// the sums yet: the sum of a block first, and then one addition, which keeps the error near that of
+// a blocked matrix product. Terms of hidden keys are left out where `selects`, as multiply_columns
+// does it.
 template <class Shape, int kVectors, int kPitch = kVectors, class T = typename Shape::Element>
-REGARD_INLINE void add_columns(bool selects, const KeyRuns<Shape>& runs, const KeyTerm<T>* terms, int count,
-                               std::int64_t columns, bool is_fresh, T* sums) {
+REGARD_INLINE void add_columns(bool selects, const KeyRuns<Shape>& runs, const KeyTerm<T>* terms,
+                               int count, std::int64_t columns, bool is_fresh, T* sums) {
   if (selects)
     add_columns_of<Shape, kVectors, kPitch, true>(runs, terms, count, columns, is_fresh, sums);
   else

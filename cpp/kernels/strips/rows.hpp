@@ -1,5 +1,5 @@
-// The rows of a strip, a lane a row, and where they stand among the keys: what visibility, masks and scores
-// need to know of it, whatever is computed from these.
+// The rows of a strip, a lane a row, and where they stand among the keys: what visibility, masks
+// and scores need to know of it, whatever is computed from these.
 #pragma once
 
 #include "../../problem/attention.hpp"
@@ -26,7 +26,8 @@ struct StripRows {
   T* slopes;  // of ALiBi, in log2 units; null where there is none
 };
 
-// Tasks begin at multiples of this many rows. Where a mask has rows of its own, no strip crosses one.
+// Tasks begin at multiples of this many rows. Where a mask has rows of its own, no strip crosses
+// one.
 template <class Shape>
 REGARD_INLINE std::int64_t row_unit(const AttentionProblem& problem) {
   const auto has_rows = [](const Operand& mask) { return mask.data && mask.row_stride != 0; };
@@ -38,9 +39,10 @@ REGARD_INLINE int strips_of_unit(const AttentionProblem& problem) {
   return static_cast<int>(row_unit<Shape>(problem) + Shape::kStripLanes - 1) / Shape::kStripLanes;
 }
 
-// Calls body(first_row, rows, vectors) for each strip of a task: those of a unit are about equal. The last one never
-// has one vector where the one before could give it another: its tile has too few sums to hide the latency of a
-// multiply-add, and two strips of two vectors take less time than one of three and one of one.
+// Calls body(first_row, rows, vectors) for each strip of a task: those of a unit are about equal.
+// The last one never has one vector where the one before could give it another: its tile has too
+// few sums to hide the latency of a multiply-add, and two strips of two vectors take less time than
+// one of three and one of one.
 template <class Shape, class Body>
 REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task_rows, Body body) {
   constexpr int kWidth = kLanes<typename Shape::Element>;
@@ -80,7 +82,8 @@ struct VectorRange {
   int end;
 };
 
-// Calls `body` with a range's begin and end as constants. The range is whole, or begins or ends with the strip.
+// Calls `body` with a range's begin and end as constants. The range is whole, or begins or ends
+// with the strip.
 template <int kVectors, class Body>
 REGARD_INLINE void for_range(const VectorRange& range, Body body) {
   if (range.begin == 0 && range.end == kVectors) return body(Constant<0>{}, Constant<kVectors>{});
@@ -97,9 +100,8 @@ REGARD_INLINE void for_range(const VectorRange& range, Body body) {
 
 // Pointers to one column of the strip's rows.
 template <class E, class Data, class T>
-REGARD_INLINE void row_pointers(const AttentionProblem& problem, const Operand& operand,
-                                Data* data, const StripRows<T>& strip, std::int64_t column,
-                                E** rows) {
+REGARD_INLINE void row_pointers(const AttentionProblem& problem, const Operand& operand, Data* data,
+                                const StripRows<T>& strip, std::int64_t column, E** rows) {
   const std::int64_t group = problem.heads / problem.kv_heads;
   if (group == 1) {
     E* first = static_cast<E*>(data) + strip.first_row * operand.row_stride +
@@ -109,8 +111,8 @@ REGARD_INLINE void row_pointers(const AttentionProblem& problem, const Operand& 
   }
   std::int64_t query = strip.first_row / group, head = strip.first_row % group;
   for (int lane = 0; lane < strip.rows; ++lane) {
-    rows[lane] = static_cast<E*>(data) + query * operand.row_stride +
-                 head * operand.head_stride + column * operand.column_stride;
+    rows[lane] = static_cast<E*>(data) + query * operand.row_stride + head * operand.head_stride +
+                 column * operand.column_stride;
     if (++head == group) {
       head = 0;
       ++query;

@@ -1,16 +1,17 @@
-// How a score is formed and weighed, one step a function: the only place that says so. Kernels differ in
-// what lies in their lanes (queries, or keys in a decode) and call these on their vectors.
+// How a score is formed and weighed, one step a function: the only place that says so. Kernels
+// differ in what lies in their lanes (queries, or keys in a decode) and call these on their
+// vectors.
 //
-//   product = (query scaled) . key               query_scale: into the product's units
-//   score   = softcap tanh(product / softcap)    capped, where there is a softcap
-//   added   = bias                               in_log2_units
-//             - slope |position - key|           with_alibi
-//             or -inf                            where a mask or the position hides the key
-//   score   = score + added, or -inf             with_added
-//   weight  = 2^(score - reference), or -0.0     weight_of; softmax_state.hpp has the sum of these,
-//           = 2^(score - lse)                    at_most_lse, where the lse is known
-//   weight  = weight times the value's scale     scaled_weight, of values in int8, after the sum
-//   weight  = weight times 0 or 1 / (1 - p)      dropped_weight, likewise; dropout.hpp has the factor
+//   product = (query scaled) . key            query_scale: into the product's units
+//   score   = softcap tanh(product / softcap) capped, where there is a softcap
+//   added   = bias                            in_log2_units
+//             - slope |position - key|        with_alibi
+//             or -inf                         where a mask or the position hides the key
+//   score   = score + added, or -inf          with_added
+//   weight  = 2^(score - reference), or -0.0  weight_of; softmax_state.hpp has the sum of these,
+//           = 2^(score - lse)                 at_most_lse, where the lse is known
+//   weight  = weight times the value's scale  scaled_weight, of values in int8, after the sum
+//   weight  = weight times 0 or 1 / (1 - p)   dropped_weight, likewise; dropout.hpp has the factor
 //
 // Scores and what is added to them are in log2 units.
 #pragma once
@@ -21,18 +22,18 @@
 namespace regard {
 namespace {
 
-// Weights under 2^kNegligible count as 0: beside a sum of about 1 they are nothing, and their products
-// with values would be subnormal, which costs a microcode assist of a hundred cycles each (ALiBi over
-// 4096 keys took 6.8 times its time; docs/lab-notes.md).
+// Weights under 2^kNegligible count as 0: beside a sum of about 1 they are nothing, and their
+// products with values would be subnormal, which costs a microcode assist of a hundred cycles each
+// (ALiBi over 4096 keys took 6.8 times its time; docs/lab-notes.md).
 template <class T>
 constexpr T kNegligible = sizeof(T) == 4 ? T(-100) : T(-960);
 
-// What is added to scores: nothing, finite numbers (or NaN), or also -inf, which hides: it is chosen over
-// a score of any value.
+// What is added to scores: nothing, finite numbers (or NaN), or also -inf, which hides: it is
+// chosen over a score of any value.
 enum class Bias { none, adds, hides };
 
-// The cap as arithmetic in T can hold it, 0 for none. One beyond the largest scores changes none; under
-// the smallest of these all weights are equal to the last bit, whatever the scores.
+// The cap as arithmetic in T can hold it, 0 for none. One beyond the largest scores changes none;
+// under the smallest of these all weights are equal to the last bit, whatever the scores.
 template <class T>
 REGARD_INLINE double softcap_of(const AttentionProblem& problem) {
   constexpr double kMost = sizeof(T) == 4 ? 1e37 : 1e307, kLeast = sizeof(T) == 4 ? 1e-20 : 1e-200;
@@ -67,12 +68,13 @@ REGARD_INLINE Vec<T> in_log2_units(Vec<T> value) {
 
 // One head's slope in log2 units. `head` is counted from the group's first.
 template <class T>
-REGARD_INLINE T slope_of(const AttentionProblem& problem, const AttentionTask& task, std::int64_t head) {
+REGARD_INLINE T slope_of(const AttentionProblem& problem, const AttentionTask& task,
+                         std::int64_t head) {
   return nearest_finite<T>(task.alibi_slopes[head * problem.alibi_slopes.head_stride] * kLog2E);
 }
 
-// added - slope |distance - within|, kept finite where it does not hide. `distance` is from the query to a
-// tile's first key, `within` from there to the key: exact under 2^24 (float).
+// added - slope |distance - within|, kept finite where it does not hide. `distance` is from the
+// query to a tile's first key, `within` from there to the key: exact under 2^24 (float).
 template <class T>
 REGARD_INLINE Vec<T> with_alibi(Vec<T> added, Vec<T> slope, Vec<T> distance, Vec<T> within) {
   const Vec<T> away = distance - within;
@@ -81,8 +83,8 @@ REGARD_INLINE Vec<T> with_alibi(Vec<T> added, Vec<T> slope, Vec<T> distance, Vec
   return select<T>(added == broadcast(-kInfinity<T>), added, finite);
 }
 
-// Whether a key at `here` is outside what a query sees by position. `first` is 0 for sink tokens. V is a
-// number, or a vector of them.
+// Whether a key at `here` is outside what a query sees by position. `first` is 0 for sink tokens. V
+// is a number, or a vector of them.
 template <class V>
 REGARD_INLINE auto is_hidden(V here, V first, V end) {
   return (here < first) | (here >= end);
@@ -100,7 +102,8 @@ REGARD_INLINE Vec<T> unless_hidden(Vec<T> weight, Vec<T> added, Vec<T> instead) 
   return select<T>(added == broadcast(-kInfinity<T>), instead, weight);
 }
 
-// 2^(score - reference), 0 where that is under 2^lowest. What was added to the score is at added[at].
+// 2^(score - reference), 0 where that is under 2^lowest. What was added to the score is at
+// added[at].
 template <class T, Bias kBias>
 REGARD_INLINE Vec<T> weight_of(Vec<T> score, Vec<T> reference, const T* added, std::ptrdiff_t at,
                                T lowest = kNegligible<T>) {
@@ -111,8 +114,9 @@ REGARD_INLINE Vec<T> weight_of(Vec<T> score, Vec<T> reference, const T* added, s
     return weight;
 }
 
-// A score whose weight is 2^(score - lse). No weight is above 1. But lse is rounded, and where scores are as large as
-// 1e30, the difference of a score and its lse may be larger than any exponent.
+// A score whose weight is 2^(score - lse). No weight is above 1. But lse is rounded, and where
+// scores are as large as 1e30, the difference of a score and its lse may be larger than any
+// exponent.
 template <class T>
 REGARD_INLINE Vec<T> at_most_lse(Vec<T> score, Vec<T> lse) {
   return lse < score ? lse : score;  // NaN stays

@@ -1,4 +1,5 @@
-// The scores of a tile: products of its keys and a strip's queries, capped, with what is added to them.
+// The scores of a tile: products of its keys and a strip's queries, capped, with what is added to
+// them.
 #pragma once
 
 #include "../micro_kernel.hpp"
@@ -20,7 +21,8 @@ struct RowProduct {
   // acc += the product, for kVectors of the strip's kStripVectors, from its lane `lane` on.
   template <int kRows, int kVectors, int kStripVectors>
   REGARD_MEMBER void add_to(Accumulators<T, kRows, kVectors>& acc, int lane) const {
-    multiply_rows<T, kRows, kVectors>(acc, rows, row_stride, lanes + lane, kStripVectors * kLanes<T>, depth);
+    multiply_rows<T, kRows, kVectors>(acc, rows, row_stride, lanes + lane,
+                                      kStripVectors * kLanes<T>, depth);
   }
 
   template <int kRows, int kVectors, int kStripVectors>
@@ -37,9 +39,11 @@ struct RowProduct {
 
 // The product of the rows of a tile, of which one that is whole is known not to be the last.
 template <class Tile, class T>
-REGARD_INLINE RowProduct<T> product_of(const Tile& tile, const TileRows<T>& rows, const T* lanes, std::int64_t depth) {
+REGARD_INLINE RowProduct<T> product_of(const Tile& tile, const TileRows<T>& rows, const T* lanes,
+                                       std::int64_t depth) {
   const T* const scales = rows.scales ? rows.scales + tile.begin : nullptr;
-  if (!Tile::kIsWhole && tile.begin >= rows.whole) return {rows.tail, rows.tail_stride, scales, lanes, depth};
+  if (!Tile::kIsWhole && tile.begin >= rows.whole)
+    return {rows.tail, rows.tail_stride, scales, lanes, depth};
   return {rows.from + tile.begin * rows.stride, rows.stride, scales, lanes, depth};
 }
 
@@ -50,11 +54,12 @@ REGARD_NOINLINE void cap_scores(T softcap, T* tile, int vectors_in_all) {
     store(tile + i * kLanes<T>, capped<T>(load(tile + i * kLanes<T>), softcap));
 }
 
-// acc = scores of a tile of keys, for kVectors of the strip's kStripVectors, from its lane `lane` on. `bias` is the
-// tile's. `capped_scores` is memory for a tile, which holds the scores before anything was added where there is a cap.
+// acc = scores of a tile of keys, for kVectors of the strip's kStripVectors, from its lane `lane`
+// on. `bias` is the tile's. `capped_scores` is memory for a tile, which holds the scores before
+// anything was added where there is a cap.
 template <class T, int kRows, int kVectors, int kStripVectors, Bias kBias, class Product>
-REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Product& product, const T* bias, T softcap,
-                              T* capped_scores, int lane) {
+REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Product& product,
+                              const T* bias, T softcap, T* capped_scores, int lane) {
   product.template multiply<kRows, kVectors, kStripVectors>(acc, lane);
   if (__builtin_expect(softcap != T(0), false)) {
     store_tile<T, kRows, kVectors>(acc, capped_scores);
@@ -66,7 +71,8 @@ REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Produ
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
-        acc[r][v] = with_added<T, kBias>(acc[r][v], load(bias + (r * kStripVectors + v) * kLanes<T> + lane));
+        acc[r][v] = with_added<T, kBias>(acc[r][v],
+                                         load(bias + (r * kStripVectors + v) * kLanes<T> + lane));
   }
 }
 

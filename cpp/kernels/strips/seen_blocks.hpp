@@ -1,4 +1,5 @@
-// Which blocks are counted by their number, and which are looked into (count.hpp, ../decode/decode.hpp).
+// Which blocks are counted by their number, and which are looked into (count.hpp,
+// ../decode/decode.hpp).
 #pragma once
 
 #include <initializer_list>
@@ -18,9 +19,11 @@ REGARD_INLINE std::int64_t end_of_count(bool reads_masks, const KeyInterval& key
   return reads_masks && end < keys.end ? end : keys.end;
 }
 
-// The first block from the one at `key` on, and before the one at `end`, of which a key is seen, or may be.
+// The first block from the one at `key` on, and before the one at `end`, of which a key is seen, or
+// may be.
 template <class Shape>
-REGARD_INLINE std::int64_t next_block_seen(const SeenKeys& seen, std::int64_t key, std::int64_t end) {
+REGARD_INLINE std::int64_t next_block_seen(const SeenKeys& seen, std::int64_t key,
+                                           std::int64_t end) {
   std::int64_t next = end;
   for (const KeyInterval& keys : {seen.keep_first, seen.window})
     if (!is_empty(keys) && keys.end > key && keys.begin < next) next = keys.begin;

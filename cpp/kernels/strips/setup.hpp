@@ -1,4 +1,5 @@
-// Sets a task's strips up: lays them out in the workspace, and finds where their queries stand among the keys.
+// Sets a task's strips up: lays them out in the workspace, and finds where their queries stand
+// among the keys.
 #pragma once
 
 #include "arena.hpp"
@@ -10,18 +11,19 @@ namespace {
 
 // Takes what StripRows has of a strip's lanes.
 template <class T>
-REGARD_INLINE void take_rows(const AttentionProblem& problem, std::int64_t lanes, Arena& arena, StripRows<T>& strip) {
+REGARD_INLINE void take_rows(const AttentionProblem& problem, std::int64_t lanes, Arena& arena,
+                             StripRows<T>& strip) {
   strip.positions = arena.take<std::int64_t>(lanes);
   strip.first_key = arena.take<std::int64_t>(lanes);
   strip.end_key = arena.take<std::int64_t>(lanes);
   strip.slopes = problem.alibi_slopes.data ? arena.take<T>(lanes) : nullptr;
 }
 
-// The strips of a task with `task_rows` rows, which are counted from the task's first. `take` gets each of them and its
-// lanes, and takes what the family needs besides. Returns their number.
+// The strips of a task with `task_rows` rows, which are counted from the task's first. `take` gets
+// each of them and its lanes, and takes what the family needs besides. Returns their number.
 template <class Shape, class Strip, class Take>
-REGARD_INLINE int take_strips(const AttentionProblem& problem, std::int64_t task_rows, Arena& arena, Strip*& strips,
-                              Take take) {
+REGARD_INLINE int take_strips(const AttentionProblem& problem, std::int64_t task_rows, Arena& arena,
+                              Strip*& strips, Take take) {
   const std::int64_t unit = row_unit<Shape>(problem);
   strips = arena.take<Strip>((task_rows + unit - 1) / unit * strips_of_unit<Shape>(problem));
   int count = 0;
@@ -41,7 +43,8 @@ REGARD_INLINE int take_strips(const AttentionProblem& problem, std::int64_t task
 
 // Fills in where a strip's rows stand and their slopes. Nothing of the arrays is read.
 template <class T>
-REGARD_NOINLINE void locate_strip(const AttentionProblem& problem, const AttentionTask& task, StripRows<T>& strip) {
+REGARD_NOINLINE void locate_strip(const AttentionProblem& problem, const AttentionTask& task,
+                                  StripRows<T>& strip) {
   locate_rows(problem, task, strip);
   if (!strip.slopes) return;
   const std::int64_t group = problem.heads / problem.kv_heads;
@@ -49,10 +52,11 @@ REGARD_NOINLINE void locate_strip(const AttentionProblem& problem, const Attenti
     strip.slopes[lane] = slope_of<T>(problem, task, (strip.first_row + lane) % group);
 }
 
-// Likewise for all strips of a task, which have been laid out. Returns the keys that some row sees by position.
+// Likewise for all strips of a task, which have been laid out. Returns the keys that some row sees
+// by position.
 template <class Strip>
-REGARD_INLINE SeenKeys locate_strips(const AttentionProblem& problem, const AttentionTask& task, Strip* strips,
-                                     int count) {
+REGARD_INLINE SeenKeys locate_strips(const AttentionProblem& problem, const AttentionTask& task,
+                                     Strip* strips, int count) {
   SeenKeys seen{{}, {task.kv_len, 0}};
   for (Strip* strip = strips; strip < strips + count; ++strip) {
     strip->first_row += task.row_begin;

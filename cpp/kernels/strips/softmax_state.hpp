@@ -1,31 +1,33 @@
-// What an online softmax keeps of the keys that a row has seen, one row a lane (Milakov and Gimelshein
-// 2018; the rare rescaling is FlashAttention 4's).
+// What an online softmax keeps of the keys that a row has seen, one row a lane (Milakov and
+// Gimelshein 2018; the rare rescaling is FlashAttention 4's).
 //
 // A lane keeps a reference m near the largest score s that it has seen (s in log2 units) and
 //
 //   sum    = sum over its keys of 2^(s - m)            output = sum of 2^(s - m) value
 //
-// Only when a score exceeds m by more than `kThreshold` does m move, and what was gathered so far is
-// rescaled: until then a weight is at most 2^kThreshold, which loses nothing in floating point. A
-// lane's first visible score always moves it. What moves a lane's reference is that lane's scores alone.
+// Only when a score exceeds m by more than `kThreshold` does m move, and what was gathered so far
+// is rescaled: until then a weight is at most 2^kThreshold, which loses nothing in floating point.
+// A lane's first visible score always moves it. What moves a lane's reference is that lane's scores
+// alone.
 //
 // Three states share one float, by IEEE's rules for signed zeros:
 //   sum = -0.0   the lane has seen no key: it started there, and a hidden key adds -0.0
 //   sum = +0.0   it has seen keys, all with score -inf
 //   sum > 0      otherwise; NaN where a score was NaN or +inf
-// So a hidden key's weight is -0.0 and a visible one's is never (but in a lane that is NaN), which also
-// tells the second product what to leave out. Whether a row saw a key thus follows from visibility and
-// not from its scores.
+// So a hidden key's weight is -0.0 and a visible one's is never (but in a lane that is NaN), which
+// also tells the second product what to leave out. Whether a row saw a key thus follows from
+// visibility and not from its scores.
 //
-// A sink is a key without a value that every query of its head sees first: reference = sink, sum = 1.
+// A sink is a key without a value that every query of its head sees first: reference = sink, sum =
+// 1.
 //
 // States over disjoint sets of keys merge:
 //
 //   m = max(m1, m2)    sum = sum1 2^(m1 - m) + sum2 2^(m2 - m)    output alike
 //
-// A row's keys are gathered in chunks that begin at multiples of kChunkKeys, each as if it stood alone;
-// the chunks are merged in order, after the sink where there is one. So different threads may compute
-// them, and the bits do not show it. Merging what has seen nothing changes no bit.
+// A row's keys are gathered in chunks that begin at multiples of kChunkKeys, each as if it stood
+// alone; the chunks are merged in order, after the sink where there is one. So different threads
+// may compute them, and the bits do not show it. Merging what has seen nothing changes no bit.
 #pragma once
 
 #include "../../problem/attention.hpp"
@@ -59,7 +61,8 @@ REGARD_INLINE void start_state(const SoftmaxState<T>& state, int lanes) {
 // A lane's keys begin with its head's sink; one of -inf is none. Row r is of head r % group.
 template <class T>
 REGARD_NOINLINE void start_with_sinks(const AttentionProblem& problem, const AttentionTask& task,
-                                      std::int64_t first_row, const SoftmaxState<T>& state, int lanes) {
+                                      std::int64_t first_row, const SoftmaxState<T>& state,
+                                      int lanes) {
   const std::int64_t group = problem.heads / problem.kv_heads;
   for (int lane = 0; lane < lanes; ++lane) {
     const double sink = problem.sinks[task.first_head + (first_row + lane) % group];
@@ -135,9 +138,8 @@ REGARD_INLINE Vec<T> reciprocal_of_sum(Vec<T> sum) {
 // The natural logarithm of the sum of exp(score).
 template <class T>
 REGARD_INLINE T log_sum_exp(T reference, T sum) {
-  return static_cast<T>((static_cast<double>(reference) +
-                         __builtin_log2(static_cast<double>(sum))) *
-                        kLn2);
+  return static_cast<T>(
+      (static_cast<double>(reference) + __builtin_log2(static_cast<double>(sum))) * kLn2);
 }
 
 }  // namespace

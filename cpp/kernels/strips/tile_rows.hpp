@@ -1,5 +1,5 @@
-// Rows of keys or values, or of arrays that lie as they do, as kernels read them in whole tiles: in place, or copied
-// where the array's strides, type or end forbid that.
+// Rows of keys or values, or of arrays that lie as they do, as kernels read them in whole tiles: in
+// place, or copied where the array's strides, type or end forbid that.
 #pragma once
 
 #include "../kv_rows.hpp"
@@ -11,7 +11,8 @@ template <class T>
 struct TileRows {
   const T* from;  // null where nothing has been provided
   std::ptrdiff_t stride;
-  // The rows from `whole` on, padded with zeros to a tile, where those of the array are not whole tiles.
+  // The rows from `whole` on, padded with zeros to a tile, where those of the array are not whole
+  // tiles.
   const T* tail;
   std::ptrdiff_t tail_stride;
   std::int64_t whole;
@@ -29,8 +30,12 @@ struct RowCopies {
 // The rows from `first` on.
 template <class T>
 REGARD_INLINE TileRows<T> rows_from(const TileRows<T>& rows, std::int64_t first) {
-  return {rows.from + first * rows.stride, rows.stride,        rows.tail, rows.tail_stride,
-          rows.whole - first,              rows.scales ? rows.scales + first : nullptr};
+  return {rows.from + first * rows.stride,
+          rows.stride,
+          rows.tail,
+          rows.tail_stride,
+          rows.whole - first,
+          rows.scales ? rows.scales + first : nullptr};
 }
 
 template <class T>
@@ -43,23 +48,31 @@ REGARD_INLINE bool reads_in_place(const Operand& operand) {
 // `count` rows from the row `first` on. Null where there is no array.
 template <class T, int kRows>
 REGARD_NOINLINE TileRows<T> provide_rows(const KvRows& rows, std::int64_t first, std::int64_t count,
-                                         std::int64_t columns, std::int64_t padded_columns, const RowCopies<T>& copies) {
+                                         std::int64_t columns, std::int64_t padded_columns,
+                                         const RowCopies<T>& copies) {
   if (!rows.data) return {};
   const std::int64_t whole = count / kRows * kRows;
-  if (!reads_in_place<T>(rows.operand) || columns != padded_columns || !lie_together(rows, first, count)) {
+  if (!reads_in_place<T>(rows.operand) || columns != padded_columns ||
+      !lie_together(rows, first, count)) {
     copy_rows(rows, first, count, columns, copies.rows, round_up(count, kRows), padded_columns);
     if (rows.scales) copy_scales(rows, first, count, copies.scales, round_up(count, kRows));
-    return {copies.rows,    padded_columns, copies.rows + whole * padded_columns, padded_columns, whole,
-            copies.scales};
+    return {copies.rows,    padded_columns, copies.rows + whole * padded_columns,
+            padded_columns, whole,          copies.scales};
   }
   if (copies.tail && whole < count)
     copy_rows(rows, first + whole, count - whole, columns, copies.tail, kRows, padded_columns);
-  return {static_cast<const T*>(row_at(rows, first)), rows.operand.row_stride, copies.tail, padded_columns, whole, nullptr};
+  return {static_cast<const T*>(row_at(rows, first)),
+          rows.operand.row_stride,
+          copies.tail,
+          padded_columns,
+          whole,
+          nullptr};
 }
 
 // x - x is +0, all bits clear, for every finite x and for no other.
 template <class T>
-REGARD_NOINLINE bool rows_are_finite(const T* from, std::ptrdiff_t stride, std::int64_t rows, std::int64_t columns) {
+REGARD_NOINLINE bool rows_are_finite(const T* from, std::ptrdiff_t stride, std::int64_t rows,
+                                     std::int64_t columns) {
   Mask<T> bits{};
   for (std::int64_t row = 0; row < rows; ++row, from += stride) {
     std::int64_t i = 0;

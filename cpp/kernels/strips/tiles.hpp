@@ -1,11 +1,11 @@
-// The walk of a strip over the tiles of a block of keys: which of them it sees, which of its vectors see something of
-// each, and what is added to their scores.
+// The walk of a strip over the tiles of a block of keys: which of them it sees, which of its
+// vectors see something of each, and what is added to their scores.
 //
-//   SeenTiles seen = see_tiles(...)          positions, masks and ALiBi are looked at; keys and values are not
-//   over_tiles(strip, seen, ..., body)       body(tile) for each tile that is seen, in order
+//   SeenTiles seen = see_tiles(...)        positions, masks and ALiBi are looked at; keys are not
+//   over_tiles(strip, seen, ..., body)     body(tile) for each tile that is seen, in order
 //
-// What differs between tiles in the code that computes them (whether a bias is added, whether it hides, which vectors
-// take part) is part of the type of `tile`: the body is compiled for each.
+// What differs between tiles in the code that computes them (whether a bias is added, whether it
+// hides, which vectors take part) is part of the type of `tile`: the body is compiled for each.
 #pragma once
 
 #include "bias.hpp"
@@ -54,7 +54,8 @@ struct KeyRuns {
   REGARD_MEMBER void add(int begin, int end, const VectorRange& vectors) {
     if (count > 0) {
       KeyRun& last = run[count - 1];
-      if (last.end == begin && last.vectors.begin == vectors.begin && last.vectors.end == vectors.end) {
+      if (last.end == begin && last.vectors.begin == vectors.begin &&
+          last.vectors.end == vectors.end) {
         last.end = end;
         return;
       }
@@ -63,10 +64,11 @@ struct KeyRuns {
   }
 };
 
-// A tile that a strip sees some of: keys [begin, end) of the block, fewer than kRows where the array ends.
+// A tile that a strip sees some of: keys [begin, end) of the block, fewer than kRows where the
+// array ends.
 template <Bias kBias_, int kFirst_, int kEnd_, bool kIsWhole_ = false>
 struct Tile {
-  static constexpr Bias kBias = kBias_;  // what the block's bias holds for it
+  static constexpr Bias kBias = kBias_;                 // what the block's bias holds for it
   static constexpr int kFirst = kFirst_, kEnd = kEnd_;  // vectors outside see none of its keys
   static constexpr bool kIsWhole = kIsWhole_;           // known to be
   int begin;
@@ -80,11 +82,12 @@ REGARD_INLINE void fill_unseen(T* tile, T value) {
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v)
-      if (v < Tile::kFirst || v >= Tile::kEnd) store(tile + (r * kPitch + v) * kLanes<T>, broadcast(value));
+      if (v < Tile::kFirst || v >= Tile::kEnd)
+        store(tile + (r * kPitch + v) * kLanes<T>, broadcast(value));
 }
 
-// The kind of a tile by a number of vectors of bias: all of them -inf, all 0, none -inf, or some. Bits are
-// compared, so that NaN is a value like others.
+// The kind of a tile by a number of vectors of bias: all of them -inf, all 0, none -inf, or some.
+// Bits are compared, so that NaN is a value like others.
 template <class T>
 REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int vectors) {
   const Mask<T> minus_infinity = as_bits<T>(broadcast(-kInfinity<T>));
@@ -131,7 +134,8 @@ REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const Atten
     T* tile = bias + t * tile_lanes;
     const bool is_mixed = kinds[t] == TileKind::hiding;
     if (!overlaps(strip.seen, key, key + keys)) kinds[t] = TileKind::hidden;
-    if (task.bias && kinds[t] != TileKind::hidden) kinds[t] = kind_of_bias<T>(tile, keys * strip.vectors);
+    if (task.bias && kinds[t] != TileKind::hidden)
+      kinds[t] = kind_of_bias<T>(tile, keys * strip.vectors);
     if (kinds[t] == TileKind::hidden) continue;
     bool is_set = task.bias != nullptr;
     if (strip.slopes) {
@@ -164,9 +168,10 @@ REGARD_INLINE SeenTiles<Shape> see_tiles(const AttentionProblem& problem, const 
   return tiles;
 }
 
-// For how many kinds of tiles a body is compiled: its code takes time to compile in proportion to them.
+// For how many kinds of tiles a body is compiled: its code takes time to compile in proportion to
+// them.
 enum class TileCode {
-  all,      // and tiles of blocks that are seen whole apart from the others, so that the compiler keeps that loop lean
+  all,      // and tiles of whole blocks apart, so that the compiler keeps that loop lean
   trimmed,  // with the vectors that see something; a bias counts as one that hides
   few,      // that hide, or not
 };
@@ -176,7 +181,8 @@ template <class T>
 constexpr TileCode kUsualCode = sizeof(T) == 4 ? TileCode::trimmed : TileCode::few;
 
 template <int kVectors, TileCode kCode, class Body>
-REGARD_NOINLINE void tile_of_kind(TileKind kind, const VectorRange& seeing, int begin, int end, const Body& body) {
+REGARD_NOINLINE void tile_of_kind(TileKind kind, const VectorRange& seeing, int begin, int end,
+                                  const Body& body) {
   if (kind == TileKind::visible) return body(Tile<Bias::none, 0, kVectors>{begin, end});
   if constexpr (kCode == TileCode::all) {
     if (kind == TileKind::biased) return body(Tile<Bias::adds, 0, kVectors>{begin, end});
@@ -196,10 +202,12 @@ struct NextMask {
   std::int64_t key;
 };
 
-// Calls body(Tile) for every tile that the strip sees some of. `runs`, which are empty before, have the tile then.
+// Calls body(Tile) for every tile that the strip sees some of. `runs`, which are empty before, have
+// the tile then.
 template <class Shape, int kVectors, TileCode kCode, class Body, class T = typename Shape::Element>
-REGARD_INLINE void over_tiles(const AttentionProblem& problem, const AttentionTask& task, const StripRows<T>& strip,
-                              const KeySpan& block, const SeenTiles<Shape>& tiles, const NextMask<T>& next,
+REGARD_INLINE void over_tiles(const AttentionProblem& problem, const AttentionTask& task,
+                              const StripRows<T>& strip, const KeySpan& block,
+                              const SeenTiles<Shape>& tiles, const NextMask<T>& next,
                               KeyRuns<Shape>& runs, const Body& body) {
   constexpr int kRows = Shape::kRows;
   if (tiles.all) {
@@ -213,7 +221,8 @@ REGARD_INLINE void over_tiles(const AttentionProblem& problem, const AttentionTa
   }
   for (int k = 0; k < tiles.end; k += kRows) {
     const TileKind kind = tiles.kinds[k / kRows];
-    prefetch_masks(problem, task, next.strip, next.key, Shape::kBlockKeys, k / kRows, kBlockTiles<Shape>);
+    prefetch_masks(problem, task, next.strip, next.key, Shape::kBlockKeys, k / kRows,
+                   kBlockTiles<Shape>);
     if (kind == TileKind::hidden) continue;
     const int end = k + kRows < tiles.end ? k + kRows : tiles.end;
     VectorRange seeing{0, kVectors};

@@ -1,5 +1,5 @@
-// Which keys a query sees by its position alone: an interval, and the sink tokens before it, known before
-// any key is read. Key j is seen iff first <= j < end or j is a sink token and j < end.
+// Which keys a query sees by its position alone: an interval, and the sink tokens before it, known
+// before any key is read. Key j is seen iff first <= j < end or j is a sink token and j < end.
 #pragma once
 
 #include "rows.hpp"
@@ -39,7 +39,8 @@ REGARD_INLINE KeyInterval keys_seen_from(Wide position, const AttentionProblem& 
 }
 
 // The sink tokens of an entry; empty where every window reaches them anyway.
-REGARD_INLINE KeyInterval keep_first_of(const AttentionProblem& problem, const AttentionTask& task) {
+REGARD_INLINE KeyInterval keep_first_of(const AttentionProblem& problem,
+                                        const AttentionTask& task) {
   if (problem.window_left == kUnbounded || problem.keep_first <= task.key_begin) return {};
   return {task.key_begin, problem.keep_first < task.kv_len ? problem.keep_first : task.kv_len};
 }
@@ -76,8 +77,8 @@ REGARD_INLINE bool holds(const SeenKeys& seen, std::int64_t begin, std::int64_t 
          (begin >= seen.keep_first.begin && end <= seen.keep_first.end);
 }
 
-// The shortest interval that holds all keys seen of the block of `count` keys at `block_begin`, counted from
-// there. Empty where none is seen.
+// The shortest interval that holds all keys seen of the block of `count` keys at `block_begin`,
+// counted from there. Empty where none is seen.
 REGARD_INLINE KeyInterval seen_of_block(const SeenKeys& seen, std::int64_t block_begin,
                                         std::int64_t count) {
   const auto within = [=](const KeyInterval& keys) {
@@ -91,11 +92,13 @@ REGARD_INLINE KeyInterval seen_of_block(const SeenKeys& seen, std::int64_t block
   return is_empty(window) ? keep_first : KeyInterval{keep_first.begin, window.end};
 }
 
-// Extends what is seen to the beginning of a block, for `advance`. Two intervals are left only where no chunk
-// has a part in each.
+// Extends what is seen to the beginning of a block, for `advance`. Two intervals are left only
+// where no chunk has a part in each.
 template <class Shape>
 REGARD_INLINE SeenKeys from_whole_blocks(const SeenKeys& seen) {
-  const auto round_down = [](std::int64_t key, std::int64_t multiple) { return key / multiple * multiple; };
+  const auto round_down = [](std::int64_t key, std::int64_t multiple) {
+    return key / multiple * multiple;
+  };
   if (is_empty(seen.keep_first))
     return {{}, {round_down(seen.window.begin, Shape::kBlockKeys), seen.window.end}};
   const std::int64_t begin = round_down(seen.keep_first.begin, Shape::kBlockKeys);
@@ -105,16 +108,18 @@ REGARD_INLINE SeenKeys from_whole_blocks(const SeenKeys& seen) {
   return {{begin, seen.keep_first.end}, {chunk, seen.window.end}};
 }
 
-// Whether all queries see the same keys and positions do not matter: most calls that are neither causal nor
-// windowed.
+// Whether all queries see the same keys and positions do not matter: most calls that are neither
+// causal nor windowed.
 REGARD_INLINE bool all_rows_see_all(const AttentionProblem& problem) {
   return problem.window_left == kUnbounded && problem.window_right == kUnbounded &&
          !problem.alibi_slopes.data && problem.dropout_factor == 0;
 }
 
-// The shortest interval that holds all keys seen by the rows [row_begin, row_end), where there are no sink tokens.
-REGARD_INLINE KeyInterval keys_seen_by_rows(const AttentionProblem& problem, const AttentionTask& task,
-                                            std::int64_t row_begin, std::int64_t row_end) {
+// The shortest interval that holds all keys seen by the rows [row_begin, row_end), where there are
+// no sink tokens.
+REGARD_INLINE KeyInterval keys_seen_by_rows(const AttentionProblem& problem,
+                                            const AttentionTask& task, std::int64_t row_begin,
+                                            std::int64_t row_end) {
   const std::int64_t group = problem.heads / problem.kv_heads;
   const auto seen_by = [&](std::int64_t row) {
     return keys_seen_from(static_cast<Wide>(row / group) + task.query_offset, problem, task);
@@ -164,12 +169,15 @@ REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const Attentio
   strip.shared = seen(last, 0);
 }
 
-// Vectors outside the range see none of the keys [begin, end) by position. It begins or ends with the strip.
+// Vectors outside the range see none of the keys [begin, end) by position. It begins or ends with
+// the strip.
 template <class T>
-REGARD_INLINE VectorRange vectors_that_see(const StripRows<T>& strip, std::int64_t begin, std::int64_t end) {
+REGARD_INLINE VectorRange vectors_that_see(const StripRows<T>& strip, std::int64_t begin,
+                                           std::int64_t end) {
   // Both ends grow with the lane.
   VectorRange seeing{0, strip.vectors};
-  while (seeing.begin < seeing.end - 1 && strip.end_key[(seeing.begin + 1) * kLanes<T> - 1] <= begin)
+  while (seeing.begin < seeing.end - 1 &&
+         strip.end_key[(seeing.begin + 1) * kLanes<T> - 1] <= begin)
     ++seeing.begin;
   if (seeing.begin > 0 || begin < strip.keep_first.end) return seeing;
   while (seeing.end > 1 && strip.first_key[(seeing.end - 1) * kLanes<T>] >= end) --seeing.end;

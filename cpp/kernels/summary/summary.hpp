@@ -21,7 +21,8 @@ struct Summary {
   using Block = SummaryBlock<Shape>;
 
   static constexpr SummaryKernels kernels() {
-    return {.workspace_bytes = workspace_bytes, .begin = begin, .advance = advance, .finish = finish};
+    return {
+        .workspace_bytes = workspace_bytes, .begin = begin, .advance = advance, .finish = finish};
   }
 
   static std::int64_t workspace_bytes(const SummaryProblem& problem, std::int64_t task_rows) {
@@ -45,7 +46,8 @@ struct Summary {
         strip.largest[lane] = strip.previous[lane] = strip.induced[lane] = T(0);
         if (strip.map_row && lane < strip.rows) {
           const AttentionMap& map = problem.map;
-          strip.map_row[lane] = part_of(strip.first_row + lane - map.row_begin, map.row_end - map.row_begin, map.height) -
+          strip.map_row[lane] = part_of(strip.first_row + lane - map.row_begin,
+                                        map.row_end - map.row_begin, map.height) -
                                 task.map_row;
         }
       }
@@ -57,15 +59,17 @@ struct Summary {
     }
     if (task.pixels) {
       for (std::int64_t i = 0; i < task.map_rows * problem.map.width; ++i) work.pixels[i] = 0.0;
-      for (int i = 0; i < Shape::kBlockKeys * Shape::kStripLanes; i += kLanes<T>) store(work.pixel_lanes + i, Vec<T>{});
+      for (int i = 0; i < Shape::kBlockKeys * Shape::kStripLanes; i += kLanes<T>)
+        store(work.pixel_lanes + i, Vec<T>{});
       for (KeyInterval* keys : {&seen.keep_first, &seen.window})
-        *keys = {clamp(problem.map.key_begin, keys->begin, keys->end), clamp(problem.map.key_end, keys->begin, keys->end)};
+        *keys = {clamp(problem.map.key_begin, keys->begin, keys->end),
+                 clamp(problem.map.key_end, keys->begin, keys->end)};
     }
     return from_whole_blocks<Shape>(seen);
   }
 
-  static void advance(const SummaryProblem& problem, const SummaryTask& task, std::int64_t key_begin,
-                      std::int64_t key_end, void* memory) {
+  static void advance(const SummaryProblem& problem, const SummaryTask& task,
+                      std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const SummaryWorkspace<T>& work = *static_cast<const SummaryWorkspace<T>*>(memory);
     for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
       SummaryKeys<T> block{span_at<Shape>(key, task.forward.kv_len)};
@@ -78,9 +82,11 @@ struct Summary {
       }
       for (int s = 0; s < work.strip_count; ++s) {
         SummaryStrip<T>& strip = work.strips[s];
-        if (key % Shape::kChunkKeys == 0) Block::fold(strip.chunk, strip.sums, strip.vectors * kLanes<T>);
+        if (key % Shape::kChunkKeys == 0)
+          Block::fold(strip.chunk, strip.sums, strip.vectors * kLanes<T>);
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
-        if (strip.top.weights) move_base(strip.top, problem.top_count, strip.vectors * kLanes<T>, key);
+        if (strip.top.weights)
+          move_base(strip.top, problem.top_count, strip.vectors * kLanes<T>, key);
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
           Block::template add<vectors.value>(problem, task, work, block, strip);
         });
@@ -127,8 +133,7 @@ struct Summary {
   static constexpr T kNaN = static_cast<T>(__builtin_nan(""));
 
   // `locate_rows` leaves positions out where all rows see all keys.
-  REGARD_NOINLINE void locate_queries(const AttentionTask& task,
-                                      const StripRows<T>& strip) {
+  REGARD_NOINLINE void locate_queries(const AttentionTask& task, const StripRows<T>& strip) {
     for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
       const std::int64_t row = strip.first_row + (lane < strip.rows ? lane : strip.rows - 1);
       strip.positions[lane] =
@@ -141,12 +146,14 @@ struct Summary {
     return ((index + 1) * parts - 1) / count;
   }
 
-  REGARD_NOINLINE void find_columns(const AttentionMap& map, const SummaryWorkspace<T>& work, SummaryKeys<T>& block) {
+  REGARD_NOINLINE void find_columns(const AttentionMap& map, const SummaryWorkspace<T>& work,
+                                    SummaryKeys<T>& block) {
     for (int k = 0; k < block.count; ++k) {
       const std::int64_t key = block.begin + k;
       work.pixel_of_key[k] = -1;
       if (key < map.key_begin || key >= map.key_end) continue;
-      const std::int64_t column = part_of(key - map.key_begin, map.key_end - map.key_begin, map.width);
+      const std::int64_t column =
+          part_of(key - map.key_begin, map.key_end - map.key_begin, map.width);
       if (block.map_columns == 0) block.map_column = column;
       work.pixel_of_key[k] = column - block.map_column;
       block.map_columns = work.pixel_of_key[k] + 1;
@@ -163,7 +170,8 @@ struct Summary {
       T* const to = static_cast<T*>(task.pixels) + r * map.pixels.row_stride;
       const std::int64_t height = size_of_part(task.map_row + r, rows, map.height);
       for (std::int64_t c = 0; c < map.width; ++c) {
-        const std::int64_t pooled = map.pooling == Pooling::mean ? height * size_of_part(c, keys, map.width) : 1;
+        const std::int64_t pooled =
+            map.pooling == Pooling::mean ? height * size_of_part(c, keys, map.width) : 1;
         to[c] = static_cast<T>(work.pixels[r * map.width + c] / static_cast<double>(pooled));
       }
     }

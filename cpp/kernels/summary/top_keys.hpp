@@ -1,9 +1,9 @@
-// The largest weights of each row in descending order, one row to a lane. Of equal weights the one with the smaller
-// key comes first.
+// The largest weights of each row in descending order, one row to a lane. Of equal weights the one
+// with the smaller key comes first.
 //
-// Each weight carries a key number as wide as its lane, relative to a base, because a key's index may exceed 32 bits.
-// Every kKeysOfBase keys the base moves: the numbers are converted to 64-bit keys, and a number below 0 then refers to
-// a converted key.
+// Each weight carries a key number as wide as its lane, relative to a base, because a key's index
+// may exceed 32 bits. Every kKeysOfBase keys the base moves: the numbers are converted to 64-bit
+// keys, and a number below 0 then refers to a converted key.
 #pragma once
 
 #include "summary_workspace.hpp"
@@ -33,15 +33,16 @@ REGARD_INLINE void start_top(TopKeys<T>& top, std::int64_t count, std::int64_t l
   top.base = 0;
 }
 
-// Small enough that the numbers of a block that begins below it still fit, large enough that moving the base costs
-// nothing.
+// Small enough that the numbers of a block that begins below it still fit, large enough that moving
+// the base costs nothing.
 constexpr std::int64_t kKeysOfBase = std::int64_t{1} << 20;
 
 // Converts the numbers of all places to 64-bit keys.
 template <class T>
 REGARD_NOINLINE void settle_top(const TopKeys<T>& top, std::int64_t count, std::int64_t lanes) {
   using Number = typename LaneNumber<T>::Type;
-  // A key only ever moves to a later place, so the one that a place names has not been overwritten yet.
+  // A key only ever moves to a later place, so the one that a place names has not been overwritten
+  // yet.
   for (std::int64_t place = count - 1; place >= 0; --place)
     for (std::int64_t lane = 0; lane < lanes; ++lane) {
       Number& number = top.numbers[place * lanes + lane];
@@ -53,21 +54,23 @@ REGARD_NOINLINE void settle_top(const TopKeys<T>& top, std::int64_t count, std::
 
 // Makes room for the numbers of a block that begins with `key`.
 template <class T>
-REGARD_INLINE void move_base(TopKeys<T>& top, std::int64_t count, std::int64_t lanes, std::int64_t key) {
+REGARD_INLINE void move_base(TopKeys<T>& top, std::int64_t count, std::int64_t lanes,
+                             std::int64_t key) {
   if (key - top.base < kKeysOfBase) return;
   settle_top(top, count, lanes);
   top.base = key;
 }
 
-// Adds the weights of a tile, [keys][lanes], to the lists of the vector at `lane`. The tile's first key is `key`,
-// counted from the base.
+// Adds the weights of a tile, [keys][lanes], to the lists of the vector at `lane`. The tile's first
+// key is `key`, counted from the base.
 //
-// Weights smaller than the new one move down by one place, and the new weight takes the place that became free. All
-// lanes do this together, because most lanes have a new weight among the first keys, where nearly all of the work is;
-// all places of a list are updated at once, because no place depends on another.
+// Weights smaller than the new one move down by one place, and the new weight takes the place that
+// became free. All lanes do this together, because most lanes have a new weight among the first
+// keys, where nearly all of the work is; all places of a list are updated at once, because no place
+// depends on another.
 template <class T>
-REGARD_NOINLINE void add_to_top(const TopKeys<T>& top, std::int64_t count, const T* tile, int keys, std::int64_t key,
-                                std::int64_t lanes, int lane) {
+REGARD_NOINLINE void add_to_top(const TopKeys<T>& top, std::int64_t count, const T* tile, int keys,
+                                std::int64_t key, std::int64_t lanes, int lane) {
   using Number = typename LaneNumber<T>::Type;
   T* const weights = top.weights + lane;
   Number* const numbers = top.numbers + lane;

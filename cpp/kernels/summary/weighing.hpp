@@ -2,7 +2,7 @@
 //
 //   P = 2^(score - lse)                      a tile of keys x queries, as in the backward kernel
 //   row sums   += P log2 P, P, P^2, P |position - key|, and the largest P   from registers
-//   row sums   += P of the first keys, of near keys, of single keys         from the block's weights, where it has such keys
+//   row sums   += P of the first keys, of near keys, of single keys   from the block's weights
 //   columns[key] += the sum of P over the strip's rows                      likewise
 //
 // A hidden key has P = -0.0, whatever it holds.
@@ -18,11 +18,13 @@ namespace {
 template <class T>
 struct SummaryKeys : KeySpan {
   TileRows<T> rows{};
-  std::int64_t map_column = 0;  // the first one of the map that the block has a part of, and how many follow
+  std::int64_t map_column =
+      0;  // the first one of the map that the block has a part of, and how many follow
   std::int64_t map_columns = 0;
 };
 
-REGARD_INLINE std::int64_t induction_key(const SummaryProblem& problem, const SummaryTask& task, std::int64_t row) {
+REGARD_INLINE std::int64_t induction_key(const SummaryProblem& problem, const SummaryTask& task,
+                                         std::int64_t row) {
   return task.induction_keys[row * problem.induction_keys.row_stride];
 }
 
@@ -32,26 +34,31 @@ struct SummaryBlock {
   static constexpr int kRows = Shape::kRows;
 
   template <int kVectors>
-  REGARD_NOINLINE void add(const SummaryProblem& problem, const SummaryTask& task, const SummaryWorkspace<T>& work,
-                           SummaryKeys<T>& block, SummaryStrip<T>& strip) {
+  REGARD_NOINLINE void add(const SummaryProblem& problem, const SummaryTask& task,
+                           const SummaryWorkspace<T>& work, SummaryKeys<T>& block,
+                           SummaryStrip<T>& strip) {
     const AttentionProblem& forward = problem.forward;
     const SeenTiles<Shape> tiles = see_tiles<Shape>(forward, task.forward, strip, block, work.bias);
     if (tiles.end == 0) return;
     if (!block.rows.from)
-      block.rows = provide_rows<T, kRows>(keys_of(forward, task.forward), block.begin, block.count, forward.head_dim,
-                                          forward.head_dim, work.keys);
+      block.rows = provide_rows<T, kRows>(keys_of(forward, task.forward), block.begin, block.count,
+                                          forward.head_dim, forward.head_dim, work.keys);
     T distances[Shape::kStripLanes];
     const bool is_near = find_distances(strip, block.begin, distances);
     const NextMask<T> next{strip, block.begin + Shape::kBlockKeys};
     KeyRuns<Shape> runs;
-    over_tiles<Shape, kVectors, kUsualCode<T>>(forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
-      if (!is_near) find_distances(strip, block.begin + tile.begin, distances);
-      weigh<kVectors>(tile, problem, work, block, strip, distances, is_near ? static_cast<T>(tile.begin) : T(0));
-      if (block.map_columns > 0) add_to_map(problem.map, work, strip, tile.begin, tile.end);
-      if (task.column_sums) add_columns(work, strip, tile.begin, tile.end, tile.kBias == Bias::hides);
-    });
+    over_tiles<Shape, kVectors, kUsualCode<T>>(
+        forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
+          if (!is_near) find_distances(strip, block.begin + tile.begin, distances);
+          weigh<kVectors>(tile, problem, work, block, strip, distances,
+                          is_near ? static_cast<T>(tile.begin) : T(0));
+          if (block.map_columns > 0) add_to_map(problem.map, work, strip, tile.begin, tile.end);
+          if (task.column_sums)
+            add_columns(work, strip, tile.begin, tile.end, tile.kBias == Bias::hides);
+        });
     if (block.map_columns > 0) add_lanes_to_pixels(problem.map, work, block, strip);
-    if (task.first_mass && block.begin < problem.first_keys) add_first_mass(problem, work, block, runs, strip);
+    if (task.first_mass && block.begin < problem.first_keys)
+      add_first_mass(problem, work, block, runs, strip);
     if (task.local_mass) add_local_mass(work, block, runs, strip);
     if (task.previous || task.induced) pick(problem, task, work, block, tiles, strip);
     fold(strip.block, strip.chunk, strip.vectors * kLanes<T>);
@@ -66,9 +73,10 @@ struct SummaryBlock {
   }
 
  private:
-  // distances[lane] = how far a query is from a key. Returns whether all are so near that those from the block's other
-  // keys follow without rounding.
-  REGARD_NOINLINE bool find_distances(const SummaryStrip<T>& strip, std::int64_t key, T* distances) {
+  // distances[lane] = how far a query is from a key. Returns whether all are so near that those
+  // from the block's other keys follow without rounding.
+  REGARD_NOINLINE bool find_distances(const SummaryStrip<T>& strip, std::int64_t key,
+                                      T* distances) {
     constexpr std::int64_t kNear = 1 << 23;
     bool are_near = true;
     for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
@@ -81,15 +89,16 @@ struct SummaryBlock {
 
   // `distances` are from the key that is `within` keys before the tile's first.
   template <int kVectors, class Tile>
-  REGARD_INLINE void weigh(const Tile& tile, const SummaryProblem& problem, const SummaryWorkspace<T>& work,
-                           const SummaryKeys<T>& block, const SummaryStrip<T>& strip, const T* distances, T within) {
+  REGARD_INLINE void weigh(const Tile& tile, const SummaryProblem& problem,
+                           const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
+                           const SummaryStrip<T>& strip, const T* distances, T within) {
     constexpr int kWidth = kVectors * kLanes<T>, kSome = Tile::kEnd - Tile::kFirst;
     T* const weights = work.weights + tile.begin * kWidth;
     const T* const bias = work.bias + tile.begin * kWidth;
     Accumulators<T, kRows, kSome> acc;
     score_tile<T, kRows, kSome, kVectors, Tile::kBias>(
-        acc, product_of(tile, block.rows, strip.queries, problem.forward.head_dim), bias, work.softcap, weights,
-        Tile::kFirst * kLanes<T>);
+        acc, product_of(tile, block.rows, strip.queries, problem.forward.head_dim), bias,
+        work.softcap, weights, Tile::kFirst * kLanes<T>);
     fill_unseen<kVectors, kRows, Tile>(weights, T(-0.0));
     const RowSums<T>& sums = strip.block;
 #pragma GCC unroll 8
@@ -104,7 +113,8 @@ struct SummaryBlock {
         const Vec<T> score = at_most_lse<T>(acc[r][v], lse);
         const Vec<T> weight = weight_of<T, Tile::kBias>(score, lse, bias, at);
         Vec<T> exponent = maximum<T>(broadcast(kNegligible<T>), score - lse);  // 0 log 0 is 0
-        if constexpr (Tile::kBias == Bias::hides) exponent = unless_hidden<T>(exponent, load(bias + at), Vec<T>{});
+        if constexpr (Tile::kBias == Bias::hides)
+          exponent = unless_hidden<T>(exponent, load(bias + at), Vec<T>{});
         store(weights + at, weight);
         log_weight = fma(weight, exponent, log_weight);
         total = total + weight;
@@ -113,21 +123,24 @@ struct SummaryBlock {
         away = fma(weight, maximum<T>(from, -from), away);
         top = maximum<T>(top, weight);
       }
-      const auto add_to = [&](T* sum, Vec<T> more) { store(sum + lane, load<T>(sum + lane) + more); };
+      const auto add_to = [&](T* sum, Vec<T> more) {
+        store(sum + lane, load<T>(sum + lane) + more);
+      };
       add_to(sums.log_weight, log_weight);
       add_to(sums.total, total);
       add_to(sums.square, square);
       add_to(sums.distance, away);
       store(strip.largest + lane, maximum<T>(load<T>(strip.largest + lane), top));
-      if (strip.top.weights && any_greater(top, load<T>(strip.top.weights + (problem.top_count - 1) * kWidth + lane)))
+      if (strip.top.weights &&
+          any_greater(top, load<T>(strip.top.weights + (problem.top_count - 1) * kWidth + lane)))
         add_to_top<T>(strip.top, problem.top_count, weights, tile.end - tile.begin,
                       block.begin + tile.begin - strip.top.base, kWidth, lane);
     }
   }
 
   // Lanes beyond the last row add nothing: their queries are zeros, which a key of inf makes NaN.
-  REGARD_NOINLINE void add_columns(const SummaryWorkspace<T>& work, const SummaryStrip<T>& strip, int k, int end,
-                                   bool hides) {
+  REGARD_NOINLINE void add_columns(const SummaryWorkspace<T>& work, const SummaryStrip<T>& strip,
+                                   int k, int end, bool hides) {
     const int width = strip.vectors * kLanes<T>;
     for (; k < end; ++k) {
       Vec<T> sum = load<T>(work.columns + k * kLanes<T>), rows{};
@@ -135,7 +148,9 @@ struct SummaryBlock {
         const Vec<T> weight = load<T>(work.weights + k * width + lane);
         const Vec<T> is_row = load<T>(strip.is_row + lane);
         sum = sum + select<T>(is_row == Vec<T>{}, Vec<T>{}, weight);
-        if (hides) rows = rows + select<T>(as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0))), Vec<T>{}, is_row);
+        if (hides)
+          rows = rows +
+                 select<T>(as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0))), Vec<T>{}, is_row);
       }
       store(work.columns + k * kLanes<T>, sum);
       T* const seen = work.column_rows + k * kLanes<T>;
@@ -154,18 +169,22 @@ struct SummaryBlock {
       if (work.pixel_of_key[k] < 0) continue;
       T* const pixel = work.pixel_lanes + work.pixel_of_key[k] * width;
       for (int lane = 0; lane < width; lane += kLanes<T>) {
-        const Vec<T> pooled = load<T>(pixel + lane), weight = load<T>(work.weights + k * width + lane);
+        const Vec<T> pooled = load<T>(pixel + lane),
+                     weight = load<T>(work.weights + k * width + lane);
         if (map.pooling == Pooling::largest)
-          store(pixel + lane, select<T>((weight > pooled) | (weight != weight), weight, pooled));  // NaN stays
+          store(pixel + lane,
+                select<T>((weight > pooled) | (weight != weight), weight, pooled));  // NaN stays
         else
           store(pixel + lane, pooled + weight);
       }
     }
   }
 
-  // A pixel may hold millions of weights, whose sum would lose small ones in float32: lanes hold those of a block only.
+  // A pixel may hold millions of weights, whose sum would lose small ones in float32: lanes hold
+  // those of a block only.
   REGARD_NOINLINE void add_lanes_to_pixels(const AttentionMap& map, const SummaryWorkspace<T>& work,
-                                           const SummaryKeys<T>& block, const SummaryStrip<T>& strip) {
+                                           const SummaryKeys<T>& block,
+                                           const SummaryStrip<T>& strip) {
     const int width = strip.vectors * kLanes<T>;
     for (std::int64_t c = 0; c < block.map_columns; ++c) {
       T* const lanes = work.pixel_lanes + c * width;
@@ -182,22 +201,25 @@ struct SummaryBlock {
     }
   }
 
-  REGARD_NOINLINE void add_first_mass(const SummaryProblem& problem, const SummaryWorkspace<T>& work,
-                                     const SummaryKeys<T>& block, const KeyRuns<Shape>& runs, const SummaryStrip<T>& strip) {
+  REGARD_NOINLINE void add_first_mass(const SummaryProblem& problem,
+                                      const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
+                                      const KeyRuns<Shape>& runs, const SummaryStrip<T>& strip) {
     const int width = strip.vectors * kLanes<T>;
     for (int i = 0; i < runs.count; ++i)
-      for (int k = runs.run[i].begin; k < runs.run[i].end && block.begin + k < problem.first_keys; ++k)
+      for (int k = runs.run[i].begin; k < runs.run[i].end && block.begin + k < problem.first_keys;
+           ++k)
         for (int lane = 0; lane < width; lane += kLanes<T>) {
           T* const sum = strip.block.first + lane;
           store(sum, load<T>(sum) + load<T>(work.weights + k * width + lane));
         }
   }
 
-  REGARD_NOINLINE void add_local_mass(const SummaryWorkspace<T>& work, const SummaryKeys<T>& block, const KeyRuns<Shape>& runs,
-                                      const SummaryStrip<T>& strip) {
+  REGARD_NOINLINE void add_local_mass(const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
+                                      const KeyRuns<Shape>& runs, const SummaryStrip<T>& strip) {
     const int width = strip.vectors * kLanes<T>;
     const int last = strip.rows - 1;
-    if (strip.local_begin[0] >= block.begin + block.count || strip.local_end[last] <= block.begin) return;
+    if (strip.local_begin[0] >= block.begin + block.count || strip.local_end[last] <= block.begin)
+      return;
     T begin[Shape::kStripLanes], end[Shape::kStripLanes];
     for (int lane = 0; lane < width; ++lane) {
       begin[lane] = static_cast<T>(clamp(strip.local_begin[lane] - block.begin, 0, block.count));
@@ -216,17 +238,20 @@ struct SummaryBlock {
   }
 
   // The weight of one key for each row. A key whose tile is hidden has weight 0.
-  REGARD_NOINLINE void pick(const SummaryProblem& problem, const SummaryTask& task, const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
+  REGARD_NOINLINE void pick(const SummaryProblem& problem, const SummaryTask& task,
+                            const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
                             const SeenTiles<Shape>& tiles, const SummaryStrip<T>& strip) {
     const int width = strip.vectors * kLanes<T>;
     const auto weight_of_key = [&](std::int64_t key, int lane, T* picked) {
       const std::int64_t k = key - block.begin;
-      if (k < 0 || k >= tiles.end || (!tiles.all && tiles.kinds[k / kRows] == TileKind::hidden)) return;
+      if (k < 0 || k >= tiles.end || (!tiles.all && tiles.kinds[k / kRows] == TileKind::hidden))
+        return;
       picked[lane] = work.weights[k * width + lane] + T(0);
     };
     for (int lane = 0; lane < strip.rows; ++lane) {
       if (task.previous) weight_of_key(strip.positions[lane] - 1, lane, strip.previous);
-      if (task.induced) weight_of_key(induction_key(problem, task, strip.first_row + lane), lane, strip.induced);
+      if (task.induced)
+        weight_of_key(induction_key(problem, task, strip.first_row + lane), lane, strip.induced);
     }
   }
 };

@@ -29,8 +29,9 @@ struct TangentBlock {
   static constexpr int kRows = Shape::kRows;
 
   template <int kVectors>
-  REGARD_NOINLINE void add(const TangentProblem& problem, const TangentTask& task, const TangentWorkspace<T>& work,
-                           TangentKeys<T>& block, TangentStrip<T>& strip) {
+  REGARD_NOINLINE void add(const TangentProblem& problem, const TangentTask& task,
+                           const TangentWorkspace<T>& work, TangentKeys<T>& block,
+                           TangentStrip<T>& strip) {
     const AttentionProblem& forward = problem.forward;
     const SeenTiles<Shape> tiles = see_tiles<Shape>(forward, task.forward, strip, block, work.bias);
     if (tiles.end == 0) return;
@@ -40,39 +41,45 @@ struct TangentBlock {
     const BlockWeights<T> weights{work.weights, has_tangents ? work.tangents : nullptr};
     KeyRuns<Shape> runs;
     start_block_sum<kVectors>(strip);
-    over_tiles<Shape, kVectors, kUsualCode<T>>(forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
-      weights_tile<Shape, kVectors>(tile, product_of(tile, block.keys, strip.queries, forward.head_dim),
-                                    work.bias + tile.begin * kVectors * kLanes<T>, work.softcap, work.capped_scores,
-                                    strip, runs, weights);
-      if (has_tangents) tangents_tile<kVectors>(tile, problem, task, work, block, strip);
-    });
+    over_tiles<Shape, kVectors, kUsualCode<T>>(
+        forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
+          weights_tile<Shape, kVectors>(
+              tile, product_of(tile, block.keys, strip.queries, forward.head_dim),
+              work.bias + tile.begin * kVectors * kLanes<T>, work.softcap, work.capped_scores,
+              strip, runs, weights);
+          if (has_tangents) tangents_tile<kVectors>(tile, problem, task, work, block, strip);
+        });
     end_block_sum<kVectors>(strip);
     for (int lane = 0; lane < kVectors * kLanes<T>; lane += kLanes<T>) {
-      store(strip.tangent_sum() + lane, load(strip.tangent_sum() + lane) + load(strip.tangent_block_sum() + lane));
+      store(strip.tangent_sum() + lane,
+            load(strip.tangent_sum() + lane) + load(strip.tangent_block_sum() + lane));
       store(strip.tangent_block_sum() + lane, Vec<T>{});
     }
     if (forward.dropout_factor != 0)
-      drop_weights<Shape, kVectors>(forward, task.forward, strip, block.begin, runs, weights.weights, weights.others);
+      drop_weights<Shape, kVectors>(forward, task.forward, strip, block.begin, runs,
+                                    weights.weights, weights.others);
     add_values<kVectors>(problem, task, work, block, runs, strip);
   }
 
  private:
-  REGARD_NOINLINE void provide(const TangentProblem& problem, const TangentTask& task, const TangentWorkspace<T>& work,
-                               TangentKeys<T>& block) {
+  REGARD_NOINLINE void provide(const TangentProblem& problem, const TangentTask& task,
+                               const TangentWorkspace<T>& work, TangentKeys<T>& block) {
     const AttentionProblem& forward = problem.forward;
     const std::int64_t value_dim = round_up(forward.value_dim, kRows);
     const Operand no_scales{};
-    const auto rows_of = [&](const Operand& operand, const void* data, std::int64_t columns, std::int64_t padded_columns,
-                             const RowCopies<T>& copies) {
-      return provide_rows<T, kRows>(KvRows{operand, data, no_scales, nullptr, nullptr, 0, {}}, block.begin, block.count,
-                                    columns, padded_columns, copies);
+    const auto rows_of = [&](const Operand& operand, const void* data, std::int64_t columns,
+                             std::int64_t padded_columns, const RowCopies<T>& copies) {
+      return provide_rows<T, kRows>(KvRows{operand, data, no_scales, nullptr, nullptr, 0, {}},
+                                    block.begin, block.count, columns, padded_columns, copies);
     };
     const std::int64_t head_dim = forward.head_dim;
     block.keys = rows_of(forward.key, task.forward.key, head_dim, head_dim, work.keys);
-    block.tangent_keys = rows_of(problem.tangent_key, task.tangent_key, head_dim, head_dim, work.tangent_keys);
-    block.values = rows_of(forward.value, task.forward.value, forward.value_dim, value_dim, work.values);
-    block.tangent_values =
-        rows_of(problem.tangent_value, task.tangent_value, forward.value_dim, value_dim, work.tangent_values);
+    block.tangent_keys =
+        rows_of(problem.tangent_key, task.tangent_key, head_dim, head_dim, work.tangent_keys);
+    block.values =
+        rows_of(forward.value, task.forward.value, forward.value_dim, value_dim, work.values);
+    block.tangent_values = rows_of(problem.tangent_value, task.tangent_value, forward.value_dim,
+                                   value_dim, work.tangent_values);
     const auto are_finite = [&](const TileRows<T>& rows) {
       return !rows.from || rows_are_finite(rows.from, rows.stride, block.count, forward.value_dim);
     };
@@ -81,10 +88,11 @@ struct TangentBlock {
 
   // work.tangents of a tile whose weights are known, and their sums.
   template <int kVectors, class Tile>
-  REGARD_INLINE void tangents_tile(const Tile& tile, const TangentProblem& problem, const TangentTask& task,
-                                   const TangentWorkspace<T>& work, const TangentKeys<T>& block,
-                                   const TangentStrip<T>& strip) {
-    constexpr int kWidth = kVectors * kLanes<T>, kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
+  REGARD_INLINE void tangents_tile(const Tile& tile, const TangentProblem& problem,
+                                   const TangentTask& task, const TangentWorkspace<T>& work,
+                                   const TangentKeys<T>& block, const TangentStrip<T>& strip) {
+    constexpr int kWidth = kVectors * kLanes<T>, kSome = Tile::kEnd - Tile::kFirst,
+                  kFirstLane = Tile::kFirst * kLanes<T>;
     const std::int64_t head_dim = problem.forward.head_dim;
     Accumulators<T, kRows, kSome> acc;
     clear<T, kRows, kSome>(acc);
@@ -99,18 +107,21 @@ struct TangentBlock {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-      for (int v = 0; v < kSome; ++v) store(tangents + r * kWidth + kFirstLane + v * kLanes<T>, acc[r][v]);
-    weigh_tangents<kSome>(problem, work, work.weights + tile.begin * kWidth + kFirstLane, tangents + kFirstLane, kWidth,
-                          strip.tangent_block_sum() + kFirstLane);
+      for (int v = 0; v < kSome; ++v)
+        store(tangents + r * kWidth + kFirstLane + v * kLanes<T>, acc[r][v]);
+    weigh_tangents<kSome>(problem, work, work.weights + tile.begin * kWidth + kFirstLane,
+                          tangents + kFirstLane, kWidth, strip.tangent_block_sum() + kFirstLane);
   }
 
   // T to P T, and their sums.
   template <int kSome>
-  REGARD_NOINLINE void weigh_tangents(const TangentProblem& problem, const TangentWorkspace<T>& work, const T* weights,
+  REGARD_NOINLINE void weigh_tangents(const TangentProblem& problem,
+                                      const TangentWorkspace<T>& work, const T* weights,
                                       T* tangents, int width, T* sums) {
     // From the units of the product to natural ones.
     const double softcap = softcap_of<T>(problem.forward);
-    const Vec<T> unit = broadcast(static_cast<T>(softcap != 0 ? softcap / (2 * kLog2E) : 1 / kLog2E));
+    const Vec<T> unit =
+        broadcast(static_cast<T>(softcap != 0 ? softcap / (2 * kLog2E) : 1 / kLog2E));
     for (int v = 0; v < kSome; ++v) {
       Vec<T> weighted[kRows];
 #pragma GCC unroll 16
@@ -123,7 +134,8 @@ struct TangentBlock {
         }
         const Vec<T> weight = load(weights + at);
         const Mask<T> is_hidden = as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0)));
-        weighted[r] = select<T>(is_hidden, weight, weight * tangent + Vec<T>{});  // -0.0 is for hidden keys
+        weighted[r] =
+            select<T>(is_hidden, weight, weight * tangent + Vec<T>{});  // -0.0 is for hidden keys
         store(tangents + at, weighted[r]);
       }
       T* const sum = sums + v * kLanes<T>;
@@ -143,8 +155,10 @@ struct TangentBlock {
     KeyTerm<T> terms[2] = {{work.weights, block.values.from, block.values.stride}};
     add(terms, 1, strip.outputs());
     int count = 0;
-    if (task.tangent_query || task.tangent_key) terms[count++] = {work.tangents, block.values.from, block.values.stride};
-    if (task.tangent_value) terms[count++] = {work.weights, block.tangent_values.from, block.tangent_values.stride};
+    if (task.tangent_query || task.tangent_key)
+      terms[count++] = {work.tangents, block.values.from, block.values.stride};
+    if (task.tangent_value)
+      terms[count++] = {work.weights, block.tangent_values.from, block.tangent_values.stride};
     add(terms, count, strip.tangent_outputs());
     strip.is_fresh = false;
   }

@@ -5,13 +5,14 @@
 
 namespace regard {
 
-// A task is computed in a workspace of `workspace_bytes`, aligned to 64: `begin`, then `advance` over consecutive
-// intervals of the keys that it returns, sink tokens first, then `finish`. Intervals begin at whole blocks.
+// A task is computed in a workspace of `workspace_bytes`, aligned to 64: `begin`, then `advance`
+// over consecutive intervals of the keys that it returns, sink tokens first, then `finish`.
+// Intervals begin at whole blocks.
 struct TangentKernels {
   std::int64_t (*workspace_bytes)(const TangentProblem&, std::int64_t task_rows);
   SeenKeys (*begin)(const TangentProblem&, const TangentTask&, void* workspace);
-  void (*advance)(const TangentProblem&, const TangentTask&, std::int64_t key_begin, std::int64_t key_end,
-                  void* workspace);
+  void (*advance)(const TangentProblem&, const TangentTask&, std::int64_t key_begin,
+                  std::int64_t key_end, void* workspace);
   void (*finish)(const TangentProblem&, const TangentTask&, void* workspace);
 };
 

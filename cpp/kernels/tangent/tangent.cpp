@@ -6,6 +6,6 @@
 namespace regard {
 
 constexpr PerScalar<TangentKernels> REGARD_TARGET_NAME::tangent = {Tangent<Float32>::kernels(),
-                                                                     Tangent<Float64>::kernels()};
+                                                                   Tangent<Float64>::kernels()};
 
 }  // namespace regard

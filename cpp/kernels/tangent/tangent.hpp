@@ -1,7 +1,8 @@
-// output = softmax(scores) value and its derivative along (tangent_query, tangent_key, tangent_value), for the rows of
-// one task, in one pass over the keys:
+// output = softmax(scores) value and its derivative along (tangent_query, tangent_key,
+// tangent_value), for the rows of one task, in one pass over the keys:
 //
-//   tangent_output = (sum of P T value + P tangent_value) / sum - r output    r = (sum of P T) / sum = tangent_lse
+//   tangent_output = (sum of P T value + P tangent_value) / sum - r output
+//   r              = (sum of P T) / sum = tangent_lse
 //
 //   for a block of keys                 keys, values and their tangents stream through L2
 //     for a strip of queries            queries, outputs and their tangents stay in L2
@@ -20,7 +21,8 @@ struct Tangent {
   using T = typename Shape::Element;
 
   static constexpr TangentKernels kernels() {
-    return {.workspace_bytes = workspace_bytes, .begin = begin, .advance = advance, .finish = finish};
+    return {
+        .workspace_bytes = workspace_bytes, .begin = begin, .advance = advance, .finish = finish};
   }
 
   static std::int64_t workspace_bytes(const TangentProblem& problem, std::int64_t task_rows) {
@@ -36,14 +38,15 @@ struct Tangent {
       TangentStrip<T>& strip = work.strips[s];
       pack_queries<Shape>(forward, forward.query, task.forward.query, strip, strip.queries);
       if (task.tangent_query)
-        pack_queries<Shape>(forward, problem.tangent_query, task.tangent_query, strip, strip.tangent_queries);
+        pack_queries<Shape>(forward, problem.tangent_query, task.tangent_query, strip,
+                            strip.tangent_queries);
       start_online(forward, task.forward, strip);
     }
     return from_whole_blocks<Shape>(seen);
   }
 
-  static void advance(const TangentProblem& problem, const TangentTask& task, std::int64_t key_begin,
-                      std::int64_t key_end, void* memory) {
+  static void advance(const TangentProblem& problem, const TangentTask& task,
+                      std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const TangentWorkspace<T>& work = *static_cast<const TangentWorkspace<T>*>(memory);
     for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
       TangentKeys<T> block{span_at<Shape>(key, task.forward.kv_len)};

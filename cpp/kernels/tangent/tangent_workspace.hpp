@@ -1,5 +1,5 @@
-// What one thread keeps while it works on one task: strips of queries with their running results, and what the block at
-// work has of weights.
+// What one thread keeps while it works on one task: strips of queries with their running results,
+// and what the block at work has of weights.
 #pragma once
 
 #include "../../problem/tangent.hpp"
@@ -40,18 +40,19 @@ struct TangentWorkspace {
   RowCopies<T> tangent_values;
 };
 
-// Lays a TangentWorkspace out in `memory`, itself first. Returns its size in bytes, which is all that happens where
-// memory is null.
+// Lays a TangentWorkspace out in `memory`, itself first. Returns its size in bytes, which is all
+// that happens where memory is null.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE std::int64_t lay_out_tangent(const TangentProblem& problem, std::int64_t task_rows, void* memory) {
+REGARD_NOINLINE std::int64_t lay_out_tangent(const TangentProblem& problem, std::int64_t task_rows,
+                                             void* memory) {
   const AttentionProblem& forward = problem.forward;
   const std::int64_t value_dim = round_up(forward.value_dim, Shape::kRows);
   Arena arena(memory);
   auto* const place = arena.take<TangentWorkspace<T>>(1);
   TangentWorkspace<T> work{};
   work.softcap = static_cast<T>(softcap_of<T>(forward) * kLog2E);
-  work.strip_count =
-      take_strips<Shape>(forward, task_rows, arena, work.strips, [&](TangentStrip<T>& strip, std::int64_t lanes) {
+  work.strip_count = take_strips<Shape>(
+      forward, task_rows, arena, work.strips, [&](TangentStrip<T>& strip, std::int64_t lanes) {
         take_online<Shape>(forward, lanes, 2, 2 * value_dim, arena, strip);
         strip.tangent_queries = arena.take<T>(forward.head_dim * lanes);
       });
@@ -61,7 +62,8 @@ REGARD_NOINLINE std::int64_t lay_out_tangent(const TangentProblem& problem, std:
   work.bias = arena.take<T>(kBlock);
   work.capped_scores = arena.take<T>(Shape::kRows * Shape::kStripLanes);
   const auto take_copies = [&](std::int64_t columns) {
-    return RowCopies<T>{arena.take<T>(Shape::kBlockKeys * columns), arena.take<T>(Shape::kRows * columns), nullptr};
+    return RowCopies<T>{arena.take<T>(Shape::kBlockKeys * columns),
+                        arena.take<T>(Shape::kRows * columns), nullptr};
   };
   work.keys = take_copies(forward.head_dim);
   work.tangent_keys = take_copies(forward.head_dim);

@@ -7,7 +7,8 @@ namespace regard {
 namespace {
 
 template <class T, class Function>
-REGARD_INLINE void map_vectors(const void* from, void* to, std::int64_t vectors, Function function) {
+REGARD_INLINE void map_vectors(const void* from, void* to, std::int64_t vectors,
+                               Function function) {
   for (std::int64_t i = 0; i < vectors * kLanes<T>; i += kLanes<T>)
     store(static_cast<T*>(to) + i, function(load(static_cast<const T*>(from) + i)));
 }

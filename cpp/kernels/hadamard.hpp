@@ -1,14 +1,14 @@
-// A rotation of queries and keys. It changes no product of the two, and it spreads a dimension that is far
-// larger than the others, which would take the steps of int8 from them, over all dimensions (Ashkboos et al.
-// 2024, QuaRot). This one is a Hadamard matrix: it takes only sums and differences, and does not depend on
-// the numbers.
+// A rotation of queries and keys. It changes no product of the two, and it spreads a dimension that
+// is far larger than the others, which would take the steps of int8 from them, over all dimensions
+// (Ashkboos et al. 2024, QuaRot). This one is a Hadamard matrix: it takes only sums and
+// differences, and does not depend on the numbers.
 //
 // H H is group times the identity: the product of two rotated rows is group times what it was.
 #pragma once
 
 #include <utility>
 
-#include "../elements.hpp"
+#include "elements.hpp"
 
 namespace regard {
 namespace {
@@ -30,8 +30,8 @@ REGARD_INLINE void rotate_numbers(V (&x)[kCount]) {
     }
 }
 
-// The steps from `half` to half * kCount of a group: a number beside those that are `half` numbers apart,
-// `stride` elements each; `width` at a time.
+// The steps from `half` to half * kCount of a group: a number beside those that are `half` numbers
+// apart, `stride` elements each; `width` at a time.
 template <int kCount, class T>
 REGARD_INLINE void rotate_pass(T* x, std::int64_t stride, std::int64_t group, std::int64_t half,
                                std::int64_t width) {
@@ -70,7 +70,8 @@ REGARD_NOINLINE void rotate_lanes(T* x, std::int64_t stride, std::int64_t head_d
     rotate_group(x + first * stride, stride, group, 1, 1);
 }
 
-// The steps within a vector: a lane and the one kHalf lanes off, a + b in the lower, a - b in the upper.
+// The steps within a vector: a lane and the one kHalf lanes off, a + b in the lower, a - b in the
+// upper.
 template <int kHalf, class T, std::size_t... kLane>
 REGARD_INLINE Vec<T> rotate_vector(Vec<T> v, std::index_sequence<kLane...> lanes) {
   if constexpr (kHalf == kLanes<T>) {
@@ -89,8 +90,9 @@ REGARD_NOINLINE void rotate_row(T* x, std::int64_t head_dim) {
   const std::int64_t group = rotated_together(head_dim);
   if (group >= kWidth) {
     for (std::int64_t d = 0; d < head_dim; d += kWidth)
-      store(x + d, rotate_vector<1, T>(load<T>(x + d),
-                                       std::make_index_sequence<static_cast<std::size_t>(kWidth)>()));
+      store(x + d,
+            rotate_vector<1, T>(load<T>(x + d),
+                                std::make_index_sequence<static_cast<std::size_t>(kWidth)>()));
     for (std::int64_t first = 0; first < head_dim; first += group)
       rotate_group(x + first, 1, group, kWidth, kWidth);
     return;
