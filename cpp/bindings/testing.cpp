@@ -11,6 +11,7 @@
 #include "../dispatch/targets.hpp"
 #include "../dispatch/threads/parallel_for.hpp"
 #include "../dispatch/threads/scratch.hpp"
+#include "../platform/caches.hpp"
 #include "../platform/cgroup.hpp"
 #include "../platform/cpus.hpp"
 #include "bindings.hpp"
@@ -98,6 +99,7 @@ void add_test_hooks(py::module_& module) {
 #if defined(__linux__)
   module.def("count_cpus", &count_cpus);
   module.def("cpus_of_status", &cpus_of_status);
+  module.def("l2_cache_of_system", &l2_cache_of_system);
   module.def("cpus_within", &cpus_within);
   module.def("cgroup_quota", &cgroup_quota);
 #endif

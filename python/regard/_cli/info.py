@@ -50,6 +50,7 @@ def _lines(config: dict[str, Any]) -> Iterator[str]:
     yield row("cpu", " ".join(features["found"]) or "nothing beyond the architecture's baseline")
     if features["disabled"]:
         yield row("disabled", " ".join(features["disabled"]), "REGARD_DISABLE_CPU_FEATURES")
+    yield row("l2 cache", f"{config['l2_cache_bytes'] // 1024} KB", "of a CPU")
     targets = config["targets"]
     width = max(len(target["name"]) for target in targets)
     for number, target in enumerate(targets):

@@ -61,16 +61,17 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     Returns
     -------
     dict or None
-        With ``mode="dicts"``: version, compiler, build_type, python, numpy, cpu_features, targets,
-        active_target, active_reason, threads, threads_reason, threading_layer, cuda. cuda is a
-        dictionary with the keys available, status, toolkit, driver, devices, kernels. cpu_features
-        is a dictionary with the keys found, and disabled for features that the environment variable
-        ``REGARD_DISABLE_CPU_FEATURES`` disables.
+        With ``mode="dicts"``: version, compiler, build_type, python, numpy, cpu_features,
+        l2_cache_bytes, targets, active_target, active_reason, threads, threads_reason,
+        threading_layer, cuda. cuda is a dictionary with the keys available, status, toolkit,
+        driver, devices, kernels. cpu_features is a dictionary with the keys found, and disabled for
+        features that the environment variable ``REGARD_DISABLE_CPU_FEATURES`` disables.
 
     Raises
     ------
     ValueError
-        If `mode` is unknown, or if an environment variable names an unknown target or CPU feature.
+        If `mode` is unknown, or if an environment variable names an unknown target or CPU feature,
+        or no number of bytes.
 
     Examples
     --------
@@ -87,6 +88,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "python": platform.python_version(),
         "numpy": np.__version__,
         "cpu_features": _cpu_features(),
+        "l2_cache_bytes": _core.l2_cache_bytes(),
         "targets": _core.target_rows(),
         "active_target": _core.active_target(),
         "active_reason": _core.active_target_reason(),
