@@ -90,7 +90,9 @@ def test_rooms_include_only_what_they_may_know(room):
             assert included.relative_to(CPP).parts[0] in ROOMS[room], f"{path} includes {name}"
 
 
-FAMILIES = re.findall(r"^REGARD_FAMILY\((\w+)", (CPP / "kernels/families.inc").read_text("utf-8"), re.M)
+FAMILIES = re.findall(
+    r"^REGARD_FAMILY\((\w+)", (CPP / "kernels/families.inc").read_text("utf-8"), re.M
+)
 # Folders of kernels that a family may include, besides its own and the substrate of all strips.
 FAMILY_KNOWS = {"int8": {"attention"}}
 
@@ -100,7 +102,9 @@ def test_families_of_kernels_do_not_know_each_other():
     folders = {path.name for path in (CPP / "kernels").iterdir() if path.is_dir()}
     assert folders == {*FAMILIES, "strips", "targets", "testing"}
     for folder in (*FAMILIES, "strips"):
-        known = {folder, *FAMILY_KNOWS.get(folder, ())} | ({"strips"} if folder in FAMILIES else set())
+        known = {folder, *FAMILY_KNOWS.get(folder, ())} | (
+            {"strips"} if folder in FAMILIES else set()
+        )
         for path in sources(f"kernels/{folder}"):
             for _, name in includes(path):
                 included = (path.parent / name).resolve()
