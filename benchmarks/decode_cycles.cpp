@@ -1,5 +1,6 @@
 // Cycles of a decode's two products for every 16 numbers of keys and of values, which lie in L1 (L2 for
-// float32):
+// float32), and of scores as a sum over dimensions in lanes, which the kernels do not use, since its bits are not those
+// of the forward kernel (one or two rows of float32):
 //
 //   g++ -std=c++20 -O3 -ffp-contract=off -march=x86-64-v4 -Icpp benchmarks/decode_cycles.cpp -o cycles
 //   taskset -c 0 ./cycles
@@ -64,6 +65,29 @@ DecodeBlock<Shape> block_of(Element element) {
   return block;
 }
 
+// scores[row][key] as dot products: dimensions lie in lanes, and the sums of as many keys as a vector has lanes are
+// added up by a transpose.
+template <int kRows>
+void score_by_dots(const DecodeBlock<Shape>& block, const float* queries, float* scores) {
+  constexpr int kWidth = kLanes<float>, kStep = kDecodeStep<Shape>;
+  for (int k = 0; k < kKeys; k += kWidth) {
+    const float* keys = static_cast<const float*>(block.keys[k / kStep]) + k % kStep * block.key_stride;
+    for (int row = 0; row < kRows; ++row) {
+      Vec<float> sums[kWidth];
+      for (int i = 0; i < kWidth; ++i) {
+        Vec<float> sum{};
+        for (int d = 0; d < kDim; d += kWidth)
+          sum = fma(load(keys + i * block.key_stride + d), load(queries + row * kDim + d), sum);
+        sums[i] = sum;
+      }
+      transpose<float>(sums);
+      for (int half = kWidth / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; ++i) sums[i] = sums[i] + sums[i + half];
+      store(scores + row * kKeys + k, sums[0]);
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -84,7 +108,7 @@ int main() {
                {"float16", block_of<Float16>(Element::float16)},
                {"int8", block_of<std::int8_t>(Element::int8)}};
   const double cycles = cycles_of_a_tick() / kSixteens;
-  std::printf("rows  stored   scores  values\n");
+  std::printf("rows  stored   scores  values    dots\n");
   for (const int rows : {1, 2, 4, 8})
     for (const auto& kind : kinds) {
       work.rows = rows;
@@ -97,6 +121,11 @@ int main() {
         work.is_fresh = true;
         add_decode_values<Shape>(kind.block, kAllSteps, 0, work, ahead);
       });
-      std::printf("%4d  %-8s %6.2f  %6.2f\n", rows, kind.name, of_scores * cycles, of_values * cycles);
+      std::printf("%4d  %-8s %6.2f  %6.2f", rows, kind.name, of_scores * cycles, of_values * cycles);
+      if (rows <= 2 && kind.block.key_element == Element::float32)
+        std::printf("  %6.2f", cycles * median_ticks([&] {
+          rows == 1 ? score_by_dots<1>(kind.block, queries, scores) : score_by_dots<2>(kind.block, queries, scores);
+        }));
+      std::printf("\n");
     }
 }

@@ -35,8 +35,10 @@ struct Tuning {
   // summed: as many as make 24 KB, which leaves room in L1 for a tile of rows, but not more than
   // 256, since longer chains lose bits.
   int matmul_depth;
-  // Whether a decode transposes the keys of two squares at a time.
-  bool two_squares;
+  // Vectors of keys whose scores are formed together where a decode has one row, and where it has
+  // more and multiplies keys from registers.
+  int decode_vectors_of_a_row;
+  int decode_vectors_of_rows;
 };
 
 // The tile sizes of one element type on one target.

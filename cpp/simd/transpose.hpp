@@ -3,7 +3,8 @@
 // log2(kLanes) stages; stage b swaps the off-diagonal b x b blocks of every 2b x 2b block:
 //   | A B |    | A C |
 //   | C D | -> | B D |
-// with one two-input shuffle a vector and stage.
+// with one two-input shuffle a vector and stage. Stages 2 and 1 of four-byte lanes are taken together: apart, the
+// last one would take two shuffles a vector on x86-64 before AVX-512.
 #pragma once
 
 #include <utility>
@@ -23,8 +24,50 @@ REGARD_INLINE void swap_blocks(Vec<T>& upper, Vec<T>& lower, std::index_sequence
       a, b, ((kLane & kBlock) ? kWidth + static_cast<int>(kLane) : static_cast<int>(kLane) + kBlock)...);
 }
 
+// Each of four neighboring lanes of `upper` and `lower`: those at kFirst and kSecond.
+template <class T, int kFirst, int kSecond, std::size_t... kLane>
+REGARD_INLINE Vec<T> shuffle_fours(Vec<T> upper, Vec<T> lower, std::index_sequence<kLane...>) {
+  constexpr int kWidth = kLanes<T>;
+  constexpr auto from = [](int lane, int of_upper, int of_lower) {
+    return lane / 4 * 4 + (lane % 2 == 0 ? of_upper : kWidth + of_lower);
+  };
+  // Of (u0 l0 u1 l1), or of (u2 l2 u3 l3).
+  return __builtin_shufflevector(
+      upper, lower, from(static_cast<int>(kLane), static_cast<int>(kLane) % 4 < 2 ? kFirst : kSecond,
+                         static_cast<int>(kLane) % 4 < 2 ? kFirst : kSecond)...);
+}
+
+// Two neighboring lanes of each, of four: those from kFirst on.
+template <class T, int kFirst, std::size_t... kLane>
+REGARD_INLINE Vec<T> shuffle_twos(Vec<T> upper, Vec<T> lower, std::index_sequence<kLane...>) {
+  return __builtin_shufflevector(upper, lower,
+                                 (static_cast<int>(kLane) / 4 * 4 + kFirst + static_cast<int>(kLane) % 2 +
+                                  (static_cast<int>(kLane) % 4 < 2 ? 0 : kLanes<T>))...);
+}
+
+// Stages 2 and 1.
+template <class T, int kCount>
+REGARD_INLINE void transpose_fours(Vec<T> (&rows)[kCount]) {
+  constexpr auto kAll = std::make_index_sequence<static_cast<std::size_t>(kLanes<T>)>();
+#pragma GCC unroll 4
+  for (int i = 0; i < kCount; i += 4) {
+    const Vec<T> a = shuffle_fours<T, 0, 1>(rows[i], rows[i + 1], kAll);
+    const Vec<T> b = shuffle_fours<T, 2, 3>(rows[i], rows[i + 1], kAll);
+    const Vec<T> c = shuffle_fours<T, 0, 1>(rows[i + 2], rows[i + 3], kAll);
+    const Vec<T> d = shuffle_fours<T, 2, 3>(rows[i + 2], rows[i + 3], kAll);
+    rows[i] = shuffle_twos<T, 0>(a, c, kAll);
+    rows[i + 1] = shuffle_twos<T, 2>(a, c, kAll);
+    rows[i + 2] = shuffle_twos<T, 0>(b, d, kAll);
+    rows[i + 3] = shuffle_twos<T, 2>(b, d, kAll);
+  }
+}
+
 template <class T, int kBlock, int kCount>
 REGARD_INLINE void transpose_stage(Vec<T> (&rows)[kCount]) {
+  if constexpr (kBlock == 2 && sizeof(T) == 4) {
+    transpose_fours<T>(rows);
+    return;
+  }
 #pragma GCC unroll 16
   for (int i = 0; i < kCount; ++i)
     if ((i & kBlock) == 0)

@@ -52,28 +52,67 @@ struct KeyVector {
   T* scores;
 };
 
-// score_keys for two vectors of keys: no sum waits for itself, and loads of half
-// vectors do what takes a shuffle there. It needs 32 registers; with 16 it was slower.
+// score_keys for several vectors of keys: a sum over dimensions waits for itself, and those of the
+// other keys take the time.
+template <class T, int kRows, int kTogether>
+REGARD_NOINLINE void score_squares(const KeyVector<T> (&keys)[kTogether], std::ptrdiff_t key_stride,
+                                   std::int64_t padded_head_dim, const T* queries,
+                                   std::ptrdiff_t score_stride, Ahead& ahead) {
+  constexpr int kAsked = kAheadOfScores<false> * kLanes<T> * kLanes<T> *
+                         static_cast<int>(sizeof(T)) / (4 * kLineBytes);
+  Vec<T> acc[kTogether][kRows];
+#pragma GCC unroll 4
+  for (int v = 0; v < kTogether; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<T>{};
+  for (std::int64_t d = 0; d < padded_head_dim; d += kLanes<T>) {
+    AskedLine asked = ahead.go_on();
+#pragma GCC unroll 4
+    for (int v = 0; v < kTogether; ++v) {
+      const T* const rows = keys[v].first + d;
+      Vec<T> square[kLanes<T>];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes<T>; ++i) square[i] = load(rows + i * key_stride);
+      transpose<T>(square);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes<T>; ++i)
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+          acc[v][r] = fma(square[i], broadcast(queries[(d + i) * kRows + r]), acc[v][r]);
+#pragma GCC unroll 8
+      for (int n = 0; n < kAsked; ++n) ahead.ask(asked);
+    }
+    ahead.stop(asked);
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < kTogether; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) store(keys[v].scores + r * score_stride, acc[v][r]);
+}
+
+// The same with loads of half vectors, which do what takes a shuffle there. It needs 32 registers;
+// with 16 it was slower.
 //
 // A step reads half a line of each key. Where keys begin with a line (kOnLines), the next line is
 // asked for ahead of the step that needs it, or every second step would wait for L2. Elsewhere a
 // step's loads reach into the next line by themselves.
-template <class T, int kRows, bool kOnLines>
-REGARD_NOINLINE void score_two_vectors(const KeyVector<T> (&keys)[2], std::ptrdiff_t key_stride,
-                                       std::int64_t padded_head_dim, const T* queries,
-                                       std::ptrdiff_t score_stride, Ahead& ahead) {
+template <class T, int kRows, int kTogether, bool kOnLines>
+REGARD_NOINLINE void score_half_squares(const KeyVector<T> (&keys)[kTogether],
+                                        std::ptrdiff_t key_stride, std::int64_t padded_head_dim,
+                                        const T* queries, std::ptrdiff_t score_stride,
+                                        Ahead& ahead) {
   constexpr int kHalf = kLanes<T> / 2;
   constexpr int kAsked = kAheadOfScores<false> * kLanes<T> * kLanes<T> *
                          static_cast<int>(sizeof(T)) / (4 * kLineBytes);
-  Vec<T> acc[2][kRows];
-#pragma GCC unroll 2
-  for (int v = 0; v < 2; ++v)
+  Vec<T> acc[kTogether][kRows];
+#pragma GCC unroll 4
+  for (int v = 0; v < kTogether; ++v)
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<T>{};
   for (std::int64_t d = 0; d < padded_head_dim; d += kHalf) {
     AskedLine asked = ahead.go_on();
-#pragma GCC unroll 2
-    for (int v = 0; v < 2; ++v) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kTogether; ++v) {
       const T* lower = keys[v].first + d;
       Vec<T> half[kHalf];
 #pragma GCC unroll 8
@@ -104,8 +143,8 @@ REGARD_NOINLINE void score_two_vectors(const KeyVector<T> (&keys)[2], std::ptrdi
     queries += kHalf * kRows;
     ahead.stop(asked);
   }
-#pragma GCC unroll 2
-  for (int v = 0; v < 2; ++v)
+#pragma GCC unroll 4
+  for (int v = 0; v < kTogether; ++v)
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) store(keys[v].scores + r * score_stride, acc[v][r]);
 }
@@ -128,37 +167,39 @@ REGARD_NOINLINE void score_register_steps(const DecodeBlock<Shape>& block, std::
     score_keys<T, kRows>(keys, work.padded_head_dim, work.queries, work.scores + begin + k, kBlock,
                          ahead);
   };
-  constexpr bool kInTwos = Shape::kTarget.two_squares;
-  [[maybe_unused]] KeyVector<T> keys[2];
+  constexpr int kTogether =
+      kRows == 1 ? Shape::kTarget.decode_vectors_of_a_row : Shape::kTarget.decode_vectors_of_rows;
+  [[maybe_unused]] KeyVector<T> keys[kTogether];
   [[maybe_unused]] int waiting = 0;
   for_steps<Shape>(steps, [&](int begin) {
     const T* step = static_cast<const T*>(block.keys[begin / kStep]);
     for (int k = 0; k < kStep; k += kLanes<T>) {
-      if constexpr (kInTwos) {
+      if constexpr (kTogether > 1) {
         if (begin + k + kLanes<T> <= block.count) {
           keys[waiting++] = {step + k * block.key_stride, work.scores + begin + k};
-          if (waiting < 2) continue;
-          const auto score_two = [&](auto on_lines) {
-            score_two_vectors<T, kRows, on_lines.value>(
+          if (waiting < kTogether) continue;
+          waiting = 0;
+          if constexpr (Shape::kRegisterCount < 32) {
+            score_squares<T, kRows>(keys, block.key_stride, work.padded_head_dim, work.queries,
+                                    kBlock, ahead);
+            continue;
+          }
+          const auto score = [&](auto on_lines) {
+            score_half_squares<T, kRows, kTogether, on_lines.value>(
                 keys, block.key_stride, work.padded_head_dim, work.queries, kBlock, ahead);
           };
           if (begin_with_lines(keys[0].first, block.key_stride))
-            score_two(Constant<1>{});
+            score(Constant<1>{});
           else
-            score_two(Constant<0>{});
-          waiting = 0;
+            score(Constant<0>{});
           continue;
         }
       }
       score_one(step, begin, k);
     }
   });
-  if constexpr (kInTwos) {
-    if (waiting == 1) {
-      const int begin = static_cast<int>(keys[0].scores - work.scores);
-      score_one(keys[0].first, begin, 0);
-    }
-  }
+  for (int i = 0; i < waiting; ++i)
+    score_one(keys[i].first, static_cast<int>(keys[i].scores - work.scores), 0);
 }
 
 }  // namespace

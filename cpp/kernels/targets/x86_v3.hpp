@@ -18,7 +18,8 @@ constexpr Tuning kTuning = {
     .piece_bytes = 640 * 1024,
     .task_bytes = 192 * 1024,
     .matmul_depth = 256,
-    .two_squares = false,
+    .decode_vectors_of_a_row = 2,
+    .decode_vectors_of_rows = 2,
 };
 using Float32 = TileShape<float, kTuning>;
 using Float64 = TileShape<double, kTuning>;
