@@ -13,6 +13,7 @@ from regard._bench.document import document_of
 def table_document_of(table: TableResults, *, with_goals: bool = False) -> dict[str, Any]:
     """Return all results, and the numbers computed from them."""
     document = document_of(table.results)
+    document["instructions"] = table.instructions
     document["comparisons"] = [_comparison(row) for row in table.comparisons]
     if with_goals:
         document["goals"] = [asdict(goal) | {"is_met": goal.is_met} for goal in goals_of(table)]

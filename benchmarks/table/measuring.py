@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.table.cases import Comparison
 from benchmarks.table.engines import ENGINES, Regard
+from benchmarks.table.instructions import instructions_of
 from benchmarks.table.results import ComparisonResult, TableResults
 from regard._bench.measuring import (
     TOLERANCE,
@@ -39,7 +40,8 @@ def measure_table(request: TableRequest, report: Report) -> TableResults:
     with run.limits():
         cases = [run.case(case) for case in request.cases]
         comparisons = [_compare(run, row) for row in request.comparisons]
-    return TableResults(run.results(cases), comparisons)
+    results = run.results(cases)
+    return TableResults(results, comparisons, instructions_of(results.versions))
 
 
 def _compare(run: Run, row: Comparison) -> ComparisonResult:

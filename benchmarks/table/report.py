@@ -30,6 +30,7 @@ def list_of_cases() -> Iterator[str]:
 def table_report_of(table: TableResults, *, with_goals: bool = False) -> Iterator[str]:
     """Yield the lines of a report: the machine, the cases, the comparisons, notes, and goals."""
     yield from head_of(table.results)
+    yield from wrapped("instructions: " + _instructions(table.instructions))
     yield from cases_of(table.results)
     if table.comparisons:
         yield ""
@@ -37,6 +38,10 @@ def table_report_of(table: TableResults, *, with_goals: bool = False) -> Iterato
     yield from after_blank(_notes(table))
     if with_goals:
         yield from after_blank(_goals(table))
+
+
+def _instructions(of: dict[str, str]) -> str:
+    return ", ".join(f"{engine}: {what}" for engine, what in of.items())
 
 
 def _notes(table: TableResults) -> Iterator[str]:

@@ -41,6 +41,7 @@ class TableResults:
 
     results: Results
     comparisons: list[ComparisonResult]
+    instructions: dict[str, str]  # of the other engines, as they say
 
     @property
     def is_sound(self) -> bool:

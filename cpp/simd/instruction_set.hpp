@@ -5,6 +5,7 @@
 //   REGARD_X86_V3   AVX2, FMA and F16C
 //   REGARD_SSE2     the baseline of x86-64
 //   REGARD_NEON     AArch64 Advanced SIMD, its baseline
+//   REGARD_WIDE     vectors as wide as REGARD_X86_V4's, which the compiler makes of narrower ones
 //   none of them    vectors of 16 bytes as the compiler makes them
 #pragma once
 
@@ -21,7 +22,7 @@
 namespace regard {
 namespace {
 
-#if defined(REGARD_X86_V4)
+#if defined(REGARD_X86_V4) || defined(REGARD_WIDE)
 constexpr int kVectorBytes = 64;
 #elif defined(REGARD_X86_V3)
 constexpr int kVectorBytes = 32;

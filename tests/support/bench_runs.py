@@ -28,7 +28,7 @@ def run_of(cases=(), **fields):
 
 
 def table_run_of(cases=(), comparisons=(), **fields):
-    return TableResults(run_of(cases, **fields), list(comparisons))
+    return TableResults(run_of(cases, **fields), list(comparisons), {"NumPy": "openblas"})
 
 
 def case_result(case, left_out=None, failed=None, **seconds):

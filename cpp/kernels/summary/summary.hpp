@@ -112,18 +112,18 @@ struct Summary {
         T& square = sums.square[lane];  // the count takes its place
         if (square != T(0)) square = sums.total[lane] * sums.total[lane] / square;
       }
-      const auto write = [&](const Operand& operand, void* data, const T* from, T factor = T(1)) {
+      const auto write = [&](const Operand& operand, void* data, const T* from, T factor) {
         write_numbers_of_rows<Shape>(problem.forward, operand, data, strip,
                                      [&](int lane) { return from[lane] * factor + T(0); });
       };
       write(problem.entropy, task.entropy, sums.log_weight, static_cast<T>(-kLn2));
-      write(problem.largest, task.largest, strip.largest);
-      write(problem.effective_count, task.effective_count, sums.square);
-      write(problem.mean_distance, task.mean_distance, sums.distance);
-      write(problem.first_mass, task.first_mass, sums.first);
-      write(problem.local_mass, task.local_mass, sums.local);
-      write(problem.previous, task.previous, strip.previous);
-      write(problem.induced, task.induced, strip.induced);
+      write(problem.largest, task.largest, strip.largest, T(1));
+      write(problem.effective_count, task.effective_count, sums.square, T(1));
+      write(problem.mean_distance, task.mean_distance, sums.distance, T(1));
+      write(problem.first_mass, task.first_mass, sums.first, T(1));
+      write(problem.local_mass, task.local_mass, sums.local, T(1));
+      write(problem.previous, task.previous, strip.previous, T(1));
+      write(problem.induced, task.induced, strip.induced, T(1));
       if (task.top_weights) write_top(problem, task, strip);
     }
     if (task.pixels) write_pixels(problem.map, task, work);

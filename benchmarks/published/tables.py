@@ -1,0 +1,91 @@
+"""Tables in Markdown, made from published runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from benchmarks.published.run import Run, published
+from benchmarks.table.cases import COMPARISONS
+from benchmarks.table.goals import RATIOS
+from regard._bench.results import CaseResult, Results
+
+ENGINES = ("regard", "NumPy", "PyTorch", "ONNX Runtime")
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _head(cells: list[str]) -> list[str]:
+    return [_row(cells), "|" + "---|" * len(cells)]
+
+
+def _rate(row: CaseResult, engine: str) -> str:
+    if engine not in row.samples:
+        return "-"
+    digits = 2 if row.case.group.unit == "us" else 1
+    return f"{row.rate(engine):.{digits}f}"
+
+
+def _share(results: Results, row: CaseResult) -> str:
+    share = results.share(row)
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _over_best(row: CaseResult) -> str:
+    speed = row.speed_over(row.best_peer) if row.best_peer else None
+    return "-" if speed is None else f"{speed:.2f}x"
+
+
+def cases(run: str, groups: str = "") -> Iterator[str]:
+    """Yield the cases of a run beside the other engines, all or those of some groups."""
+    results = published(run).results
+    yield from _head(["case", "unit", "regard", "of the limit", *ENGINES[1:], "against the best"])
+    for row in results.cases:
+        if groups and row.case.group.title.replace(" ", "-") not in groups.split("+"):
+            continue
+        rates = [_rate(row, engine) for engine in ENGINES]
+        share, best = _share(results, row), _over_best(row)
+        yield _row([row.name, row.case.group.unit, rates[0], share, *rates[1:], best])
+
+
+def targets(first: str, second: str) -> Iterator[str]:
+    """Yield the cases of two runs on one machine, which differ in regard's target."""
+    runs = [published(name).results for name in (first, second)]
+    names = [results.machine["target"] for results in runs]
+    yield from _head(
+        ["case", "unit", names[0], "of the limit", "against the best", names[1], "of the limit"]
+    )
+    others = {row.name: row for row in runs[1].cases}
+    for row in runs[0].cases:
+        if row.name in others:
+            other = others[row.name]
+            one = [_rate(row, "regard"), _share(runs[0], row), _over_best(row)]
+            two = [_rate(other, "regard"), _share(runs[1], other)]
+            yield _row([row.name, row.case.group.unit, *one, *two])
+
+
+def comparisons(*names: str) -> Iterator[str]:
+    """Yield regard compared with itself in one run or more, with the goals."""
+    runs = [published(name) for name in names]
+    titles = [run.facts["machine"]["target"] for run in runs] if len(runs) > 1 else ["ratio"]
+    yield from _head(["what", "", *titles, "goal"])
+    for row in COMPARISONS:
+        if not any(row.name in run.comparisons for run in runs):
+            continue
+        goal = RATIOS[row.name]
+        sign = ">=" if row.is_speed else "<="
+        yield _row(
+            [row.name, row.about, *(_ratio(run, row.name) for run in runs), f"{sign} {goal:.2f}"]
+        )
+
+
+def _ratio(run: Run, name: str) -> str:
+    return f"{run.comparisons[name]:.2f}x" if name in run.comparisons else "-"
+
+
+TABLES: dict[str, Callable[..., Iterator[str]]] = {
+    "cases": cases,
+    "targets": targets,
+    "comparisons": comparisons,
+}

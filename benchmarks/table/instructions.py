@@ -1,0 +1,62 @@
+"""Which instructions the other engines say that they use.
+
+A ratio must not come from an engine that uses half of a vector, without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+
+_NUMPY = """
+import numpy, threadpoolctl
+for library in threadpoolctl.threadpool_info():
+    if library["user_api"] == "blas":
+        print(library["internal_api"], library["version"], "kernels for", library["architecture"])
+"""
+_TORCH = """
+import torch
+print("ATen", torch.backends.cpu.get_cpu_capability())
+a = torch.ones(64, 64)
+a @ a
+torch.nn.functional.conv2d(torch.ones(1, 8, 16, 16), torch.ones(8, 8, 3, 3))
+"""
+# What a library says of itself, and what of that is shown.
+_SAYS = (
+    re.compile(r"^(ATen .*|openblas .*|mkl .*)$", re.MULTILINE),
+    re.compile(r"^MKL_VERBOSE (oneMKL [\w. ]*?) Product.* architecture (.*?), Lnx", re.MULTILINE),
+    re.compile(r"^onednn_verbose.*(isa:[^\n]*)", re.MULTILINE),
+)
+_PROGRAMS = {"NumPy": _NUMPY, "PyTorch": _TORCH}
+
+
+def instructions_of(engines: Iterable[str]) -> dict[str, str]:
+    """Ask each engine in a process of its own, and return what it says, or "not said"."""
+    return {engine: _asked(engine) for engine in engines if engine != "regard"}
+
+
+def _asked(engine: str) -> str:
+    program = _PROGRAMS.get(engine)
+    if program is None:
+        return "not said"
+    environment = os.environ | {"MKL_VERBOSE": "1", "ONEDNN_VERBOSE": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    except subprocess.TimeoutExpired:
+        return "not said"
+    return said(done.stdout) or "not said"
+
+
+def said(text: str) -> str:
+    """Return what libraries say of their instructions in what they have printed."""
+    found = [" for ".join(match.groups()) for says in _SAYS for match in says.finditer(text)]
+    return "; ".join(dict.fromkeys(found))
