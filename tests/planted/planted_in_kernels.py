@@ -54,10 +54,10 @@ BUGS = [
     Bug(
         "a vector of keys that waits for another is left out",
         KERNELS + "decode/register_scores.hpp",
-        "if (waiting == 1) {",
-        "if (waiting == 1 && kRows > 1) {",
+        "for (int i = 0; i < waiting; ++i)",
+        "for (int i = 0; i < waiting && kRows > 1; ++i)",
         DECODE,
-        "512 bits: a decode of one row, and an odd number of whole vectors of keys",
+        "AVX2 or AVX-512: a decode of one row, and an odd number of whole vectors of keys",
     ),
     Bug(
         "the last key takes the scores of the one before",
