@@ -44,7 +44,7 @@ def main():
         plain, int8 = (statistics.median(times) for times in zip(*turns, strict=True))
         ratio = statistics.median(a / b for a, b in turns)
         print(
-            f"{plan.target} ({plan.int8_instruction}) {heads}x{length}x{dim}: "
+            f"{plan.target} ({plan.instruction}) {heads}x{length}x{dim}: "
             f"{plain * 1e3:.1f} ms, int8 {int8 * 1e3:.1f} ms, {ratio:.2f}x"
         )
 

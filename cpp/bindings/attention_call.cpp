@@ -22,6 +22,7 @@ const char* remedy_for(const Shape& mask, const Shape& weights) {
 
 const char* name_of(AttentionMethod method, bool is_decode) {
   if (method == AttentionMethod::int8) return "int8";
+  if (method == AttentionMethod::bfloat16) return "bfloat16";
   return is_decode ? "decode" : "forward";
 }
 
@@ -179,8 +180,10 @@ py::object AttentionCall::explain() {
   py::dict facts;
   facts["target"] = plan.target->name;
   facts["kernel"] = name_of(plan.method, is_decode);
-  facts["int8_instruction"] =
-      plan.method == AttentionMethod::int8 ? py::object(py::str(kernels.int8.instruction)) : py::none();
+  const char* const instruction = plan.method == AttentionMethod::int8       ? kernels.int8.instruction
+                                  : plan.method == AttentionMethod::bfloat16 ? kernels.bfloat16.instruction
+                                                                             : nullptr;
+  facts["instruction"] = instruction ? py::object(py::str(instruction)) : py::none();
   facts["columns"] = plan.kernel->columns;
   facts["threads"] = has_tasks ? std::min<std::int64_t>(plan.threads, tasks) : 0;
   facts["tasks"] = tasks;

@@ -136,10 +136,10 @@ DropoutOrigin dropout_origin_of(py::handle object) {
 
 Precision precision_of(py::handle object) {
   if (!PyUnicode_Check(object.ptr()))
-    throw py::type_error("precision must be None or 'int8', got " + kind_of(object));
-  if (text_of(object) != "int8")
-    throw py::value_error("precision must be None or 'int8', got " + std::string(py::repr(object)));
-  return Precision::int8;
+    throw py::type_error("precision must be None, 'int8' or 'bfloat16', got " + kind_of(object));
+  if (text_of(object) == "int8") return Precision::int8;
+  if (text_of(object) == "bfloat16") return Precision::bfloat16;
+  throw py::value_error("precision must be None, 'int8' or 'bfloat16', got " + std::string(py::repr(object)));
 }
 
 struct Keyword {
@@ -247,9 +247,9 @@ void check_precision(const AttentionProblem& problem) {
   if (problem.precision == Precision::full) return;
   if (problem.scalar != Scalar::float32)
     throw py::value_error(
-        "precision 'int8' needs query, key and value of float32, float16 or bfloat16, got a result "
-        "type of float64");
-  if (problem.head_dim > kMostInt8Dim)
+        std::string("precision ") + (problem.precision == Precision::int8 ? "'int8'" : "'bfloat16'") +
+        " needs query, key and value of float32, float16 or bfloat16, got a result type of float64");
+  if (problem.precision == Precision::int8 && problem.head_dim > kMostInt8Dim)
     throw py::value_error("precision 'int8' needs a head_dim of at most " +
                           std::to_string(kMostInt8Dim) + ", got " + std::to_string(problem.head_dim));
 }

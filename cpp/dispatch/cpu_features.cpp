@@ -36,6 +36,7 @@ constexpr Feature kFeatures[] = {
     {"avx2", 7, 0, kEbx, 5, 32},       {"bmi2", 7, 0, kEbx, 8, 0},           {"avx512f", 7, 0, kEbx, 16, 64},
     {"avx512dq", 7, 0, kEbx, 17, 64},  {"avx512cd", 7, 0, kEbx, 28, 64},     {"avx512bw", 7, 0, kEbx, 30, 64},
     {"avx512vl", 7, 0, kEbx, 31, 64},  {"avx512_vnni", 7, 0, kEcx, 11, 64},  {"avx_vnni", 7, 1, kEax, 4, 32},
+    {"avx512_bf16", 7, 1, kEax, 5, 64},
 };
 
 bool has_bit(unsigned leaf, unsigned subleaf, Register in, unsigned bit) {

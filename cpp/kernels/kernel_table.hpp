@@ -4,6 +4,7 @@
 
 #include "attention/table.hpp"
 #include "backward/table.hpp"
+#include "bfloat16/table.hpp"
 #include "decode/table.hpp"
 #include "int8/table.hpp"
 #include "matmul/table.hpp"

@@ -6,7 +6,9 @@
 
 namespace regard {
 
-enum class Precision { full, int8 };  // int8 lets queries and keys be rounded for their products where that is faster
+// What products may be of, where that is faster: int8 of queries and keys in int8, bfloat16 of these and of weights and
+// values in bfloat16.
+enum class Precision { full, int8, bfloat16 };
 
 constexpr std::int64_t kUnbounded = -1;  // a window's side without an end
 

@@ -396,6 +396,7 @@ int main(int count, char** arguments) {
         test_quantize(5, columns, rotates);
     test_quantize(2000, 96, true);
     for (const std::int64_t columns : {1, 15, 16, 40, 70'000}) test_storing(7, columns);
+    test_bfloat16();
     test_kv_rows();
   }
   for (const std::string& name : named) {

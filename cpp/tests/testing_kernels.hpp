@@ -26,4 +26,23 @@ const TestingKernels& testing_kernels() {
     return found->float64;
 }
 
+template <class Table>
+const Table& own_or(const Table& own, const Bfloat16Kernels&) {
+  return own;
+}
+inline const Bfloat16Kernels& own_or(const Bfloat16Kernels&, const Bfloat16Kernels& other) { return other; }
+
+// A target with other kernels of the family bfloat16 in float32.
+inline Target with_bfloat16(const Target& from, const Bfloat16Kernels& other) {
+  return {.name = from.name,
+          .vector_bytes = from.vector_bytes,
+          .float32 =
+              {
+#define REGARD_FAMILY(name, Table, optimization) .name = own_or(from.float32.name, other),
+#include "../kernels/families.inc"
+#undef REGARD_FAMILY
+              },
+          .float64 = from.float64};
+}
+
 }  // namespace regard

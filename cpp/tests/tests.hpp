@@ -8,6 +8,9 @@ void test_cpu_features();
 template <class T>
 void test_attention();
 
+// Products of bfloat16, and attention made of them.
+void test_bfloat16();
+
 // Gradients, and derivatives along a direction.
 template <class T>
 void test_gradients();

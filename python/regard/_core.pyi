@@ -23,7 +23,7 @@ _Sizes = tuple[int, int, int, int, int, int, int]
 class _Plan(TypedDict):
     target: str
     kernel: str
-    int8_instruction: str | None
+    instruction: str | None
     columns: int
     threads: int
     tasks: int

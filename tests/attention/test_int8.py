@@ -323,13 +323,13 @@ def calls():
 @pytest.mark.parametrize(
     ("precision", "error", "message"),
     [
-        ("fp8", ValueError, "precision must be None or 'int8', got 'fp8'"),
-        ("", ValueError, "precision must be None or 'int8', got ''"),
-        ("\ud800", ValueError, "precision must be None or 'int8'"),
-        ("INT8", ValueError, "precision must be None or 'int8', got 'INT8'"),
-        (8, TypeError, "precision must be None or 'int8', got int"),
-        (np.int8, TypeError, "precision must be None or 'int8', got type"),
-        (b"int8", TypeError, "precision must be None or 'int8', got bytes"),
+        ("fp8", ValueError, "precision must be None, 'int8' or 'bfloat16', got 'fp8'"),
+        ("", ValueError, "precision must be None, 'int8' or 'bfloat16', got ''"),
+        ("\ud800", ValueError, "precision must be None, 'int8' or 'bfloat16'"),
+        ("INT8", ValueError, "precision must be None, 'int8' or 'bfloat16', got 'INT8'"),
+        (8, TypeError, "precision must be None, 'int8' or 'bfloat16', got int"),
+        (np.int8, TypeError, "precision must be None, 'int8' or 'bfloat16', got type"),
+        (b"int8", TypeError, "precision must be None, 'int8' or 'bfloat16', got bytes"),
     ],
 )
 def test_bad_precision(call, precision, error, message):
@@ -358,9 +358,9 @@ def test_explain_names_the_instruction(int8_target):
     arrays = inputs(q_len=300, kv_len=1000)
     plan = regard.explain(*arrays, is_causal=True, **INT8)
     plain = regard.explain(*arrays, is_causal=True)
-    assert (plan.kernel, plain.kernel, plain.int8_instruction) == ("int8", "forward", None)
+    assert (plan.kernel, plain.kernel, plain.instruction) == ("int8", "forward", None)
     instruction = {"x86_v4": "avx512_vnni", "x86_v3": "avx_vnni"}[int8_target]
-    assert plan.int8_instruction == instruction
+    assert plan.instruction == instruction
     assert f"8-bit integers multiplied by {instruction}\n" in str(plan)
     assert "keys are rounded to 8-bit integers, once for each kv head" in plan.notes
     assert plan.scores_computed == plain.scores_computed
@@ -384,7 +384,7 @@ def test_float32_on_other_cpus(case, target, without_instruction):
 def test_some_targets_have_no_instruction(target):
     """Float32 runs, or 8-bit integers where explain says so."""
     arrays = inputs()
-    is_float32 = regard.explain(*arrays, **INT8).int8_instruction is None
+    is_float32 = regard.explain(*arrays, **INT8).instruction is None
     assert is_float32 or target in ("x86_v3", "x86_v4")
     assert np.array_equal(sdpa(*arrays, **INT8), sdpa(*arrays)) == is_float32
 
@@ -394,7 +394,7 @@ def test_explain_says_that_nothing_is_rounded(q_len, target, without_instruction
     arrays = inputs(q_len=q_len, kv_len=1000)
     plan, plain = regard.explain(*arrays, **INT8), regard.explain(*arrays)
     assert plan.kernel == plain.kernel == ("decode" if q_len == 1 else "forward")
-    assert plan.int8_instruction is None
+    assert plan.instruction is None
     note = (
         f"precision 'int8' has no effect: {target} on this CPU has no instruction that makes 8-bit "
         "integers faster than float32"

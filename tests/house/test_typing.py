@@ -45,7 +45,7 @@ TYPES = (
     | {
         "regard.explain(x, x, x, is_causal=True, window=(1, None), threads=2)": PLAN,
         "regard.explain(x, x, x).workspace_bytes": "int",
-        "regard.explain(x, x, x, precision='int8').int8_instruction": "str | None",
+        "regard.explain(x, x, x, precision='int8').instruction": "str | None",
         "regard.merge_attention_states([x], [x])": PAIR,
         "regard.attend_stream(x, [(x, x)], is_causal=True, progress=print)": ARRAY,
         "regard.attend_stream(x, regard.KeyValueChunks(x, x), x > 0, return_lse=True)": PAIR,

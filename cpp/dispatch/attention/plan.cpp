@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "../cpu_features.hpp"
 #include "../no_memory.hpp"
 #include "../split.hpp"
 #include "../targets.hpp"
@@ -27,11 +28,20 @@ bool is_decode(const AttentionProblem& problem, const Kernels& kernels) {
          problem.heads / problem.kv_heads * problem.q_len <= kernels.decode.most_rows;
 }
 
+bool is_faster_in_bfloat16(const Kernels& kernels) {
+  return kernels.bfloat16.instruction && cpu_has(kernels.bfloat16.instruction);
+}
+
 void choose_kernel(AttentionPlan& plan) {
   const AttentionProblem& problem = *plan.problem;
   if (problem.precision == Precision::int8 && is_faster_in_int8(*plan.kernels)) {
     plan.method = AttentionMethod::int8;
     plan.kernel = &plan.kernels->int8.attention;
+  } else if (problem.precision == Precision::bfloat16 && !is_decode(problem, *plan.kernels) &&
+             is_faster_in_bfloat16(*plan.kernels)) {
+    // A decode waits for memory, not for products.
+    plan.method = AttentionMethod::bfloat16;
+    plan.kernel = &plan.kernels->bfloat16.attention;
   } else if (is_decode(problem, *plan.kernels)) {
     plan.method = AttentionMethod::decode;
     plan.kernel = &plan.kernels->decode.kernel;

@@ -18,6 +18,7 @@ enum class AttentionMethod {
   decode,         // few rows: keys and values are streamed once for all of them
   decode_chunks,  // likewise, and threads share the keys of one head
   int8,           // queries in lanes, keys rounded to int8 first
+  bfloat16,       // queries in lanes, products of bfloat16
 };
 
 // It refers to the problem that it was made of.

@@ -7,7 +7,10 @@ namespace regard {
 namespace {
 
 void run_tasks(const AttentionPlan& plan, const StopSignal& signal) {
-  const AttentionRun run{*plan.kernel, plan.kernels->attention.write_weights, plan.interval};
+  const bool is_bfloat16 = plan.method == AttentionMethod::bfloat16;
+  const AttentionRun run{*plan.kernel,
+                         is_bfloat16 ? plan.kernels->bfloat16.write_weights : plan.kernels->attention.write_weights,
+                         plan.interval};
   const Scratch scratch(plan.threads, plan.bytes_of_workspace);
   parallel_for(plan.threads, plan.tasks->count(), signal, [&](std::int64_t index, Worker& worker) {
     run_task(*plan.problem, plan.tasks->at(index), run, worker, scratch.of(worker));
@@ -22,6 +25,7 @@ void run_attention(const AttentionPlan& plan, const StopSignal& signal) {
       return;
     case AttentionMethod::forward:
     case AttentionMethod::decode:
+    case AttentionMethod::bfloat16:
       return run_tasks(plan, signal);
     case AttentionMethod::decode_chunks:
       return decode_in_chunks(plan, signal);

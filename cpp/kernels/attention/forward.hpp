@@ -18,16 +18,17 @@
 
 #include "../ahead.hpp"
 #include "../strips/dropout.hpp"
-#include "../strips/products.hpp"
 #include "count.hpp"
 #include "plain_scores.hpp"
+#include "plain_values.hpp"
 #include "table.hpp"
 
 namespace regard {
 namespace {
 
-// `Scores` forms a tile's scores: plain_scores.hpp or ../int8/scores.hpp.
-template <class Shape, class Scores = PlainScores<Shape>>
+// `Scores` forms a tile's scores (plain_scores.hpp, ../int8/scores.hpp, ../bfloat16/scores.hpp),
+// and `Values` adds values (plain_values.hpp, ../bfloat16/values.hpp).
+template <class Shape, class Scores = PlainScores<Shape>, class Values = PlainValues<Shape>>
 struct AttentionForward {
   using T = typename Shape::Element;
   using Strip = ForwardStrip<T>;
@@ -42,7 +43,7 @@ struct AttentionForward {
         .advance = advance,
         .finish = finish,
         .copies_keys = Scores::copies_keys,
-        .copies_values = copies_values<T, kRows>,
+        .copies_values = Values::copies_values,
         .columns = kRows,
         .begin_count = begin_count<Shape>,
         .count = count_tiles<Shape>,
@@ -185,15 +186,13 @@ struct AttentionForward {
                                         runs, BlockWeights<T>{work.weights, nullptr});
         });
     end_block_sum<kVectors>(strip);
-    provide_values<T, kRows>(problem, task, work, block);
+    Values::provide(problem, task, work, block);
     if (block.values.scales) scale_weights<kVectors>(block.values.scales, runs, work.weights);
     if (problem.dropout_factor != 0)
       drop_weights<Shape, kVectors>(problem, task, strip, block.begin, runs, work.weights);
     // A hidden key's weight of -0.0 times a finite value changes no sum; times NaN or inf it would.
     const bool selects = runs.hide_something && !all_values_are_finite(block, problem.value_dim);
-    const KeyTerm<T> term{work.weights, block.values.from, block.values.stride};
-    add_columns<Shape, kVectors>(selects, runs, &term, 1, round_up(problem.value_dim, kRows),
-                                 strip.is_fresh, strip.outputs());
+    Values::template add<kVectors>(problem, work, block, runs, selects, strip);
     strip.is_fresh = false;
   }
 

@@ -15,25 +15,11 @@ struct ForwardBlock : KeySpan {
 };
 
 template <class T, int kRows>
-REGARD_INLINE bool copies_values(const AttentionProblem& problem) {
-  return !reads_in_place<T>(problem.value) || problem.value_dim % kRows != 0;
-}
-
-template <class T, int kRows>
 REGARD_INLINE void provide_keys(const AttentionProblem& problem, const AttentionTask& task,
                                 const ForwardWorkspace<T>& work, ForwardBlock<T>& block) {
   if (block.keys.from) return;
   block.keys = provide_rows<T, kRows>(keys_of(problem, task), block.begin, block.count,
                                       problem.head_dim, problem.head_dim, work.keys);
-}
-
-template <class T, int kRows>
-REGARD_INLINE void provide_values(const AttentionProblem& problem, const AttentionTask& task,
-                                  const ForwardWorkspace<T>& work, ForwardBlock<T>& block) {
-  if (block.values.from) return;
-  block.values =
-      provide_rows<T, kRows>(values_of(problem, task), block.begin, block.count, problem.value_dim,
-                             round_up(problem.value_dim, kRows), work.values);
 }
 
 template <class T>

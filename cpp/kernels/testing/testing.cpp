@@ -1,6 +1,8 @@
 #include REGARD_TARGET_HEADER
 
 #include "../../simd/tanh.hpp"
+#include "../attention/forward.hpp"
+#include "../bfloat16/values.hpp"
 #include "table.hpp"
 
 namespace regard {
@@ -24,8 +26,38 @@ void tanh_of(const void* from, void* to, std::int64_t vectors) {
 }
 
 template <class T>
+constexpr Bfloat16Kernels plain_bfloat16() {
+  using Scores = PairScores<Float32, PlainDotOfPairs>;
+  using Forward = AttentionForward<Float32, Scores, PairValues<Float32, PlainDotOfPairs>>;
+  if constexpr (sizeof(T) == 4)
+    return {
+        .instruction = "", .attention = Forward::kernel(), .write_weights = Forward::write_weights};
+  else
+    return {};
+}
+
+template <class Dot>
+void add_dots(const void* a, const void* b, void* sums, std::int64_t vectors) {
+  for (std::int64_t i = 0; i < vectors * kLanes<float>; i += kLanes<float>) {
+    float* const sum = static_cast<float*>(sums) + i;
+    store(sum, Dot::add(load<float>(sum), load(static_cast<const float*>(a) + i),
+                        load(static_cast<const float*>(b) + i)));
+  }
+}
+
+#if !defined(REGARD_X86_V4)
+constexpr auto kInstructionDots = nullptr;
+#else
+constexpr auto kInstructionDots = add_dots<DotOfPairs>;
+#endif
+
+template <class T>
 constexpr TestingKernels testing_of() {
-  return {.exp2 = exp2_of<T>, .tanh_of_log2_units = tanh_of<T>};
+  return {.bfloat16 = plain_bfloat16<T>(),
+          .plain_dot_of_pairs = add_dots<PlainDotOfPairs>,
+          .dot_of_pairs = kInstructionDots,
+          .exp2 = exp2_of<T>,
+          .tanh_of_log2_units = tanh_of<T>};
 }
 
 }  // namespace

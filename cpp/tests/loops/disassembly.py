@@ -23,7 +23,7 @@ RETURN = re.compile(r"^(?:ret|ud2|brk|udf)")
 FRAME = re.compile(r"^(?:movq?\s+%rsp,\s*(%rbp)|(?:mov|add)\s+(x29), sp)")
 VECTOR = re.compile(r"%[xyz]mm\d|\b[qvsdhb]\d+\b")
 FMA = re.compile(r"^(?:vfn?m(?:add|sub)\d+p[sd]|fml[as])\s")
-DOT = re.compile(r"^(?:vpdpbusds?|[su]dot|usdot)\s")
+DOT = re.compile(r"^(?:vpdpbusds?|[su]dot|usdot|vdpbf16ps)\s")
 COMPARISON = re.compile(r"^(?:v?p?cmp\w*\s.*%[xyz]mm|f?cm\w+\s+v)")
 X86_MEMORY = re.compile(r"\(([^()]*)\)")
 ARM_MEMORY = re.compile(r"\[(sp|x\d+)")
@@ -35,7 +35,7 @@ class Contents:
     """How many instructions of each kind there are."""
 
     fmas: int = 0  # of vectors
-    dots: int = 0  # of four 8-bit integers in each lane
+    dots: int = 0  # of four 8-bit integers, or two bfloat16 numbers, in each lane
     comparisons: int = 0  # of vectors
     loads: int = 0  # of vectors, from anywhere but the stack; operands in memory are loads
     stores: int = 0  # of vectors, to anywhere but the stack

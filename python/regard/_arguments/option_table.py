@@ -295,15 +295,16 @@ _ROWS = (
         None,
         Subject.COMPUTATION,
         "choice",
-        '"int8", optional',
+        '{"int8", "bfloat16"}, optional',
         """
-        Allow the products of queries and keys to be computed in 8-bit integers, which is faster for
-        long inputs and no longer exact. CPUs without an instruction for it compute in float32, as
-        without this option. See the notes. Default: everything in the precision of the arrays.
+        Allow products of fewer bits, which are faster for long inputs and no longer exact: those of
+        queries and keys in 8-bit integers, or all of them in bfloat16. CPUs without an instruction
+        for it compute in float32, as without this option. See the notes. Default: everything in
+        the precision of the arrays.
         """,
         refusals={
             "cache": "leave it out: scores are computed in the precision of queries and keys",
-            "cuda": "leave it out: 8-bit integers are for the CPU only",
+            "cuda": "leave it out: it is for the CPU only",
             "stream": "leave it out: 8-bit integers need the mean of all keys before the first one "
             "is computed",
             "dask": "leave it out: 8-bit integers need the mean of all keys, which no task has",

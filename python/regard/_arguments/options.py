@@ -71,7 +71,7 @@ class BackwardOptions(WeightOptions, total=False):
 class AttentionOptions(BackwardOptions, total=False):
     """The options of the attention calls, except the options that add results."""
 
-    precision: Literal["int8"] | None
+    precision: Literal["int8", "bfloat16"] | None
     out: NDArray[Any] | None
     device: Literal["cpu", "cuda"] | None
 
@@ -86,7 +86,7 @@ class ResultOptions(TypedDict, total=False):
 class ExplainOptions(BackwardOptions, ResultOptions, total=False):
     """The options of `explain`."""
 
-    precision: Literal["int8"] | None
+    precision: Literal["int8", "bfloat16"] | None
 
 
 class StreamOptions(BackwardOptions, total=False):
@@ -150,7 +150,7 @@ class JaxOptions(_ForeignOptions, _CausalOption, _ScaleOption, total=False):
     dropout_p: float
     dropout_seed: Any
     dropout_origin: tuple[int, int, int]
-    precision: Literal["int8"] | None
+    precision: Literal["int8", "bfloat16"] | None
     threads: int | None
 
 

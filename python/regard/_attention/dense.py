@@ -126,7 +126,7 @@ def scaled_dot_product_attention(
         is not a pair, `dropout_p` without a seed, `rows` without `return_weights`.
     ValueError
         If shapes disagree, a number is out of range, `out` overlaps an input, or `precision` is
-        ``"int8"`` for float64 arrays or a head_dim above 1024.
+        given for float64 arrays, or is ``"int8"`` with a head_dim above 1024.
     MemoryError
         If a result or the workspace cannot be allocated. Nothing has been written then, except
         possibly the output if `rows` is given.
@@ -169,6 +169,12 @@ def scaled_dot_product_attention(
     integers are the same on every such CPU, and `explain` reports the instruction. On other CPUs,
     integers would not be faster, and nothing is rounded. Few queries gain nothing, since all keys
     are rounded first.
+
+    With ``precision="bfloat16"``, on CPUs with AVX512-BF16, queries, keys and values are rounded to
+    bfloat16, and so is each weight after it has been added to its row's sum. The products of these
+    numbers are exact, and their sums, the softmax and all results are float32. Arrays of bfloat16
+    lose nothing but the bits of the weights. Subnormal numbers count as 0. Other CPUs, and calls
+    with few queries (`explain` names them decodes), which wait for memory, compute in float32.
 
     Examples
     --------

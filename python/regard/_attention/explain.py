@@ -93,12 +93,19 @@ def explain(
         plan = _core.attention_ragged_plan(query, key, value, *starts, masks.argument, options)
     read = [*arrays, *masks.arrays]
     notes = [*_conversions(given, arrays), *_mask_notes(given_masks, native_masks)]
-    if options.get("precision") == "int8" and plan["tasks"] and plan["kernel"] != "int8":
-        notes.append(
-            f"precision 'int8' has no effect: {plan['target']} on this CPU has no instruction that "
-            "makes 8-bit integers faster than float32"
-        )
+    precision = options.get("precision")
+    if precision and plan["tasks"] and plan["kernel"] != precision:
+        notes.append(f"precision '{precision}' has no effect: {_why_float32(precision, plan)}")
     return Explanation.of_plan(plan, arrays[1], arrays[2], sum(map(distinct_bytes, read)), notes)
+
+
+def _why_float32(precision: str, plan: dict[str, Any]) -> str:
+    if precision == "bfloat16" and plan["kernel"] == "decode":
+        return "a decode waits for memory, not for products"
+    products = "8-bit integers" if precision == "int8" else "products of bfloat16"
+    return (
+        f"{plan['target']} on this CPU has no instruction that makes {products} faster than float32"
+    )
 
 
 def _conversions(given: dict[str, ArrayLike], arrays: tuple[Array, ...]) -> Iterator[str]:

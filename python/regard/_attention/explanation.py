@@ -34,11 +34,11 @@ class Explanation:
     kernel : str
         ``"forward"``, or ``"decode"`` if a key head serves at most 8 query rows (the heads of its
         group times `q_len`) and no weights are requested. A decode streams keys and values once for
-        all rows. Both kernels produce the same bits. ``"int8"`` with ``precision="int8"`` on CPUs
-        that have an instruction for it.
-    int8_instruction : str or None
-        The instruction that multiplies 8-bit integers if `kernel` is ``"int8"``: ``"avx512_vnni"``
-        or ``"avx_vnni"``, as CPUs list it.
+        all rows. Both kernels produce the same bits. ``"int8"`` or ``"bfloat16"`` with that
+        `precision` on CPUs that have an instruction for it.
+    instruction : str or None
+        The instruction that multiplies if `kernel` is ``"int8"`` or ``"bfloat16"``, as CPUs list
+        it: ``"avx512_vnni"``, ``"avx_vnni"`` or ``"avx512_bf16"``.
     result_type : str
         The output's type. Arithmetic is in float64 if this is float64, else in float32.
     batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim : int
@@ -72,7 +72,7 @@ class Explanation:
 
     target: str
     kernel: str
-    int8_instruction: str | None
+    instruction: str | None
     result_type: str
     batch: int
     heads: int
@@ -110,7 +110,7 @@ class Explanation:
         return cls(
             target=plan["target"],
             kernel=plan["kernel"],
-            int8_instruction=plan["int8_instruction"],
+            instruction=plan["instruction"],
             result_type=plan["result_type"],
             batch=batch,
             heads=heads,
@@ -190,9 +190,7 @@ class Explanation:
         return rows + [("note", note) for note in self.notes]
 
     def _instruction(self) -> str:
-        if self.kernel != "int8":
-            return ""
-        return f" by {self.int8_instruction}"
+        return f" by {self.instruction}" if self.instruction else ""
 
     def _shared_out(self) -> str:
         if not self.tasks:

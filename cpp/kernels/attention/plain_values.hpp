@@ -1,0 +1,38 @@
+// output += weights value, in the scalar's own precision. ../bfloat16/values.hpp has the others.
+#pragma once
+
+#include "../strips/products.hpp"
+#include "forward_block.hpp"
+
+namespace regard {
+namespace {
+
+template <class Shape>
+struct PlainValues {
+  using T = typename Shape::Element;
+
+  static bool copies_values(const AttentionProblem& problem) {
+    return !reads_in_place<T>(problem.value) || problem.value_dim % Shape::kRows != 0;
+  }
+
+  REGARD_INLINE void provide(const AttentionProblem& problem, const AttentionTask& task,
+                             const ForwardWorkspace<T>& work, ForwardBlock<T>& block) {
+    if (block.values.from) return;
+    block.values = provide_rows<T, Shape::kRows>(
+        values_of(problem, task), block.begin, block.count, problem.value_dim,
+        round_up(problem.value_dim, Shape::kRows), work.values);
+  }
+
+  // Adds the runs' keys. Their weights are in the workspace.
+  template <int kVectors>
+  REGARD_INLINE void add(const AttentionProblem& problem, const ForwardWorkspace<T>& work,
+                         const ForwardBlock<T>& block, const KeyRuns<Shape>& runs, bool selects,
+                         ForwardStrip<T>& strip) {
+    const KeyTerm<T> term{work.weights, block.values.from, block.values.stride};
+    add_columns<Shape, kVectors>(selects, runs, &term, 1, round_up(problem.value_dim, Shape::kRows),
+                                 strip.is_fresh, strip.outputs());
+  }
+};
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,86 @@
+"""precision="bfloat16": where the CPU has the instruction, against attention to rounded arrays in
+float64; elsewhere the bits of float32, and a word about it."""
+
+import numpy as np
+import pytest
+
+import regard
+from call_families import sdpa
+
+BFLOAT16 = {"precision": "bfloat16"}
+CASES = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "window": {"window": (40, 3), "sinks": np.array([0.5, -1.0])},
+    "softcap": {"softcap": 2.0, "alibi_slopes": np.array([0.1, 0.0])},
+    "weights": {"return_weights": True},
+}
+
+
+def rounded(array):
+    """Return float32 numbers rounded to bfloat16, to nearest even."""
+    bits = array.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def arrays(q_len=100, kv_len=300, head_dim=33, value_dim=20):
+    generator = np.random.default_rng(0)
+    shapes = (2, q_len, head_dim), (1, kv_len, head_dim), (1, kv_len, value_dim)
+    return [generator.standard_normal(shape, dtype=np.float32) for shape in shapes]
+
+
+def has_instruction(*given):
+    return regard.explain(*given, **BFLOAT16).kernel == "bfloat16"
+
+
+def results_of(*given, **options):
+    results = sdpa(*given, **options)
+    return results if isinstance(results, tuple) else (results,)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rounded_arrays_or_the_bits_of_float32(case, target):
+    given, options = arrays(), CASES[case]
+    got = results_of(*given, **options, **BFLOAT16)
+    if has_instruction(*given):
+        exact = [rounded(array).astype(np.float64) for array in given]
+        allowed = np.abs(given[2]).max() * 2**-8
+    else:
+        exact, allowed = given, 0
+    for array, wanted in zip(got, results_of(*exact, **options), strict=True):
+        assert np.abs(array - wanted).max() <= allowed
+
+
+def test_explain_says_what_happens(target):
+    given = arrays()
+    explained = regard.explain(*given, **BFLOAT16)
+    if explained.kernel == "bfloat16":
+        assert explained.instruction == "avx512_bf16"
+        assert not explained.notes
+    else:
+        assert (explained.kernel, explained.instruction) == ("forward", None)
+        assert any("'bfloat16' has no effect" in note for note in explained.notes)
+
+
+def test_a_decode_is_computed_in_float32(target):
+    given = arrays(q_len=1)
+    explained = regard.explain(*given, **BFLOAT16)
+    assert explained.kernel == "decode"
+    assert any("waits for memory" in note for note in explained.notes)
+    assert np.array_equal(sdpa(*given, **BFLOAT16), sdpa(*given))
+
+
+def test_float64_is_refused():
+    given = [array.astype(np.float64) for array in arrays()]
+    with pytest.raises(
+        ValueError, match="precision 'bfloat16' needs query, key and value of float32"
+    ):
+        sdpa(*given, **BFLOAT16)
+
+
+@pytest.mark.parametrize(
+    ("precision", "error"), [("float16", ValueError), (16, TypeError), (True, TypeError)]
+)
+def test_other_names_are_refused(precision, error):
+    with pytest.raises(error, match="precision must be None, 'int8' or 'bfloat16', got"):
+        sdpa(*arrays(), precision=precision)
