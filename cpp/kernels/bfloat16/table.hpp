@@ -5,8 +5,8 @@
 
 namespace regard {
 
-// Everything is null in float64, and where the target has no instruction that makes this faster than
-// float32.
+// Everything is null in float64, and where the target has no instruction that makes this faster
+// than float32.
 struct Bfloat16Kernels {
   // What multiplies: a feature that the CPU must have, as CPUs list it.
   const char* instruction;

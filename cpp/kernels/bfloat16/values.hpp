@@ -1,5 +1,5 @@
-// output += weights value with both in bfloat16: pairs of keys, whose weights are rounded after they
-// have been added to the rows' sums.
+// output += weights value with both in bfloat16: pairs of keys, whose weights are rounded after
+// they have been added to the rows' sums.
 #pragma once
 
 #include "scores.hpp"
