@@ -36,6 +36,10 @@ class CachedCall : public AttentionCall {
     const PageRows& rows = py::cast<const PageRows&>(rows_object);
     if (!take(query_object, rows.key.array, rows.value.array, mask_object, keywords, Accepts::cache))
       return false;
+    if (options.precision == Precision::int8)
+      throw py::value_error(
+          "precision must be None or 'bfloat16' in a cache, got 'int8': 8-bit integers need the mean of all keys before "
+          "the first one is computed");
     const PageTable table(pages.table);
     problem.keep_first = integer_of("keep_first", pages.keep_first);
     const std::int64_t most_evicted = set_evicted(pages.evicted, table);

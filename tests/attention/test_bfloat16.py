@@ -84,3 +84,23 @@ def test_float64_is_refused():
 def test_other_names_are_refused(precision, error):
     with pytest.raises(error, match="precision must be None, 'int8' or 'bfloat16', got"):
         sdpa(*arrays(), precision=precision)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_prompt_in_a_cache(dtype, target):
+    """The bits of the dense call on what the cache has stored."""
+    query, key, value = (array[None] for array in arrays(q_len=40, kv_len=40, head_dim=32))
+    key, value = key.astype(dtype), value.astype(dtype)
+    cache = regard.KVCache(1, 1, 32, 20, dtype=dtype, page_size=16)
+    cache.append(key, value)
+    wanted = sdpa(query, key, value, is_causal=True, **BFLOAT16)
+    assert np.array_equal(cache.attend(query, **BFLOAT16), wanted)
+    assert cache.explain(query, **BFLOAT16).kernel in ("bfloat16", "forward")
+
+
+def test_a_cache_refuses_int8():
+    query, key, value = (array[None] for array in arrays(q_len=3, kv_len=3, head_dim=32))
+    cache = regard.KVCache(1, 1, 32, 20)
+    cache.append(key, value)
+    with pytest.raises(ValueError, match="precision must be None or 'bfloat16' in a cache, got 'int8'"):
+        cache.attend(query, precision="int8")

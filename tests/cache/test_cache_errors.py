@@ -191,7 +191,7 @@ ATTEND = [
     ({"query": None}, TypeError, ["query", "None"]),
     ({"query": normal(0, 2, 3, 1, 8) * 1j}, TypeError, ["query", "complex128"]),
     ({"key_lengths": [3, 3]}, TypeError, ["key_lengths", "knows its lengths"]),
-    ({"precision": "int8"}, TypeError, ["KVCache.attend()", "precision"]),
+    ({"precision": "int8"}, ValueError, ["precision", "in a cache", "8-bit integers"]),
     ({"pages": np.zeros((2, 1), np.int32)}, TypeError, ["KVCache.attend()", "pages"]),
     ({"query": normal(0, 2, 3, 8, 8)}, ValueError, ["query_offset", "8 queries", "of 7"]),
     ({"dropout": 0.5}, TypeError, ["dropout"]),

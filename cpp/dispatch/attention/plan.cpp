@@ -37,8 +37,8 @@ void choose_kernel(AttentionPlan& plan) {
   if (problem.precision == Precision::int8 && is_faster_in_int8(*plan.kernels)) {
     plan.method = AttentionMethod::int8;
     plan.kernel = &plan.kernels->int8.attention;
-  } else if (problem.precision == Precision::bfloat16 && !is_decode(problem, *plan.kernels) &&
-             is_faster_in_bfloat16(*plan.kernels)) {
+  } else if (problem.precision == Precision::bfloat16 && problem.key.element != Element::int8 &&
+             !is_decode(problem, *plan.kernels) && is_faster_in_bfloat16(*plan.kernels)) {
     // A decode waits for memory, not for products.
     plan.method = AttentionMethod::bfloat16;
     plan.kernel = &plan.kernels->bfloat16.attention;

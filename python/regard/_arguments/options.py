@@ -105,6 +105,7 @@ class CacheExplainOptions(
     """The options of `KVCache.explain`."""
 
     threads: int | None
+    precision: Literal["bfloat16"] | None
 
 
 class CacheOptions(CacheExplainOptions, total=False):
