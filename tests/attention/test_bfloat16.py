@@ -102,5 +102,7 @@ def test_a_cache_refuses_int8():
     query, key, value = (array[None] for array in arrays(q_len=3, kv_len=3, head_dim=32))
     cache = regard.KVCache(1, 1, 32, 20)
     cache.append(key, value)
-    with pytest.raises(ValueError, match="precision must be None or 'bfloat16' in a cache, got 'int8'"):
+    with pytest.raises(
+        ValueError, match="precision must be None or 'bfloat16' in a cache, got 'int8'"
+    ):
         cache.attend(query, precision="int8")

@@ -28,6 +28,7 @@ OPTIONS = [
     ", scale=None, softcap=None, window=None, key_lengths=None, alibi_slopes=None, sinks=None",
     ", precision=None",
     ", precision='int8'",
+    ", precision='bfloat16'",
     ", device='cuda'",
 ]
 TYPES = (
@@ -39,7 +40,7 @@ TYPES = (
     }
     | {
         f"regard.KVCache(1, 1, 4).attend(x{options}{wanted})": result
-        for options in (", x > 0, is_causal=False, query_offset=[1], out=x, threads=2", "")
+        for options in (", x > 0, is_causal=False, query_offset=[1], precision='bfloat16'", "")
         for wanted, result in RESULTS.items()
     }
     | {

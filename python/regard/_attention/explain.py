@@ -99,7 +99,7 @@ def explain(
     return Explanation.of_plan(plan, arrays[1], arrays[2], sum(map(distinct_bytes, read)), notes)
 
 
-def _why_float32(precision: str, plan: dict[str, Any]) -> str:
+def _why_float32(precision: str, plan: _core._Plan) -> str:
     if precision == "bfloat16" and plan["kernel"] == "decode":
         return "a decode waits for memory, not for products"
     products = "8-bit integers" if precision == "int8" else "products of bfloat16"
