@@ -35,7 +35,7 @@ struct PairScores {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) rows[r] = keys + r * row_bytes;
       const float* right = queries + lane;
-#pragma GCC unroll 2
+#pragma GCC unroll 1
       for (std::int64_t i = 0; i < pairs; ++i, right += kStripVectors * kLanes<float>) {
         Vec<float> query[kVectors];
 #pragma GCC unroll 8

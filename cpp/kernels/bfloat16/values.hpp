@@ -89,12 +89,15 @@ struct PairValues {
   template <int kVectors, bool kSelect, int kFirst, int kEnd>
   REGARD_INLINE void add_pair(Accumulators<float, kRows, kVectors>& acc, const float* values,
                               const float* weights) {
+    Vec<float> of_lanes[kVectors];
+#pragma GCC unroll 8
+    for (int v = kFirst; v < kEnd; ++v) of_lanes[v] = load(weights + v * kLanes<float>);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const Vec<float> value = broadcast_word(values + r);
 #pragma GCC unroll 8
       for (int v = kFirst; v < kEnd; ++v) {
-        const Vec<float> weight = load(weights + v * kLanes<float>);
+        const Vec<float> weight = of_lanes[v];
         if constexpr (!kSelect) {
           acc[r][v] = Dot::add(acc[r][v], weight, value);
         } else {
