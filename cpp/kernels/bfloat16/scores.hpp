@@ -35,6 +35,7 @@ struct PairScores {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) rows[r] = keys + r * row_bytes;
       const float* right = queries + lane;
+      // Two steps at once would put sums on the stack.
 #pragma GCC unroll 1
       for (std::int64_t i = 0; i < pairs; ++i, right += kStripVectors * kLanes<float>) {
         Vec<float> query[kVectors];
