@@ -16,7 +16,7 @@ from benchmarks.table.cases import CASES  # noqa: E402
 from regard._bench.results import CaseResult, Results, Samples  # noqa: E402
 
 FOLDER = Path(__file__).parent / "runs"
-# What a document of `python -m benchmarks.table --json` has of the run as a whole.
+# The fields of a `python -m benchmarks.table --json` document that describe the whole run.
 FACTS = ("date", "machine", "threads", "rounds", "versions", "instructions")
 FACTS += ("peak", "bandwidth", "streamed_bytes", "seconds")
 

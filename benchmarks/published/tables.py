@@ -38,7 +38,7 @@ def _over_best(row: CaseResult) -> str:
 
 
 def cases(run: str, groups: str = "") -> Iterator[str]:
-    """Yield the cases of a run beside the other engines, all or those of some groups."""
+    """Yield the table of a run's cases with all engines; `groups` selects some groups of cases."""
     results = published(run).results
     yield from _head(["case", "unit", "regard", "of the limit", *ENGINES[1:], "against the best"])
     for row in results.cases:

@@ -1,6 +1,6 @@
 """Which instructions the other engines say that they use.
 
-A ratio must not come from an engine that uses half of a vector, without a word.
+A ratio is misleading if the other engine uses only half of a vector and nobody says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ a = torch.ones(64, 64)
 a @ a
 torch.nn.functional.conv2d(torch.ones(1, 8, 16, 16), torch.ones(8, 8, 3, 3))
 """
-# What a library says of itself, and what of that is shown.
+# The lines in which a library names its instructions, with the parts to show in groups.
 _SAYS = (
     re.compile(r"^(ATen .*|openblas .*|mkl .*)$", re.MULTILINE),
     re.compile(r"^MKL_VERBOSE (oneMKL [\w. ]*?) Product.* architecture (.*?), Lnx", re.MULTILINE),
@@ -34,7 +34,7 @@ _PROGRAMS = {"NumPy": _NUMPY, "PyTorch": _TORCH}
 
 
 def instructions_of(engines: Iterable[str]) -> dict[str, str]:
-    """Ask each engine in a process of its own, and return what it says, or "not said"."""
+    """Ask each engine in a separate process for its instructions; "not said" without an answer."""
     return {engine: _asked(engine) for engine in engines if engine != "regard"}
 
 

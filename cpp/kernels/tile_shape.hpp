@@ -10,7 +10,8 @@ namespace {
 
 constexpr int kLineBytes = 64;  // of a cache
 
-// What a target chooses for its registers and caches: all that is tuned for it is in its header.
+// What a target chooses for its registers and caches: all that is tuned for it is in its header,
+// except the numbers that all targets share, which are the defaults here.
 struct Tuning {
   // A tile of keys x queries: rows x vectors accumulators, vectors of the right operand, and one
   // broadcast are in registers.
@@ -19,26 +20,26 @@ struct Tuning {
   int registers;
   // A tile of keys x dimensions, of the gradients of keys and values: likewise, with a number of
   // vectors that divides the usual dimensions.
-  int key_rows;
+  int key_rows = 6;
   int key_vectors;
   // Strips over whose queries these gradients are summed before they are added to those in memory.
   // Twice as many were slower where L2 has 512 KB (docs/lab-notes.md).
-  int band_strips;
+  int band_strips = 2;
   // At most this much, and three quarters of L2, holds a piece of keys with their values and the
   // gradients of both in the backward kernel.
-  int piece_bytes;
+  int piece_bytes = 640 * 1024;
   // Rows share one pass over a block of keys: as many as make strips of about this size, queries
   // and outputs together, which leaves L2 room for the block. That cuts the traffic from beyond L2,
   // and what it costs to copy a block, by the number of rows: 384 at head_dim 64, 192 at 128.
-  int task_bytes;
+  int task_bytes = 192 * 1024;
   // In a matrix product, the depth of a panel of columns, and of the chains in which products are
   // summed: as many as make 24 KB, which leaves room in L1 for a tile of rows, but not more than
   // 256, since longer chains lose bits.
   int matmul_depth;
   // Vectors of keys whose scores are formed together where a decode has one row, and where it has
   // more and multiplies keys from registers.
-  int decode_vectors_of_a_row;
-  int decode_vectors_of_rows;
+  int decode_vectors_of_a_row = 1;
+  int decode_vectors_of_rows = 1;
 };
 
 // The tile sizes of one element type on one target.

@@ -1,5 +1,5 @@
-// Products of bfloat16: the arithmetic that stands for the instruction against one written out, number by number; the
-// instruction against both where the CPU has it; and attention made of them against attention to rounded arrays.
+// Products of bfloat16. The plain arithmetic is compared with a model that computes number by number, and with the
+// instruction if the CPU has it. Attention computed by the plain arithmetic is compared with attention to rounded arrays.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -136,7 +136,7 @@ void test_attention_in_bfloat16(std::int64_t q_len, std::int64_t kv_len, std::in
     const bool sees = (!is_causal || i / value_dim % q_len >= seen_from) && i % value_dim == 0;
     hides &= sees ? of_nan[i] != of_nan[i] : bits_of(of_nan[i]) == bits_of(output[i]);
   }
-  check(hides, "a NaN in bfloat16 shows where it is seen alone");
+  check(hides, "a NaN in bfloat16 shows only where it is seen");
   const std::size_t bytes = static_cast<std::size_t>(output.count()) * sizeof(float);
   check(bytes == 0 || std::memcmp(output.data(), again.data(), bytes) == 0, "the same bits in bfloat16 with 3 threads");
 

@@ -8,7 +8,7 @@
 // Queries stay in SIMD lanes throughout, so nothing is ever reduced across lanes. Only the queries
 // are packed; keys and values are read where they lie, unless their strides forbid it.
 //
-// A row's bits depend on its query, its keys and the target alone: tiles and blocks begin at
+// A row's bits depend only on its query, its keys and the target: tiles and blocks begin at
 // multiples of their size whatever the interval, every sum runs over keys in order, first within a
 // block and then over blocks, and what other lanes do never changes an operation on this one.
 //

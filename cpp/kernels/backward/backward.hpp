@@ -11,7 +11,7 @@
 //         dV += P^T dO, dK += dS^T Q       a tile of keys x dimensions in registers
 //
 // A key's gradients are summed over bands in order, a query's over the blocks of a chunk, then over
-// chunks. Nobody else adds to them, so that bits depend on the lengths alone.
+// chunks. Nothing else adds to them, so the bits depend only on the lengths.
 #pragma once
 
 #include "band.hpp"

@@ -104,8 +104,8 @@ REGARD_INLINE std::int64_t partial_rows(const BackwardProblem& problem) {
   return padded_dim<Shape>(problem.forward.head_dim) + 1;
 }
 
-// Of rows of keys or values that are read in whole tiles of columns where they lie; copies are read
-// in whole vectors besides.
+// The number of columns in which rows of keys or values are read: as it is for rows read in place
+// in whole tiles, and padded for copies, which are also read in whole vectors.
 template <class Shape>
 REGARD_INLINE std::int64_t columns_read(const Operand& operand, std::int64_t columns) {
   const bool in_place =

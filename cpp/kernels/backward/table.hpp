@@ -1,8 +1,8 @@
 // The backward family as the dispatch calls it.
 //
-// The keys of a kv head are cut into chunks, whose number the lengths alone decide. A chunk's task
-// owns the gradients of its keys; what it adds to those of the queries goes into a partial of its
-// own, and the partials are summed in order. With one chunk there are no partials.
+// The keys of a kv head are cut into chunks; their number depends only on the lengths. A chunk's
+// task owns the gradients of its keys. What it adds to the gradients of queries goes into a
+// separate partial, and the partials are summed in order. With one chunk there are no partials.
 #pragma once
 
 #include "../../problem/backward.hpp"

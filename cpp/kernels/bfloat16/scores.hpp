@@ -101,7 +101,7 @@ struct PairScores {
     block.keys.stride = pairs * 4;
   }
 
-  // What is a word here stands where the numbers of its pair or of one before it stood.
+  // The strides of block.keys are in bytes here: its rows may be those of an array of bfloat16.
   template <class Tile>
   REGARD_INLINE Product product(const Tile& tile, const AttentionProblem& problem,
                                 const AttentionTask&, const ForwardStrip<float>& strip,

@@ -51,9 +51,10 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
   }
 }
 
-// Whether keys are multiplied from the registers in which they are transposed, which takes one for
-// each row beside those of a square. With 16 of them, more than two rows would wait for the stack
-// longer than for memory; int8, whose squares hold four times as many keys, up to eight.
+// Whether keys are multiplied from the registers in which they are transposed. That takes one
+// register for each row in addition to those of a square. With 16 registers and more than two rows,
+// some values would be on the stack, which costs more than memory does. Squares of int8 hold four
+// times as many keys, and there up to eight rows pay.
 template <class Shape, int kRows, class From>
 constexpr bool kMultipliesFromRegisters =
     Shape::kRegisterCount == 32 || kRows <= 2 || (sizeof(From) == 1 && kRows < kDecodeRows);

@@ -19,8 +19,8 @@ REGARD_INLINE void take_rows(const AttentionProblem& problem, std::int64_t lanes
   strip.slopes = problem.alibi_slopes.data ? arena.take<T>(lanes) : nullptr;
 }
 
-// The strips of a task with `task_rows` rows, which are counted from the task's first. `take` gets
-// each of them and its lanes, and takes what the family needs besides. Returns their number.
+// Lays out the strips of a task with `task_rows` rows, counted from the task's first row, and
+// returns their number. For each strip, take(strip, lanes) lays out what only its family needs.
 template <class Shape, class Strip, class Take>
 REGARD_INLINE int take_strips(const AttentionProblem& problem, std::int64_t task_rows, Arena& arena,
                               Strip*& strips, Take take) {

@@ -17,7 +17,7 @@ namespace {
 
 // Of a block, [begin, begin + count) of an array's keys.
 struct KeySpan {
-  std::int64_t begin;  // a multiple of kBlockKeys
+  std::int64_t begin;
   int count;
 };
 

@@ -12,14 +12,8 @@ constexpr Tuning kTuning = {
     .rows = 4,
     .vectors = 3,
     .registers = 16,
-    .key_rows = 6,
     .key_vectors = 2,
-    .band_strips = 2,
-    .piece_bytes = 640 * 1024,
-    .task_bytes = 192 * 1024,
     .matmul_depth = 256,
-    .decode_vectors_of_a_row = 1,
-    .decode_vectors_of_rows = 1,
 };
 using Float32 = TileShape<float, kTuning>;
 using Float64 = TileShape<double, kTuning>;
