@@ -80,6 +80,8 @@ class Gradient {
 }  // namespace
 
 py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments) {
+  if (call.options.precision == Precision::int8)
+    throw py::value_error("precision must be None or 'bfloat16' for gradients, got 'int8': 8-bit integers have none");
   ArrayView grad_output, output, lse, grad_lse;
   if (!take_view(grad_output, "grad_output", arguments.grad_output, Accepts::storage) ||
       !take_view(output, "output", arguments.output, Accepts::storage) ||

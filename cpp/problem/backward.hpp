@@ -8,7 +8,7 @@ namespace regard {
 // Data of an operand is null where it is not given, or not wanted.
 struct BackwardProblem {
   // What the forward call was asked for; its output and lse are what that call gave. Rows do not lie in pages, and
-  // precision is full.
+  // precision is not int8.
   AttentionProblem forward;
   Operand grad_output;
   Operand grad_lse;  // one element a row

@@ -1,14 +1,16 @@
 // Products of bfloat16. The plain arithmetic is compared with a model that computes number by number, and with the
-// instruction if the CPU has it. Attention computed by the plain arithmetic is compared with attention to rounded arrays.
+// instruction if the CPU has it. Attention computed by the plain arithmetic is compared with attention to rounded arrays,
+// and its gradients with sums in double of products of rounded numbers.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "../dispatch/attention/backward.hpp"
 #include "../dispatch/attention/plan.hpp"
 #include "../dispatch/cpu_features.hpp"
-#include "testing.hpp"
+#include "arrays.hpp"
 #include "testing_kernels.hpp"
 #include "tests.hpp"
 
@@ -151,13 +153,180 @@ void test_attention_in_bfloat16(std::int64_t q_len, std::int64_t kv_len, std::in
   problem.output.data = exact.data();
   attention_forward(problem, 1, kNoSignal);
   bool is_near = true, is_rounded = false;
-  // What rounding the weights costs, 2^-9 of each, and sums in another order.
+  // What rounding the weights costs, 2^-8 of each, and sums in another order.
   for (std::int64_t i = 0; i < exact.count(); ++i) {
     is_near &= std::fabs(output[i] - exact[i]) <= largest / 256;
     is_rounded |= std::fabs(output[i] - exact[i]) > largest * 1e-6f;
   }
   check(is_rounded, "weights that are rounded to bfloat16");
   check(is_near, "attention in bfloat16, q_len " + std::to_string(q_len) + ", kv_len " + std::to_string(kv_len));
+}
+
+struct GradientCase {
+  std::int64_t heads, kv_heads, q_len, kv_len, head_dim, value_dim;
+  bool is_causal, has_mask;
+  double softcap, dropout;
+  int step;
+};
+
+// A sum of products, and how far it may be from that of numbers which have been rounded to bfloat16: by 2^-8 of each
+// product, and a little for what float32 has lost before.
+struct Sum {
+  double value = 0, magnitude = 0;
+
+  void add(double a, double b) {
+    value += a * b;
+    magnitude += std::fabs(a * b);
+  }
+  bool admits(float got) const { return std::fabs(got - value) <= (0x1p-8 + 2e-5) * magnitude + 1e-6; }
+};
+
+// Each element takes the sum of what is added to it.
+class Sums {
+ public:
+  Sums(std::int64_t rows, std::int64_t columns) : columns_(columns), sums_(static_cast<std::size_t>(rows * columns)) {}
+  Sum& at(std::int64_t row, std::int64_t column) { return sums_[static_cast<std::size_t>(row * columns_ + column)]; }
+  bool admit(const Array<float>& got) {
+    bool all = true;
+    for (std::size_t i = 0; i < sums_.size(); ++i)
+      all &= sums_[i].admits(got.elements[static_cast<std::int64_t>(i) * got.step]);
+    return all;
+  }
+
+ private:
+  std::int64_t columns_;
+  std::vector<Sum> sums_;
+};
+
+bool same_bits(const Array<float>& a, const Array<float>& b) {
+  for (std::int64_t i = 0; i < a.elements.count(); i += a.step)
+    if (bits_of(a.elements[i]) != bits_of(b.elements[i])) return false;
+  return true;
+}
+
+void test_gradients_in_bfloat16(const GradientCase& c) {
+  const auto queries = [&](std::int64_t columns, unsigned seed) { return Array<float>(c.heads, c.q_len, columns, c.step, seed); };
+  const auto keys = [&](std::int64_t columns, unsigned seed) { return Array<float>(c.kv_heads, c.kv_len, columns, c.step, seed); };
+  const Array<float> query = queries(c.head_dim, 1), grad_output = queries(c.value_dim, 2), output = queries(c.value_dim, 0);
+  const Array<float> key = keys(c.head_dim, 3), value = keys(c.value_dim, 4), lse = queries(1, 0);
+  Guarded<unsigned char> bits(c.q_len * c.kv_len);
+  bits.fill_bits(5);
+  const std::int64_t offset = c.kv_len - c.q_len;
+  BackwardProblem backward{};
+  AttentionProblem& problem = backward.forward;
+  problem.scalar = Scalar::float32;
+  problem.precision = Precision::bfloat16;
+  problem.window_left = kUnbounded;
+  problem.window_right = c.is_causal ? 0 : kUnbounded;
+  problem.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  problem.softcap = c.softcap;
+  problem.query_offset.data = &offset;
+  problem.batch = batch_of(1);
+  problem.heads = c.heads;
+  problem.kv_heads = c.kv_heads;
+  problem.q_len = c.q_len;
+  problem.kv_len = c.kv_len;
+  problem.head_dim = c.head_dim;
+  problem.value_dim = c.value_dim;
+  problem.query = query.operand_of(c.heads);
+  problem.key = key.operand_of(c.kv_heads);
+  problem.value = value.operand_of(c.kv_heads);
+  problem.output = output.operand_of(c.heads);
+  problem.lse = lse.operand_of(c.heads);
+  if (c.has_mask) {
+    problem.mask = operand(bits.data(), 1, c.q_len, c.kv_len);
+    problem.mask.head_stride = 0;
+  }
+  Array<float> of_query = queries(c.head_dim, 0), of_key = keys(c.head_dim, 0), of_value = keys(c.value_dim, 0);
+  Array<float> query_again = queries(c.head_dim, 0), key_again = keys(c.head_dim, 0), value_again = keys(c.value_dim, 0);
+  backward.grad_output = grad_output.operand_of(c.heads);
+
+  const Target& target = active_target();
+  const Target plain = with_bfloat16(target, testing_kernels<float>().bfloat16);
+  exchange_target(&plain);
+  attention_forward(problem, 1, kNoSignal);
+  if (c.dropout != 0) {
+    problem.dropout_factor = 1 / (1 - c.dropout);
+    problem.dropout_limit = static_cast<std::uint32_t>(std::ldexp(c.dropout, 32));
+    problem.dropout_seed = 7;
+    attention_forward(problem, 1, kNoSignal);
+  }
+  const auto compute = [&](const Array<float>& q, const Array<float>& k, const Array<float>& v, int threads) {
+    backward.grad_query = q.operand_of(c.heads);
+    backward.grad_key = k.operand_of(c.kv_heads);
+    backward.grad_value = v.operand_of(c.kv_heads);
+    attention_gradients(backward, threads, kNoSignal);
+  };
+  compute(of_query, of_key, of_value, 1);
+  problem.l2_bytes = 1;  // a block of keys at a time
+  compute(query_again, key_again, value_again, 3);
+  const bool agrees = same_bits(of_query, query_again) && same_bits(of_key, key_again) && same_bits(of_value, value_again);
+  check(agrees, "the same bits of gradients in bfloat16 with 3 threads and in pieces");
+  // What only the first or the last rows and keys see of each other shows nowhere else.
+  bool hides = true;
+  if (c.is_causal && !c.has_mask && offset == 0 && c.q_len > 1) {
+    const auto spoil = [&](float& number) {
+      const float before = number;
+      number = NAN;
+      compute(query_again, key_again, value_again, 2);
+      number = before;
+    };
+    const std::int64_t last = c.q_len - 1;
+    spoil(key.at(0, last, 0));  // seen by the last query
+    for (std::int64_t i = 0; i < last; ++i)
+      for (std::int64_t d = 0; d < c.head_dim; ++d) hides &= same(of_query.at(0, i, d), query_again.at(0, i, d));
+    for (float* number : {&query.at(0, 0, 0), &grad_output.at(0, 0, 0)}) {  // which sees the first key
+      spoil(*number);
+      for (std::int64_t j = 1; j <= last; ++j) {
+        for (std::int64_t d = 0; d < c.head_dim; ++d) hides &= same(of_key.at(0, j, d), key_again.at(0, j, d));
+        for (std::int64_t d = 0; d < c.value_dim; ++d) hides &= same(of_value.at(0, j, d), value_again.at(0, j, d));
+      }
+    }
+  }
+  check(hides, "NaN shows only in gradients in bfloat16 that see it");
+
+  // Weights before and after dropout, of float64: those of float32 before anything is rounded are near.
+  const Array<float> kept(c.heads, c.q_len, c.kv_len, 1, 0);
+  if (c.dropout != 0) {
+    problem.weights = kept.operand_of(c.heads);
+    attention_forward(problem, 1, kNoSignal);
+    problem.weights = {};
+  }
+  exchange_target(&target);
+  const auto r = [](float number) { return static_cast<double>(rounded_to_bfloat16(number)); };
+  Sums want_query(c.heads * c.q_len, c.head_dim), want_key(c.kv_heads * c.kv_len, c.head_dim);
+  Sums want_value(c.kv_heads * c.kv_len, c.value_dim);
+  for (std::int64_t head = 0; head < c.heads; ++head)
+    for (std::int64_t i = 0; i < c.q_len; ++i) {
+      const std::int64_t kv_head = head / (c.heads / c.kv_heads), row = head * c.q_len + i;
+      double delta = 0;
+      for (std::int64_t d = 0; d < c.value_dim; ++d) delta += r(grad_output.at(head, i, d)) * output.at(head, i, d);
+      for (std::int64_t j = 0; j < c.kv_len; ++j) {
+        if (c.is_causal && j > i + offset) continue;
+        if (c.has_mask && !bits[i * c.kv_len + j]) continue;
+        const std::int64_t kv_row = kv_head * c.kv_len + j;
+        double score = 0, grad_weight = 0, of_cap = 1;
+        for (std::int64_t d = 0; d < c.head_dim; ++d) score += problem.scale * r(query.at(head, i, d)) * r(key.at(kv_head, j, d));
+        if (c.softcap != 0) {
+          const double tanh = std::tanh(score / c.softcap);
+          score = c.softcap * tanh;
+          of_cap = 1 - tanh * tanh;
+        }
+        for (std::int64_t d = 0; d < c.value_dim; ++d) grad_weight += r(grad_output.at(head, i, d)) * r(value.at(kv_head, j, d));
+        const double weight = std::exp(score - lse.at(head, i, 0));
+        const double factor = c.dropout == 0 ? 1 : kept.at(head, i, j) == 0 ? 0 : problem.dropout_factor;
+        const double grad_score = weight * (factor * grad_weight - delta) * of_cap;
+        for (std::int64_t d = 0; d < c.value_dim; ++d) want_value.at(kv_row, d).add(weight * factor, r(grad_output.at(head, i, d)));
+        for (std::int64_t d = 0; d < c.head_dim; ++d) {
+          want_query.at(row, d).add(problem.scale * grad_score, r(key.at(kv_head, j, d)));
+          want_key.at(kv_row, d).add(problem.scale * grad_score, r(query.at(head, i, d)));
+        }
+      }
+    }
+  const std::string what = " in bfloat16, q_len " + std::to_string(c.q_len) + ", kv_len " + std::to_string(c.kv_len);
+  check(want_query.admit(of_query), "gradient of query" + what);
+  check(want_key.admit(of_key), "gradient of key" + what);
+  check(want_value.admit(of_value), "gradient of value" + what);
 }
 
 }  // namespace
@@ -170,4 +339,14 @@ void test_bfloat16() {
   test_attention_in_bfloat16(200, 1700, 32, 8, true);
   test_attention_in_bfloat16(33, 3, 5, 4, false);
   test_attention_in_bfloat16(50, 192, 48, 20, true);
+  for (const GradientCase& c : std::vector<GradientCase>{
+           {1, 1, 65, 97, 64, 64, false, false, 0, 0, 1},
+           {1, 1, 100, 100, 17, 33, true, false, 0, 0, 1},
+           {4, 2, 33, 200, 40, 24, true, true, 0, 0, 1},
+           {2, 2, 47, 1000, 16, 8, false, false, 1.5, 0, 1},
+           {2, 1, 5, 3, 5, 4, false, false, 0, 0, 3},
+           {1, 1, 49, 49, 32, 32, true, false, 0, 0.25, 2},
+           {1, 1, 3, 0, 4, 4, false, false, 0, 0, 1},
+       })
+    test_gradients_in_bfloat16(c);
 }

@@ -87,6 +87,7 @@ RANGES = {
     "scale": ({"scale": np.nan}, "scale nan"),
     "softcap": ({"softcap": 0.0}, "softcap 0"),
     "threads": ({"threads": 0}, "threads 0"),
+    "precision": ({"precision": "int8"}, "precision None bfloat16 int8"),
 }
 KINDS = {
     "grad-output-complex": ({"grad_output": GOOD["grad_output"] + 0j}, "grad_output complex64"),
@@ -130,7 +131,7 @@ KINDS = {
     "threads-float": ({"threads": 1.5}, "threads"),
     "return-lse": ({"return_lse": True}, "return_lse"),
     "return-weights": ({"return_weights": True}, "return_weights"),
-    "precision": ({"precision": "int8"}, "precision"),
+    "precision-number": ({"precision": 16}, "precision int8 bfloat16 int"),
     "attn-mask": ({"attn_mask": BIAS}, "attn_mask mask"),
     "bias": ({"bias": BIAS}, "bias mask"),
     "causal": ({"causal": True}, "causal is_causal"),

@@ -8,6 +8,7 @@ import regard
 from call_families import sdpa
 
 BFLOAT16 = {"precision": "bfloat16"}
+sdpa_backward = regard.scaled_dot_product_attention_backward
 CASES = {
     "plain": {},
     "causal": {"is_causal": True},
@@ -49,6 +50,43 @@ def test_rounded_arrays_or_the_bits_of_float32(case, target):
         exact, allowed = given, 0
     for array, wanted in zip(got, results_of(*exact, **options), strict=True):
         assert np.abs(array - wanted).max() <= allowed
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "weights"])
+def test_gradients_of_rounded_arrays_or_the_bits_of_float32(case, target):
+    given, options = arrays(), {**CASES[case], **BFLOAT16}
+    output, lse = sdpa(*given, **options, return_lse=True)
+    grad_output = np.random.default_rng(1).standard_normal(output.shape, dtype=np.float32)
+    got = sdpa_backward(grad_output, *given, output, lse, **options)
+    if has_instruction(*given):
+        exact = [rounded(array).astype(np.float64) for array in (grad_output, *given)]
+        # Weights and the gradients of scores are rounded by at most 2^-8 of each. In NumPy, that
+        # changed these gradients by at most 0.7 * 2^-8 of the largest.
+        allowed = [2 * np.abs(array).max() * 2**-8 for array in got[:3]]
+    else:
+        exact, allowed = [grad_output, *given], [0, 0, 0]
+    wanted = sdpa_backward(*exact, output.astype(exact[0].dtype), lse, **CASES[case])
+    for array, expected, error in zip(got[:3], wanted[:3], allowed, strict=True):
+        assert np.abs(array - expected).max() <= error
+
+
+def test_integers_have_no_gradients():
+    given = arrays()
+    output, lse = sdpa(*given, return_lse=True)
+    with pytest.raises(ValueError, match="precision must be None or 'bfloat16' for gradients"):
+        sdpa_backward(output, *given, output, lse, precision="int8")
+
+
+def test_layers_are_trained_with_it():
+    given = np.random.default_rng(0).standard_normal((40, 16), dtype=np.float32)
+    layer = regard.MultiHeadAttention(16, 2, rng=0).train()
+    with pytest.raises(ValueError, match="'bfloat16' in train.. mode, got 'int8'"):
+        layer(given, precision="int8")
+    output = layer(given, **BFLOAT16)
+    gradient = layer.backward(output)
+    if not has_instruction(*arrays()):
+        assert np.array_equal(output, layer(given))
+        assert np.array_equal(gradient, layer.backward(output))
 
 
 def test_explain_says_what_happens(target):

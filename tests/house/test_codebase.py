@@ -94,7 +94,7 @@ FAMILIES = re.findall(
     r"^REGARD_FAMILY\((\w+)", (CPP / "kernels/families.inc").read_text("utf-8"), re.M
 )
 # Folders of kernels that a family may include, besides its own and the substrate of all strips.
-FAMILY_KNOWS = {"int8": {"attention"}, "bfloat16": {"attention"}}
+FAMILY_KNOWS = {"int8": {"attention"}, "bfloat16": {"attention", "backward"}}
 
 
 def test_families_of_kernels_do_not_know_each_other():

@@ -114,7 +114,9 @@ void gradients_of_chunk(const BackwardHeads& heads, const BackwardKernels& kerne
 
 void attention_gradients(const BackwardProblem& problem, int threads, const StopSignal& signal) {
   const AttentionProblem& forward = problem.forward;
-  const BackwardKernels& kernels = kernels_for(active_target(), forward.scalar).backward;
+  const Kernels& all_kernels = kernels_for(active_target(), forward.scalar);
+  const BackwardKernels& kernels =
+      multiplies_bfloat16(forward, all_kernels) ? all_kernels.bfloat16.backward : all_kernels.backward;
   check_dims(forward);
   const BackwardHeads heads(problem);
   const double work = 2.5 * work_of(forward);

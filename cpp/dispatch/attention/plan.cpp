@@ -28,18 +28,12 @@ bool is_decode(const AttentionProblem& problem, const Kernels& kernels) {
          problem.heads / problem.kv_heads * problem.q_len <= kernels.decode.most_rows;
 }
 
-bool is_faster_in_bfloat16(const Kernels& kernels) {
-  return kernels.bfloat16.instruction && cpu_has(kernels.bfloat16.instruction);
-}
-
 void choose_kernel(AttentionPlan& plan) {
   const AttentionProblem& problem = *plan.problem;
   if (problem.precision == Precision::int8 && is_faster_in_int8(*plan.kernels)) {
     plan.method = AttentionMethod::int8;
     plan.kernel = &plan.kernels->int8.attention;
-  } else if (problem.precision == Precision::bfloat16 && problem.key.element != Element::int8 &&
-             !is_decode(problem, *plan.kernels) && is_faster_in_bfloat16(*plan.kernels)) {
-    // A decode waits for memory, not for products.
+  } else if (multiplies_bfloat16(problem, *plan.kernels)) {
     plan.method = AttentionMethod::bfloat16;
     plan.kernel = &plan.kernels->bfloat16.attention;
   } else if (is_decode(problem, *plan.kernels)) {
@@ -52,6 +46,12 @@ void choose_kernel(AttentionPlan& plan) {
 }
 
 }  // namespace
+
+bool multiplies_bfloat16(const AttentionProblem& problem, const Kernels& kernels) {
+  return problem.precision == Precision::bfloat16 && problem.key.element != Element::int8 &&
+         !is_decode(problem, kernels) && kernels.bfloat16.instruction &&
+         cpu_has(kernels.bfloat16.instruction);
+}
 
 void check_dims(const AttentionProblem& problem) {
   const std::int64_t dim = std::max(problem.head_dim, problem.value_dim);

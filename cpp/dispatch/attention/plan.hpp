@@ -45,6 +45,9 @@ struct AttentionPlan {
 // Throws NoMemory where rows are so long that sizes in bytes might not fit in 64 bits.
 void check_dims(const AttentionProblem& problem);
 
+// Whether products are of bfloat16: where it was allowed, and is faster. A decode waits for memory, not for products.
+bool multiplies_bfloat16(const AttentionProblem& problem, const Kernels& kernels);
+
 // Multiplications of the forward call, at most.
 double work_of(const AttentionProblem& problem);
 

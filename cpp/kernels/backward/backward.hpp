@@ -16,19 +16,21 @@
 
 #include "band.hpp"
 #include "gradients_of_scores.hpp"
+#include "plain_factors.hpp"
 #include "products.hpp"
 #include "table.hpp"
 
 namespace regard {
 namespace {
 
-template <class Shape>
+// `Factors` are what is multiplied: plain_factors.hpp, ../bfloat16/factors.hpp.
+template <class Shape, class Factors = PlainFactors<Shape>>
 struct Backward {
   using T = typename Shape::Element;
   using Workspace = BackwardWorkspace<Shape>;
   using Strip = BackwardStrip<T>;
-  using Scores = GradientsOfScores<Shape>;
-  using Products = BackwardProducts<Shape>;
+  using Scores = GradientsOfScores<Shape, Factors>;
+  using Products = BackwardProducts<Shape, Factors>;
   static constexpr int kRows = Shape::kRows;
 
   static constexpr BackwardKernels kernels() {
@@ -49,7 +51,7 @@ struct Backward {
   }
 
   static std::int64_t workspace_bytes(const BackwardProblem& problem) {
-    return lay_out_backward<Shape>(problem, nullptr);
+    return lay_out_backward<Shape, Factors>(problem, nullptr);
   }
 
   static std::int64_t chunk_keys(std::int64_t kv_len) {
@@ -66,19 +68,14 @@ struct Backward {
 
   static void begin(const BackwardProblem& problem, const BackwardTask& task, KeyInterval piece,
                     void* memory) {
-    lay_out_backward<Shape>(problem, memory);
+    lay_out_backward<Shape, Factors>(problem, memory);
     Workspace& work = *static_cast<Workspace*>(memory);
     const AttentionProblem& forward = problem.forward;
     work.piece = piece;
     const std::int64_t count = piece.end - piece.begin;
     const std::int64_t head_dim = padded_dim<Shape>(forward.head_dim);
     const std::int64_t value_dim = padded_dim<Shape>(forward.value_dim);
-    work.keys =
-        provide_rows<T, kRows>(keys_of(forward, task.forward), piece.begin, count, forward.head_dim,
-                               columns_read<Shape>(forward.key, forward.head_dim), work.key_copies);
-    work.values = provide_rows<T, kRows>(
-        values_of(forward, task.forward), piece.begin, count, forward.value_dim,
-        columns_read<Shape>(forward.value, forward.value_dim), work.value_copies);
+    Factors::provide_keys(problem, task, work);
     const std::int64_t rows = round_up(count, kRows);
     __builtin_memset(work.grad_keys, 0, static_cast<std::size_t>(rows * head_dim) * sizeof(T));
     __builtin_memset(work.grad_values, 0, static_cast<std::size_t>(rows * value_dim) * sizeof(T));
@@ -90,7 +87,7 @@ struct Backward {
     over_bands(problem, task, row_begin, row_end, work, [&](bool sees_some) {
       for (int s = 0; s < work.strip_count; ++s) start_queries(problem, task, work, work.strips[s]);
       if (sees_some) {
-        pack_band<Shape>(problem, task, work);
+        pack_band<Shape, Factors>(problem, task, work);
         over_blocks(work, [&](const KeySpan& block) {
           prefetch_next_band(problem, task, block.begin, work);
           add_block(problem, task, block, work);
@@ -118,7 +115,7 @@ struct Backward {
 
   static void sum_partials(const BackwardProblem& problem, const BackwardTask& task,
                            std::int64_t bytes, void* memory) {
-    lay_out_backward<Shape>(problem, memory);
+    lay_out_backward<Shape, Factors>(problem, memory);
     Workspace& work = *static_cast<Workspace*>(memory);
     const std::int64_t kv_len = task.forward.kv_len, keys = chunk_keys(kv_len);
     for_bands<Shape>(task.forward.row_begin, task.forward.row_end, work, [&] {
@@ -142,10 +139,10 @@ struct Backward {
   }
 
   static void write_deltas(const BackwardProblem& problem, const BackwardTask& task, void* memory) {
-    lay_out_backward<Shape>(problem, memory);
+    lay_out_backward<Shape, Factors>(problem, memory);
     Workspace& work = *static_cast<Workspace*>(memory);
     for_bands<Shape>(task.forward.row_begin, task.forward.row_end, work, [&] {
-      find_deltas<Shape>(problem, task, work, true);
+      find_deltas<Shape, Factors>(problem, task, work, true);
       for (int s = 0; s < work.strip_count; ++s)
         write_numbers_of_rows<Shape>(problem.forward, problem.deltas, task.deltas, work.strips[s],
                                      [&](int lane) { return work.strips[s].delta[lane]; });
@@ -157,7 +154,7 @@ struct Backward {
     Workspace& work = *static_cast<Workspace*>(memory);
     over_bands(problem, task, row_begin, row_end, work, [&](bool sees_some) {
       if (!sees_some) return;
-      pack_band<Shape>(problem, task, work);
+      pack_band<Shape, Factors>(problem, task, work);
       over_blocks(work, [&](const KeySpan& block) {
         KeyRuns<Shape> runs[Shape::kBandStrips];
         for (int s = 0; s < work.strip_count; ++s)
@@ -256,14 +253,17 @@ struct Backward {
     if (task.grad_value) {
       const std::int64_t value_dim = padded_dim<Shape>(forward.value_dim);
       const bool selects =
-          band.hide_something && !are_finite(work.grad_output_rows, work.rows, forward.value_dim);
+          band.hide_something &&
+          !are_finite<Factors>(work.grad_output_rows, work.rows, forward.value_dim);
+      Factors::finish_terms(work, band, work.weights);
       Products::add_rows(selects, band, work.weights, work.grad_output_rows, work.rows, value_dim,
                          work.grad_values + first * value_dim);
     }
     if (task.grad_key) {
       const std::int64_t head_dim = padded_dim<Shape>(forward.head_dim);
       const bool selects =
-          band.hide_something && !are_finite(work.query_rows, work.rows, forward.head_dim);
+          band.hide_something && !are_finite<Factors>(work.query_rows, work.rows, forward.head_dim);
+      Factors::finish_terms(work, band, work.grad_scores);
       Products::add_rows(selects, band, work.grad_scores, work.query_rows, work.rows, head_dim,
                          work.grad_keys + first * head_dim);
     }
@@ -283,14 +283,8 @@ struct Backward {
     }
     if (work.softcap != T(0)) Scores::apply_cap(work, number, runs);
     if (!task.grad_query) return;
-    const TileRows<T> keys = rows_from(work.keys, block.begin - work.piece.begin);
-    const bool selects = runs.hide_something &&
-                         !rows_are_finite(keys.from, keys.stride, block.count, forward.head_dim);
-    const KeyTerm<T> term{work.grad_scores + number * Scores::kBlock, keys.from, keys.stride};
     for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-      add_columns<Shape, vectors.value, Shape::kVectors>(selects, runs, &term, 1,
-                                                         round_up(forward.head_dim, kRows),
-                                                         strip.is_fresh, strip.grad_queries);
+      Factors::template add_to_queries<vectors.value>(forward, work, number, runs, block);
     });
     strip.is_fresh = false;
   }

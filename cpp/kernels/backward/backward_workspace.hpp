@@ -106,23 +106,23 @@ REGARD_INLINE std::int64_t partial_rows(const BackwardProblem& problem) {
 
 // The number of columns in which rows of keys or values are read: as it is for rows read in place
 // in whole tiles, and padded for copies, which are also read in whole vectors.
-template <class Shape>
+template <class Shape, class Factors>
 REGARD_INLINE std::int64_t columns_read(const Operand& operand, std::int64_t columns) {
-  const bool in_place =
-      reads_in_place<typename Shape::Element>(operand) && columns % Shape::kRows == 0;
+  const bool in_place = !Factors::kCopies && reads_in_place<typename Shape::Element>(operand) &&
+                        columns % Shape::kRows == 0;
   return in_place ? columns : padded_dim<Shape>(columns);
 }
 
-template <class Shape>
+template <class Shape, class Factors>
 REGARD_INLINE bool copies_band_rows(const AttentionProblem& problem, const Operand& operand,
                                     std::int64_t columns) {
-  return !reads_in_place<typename Shape::Element>(operand) || problem.heads != problem.kv_heads ||
-         columns != padded_dim<Shape>(columns);
+  return Factors::kCopies || !reads_in_place<typename Shape::Element>(operand) ||
+         problem.heads != problem.kv_heads || columns != padded_dim<Shape>(columns);
 }
 
 // Lays a BackwardWorkspace out in `memory`, itself first. Returns its size in bytes, which is all
 // that happens where memory is null.
-template <class Shape, class T = typename Shape::Element>
+template <class Shape, class Factors, class T = typename Shape::Element>
 REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, void* memory) {
   const AttentionProblem& forward = problem.forward;
   constexpr std::int64_t kLanesOfBand = kBandLanes<Shape>, kLanesOfStrip = Shape::kStripLanes;
@@ -134,7 +134,8 @@ REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, vo
   BackwardWorkspace<Shape> work{};
   work.softcap = static_cast<T>(softcap_of<T>(forward) * kLog2E);
   const auto take_copies = [&](const Operand& operand, std::int64_t dim, std::int64_t padded) {
-    const bool in_place = reads_in_place<T>(operand) && columns_read<Shape>(operand, dim) == dim;
+    const bool in_place = !Factors::kCopies && reads_in_place<T>(operand) &&
+                          columns_read<Shape, Factors>(operand, dim) == dim;
     return RowCopies<T>{in_place ? nullptr : arena.take<T>(keys * padded),
                         arena.take<T>(Shape::kRows * padded), nullptr};
   };
@@ -153,8 +154,9 @@ REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, vo
     strip.own_grad_queries = arena.take<T>(partial_rows<Shape>(problem) * kLanesOfStrip);
   }
   const auto take_rows_of = [&](const Operand& operand, std::int64_t dim, std::int64_t padded) {
-    return copies_band_rows<Shape>(forward, operand, dim) ? arena.take<T>(kLanesOfBand * padded)
-                                                          : nullptr;
+    return copies_band_rows<Shape, Factors>(forward, operand, dim)
+               ? arena.take<T>(kLanesOfBand * padded)
+               : nullptr;
   };
   work.copied_query_rows = take_rows_of(forward.query, forward.head_dim, head_dim);
   work.copied_grad_output_rows = take_rows_of(problem.grad_output, forward.value_dim, value_dim);

@@ -8,10 +8,12 @@
 namespace regard {
 namespace {
 
-template <class T>
+template <class Factors, class T>
 REGARD_INLINE bool are_finite(RowsOfBand<T>& rows, int row_count, std::int64_t columns) {
   if (rows.are_finite < 0)
-    rows.are_finite = rows_are_finite(rows.from, rows.stride, row_count, columns);
+    rows.are_finite = Factors::are_finite(
+        rows.from, rows.stride, (row_count + Factors::kRowsOfElement - 1) / Factors::kRowsOfElement,
+        columns);
   return rows.are_finite != 0;
 }
 
@@ -37,12 +39,12 @@ REGARD_INLINE void for_bands(std::int64_t row_begin, std::int64_t row_end,
 
 // The band's rows of an array in whole vectors: where they lie, if they are stored like that, or
 // copied.
-template <class Shape, class T = typename Shape::Element>
+template <class Shape, class Factors, class T = typename Shape::Element>
 REGARD_NOINLINE RowsOfBand<T> rows_of_band(const AttentionProblem& problem, const Operand& operand,
                                            const void* data, const BackwardWorkspace<Shape>& work,
                                            std::int64_t columns, T* copy,
                                            std::int64_t padded_columns) {
-  if (!copies_band_rows<Shape>(problem, operand, columns))
+  if (!copies_band_rows<Shape, Factors>(problem, operand, columns))
     return {static_cast<const T*>(data) + work.strips[0].first_row * operand.row_stride,
             operand.row_stride, -1};
   with_input_element<T>(operand.element, [&](auto element) {
@@ -78,17 +80,18 @@ REGARD_INLINE T dot(const T* a, const T* b, std::int64_t count) {
 
 // Forms D = rowsum(grad_output output) - grad_lse. With `skips_zeros` a row of zeros in output
 // counts as 0, whatever grad_output holds.
-template <class Shape, class T = typename Shape::Element>
+template <class Shape, class Factors, class T = typename Shape::Element>
 REGARD_NOINLINE void find_deltas(const BackwardProblem& problem, const BackwardTask& task,
                                  BackwardWorkspace<Shape>& work, bool skips_zeros) {
   const AttentionProblem& forward = problem.forward;
   const std::int64_t value_dim = padded_dim<Shape>(forward.value_dim);
   work.grad_output_rows =
-      rows_of_band<Shape>(forward, problem.grad_output, task.grad_output, work, forward.value_dim,
-                          work.copied_grad_output_rows, value_dim);
-  const RowsOfBand<T> outputs =
-      rows_of_band<Shape>(forward, forward.output, static_cast<const void*>(task.forward.output),
-                          work, forward.value_dim, work.copied_output_rows, value_dim);
+      rows_of_band<Shape, Factors>(forward, problem.grad_output, task.grad_output, work,
+                                   forward.value_dim, work.copied_grad_output_rows, value_dim);
+  Factors::round_grad_output(work, value_dim);
+  const RowsOfBand<T> outputs = rows_of_band<Shape, Factors>(
+      forward, forward.output, static_cast<const void*>(task.forward.output), work,
+      forward.value_dim, work.copied_output_rows, value_dim);
   for (int row = 0; row < kBandLanes<Shape>; ++row) work.delta[row] = T(0);
   for (int row = 0; row < work.rows; ++row) {
     const T* const output = outputs.from + row * outputs.stride;
@@ -104,14 +107,14 @@ REGARD_NOINLINE void find_deltas(const BackwardProblem& problem, const BackwardT
 
 // Brings the queries of the band and the gradients of its outputs into lanes, and finds its lse and
 // D.
-template <class Shape, class T = typename Shape::Element>
+template <class Shape, class Factors, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_band(const BackwardProblem& problem, const BackwardTask& task,
                                BackwardWorkspace<Shape>& work) {
   const AttentionProblem& forward = problem.forward;
-  work.query_rows =
-      rows_of_band<Shape>(forward, forward.query, task.forward.query, work, forward.head_dim,
-                          work.copied_query_rows, padded_dim<Shape>(forward.head_dim));
-  find_deltas<Shape>(problem, task, work, false);
+  work.query_rows = rows_of_band<Shape, Factors>(forward, forward.query, task.forward.query, work,
+                                                 forward.head_dim, work.copied_query_rows,
+                                                 padded_dim<Shape>(forward.head_dim));
+  find_deltas<Shape, Factors>(problem, task, work, false);
   for (int s = 0; s < work.strip_count; ++s) {
     const BackwardStrip<T>& strip = work.strips[s];
     if (!strip.sees_some) continue;
@@ -122,10 +125,12 @@ REGARD_NOINLINE void pack_band(const BackwardProblem& problem, const BackwardTas
       rows_to_lanes<T>(rows, strip.rows, 1, columns, to, strip.vectors * kLanes<T>,
                        [=](Vec<T> value) { return value * broadcast(factor); });
     };
-    to_lanes(work.query_rows, forward.head_dim, query_scale<T>(forward), strip.queries);
+    to_lanes(work.query_rows, forward.head_dim, Factors::factor_of_queries(forward), strip.queries);
     to_lanes(work.grad_output_rows, forward.value_dim, T(1), strip.grad_outputs);
+    Factors::finish_lanes(forward, strip);
     load_lse<Shape>(forward, task.forward, strip, strip.lse);
   }
+  Factors::finish_rows(forward, work);
 }
 
 }  // namespace

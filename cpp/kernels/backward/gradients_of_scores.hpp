@@ -13,7 +13,7 @@
 namespace regard {
 namespace {
 
-template <class Shape>
+template <class Shape, class Factors>
 struct GradientsOfScores {
   using T = typename Shape::Element;
   static constexpr int kRows = Shape::kRows;
@@ -34,19 +34,17 @@ struct GradientsOfScores {
     const bool drops = forward.dropout_factor != 0;
     if (drops) find_dropout_rows(forward, task.forward, strip, dropout);
     const std::int64_t first = block.begin - work.piece.begin;
-    const TileRows<T> keys = rows_from(work.keys, first), values = rows_from(work.values, first);
     T* const weights = work.weights + number * kBlock;
     T* const grad_scores = work.grad_scores + number * kBlock;
     const NextMask<T> next{strip, block.begin + Shape::kBlockKeys};
     over_tiles<Shape, kVectors, kUsualCode<T>>(
         forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
           const int at = tile.begin * kPitch;
-          weigh<kVectors>(tile, product_of(tile, keys, strip.queries, forward.head_dim), work,
-                          strip, weights + at);
+          weigh<kVectors>(tile, Factors::scores(tile, forward, work, strip, first), work, strip,
+                          weights + at);
           if (work.softcap != T(0)) find_cap_factors<kVectors>(tile, work, number);
           if (wants_scores)
-            differentiate<kVectors>(tile,
-                                    product_of(tile, values, strip.grad_outputs, forward.value_dim),
+            differentiate<kVectors>(tile, Factors::grad_weights(tile, forward, work, strip, first),
                                     strip, !drops, weights + at, grad_scores + at);
           if (drops)
             drop<kVectors>(forward, task.forward, strip, dropout, block.begin + tile.begin,
@@ -93,8 +91,8 @@ struct GradientsOfScores {
   }
 
   // P of a tile.
-  template <int kVectors, class Tile>
-  REGARD_INLINE void weigh(const Tile& tile, const RowProduct<T>& product,
+  template <int kVectors, class Tile, class Product>
+  REGARD_INLINE void weigh(const Tile& tile, const Product& product,
                            const BackwardWorkspace<Shape>& work, const BackwardStrip<T>& strip,
                            T* weights) {
     constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
@@ -139,8 +137,8 @@ struct GradientsOfScores {
   }
 
   // dS of a tile whose weights are known, or dP where the former is yet to be `finished`.
-  template <int kVectors, class Tile>
-  REGARD_INLINE void differentiate(const Tile&, const RowProduct<T>& product,
+  template <int kVectors, class Tile, class Product>
+  REGARD_INLINE void differentiate(const Tile&, const Product& product,
                                    const BackwardStrip<T>& strip, bool finishes, const T* weights,
                                    T* grad_scores) {
     constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;

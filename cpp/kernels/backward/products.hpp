@@ -8,23 +8,6 @@
 namespace regard {
 namespace {
 
-// As multiply_rows, but a term whose left factor is exactly -0.0 (a hidden key, see
-// softmax_state.hpp) is left out, so that a NaN or inf in the other goes nowhere.
-template <class T, int kRows, int kVectors>
-REGARD_INLINE void multiply_shown_rows(Accumulators<T, kRows, kVectors>& acc, const T* a,
-                                       std::ptrdiff_t row_stride, const T* b,
-                                       std::ptrdiff_t b_stride, std::int64_t depth) {
-  const Mask<T> hidden_bits = as_bits<T>(broadcast(T(-0.0)));
-  for (std::int64_t k = 0; k < depth; ++k)
-    for (int r = 0; r < kRows; ++r) {
-      const Vec<T> left = broadcast(a[r * row_stride + k]);
-      const Mask<T> is_hidden = as_bits<T>(left) == hidden_bits;
-      for (int v = 0; v < kVectors; ++v)
-        acc[r][v] = select<T>(is_hidden, acc[r][v],
-                              fma(left, load(b + k * b_stride + v * kLanes<T>), acc[r][v]));
-    }
-}
-
 // Keys of a block, and which vectors of a band's strips see some of them.
 template <class Shape>
 struct BandRun {
@@ -71,9 +54,10 @@ REGARD_NOINLINE BandRuns<Shape> runs_of_band(const KeyRuns<Shape>* strips, int s
   return band;
 }
 
-template <class Shape>
+template <class Shape, class Factors>
 struct BackwardProducts {
   using T = typename Shape::Element;
+  static constexpr int kRowsOfElement = Factors::kRowsOfElement;
   static constexpr int kKeyRows = Shape::kTarget.key_rows;
   static constexpr int kVectors = Shape::kTarget.key_vectors;
   static constexpr int kPitch = Shape::kStripLanes;  // from a key of a block to the next
@@ -121,14 +105,10 @@ struct BackwardProducts {
           const int left = row_count - s * kPitch;
           const int first = run.vectors[s].begin * kLanes<T>, end = run.vectors[s].end * kLanes<T>;
           const int depth = (end < left ? end : left) - first;
-          const T* const left_rows = blocks + s * kBlock + key * kPitch + first;
-          const T* const right_rows = rows + (s * kPitch + first) * row_stride;
-          if constexpr (kSelect)
-            multiply_shown_rows<T, tile.value, kPanelVectors>(acc, left_rows, kPitch, right_rows,
-                                                              row_stride, depth);
-          else
-            multiply_rows<T, tile.value, kPanelVectors>(acc, left_rows, kPitch, right_rows,
-                                                        row_stride, depth);
+          Factors::template multiply<tile.value, kPanelVectors, kSelect>(
+              acc, blocks + s * kBlock + key * kPitch + first / kRowsOfElement, kPitch,
+              rows + (s * kPitch + first) / kRowsOfElement * row_stride, row_stride,
+              (depth + kRowsOfElement - 1) / kRowsOfElement);
         }
         add_tile<T, tile.value, kPanelVectors>(acc, sums + key * stride, stride);
         key += tile.value;

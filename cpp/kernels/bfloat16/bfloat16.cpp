@@ -3,6 +3,8 @@
 #include "../families.hpp"
 #if defined(REGARD_X86_V4)
 #include "../attention/forward.hpp"
+#include "../backward/backward.hpp"
+#include "factors.hpp"
 #include "values.hpp"
 
 namespace regard {
@@ -16,7 +18,8 @@ using Forward =
 constexpr PerScalar<Bfloat16Kernels> REGARD_TARGET_NAME::bfloat16 = {
     .float32 = {.instruction = kPairsFeature,
                 .attention = Forward::kernel(),
-                .write_weights = Forward::write_weights},
+                .write_weights = Forward::write_weights,
+                .backward = Backward<Float32, PairFactors<Float32, DotOfPairs>>::kernels()},
     .float64 = {}};
 
 }  // namespace regard

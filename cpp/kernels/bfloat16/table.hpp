@@ -1,7 +1,9 @@
-// The bfloat16 family as the dispatch calls it: attention whose products are of bfloat16 numbers.
+// The bfloat16 family as the dispatch calls it: attention and its gradients, whose products are of
+// bfloat16 numbers.
 #pragma once
 
 #include "../attention_kernel.hpp"
+#include "../backward/table.hpp"
 
 namespace regard {
 
@@ -12,6 +14,7 @@ struct Bfloat16Kernels {
   const char* instruction;
   AttentionKernel attention;
   WriteWeights write_weights;
+  BackwardKernels backward;
 };
 
 }  // namespace regard

@@ -27,6 +27,12 @@ struct RowCopies {
   T* scales;  // null where rows are not int8
 };
 
+template <class T>
+REGARD_INLINE const T* tile_row(const TileRows<T>& rows, std::int64_t row) {
+  return row < rows.whole ? rows.from + row * rows.stride
+                          : rows.tail + (row - rows.whole) * rows.tail_stride;
+}
+
 // The rows from `first` on.
 template <class T>
 REGARD_INLINE TileRows<T> rows_from(const TileRows<T>& rows, std::int64_t first) {

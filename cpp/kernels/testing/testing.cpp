@@ -2,6 +2,8 @@
 
 #include "../../simd/tanh.hpp"
 #include "../attention/forward.hpp"
+#include "../backward/backward.hpp"
+#include "../bfloat16/factors.hpp"
 #include "../bfloat16/values.hpp"
 #include "table.hpp"
 
@@ -30,8 +32,10 @@ constexpr Bfloat16Kernels plain_bfloat16() {
   using Scores = PairScores<Float32, PlainDotOfPairs>;
   using Forward = AttentionForward<Float32, Scores, PairValues<Float32, PlainDotOfPairs>>;
   if constexpr (sizeof(T) == 4)
-    return {
-        .instruction = "", .attention = Forward::kernel(), .write_weights = Forward::write_weights};
+    return {.instruction = "",
+            .attention = Forward::kernel(),
+            .write_weights = Forward::write_weights,
+            .backward = Backward<Float32, PairFactors<Float32, PlainDotOfPairs>>::kernels()};
   else
     return {};
 }

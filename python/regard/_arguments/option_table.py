@@ -299,15 +299,17 @@ _ROWS = (
         """
         Allow products of fewer bits, which are faster for long inputs and no longer exact: those of
         queries and keys in 8-bit integers, or all of them in bfloat16. CPUs without an instruction
-        for it compute in float32, as without this option. A cache takes "bfloat16" only. See the
-        notes of `scaled_dot_product_attention`. Default: everything in the precision of the arrays.
+        for it compute in float32, as without this option. Caches and gradients accept "bfloat16"
+        only. See the notes of `scaled_dot_product_attention`. Default: everything in the precision
+        of the arrays.
         """,
         refusals={
             "cuda": "leave it out: it is for the CPU only",
             "stream": "leave it out: 8-bit integers need the mean of all keys before the first one "
             "is computed",
             "dask": "leave it out: 8-bit integers need the mean of all keys, which no task has",
-            "gradients": "leave it out: gradients are always exact",
+            "gradients": "leave it out: these derivatives are always exact",
+            "self-attention": _ONE_HEAD,
             "": "leave it out: this call computes in the precision of the arrays",
         },
     ),

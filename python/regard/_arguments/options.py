@@ -68,6 +68,12 @@ class BackwardOptions(WeightOptions, total=False):
     dropout_origin: tuple[int, int, int]
 
 
+class GradientOptions(BackwardOptions, total=False):
+    """The options of the calls that compute gradients."""
+
+    precision: Literal["bfloat16"] | None
+
+
 class AttentionOptions(BackwardOptions, total=False):
     """The options of the attention calls, except the options that add results."""
 
@@ -132,6 +138,7 @@ class LayerOptions(
     softcap: float | None
     sinks: ArrayLike | None
     dropout_seed: SupportsIndex | None
+    precision: Literal["int8", "bfloat16"] | None
     threads: int | None
 
 
@@ -160,6 +167,7 @@ class TorchOptions(_ForeignOptions, total=False):
 
     dropout_seed: Any
     dropout_origin: tuple[int, int, int]
+    precision: Literal["int8", "bfloat16"] | None
     threads: int | None
 
 

@@ -174,7 +174,8 @@ def scaled_dot_product_attention(
     bfloat16, and so is each weight after it has been added to its row's sum. The products of these
     numbers are exact, and their sums, the softmax and all results are float32. Arrays of bfloat16
     lose nothing but the bits of the weights. Subnormal numbers count as 0. Other CPUs, and calls
-    with few queries (`explain` names them decodes), which wait for memory, compute in float32.
+    with few queries (`explain` names them decodes), which wait for memory, compute in float32. So
+    do gradients, whose products also round `grad_output` and the gradients of the scores.
 
     Examples
     --------

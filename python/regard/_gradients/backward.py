@@ -12,7 +12,7 @@ from regard._arguments.foreign import readable, with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks
-from regard._arguments.options import BackwardOptions, names_of, takes_options
+from regard._arguments.options import GradientOptions, names_of, takes_options
 from regard._gradients.sums import gradient_of_sinks, gradient_of_slopes
 from regard._gradients.wanted import wanted_gradients
 from regard._runtime.public import public
@@ -45,7 +45,7 @@ class AttentionGradients(NamedTuple):
 
 
 @public
-@takes_options(BackwardOptions, reference="as given to the forward call")
+@takes_options(GradientOptions, reference="as given to the forward call")
 def scaled_dot_product_attention_backward(
     grad_output: ArrayLike,
     query: ArrayLike,
@@ -58,7 +58,7 @@ def scaled_dot_product_attention_backward(
     grad_lse: ArrayLike | None = None,
     with_respect_to: Iterable[str] = ("query", "key", "value"),
     out: AttentionGradients | None = None,
-    **options: Unpack[BackwardOptions],
+    **options: Unpack[GradientOptions],
 ) -> AttentionGradients:
     r"""Compute the exact gradients of scaled-dot-product attention, fused.
 
@@ -162,7 +162,7 @@ def scaled_dot_product_attention_backward(
 
 
 @public
-@takes_options(BackwardOptions, reference="as given to the forward call")
+@takes_options(GradientOptions, reference="as given to the forward call")
 def scaled_dot_product_attention_ragged_backward(
     grad_output: ArrayLike,
     query: ArrayLike,
@@ -177,7 +177,7 @@ def scaled_dot_product_attention_ragged_backward(
     grad_lse: ArrayLike | None = None,
     with_respect_to: Iterable[str] = ("query", "key", "value"),
     out: AttentionGradients | None = None,
-    **options: Unpack[BackwardOptions],
+    **options: Unpack[GradientOptions],
 ) -> AttentionGradients:
     """Compute the exact gradients of attention over packed sequences, fused.
 
@@ -243,7 +243,7 @@ def _gradients(
 ) -> AttentionGradients:
     (query, key, value), starts, mask = arrays
     grad_output, output, lse, grad_lse = given
-    check_options(name, options, names_of(BackwardOptions), kind="gradients")
+    check_options(name, options, names_of(GradientOptions), kind="gradients")
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)

@@ -63,8 +63,8 @@ def scaled_dot_product_attention(
     ValueError
         If shapes disagree or a number is out of range.
     NotImplementedError
-        If a gradient is requested with ``precision="int8"``, or a gradient of gradients with
-        respect to an input other than query, key and value.
+        If a gradient is requested with ``precision="int8"``, or a gradient of gradients with a
+        `precision` or with respect to an input other than query, key and value.
 
     See Also
     --------

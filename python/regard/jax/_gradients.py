@@ -32,8 +32,6 @@ def _called(
     function: str, known: TracedCall, arrays: Arrays, results: tuple[Result, ...], **more: Any
 ) -> list[Any]:
     options = {**dict(known.options), **more}
-    if function != "attend":
-        options.pop("precision", None)
     what = Computation(function, tuple(arrays), known.axes, tuple(options.items()))
     return call(what, results, list(arrays.values()))
 
@@ -46,9 +44,9 @@ def attention(known: TracedCall, arrays: Arrays) -> tuple[Any, ...]:
 
 
 def _attention_kept(known: TracedCall, arrays: Arrays) -> tuple[tuple[Any, ...], Any]:
-    if dict(known.options).get("precision") is not None:
+    if dict(known.options).get("precision") == "int8":
         raise NotImplementedError(
-            "precision must be None if gradients are computed: they are always exact"
+            "precision must be None or 'bfloat16' if gradients are computed, got 'int8'"
         )
     wanted = [name for name in DIFFERENTIABLE_INPUTS if name in arrays and arrays[name].perturbed]
     values = {name: array.value for name, array in arrays.items()}
@@ -104,6 +102,10 @@ def _gradients_pulled(
     }
     names = ["grad_output", *_ROLES, *(["grad_lse"] if "grad_lse" in given else [])]
     results = tuple(Result(given[name].shape, given[name].dtype) for name in names)
+    if dict(known.options).get("precision") is not None:
+        raise NotImplementedError(
+            "precision must be None in gradients of gradients, which are always exact"
+        )
     computed = _called("double_backward", known, along | given, results)
     of_inputs = dict(zip(names, computed, strict=True))
     return ({name: of_inputs.get(name) for name in given},)

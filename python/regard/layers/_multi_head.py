@@ -328,6 +328,11 @@ class MultiHeadAttention(Trainable):
                 "cache must be left out in train() mode, which computes no gradients of the "
                 "contents of a cache: call eval() first"
             )
+        if self.training and options.get("precision") == "int8":
+            raise ValueError(
+                "precision must be None or 'bfloat16' in train() mode, got 'int8', which has no "
+                "gradients"
+            )
         given = dict(options)
         threads, dropout_seed = given.pop("threads", None), given.pop("dropout_seed", None)
         given |= {

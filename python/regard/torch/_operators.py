@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from regard._arguments.option_table import OPTIONS
-from regard._arguments.options import BackwardOptions, names_of
+from regard._arguments.options import GradientOptions, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-OPTION_NAMES = names_of(BackwardOptions)
+OPTION_NAMES = names_of(GradientOptions)
 _BY_TYPE: dict[str, tuple[tuple[str, str], ...]] = {
     "flag": (("bool", "{}"),),
     "number": (("float?", "{}"),),
@@ -27,6 +27,7 @@ _BY_TYPE: dict[str, tuple[tuple[str, str], ...]] = {
     "integers": (("SymInt?", "{}"),),
     "sides": (("SymInt?", "{}_left"), ("SymInt?", "{}_right")),
     "origin": (("SymInt[]", "{}"),),
+    "choice": (("str?", "{}"),),
 }
 
 

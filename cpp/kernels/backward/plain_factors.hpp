@@ -1,0 +1,115 @@
+// What the products of the backward kernel multiply, in the scalar's own precision.
+// ../bfloat16/factors.hpp has the others.
+#pragma once
+
+#include "../strips/lanes.hpp"
+#include "../strips/scores.hpp"
+#include "backward_workspace.hpp"
+
+namespace regard {
+namespace {
+
+template <class Shape>
+struct PlainFactors {
+  using T = typename Shape::Element;
+  static constexpr int kRows = Shape::kRows;
+  static constexpr int kRowsOfElement = 1;
+  static constexpr bool kCopies = false;
+
+  REGARD_INLINE void provide_keys(const BackwardProblem& problem, const BackwardTask& task,
+                                  BackwardWorkspace<Shape>& work) {
+    const AttentionProblem& forward = problem.forward;
+    work.keys = provide(keys_of(forward, task.forward), forward.head_dim, work, work.key_copies);
+    work.values =
+        provide(values_of(forward, task.forward), forward.value_dim, work, work.value_copies);
+  }
+
+  // What D is formed of.
+  REGARD_INLINE void round_grad_output(const BackwardWorkspace<Shape>&, std::int64_t) {}
+
+  // strip.queries and strip.grad_outputs are in lanes, and work.query_rows and
+  // work.grad_output_rows the rows of the band.
+  static T factor_of_queries(const AttentionProblem& forward) { return query_scale<T>(forward); }
+  REGARD_INLINE void finish_lanes(const AttentionProblem&, const BackwardStrip<T>&) {}
+  REGARD_INLINE void finish_rows(const AttentionProblem&, BackwardWorkspace<Shape>&) {}
+
+  // Scores of a tile of the block at `first` of the piece.
+  template <class Tile>
+  REGARD_INLINE RowProduct<T> scores(const Tile& tile, const AttentionProblem& forward,
+                                     const BackwardWorkspace<Shape>& work,
+                                     const BackwardStrip<T>& strip, std::int64_t first) {
+    return product_of(tile, rows_from(work.keys, first), strip.queries, forward.head_dim);
+  }
+
+  // The gradients of a tile's weights.
+  template <class Tile>
+  REGARD_INLINE RowProduct<T> grad_weights(const Tile& tile, const AttentionProblem& forward,
+                                           const BackwardWorkspace<Shape>& work,
+                                           const BackwardStrip<T>& strip, std::int64_t first) {
+    return product_of(tile, rows_from(work.values, first), strip.grad_outputs, forward.value_dim);
+  }
+
+  REGARD_INLINE bool are_finite(const T* from, std::ptrdiff_t stride, std::int64_t rows,
+                                std::int64_t columns) {
+    return rows_are_finite(from, stride, rows, columns);
+  }
+
+  // strip.grad_queries += K^T dS^T, of the block at `first`.
+  template <int kVectors>
+  REGARD_INLINE void add_to_queries(const AttentionProblem& forward,
+                                    const BackwardWorkspace<Shape>& work, int number,
+                                    const KeyRuns<Shape>& runs, const KeySpan& block) {
+    const BackwardStrip<T>& strip = work.strips[number];
+    const TileRows<T> keys = rows_from(work.keys, block.begin - work.piece.begin);
+    const bool selects = runs.hide_something &&
+                         !rows_are_finite(keys.from, keys.stride, block.count, forward.head_dim);
+    const KeyTerm<T> term{work.grad_scores + number * Shape::kBlockKeys * Shape::kStripLanes,
+                          keys.from, keys.stride};
+    add_columns<Shape, kVectors, Shape::kVectors>(selects, runs, &term, 1,
+                                                  round_up(forward.head_dim, kRows), strip.is_fresh,
+                                                  strip.grad_queries);
+  }
+
+  // Prepares P or dS to be multiplied by rows.
+  template <class Runs>
+  REGARD_INLINE void finish_terms(const BackwardWorkspace<Shape>&, const Runs&, T*) {}
+
+  template <int kTileRows, int kVectors, bool kSelect>
+  REGARD_INLINE void multiply(Accumulators<T, kTileRows, kVectors>& acc, const T* a,
+                              std::ptrdiff_t row_stride, const T* b, std::ptrdiff_t b_stride,
+                              std::int64_t depth) {
+    if constexpr (kSelect)
+      multiply_shown_rows<kTileRows, kVectors>(acc, a, row_stride, b, b_stride, depth);
+    else
+      multiply_rows<T, kTileRows, kVectors>(acc, a, row_stride, b, b_stride, depth);
+  }
+
+ private:
+  REGARD_INLINE TileRows<T> provide(const KvRows& rows, std::int64_t columns,
+                                    const BackwardWorkspace<Shape>& work,
+                                    const RowCopies<T>& copies) {
+    return provide_rows<T, kRows>(rows, work.piece.begin, work.piece.end - work.piece.begin,
+                                  columns, columns_read<Shape, PlainFactors>(rows.operand, columns),
+                                  copies);
+  }
+
+  // As multiply_rows, but a term whose left factor is exactly -0.0 (a hidden key, see
+  // softmax_state.hpp) is left out, so that a NaN or inf in the other goes nowhere.
+  template <int kTileRows, int kVectors>
+  REGARD_INLINE void multiply_shown_rows(Accumulators<T, kTileRows, kVectors>& acc, const T* a,
+                                         std::ptrdiff_t row_stride, const T* b,
+                                         std::ptrdiff_t b_stride, std::int64_t depth) {
+    const Mask<T> hidden_bits = as_bits<T>(broadcast(T(-0.0)));
+    for (std::int64_t k = 0; k < depth; ++k)
+      for (int r = 0; r < kTileRows; ++r) {
+        const Vec<T> left = broadcast(a[r * row_stride + k]);
+        const Mask<T> is_hidden = as_bits<T>(left) == hidden_bits;
+        for (int v = 0; v < kVectors; ++v)
+          acc[r][v] = select<T>(is_hidden, acc[r][v],
+                                fma(left, load(b + k * b_stride + v * kLanes<T>), acc[r][v]));
+      }
+  }
+};
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,181 @@
+// What is made of pairs (../../simd/bfloat16_pairs.hpp): rows of pairs, in words of 32 bits, and the
+// products of ../micro_kernel.hpp with them.
+#pragma once
+
+#include "../../simd/bfloat16_pairs.hpp"
+#include "../micro_kernel.hpp"
+#include "../strips/products.hpp"
+
+namespace regard {
+namespace {
+
+constexpr std::int64_t pairs_in(std::int64_t numbers) { return (numbers + 1) / 2; }
+
+REGARD_INLINE Vec<float> broadcast_pair(const void* from) {
+  std::int32_t pair;
+  __builtin_memcpy(&pair, from, sizeof pair);
+  return as_value<float>(Mask<float>{} + pair);
+}
+
+// ---- pairs -----------------------------------------------------------------------------------
+
+// Each of these may write where it reads.
+
+// to[i] = (from[2 i], from[2 i + 1]), with 0 after the last number.
+REGARD_INLINE void pair_neighbors(const float* from, std::int64_t count, float* to) {
+  std::int64_t i = 0;
+  for (; i + kLanes<float> <= count; i += kLanes<float>)
+    store_as<float>(reinterpret_cast<BFloat16*>(to) + i, load(from + i));
+  for (; i < count; i += 2) {
+    BFloat16 low, high{};
+    narrow(from[i], low);
+    if (i + 1 < count) narrow(from[i + 1], high);
+    const std::uint32_t pair = low.bits | static_cast<std::uint32_t>(high.bits) << 16;
+    __builtin_memcpy(to + i / 2, &pair, sizeof pair);
+  }
+}
+
+// to[row / 2][column] = (from[row][column], from[row + 1][column]), with 0 after the last row.
+REGARD_INLINE void pair_rows(const float* from, std::ptrdiff_t stride, std::int64_t rows,
+                             std::int64_t columns, float* to, std::ptrdiff_t to_stride) {
+  for (std::int64_t row = 0; row < rows; row += 2, from += 2 * stride, to += to_stride) {
+    const bool has_high = row + 1 < rows;
+    std::int64_t i = 0;
+    for (; i + kLanes<float> <= columns; i += kLanes<float>)
+      store(to + i, pairs_of(load(from + i), has_high ? load(from + stride + i) : Vec<float>{}));
+    for (; i < columns; ++i)
+      to[i] = pairs_of(broadcast(from[i]), broadcast(has_high ? from[stride + i] : 0.0f))[0];
+  }
+}
+
+// As rows_are_finite, of numbers that have been rounded.
+REGARD_NOINLINE bool pairs_are_finite(const float* from, std::ptrdiff_t stride, std::int64_t rows,
+                                      std::int64_t columns) {
+  Mask<float> bits{};
+  const auto look = [&](Vec<float> pairs) {
+    const Vec<float> low = low_of_pairs(pairs), high = high_of_pairs(pairs);
+    bits |= as_bits<float>(low - low) | as_bits<float>(high - high);
+  };
+  for (std::int64_t row = 0; row < rows; ++row, from += stride) {
+    std::int64_t i = 0;
+    for (; i + kLanes<float> <= columns; i += kLanes<float>) look(load(from + i));
+    for (; i < columns; ++i) look(broadcast_pair(from + i));
+  }
+  return !any<float>(bits != 0);
+}
+
+// ---- products --------------------------------------------------------------------------------
+
+// A hidden number of a pair is -0.0.
+REGARD_INLINE Mask<float> is_low_hidden(Vec<float> pairs) {
+  return (as_bits<float>(pairs) & 0xffff) == 0x8000;
+}
+REGARD_INLINE Mask<float> is_high_hidden(Vec<float> pairs) {
+  return (as_bits<float>(pairs) >> 16 & 0xffff) == 0x8000;
+}
+
+// Dot::add, where kSelect without the product of a hidden number of `a`, so that a NaN or inf in
+// `b` goes nowhere: each number of the pair is multiplied apart then, in the same order.
+template <class Dot, bool kSelect>
+REGARD_INLINE Vec<float> add_pair(Vec<float> sum, Vec<float> a, Vec<float> b) {
+  if constexpr (!kSelect) return Dot::add(sum, a, b);
+  const Vec<float> high = select<float>(is_high_hidden(a), sum, Dot::add(sum, a, high_of_pairs(b)));
+  const Vec<float> low_of_b = as_value<float>(as_bits<float>(b) & 0xffff);
+  return select<float>(is_low_hidden(a), high, Dot::add(high, a, low_of_b));
+}
+
+// As multiply_rows: acc[row][lane] += the sum of a[row][k] b[k][lane] over k, two at a time. The
+// rows of `a` may be those of an array of bfloat16, whose distance is not a whole number of words.
+template <class Dot, int kRows, int kVectors, bool kSelect = false>
+REGARD_INLINE void multiply_rows_of_pairs(Accumulators<float, kRows, kVectors>& acc, const void* a,
+                                          std::ptrdiff_t row_bytes, const float* b,
+                                          std::ptrdiff_t b_stride, std::int64_t pairs) {
+  const char* rows[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) rows[r] = static_cast<const char*>(a) + r * row_bytes;
+  // Two steps at once would put sums on the stack.
+#pragma GCC unroll 1
+  for (std::int64_t i = 0; i < pairs; ++i, b += b_stride) {
+    Vec<float> right[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) right[v] = load(b + v * kLanes<float>);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Vec<float> left = broadcast_pair(rows[r] + i * 4);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        acc[r][v] = kSelect ? add_pair<Dot, true>(acc[r][v], left, right[v])
+                            : Dot::add(acc[r][v], right[v], left);
+    }
+  }
+}
+
+// Scores, or gradients of weights, as score_tile and its like multiply: factor (rows lanes).
+template <class Dot>
+struct PairProduct {
+  const void* rows;
+  std::ptrdiff_t row_bytes;
+  const float* lanes;
+  std::int64_t pairs;
+  float factor;
+
+  template <int kRows, int kVectors, int kStripVectors>
+  REGARD_MEMBER void multiply(Accumulators<float, kRows, kVectors>& acc, int lane) const {
+    clear<float, kRows, kVectors>(acc);
+    multiply_rows_of_pairs<Dot, kRows, kVectors>(acc, rows, row_bytes, lanes + lane,
+                                                 kStripVectors * kLanes<float>, pairs);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = acc[r][v] * broadcast(factor);
+  }
+};
+
+template <class Dot, class Shape, int kVectors, int kPitch, bool kSelect>
+REGARD_NOINLINE void add_columns_of_pairs(const KeyRuns<Shape>& runs, const KeyTerm<float>& term,
+                                          std::int64_t columns, bool is_fresh, float* sums) {
+  constexpr int kRows = Shape::kRows, kWidth = kPitch * kLanes<float>;
+  for (std::int64_t column = 0; column < columns; column += kRows) {
+    Accumulators<float, kRows, kVectors> acc;
+    clear<float, kRows, kVectors>(acc);
+    for (int i = 0; i < runs.count; ++i) {
+      const KeyRun& run = runs.run[i];
+      for_range<kVectors>(run.vectors, [&](auto first, auto end) {
+        for (int k = run.begin / 2; k < (run.end + 1) / 2; ++k) {
+          const float* const rows = term.rows + k * term.row_stride + column;
+          Vec<float> lanes[kVectors];
+#pragma GCC unroll 8
+          for (int v = first.value; v < end.value; ++v)
+            lanes[v] = load(term.block + k * kWidth + v * kLanes<float>);
+#pragma GCC unroll 16
+          for (int r = 0; r < kRows; ++r) {
+            const Vec<float> row = broadcast_pair(rows + r);
+#pragma GCC unroll 8
+            for (int v = first.value; v < end.value; ++v)
+              acc[r][v] = add_pair<Dot, kSelect>(acc[r][v], lanes[v], row);
+          }
+        }
+      });
+    }
+    float* const to = sums + column * kVectors * kLanes<float>;
+    if (is_fresh)
+      store_tile<float, kRows, kVectors>(acc, to);
+    else
+      add_tile<float, kRows, kVectors>(acc, to, kVectors * kLanes<float>);
+  }
+}
+
+// As add_columns, of one term, whose rows are pairs of keys, and whose block is [block keys / 2]
+// [kPitch vectors] of them.
+template <class Dot, class Shape, int kVectors, int kPitch = kVectors>
+REGARD_INLINE void add_columns_of_pairs(bool selects, const KeyRuns<Shape>& runs,
+                                        const KeyTerm<float>& term, std::int64_t columns,
+                                        bool is_fresh, float* sums) {
+  if (selects)
+    add_columns_of_pairs<Dot, Shape, kVectors, kPitch, true>(runs, term, columns, is_fresh, sums);
+  else
+    add_columns_of_pairs<Dot, Shape, kVectors, kPitch, false>(runs, term, columns, is_fresh, sums);
+}
+
+}  // namespace
+}  // namespace regard
