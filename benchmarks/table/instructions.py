@@ -1,6 +1,6 @@
 """Which instructions the other engines say that they use.
 
-A ratio is misleading if the other engine uses only half of a vector and nobody says so.
+A ratio is misleading if the other engine uses only half of each vector and nobody mentions it.
 """
 
 from __future__ import annotations

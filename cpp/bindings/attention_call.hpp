@@ -9,7 +9,7 @@
 
 namespace regard {
 
-// Where heads and rows stand in the arrays, counted from the end of weights, and what messages say of them.
+// Where heads and rows are in the arrays, counted from the end of weights, and the names that messages use.
 struct Layout {
   int heads_axis;
   int rows_axis;

@@ -5,7 +5,7 @@
 
 namespace regard {
 
-// What the gradients need beside the call's own arguments. `wanted` is a tuple of six flags, for query, key, value,
+// What the gradients need in addition to the call's own arguments. `wanted` is a tuple of six flags, for query, key, value,
 // the float mask, the slopes of ALiBi and the sinks; `out` is None or a tuple of three arrays or None.
 struct BackwardArguments {
   py::handle grad_output;

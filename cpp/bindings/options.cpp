@@ -215,7 +215,7 @@ PerEntry per_entry(const char* name, const EntryNumbers& numbers, const Attentio
   return {data, batch_strides_of(view, 0, problem.batch, memory)};
 }
 
-// One number for every query head, or one for every head of every batch entry; a number alone where there is one
+// One number for every query head, or one for every head of every batch entry; or just a number where there is one
 // head.
 PerHead per_entry_and_head(const char* name, const py::array_t<double>& numbers,
                            const AttentionProblem& problem, const Shape& batch, Integers& memory) {
@@ -234,7 +234,7 @@ PerHead per_entry_and_head(const char* name, const py::array_t<double>& numbers,
   return {numbers.data(), view.stride(1), batch_strides_of(view, 1, problem.batch, memory)};
 }
 
-// One number for every query head; a number alone where there is one head.
+// One number for every query head; or just a number where there is one head.
 const double* per_head(const char* name, const py::array_t<double>& numbers, std::int64_t heads) {
   const bool is_number = numbers.ndim() == 0 && heads == 1;
   if (!is_number && (numbers.ndim() != 1 || numbers.shape(0) != heads))

@@ -1,4 +1,4 @@
-// What this machine can do at best, measured: the yardsticks beside every benchmark.
+// What this machine can do at best, measured: the yardsticks of every benchmark.
 #pragma once
 
 #include "../problem/operand.hpp"

@@ -1,10 +1,10 @@
 // Prefetches the next block's lines one by one while this block is computed.
 //
 // Where few rows see a key, as in a decode and in a narrow window, the kernel waits for memory, and
-// the processor looks only a few hundred instructions ahead: without requests it reads and computes
-// by turns. If lines are asked for evenly and in order, they arrive all the time. A core can have
-// only a few of them under way, and a request beyond these holds up the loads that compute: hence
-// the numbers below. docs/lab-notes.md says what was tried.
+// the processor looks only a few hundred instructions ahead: without requests it alternates between
+// reading and computing. If lines are asked for evenly and in order, they arrive all the time. A
+// core can have only a few of them under way, and a request beyond these holds up the loads that
+// compute: hence the numbers below (docs/lab-notes.md).
 #pragma once
 
 #include "kv_rows.hpp"

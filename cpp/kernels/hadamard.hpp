@@ -30,7 +30,7 @@ REGARD_INLINE void rotate_numbers(V (&x)[kCount]) {
     }
 }
 
-// The steps from `half` to half * kCount of a group: a number beside those that are `half` numbers
+// The steps from `half` to half * kCount of a group: a number next to those that are `half` numbers
 // apart, `stride` elements each; `width` at a time.
 template <int kCount, class T>
 REGARD_INLINE void rotate_pass(T* x, std::int64_t stride, std::int64_t group, std::int64_t half,

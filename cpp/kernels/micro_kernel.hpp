@@ -5,7 +5,7 @@
 // with a broadcast element by element from where it lies and b in vectors. rows x vectors
 // accumulators stay in registers for the whole sum. Each element of acc is summed over k in
 // increasing order, one fma a step, whatever the shape of the tile: a lane's bits do not depend on
-// how many lanes or rows stand beside it.
+// how many lanes or rows a tile has.
 #pragma once
 
 #include "../simd/vec.hpp"

@@ -55,7 +55,7 @@ struct TileShape {
   // block, so this size is part of what decides its bits; 64 to 128 measure alike
   // (docs/lab-notes.md).
   static constexpr int kBlockKeys = 96;
-  // Keys whose softmax stands alone until it is merged with that of the keys before
+  // Keys with a softmax of their own, until it is merged with that of the keys before
   // (softmax_state.hpp).
   static constexpr int kChunkKeys = 16 * kBlockKeys;
   static constexpr std::int64_t kMostTaskRows = 16 * kStripLanes;

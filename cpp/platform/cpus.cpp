@@ -36,7 +36,7 @@ int cpus_of_process() {
   return static_cast<int>(std::bitset<64>(process).count());
 }
 #elif defined(__APPLE__)
-// Processors for performance alone, where there are others: equal shares of work would wait for the slow ones.
+// Only processors for performance, if there are others: equal shares of work would wait for the slow ones.
 int cpus_of_process() {
   for (const char* name : {"hw.perflevel0.logicalcpu", "hw.logicalcpu"}) {
     int count = 0;

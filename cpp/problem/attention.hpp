@@ -12,7 +12,7 @@ enum class Precision { full, int8, bfloat16 };
 
 constexpr std::int64_t kUnbounded = -1;  // a window's side without an end
 
-// Where the first batch entry, query head and key of a problem stand in the larger one of which it is a part, for
+// Where the first batch entry, query head and key of a problem are in the larger one of which it is a part, for
 // dropout. All positions move by `position`.
 struct DropoutOrigin {
   std::int64_t entry;
@@ -79,7 +79,7 @@ struct AttentionProblem {
   Operand output;
   Operand weights;  // data is null where the caller does not want them
   Operand lse;      // one element a row; data is null where the caller does not want it
-  PerEntry query_offset;  // data is null where the last query stands at an entry's last key
+  PerEntry query_offset;  // data is null where the last query is at an entry's last key
   PerEntry key_lengths;   // data is null where all have kv_len keys
   PerEntry left_padding;  // keys before it do not exist; data is null where all begin at 0
 };

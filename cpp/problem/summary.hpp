@@ -1,4 +1,4 @@
-// What a caller asks to know of attention's weights without having them, as plain data, beside the attention that they
+// What a caller asks to know of attention's weights without having them, as plain data, with the attention that they
 // belong to.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a caller of derivatives along a direction asks for, as plain data, beside the attention that they belong to.
+// What a caller of derivatives along a direction asks for, as plain data, with the attention that they belong to.
 #pragma once
 
 #include "attention.hpp"

@@ -170,7 +170,7 @@ void test_case(const Case& c) {
         worst = std::max<Wide>(worst, std::fabs(grad_bias.at(0, i, j) - want_bias.at(0, i, j)));
     check(worst <= 500 * static_cast<Wide>(std::numeric_limits<T>::epsilon()), "gradient of bias of " + what);
   }
-  check(agrees(moved, want_output, heads), "output beside its derivative, of " + what);
+  check(agrees(moved, want_output, heads), "output computed with its derivative, of " + what);
   check(agrees(tangent_output, want_tangent, heads), "derivative of the output of " + what);
   check(agrees(tangent_lse, want_tangent_lse, heads), "derivative of lse of " + what);
 }

@@ -143,7 +143,7 @@ void test_case(const Case& c) {
     bool is_close = true;
     for (std::int64_t i = 0; i < plain.count(); ++i)
       is_close &= std::abs(double(wanted[i]) - plain[i]) <= limit;
-    check(is_close, name + ", beside the numbers that they stand for");
+    check(is_close, name + ", compared with the numbers that they stand for");
   }
 
   const std::int64_t rows = c.page_rows ? c.page_rows : c.kv_len;

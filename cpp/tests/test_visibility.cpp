@@ -1,5 +1,5 @@
 // What a query sees by position, sink tokens and padding included, gives the bits of a bool mask that
-// shows the same keys. Keys that no query sees are NaN, and pages of such keys alone are not there.
+// shows the same keys. Keys that no query sees are NaN, and pages that have only such keys are not there.
 #include "tests.hpp"
 
 #include <algorithm>

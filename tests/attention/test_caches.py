@@ -1,5 +1,5 @@
-"""The size of the second cache: what Linux says of it, what replaces that, and that no bits depend
-on it."""
+"""The size of the second cache: as Linux reports it, as a variable replaces it, and that no bits
+depend on it."""
 
 import sys
 
@@ -20,7 +20,7 @@ def write_cache(root, index, **facts):
         (cache / name).write_text(f"{text}\n")
 
 
-@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="reads what Linux says")
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="reads files of Linux")
 @pytest.mark.parametrize(
     ("size", "wanted"), [("512K", 512 << 10), ("2M", 2 << 20), ("262144", 262144), ("", 0)]
 )
@@ -32,7 +32,7 @@ def test_what_linux_says(size, wanted, tmp_path):
     assert testing.l2_cache_of_system(str(tmp_path)) == wanted
 
 
-@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="reads what Linux says")
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="reads files of Linux")
 def test_a_system_that_says_nothing(tmp_path):
     assert testing.l2_cache_of_system(str(tmp_path)) == 0
 

@@ -93,7 +93,7 @@ def test_rooms_include_only_what_they_may_know(room):
 FAMILIES = re.findall(
     r"^REGARD_FAMILY\((\w+)", (CPP / "kernels/families.inc").read_text("utf-8"), re.M
 )
-# Folders of kernels that a family may include, besides its own and the substrate of all strips.
+# Folders of kernels that a family may include, in addition to its own and the substrate of strips.
 FAMILY_KNOWS = {"int8": {"attention"}, "bfloat16": {"attention", "backward"}}
 
 

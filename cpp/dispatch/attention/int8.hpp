@@ -9,7 +9,7 @@ namespace regard {
 // nothing: the call is computed in float32.
 bool is_faster_in_int8(const Kernels& kernels);
 
-// For the tests: with true, is_faster_in_int8 answers as on a CPU that has its target's features alone.
+// For the tests: with true, is_faster_in_int8 answers as on a CPU that has only its target's features.
 void forbid_int8(bool forbid);
 
 // Runs a plan of AttentionMethod::int8.

@@ -14,7 +14,7 @@
 namespace regard {
 namespace {
 
-// Beyond this a strip of queries alone is 64 TiB, and sizes in bytes need not be checked one by one.
+// Beyond this, a strip of queries takes 64 TiB, and sizes in bytes need not be checked one by one.
 constexpr std::int64_t kLargestDim = std::int64_t{1} << 40;
 
 bool is_empty(const AttentionProblem& problem) {

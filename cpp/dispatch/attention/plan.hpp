@@ -30,7 +30,7 @@ struct AttentionPlan {
   const AttentionKernel* kernel;
   // The rows that one thread takes at a time; none where there is nothing to compute.
   std::optional<AttentionTasks> tasks;
-  std::optional<Int8Waves> waves;  // of int8 alone
+  std::optional<Int8Waves> waves;  // only of int8
   int threads = 1;
   std::int64_t interval = 0;            // keys between two looks at the stop signal: whole blocks
   std::int64_t bytes_of_workspace = 0;  // each

@@ -90,7 +90,7 @@ class SummaryHeads {
   AttentionProblem by_head_;
 };
 
-// How a head's queries are cut, by their number alone: parts, and in a part tasks of `task_rows`.
+// How a head's queries are cut, which depends only on their number: parts, and in a part tasks of `task_rows`.
 struct Parts {
   std::int64_t task_rows;
   std::int64_t part_rows;

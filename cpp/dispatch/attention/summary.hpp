@@ -19,7 +19,7 @@ std::int64_t rows_of_all_heads(const SummaryProblem& problem);
 // Fills the problem's results, and counts the rows. `threads` is an upper bound. Throws NoMemory before anything is written, or Stopped.
 void summarize_attention(const SummaryProblem& problem, int threads, const StopSignal& signal, RowsDone& rows);
 
-// Fills the problem's map alone, likewise. Its rows and columns are at most those of the queries and keys that it shows.
+// Fills only the problem's map, likewise. Its rows and columns are at most those of the queries and keys that it shows.
 void map_attention(const SummaryProblem& problem, int threads, const StopSignal& signal, RowsDone& rows);
 
 }  // namespace regard

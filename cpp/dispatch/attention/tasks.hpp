@@ -18,7 +18,7 @@ class HeadPlace {
   // The first query of the group's first head, and the first key. Null stays null.
   void* of_queries(const Operand& operand) const { return at(operand, head_, first_query_); }
   void* of_keys(const Operand& operand) const { return at(operand, kv_head_, first_key_); }
-  // Of rows in pages the head alone.
+  // Of rows in pages, only the head.
   void* of_head(const Operand& operand) const { return at(operand, kv_head_, 0); }
 
   const BatchIndex& batch() const { return batch_; }

@@ -1,5 +1,5 @@
 // Which threads run a loop: those of the pool (pool.hpp), those of an OpenMP runtime (team.hpp), or the
-// calling one alone. The tasks and the order in which results are merged are the same in each.
+// calling thread. The tasks and the order in which results are merged are the same in each.
 #pragma once
 
 #include <functional>

@@ -57,7 +57,7 @@ struct Loop {
   // In a forked child, where the tasks that other threads had begun are never finished.
   bool is_orphaned() const { return threads > 1 && fork_count() != forks; }
 
-  // Called on the calling thread alone. Signal handlers run meanwhile, which may fork.
+  // Called only on the calling thread. Signal handlers run meanwhile, which may fork.
   bool wants_stop() {
     if (!was_told_to_stop && signal.wants_stop)
       was_told_to_stop = signal.wants_stop(signal.context);
@@ -163,7 +163,7 @@ void parallel_for(int threads, std::int64_t tasks, Handout handout, const StopSi
   threads = available_threads(static_cast<int>(std::max<std::int64_t>(1, std::min<std::int64_t>(tasks, threads))));
   const int ranges = handout == Handout::by_range ? std::min(threads, kMostRanges) : 1;
   if (ranges == 1) {
-    Range all;  // alone: clearing the others takes as long as some whole calls
+    Range all;  // only this: clearing the others takes as long as some whole calls
     return run_loop(threads, tasks, signal, body, context, &all, 1);
   }
   Range some[kMostRanges];

@@ -8,7 +8,7 @@
 
 namespace regard {
 
-// Asks whether the caller wants to stop (Ctrl-C). Called on the calling thread alone.
+// Asks whether the caller wants to stop (Ctrl-C). Called only on the calling thread.
 struct StopSignal {
   bool (*wants_stop)(void* context);
   void* context;

@@ -17,7 +17,7 @@ namespace {
 
 std::atomic<const ParallelRegion*> library{nullptr};
 
-// Of this process alone: a child has none of the threads.
+// Only of this process: a child has none of the threads.
 std::atomic<int> started_threads{1};  // how many the system has been able to start at once
 std::atomic<bool> used_runtime{false};
 std::atomic<bool> left_alone{false};

@@ -1,5 +1,5 @@
-// Sets a band of queries up: where its strips stand, and what the products read of it, in lanes and
-// as rows.
+// Sets a band of queries up: the positions of its strips, and what the products read of it, in
+// lanes and as rows.
 #pragma once
 
 #include "../strips/lanes.hpp"

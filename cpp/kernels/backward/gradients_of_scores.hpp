@@ -52,7 +52,7 @@ struct GradientsOfScores {
         });
   }
 
-  // dS times the cap's derivative, which stands between the score and what is added to it.
+  // dS times the cap's derivative, which is taken before anything is added to the score.
   REGARD_NOINLINE void apply_cap(const BackwardWorkspace<Shape>& work, int number,
                                  const KeyRuns<Shape>& runs) {
     for_vectors_of_runs(work, number, runs, [&](int at) {

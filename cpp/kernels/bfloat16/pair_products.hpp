@@ -1,5 +1,5 @@
-// What is made of pairs (../../simd/bfloat16_pairs.hpp): rows of pairs, in words of 32 bits, and the
-// products of ../micro_kernel.hpp with them.
+// Rows of pairs (../../simd/bfloat16_pairs.hpp) in words of 32 bits, and the products of
+// ../micro_kernel.hpp with them.
 #pragma once
 
 #include "../../simd/bfloat16_pairs.hpp"

@@ -1,5 +1,5 @@
 // scores = query key over keys in the arithmetic's own type as they lie: a square of keys and
-// dimensions is transposed in registers and multiplied from there. Nothing stands between the loads
+// dimensions is transposed in registers and multiplied from there. Nothing comes between the loads
 // from memory, so these come evenly; transposed_scores.hpp says where that is not what decides.
 #pragma once
 

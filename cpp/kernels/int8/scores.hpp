@@ -7,7 +7,7 @@
 // large, and the sum begins with -128 times that of the key.
 //
 // Other CPUs round nothing and compute in float32: their products of integers take as many
-// operations as those of numbers, and the rounding besides (docs/lab-notes.md).
+// operations as those of numbers, in addition to the rounding (docs/lab-notes.md).
 #pragma once
 
 #include "queries.hpp"

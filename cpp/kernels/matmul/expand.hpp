@@ -54,7 +54,7 @@ REGARD_NOINLINE void expand_squares(const From* from, std::int64_t column_stride
       if (i % 4 == 0) forget(columns, column_stride);
       const From* column = columns + i % 4 * column_stride;
       __builtin_memcpy(&square[i], column, sizeof square[i]);
-      // The columns are read a line at a time, by turns, which the processor does not foresee.
+      // The columns take turns, a line each, which the processor does not foresee.
       __builtin_prefetch(column + ahead, 0, 2);
       if (i % 4 == 3) columns += 4 * column_stride;
     }

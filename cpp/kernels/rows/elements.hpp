@@ -7,7 +7,7 @@ namespace regard {
 namespace {
 
 // `count` elements, and `filler` in the lanes after them. Neither this nor `scatter` is inlined:
-// they stand in every loop of the stages, and a call takes little beside their elements.
+// every loop of the stages has them, and a call costs little compared with their elements.
 template <class T>
 REGARD_NOINLINE Vec<T> gather(const T* from, std::int64_t stride, std::int64_t count, T filler) {
   T lanes[kLanes<T>];

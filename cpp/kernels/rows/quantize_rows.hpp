@@ -25,8 +25,8 @@ REGARD_NOINLINE void quantize_row(const float* from, std::int64_t columns, bool 
   const float share = rotates ? 1.0f / static_cast<float>(rotated_together(columns)) : 1.0f;
   for (std::int64_t i = 0; i < columns; ++i) x[i] = from[i] * share;
   if (rotates) rotate_row(x, columns);
-  std::uint32_t largest =
-      0;  // as integers, magnitudes are in order, infinity and then NaN above all
+  // As integers, magnitudes are in order, infinity and then NaN above all.
+  std::uint32_t largest = 0;
   for (std::int64_t i = 0; i < columns; ++i) {
     std::uint32_t bits;
     __builtin_memcpy(&bits, x + i, 4);

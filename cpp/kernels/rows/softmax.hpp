@@ -3,7 +3,7 @@
 // A row's exponentials are summed in this order, whatever its stride: each lane of a vector over a
 // piece of kPiece elements, the lanes of pieces one after another, and then the lanes. Where
 // neighboring rows lie side by side in memory (softmax along an axis that is not the last), rows
-// stand in lanes, and add in the same order.
+// are in lanes, and add in the same order.
 #pragma once
 
 #include "../../problem/rows.hpp"

@@ -1,4 +1,4 @@
-// Dropout of weights. Whether a weight stays is a function of the seed and of its own place alone:
+// Dropout of weights. Whether a weight stays depends only on the seed and on its place:
 // word j % 4 of Philox4x32-10 with the counter (j / 4, position of the query, head, batch entry),
 // for the key at j. So no mask is stored, and no tile, thread or chunk changes one. A problem that
 // is a part of a larger one counts all of these from `dropout_origin`.

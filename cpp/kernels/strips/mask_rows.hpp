@@ -15,7 +15,7 @@ REGARD_INLINE void mask_rows(const AttentionProblem& problem, const Operand& mas
   for (int lane = strip.rows; lane < strip.vectors * kLanes<T>; ++lane) rows[lane] = rows[lane - 1];
 }
 
-// Whether one row of the mask serves every lane, as in a mask over keys alone.
+// Whether one row of the mask serves every lane, as in a mask that depends only on keys.
 REGARD_INLINE bool lanes_share_a_row(const AttentionProblem& problem, const Operand& mask) {
   return mask.row_stride == 0 && (mask.head_stride == 0 || problem.heads == problem.kv_heads);
 }

@@ -4,7 +4,7 @@
 // Scores are summed from zero and the reference is subtracted from the whole. Starting the sum at
 // minus the reference would save that subtraction (0.7% of the work at head_dim 64), but a far-away
 // reference (a mask of -10000) then costs bits at every step, and a key's score would depend on
-// whether a mask stands beside it.
+// whether the call has a mask.
 //
 // All lanes of a tile go through `move_references` when one must, and come out with the bits that
 // they would have had.

@@ -22,7 +22,7 @@
 namespace regard {
 namespace {
 
-// Weights under 2^kNegligible count as 0: beside a sum of about 1 they are nothing, and their
+// Weights under 2^kNegligible count as 0: a sum of about 1 does not change by them, and their
 // products with values would be subnormal, which costs a microcode assist of a hundred cycles each
 // (ALiBi over 4096 keys took 6.8 times its time; docs/lab-notes.md).
 template <class T>

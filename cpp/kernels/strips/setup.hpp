@@ -1,4 +1,4 @@
-// Sets a task's strips up: lays them out in the workspace, and finds where their queries stand
+// Sets a task's strips up: lays them out in the workspace, and finds the positions of their queries
 // among the keys.
 #pragma once
 
@@ -41,7 +41,7 @@ REGARD_INLINE int take_strips(const AttentionProblem& problem, std::int64_t task
   return count;
 }
 
-// Fills in where a strip's rows stand and their slopes. Nothing of the arrays is read.
+// Fills in the positions of a strip's rows, and their slopes. Nothing of the arrays is read.
 template <class T>
 REGARD_NOINLINE void locate_strip(const AttentionProblem& problem, const AttentionTask& task,
                                   StripRows<T>& strip) {

@@ -7,8 +7,7 @@
 //
 // Only when a score exceeds m by more than `kThreshold` does m move, and what was gathered so far
 // is rescaled: until then a weight is at most 2^kThreshold, which loses nothing in floating point.
-// A lane's first visible score always moves it. What moves a lane's reference is that lane's scores
-// alone.
+// A lane's first visible score always moves it. Only a lane's own scores move its reference.
 //
 // Three states share one float, by IEEE's rules for signed zeros:
 //   sum = -0.0   the lane has seen no key: it started there, and a hidden key adds -0.0
@@ -18,15 +17,15 @@
 // also tells the second product what to leave out. Whether a row saw a key thus follows from
 // visibility and not from its scores.
 //
-// A sink is a key without a value that every query of its head sees first: reference = sink, sum =
-// 1.
+// A sink is a key without a value that every query of its head sees first: its reference is the
+// sink, and its sum 1.
 //
 // States over disjoint sets of keys merge:
 //
 //   m = max(m1, m2)    sum = sum1 2^(m1 - m) + sum2 2^(m2 - m)    output alike
 //
-// A row's keys are gathered in chunks that begin at multiples of kChunkKeys, each as if it stood
-// alone; the chunks are merged in order, after the sink where there is one. So different threads
+// A row's keys are gathered in chunks that begin at multiples of kChunkKeys, each as if there were
+// no other; the chunks are merged in order, after the sink if there is one. So different threads
 // may compute them, and the bits do not show it. Merging what has seen nothing changes no bit.
 #pragma once
 

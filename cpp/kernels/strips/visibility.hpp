@@ -1,4 +1,4 @@
-// Which keys a query sees by its position alone: an interval, and the sink tokens before it, known
+// Which keys a query sees by its position: an interval, and the sink tokens before it, known
 // before any key is read. Key j is seen iff first <= j < end or j is a sink token and j < end.
 #pragma once
 
@@ -127,7 +127,7 @@ REGARD_INLINE KeyInterval keys_seen_by_rows(const AttentionProblem& problem,
   return {seen_by(row_begin).begin, seen_by(row_end - 1).end};
 }
 
-// Fills in where the strip's queries stand. Lanes beyond the last row repeat it.
+// Fills in the positions of the strip's queries. Lanes beyond the last row repeat it.
 template <class T>
 REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const AttentionTask& task,
                                  StripRows<T>& strip) {

@@ -85,8 +85,8 @@ struct SummaryWorkspace {
   T* column_rows;  // [block keys][vector]: how many rows see a key
   double* pixels;  // [task_height][width of the map]
   T* pixel_lanes;  // [block keys][lanes]: the block's columns of the map, for each query of a strip
-  std::int64_t*
-      pixel_of_key;  // [block keys]: which of these columns a key belongs to, -1 outside the map
+  // [block keys]: which of these columns a key belongs to, -1 outside the map.
+  std::int64_t* pixel_of_key;
 };
 
 // Lays a SummaryWorkspace out in `memory`, itself first. Returns its size in bytes, which is all

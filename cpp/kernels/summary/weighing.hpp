@@ -18,8 +18,8 @@ namespace {
 template <class T>
 struct SummaryKeys : KeySpan {
   TileRows<T> rows{};
-  std::int64_t map_column =
-      0;  // the first one of the map that the block has a part of, and how many follow
+  // The first column of the map that the block has a part of, and how many it has.
+  std::int64_t map_column = 0;
   std::int64_t map_columns = 0;
 };
 

@@ -4,7 +4,7 @@
 //   sum            += P                   output         += P value
 //   tangent_sum    += P T                 tangent_output += P T value + P tangent_value
 //
-// where P = 2^(score - reference). Dropout multiplies the weights of the second column alone.
+// where P = 2^(score - reference). Dropout multiplies only the weights of the second column.
 #pragma once
 
 #include "../strips/dropout.hpp"

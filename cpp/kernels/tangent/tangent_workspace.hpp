@@ -8,7 +8,7 @@
 namespace regard {
 namespace {
 
-// What the strip gathers, besides the sum of P:
+// The strip's sums, in addition to the sum of P:
 //
 //   1            sum of P tangent_score over the block at hand
 //   1            and over those before it

@@ -1,6 +1,6 @@
 // CUDA's runtime on the CPU, for tests of the host's side. It is stricter than a GPU: nothing is done before
 // somebody waits for it, streams have no order but by events (the legacy default stream too), copies may reach
-// pinned and live memory alone, and new memory is NaN in every type.
+// only pinned and live memory, and new memory is NaN in every type.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -298,7 +298,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-// Not ready at first, as on a device that works beside the host.
+// Not ready at first, as on a device that works while the host does.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   REGARD_CALL();
   if (machine().streams[event->stream].done >= event->ticket) return cudaSuccess;

@@ -2,7 +2,7 @@
 // threads must meet, they run in random order. What goes wrong ends the program with a message: a barrier or an
 // instruction of a warp that not all threads reach, or that they reach at different places; reads of shared memory
 // that nothing was written to, or that lies beyond its end; copies whose data is read before it has arrived. Under
-// ThreadSanitizer each CUDA thread is a thread, ordered by barriers alone.
+// ThreadSanitizer each CUDA thread is a thread, ordered only by barriers.
 #pragma once
 
 #include <algorithm>
