@@ -1,4 +1,4 @@
-"""Two installed versions of regard in turns, on the cases of ``benchmarks.table``.
+"""Two installed versions of regard, interleaved, on the cases of ``benchmarks.table``.
 
 python -m benchmarks.against /path/to/old/bin/python /path/to/new/bin/python
 python -m benchmarks.against old/bin/python new/bin/python --match causal --pairs 5 --threads 1

@@ -1,4 +1,4 @@
-"""Times of regard.jax beside jax.nn.dot_product_attention and the NumPy call, in turns.
+"""Times of regard.jax beside jax.nn.dot_product_attention and the NumPy call, interleaved.
 
     python benchmarks/jax_call.py [--rounds 20]
 

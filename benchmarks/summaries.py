@@ -1,4 +1,4 @@
-"""What statistics and maps of weights cost beside the forward call, in turns; attention is causal.
+"""The cost of statistics and maps of weights relative to a causal forward call, interleaved.
 
 python benchmarks/summaries.py --length 32768 --rounds 3
 """

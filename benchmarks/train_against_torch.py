@@ -1,4 +1,4 @@
-"""The speed of training: the model of examples/train.py on regard and on PyTorch, in turns.
+"""The speed of training: the model of examples/train.py on regard and on PyTorch, interleaved.
 
 python benchmarks/train_against_torch.py [--rounds 5] [--steps 30] [--batch 16] [--threads 2]
 

@@ -1,4 +1,4 @@
-"""The time of a narrow window relative to as many operations without one: medians of runs in turns.
+"""The time of a narrow window relative to as many operations without one, interleaved: medians.
 
 python benchmarks/windows.py [--target x86_v3] [--window 256] [--threads 1 2]
 """

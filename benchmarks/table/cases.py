@@ -258,6 +258,20 @@ COMPARISONS: Sequence[Comparison] = (
         is_speed=True,
     ),
     Comparison(
+        "bfloat16 arithmetic 1x12x1024x64",
+        Attention(1, 12, 12, 1024, 1024, 64, precision="bfloat16"),
+        _square(1, 12, 1024, 64),
+        "speed relative to float32",
+        is_speed=True,
+    ),
+    Comparison(
+        "bfloat16 arithmetic 1x8x4096x128",
+        Attention(1, 8, 8, 4096, 4096, 128, precision="bfloat16"),
+        _square(1, 8, 4096, 128),
+        "speed relative to float32",
+        is_speed=True,
+    ),
+    Comparison(
         "mask of blocks 1x8x4096x64",
         Attention(1, 8, 8, 4096, 4096, 64, mask_block=128),
         _square(1, 8, 4096, 64),

@@ -124,21 +124,24 @@ void test_attention_in_bfloat16(std::int64_t q_len, std::int64_t kv_len, std::in
   stored.key.element = stored.value.element = Element::bfloat16;
   stored.output.data = of_stored.data();
   attention_forward(stored, 2, kNoSignal);
-  // A value that is NaN shows in the rows that see it, and in no bit of others.
-  Guarded<float> of_nan(output.count());
+  // A value that is not finite once it is rounded shows in the rows that see it, and in no bit of others.
+  Guarded<float> of_spoiled(output.count());
+  problem.output.data = of_spoiled.data();
   const std::int64_t seen_from = std::min(q_len, kv_len) - 1;
-  const float before = value[seen_from * value_dim];
-  value[seen_from * value_dim] = NAN;
-  problem.output.data = of_nan.data();
-  attention_forward(problem, 1, kNoSignal);
-  value[seen_from * value_dim] = before;
-  exchange_target(&target);
+  float& spoiled = value[seen_from * value_dim];
+  const float before = spoiled;
   bool hides = true;
-  for (std::int64_t i = 0; i < of_nan.count(); ++i) {
-    const bool sees = (!is_causal || i / value_dim % q_len >= seen_from) && i % value_dim == 0;
-    hides &= sees ? of_nan[i] != of_nan[i] : bits_of(of_nan[i]) == bits_of(output[i]);
+  for (const float number : {NAN, 3.4e38f}) {
+    spoiled = number;
+    attention_forward(problem, 1, kNoSignal);
+    for (std::int64_t i = 0; i < of_spoiled.count(); ++i) {
+      const bool sees = (!is_causal || i / value_dim % q_len >= seen_from) && i % value_dim == 0;
+      hides &= sees ? !std::isfinite(of_spoiled[i]) : bits_of(of_spoiled[i]) == bits_of(output[i]);
+    }
   }
-  check(hides, "a NaN in bfloat16 shows only where it is seen");
+  spoiled = before;
+  exchange_target(&target);
+  check(hides, "what is not finite in bfloat16 shows only where it is seen");
   const std::size_t bytes = static_cast<std::size_t>(output.count()) * sizeof(float);
   check(bytes == 0 || std::memcmp(output.data(), again.data(), bytes) == 0, "the same bits in bfloat16 with 3 threads");
 

@@ -61,7 +61,7 @@ class Engine(ABC):
 
 
 class Regard(Engine):
-    """The installed regard. Only it accepts masks, windows and int8 arithmetic."""
+    """The installed regard. Only it accepts masks, windows and a precision."""
 
     name = "regard"
     version = regard.__version__
