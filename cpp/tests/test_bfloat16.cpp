@@ -87,6 +87,10 @@ void test_attention_in_bfloat16(std::int64_t q_len, std::int64_t kv_len, std::in
   query.fill_normal(1);
   key.fill_normal(2);
   value.fill_normal(3);
+  // Every third number lies halfway between two of bfloat16.
+  for (Guarded<float>* array : {&query, &key, &value})
+    for (std::int64_t i = 0; i < array->count(); i += 3)
+      (*array)[i] = number_of((bits_of((*array)[i]) & 0xffff0000u) | 0x8000u);
   AttentionProblem problem{};
   problem.scalar = Scalar::float32;
   problem.precision = Precision::bfloat16;
@@ -236,7 +240,9 @@ void test_gradients_in_bfloat16(const GradientCase& c) {
   problem.value = value.operand_of(c.kv_heads);
   problem.output = output.operand_of(c.heads);
   problem.lse = lse.operand_of(c.heads);
+  const std::int64_t hidden_key = c.kv_len / 2;  // from every query
   if (c.has_mask) {
+    for (std::int64_t i = 0; i < c.q_len; ++i) bits[i * c.kv_len + hidden_key] = 0;
     problem.mask = operand(bits.data(), 1, c.q_len, c.kv_len);
     problem.mask.head_stride = 0;
   }
@@ -267,13 +273,18 @@ void test_gradients_in_bfloat16(const GradientCase& c) {
   check(agrees, "the same bits of gradients in bfloat16 with 3 threads and in pieces");
   // What only the first or the last rows and keys see of each other shows nowhere else.
   bool hides = true;
+  const auto spoil = [&](float& number, float with = NAN) {
+    const float before = number;
+    number = with;
+    compute(query_again, key_again, value_again, 2);
+    number = before;
+  };
+  if (c.has_mask)
+    for (float* number : {&key.at(1, hidden_key, 0), &value.at(1, hidden_key, 0)}) {
+      spoil(*number);
+      hides &= same_bits(of_query, query_again) && same_bits(of_key, key_again) && same_bits(of_value, value_again);
+    }
   if (c.is_causal && !c.has_mask && offset == 0 && c.q_len > 1) {
-    const auto spoil = [&](float& number) {
-      const float before = number;
-      number = NAN;
-      compute(query_again, key_again, value_again, 2);
-      number = before;
-    };
     const std::int64_t last = c.q_len - 1;
     spoil(key.at(0, last, 0));  // seen by the last query
     for (std::int64_t i = 0; i < last; ++i)
@@ -285,6 +296,14 @@ void test_gradients_in_bfloat16(const GradientCase& c) {
         for (std::int64_t d = 0; d < c.value_dim; ++d) hides &= same(of_value.at(0, j, d), value_again.at(0, j, d));
       }
     }
+    // The last query's score of the last key is -inf, and a lane without a row has 0 inf there.
+    float& number = query.at(0, last, 0);
+    const float before = number;
+    number = -1;
+    spoil(key.at(0, last, 0), INFINITY);
+    number = before;
+    for (std::int64_t d = 0; d < c.value_dim; ++d) hides &= value_again.at(0, last, d) == 0;
+    for (std::int64_t d = 0; d < c.head_dim; ++d) hides &= key_again.at(0, last, d) == 0;
   }
   check(hides, "NaN shows only in gradients in bfloat16 that see it");
 
@@ -345,7 +364,7 @@ void test_bfloat16() {
   for (const GradientCase& c : std::vector<GradientCase>{
            {1, 1, 65, 97, 64, 64, false, false, 0, 0, 1},
            {1, 1, 100, 100, 17, 33, true, false, 0, 0, 1},
-           {4, 2, 33, 200, 40, 24, true, true, 0, 0, 1},
+           {6, 2, 33, 200, 40, 24, true, true, 0, 0, 1},
            {2, 2, 47, 1000, 16, 8, false, false, 1.5, 0, 1},
            {2, 1, 5, 3, 5, 4, false, false, 0, 0, 3},
            {1, 1, 49, 49, 32, 32, true, false, 0, 0.25, 2},

@@ -102,8 +102,7 @@ struct PairFactors {
       for (int k = runs.run[i].begin; k < runs.run[i].end; k += 2)
         for (int lane = 0; lane < kWidth; lane += kLanes<float>) {
           const float* const from = gradients + k * kPitch + lane;
-          store(work.bias + k / 2 * kWidth + lane,
-                pairs_of(without_lost_sign(load(from)), without_lost_sign(load(from + kPitch))));
+          store(work.bias + k / 2 * kWidth + lane, pairs_of(load(from), load(from + kPitch)));
         }
     const std::int64_t columns = padded_dim<Shape>(forward.head_dim);
     const std::int64_t first = block.begin - work.piece.begin;
@@ -128,8 +127,6 @@ struct PairFactors {
           float* const row = terms + (s * Shape::kBlockKeys + k) * kPitch;
           // The lane after the last row is not one.
           if (rows % 2 != 0 && rows < end) row[rows] = 0;
-          for (int lane = first; lane < end; lane += kLanes<float>)
-            store(row + lane, without_lost_sign(load(row + lane)));
           pair_neighbors(row + first, end - first, row + first / 2);
         }
       }
@@ -158,12 +155,6 @@ struct PairFactors {
   REGARD_INLINE PairProduct<Dot> product(const TileRows<float>& rows, std::int64_t row,
                                          const float* lanes, std::int64_t dim, float factor) {
     return {rows.from + row * rows.stride, rows.stride * 4, lanes, pairs_in(dim), factor};
-  }
-
-  // Of a number that will be rounded: -0.0 is for hidden keys, and what is rounded to it is not.
-  REGARD_INLINE Vec<float> without_lost_sign(Vec<float> value) {
-    const Mask<float> is_hidden = as_bits<float>(value) == as_bits<float>(broadcast(-0.0f));
-    return select<float>(is_hidden, value, without_subnormals(value) + Vec<float>{});
   }
 };
 
