@@ -36,11 +36,10 @@ def written(text: str) -> str:
 
 def draw(name: str, path: str) -> None:
     """Draw the picture of a run."""
-    from matplotlib.figure import Figure
-
     from regard._bench import plot
 
-    plot.draw_bars(Figure, published(name).results).savefig(path, metadata={"Source": name})
+    target = Path(path)
+    target.write_bytes(plot.pen()(plot.draw_bars, published(name).results, target.suffix[1:]))
 
 
 def main() -> int:

@@ -57,6 +57,8 @@ RATIOS = {
     "mapped file 4 GB 1x8/8x524288": 1.1,
     "int8 arithmetic 1x12x1024x64": 1.35,
     "int8 arithmetic 1x8x4096x128": 1.35,
+    "bfloat16 arithmetic 1x12x1024x64": 1.35,
+    "bfloat16 arithmetic 1x8x4096x128": 1.35,
     "mask of blocks 1x8x4096x64": 1.3,
     "window 256 1x4x65536x64": 1.5,
     "2 threads 1x12x2048x64": 1.9,
