@@ -228,8 +228,9 @@ def test_scan_and_remat_and_shapes():
     assert (shape.shape, shape.dtype) == ((2, 4, 9, 6), np.float32)
 
 
-def test_precision_int8():
-    options = {"precision": "int8", "return_lse": True}
+@pytest.mark.parametrize("precision", ["int8", "bfloat16"])
+def test_precision(precision):
+    options = {"precision": precision, "return_lse": True}
     actual = regard.jax.scaled_dot_product_attention(*PROBLEM.arrays, **options)
     wanted = regard.scaled_dot_product_attention(*PROBLEM.arrays, **options)
     assert_same_bits(tuple(map(np.asarray, actual)), wanted)

@@ -1,5 +1,7 @@
 """Gradients of the call on JAX arrays, and gradients of these, against the oracle."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from test_jax_attention import attend, divided, named, several
@@ -303,6 +305,21 @@ def test_a_hessian_by_reverse_mode_is_symmetric():
     assert np.abs(hessian @ step.ravel() - np.ravel(moved) / 2).max() <= 1e-12
 
 
+def test_gradients_in_bfloat16():
+    problem = build(FEW[0], np.dtype(np.float32), dropout=0.0)
+    problem = dataclasses.replace(problem, options=problem.options | {"precision": "bfloat16"})
+    function = function_of(problem)
+    grads = problem.grad_output, problem.grad_lse
+    inputs = {name: np.asarray(array) for name, array in problem.inputs.items()}
+
+    def gradients(inputs):
+        return jax.vjp(function, inputs)[1](grads)[0]
+
+    wanted = problem.gradients()
+    for name, gradient in jax.jit(gradients)(inputs).items():
+        assert_same_bits(np.asarray(gradient), getattr(wanted, name))
+
+
 def refused(function, *words, kind=NotImplementedError):
     with pytest.raises(kind) as caught:
         function()
@@ -323,6 +340,11 @@ def test_derivatives_that_do_not_exist_are_refused():
     refused(
         lambda: jax.grad(lambda q: attend(q, *singles[1:], precision="int8").sum())(singles[0]),
         "precision must be None",
+    )
+    rounded = jax.grad(lambda q: (attend(q, *singles[1:], precision="bfloat16") ** 2).sum())
+    refused(
+        lambda: jax.grad(lambda q: rounded(q).sum())(singles[0]),
+        "precision must be None in gradients of gradients",
     )
     mask = jnp.zeros((9, 21))
     for wrt in ((1, 1), (0, 1), (1, 0)):

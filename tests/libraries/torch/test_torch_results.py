@@ -1,5 +1,8 @@
 """Results and gradients of `regard.torch` are, to the last bit, those of regard's NumPy calls."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from cases import AXES
@@ -10,9 +13,8 @@ from torch_problems import NAMES, as_tensor, assert_same, attend, leaves_of, tor
 CASES = [*AXES, *FEW]
 
 
-def check_forward(case, dtype):
+def check_forward(problem):
     """Without gradients, and through the operator."""
-    problem = build(case, dtype)
     wanted = problem.attend()
     for names in ((), NAMES[:1]):
         leaves = leaves_of(problem, names)
@@ -24,8 +26,7 @@ def check_forward(case, dtype):
         assert output.requires_grad == bool(names)
 
 
-def check_gradients(case, dtype):
-    problem = build(case, dtype)
+def check_gradients(problem):
     leaves = leaves_of(problem)
     output, lse = attend(problem, leaves, return_lse=True)
     grads = as_tensor(problem.grad_output), as_tensor(problem.grad_lse)
@@ -37,16 +38,23 @@ def check_gradients(case, dtype):
 
 @each_in_one_type(CASES, "storage")
 def test_output_and_lse(case, storage):
-    check_forward(case, storage)
+    check_forward(build(case, storage))
 
 
 @each_in_one_type(CASES, "storage")
 def test_gradients(case, storage):
-    check_gradients(case, storage)
+    check_gradients(build(case, storage))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_all_cases_in_all_types(case, storage):
-    check_forward(case, storage)
-    check_gradients(case, storage)
+    check_forward(build(case, storage))
+    check_gradients(build(case, storage))
+
+
+def test_bfloat16():
+    problem = build(FEW[0], np.dtype(np.float32))
+    problem = dataclasses.replace(problem, options=problem.options | {"precision": "bfloat16"})
+    check_forward(problem)
+    check_gradients(problem)
