@@ -82,6 +82,8 @@ def main():
     options = parser.parse_args()
     if options.gradients and options.precision == "int8":
         parser.error("there are no gradients of int8")
+    if options.without_vnni and options.precision != "int8":
+        parser.error("--without-vnni is for int8")
     regard._core.testing.set_target(options.target)
     regard._core.testing.forbid_int8(options.without_vnni)
     random = np.random.default_rng(0)

@@ -16,7 +16,7 @@ import re
 import sys
 from pathlib import Path
 
-from benchmarks.published.run import keep, published, reduced
+from benchmarks.published.run import FOLDER, keep, published, reduced
 from benchmarks.published.tables import TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,26 +45,33 @@ def draw(name: str, path: str) -> None:
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.published",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
     keeping = commands.add_parser("keep", help="reduce a run and keep it")
     keeping.add_argument("document")
     keeping.add_argument("name")
-    keeping.add_argument("--note", default="", help="what a reader must know of this run")
+    keeping.add_argument("--note", default="", help="what a reader of the file must know")
     commands.add_parser("write", help="make all tables anew")
     drawing = commands.add_parser("picture", help="draw a run")
-    drawing.add_argument("name")
-    drawing.add_argument("path")
+    drawing.add_argument("name", choices=sorted(path.stem for path in FOLDER.glob("*.json")))
+    drawing.add_argument("path", help="a file that ends in .png, .svg or .pdf")
     options = parser.parse_args()
     if options.command == "keep":
-        document = json.loads(Path(options.document).read_text(encoding="utf-8"))
+        try:
+            document = json.loads(Path(options.document).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            parser.error(f"{options.document} cannot be read: {error}")
         keep(reduced(document, options.note), options.name)
     elif options.command == "write":
         for page in PAGES:
             page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
-    else:
+    elif Path(options.path).suffix in (".png", ".svg", ".pdf"):
         draw(options.name, options.path)
+    else:
+        parser.error(f"path must end in .png, .svg or .pdf, got {options.path!r}")
     return 0
 
 

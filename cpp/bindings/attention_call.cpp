@@ -184,6 +184,7 @@ py::object AttentionCall::explain() {
                                   : plan.method == AttentionMethod::bfloat16 ? kernels.bfloat16.instruction
                                                                              : nullptr;
   facts["instruction"] = instruction ? py::object(py::str(instruction)) : py::none();
+  facts["has_few_rows"] = has_few_rows(problem, kernels);
   facts["columns"] = plan.kernel->columns;
   facts["threads"] = has_tasks ? std::min<std::int64_t>(plan.threads, tasks) : 0;
   facts["tasks"] = tasks;

@@ -99,7 +99,7 @@ void add_test_hooks(py::module_& module) {
 #if defined(__linux__)
   module.def("count_cpus", &count_cpus);
   module.def("cpus_of_status", &cpus_of_status);
-  module.def("l2_cache_of_system", &l2_cache_of_system);
+  module.def("l2_cache_of_linux", &l2_cache_of_linux);
   module.def("cpus_within", &cpus_within);
   module.def("cgroup_quota", &cgroup_quota);
 #endif

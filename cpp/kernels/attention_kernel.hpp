@@ -1,4 +1,5 @@
-// A kernel of attention as the dispatch calls it: those of the families attention, decode and int8.
+// A kernel of attention as the dispatch calls it: those of the families attention, decode, int8 and
+// bfloat16.
 #pragma once
 
 #include "../problem/attention.hpp"

@@ -47,11 +47,10 @@ REGARD_INLINE void with_stored_element(Element element, Body body) {
   with_input_element<T>(element, body);
 }
 
-// The size of an element of anything but a bool mask.
 REGARD_INLINE std::int64_t bytes_of(Element element) {
   return element == Element::float64                                   ? 8
          : element == Element::float16 || element == Element::bfloat16 ? 2
-         : element == Element::int8                                    ? 1
+         : element == Element::int8 || element == Element::boolean     ? 1
                                                                        : 4;
 }
 

@@ -1,5 +1,5 @@
-// What a target offers: the kernels of one element type, a table a family, and both types under the
-// target's name. The dispatch knows a target by nothing else.
+// What a target offers: the kernels of one element type, one table per family, and both types under
+// the target's name. The dispatch knows a target by nothing else.
 #pragma once
 
 #include "attention/table.hpp"

@@ -25,8 +25,8 @@ struct Tuning {
   // Strips over whose queries these gradients are summed before they are added to those in memory.
   // Twice as many were slower where L2 has 512 KB (docs/lab-notes.md).
   int band_strips = 2;
-  // At most this much, and three quarters of L2, holds a piece of keys with their values and the
-  // gradients of both in the backward kernel.
+  // In the backward kernel, a piece of keys with their values and the gradients of both takes at
+  // most this much, and at most three quarters of L2.
   int piece_bytes = 640 * 1024;
   // Rows share one pass over a block of keys: as many as make strips of about this size, queries
   // and outputs together, which leaves L2 room for the block. That cuts the traffic from beyond L2,

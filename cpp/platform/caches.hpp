@@ -6,11 +6,11 @@
 
 namespace regard {
 
-// One processor's share of the second cache, from 128 KB to 2 MB; 512 KB where the system does not tell. REGARD_L2_CACHE,
-// in bytes, is believed instead. Asked once.
+// The size of the L2 cache in bytes, limited to 128 KiB to 2 MiB; 512 KiB if the system does not
+// report it. REGARD_L2_CACHE overrides it, without limits. Determined once.
 std::int64_t l2_cache_bytes();
 
-// The same without limits from Linux's files under `root`; 0 where they do not tell.
-std::int64_t l2_cache_of_system(const std::string& root);
+// As Linux's files under `root` report it, without limits; 0 if they do not.
+std::int64_t l2_cache_of_linux(const std::string& root);
 
 }  // namespace regard

@@ -23,7 +23,7 @@ struct DropoutOrigin {
 struct AttentionProblem {
   Scalar scalar;
   Precision precision;
-  std::int64_t l2_bytes;  // of the processor's second cache, by which kernels choose what they keep there
+  std::int64_t l2_bytes;  // of the L2 cache, by which kernels choose what they keep there
 
   // Which keys a query sees: those from window_left before its position to window_right after it.
   // Causal is a window_right of 0.
@@ -35,7 +35,7 @@ struct AttentionProblem {
   // How a score is formed.
   double scale;         // multiplies query . key
   double softcap;       // 0 means none
-  const double* sinks;  // one a head, or null
+  const double* sinks;  // one per head, or null
 
   // Which weights are dropped (kernels/attention/dropout.hpp): those whose random word is not above the limit.
   double dropout_factor;  // of those that stay; 0 where there is no dropout

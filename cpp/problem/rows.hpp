@@ -61,7 +61,7 @@ struct MergeRows {
 struct QuantizeProblem {
   const float* from;
   std::int8_t* to;
-  float* scales;  // one a row
+  float* scales;  // one per row
   std::int64_t rows;
   std::int64_t columns;
   bool rotates;

@@ -2,8 +2,8 @@
 //
 //   dot_pairs(sum, a, b) = fma(a.low, b.low, fma(a.high, b.high, sum))
 //
-// as the instruction vdpbf16ps computes it: each of the two rounds to nearest even, subnormal numbers are read as 0, and
-// subnormal results become 0, whatever the thread's floating-point mode is.
+// as the instruction vdpbf16ps computes it: each of the two rounds to nearest even, subnormal numbers
+// are read as 0, and subnormal results become 0, whatever the thread's floating-point mode is.
 #pragma once
 
 #include "half.hpp"
@@ -49,8 +49,7 @@ struct PlainDotOfPairs {
 };
 
 #if defined(REGARD_X86_V4)
-// What the CPU must have beyond the target's features: the instruction is written out, so that nothing
-// else is compiled for such a CPU.
+// What the CPU must have beyond the target's features, as of int8_quads.hpp.
 constexpr const char* kPairsFeature = "avx512_bf16";
 
 struct DotOfPairs {

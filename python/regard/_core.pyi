@@ -24,6 +24,7 @@ class _Plan(TypedDict):
     target: str
     kernel: str
     instruction: str | None
+    has_few_rows: bool
     columns: int
     threads: int
     tasks: int

@@ -1,11 +1,14 @@
 """precision="bfloat16": where the CPU has the instruction, against attention to rounded arrays in
 float64; elsewhere the bits of float32, and a word about it."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import regard
 from call_families import sdpa
+from reference import assert_same_bits
 
 BFLOAT16 = {"precision": "bfloat16"}
 sdpa_backward = regard.scaled_dot_product_attention_backward
@@ -100,12 +103,41 @@ def test_explain_says_what_happens(target):
         assert any("'bfloat16' has no effect" in note for note in explained.notes)
 
 
-def test_a_decode_is_computed_in_float32(target):
-    given = arrays(q_len=1)
-    explained = regard.explain(*given, **BFLOAT16)
-    assert explained.kernel == "decode"
-    assert any("waits for memory" in note for note in explained.notes)
-    assert np.array_equal(sdpa(*given, **BFLOAT16), sdpa(*given))
+@pytest.mark.parametrize("returns_weights", [False, True])
+def test_few_queries_are_computed_in_float32(returns_weights, target):
+    """Whatever is returned, since a backward call does not know of it."""
+    given, options = arrays(q_len=1), {"return_weights": returns_weights}
+    explained = regard.explain(*given, **options, **BFLOAT16)
+    assert explained.kernel == ("forward" if returns_weights else "decode")
+    assert (
+        "precision 'bfloat16' has no effect: memory bandwidth limits calls with few queries"
+        in explained.notes
+    )
+    assert_same_bits(sdpa(*given, **options, **BFLOAT16), sdpa(*given, **options))
+
+
+def test_explanations_are_printed_where_the_instruction_is():
+    """A stand-in for a CPU that has it."""
+    explained = regard.explain(*arrays(), **BFLOAT16)
+    changes = {"kernel": "bfloat16", "instruction": "avx512_bf16", "notes": ()}
+    text = str(dataclasses.replace(explained, **changes))
+    assert "bfloat16: queries in SIMD lanes, pairs of bfloat16 multiplied by avx512_bf16" in text
+
+
+@pytest.mark.parametrize(
+    "dtype, q_len, why",
+    [
+        ("int8", 50, "keys that are stored as int8 are multiplied in float32"),
+        ("float32", 1, "memory bandwidth limits calls with few queries"),
+    ],
+)
+def test_caches_say_what_has_no_effect(dtype, q_len, why):
+    cache = regard.KVCache(1, 2, 16, dtype=dtype)
+    query, key = np.ones((1, 2, q_len, 16), np.float32), np.ones((1, 2, 60, 16), np.float32)
+    cache.append(key, key)
+    notes = cache.explain(query, **BFLOAT16).notes
+    assert f"precision 'bfloat16' has no effect: {why}" in notes
+    assert not any("has no effect" in note for note in cache.explain(query).notes)
 
 
 def test_float64_is_refused():

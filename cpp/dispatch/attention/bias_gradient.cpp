@@ -35,8 +35,10 @@ void add_bias_gradient(const BackwardHeads& heads, const BackwardKernels& kernel
 
   // Parts are pieces of keys, so that keys and values are brought to where they are read once for all rows, and rows where
   // these pieces are too few. Axes along which elements are broadcast are not divided.
-  const std::int64_t piece = kernels.piece_keys(problem), kv_len = problem.forward.kv_len;
   const bool divides_keys = problem.grad_bias.column_stride != 0, divides_rows = problem.grad_bias.row_stride != 0;
+  // An element that all rows and keys share is summed piece by piece: not by pieces that depend on L2.
+  const std::int64_t piece = divides_keys || divides_rows ? kernels.piece_keys(problem) : kernels.block_keys;
+  const std::int64_t kv_len = problem.forward.kv_len;
   const std::int64_t pieces = divides_keys ? ceil_div(kv_len, piece) : 1;
   // Of whole bands, and whole queries: heads of a query may share a row of the bias.
   const std::int64_t whole = std::lcm(kernels.band_rows, problem.forward.heads / problem.forward.kv_heads);

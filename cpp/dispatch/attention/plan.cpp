@@ -24,8 +24,7 @@ bool is_empty(const AttentionProblem& problem) {
 // Few rows read keys and values faster with keys in lanes. Both kernels give the same bits. Training drops weights,
 // and decodes nothing.
 bool is_decode(const AttentionProblem& problem, const Kernels& kernels) {
-  return !is_empty(problem) && !problem.weights.data && problem.dropout_factor == 0 &&
-         problem.heads / problem.kv_heads * problem.q_len <= kernels.decode.most_rows;
+  return has_few_rows(problem, kernels) && !problem.weights.data && problem.dropout_factor == 0;
 }
 
 void choose_kernel(AttentionPlan& plan) {
@@ -47,9 +46,13 @@ void choose_kernel(AttentionPlan& plan) {
 
 }  // namespace
 
+bool has_few_rows(const AttentionProblem& problem, const Kernels& kernels) {
+  return !is_empty(problem) && problem.heads / problem.kv_heads * problem.q_len <= kernels.decode.most_rows;
+}
+
 bool multiplies_bfloat16(const AttentionProblem& problem, const Kernels& kernels) {
   return problem.precision == Precision::bfloat16 && problem.key.element != Element::int8 &&
-         !is_decode(problem, kernels) && kernels.bfloat16.instruction &&
+         !has_few_rows(problem, kernels) && kernels.bfloat16.instruction &&
          cpu_has(kernels.bfloat16.instruction);
 }
 

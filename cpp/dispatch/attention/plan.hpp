@@ -45,7 +45,11 @@ struct AttentionPlan {
 // Throws NoMemory where rows are so long that sizes in bytes might not fit in 64 bits.
 void check_dims(const AttentionProblem& problem);
 
-// Whether products are of bfloat16: where it was allowed, and is faster. A decode waits for memory, not for products.
+// Whether a key head serves so few rows that memory bandwidth limits the call.
+bool has_few_rows(const AttentionProblem& problem, const Kernels& kernels);
+
+// Whether products are of bfloat16: where it was allowed, and is faster. Forward and backward calls of one problem agree,
+// whatever else they return.
 bool multiplies_bfloat16(const AttentionProblem& problem, const Kernels& kernels);
 
 // Multiplications of the forward call, at most.

@@ -1,5 +1,5 @@
 // A tile's scores as the product of keys and queries in the scalar's own precision.
-// ../int8/scores.hpp has the others.
+// ../int8/scores.hpp and ../bfloat16/scores.hpp have the others.
 #pragma once
 
 #include "../strips/lanes.hpp"

@@ -37,6 +37,7 @@ struct Backward {
     return {
         .workspace_bytes = workspace_bytes,
         .band_rows = kBandLanes<Shape>,
+        .block_keys = Shape::kBlockKeys,
         .chunk_keys = chunk_keys,
         .piece_keys = regard::piece_keys<Shape>,
         .partial_bytes = partial_bytes,

@@ -29,7 +29,7 @@ struct RowsOfBand {
 
 template <class T>
 struct BackwardStrip : StripRows<T> {
-  T* queries;       // [head_dim][lanes], times query_scale
+  T* queries;       // [head_dim][lanes], as the products of scores read them
   T* grad_outputs;  // [value_dim][lanes]
   T* lse;           // [lanes], in log2 units
   T* delta;         // [lanes]: D
@@ -38,7 +38,7 @@ struct BackwardStrip : StripRows<T> {
   T* grad_queries;
   T* own_grad_queries;
   bool is_fresh;   // grad_queries holds nothing yet
-  bool sees_some;  // of the piece, by position. One that does not has no more than its rows
+  bool sees_some;  // a key of the piece, by position; if not, only its rows are set
 };
 
 template <class Shape, class T = typename Shape::Element>
@@ -98,7 +98,7 @@ REGARD_INLINE std::int64_t piece_keys(const BackwardProblem& problem) {
   return clamp(blocks, 1, most > 1 ? most : 1) * Shape::kBlockKeys;
 }
 
-// The elements of a strip's gradients of queries and slopes, a lane.
+// Elements per lane of a strip's gradients of queries and slopes.
 template <class Shape>
 REGARD_INLINE std::int64_t partial_rows(const BackwardProblem& problem) {
   return padded_dim<Shape>(problem.forward.head_dim) + 1;

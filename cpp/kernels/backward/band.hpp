@@ -17,8 +17,8 @@ REGARD_INLINE bool are_finite(RowsOfBand<T>& rows, int row_count, std::int64_t c
   return rows.are_finite != 0;
 }
 
-// Makes the workspace's band each band of the rows, and calls body() for it. Bands depend only on
-// the lengths, whatever the mask: a key's gradients are summed band by band.
+// Makes each band of the rows, in order, the band of the workspace, and calls body(). Bands depend
+// only on the lengths, whatever the mask: a key's gradients are summed band by band.
 template <class Shape, class Body, class T = typename Shape::Element>
 REGARD_INLINE void for_bands(std::int64_t row_begin, std::int64_t row_end,
                              BackwardWorkspace<Shape>& work, Body body) {

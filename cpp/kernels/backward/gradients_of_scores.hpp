@@ -20,7 +20,7 @@ struct GradientsOfScores {
   static constexpr int kPitch = Shape::kStripLanes;  // from a key of a block to the next
   static constexpr int kBlock = Shape::kBlockKeys * kPitch;
 
-  // Fills the strip's part of work.weights and work.grad_scores, for the tiles that `runs` tell.
+  // Fills the strip's part of work.weights and work.grad_scores, for the tiles in `runs`.
   // Without gradients of scores (only those of values are wanted) it leaves them out.
   template <int kVectors>
   REGARD_NOINLINE void compute(const BackwardProblem& problem, const BackwardTask& task,
@@ -136,7 +136,7 @@ struct GradientsOfScores {
     return select<T>(is_hidden, weight, gradient);
   }
 
-  // dS of a tile whose weights are known, or dP where the former is yet to be `finished`.
+  // dS of a tile whose weights are known; dP if not `finishes`.
   template <int kVectors, class Tile, class Product>
   REGARD_INLINE void differentiate(const Tile&, const Product& product,
                                    const BackwardStrip<T>& strip, bool finishes, const T* weights,

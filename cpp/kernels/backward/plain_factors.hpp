@@ -24,7 +24,7 @@ struct PlainFactors {
         provide(values_of(forward, task.forward), forward.value_dim, work, work.value_copies);
   }
 
-  // What D is formed of.
+  // D is computed from grad_output as it is.
   REGARD_INLINE void round_grad_output(const BackwardWorkspace<Shape>&, std::int64_t) {}
 
   // strip.queries and strip.grad_outputs are in lanes, and work.query_rows and

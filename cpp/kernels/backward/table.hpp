@@ -11,7 +11,8 @@ namespace regard {
 
 struct BackwardKernels {
   std::int64_t (*workspace_bytes)(const BackwardProblem&);
-  std::int64_t band_rows;  // intervals of rows begin at multiples of this many
+  std::int64_t band_rows;   // intervals of rows begin at multiples of this many
+  std::int64_t block_keys;  // of the smallest piece
   // Of an entry with this many keys; the last chunk may have fewer.
   std::int64_t (*chunk_keys)(std::int64_t kv_len);
   // Keys that fit into the workspace: a task goes through its chunk in pieces of this many. More

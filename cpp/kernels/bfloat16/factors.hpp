@@ -43,7 +43,8 @@ struct PairFactors {
                             forward.value_dim, work, work.value_copies.rows);
   }
 
-  // The gradients of a row's scores sum to 0 only if D is formed of the numbers that dP is.
+  // The gradients of a row's scores sum to 0 only if D is computed from the same rounded numbers as
+  // dP.
   REGARD_NOINLINE void round_grad_output(const Workspace& work, std::int64_t columns) {
     float* const rows = work.copied_grad_output_rows;
     for (std::int64_t i = 0; i < work.rows * columns; i += kLanes<float>)
@@ -110,9 +111,10 @@ struct PairFactors {
         work.keys.from + work.keys.whole * work.keys.stride + first / 2 * columns;
     const bool selects = runs.hide_something &&
                          !pairs_are_finite(keys, columns, pairs_in(block.count), forward.head_dim);
-    add_columns_of_pairs<Dot, Shape, kVectors>(selects, runs, {work.bias, keys, columns},
-                                               round_up(forward.head_dim, kRows), strip.is_fresh,
-                                               strip.grad_queries);
+    const KeyTerm<float> term{work.bias, keys, columns};
+    add_columns<Shape, kVectors, kVectors, MultiplyPairsOfKeys<Dot>>(
+        selects, runs, &term, 1, round_up(forward.head_dim, kRows), strip.is_fresh,
+        strip.grad_queries);
   }
 
   // Queries that are neighbors make pairs, in the first half of the place of their vectors.
@@ -136,7 +138,7 @@ struct PairFactors {
   REGARD_INLINE void multiply(Accumulators<float, kTileRows, kVectors>& acc, const float* a,
                               std::ptrdiff_t row_stride, const float* b, std::ptrdiff_t b_stride,
                               std::int64_t depth) {
-    multiply_rows_of_pairs<Dot, kTileRows, kVectors, kSelect>(acc, a, row_stride * 4, b, b_stride,
+    multiply_rows_of_pairs<Dot, kTileRows, kVectors, kSelect>(acc, a, row_stride, b, b_stride,
                                                               depth);
   }
 
@@ -154,7 +156,7 @@ struct PairFactors {
 
   REGARD_INLINE PairProduct<Dot> product(const TileRows<float>& rows, std::int64_t row,
                                          const float* lanes, std::int64_t dim, float factor) {
-    return {rows.from + row * rows.stride, rows.stride * 4, lanes, pairs_in(dim), factor};
+    return {rows.from + row * rows.stride, rows.stride, lanes, pairs_in(dim), factor};
   }
 };
 

@@ -74,8 +74,8 @@ REGARD_INLINE Mask<float> is_high_hidden(Vec<float> pairs) {
   return (as_bits<float>(pairs) >> 16 & 0xffff) == 0x8000;
 }
 
-// Dot::add, where kSelect without the product of a hidden number of `a`, so that a NaN or inf in
-// `b` goes nowhere: each number of the pair is multiplied apart then, in the same order.
+// Dot::add. With kSelect, products of hidden numbers of `a` are left out, so that a NaN or inf in
+// `b` does not spread: the numbers of a pair are then multiplied separately, in the same order.
 template <class Dot, bool kSelect>
 REGARD_INLINE Vec<float> add_pair(Vec<float> sum, Vec<float> a, Vec<float> b) {
   if constexpr (!kSelect) return Dot::add(sum, a, b);
@@ -85,14 +85,14 @@ REGARD_INLINE Vec<float> add_pair(Vec<float> sum, Vec<float> a, Vec<float> b) {
 }
 
 // As multiply_rows: acc[row][lane] += the sum of a[row][k] b[k][lane] over k, two at a time. The
-// rows of `a` may be those of an array of bfloat16, whose distance is not a whole number of words.
+// rows of `a` may be those of an array of bfloat16, which are not always aligned as words are.
 template <class Dot, int kRows, int kVectors, bool kSelect = false>
-REGARD_INLINE void multiply_rows_of_pairs(Accumulators<float, kRows, kVectors>& acc, const void* a,
-                                          std::ptrdiff_t row_bytes, const float* b,
+REGARD_INLINE void multiply_rows_of_pairs(Accumulators<float, kRows, kVectors>& acc, const float* a,
+                                          std::ptrdiff_t row_stride, const float* b,
                                           std::ptrdiff_t b_stride, std::int64_t pairs) {
-  const char* rows[kRows];
+  const float* rows[kRows];
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) rows[r] = static_cast<const char*>(a) + r * row_bytes;
+  for (int r = 0; r < kRows; ++r) rows[r] = a + r * row_stride;
   // Two steps at once would put sums on the stack.
 #pragma GCC unroll 1
   for (std::int64_t i = 0; i < pairs; ++i, b += b_stride) {
@@ -101,7 +101,7 @@ REGARD_INLINE void multiply_rows_of_pairs(Accumulators<float, kRows, kVectors>& 
     for (int v = 0; v < kVectors; ++v) right[v] = load(b + v * kLanes<float>);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const Vec<float> left = broadcast_pair(rows[r] + i * 4);
+      const Vec<float> left = broadcast_pair(rows[r] + i);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
         acc[r][v] = kSelect ? add_pair<Dot, true>(acc[r][v], left, right[v])
@@ -113,8 +113,8 @@ REGARD_INLINE void multiply_rows_of_pairs(Accumulators<float, kRows, kVectors>& 
 // Scores, or gradients of weights, as score_tile and its like multiply: factor (rows lanes).
 template <class Dot>
 struct PairProduct {
-  const void* rows;
-  std::ptrdiff_t row_bytes;
+  const float* rows;
+  std::ptrdiff_t row_stride;
   const float* lanes;
   std::int64_t pairs;
   float factor;
@@ -122,7 +122,7 @@ struct PairProduct {
   template <int kRows, int kVectors, int kStripVectors>
   REGARD_MEMBER void multiply(Accumulators<float, kRows, kVectors>& acc, int lane) const {
     clear<float, kRows, kVectors>(acc);
-    multiply_rows_of_pairs<Dot, kRows, kVectors>(acc, rows, row_bytes, lanes + lane,
+    multiply_rows_of_pairs<Dot, kRows, kVectors>(acc, rows, row_stride, lanes + lane,
                                                  kStripVectors * kLanes<float>, pairs);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
@@ -131,51 +131,29 @@ struct PairProduct {
   }
 };
 
-template <class Dot, class Shape, int kVectors, int kPitch, bool kSelect>
-REGARD_NOINLINE void add_columns_of_pairs(const KeyRuns<Shape>& runs, const KeyTerm<float>& term,
-                                          std::int64_t columns, bool is_fresh, float* sums) {
-  constexpr int kRows = Shape::kRows, kWidth = kPitch * kLanes<float>;
-  for (std::int64_t column = 0; column < columns; column += kRows) {
-    Accumulators<float, kRows, kVectors> acc;
-    clear<float, kRows, kVectors>(acc);
-    for (int i = 0; i < runs.count; ++i) {
-      const KeyRun& run = runs.run[i];
-      for_range<kVectors>(run.vectors, [&](auto first, auto end) {
-        for (int k = run.begin / 2; k < (run.end + 1) / 2; ++k) {
-          const float* const rows = term.rows + k * term.row_stride + column;
-          Vec<float> lanes[kVectors];
+// How add_columns multiplies keys two at a time: a term's block is [block keys / 2][kPitch vectors]
+// then, and its rows are those of pairs of keys.
+template <class Dot>
+struct MultiplyPairsOfKeys {
+  template <int kPitch, bool kSelect, int kBegin, int kEnd, int kRows, int kVectors>
+  REGARD_INLINE void add(Accumulators<float, kRows, kVectors>& acc, const KeyTerm<float>& term,
+                         std::int64_t column, const KeyRun& run) {
+    for (int k = run.begin / 2; k < (run.end + 1) / 2; ++k) {
+      const float* const rows = term.rows + k * term.row_stride + column;
+      Vec<float> lanes[kVectors];
 #pragma GCC unroll 8
-          for (int v = first.value; v < end.value; ++v)
-            lanes[v] = load(term.block + k * kWidth + v * kLanes<float>);
+      for (int v = kBegin; v < kEnd; ++v)
+        lanes[v] = load(term.block + (k * kPitch + v) * kLanes<float>);
 #pragma GCC unroll 16
-          for (int r = 0; r < kRows; ++r) {
-            const Vec<float> row = broadcast_pair(rows + r);
+      for (int r = 0; r < kRows; ++r) {
+        const Vec<float> row = broadcast_pair(rows + r);
 #pragma GCC unroll 8
-            for (int v = first.value; v < end.value; ++v)
-              acc[r][v] = add_pair<Dot, kSelect>(acc[r][v], lanes[v], row);
-          }
-        }
-      });
+        for (int v = kBegin; v < kEnd; ++v)
+          acc[r][v] = add_pair<Dot, kSelect>(acc[r][v], lanes[v], row);
+      }
     }
-    float* const to = sums + column * kVectors * kLanes<float>;
-    if (is_fresh)
-      store_tile<float, kRows, kVectors>(acc, to);
-    else
-      add_tile<float, kRows, kVectors>(acc, to, kVectors * kLanes<float>);
   }
-}
-
-// As add_columns, of one term, whose rows are pairs of keys, and whose block is [block keys / 2]
-// [kPitch vectors] of them.
-template <class Dot, class Shape, int kVectors, int kPitch = kVectors>
-REGARD_INLINE void add_columns_of_pairs(bool selects, const KeyRuns<Shape>& runs,
-                                        const KeyTerm<float>& term, std::int64_t columns,
-                                        bool is_fresh, float* sums) {
-  if (selects)
-    add_columns_of_pairs<Dot, Shape, kVectors, kPitch, true>(runs, term, columns, is_fresh, sums);
-  else
-    add_columns_of_pairs<Dot, Shape, kVectors, kPitch, false>(runs, term, columns, is_fresh, sums);
-}
+};
 
 }  // namespace
 }  // namespace regard

@@ -21,7 +21,7 @@ struct PairScores {
   static bool copies_keys(const AttentionProblem& problem) {
     const Operand& key = problem.key;
     const std::int64_t bytes = key.row_stride * 2;
-    return key.element != Element::bfloat16 || key.column_stride != 1 ||
+    return key.element != Element::bfloat16 || key.column_stride != 1 || key.row_stride % 2 != 0 ||
            problem.head_dim % 2 != 0 || bytes >= kFarRowBytes || bytes <= -kFarRowBytes;
   }
 
@@ -42,7 +42,7 @@ struct PairScores {
     const bool is_whole = block.count % Shape::kRows == 0;
     if (!copies_keys(problem) && is_whole && lie_together(rows, block.begin, block.count)) {
       block.keys.from = static_cast<const float*>(row_at(rows, block.begin));
-      block.keys.stride = problem.key.row_stride * 2;
+      block.keys.stride = problem.key.row_stride / 2;
       return;
     }
     const TileRows<float> wide = provide_rows<float, Shape::kRows>(
@@ -51,16 +51,14 @@ struct PairScores {
     for (std::int64_t k = 0; k < round_up(block.count, Shape::kRows); ++k)
       pair_neighbors(tile_row(wide, k), problem.head_dim, work.keys.rows + k * pairs);
     block.keys.from = work.keys.rows;
-    block.keys.stride = pairs * 4;
+    block.keys.stride = pairs;
   }
 
-  // The strides of block.keys are in bytes here: its rows may be those of an array of bfloat16.
   template <class Tile>
   REGARD_INLINE PairProduct<Dot> product(const Tile& tile, const AttentionProblem& problem,
                                          const AttentionTask&, const ForwardStrip<float>& strip,
                                          const ForwardBlock<float>& block) {
-    const char* const keys = reinterpret_cast<const char*>(block.keys.from);
-    return {keys + tile.begin * block.keys.stride, block.keys.stride, strip.queries,
+    return {block.keys.from + tile.begin * block.keys.stride, block.keys.stride, strip.queries,
             pairs_in(problem.head_dim), query_scale<float>(problem)};
   }
 };

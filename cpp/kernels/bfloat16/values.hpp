@@ -40,8 +40,9 @@ struct PairValues {
                 round_up(runs.run[i].end, 2) - runs.run[i].begin, kWidth,
                 work.weights + runs.run[i].begin / 2 * kWidth, kWidth);
     const KeyTerm<float> term{work.weights, block.values.from, block.values.stride};
-    add_columns_of_pairs<Dot, Shape, kVectors>(
-        selects, runs, term, round_up(problem.value_dim, kRows), strip.is_fresh, strip.outputs());
+    add_columns<Shape, kVectors, kVectors, MultiplyPairsOfKeys<Dot>>(
+        selects, runs, &term, 1, round_up(problem.value_dim, kRows), strip.is_fresh,
+        strip.outputs());
   }
 };
 

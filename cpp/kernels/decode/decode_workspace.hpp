@@ -42,7 +42,7 @@ struct DecodeWorkspace : StripRows<T> {
   T* bias;                // [kDecodeRows][block keys]: what is added to scores; -inf hides
   bool has_bias;          // of the block at hand
   bool hides;             // bias holds -inf for a key that is not beyond every row's reach
-  SoftmaxState<T> state;  // of this chunk, a lane a row
+  SoftmaxState<T> state;  // of this chunk, one lane per row
   T* output;              // [kDecodeRows][padded_value_dim], relative to the reference
   bool is_fresh;          // no block has written to output yet
   SoftmaxState<T> total;  // of the chunks before, merged
@@ -76,7 +76,7 @@ REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, voi
   work.keys = arena.take<T>(kBlock * work.padded_head_dim);
   work.values = arena.take<T>(kBlock * work.padded_value_dim);
   // scores.hpp uses it with 16 registers, and for rows of 16 bits that do not fill squares of two
-  // numbers a lane.
+  // numbers per lane.
   const bool fills_squares = problem.head_dim % (2 * kLanes<T>) == 0;
   if (Shape::kRegisterCount == 16 || (bytes_of(problem.key.element) == 2 && !fills_squares))
     work.transposed = arena.take<T>(Shape::kStripLanes * work.padded_head_dim);

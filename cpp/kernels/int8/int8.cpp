@@ -8,7 +8,7 @@
 namespace regard {
 namespace {
 
-using Forward = AttentionForward<Float32, DotScores<Float32>>;
+using Forward = AttentionForward<Float32, QuadScores<Float32>>;
 using Keys = QuantizedKeys<Float32>;
 
 }  // namespace
@@ -16,7 +16,7 @@ using Keys = QuantizedKeys<Float32>;
 constexpr PerScalar<Int8Kernels> REGARD_TARGET_NAME::int8 = {
     .float32 =
         {
-            .instruction = kDotFeature,
+            .instruction = kQuadsFeature,
             .attention = Forward::kernel(),
             .write_weights = Forward::write_weights,
             .quantizer = {.bytes = Keys::bytes,

@@ -1,5 +1,5 @@
-// A strip's queries in int8, a lane a query: rotated and scaled by its largest magnitude, as keys
-// are (keys.hpp); and each query's score of the keys' mean, from the query as it came.
+// A strip's queries in int8, one lane per query: rotated and scaled by its largest magnitude, as
+// keys are (keys.hpp); and each query's score of the keys' mean, from the query as it came.
 //
 // A query that holds NaN or inf has a NaN for its factor: all its scores are NaN, as all its
 // weights would be.

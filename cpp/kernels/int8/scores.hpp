@@ -11,6 +11,7 @@
 #pragma once
 
 #include "queries.hpp"
+#include "../../simd/int8_quads.hpp"
 #include "../micro_kernel.hpp"
 
 namespace regard {
@@ -55,23 +56,8 @@ REGARD_INLINE void scores_of(const Mask<float> (&sums)[kRows][kVectors], const I
   factors.apply<kRows, kVectors>(acc, lane);
 }
 
-// What the CPU must have beyond the target's features: the instruction is written out, so that
-// nothing else is compiled for such a CPU.
-#if defined(REGARD_X86_V4)
-constexpr const char* kDotFeature = "avx512_vnni";
-#define REGARD_DOT "vpdpbusd %2, %1, %0"
-#elif defined(REGARD_X86_V3)
-constexpr const char* kDotFeature = "avx_vnni";
-#define REGARD_DOT "%{vex%} vpdpbusd %2, %1, %0"
-#endif
-
-// sum[lane] += the four products of unsigned bytes of a and signed bytes of b.
-REGARD_INLINE void add_products(Mask<float>& sum, Mask<float> a, Mask<float> b) {
-  asm(REGARD_DOT : "+v"(sum) : "v"(a), "v"(b));
-}
-
 template <class Shape>
-struct DotScores {
+struct QuadScores {
   using T = float;
 
   struct Product {
@@ -105,7 +91,7 @@ struct DotScores {
           __builtin_memcpy(&four, rows[r] + d, sizeof four);
           const Mask<float> key = Mask<float>{} + four;
 #pragma GCC unroll 8
-          for (int v = 0; v < kVectors; ++v) add_products(sums[r][v], query[v], key);
+          for (int v = 0; v < kVectors; ++v) add_dot_of_quads(sums[r][v], query[v], key);
         }
       }
       scores_of<kRows, kVectors>(sums, factors, lane, acc);

@@ -34,7 +34,7 @@ REGARD_INLINE typename MaskWord<kRows>::Type read_mask_word(const unsigned char*
   return word;
 }
 
-// The disjunction and the conjunction of the lanes' bytes, a word a tile.
+// The disjunction and the conjunction of the lanes' bytes, one word per tile.
 template <int kRows, int kTiles>
 struct MaskScan {
   typename MaskWord<kRows>::Type some[kTiles];

@@ -23,7 +23,7 @@ namespace {
 // A strip and what it has gathered of its keys, relative to its references.
 template <class T>
 struct OnlineStrip : StripRows<T> {
-  T* queries;  // [head_dim][lanes], times query_scale
+  T* queries;  // [head_dim][lanes], as the products of scores read them
   // Of the chunk at hand.
   SoftmaxState<T> state;
   T* block_sum;           // [lanes]: of the weights of the block at hand

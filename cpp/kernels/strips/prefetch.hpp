@@ -25,7 +25,7 @@ REGARD_INLINE void prefetch_rows(const AttentionProblem& problem, const Operand&
     }
     const char* row = static_cast<const char*>(data) +
                       (query * operand.row_stride + head * operand.head_stride) * bytes;
-    for (std::int64_t byte = 0; byte < columns * bytes; byte += 64)
+    for (std::int64_t byte = 0; byte < columns * bytes; byte += kLineBytes)
       __builtin_prefetch(row + byte, kWrites);
   }
 }
@@ -38,16 +38,14 @@ REGARD_INLINE void prefetch_mask(const AttentionProblem& problem, const Operand&
   if (!data || mask.column_stride != 1 || lanes_share_a_row(problem, mask) ||
       key >= strip.seen.window.end)
     return;
-  const std::int64_t bytes = mask.element == Element::boolean   ? 1
-                             : mask.element == Element::float32 ? 4
-                                                                : 8;
+  const std::int64_t bytes = bytes_of(mask.element);
   const std::int64_t group = problem.heads / problem.kv_heads;
   const char* first = static_cast<const char*>(data) + key * bytes;
   for (int lane = strip.rows * part / parts; lane < strip.rows * (part + 1) / parts; ++lane) {
     const std::int64_t row = strip.first_row + lane;
     const char* from =
         first + (row / group * mask.row_stride + row % group * mask.head_stride) * bytes;
-    for (std::int64_t byte = 0; byte < keys * bytes + 63; byte += 64)
+    for (std::int64_t byte = 0; byte < keys * bytes + kLineBytes - 1; byte += kLineBytes)
       __builtin_prefetch(from + byte, 0, 2);
   }
 }

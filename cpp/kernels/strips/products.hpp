@@ -1,4 +1,4 @@
-// Sums over keys: of a block of numbers, one a key and a lane, times rows of keys or values.
+// Sums over keys: of a block of numbers, one per key and lane, times rows of keys or values.
 #pragma once
 
 #include "../micro_kernel.hpp"
@@ -16,10 +16,23 @@ struct KeyTerm {
   std::ptrdiff_t row_stride;
 };
 
-template <class Shape, int kVectors, int kPitch, bool kSelect, class T = typename Shape::Element>
+// How add_columns multiplies the keys of a run: one by one.
+struct MultiplyKeys {
+  template <int kPitch, bool kSelect, int kBegin, int kEnd, class T, int kRows, int kVectors>
+  REGARD_INLINE void add(Accumulators<T, kRows, kVectors>& acc, const KeyTerm<T>& term,
+                         std::int64_t column, const KeyRun& run) {
+    constexpr int kWidth = kPitch * kLanes<T>;
+    multiply_columns<T, kRows, kVectors, kSelect, kBegin, kEnd>(
+        acc, term.rows + run.begin * term.row_stride + column, term.row_stride,
+        term.block + run.begin * kWidth, kWidth, run.end - run.begin);
+  }
+};
+
+template <class Multiply, class Shape, int kVectors, int kPitch, bool kSelect,
+          class T = typename Shape::Element>
 REGARD_NOINLINE void add_columns_of(const KeyRuns<Shape>& runs, const KeyTerm<T>* terms, int count,
                                     std::int64_t columns, bool is_fresh, T* sums) {
-  constexpr int kWidth = kPitch * kLanes<T>, kRows = Shape::kRows;
+  constexpr int kRows = Shape::kRows;
   for (std::int64_t column = 0; column < columns; column += kRows) {
     Accumulators<T, kRows, kVectors> acc;
     clear<T, kRows, kVectors>(acc);
@@ -27,9 +40,7 @@ REGARD_NOINLINE void add_columns_of(const KeyRuns<Shape>& runs, const KeyTerm<T>
       for (int i = 0; i < runs.count; ++i) {
         const KeyRun& run = runs.run[i];
         for_range<kVectors>(run.vectors, [&](auto begin, auto end) {
-          multiply_columns<T, kRows, kVectors, kSelect, begin.value, end.value>(
-              acc, term->rows + run.begin * term->row_stride + column, term->row_stride,
-              term->block + run.begin * kWidth, kWidth, run.end - run.begin);
+          Multiply::template add<kPitch, kSelect, begin.value, end.value>(acc, *term, column, run);
         });
       }
     T* const to = sums + column * kVectors * kLanes<T>;
@@ -44,13 +55,16 @@ REGARD_NOINLINE void add_columns_of(const KeyRuns<Shape>& runs, const KeyTerm<T>
 // the sums yet: the sum of a block first, and then one addition, which keeps the error near that of
 // a blocked matrix product. Terms of hidden keys are left out where `selects`, as multiply_columns
 // does it.
-template <class Shape, int kVectors, int kPitch = kVectors, class T = typename Shape::Element>
+template <class Shape, int kVectors, int kPitch = kVectors, class Multiply = MultiplyKeys,
+          class T = typename Shape::Element>
 REGARD_INLINE void add_columns(bool selects, const KeyRuns<Shape>& runs, const KeyTerm<T>* terms,
                                int count, std::int64_t columns, bool is_fresh, T* sums) {
   if (selects)
-    add_columns_of<Shape, kVectors, kPitch, true>(runs, terms, count, columns, is_fresh, sums);
+    add_columns_of<Multiply, Shape, kVectors, kPitch, true>(runs, terms, count, columns, is_fresh,
+                                                            sums);
   else
-    add_columns_of<Shape, kVectors, kPitch, false>(runs, terms, count, columns, is_fresh, sums);
+    add_columns_of<Multiply, Shape, kVectors, kPitch, false>(runs, terms, count, columns, is_fresh,
+                                                             sums);
 }
 
 }  // namespace

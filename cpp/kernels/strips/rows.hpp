@@ -1,5 +1,5 @@
-// The rows of a strip, a lane a row, and their positions among the keys: what visibility, masks and
-// scores need to know of it, whatever is computed from these.
+// The rows of a strip, one lane per row, and their positions among the keys: what visibility, masks
+// and scores need to know of it, whatever is computed from these.
 #pragma once
 
 #include "../../problem/attention.hpp"

@@ -1,4 +1,4 @@
-// How a score is formed and weighed, one step a function: the only place that says so. Kernels
+// How a score is formed and weighed, one step per function: the only place that says so. Kernels
 // differ in what lies in their lanes (queries, or keys in a decode) and call these on their
 // vectors.
 //

@@ -202,8 +202,8 @@ struct NextMask {
   std::int64_t key;
 };
 
-// Calls body(Tile) for every tile that the strip sees some of. `runs`, which are empty before, have
-// the tile then.
+// Calls body(Tile) for every tile of which the strip sees some. `runs` must be empty at first, and
+// contains the tile when body is called.
 template <class Shape, int kVectors, TileCode kCode, class Body, class T = typename Shape::Element>
 REGARD_INLINE void over_tiles(const AttentionProblem& problem, const AttentionTask& task,
                               const StripRows<T>& strip, const KeySpan& block,

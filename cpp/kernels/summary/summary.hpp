@@ -18,7 +18,7 @@ namespace {
 template <class Shape>
 struct Summary {
   using T = typename Shape::Element;
-  using Block = SummaryBlock<Shape>;
+  using Weighing = SummaryWeighing<Shape>;
 
   static constexpr SummaryKernels kernels() {
     return {
@@ -83,12 +83,12 @@ struct Summary {
       for (int s = 0; s < work.strip_count; ++s) {
         SummaryStrip<T>& strip = work.strips[s];
         if (key % Shape::kChunkKeys == 0)
-          Block::fold(strip.chunk, strip.sums, strip.vectors * kLanes<T>);
+          Weighing::fold(strip.chunk, strip.sums, strip.vectors * kLanes<T>);
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
         if (strip.top.weights)
           move_base(strip.top, problem.top_count, strip.vectors * kLanes<T>, key);
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          Block::template add<vectors.value>(problem, task, work, block, strip);
+          Weighing::template add<vectors.value>(problem, task, work, block, strip);
         });
       }
       for (int i = 0; task.column_sums && i < count; ++i) {
@@ -105,7 +105,7 @@ struct Summary {
     for (int s = 0; s < work.strip_count; ++s) {
       const SummaryStrip<T>& strip = work.strips[s];
       const RowSums<T>& sums = strip.sums;
-      Block::fold(strip.chunk, sums, strip.vectors * kLanes<T>);
+      Weighing::fold(strip.chunk, sums, strip.vectors * kLanes<T>);
       for (int lane = 0; lane < strip.rows; ++lane) {
         // A NaN among a row's weights shows in everything that is known of it.
         if (sums.log_weight[lane] != sums.log_weight[lane]) strip.largest[lane] = kNaN;

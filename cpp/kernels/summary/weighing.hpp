@@ -29,7 +29,7 @@ REGARD_INLINE std::int64_t induction_key(const SummaryProblem& problem, const Su
 }
 
 template <class Shape>
-struct SummaryBlock {
+struct SummaryWeighing {
   using T = typename Shape::Element;
   static constexpr int kRows = Shape::kRows;
 
@@ -54,7 +54,7 @@ struct SummaryBlock {
                           is_near ? static_cast<T>(tile.begin) : T(0));
           if (block.map_columns > 0) add_to_map(problem.map, work, strip, tile.begin, tile.end);
           if (task.column_sums)
-            add_columns(work, strip, tile.begin, tile.end, tile.kBias == Bias::hides);
+            add_column_sums(work, strip, tile.begin, tile.end, tile.kBias == Bias::hides);
         });
     if (block.map_columns > 0) add_lanes_to_pixels(problem.map, work, block, strip);
     if (task.first_mass && block.begin < problem.first_keys)
@@ -139,8 +139,8 @@ struct SummaryBlock {
   }
 
   // Lanes beyond the last row add nothing: their queries are zeros, which a key of inf makes NaN.
-  REGARD_NOINLINE void add_columns(const SummaryWorkspace<T>& work, const SummaryStrip<T>& strip,
-                                   int k, int end, bool hides) {
+  REGARD_NOINLINE void add_column_sums(const SummaryWorkspace<T>& work,
+                                       const SummaryStrip<T>& strip, int k, int end, bool hides) {
     const int width = strip.vectors * kLanes<T>;
     for (; k < end; ++k) {
       Vec<T> sum = load<T>(work.columns + k * kLanes<T>), rows{};

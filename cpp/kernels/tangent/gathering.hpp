@@ -24,7 +24,7 @@ struct TangentKeys : KeySpan {
 };
 
 template <class Shape>
-struct TangentBlock {
+struct TangentGathering {
   using T = typename Shape::Element;
   static constexpr int kRows = Shape::kRows;
 

@@ -55,7 +55,7 @@ struct Tangent {
         if (key % Shape::kChunkKeys == 0 && !strip.is_fresh) merge_chunk(strip);
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          TangentBlock<Shape>::template add<vectors.value>(problem, task, work, block, strip);
+          TangentGathering<Shape>::template add<vectors.value>(problem, task, work, block, strip);
         });
       }
     }

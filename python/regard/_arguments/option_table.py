@@ -305,9 +305,8 @@ _ROWS = (
         """,
         refusals={
             "cuda": "leave it out: it is for the CPU only",
-            "stream": "leave it out: 8-bit integers need the mean of all keys before the first one "
-            "is computed",
-            "dask": "leave it out: 8-bit integers need the mean of all keys, which no task has",
+            "stream": "leave it out: chunks are computed in the precision of the arrays",
+            "dask": "leave it out: chunks are computed in the precision of the arrays",
             "gradients": "leave it out: these derivatives are always exact",
             "self-attention": _ONE_HEAD,
             "": "leave it out: this call computes in the precision of the arrays",

@@ -172,10 +172,11 @@ def scaled_dot_product_attention(
 
     With ``precision="bfloat16"``, on CPUs with AVX512-BF16, queries, keys and values are rounded to
     bfloat16, and so is each weight after it has been added to its row's sum. The products of these
-    numbers are exact, and their sums, the softmax and all results are float32. Arrays of bfloat16
-    lose nothing but the bits of the weights. Subnormal numbers count as 0. Other CPUs, and calls
-    with few queries (`explain` names them decodes), which wait for memory, compute in float32. So
-    do gradients, whose products also round `grad_output` and the gradients of the scores.
+    numbers are exact; their sums and the softmax are float32, and the output has the type of the
+    arrays. Arrays of bfloat16 lose nothing but the bits of the weights. Subnormal numbers count as
+    0. Calls with few queries, which are limited by memory bandwidth, and calls on other CPUs
+    compute in float32. Gradients accept this precision, too: they also round `grad_output`, and the
+    weights and the gradients of the scores before these are multiplied.
 
     Examples
     --------

@@ -93,19 +93,8 @@ def explain(
         plan = _core.attention_ragged_plan(query, key, value, *starts, masks.argument, options)
     read = [*arrays, *masks.arrays]
     notes = [*_conversions(given, arrays), *_mask_notes(given_masks, native_masks)]
-    precision = options.get("precision")
-    if precision and plan["tasks"] and plan["kernel"] != precision:
-        notes.append(f"precision '{precision}' has no effect: {_why_float32(precision, plan)}")
-    return Explanation.of_plan(plan, arrays[1], arrays[2], sum(map(distinct_bytes, read)), notes)
-
-
-def _why_float32(precision: str, plan: _core._Plan) -> str:
-    if precision == "bfloat16" and plan["kernel"] == "decode":
-        return "a decode waits for memory, not for products"
-    products = "8-bit integers" if precision == "int8" else "products of bfloat16"
-    return (
-        f"{plan['target']} on this CPU has no instruction that makes {products} faster than float32"
-    )
+    precision, read_bytes = options.get("precision"), sum(map(distinct_bytes, read))
+    return Explanation.of_plan(plan, key, value, precision, read_bytes, notes)
 
 
 def _conversions(given: dict[str, ArrayLike], arrays: tuple[Array, ...]) -> Iterator[str]:

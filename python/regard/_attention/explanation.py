@@ -99,7 +99,13 @@ class Explanation:
 
     @classmethod
     def of_plan(
-        cls, plan: _core._Plan, key: Array, value: Array, read_bytes: int, notes: Sequence[str]
+        cls,
+        plan: _core._Plan,
+        key: Array,
+        value: Array,
+        precision: str | None,
+        read_bytes: int,
+        notes: Sequence[str],
     ) -> Self:
         """Return a plan in words and numbers.
 
@@ -133,7 +139,7 @@ class Explanation:
             flops=2.0 * plan["scores_computed"] * (head_dim + value_dim),
             bytes=read_bytes + output_bytes,
             workspace_bytes=plan["workspace_bytes"],
-            notes=(*notes, *_copies(plan, key, value)),
+            notes=(*notes, *_no_effect(precision, plan, key), *_copies(plan, key, value)),
         )
 
     def __repr__(self) -> str:
@@ -211,10 +217,11 @@ _IN_ONE_LINE = (
     *("target", "kernel", "result_type", "batch", "heads", "kv_heads", "q_len", "kv_len"),
     *("head_dim", "value_dim", "threads", "tasks", "tiles_computed", "tiles", "flops"),
 )
-_TILES = {"forward": "tile", "int8": "tile", "decode": "step"}
+_TILES = {"forward": "tile", "int8": "tile", "bfloat16": "tile", "decode": "step"}
 _KERNELS = {
     "forward": "queries in SIMD lanes",
     "int8": "queries in SIMD lanes, 8-bit integers multiplied",
+    "bfloat16": "queries in SIMD lanes, pairs of bfloat16 multiplied",
     "decode": "few query rows, keys and values streamed once for all of them",
 }
 
@@ -233,11 +240,30 @@ def _quantity(amount: float, unit: str, step: int = 1024) -> str:
     return f"{number} {prefix}{unit}"
 
 
+def _no_effect(precision: str | None, plan: _core._Plan, key: Array) -> Iterator[str]:
+    """Say why a precision that was allowed is not the one that is used."""
+    if precision is None or plan["tasks"] == 0 or plan["kernel"] == precision:
+        return
+    if precision == "bfloat16" and plan["has_few_rows"]:
+        why = "memory bandwidth limits calls with few queries"
+    elif precision == "bfloat16" and key.dtype.name == "int8":
+        why = "keys that are stored as int8 are multiplied in float32"
+    else:
+        products = "8-bit integers" if precision == "int8" else "products of bfloat16"
+        target = plan["target"]
+        why = f"{target} on this CPU has no instruction that makes {products} faster than float32"
+    yield f"precision '{precision}' has no effect: {why}"
+
+
 def _copies(plan: _core._Plan, key: Array, value: Array) -> Iterator[str]:
     if plan["scores_computed"] == 0:
         return
     if plan["kernel"] == "int8":
         yield "keys are rounded to 8-bit integers, once for each kv head"
+    elif plan["kernel"] == "bfloat16":
+        keys = "keys and " if plan["copies_keys"] else ""
+        yield f"blocks of {keys}values are copied: they are multiplied as pairs of bfloat16"
+        return
     elif plan["copies_keys"]:
         yield f"blocks of keys are copied: {_layout(key, plan)}"
     if plan["copies_values"]:

@@ -31,7 +31,7 @@ def explain(
     bytes_read = distinct_bytes(call.query) + sum(map(distinct_bytes, masks.arrays))
     bytes_read += _bytes_of_tokens(content)
     key, value = call.rows.arrays[:2]
-    return Explanation.of_plan(plan, key, value, bytes_read, notes)
+    return Explanation.of_plan(plan, key, value, options.get("precision"), bytes_read, notes)
 
 
 def _bytes_of_tokens(content: Content) -> int:

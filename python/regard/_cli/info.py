@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,7 +51,7 @@ def _lines(config: dict[str, Any]) -> Iterator[str]:
     yield row("cpu", " ".join(features["found"]) or "nothing beyond the architecture's baseline")
     if features["disabled"]:
         yield row("disabled", " ".join(features["disabled"]), "REGARD_DISABLE_CPU_FEATURES")
-    yield row("l2 cache", f"{config['l2_cache_bytes'] // 1024} KB", "of a CPU")
+    yield row("l2 cache", *_l2_cache(config["l2_cache_bytes"]))
     targets = config["targets"]
     width = max(len(target["name"]) for target in targets)
     for number, target in enumerate(targets):
@@ -64,6 +65,11 @@ def _lines(config: dict[str, Any]) -> Iterator[str]:
     if layer["runtime"]:
         yield row("", f"{layer['runtime']}, OpenMP {layer['version']}", layer["path"])
     yield from _cuda_lines(config["cuda"])
+
+
+def _l2_cache(size: int) -> tuple[str, str]:
+    shown = f"{size} bytes" if size % 1024 else f"{size // 1024} KiB"
+    return shown, "REGARD_L2_CACHE" if os.environ.get("REGARD_L2_CACHE") else "of one CPU core"
 
 
 def _cuda_lines(cuda: dict[str, Any]) -> Iterator[str]:

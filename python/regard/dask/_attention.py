@@ -114,8 +114,8 @@ def scaled_dot_product_attention(
     Different chunks change the last bits, within the error of a single call. Partial results of
     float16 and bfloat16 arrays are float32.
 
-    Weights are not returned, since they are as large as the scores. `precision`, which may round
-    all keys together, and `device` are not supported.
+    Weights are not returned, since they are as large as the scores. `precision` and `device` are
+    not supported.
 
     With dropout, a chunk must contain consecutive batch entries. If there are several batch axes,
     the axes before a chunked axis must have chunks of 1.

@@ -1,0 +1,25 @@
+// Products of 8-bit integers, four to a lane of 32 bits.
+#pragma once
+
+#include "vec.hpp"
+
+namespace regard {
+namespace {
+
+// What the CPU must have beyond the target's features: the instruction is inline assembly, so that
+// the compiler uses no other instruction of such a CPU.
+#if defined(REGARD_X86_V4)
+constexpr const char* kQuadsFeature = "avx512_vnni";
+#define REGARD_DOT_OF_QUADS "vpdpbusd %2, %1, %0"
+#elif defined(REGARD_X86_V3)
+constexpr const char* kQuadsFeature = "avx_vnni";
+#define REGARD_DOT_OF_QUADS "%{vex%} vpdpbusd %2, %1, %0"
+#endif
+
+// sum[lane] += the four products of unsigned bytes of a and signed bytes of b.
+REGARD_INLINE void add_dot_of_quads(Mask<float>& sum, Mask<float> a, Mask<float> b) {
+  asm(REGARD_DOT_OF_QUADS : "+v"(sum) : "v"(a), "v"(b));
+}
+
+}  // namespace
+}  // namespace regard
