@@ -83,7 +83,7 @@ def test_integers_have_no_gradients():
 def test_layers_are_trained_with_it():
     given = np.random.default_rng(0).standard_normal((40, 16), dtype=np.float32)
     layer = regard.MultiHeadAttention(16, 2, rng=0).train()
-    with pytest.raises(ValueError, match="'bfloat16' in train.. mode, got 'int8'"):
+    with pytest.raises(ValueError, match=r"'bfloat16' in train.. mode, got 'int8'"):
         layer(given, precision="int8")
     output = layer(given, **BFLOAT16)
     gradient = layer.backward(output)
@@ -125,7 +125,7 @@ def test_explanations_are_printed_where_the_instruction_is():
 
 
 @pytest.mark.parametrize(
-    "dtype, q_len, why",
+    ("dtype", "q_len", "why"),
     [
         ("int8", 50, "keys that are stored as int8 are multiplied in float32"),
         ("float32", 1, "memory bandwidth limits calls with few queries"),
