@@ -105,6 +105,12 @@ REGARD_INLINE Vec<float> load_bytes(const std::int8_t* from) {
   return _mm256_cvtepi32_ps(
       _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 }
+#elif defined(REGARD_WIDE)
+REGARD_INLINE Vec<float> load_bytes(const std::int8_t* from) {
+  Vec<float> value{};
+  for (int lane = 0; lane < kLanes<float>; ++lane) value[lane] = widen(from[lane]);
+  return value;
+}
 #else
 REGARD_INLINE Vec<float> load_bytes(const std::int8_t* from) {
   return Vec<float>{widen(from[0]), widen(from[1]), widen(from[2]), widen(from[3])};
