@@ -67,7 +67,7 @@ def test_messages_show_the_shapes_of_the_caller(query, mask, message):
         (TypeError, "mask must be a plain array", {"mask": np.ma.ones(30)}),
         (TypeError, "progress must be True, False or a function", {"progress": 3}),
         (TypeError, "no argument return_weights: leave it out", {"return_weights": True}),
-        (TypeError, "no argument precision: leave it out: 8-bit", {"precision": "int8"}),
+        (TypeError, "no argument precision: leave it out: chunks", {"precision": "int8"}),
         (TypeError, "no argument device: leave it out: chunks", {"device": "cpu"}),
         (TypeError, "no argument attn_mask: pass mask=", {"attn_mask": None}),
         (TypeError, "pass chunks=regard.KeyValueChunks(key, value)", {"key": KEY}),
