@@ -81,7 +81,7 @@ def main():
     )
     options = parser.parse_args()
     if options.gradients and options.precision == "int8":
-        parser.error("there are no gradients of int8")
+        parser.error("--gradients is for bfloat16: int8 has no gradients")
     if options.without_vnni and options.precision != "int8":
         parser.error("--without-vnni is for int8")
     regard._core.testing.set_target(options.target)

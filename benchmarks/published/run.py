@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,12 @@ def reduced(document: dict[str, Any], note: str = "") -> Run:
 def keep(run: Run, name: str) -> None:
     """Write a run to the folder of published runs."""
     document = {**run.facts, "note": run.note, "cases": run.cases, "comparisons": run.comparisons}
-    text = json.dumps(document, indent=1)
+    # The three quartiles in one line.
+    text = re.sub(
+        r"\[\s+([^][{}]*?)\s+\]",
+        lambda match: f"[{' '.join(match[1].split())}]",
+        json.dumps(document, indent=1),
+    )
     (FOLDER / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 

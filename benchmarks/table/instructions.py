@@ -1,6 +1,6 @@
 """Which instructions the other engines say that they use.
 
-A ratio is misleading if the other engine uses only half of each vector and nobody mentions it.
+A ratio to an engine that uses vectors of half the width is misleading unless the report says so.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 namespace regard {
 
-// What the gradients need in addition to the call's own arguments. `wanted` is a tuple of six flags, for query, key, value,
-// the float mask, the slopes of ALiBi and the sinks; `out` is None or a tuple of three arrays or None.
+// What the gradients need in addition to the call's own arguments. `wanted` is a tuple of six flags, for query, key,
+// value, the float mask, the slopes of ALiBi and the sinks; `out` is None or a tuple of three arrays or None.
 struct BackwardArguments {
   py::handle grad_output;
   py::handle output;

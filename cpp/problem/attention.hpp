@@ -6,8 +6,8 @@
 
 namespace regard {
 
-// What products may be of, where that is faster: int8 of queries and keys in int8, bfloat16 of these and of weights and
-// values in bfloat16.
+// Which products may be of rounded numbers where that is faster. int8: those of queries and keys. bfloat16: these, and
+// those of weights and values.
 enum class Precision { full, int8, bfloat16 };
 
 constexpr std::int64_t kUnbounded = -1;  // a window's side without an end
@@ -37,7 +37,7 @@ struct AttentionProblem {
   double softcap;       // 0 means none
   const double* sinks;  // one per head, or null
 
-  // Which weights are dropped (kernels/attention/dropout.hpp): those whose random word is not above the limit.
+  // Which weights are dropped (kernels/strips/dropout.hpp): those whose random word is not above the limit.
   double dropout_factor;  // of those that stay; 0 where there is no dropout
   std::uint32_t dropout_limit;
   std::uint64_t dropout_seed;

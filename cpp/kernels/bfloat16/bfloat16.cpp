@@ -1,7 +1,7 @@
 #include REGARD_TARGET_HEADER
 
 #include "../families.hpp"
-#if defined(REGARD_X86_V4)
+#if defined(REGARD_X86_V4) || defined(REGARD_WIDE)
 #include "../attention/forward.hpp"
 #include "../backward/backward.hpp"
 #include "factors.hpp"
@@ -10,8 +10,15 @@
 namespace regard {
 namespace {
 
-using Forward =
-    AttentionForward<Float32, PairScores<Float32, DotOfPairs>, PairValues<Float32, DotOfPairs>>;
+#if defined(REGARD_WIDE)
+// Plain arithmetic, so that whole calls can be tested on CPUs without the instruction.
+using Dot = PlainDotOfPairs;
+constexpr const char* kPairsFeature = "avx2";
+#else
+using Dot = DotOfPairs;
+#endif
+
+using Forward = AttentionForward<Float32, PairScores<Float32, Dot>, PairValues<Float32, Dot>>;
 
 }  // namespace
 
@@ -19,7 +26,7 @@ constexpr PerScalar<Bfloat16Kernels> REGARD_TARGET_NAME::bfloat16 = {
     .float32 = {.instruction = kPairsFeature,
                 .attention = Forward::kernel(),
                 .write_weights = Forward::write_weights,
-                .backward = Backward<Float32, PairFactors<Float32, DotOfPairs>>::kernels()},
+                .backward = Backward<Float32, PairFactors<Float32, Dot>>::kernels()},
     .float64 = {}};
 
 }  // namespace regard

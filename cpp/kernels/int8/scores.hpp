@@ -10,9 +10,9 @@
 // operations as those of numbers, in addition to the rounding (docs/lab-notes.md).
 #pragma once
 
-#include "queries.hpp"
 #include "../../simd/int8_quads.hpp"
 #include "../micro_kernel.hpp"
+#include "queries.hpp"
 
 namespace regard {
 namespace {
