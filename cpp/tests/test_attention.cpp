@@ -71,8 +71,7 @@ void test_attention(const Case& c) {
   bias.fill_normal(5);
   for (std::int64_t i = 0; i < bias.count(); i += 3) bias[i] = -INFINITY;
 
-  AttentionProblem problem{};
-  problem.scalar = kScalar<T>;
+  AttentionProblem problem = problem_of_sizes<T>(c, c.batch);
   problem.window_left = c.left;
   problem.window_right = c.is_causal ? 0 : c.right;
   problem.softcap = c.softcap;
@@ -85,14 +84,6 @@ void test_attention(const Case& c) {
     problem.alibi_slopes = {slopes.data(), 1, nullptr};
   }
   if (c.has_sinks) problem.sinks = sinks.data();
-  problem.scale = 1 / std::sqrt(double(c.head_dim));
-  problem.batch = batch_of(c.batch);
-  problem.heads = c.heads;
-  problem.kv_heads = c.kv_heads;
-  problem.q_len = c.q_len;
-  problem.kv_len = c.kv_len;
-  problem.head_dim = c.head_dim;
-  problem.value_dim = c.value_dim;
   problem.query = operand(query.data(), c.heads, c.q_len, c.head_dim);
   problem.key = operand(key.data(), c.kv_heads, c.kv_len, c.head_dim, c.key_step);
   problem.value = operand(value.data(), c.kv_heads, c.kv_len, c.value_dim, c.key_step);

@@ -81,10 +81,15 @@ std::uint16_t upper_half(float value) {
 
 float rounded_to_bfloat16(float value) { return number_of(static_cast<std::uint32_t>(upper_half(value)) << 16); }
 
-void test_attention_in_bfloat16(std::int64_t q_len, std::int64_t kv_len, std::int64_t head_dim, std::int64_t value_dim,
-                                bool is_causal) {
-  Guarded<float> query(2 * q_len * head_dim), key(kv_len * head_dim), value(kv_len * value_dim);
-  Guarded<float> exact(2 * q_len * value_dim), output(exact.count()), again(exact.count());
+struct AttentionCase {
+  std::int64_t heads, kv_heads, q_len, kv_len, head_dim, value_dim;
+  bool is_causal;
+};
+
+void test_attention_in_bfloat16(const AttentionCase& c) {
+  const auto [heads, kv_heads, q_len, kv_len, head_dim, value_dim, is_causal] = c;
+  Guarded<float> query(heads * q_len * head_dim), key(kv_heads * kv_len * head_dim), value(kv_heads * kv_len * value_dim);
+  Guarded<float> exact(heads * q_len * value_dim), output(exact.count()), again(exact.count());
   query.fill_normal(1);
   key.fill_normal(2);
   value.fill_normal(3);
@@ -92,25 +97,15 @@ void test_attention_in_bfloat16(std::int64_t q_len, std::int64_t kv_len, std::in
   for (Guarded<float>* array : {&query, &key, &value})
     for (std::int64_t i = 0; i < array->count(); i += 3)
       (*array)[i] = number_of((bits_of((*array)[i]) & 0xffff0000u) | 0x8000u);
-  AttentionProblem problem{};
-  problem.scalar = Scalar::float32;
+  AttentionProblem problem = problem_of_sizes<float>(c);
   problem.precision = Precision::bfloat16;
-  problem.window_left = kUnbounded;
-  problem.window_right = is_causal ? 0 : kUnbounded;
-  problem.scale = 1 / std::sqrt(static_cast<double>(head_dim));
+  if (is_causal) problem.window_right = 0;
   const std::int64_t offset = 0;
   problem.query_offset.data = &offset;
-  problem.batch = batch_of(1);
-  problem.heads = 2;
-  problem.kv_heads = 1;
-  problem.q_len = q_len;
-  problem.kv_len = kv_len;
-  problem.head_dim = head_dim;
-  problem.value_dim = value_dim;
-  problem.query = operand(query.data(), 2, q_len, head_dim);
-  problem.key = operand(key.data(), 1, kv_len, head_dim);
-  problem.value = operand(value.data(), 1, kv_len, value_dim);
-  problem.output = operand(output.data(), 2, q_len, value_dim);
+  problem.query = operand(query.data(), heads, q_len, head_dim);
+  problem.key = operand(key.data(), kv_heads, kv_len, head_dim);
+  problem.value = operand(value.data(), kv_heads, kv_len, value_dim);
+  problem.output = operand(output.data(), heads, q_len, value_dim);
 
   const Target& target = active_target();
   const Target plain = with_bfloat16(target, testing_kernels<float>().bfloat16);
@@ -221,21 +216,11 @@ void test_gradients_in_bfloat16(const GradientCase& c) {
   bits.fill_bits(5);
   const std::int64_t offset = c.kv_len - c.q_len;
   BackwardProblem backward{};
-  AttentionProblem& problem = backward.forward;
-  problem.scalar = Scalar::float32;
+  AttentionProblem& problem = backward.forward = problem_of_sizes<float>(c);
   problem.precision = Precision::bfloat16;
-  problem.window_left = kUnbounded;
-  problem.window_right = c.is_causal ? 0 : kUnbounded;
-  problem.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  if (c.is_causal) problem.window_right = 0;
   problem.softcap = c.softcap;
   problem.query_offset.data = &offset;
-  problem.batch = batch_of(1);
-  problem.heads = c.heads;
-  problem.kv_heads = c.kv_heads;
-  problem.q_len = c.q_len;
-  problem.kv_len = c.kv_len;
-  problem.head_dim = c.head_dim;
-  problem.value_dim = c.value_dim;
   problem.query = query.operand_of(c.heads);
   problem.key = key.operand_of(c.kv_heads);
   problem.value = value.operand_of(c.kv_heads);
@@ -357,11 +342,11 @@ void test_gradients_in_bfloat16(const GradientCase& c) {
 void test_bfloat16() {
   test_dots(false);
   test_dots(true);
-  test_attention_in_bfloat16(65, 97, 64, 64, false);
-  test_attention_in_bfloat16(40, 300, 17, 33, true);
-  test_attention_in_bfloat16(200, 1700, 32, 8, true);
-  test_attention_in_bfloat16(33, 3, 5, 4, false);
-  test_attention_in_bfloat16(50, 192, 48, 20, true);
+  test_attention_in_bfloat16({2, 1, 65, 97, 64, 64, false});
+  test_attention_in_bfloat16({2, 1, 40, 300, 17, 33, true});
+  test_attention_in_bfloat16({2, 1, 200, 1700, 32, 8, true});
+  test_attention_in_bfloat16({2, 1, 33, 3, 5, 4, false});
+  test_attention_in_bfloat16({2, 1, 50, 192, 48, 20, true});
   for (const GradientCase& c : std::vector<GradientCase>{
            {1, 1, 65, 97, 64, 64, false, false, 0, 0, 1},
            {1, 1, 100, 100, 17, 33, true, false, 0, 0, 1},

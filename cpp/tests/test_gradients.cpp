@@ -56,18 +56,8 @@ void test_case(const Case& c) {
   const Array<double> grad_bias(1, c.q_len, c.kv_len, 1, 0);
 
   BackwardProblem backward{};
-  AttentionProblem& problem = backward.forward;
-  problem.scalar = kScalar<T>;
-  problem.window_left = kUnbounded;
-  problem.window_right = c.is_causal ? 0 : kUnbounded;
-  problem.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
-  problem.batch = batch_of(c.batch);
-  problem.heads = c.heads;
-  problem.kv_heads = c.kv_heads;
-  problem.q_len = c.q_len;
-  problem.kv_len = c.kv_len;
-  problem.head_dim = c.head_dim;
-  problem.value_dim = c.value_dim;
+  AttentionProblem& problem = backward.forward = problem_of_sizes<T>(c, c.batch);
+  if (c.is_causal) problem.window_right = 0;
   problem.query = query.operand_of(c.heads);
   problem.key = key.operand_of(c.kv_heads);
   problem.value = value.operand_of(c.kv_heads);

@@ -108,16 +108,8 @@ void test_case(const Case& c) {
   const Stored key(c, c.head_dim, 2, pages), value(c, c.value_dim, 5, pages);
   Guarded<float> plain(c.heads * c.q_len * c.value_dim), wanted(plain.count()), stored(plain.count());
 
-  AttentionProblem problem{};
-  problem.window_left = kUnbounded;
-  problem.scale = 1 / std::sqrt(double(c.head_dim));
-  problem.batch = batch_of(1);
-  problem.heads = c.heads;
-  problem.kv_heads = c.kv_heads;
-  problem.q_len = c.q_len;
-  problem.kv_len = c.kv_len;
-  problem.head_dim = c.head_dim;
-  problem.value_dim = c.value_dim;
+  AttentionProblem problem = problem_of_sizes<float>(c);
+  problem.window_right = 0;
   std::int64_t offset = c.kv_len - c.q_len;
   problem.query_offset.data = &offset;
   problem.query = operand(meeting.data(), c.heads, c.q_len, c.head_dim);

@@ -108,17 +108,7 @@ PerEntry per_entry(const std::vector<std::int64_t>& numbers) {
 
 template <class T>
 AttentionProblem problem_of(const Case& c, Guarded<T>& query) {
-  AttentionProblem problem{};
-  problem.scalar = kScalar<T>;
-  problem.window_left = problem.window_right = kUnbounded;
-  problem.scale = 1 / std::sqrt(double(c.head_dim));
-  problem.batch = batch_of(kBatch);
-  problem.heads = c.heads;
-  problem.kv_heads = c.kv_heads;
-  problem.q_len = c.q_len;
-  problem.kv_len = c.kv_len;
-  problem.head_dim = c.head_dim;
-  problem.value_dim = c.value_dim;
+  AttentionProblem problem = problem_of_sizes<T>(c, kBatch);
   problem.query = operand(query.data(), c.heads, c.q_len, c.head_dim);
   return problem;
 }

@@ -1,6 +1,7 @@
 // What the tests of the kernels share: counted checks, types by name, arrays as operands.
 #pragma once
 
+#include <cmath>
 #include <cstdio>
 #include <deque>
 #include <string>
@@ -48,4 +49,21 @@ Operand operand(T* data, std::int64_t heads, std::int64_t rows, std::int64_t col
   made.head_stride = rows * columns * step;
   made.batch_strides = one_axis(heads * rows * columns * step);
   return made;
+}
+
+// A problem of a case's sizes, in which every query sees all keys: its arrays and options are still to be set.
+template <class T, class Case>
+AttentionProblem problem_of_sizes(const Case& c, std::int64_t batch = 1) {
+  AttentionProblem problem{};
+  problem.scalar = kScalar<T>;
+  problem.window_left = problem.window_right = kUnbounded;
+  problem.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  problem.batch = batch_of(batch);
+  problem.heads = c.heads;
+  problem.kv_heads = c.kv_heads;
+  problem.q_len = c.q_len;
+  problem.kv_len = c.kv_len;
+  problem.head_dim = c.head_dim;
+  problem.value_dim = c.value_dim;
+  return problem;
 }

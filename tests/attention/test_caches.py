@@ -1,4 +1,4 @@
-"""The size of the second cache: as Linux reports it, as a variable replaces it, and that no bits
+"""The size of the L2 cache: as Linux reports it, as a variable replaces it, and that no bits
 depend on it."""
 
 import sys
