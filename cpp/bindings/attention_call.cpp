@@ -80,12 +80,15 @@ Operand AttentionCall::numbers_of_rows(ArrayView view) {
   return operand_of(view);
 }
 
-// None, a bool array, a float array, or a pair of both.
+// None, a bool array or a sparse mask, a float array, or a pair of both.
 bool AttentionCall::take_mask(py::handle object) {
   if (object.is_none()) return true;
-  if (PyTuple_CheckExact(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == 2)
-    return take_view(mask, "mask", PyTuple_GET_ITEM(object.ptr(), 0), Accepts::bool_mask) &&
+  if (PyTuple_CheckExact(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == 2) {
+    PyObject* const shown = PyTuple_GET_ITEM(object.ptr(), 0);
+    return (sparse_mask.take(shown) || take_view(mask, "mask", shown, Accepts::bool_mask)) &&
            take_view(bias, "mask", PyTuple_GET_ITEM(object.ptr(), 1), Accepts::floats);
+  }
+  if (sparse_mask.take(object)) return true;
   ArrayView view;
   if (!take_view(view, "mask", object, Accepts::mask)) return false;
   (view.element == Element::boolean ? mask : bias) = view;
@@ -111,10 +114,40 @@ Operand AttentionCall::mask_operand_of(const ArrayView& view) {
   return operand;
 }
 
+// Queries and keys are the mask's last two axes in every layout. One row serves all queries, and keys that the mask
+// does not have are hidden.
+void AttentionCall::set_sparse_mask() {
+  if (!sparse_mask.is_given()) return;
+  const bool is_packed = problem.query_starts != nullptr;
+  const Shape& own = sparse_mask.shape();
+  Shape full;
+  if (is_packed) {
+    full = {weights_shape[1], weights_shape[0], weights_shape[2]};
+  } else {
+    full = weights_shape;
+  }
+  const py::ssize_t keys = own.end()[-1];
+  Shape rows(own.begin(), own.end() - 1);
+  if (keys > full.end()[-1] || !broadcasts_to(rows, Shape(full.begin(), full.end() - 1)))
+    throw py::value_error(std::string("a sparse mask must broadcast to ") +
+                          (is_packed ? "(heads, total, longest kv_len)" : "(..., heads, q_len, kv_len)") + " = " +
+                          to_text(full) + ", or have fewer keys, got shape " + to_text(own));
+  sparse_mask_data_ = sparse_mask.mask();
+  const ArrayView starts = sparse_mask.starts();
+  Operand& operand = sparse_mask_data_.starts;
+  operand.data = starts.data;
+  operand.element = starts.element;
+  operand.head_stride = starts.axes() >= 2 && starts.size(2) != 1 ? starts.stride(2) : 0;
+  operand.batch_strides = batch_strides_of(starts, std::min(starts.axes(), 2), problem.batch, memory);
+  sparse_mask_data_.query_stride = own.end()[-2] == 1 ? 0 : 1;
+  problem.sparse_mask = &sparse_mask_data_;
+}
+
 void AttentionCall::set_query(const Shape& batch) {
   set_options(problem, options, batch, layout.entries, memory);
   problem.mask = mask_operand_of(mask);
   problem.bias = mask_operand_of(bias);
+  set_sparse_mask();
   problem.query = operand_of(query);
 }
 

@@ -6,6 +6,7 @@
 #include "arrays.hpp"
 #include "options.hpp"
 #include "result.hpp"
+#include "sparse_mask.hpp"
 
 namespace regard {
 
@@ -55,12 +56,15 @@ struct AttentionCall {
   Operand operand_of(const ArrayView& view);
   // As that of any array, but with rows that may be broadcast, and an error of its own.
   Operand mask_operand_of(const ArrayView& view);
+  // Hands the sparse mask to the problem, or throws ValueError.
+  void set_sparse_mask();
   // Of an array of one number a row, (..., rows).
   Operand numbers_of_rows(ArrayView view);
 
   const Layout& layout;
   Options options;
   ArrayView query, key, value, mask, bias;
+  SparseMaskView sparse_mask;
   AttentionProblem problem{};
   Integers memory;
   ResultType type{};
@@ -69,6 +73,8 @@ struct AttentionCall {
 
  private:
   bool take_mask(py::handle object);
+
+  SparseMask sparse_mask_data_{};
 };
 
 }  // namespace regard

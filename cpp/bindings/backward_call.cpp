@@ -11,7 +11,7 @@
 namespace regard {
 namespace {
 
-enum Input { kQuery, kKey, kValue, kMask, kSlopes, kSinks };
+enum Input { kQuery, kKey, kValue, kMask, kSlopes, kSinks, kDistances };
 
 void check_shape(const ArrayView& view, const Shape& shape, const char* meaning) {
   if (view.shape == shape) return;
@@ -82,6 +82,8 @@ class Gradient {
 py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments) {
   if (call.options.precision == Precision::int8)
     throw py::value_error("precision must be None or 'bfloat16' for gradients, got 'int8': 8-bit integers have none");
+  if (call.options.score_function && !call.options.score_function->function.derivative)
+    throw py::value_error("gradients need the derivative of score_function: ScoreFunction(function, derivative)");
   ArrayView grad_output, output, lse, grad_lse;
   if (!take_view(grad_output, "grad_output", arguments.grad_output, Accepts::storage) ||
       !take_view(output, "output", arguments.output, Accepts::storage) ||
@@ -125,6 +127,13 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
     grad_bias = bias_view.array;
     problem.grad_bias = call.mask_operand_of(bias_view);
   }
+  py::object grad_distances = py::none();
+  if (wants(kDistances)) {
+    const ArrayView table = new_zeros("gradient of distance_bias", result_type_of(Scalar::float64),
+                                      call.options.distance_bias.shape);
+    grad_distances = table.array;
+    problem.grad_distance_bias = distance_operand_of(table, call.problem.batch, call.memory);
+  }
   const auto numbers_of_rows = [&](Input input, const char* name, Operand& operand) -> py::object {
     if (!wants(input)) return py::none();
     const ArrayView numbers = new_array(name, result_type_of(call.problem.scalar), call.rows_shape);
@@ -144,7 +153,7 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
 
   const auto result_of = [&](Input input) { return gradients[input] ? gradients[input]->deliver() : py::object(py::none()); };
   const py::object query = result_of(kQuery), key = result_of(kKey), value = result_of(kValue);
-  return py::make_tuple(query, key, value, grad_bias, slope_terms, deltas);
+  return py::make_tuple(query, key, value, grad_bias, slope_terms, deltas, grad_distances);
 }
 
 }  // namespace regard

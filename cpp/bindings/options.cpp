@@ -1,5 +1,6 @@
 #include "options.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <string>
@@ -65,8 +66,10 @@ void parse_window(py::handle window, Options& options) {
   options.window_right = reach_of("right", pair[1]);
 }
 
-// Finite real numbers, or -inf where `may_be_minus_infinity`.
-py::array_t<double> head_numbers_of(const char* name, py::handle object, bool may_be_minus_infinity) {
+enum class Infinity { none, negative, positive };  // that numbers may be
+
+// Finite real numbers, or an infinity.
+py::array_t<double> head_numbers_of(const char* name, py::handle object, Infinity infinity) {
   const py::array given = as_array(name, object);
   const char kind = given.dtype().kind();
   const bool is_bfloat16 = py::str(given.dtype()).cast<std::string>() == "bfloat16";
@@ -75,11 +78,27 @@ py::array_t<double> head_numbers_of(const char* name, py::handle object, bool ma
                          (given.ndim() == 0 ? kind_of(object) : describe(given)));
   const py::array_t<double> numbers(given.attr("astype")("float64", py::arg("order") = "C"));
   for (const double* number = numbers.data(); number != numbers.data() + numbers.size(); ++number)
-    if (!std::isfinite(*number) && !(may_be_minus_infinity && *number < 0))
+    if (!std::isfinite(*number) && !(infinity == Infinity::negative && *number < 0) &&
+        !(infinity == Infinity::positive && *number > 0))
       throw py::value_error(std::string(name) + " must be finite" +
-                            (may_be_minus_infinity ? " or -inf" : "") + ", got " +
+                            (infinity == Infinity::negative   ? " or -inf"
+                             : infinity == Infinity::positive ? " or inf"
+                                                              : "") + ", got " +
                             std::string(py::str(py::float_(*number))));
   return numbers;
+}
+
+// An array of numbers for each head, or none for one number.
+std::optional<py::array_t<double>> numbers_of_heads(const char* name, py::handle object, Infinity infinity) {
+  if (PyFloat_Check(object.ptr()) || PyLong_Check(object.ptr())) return std::nullopt;
+  const bool is_array = py::isinstance<py::array>(object) && py::reinterpret_borrow<py::array>(object).ndim() > 0;
+  if (!is_array && !PyList_Check(object.ptr()) && !PyTuple_Check(object.ptr())) return std::nullopt;
+  return head_numbers_of(name, object, infinity);
+}
+
+void parse_scale(py::handle object, Options& options) {
+  options.scales = numbers_of_heads("scale", object, Infinity::none);
+  if (!options.scales) options.scale = finite_number_of("scale", object);
 }
 
 double softcap_of(py::handle object) {
@@ -88,6 +107,37 @@ double softcap_of(py::handle object) {
     throw py::value_error("softcap must be greater than 0, or None for no cap, got " +
                           std::string(py::str(object)));
   return softcap;
+}
+
+void parse_softcap(py::handle object, Options& options) {
+  options.softcaps = numbers_of_heads("softcap", object, Infinity::positive);
+  if (!options.softcaps) {
+    options.softcap = softcap_of(object);
+    return;
+  }
+  const py::array_t<double>& numbers = *options.softcaps;
+  for (const double* number = numbers.data(); number != numbers.data() + numbers.size(); ++number)
+    if (*number <= 0)
+      throw py::value_error("softcap must be greater than 0, or inf for a head without a cap, got " +
+                            std::string(py::str(py::float_(*number))));
+}
+
+// float32 and float64 are read where they lie; of other types, a copy.
+ArrayView distance_bias_of(py::handle object) {
+  const py::array given = as_array("distance_bias", object);
+  const char kind = given.dtype().kind();
+  const bool is_bfloat16 = py::str(given.dtype()).cast<std::string>() == "bfloat16";
+  if (kind != 'f' && kind != 'i' && kind != 'u' && !is_bfloat16)
+    throw py::type_error("distance_bias must be an array of real numbers, got " +
+                         (given.ndim() == 0 ? kind_of(object) : describe(given)));
+  if (given.ndim() == 0 || given.shape(given.ndim() - 1) % 2 == 0)
+    throw py::value_error("distance_bias must have an odd number of columns, 2 n - 1 for distances of less than n, got shape " +
+                          to_text(shape_of(given)));
+  ArrayView view;
+  if (take_view(view, "distance_bias", given, Accepts::floats)) return view;
+  const bool is_narrow = is_bfloat16 || (kind == 'f' && given.itemsize() <= 4);
+  const py::array copy = given.attr("astype")(is_narrow ? "float32" : "float64");
+  return view_as("distance_bias", copy, is_narrow ? Element::float32 : Element::float64);
 }
 
 double dropout_p_of(py::handle object) {
@@ -157,11 +207,13 @@ constexpr Keyword kKeywords[] = {
      [](py::handle v, Options& o) { o.key_lengths = entry_numbers_of("key_lengths", v); }},
     {"left_padding", true,
      [](py::handle v, Options& o) { o.left_padding = entry_numbers_of("left_padding", v); }},
-    {"scale", true, [](py::handle v, Options& o) { o.scale = finite_number_of("scale", v); }},
-    {"softcap", true, [](py::handle v, Options& o) { o.softcap = softcap_of(v); }},
+    {"scale", true, parse_scale},
+    {"softcap", true, parse_softcap},
+    {"score_function", true, [](py::handle v, Options& o) { o.score_function = score_function_of(v); }},
     {"alibi_slopes", true,
-     [](py::handle v, Options& o) { o.alibi_slopes = head_numbers_of("alibi_slopes", v, false); }},
-    {"sinks", true, [](py::handle v, Options& o) { o.sinks = head_numbers_of("sinks", v, true); }},
+     [](py::handle v, Options& o) { o.alibi_slopes = head_numbers_of("alibi_slopes", v, Infinity::none); }},
+    {"distance_bias", true, [](py::handle v, Options& o) { o.distance_bias = distance_bias_of(v); }},
+    {"sinks", true, [](py::handle v, Options& o) { o.sinks = head_numbers_of("sinks", v, Infinity::negative); }},
     {"dropout_p", false, [](py::handle v, Options& o) { o.dropout_p = dropout_p_of(v); }},
     {"dropout_seed", true, [](py::handle v, Options& o) { o.dropout_seed = dropout_seed_of(v); }},
     {"dropout_origin", false, [](py::handle v, Options& o) { o.dropout_origin = dropout_origin_of(v); }},
@@ -243,6 +295,33 @@ const double* per_head(const char* name, const py::array_t<double>& numbers, std
   return numbers.data();
 }
 
+// A table for every head, for every head of every batch entry, or one for all heads.
+void set_distance_bias(AttentionProblem& problem, const ArrayView& table, const Shape& batch, Integers& memory) {
+  if (!table.array) return;
+  const py::ssize_t heads = table.axes() > 1 ? table.size(2) : 1;
+  const int inner = std::min(table.axes(), 2);
+  if ((heads != 1 && heads != problem.heads) ||
+      !broadcasts_to(Shape(table.shape.begin(), table.shape.end() - inner), batch)) {
+    Shape full = batch;
+    full.push_back(problem.heads);
+    full.push_back(table.size(1));
+    throw py::value_error("distance_bias must have one row for every query head, shape (" + std::to_string(problem.heads) +
+                          ", 2 n - 1)" + (batch.empty() ? "" : ", or for each batch entry, shape " + to_text(full)) +
+                          ", got shape " + to_text(table.shape));
+  }
+  problem.distance_bias = distance_operand_of(table, problem.batch, memory);
+  problem.distances = (table.size(1) + 1) / 2;
+}
+
+void set_score_function(AttentionProblem& problem, const std::optional<ScoreFunctionView>& function) {
+  if (!function) return;
+  if (function->scalar != problem.scalar)
+    throw py::type_error(std::string("score_function must be of the type that the call computes in, ") +
+                         (problem.scalar == Scalar::float64 ? "float64" : "float32") + ", got one of " +
+                         (function->scalar == Scalar::float64 ? "float64" : "float32"));
+  problem.score_function = &function->function;
+}
+
 void check_precision(const AttentionProblem& problem) {
   if (problem.precision == Precision::full) return;
   if (problem.scalar != Scalar::float32)
@@ -255,6 +334,17 @@ void check_precision(const AttentionProblem& problem) {
 }
 
 }  // namespace
+
+Operand distance_operand_of(const ArrayView& table, const BatchShape& batch, Integers& memory) {
+  const int inner = std::min(table.axes(), 2);
+  Operand operand;
+  operand.data = table.data;
+  operand.element = table.element;
+  operand.column_stride = table.stride(1);
+  operand.head_stride = table.axes() > 1 && table.size(2) != 1 ? table.stride(2) : 0;
+  operand.batch_strides = batch_strides_of(table, inner, batch, memory);
+  return operand;
+}
 
 bool parse_options(py::handle keywords, Options& options) {
   PyObject *name = nullptr, *value = nullptr;
@@ -275,12 +365,16 @@ void set_options(AttentionProblem& problem, const Options& options, const Shape&
                  const char* entries, Integers& memory) {
   problem.scale = options.scale ? *options.scale : 1.0 / std::sqrt(static_cast<double>(problem.head_dim));
   problem.softcap = options.softcap;
+  if (options.scales) problem.scales = per_entry_and_head("scale", *options.scales, problem, batch, memory);
+  if (options.softcaps) problem.softcaps = per_entry_and_head("softcap", *options.softcaps, problem, batch, memory);
+  set_score_function(problem, options.score_function);
+  set_distance_bias(problem, options.distance_bias, batch, memory);
+  problem.dropout_origin = options.dropout_origin;
   if (options.dropout_p > 0) {
     // A random word w keeps its weight if w >= p 2^32, which is w > ceil(p 2^32) - 1.
     problem.dropout_factor = 1 / (1 - options.dropout_p);
     problem.dropout_limit = static_cast<std::uint32_t>(std::ceil(std::ldexp(options.dropout_p, 32)) - 1);
     problem.dropout_seed = *options.dropout_seed;
-    problem.dropout_origin = options.dropout_origin;
   }
   problem.precision = options.precision;
   check_precision(problem);

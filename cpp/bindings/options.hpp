@@ -13,6 +13,7 @@
 
 #include "../problem/attention.hpp"
 #include "arrays.hpp"
+#include "score_function.hpp"
 
 namespace regard {
 
@@ -31,6 +32,10 @@ struct Options {
   std::optional<EntryNumbers> left_padding;
   std::optional<double> scale;  // 1 / sqrt(head_dim) where it is not given
   double softcap = 0;           // 0 is no cap
+  std::optional<py::array_t<double>> scales;    // of each head, instead of `scale`
+  std::optional<py::array_t<double>> softcaps;  // likewise
+  ArrayView distance_bias;                      // without an array where it is not given
+  std::optional<ScoreFunctionView> score_function;
   // In memory of our own: a neighboring thread cannot change them while the kernels read them.
   std::optional<py::array_t<double>> alibi_slopes;
   std::optional<py::array_t<double>> sinks;
@@ -47,6 +52,9 @@ struct Options {
 // Fills in what the dictionary says. Returns false where it has a keyword that is not an option; throws
 // TypeError or ValueError for what an option cannot be.
 bool parse_options(py::handle keywords, Options& options);
+
+// (..., heads, columns) of distance_bias or its gradient.
+Operand distance_operand_of(const ArrayView& table, const BatchShape& batch, Integers& memory);
 
 // Fills in the problem's options; its sizes, batch and scalar are set. `batch` is the shape of the batch axes,
 // and `entries` what messages call them. Options and memory must outlive the problem. Throws ValueError.

@@ -23,6 +23,8 @@ void check_tangent(const ArrayView& tangent, const ArrayView& input, const Atten
 
 py::object tangents_of(AttentionCall& call, py::handle tangent_query, py::handle tangent_key,
                        py::handle tangent_value) {
+  if (call.options.score_function && !call.options.score_function->function.derivative)
+    throw py::value_error("derivatives need that of score_function: ScoreFunction(function, derivative)");
   TangentProblem problem{};
   ArrayView tangents[3];
   const py::handle given[] = {tangent_query, tangent_key, tangent_value};

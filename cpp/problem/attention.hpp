@@ -2,7 +2,8 @@
 // the dispatch splits it into tasks, and the kernels read it.
 #pragma once
 
-#include "operand.hpp"
+#include "score_function.hpp"
+#include "sparse_mask.hpp"
 
 namespace regard {
 
@@ -35,6 +36,9 @@ struct AttentionProblem {
   // How a score is formed.
   double scale;         // multiplies query . key
   double softcap;       // 0 means none
+  PerHead scales;       // instead of `scale`; data is null where all heads share it
+  PerHead softcaps;     // likewise
+  const ScoreFunction* score_function;  // of capped scores, or null
   const double* sinks;  // one per head, or null
 
   // Which weights are dropped (kernels/strips/dropout.hpp): those whose random word is not above the limit.
@@ -74,8 +78,13 @@ struct AttentionProblem {
   std::int64_t page_rows;
   // Rows are queries, columns are keys; the heads are the query's. Data is null where there is none.
   Operand mask;           // bool: true where a key is visible
+  const SparseMask* sparse_mask;  // instead of `mask`, or null
   Operand bias;           // float32 or float64: added to the score; -inf hides
   PerHead alibi_slopes;
+  // Added to the score of a key that is d after its query, from column distances - 1 + d of the head: float32 or
+  // float64. Farther keys have the last column of their side. It has no rows. Data is null where there is none.
+  Operand distance_bias;
+  std::int64_t distances;
   Operand output;
   Operand weights;  // data is null where the caller does not want them
   Operand lse;      // one element a row; data is null where the caller does not want it
@@ -110,8 +119,13 @@ struct AttentionTask {
   const std::int32_t* pages;
   const Int8Keys* int8_keys;  // null where precision is full
   const void* mask;
+  const std::int64_t* mask_starts;  // of the sparse mask: of the group's first head and row 0
+  std::int64_t mask_query;          // query 0 of the entry among those that its rows count
   const void* bias;
+  const double* scales;  // of the group's heads, as are the next two; null where the problem has none
+  const double* softcaps;
   const double* alibi_slopes;
+  const void* distance_bias;
   void* output;
   void* weights;
   void* lse;

@@ -20,6 +20,8 @@ struct BackwardProblem {
   Operand grad_bias;
   // One element of the scalar type a row: what the row adds to the gradient of its head's slope.
   Operand slope_terms;
+  // float64, as the forward's, whose every element has what all scores add to it: what it holds before is added to.
+  Operand grad_distance_bias;
   // One element of the scalar type a row: rowsum(grad_output output) - grad_lse. A row whose output is 0, as that of a
   // row without keys is, has no first term, whatever its grad_output holds.
   Operand deltas;
@@ -40,6 +42,7 @@ struct BackwardTask {
   // What a chunk of keys adds to the rows' gradients; null where it is all that they get. Only rows that see a key of
   // the chunk by position have something there.
   void* partial;
+  double* distance_terms;  // [group][2 distances - 1]: what the chunk adds to the gradient of distance_bias, or null
   KeyInterval chunk;
 };
 

@@ -28,6 +28,7 @@ __all__ = [
     "KeyValueChunks",
     "MultiHeadAttention",
     "QuantizedWeight",
+    "ScoreFunction",
     "SelfAttention",
     "ShownWeights",
     "ThreadingLayer",
@@ -79,6 +80,7 @@ _MODULES_OF = {
     "KVCache": "regard._cache",
     "KeyValueChunks": "regard._stream.source",
     "MultiHeadAttention": "regard.layers",
+    "ScoreFunction": "regard._arguments.score_function",
     "SelfAttention": "regard.layers",
     "ShownWeights": "regard._show.show",
     "TopKeys": "regard._statistics.request",
@@ -103,6 +105,7 @@ del register_if_imported
 
 if _TYPE_CHECKING:
     from regard import checkpoints, layers, masks, plot, positional
+    from regard._arguments.score_function import ScoreFunction
     from regard._attention.explain import explain
     from regard._attention.explanation import Explanation
     from regard._cache import KVCache

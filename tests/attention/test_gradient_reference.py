@@ -138,7 +138,7 @@ def slope_of(function, problem, along, step=2e-4):
 def is_smooth(case):
     """Differences say something: the cap is not steep, nor do scores saturate everything."""
     case = getattr(case, "case", case)
-    return (case.softcap or 1) >= 0.5 and abs(case.scale or 1) < 3
+    return np.min(case.softcap or 1) >= 0.5 and np.max(np.abs(case.scale or 1)) < 3
 
 
 SMOOTH = [case for case in [*MORE[:-5], *MIXES, *ALL[::10]] if is_smooth(case)]

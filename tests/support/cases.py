@@ -24,6 +24,10 @@ def _replaced(options, **changes):
     return options | {k: v for k, v in changes.items() if options.get(k) is not None}
 
 
+def _of_head(numbers, h):
+    return numbers[h] if isinstance(numbers, np.ndarray) else numbers
+
+
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """Arrays and options, and the smaller problems within, whose answers are parts of its own."""
@@ -68,6 +72,9 @@ class Problem:
             self.options,
             mask=np.broadcast_to(mask, (heads, *mask.shape[1:]))[h] if mask.ndim > 2 else mask,
             alibi_slopes=self.options.get("alibi_slopes", np.zeros(heads))[h : h + 1],
+            distance_bias=self.options.get("distance_bias", np.zeros((heads, 1)))[h : h + 1],
+            scale=_of_head(self.options.get("scale"), h),
+            softcap=_of_head(self.options.get("softcap"), h),
             sinks=self.options.get("sinks", np.zeros(heads))[h : h + 1],
         )
         return Problem(self.query[h], self.key[kv_h], self.value[kv_h], options)
@@ -105,9 +112,10 @@ class Case:
     window: tuple | None = None
     key_lengths: int | tuple | None = None
     left_padding: int | tuple | None = None
-    scale: float | None = None
-    softcap: float | None = None
+    scale: float | tuple | None = None
+    softcap: float | tuple | None = None
     alibi_slopes: float | None = None  # slopes are drawn around 0, about this large
+    distance_bias: int | None = None  # a table for distances of less than this
     sinks: float | tuple | None = None  # drawn around this number, or as they are
 
     def build(self, dtype):
@@ -126,12 +134,17 @@ class Case:
             if number is not None:
                 options[name] = np.array(number) if isinstance(number, tuple) else number
         for name in ("window", "scale", "softcap"):
-            if getattr(self, name) is not None:
-                options[name] = getattr(self, name)
+            given = getattr(self, name)
+            if given is not None:
+                is_array = isinstance(given, tuple) and name != "window"
+                options[name] = np.array(given) if is_array else given
         heads, inner = self.query[-3] if len(self.query) > 2 else 1, reference.arithmetic(dtype)
         if self.alibi_slopes is not None:
             slopes = self.alibi_slopes * random.standard_normal(heads)
             options["alibi_slopes"] = slopes.astype(inner)
+        if self.distance_bias is not None:
+            table = random.standard_normal((heads, 2 * self.distance_bias - 1))
+            options["distance_bias"] = table.astype(inner)
         if self.sinks is not None:
             drawn = not isinstance(self.sinks, tuple)
             sinks = self.sinks + random.standard_normal(heads) if drawn else np.array(self.sinks)

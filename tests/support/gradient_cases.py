@@ -30,7 +30,7 @@ class GradientProblem(cases.Problem):
         for part in mask if isinstance(mask, tuple) else (mask,):
             if part is not None and part.dtype != bool:
                 named["mask"] = part
-        more = ("alibi_slopes", "sinks")
+        more = ("alibi_slopes", "distance_bias", "sinks")
         return named | {name: self.options[name] for name in more if name in self.options}
 
     def attend(self, **extra):
@@ -109,6 +109,14 @@ def _more():
     for name, draw in slopes.items():
         case = cases.Case(f"slopes of each {name}", *shapes, query_offset=((3, 9, 0), (0, -2, 20)))
         yield More(case.name, case, {"alibi_slopes": draw})
+    tables = {"every entry": (2, 3, 4, 25), "a column of entries": (2, 1, 4, 9), "all": (13,)}
+    for name, shape in {**tables, "a row of heads": (1, 3)}.items():
+        case = cases.Case(f"a table of {name}", *shapes, query_offset=((3, 9, 0), (0, -2, 20)))
+
+        def table(random, dtype, shape=shape):
+            return random.standard_normal(shape).astype(arithmetic(dtype))
+
+        yield More(case.name, case, {"distance_bias": table})
     lengths = {"key_lengths": np.array([21, 4, 15])}
     for name, options in {
         "end": {"query_offset": "end", "is_causal": True},
@@ -195,7 +203,7 @@ def judge(function, problem, *arrays, **extra):
         parts = options["mask"] if is_pair else (options["mask"],)
         parts = tuple(part if part.dtype == bool else part.astype(inner) for part in parts)
         options["mask"] = parts if is_pair else parts[0]
-    for name in options.keys() & {"alibi_slopes", "sinks"}:
+    for name in options.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
         options[name] = np.asarray(options[name]).astype(inner)
     exact = function(*arrays, **options, precision=wider(dtype))
     plain = function(*arrays, **options, precision=inner.type, stored=dtype)

@@ -28,6 +28,7 @@ class Gradients(NamedTuple):
     value: np.ndarray
     mask: np.ndarray | None = None
     alibi_slopes: np.ndarray | None = None
+    distance_bias: np.ndarray | None = None
     sinks: np.ndarray | None = None
 
 
@@ -126,6 +127,11 @@ def _folded(full, shape):
     if len(shape) > 2 and shape[-3] not in (1, full.shape[-3]):
         group = full.shape[-3] // shape[-3]
         full = full.reshape((*full.shape[:-3], shape[-3], group, *full.shape[-2:])).sum(axis=-3)
+    return _folded_axes(full, shape)
+
+
+def _folded_axes(full, shape):
+    """Summed over axes that are 1 or missing."""
     full = full.sum(axis=tuple(range(full.ndim - len(shape))))
     ones = tuple(i for i, n in enumerate(shape) if n == 1 and full.shape[i] != 1)
     return full.sum(axis=ones, keepdims=True).reshape(shape)
@@ -165,7 +171,7 @@ def solve(
     seen, sinks = laid.seen, laid.sinks[:, None, None]
     with np.errstate(all="ignore"):
         scores = laid.factor * (laid.query @ _columns(laid.key))
-        tanh = 0 * scores if laid.softcap is None else np.tanh(scores / laid.softcap)
+        tanh = np.tanh(scores / laid.softcap)
         total = laid.cap(scores) - laid.alibi + laid.bias
         top = np.max(total, axis=-1, keepdims=True, initial=-np.inf, where=seen)
         top = np.maximum(top, sinks)
@@ -176,7 +182,7 @@ def solve(
         weights = np.where(seen, np.exp(total - lse), 0)
         sink_weight = np.where(sinks > -np.inf, np.exp(sinks - lse), 0)
         slope = 1 - tanh**2
-        bend = 0 * slope if laid.softcap is None else -2 / laid.softcap * tanh * slope
+        bend = -2 / laid.softcap * tanh * slope
     factors = np.ones(seen.shape, precision)
     if dropout_p > 0:
         places = {"query_offset": options["query_offset"], "entries": entries}
@@ -220,15 +226,15 @@ def _magnitudes(solved, eps):
     moved = movement(laid, solved.weights, solved.lse[..., 0], eps)[..., None]
     share = 2 * moved + eps * (8 + 2 * np.nan_to_num(np.abs(solved.lse), posinf=0))
     query, key, value = (np.abs(x) for x in (laid.query, laid.key, laid.value))
-    factor, slope, bend = abs(laid.factor), np.abs(solved.slope), np.abs(solved.bend)
-    if laid.softcap is not None:
+    factor, slope, bend = np.abs(laid.factor), np.abs(solved.slope), np.abs(solved.bend)
+    if np.isfinite(laid.softcap).any():
         moved = 1.5 * eps * factor * (query @ _columns(key))
         turn = (2 * slope**2 + 4 * (1 - slope) * slope) / laid.softcap**2
         slope = slope + (bend * moved + 4 * eps) / share
         bend = bend + (turn * moved + 4 * eps / laid.softcap) / share
     return dataclasses.replace(
         solved,
-        laid=laid._replace(query=query, key=key, value=value, factor=precision(factor)),
+        laid=laid._replace(query=query, key=key, value=value, factor=factor.astype(precision)),
         slope=slope,
         bend=bend,
         output=_sum_of_seen(laid.seen, solved.weights * solved.factors, value),
@@ -276,6 +282,12 @@ def backward(grad_output, query, key, value, mask=None, *, grad_lse=None, **opti
         if options.get("alibi_slopes") is not None:
             of_slopes = s.less(0, (of_scores * s.distance).sum(axis=(-2, -1)))
             more["alibi_slopes"] = _folded(of_slopes, np.shape(options["alibi_slopes"]))
+        if options.get("distance_bias") is not None:
+            shape = np.shape(options["distance_bias"])
+            full = np.zeros((*s.laid.columns.shape[:-2], shape[-1]), of_scores.dtype)
+            for head in np.ndindex(full.shape[:-1]):
+                np.add.at(full[head], s.laid.columns[head].ravel(), of_scores[head].ravel())
+            more["distance_bias"] = _folded_axes(full, shape)
         if options.get("sinks") is not None:
             more["sinks"] = _folded(s.less(0, of_sinks), np.shape(options["sinks"]))
     return gradients._replace(**more)

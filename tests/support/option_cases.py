@@ -137,6 +137,45 @@ def _alibi():
     yield Case("alibi-window", *far, alibi_slopes=2.0**-4, query_offset=3997, window=(511, 0))
 
 
+def _distances():
+    """Tables that reach no further than a tile, than the keys, and beyond them."""
+    for number, (heads, (q_len, kv_len)) in enumerate(product((*HEADS, (8, 1)), SIZES)):
+        offsets = (0, kv_len - q_len, kv_len // 2, -q_len // 2, 3 * kv_len, -2 * q_len)
+        offset = offsets[number % len(offsets)]
+        reach = (1, 2, 9, 48, 150, 1000)[number // 2 % 6]
+        extra = ({}, {"is_causal": True}, {"float_mask": (heads[0], 1, kv_len)})[number % 4 % 3]
+        name = f"distances-{reach}-{heads[0]}of{heads[1]}-{q_len}x{kv_len}{offset:+d}"
+        shapes = _shapes(heads, q_len, kv_len)
+        name += "-".join(["", *extra])
+        yield Case(name, *shapes, distance_bias=reach, query_offset=offset, **extra)
+    batch = (2, 1, 2, 5, 8), (1, 3, 2, 107, 8), (3, 2, 107, 4)
+    for name, offset in {"(3)": (-2, 50, 106), "(2,3)": ((-9, -1, 0), (1, 2, 30))}.items():
+        yield Case(f"distances-offsets-{name}", *batch, distance_bias=40, query_offset=offset)
+    flat = (5, 8), (9, 8), (9, 4)
+    yield Case("distances-flat", *flat, distance_bias=3, alibi_slopes=0.5)
+    far = _shapes((2, 2), 3, 4000)
+    yield Case("distances-far", *far, distance_bias=3000, query_offset=3997, softcap=2.0)
+    window = {"window": (511, 0), "query_offset": 3997, "alibi_slopes": 2.0**-8}
+    yield Case("distances-window", *far, distance_bias=300, **window)
+
+
+def _numbers_of_heads():
+    """Scales and caps that differ between heads, which may share keys."""
+    inf = float("inf")
+    for (heads, kv_heads), (q_len, kv_len) in product(((2, 2), (4, 2), (6, 2), (8, 1)), SIZES[1::3]):
+        shapes = _shapes((heads, kv_heads), q_len, kv_len, (2,))
+        scales = tuple(0.2 + 0.3 * h for h in range(heads))
+        caps = tuple((inf, 0.5, 1e30, 3.0)[h % 4] for h in range(heads))
+        name = f"{heads}of{kv_heads}-{q_len}x{kv_len}"
+        yield Case(f"scales-{name}", *shapes, scale=scales)
+        yield Case(f"caps-{name}", *shapes, softcap=caps)
+        both = {"scale": scales[::-1], "softcap": caps, "is_causal": True}
+        yield Case(f"scales-caps-{name}", *shapes, **both, query_offset=kv_len // 2)
+    shapes = (2, 1, 3, 40, 8), (3, 3, 50, 8), (3, 3, 50, 8)
+    entries = ((0.1, 0.2, 0.3), (1.0, -0.5, 0.0))
+    yield Case("scales-of-entries", *shapes, scale=tuple((row,) for row in entries))
+
+
 def _sinks():
     inf = float("inf")
     for sinks in (-30.0, -1.0, 0.0, 3.0, 30.0, 1e4):
@@ -207,9 +246,10 @@ def _mix(number):
         "left_padding": per_batch(0, 2),
         "softcap": pick(0.7, 3.0, 30.0),
         "alibi_slopes": pick(0.03, 0.5),
+        "distance_bias": pick(3, 20, 90, 400),
         "sinks": pick(-2.0, 1.0, (float("-inf"), *range(h - 1))),
         "is_causal": True,
-        "scale": pick(-0.4, 1.5),
+        "scale": pick(-0.4, 1.5, tuple(0.1 + 0.2 * i for i in range(h))),
         mask: (*cut((*batch, h, q_len)), kv_len),
     }
     if number % 2:
@@ -238,6 +278,8 @@ OPTIONS = [
     *_paddings(),
     *_softcaps(),
     *_alibi(),
+    *_distances(),
+    *_numbers_of_heads(),
     *_sinks(),
     *_long(),
     *MIXES,

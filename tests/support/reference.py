@@ -37,13 +37,16 @@ class Laid(NamedTuple):
     seen: np.ndarray
     alibi: np.ndarray | float  # subtracted after the cap
     bias: np.ndarray  # added then, 0 where hidden
-    factor: float
-    softcap: float | None
+    factor: np.ndarray  # (batch..., heads, 1, 1), as is softcap, which is inf for none
+    softcap: np.ndarray
     sinks: np.ndarray  # a logit for each head, -inf for none
+    columns: np.ndarray | None  # of distance_bias, for every pair
 
-    def cap(self, scores):
+    def cap(self, scores, head=...):
         """c tanh(score / c)"""
-        return scores if self.softcap is None else self.softcap * np.tanh(scores / self.softcap)
+        softcap = self.softcap[head]
+        with np.errstate(invalid="ignore"):
+            return np.where(np.isinf(softcap), scores, softcap * np.tanh(scores / softcap))
 
 
 def lay_out(
@@ -60,6 +63,7 @@ def lay_out(
     scale=None,
     softcap=None,
     alibi_slopes=None,
+    distance_bias=None,
     sinks=None,
     precision,
 ):
@@ -100,6 +104,15 @@ def lay_out(
         seen &= np.arange(shape[-1]) < per_batch(key_lengths)
     if left_padding is not None:
         seen &= np.arange(shape[-1]) >= per_batch(left_padding)
+    columns = None
+    if distance_bias is not None:
+        table = np.asarray(distance_bias)
+        reach = table.shape[-1] // 2
+        columns = np.broadcast_to(np.clip(ahead + reach, 0, 2 * reach), shape)
+        table = np.broadcast_to(table, (*shape[:-2], table.shape[-1]))
+        added = np.take_along_axis(table[..., None, :], columns, axis=-1).astype(precision)
+        seen &= added != -np.inf
+        bias = np.where(seen, bias + added, 0)
     bias[~seen] = 0
     alibi = 0.0
     if alibi_slopes is not None:
@@ -107,10 +120,15 @@ def lay_out(
     alibi = np.broadcast_to(np.asarray(alibi, precision), shape)
     if sinks is None:
         sinks = np.full(shape[-3], -np.inf)
-    factor = 1 / np.sqrt(precision(query.shape[-1])) if scale is None else precision(scale)
-    cap = None if softcap is None else precision(softcap)
+
+    def per_head(numbers):
+        numbers = np.broadcast_to(np.asarray(numbers).astype(precision), shape[:-2])
+        return numbers[..., None, None]
+
+    factor = per_head(1 / np.sqrt(precision(query.shape[-1])) if scale is None else scale)
+    cap = per_head(np.inf if softcap is None else softcap)
     sinks = np.asarray(sinks).astype(precision)
-    return Laid(query, key, value, seen, alibi, bias, factor, cap, sinks)
+    return Laid(query, key, value, seen, alibi, bias, factor, cap, sinks, columns)
 
 
 def attention(query, key, value, mask=None, *, precision=np.float64, **options):
@@ -125,7 +143,8 @@ def attention(query, key, value, mask=None, *, precision=np.float64, **options):
             if not seen.any():
                 lse[row] = sink
                 continue
-            scores = laid.cap(laid.factor * (laid.key[head][seen] @ laid.query[row]))
+            products = laid.key[head][seen] @ laid.query[row]
+            scores = laid.cap(laid.factor[head][0, 0] * products, (*head, 0, 0))
             scores = scores - laid.alibi[row][seen] + laid.bias[row][seen]
             top = np.maximum(scores.max(), sink)
             terms = np.exp(scores - top)
@@ -227,7 +246,7 @@ def expected(query, key, value, mask=None, **options):
         mask = mask[0], mask[1].astype(inner)
     elif mask is not None and mask.dtype != bool:
         mask = mask.astype(inner)
-    for name in options.keys() & {"alibi_slopes", "sinks"}:
+    for name in options.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
         options[name] = np.asarray(options[name]).astype(inner)
     exact = attention(query, key, value, mask, **options, precision=wide)
     plain = naive(query, key, value, mask, **options, precision=inner.type)
@@ -251,9 +270,9 @@ def expected(query, key, value, mask=None, **options):
 def movement(laid, weights, lse, eps):
     """How far rounding may move the scores of each row that have weight, its sink among them."""
     scores = laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))
-    moved = abs(laid.factor) * (np.abs(laid.query) @ np.abs(laid.key).swapaxes(-1, -2))
+    moved = np.abs(laid.factor) * (np.abs(laid.query) @ np.abs(laid.key).swapaxes(-1, -2))
     moved *= 1.5 * eps
-    if laid.softcap is not None:
+    if np.isfinite(laid.softcap).any():
         capped = laid.cap(scores)
         up, down = laid.cap(scores + moved) - capped, capped - laid.cap(scores - moved)
         moved = np.maximum(up, down) + 3 * eps * np.abs(capped)

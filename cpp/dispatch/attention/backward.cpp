@@ -28,6 +28,7 @@ struct BackwardChunk {
   std::int64_t head;
   KeyInterval keys;
   std::int64_t partial;  // where it begins in the wave's memory; -1 where the head has one chunk
+  std::int64_t terms;    // of distances, likewise; -1 where they are not wanted
 };
 struct Sum {
   std::int64_t head;
@@ -35,11 +36,24 @@ struct Sum {
   std::int64_t partial;
   std::int64_t partial_bytes;
 };
+// What a chunk adds to the gradient of distance_bias, and where it lies in the wave's memory.
+struct DistanceTerms {
+  std::int64_t head;
+  std::int64_t place;
+};
 struct BackwardWave {
   std::vector<BackwardChunk> chunks;
   std::vector<Sum> sums;
+  std::vector<DistanceTerms> terms;  // chunk by chunk, in the order in which they are added
   std::int64_t bytes = 0;
 };
+
+// Of one chunk: a table for each head of the group.
+std::int64_t distance_bytes(const BackwardProblem& problem) {
+  if (!problem.grad_distance_bias.data) return 0;
+  const AttentionProblem& forward = problem.forward;
+  return forward.heads / forward.kv_heads * (2 * forward.distances - 1) * static_cast<std::int64_t>(sizeof(double));
+}
 
 // A wave ends where it is full, or has `most_bytes`.
 std::vector<BackwardWave> waves_of(const BackwardHeads& heads, const BackwardKernels& kernels, std::int64_t sum_rows,
@@ -47,7 +61,8 @@ std::vector<BackwardWave> waves_of(const BackwardHeads& heads, const BackwardKer
   const BackwardProblem& problem = heads.problem();
   const std::int64_t piece = kernels.piece_keys(problem);
   const bool wants_queries = problem.grad_query.data || problem.slope_terms.data;
-  if (!wants_queries && !problem.grad_key.data && !problem.grad_value.data) return {};
+  const std::int64_t terms_bytes = distance_bytes(problem);
+  if (!wants_queries && terms_bytes == 0 && !problem.grad_key.data && !problem.grad_value.data) return {};
   // Rows may be broadcast, and so be more than memory can hold.
   const double most_elements = static_cast<double>(problem.forward.q_len) *
                                static_cast<double>(problem.forward.heads) *
@@ -62,16 +77,19 @@ std::vector<BackwardWave> waves_of(const BackwardHeads& heads, const BackwardKer
     const std::int64_t chunks = std::max<std::int64_t>(1, ceil_div(kv_len, chunk_keys));
     const bool has_partials = wants_queries && (chunks > 1 || kv_len > piece);
     const std::int64_t partial_bytes = has_partials ? kernels.partial_bytes(problem, rows) : 0;
-    const std::int64_t bytes = partial_bytes * chunks;
+    const std::int64_t bytes = (partial_bytes + terms_bytes) * chunks;
     const BackwardWave& last = waves.back();
     const auto tasks = static_cast<std::int64_t>(last.chunks.size());
     if (last.bytes > 0 && (last.bytes >= most_bytes || is_wave_full(last.bytes + bytes, tasks, threads)))
       waves.emplace_back();
     BackwardWave& wave = waves.back();
     all_bytes += static_cast<double>(bytes);
-    for (std::int64_t i = 0; i < chunks; ++i)
+    for (std::int64_t i = 0; i < chunks; ++i) {
+      const std::int64_t terms = wave.bytes + partial_bytes * chunks + i * terms_bytes;
       wave.chunks.push_back({head, {i * chunk_keys, std::min(kv_len, (i + 1) * chunk_keys)},
-                             has_partials ? wave.bytes + i * partial_bytes : -1});
+                             has_partials ? wave.bytes + i * partial_bytes : -1, terms_bytes > 0 ? terms : -1});
+      if (terms_bytes > 0) wave.terms.push_back({head, terms});
+    }
     for (std::int64_t row = 0; has_partials && row < rows; row += sum_rows)
       wave.sums.push_back({head, row, wave.bytes, partial_bytes});
     wave.bytes += bytes;
@@ -95,6 +113,10 @@ void gradients_of_chunk(const BackwardHeads& heads, const BackwardKernels& kerne
   BackwardTask task = heads.at(chunk.head);
   const std::int64_t rows = task.forward.row_end;
   if (chunk.partial >= 0) task.partial = memory + chunk.partial;
+  if (chunk.terms >= 0) {
+    task.distance_terms = reinterpret_cast<double*>(memory + chunk.terms);
+    std::fill_n(task.distance_terms, distance_bytes(problem) / static_cast<std::int64_t>(sizeof(double)), 0.0);
+  }
   task.chunk = chunk.keys;
   const std::int64_t piece = kernels.piece_keys(problem);
   KeyInterval keys = chunk.keys;
@@ -108,6 +130,22 @@ void gradients_of_chunk(const BackwardHeads& heads, const BackwardKernels& kerne
   } while (keys.begin < keys.end);
   // Keys that the entry does not have.
   if (chunk.keys.end == task.forward.kv_len) kernels.clear(problem, task, {chunk.keys.end, task.key_rows});
+}
+
+// Adds the tables of a wave's chunks to the gradient, in order: the sums are the same for any number of threads.
+void add_distance_terms(const BackwardHeads& heads, const BackwardWave& wave, const char* memory) {
+  const BackwardProblem& problem = heads.problem();
+  const AttentionProblem& forward = problem.forward;
+  const Operand& gradient = problem.grad_distance_bias;
+  const std::int64_t group = forward.heads / forward.kv_heads, columns = 2 * forward.distances - 1;
+  for (const DistanceTerms& terms : wave.terms) {
+    const HeadPlace place(forward, terms.head / forward.kv_heads, terms.head % forward.kv_heads);
+    const double* from = reinterpret_cast<const double*>(memory + terms.place);
+    for (std::int64_t head = 0; head < group; ++head) {
+      double* const to = static_cast<double*>(place.of_first_head(gradient)) + head * gradient.head_stride;
+      for (std::int64_t column = 0; column < columns; ++column) to[column * gradient.column_stride] += *from++;
+    }
+  }
 }
 
 }  // namespace
@@ -139,6 +177,7 @@ void attention_gradients(const BackwardProblem& problem, int threads, const Stop
                    gradients_of_chunk(heads, kernels, wave.chunks[static_cast<std::size_t>(index)], memory, interval,
                                       worker, scratch.of(worker));
                  });
+    add_distance_terms(heads, wave, memory);
     parallel_for(threads, static_cast<std::int64_t>(wave.sums.size()), signal,
                  [&](std::int64_t index, Worker& worker) {
                    const Sum& sum = wave.sums[static_cast<std::size_t>(index)];

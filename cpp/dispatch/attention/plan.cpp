@@ -121,7 +121,8 @@ namespace {
 // Whether all kv heads of an entry would compute the same tiles. Where a decode has slopes, these decide too.
 bool heads_are_alike(const AttentionProblem& problem, const AttentionPlan& plan) {
   const bool has_slopes = problem.alibi_slopes.data && plan.kernel == &plan.kernels->decode.kernel;
-  return problem.mask.head_stride == 0 && problem.bias.head_stride == 0 && !has_slopes;
+  const bool has_sparse_heads = problem.sparse_mask && problem.sparse_mask->starts.head_stride != 0;
+  return problem.mask.head_stride == 0 && problem.bias.head_stride == 0 && !has_sparse_heads && !has_slopes;
 }
 
 }  // namespace

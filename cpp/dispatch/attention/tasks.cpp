@@ -44,9 +44,16 @@ AttentionTask task_of(const AttentionProblem& problem, std::int64_t entry, std::
   task.value_scales = static_cast<const float*>(place.of_head(problem.value_scales));
   task.pages = problem.pages ? problem.pages + entry * problem.pages_stride : nullptr;
   task.mask = place.of_queries(problem.mask);
+  if (problem.sparse_mask) {
+    const SparseMask& mask = *problem.sparse_mask;
+    task.mask_starts = static_cast<const std::int64_t*>(place.of_first_head(mask.starts));
+    task.mask_query = mask.first_query + mask.query_stride * place.first_query();
+  }
   task.bias = place.of_queries(problem.bias);
-  if (problem.alibi_slopes.data)
-    task.alibi_slopes = place.batch().in(problem.alibi_slopes) + place.head() * problem.alibi_slopes.head_stride;
+  task.scales = place.of_heads(problem.scales);
+  task.softcaps = place.of_heads(problem.softcaps);
+  task.alibi_slopes = place.of_heads(problem.alibi_slopes);
+  task.distance_bias = place.of_first_head(problem.distance_bias);
   task.output = place.of_queries(problem.output);
   task.weights = place.of_queries(problem.weights);
   task.lse = place.of_queries(problem.lse);

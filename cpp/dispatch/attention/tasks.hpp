@@ -20,9 +20,17 @@ class HeadPlace {
   void* of_keys(const Operand& operand) const { return at(operand, kv_head_, first_key_); }
   // Of rows in pages, only the head.
   void* of_head(const Operand& operand) const { return at(operand, kv_head_, 0); }
+  // The first row of the group's first head.
+  void* of_first_head(const Operand& operand) const { return at(operand, head_, 0); }
+
+  // The numbers of the group's heads.
+  const double* of_heads(const PerHead& numbers) const {
+    return numbers.data ? batch_.in(numbers) + head_ * numbers.head_stride : nullptr;
+  }
 
   const BatchIndex& batch() const { return batch_; }
   std::int64_t head() const { return head_; }
+  std::int64_t first_query() const { return first_query_; }
 
  private:
   void* at(const Operand& operand, std::int64_t head, std::int64_t row) const {

@@ -48,12 +48,15 @@ REGARD_NOINLINE std::int64_t count_tiles(const AttentionProblem& problem, const 
                                          KeyInterval keys, TileCounts& counts, void* memory) {
   using T = typename Shape::Element;
   const ForwardWorkspace<T>& work = *static_cast<const ForwardWorkspace<T>*>(memory);
-  const bool reads_masks = task.mask || task.bias;
+  const bool reads_masks = task.mask || task.bias || task.distance_bias || problem.sparse_mask;
   const std::int64_t end = end_of_count<Shape>(reads_masks, keys);
   for (int s = 0; s < work.strip_count; ++s) {
     const ForwardStrip<T>& strip = work.strips[s];
-    for (std::int64_t key = next_block_seen<Shape>(strip.seen, keys.begin, end); key < end;
-         key = next_block_seen<Shape>(strip.seen, key, end)) {
+    const auto block_from = [&](std::int64_t key) {
+      return next_block_by_mask<Shape>(problem, &strip, 1,
+                                       next_block_seen<Shape>(strip.seen, key, end), end);
+    };
+    for (std::int64_t key = block_from(keys.begin); key < end; key = block_from(key)) {
       const std::int64_t whole = reads_masks ? 0 : whole_blocks_seen<Shape>(strip.shared, key);
       if (whole == 0) {
         count_block<Shape>(problem, task, strip, key, work, counts);

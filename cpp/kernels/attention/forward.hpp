@@ -83,17 +83,22 @@ struct AttentionForward {
   static void advance(const AttentionProblem& problem, const AttentionTask& task,
                       std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const Workspace& work = *static_cast<const Workspace*>(memory);
-    for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
+    const auto block_from = [&](std::int64_t key) {
+      return next_block_by_mask<Shape>(problem, work.strips, work.strip_count, key, key_end);
+    };
+    std::int64_t next_key;
+    for (std::int64_t key = block_from(key_begin); key < key_end; key = next_key) {
+      next_key = block_from(key + Shape::kBlockKeys);
       Block block{span_at<Shape>(key, task.kv_len)};
       Ahead ahead;
-      const bool asks = add_next_block(problem, task, key + Shape::kBlockKeys, key_end, ahead);
+      const bool asks = add_next_block(problem, task, next_key, key_end, ahead);
       for (int s = 0; s < work.strip_count; ++s) {
         Strip& strip = work.strips[s];
-        if (key % Shape::kChunkKeys == 0 && !strip.is_fresh) merge_chunk(strip);
+        begin_block<Shape>(strip, key);
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
         const bool is_last = s + 1 == work.strip_count;
         const NextMask<T> next{work.strips[is_last ? 0 : s + 1],
-                               is_last ? key + Shape::kBlockKeys : key};
+                               is_last ? next_key : key};
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
           block_of_strip<vectors.value>(problem, task, strip, next, asks ? &ahead : nullptr, work,
                                         block);
@@ -138,14 +143,15 @@ struct AttentionForward {
   }
 
  private:
-  // Adds the keys and values of the block at `key`. In a window, so few rows see a key that they
-  // would wait for it.
+  // Adds the keys and values of the block at `key`. In a window, and where a sparse mask shows it,
+  // so few rows see a key that they would wait for it.
   static bool add_next_block(const AttentionProblem& problem, const AttentionTask& task,
                              std::int64_t key, std::int64_t key_end, Ahead& ahead) {
     const std::int64_t left = (key_end < task.kv_len ? key_end : task.kv_len) - key;
     const std::int64_t count = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
-    if (count <= 0 || problem.window_left == kUnbounded || problem.window_right == kUnbounded)
-      return false;
+    const bool is_window =
+        problem.window_left != kUnbounded && problem.window_right != kUnbounded;
+    if (count <= 0 || !(is_window || problem.sparse_mask)) return false;
     if (problem.key.column_stride == 1 && !task.int8_keys)
       ahead.add(keys_of(problem, task), key, count, problem.head_dim);
     if (problem.value.column_stride == 1)
@@ -180,8 +186,9 @@ struct AttentionForward {
         problem, task, strip, block, tiles, next, runs, [&](auto tile) {
           if (ahead) ahead->ask_lines(kAheadOfTile<Shape>);
           prefetch_output(problem, task, strip);
-          weights_tile<Shape, kVectors>(tile, Scores::product(tile, problem, task, strip, block),
-                                        work.bias + tile.begin * kVectors * kLanes<T>, work.softcap,
+          weights_tile<Shape, kVectors>(tile, ScoresOfBlock<T>{problem, task, strip, block.begin},
+                                        Scores::product(tile, problem, task, strip, block),
+                                        work.bias + tile.begin * kVectors * kLanes<T>,
                                         work.weights + tile.begin * kVectors * kLanes<T>, strip,
                                         runs, BlockWeights<T>{work.weights, nullptr});
         });
@@ -223,8 +230,9 @@ struct AttentionForward {
     KeyRuns<Shape> runs;
     over_tiles<Shape, kVectors, TileCode::few>(
         problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs, [&](auto tile) {
-          final_tile<kVectors>(tile, Scores::product(tile, problem, task, strip, block),
-                               work.bias + tile.begin * kWidth, work.softcap, strip,
+          final_tile<kVectors>(tile, ScoresOfBlock<T>{problem, task, strip, block.begin},
+                               Scores::product(tile, problem, task, strip, block),
+                               work.bias + tile.begin * kWidth, strip,
                                work.weights + tile.begin * kWidth);
         });
     if (problem.dropout_factor != 0)
@@ -232,11 +240,12 @@ struct AttentionForward {
   }
 
   template <int kVectors, class Tile, class Product>
-  REGARD_INLINE void final_tile(const Tile&, const Product& product, const T* bias, T softcap,
-                                const Strip& strip, T* weights) {
+  REGARD_INLINE void final_tile(const Tile& tile, const ScoresOfBlock<T>& scores,
+                                const Product& product, const T* bias, const Strip& strip,
+                                T* weights) {
     constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
     Accumulators<T, kRows, kSome> acc;
-    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, product, bias, softcap, weights,
+    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, tile, scores, product, bias, weights,
                                                        kFirstLane);
     fill_unseen<kVectors, kRows, Tile>(weights, T(0));
 #pragma GCC unroll 8

@@ -22,7 +22,6 @@ template <class T>
 struct ForwardWorkspace {
   ForwardStrip<T>* strips;
   int strip_count;
-  T softcap;   // the largest score, in log2 units; 0 where scores are not capped
   T* weights;  // [block keys][lanes]: the block's weights of the strip at work
   T* bias;     // [block keys][lanes]: what is added to the block's scores, in log2 units
   RowCopies<T> keys;
@@ -38,7 +37,6 @@ REGARD_NOINLINE std::int64_t lay_out_forward(const AttentionProblem& problem,
   Arena arena(memory);
   auto* const place = arena.take<ForwardWorkspace<T>>(1);
   ForwardWorkspace<T> work{};
-  work.softcap = static_cast<T>(softcap_of<T>(problem) * kLog2E);
   work.strip_count = take_strips<Shape>(
       problem, task_rows, arena, work.strips, [&](ForwardStrip<T>& strip, std::int64_t lanes) {
         take_online<Shape>(problem, lanes, 0, padded_value_dim, arena, strip);

@@ -89,7 +89,7 @@ struct Backward {
       for (int s = 0; s < work.strip_count; ++s) start_queries(problem, task, work, work.strips[s]);
       if (sees_some) {
         pack_band<Shape, Factors>(problem, task, work);
-        over_blocks(work, [&](const KeySpan& block) {
+        over_blocks(problem, work, [&](const KeySpan& block) {
           prefetch_next_band(problem, task, block.begin, work);
           add_block(problem, task, block, work);
         });
@@ -102,7 +102,7 @@ struct Backward {
     const Workspace& work = *static_cast<const Workspace*>(memory);
     const AttentionProblem& forward = problem.forward;
     write_rows(problem.grad_key, task.grad_key, work.piece, work.grad_keys, forward.head_dim,
-               padded_dim<Shape>(forward.head_dim), static_cast<T>(forward.scale));
+               padded_dim<Shape>(forward.head_dim), common_scale(forward));
     write_rows(problem.grad_value, task.grad_value, work.piece, work.grad_values, forward.value_dim,
                padded_dim<Shape>(forward.value_dim), T(1));
   }
@@ -127,7 +127,8 @@ struct Backward {
         const T* partials[kMostChunks];
         int count = 0;
         for (std::int64_t chunk = 0; chunk * keys < kv_len; ++chunk)
-          if (overlaps(strip.seen, chunk * keys, up_to({0, kv_len}, (chunk + 1) * keys).end))
+          if (sees_keys(problem.forward, strip, chunk * keys,
+                        up_to({0, kv_len}, (chunk + 1) * keys).end))
             partials[count++] = partial_of(problem, task, strip, chunk * bytes);
         for (std::int64_t i = 0; i < size; i += kLanes<T>) {
           Vec<T> sum{};
@@ -156,7 +157,7 @@ struct Backward {
     over_bands(problem, task, row_begin, row_end, work, [&](bool sees_some) {
       if (!sees_some) return;
       pack_band<Shape, Factors>(problem, task, work);
-      over_blocks(work, [&](const KeySpan& block) {
+      over_blocks(problem, work, [&](const KeySpan& block) {
         KeyRuns<Shape> runs[Shape::kBandStrips];
         for (int s = 0; s < work.strip_count; ++s)
           compute(problem, task, work, s, block, true, runs[s]);
@@ -170,6 +171,11 @@ struct Backward {
   }
 
  private:
+  // Of all heads; where they differ, each score's gradient has been multiplied by its own.
+  static T common_scale(const AttentionProblem& forward) {
+    return forward.scales.data ? T(1) : static_cast<T>(forward.scale);
+  }
+
   // Calls body(whether it sees a key of the piece) for each band. Strips that do have been located.
   template <class Body>
   REGARD_INLINE void over_bands(const BackwardProblem& problem, const BackwardTask& task,
@@ -184,10 +190,15 @@ struct Backward {
         const SeenKeys most{{},
                             keys_seen_by_rows(problem.forward, task.forward, strip.first_row,
                                               strip.first_row + strip.rows)};
-        strip.sees_some = overlaps(most, work.piece.begin, work.piece.end);
+        const KeyInterval& piece = work.piece;
+        strip.sees_some =
+            overlaps(most, piece.begin, piece.end) &&
+            (!problem.forward.sparse_mask ||
+             may_see_by_mask(problem.forward, task.forward, strip.first_row,
+                             strip.first_row + strip.rows, piece.begin, piece.end));
         if (strip.sees_some) {
           locate_strip(problem.forward, task.forward, strip);
-          strip.sees_some = overlaps(strip.seen, work.piece.begin, work.piece.end);
+          strip.sees_some = sees_keys(problem.forward, strip, piece.begin, piece.end);
         }
         sees_some |= strip.sees_some;
       }
@@ -197,17 +208,20 @@ struct Backward {
 
   // Calls body(block) for the blocks of the piece of which the band sees something.
   template <class Body>
-  REGARD_INLINE void over_blocks(const Workspace& work, Body body) {
+  REGARD_INLINE void over_blocks(const BackwardProblem& problem, const Workspace& work,
+                                 Body body) {
     for (std::int64_t key = work.piece.begin; key < work.piece.end; key += Shape::kBlockKeys) {
       const KeySpan block = span_at<Shape>(key, work.piece.end);
       bool sees_some = false;
-      for (int s = 0; s < work.strip_count; ++s) sees_some |= sees(work.strips[s], block);
+      for (int s = 0; s < work.strip_count; ++s)
+        sees_some |= sees(problem.forward, work.strips[s], block);
       if (sees_some) body(block);
     }
   }
 
-  REGARD_INLINE bool sees(const Strip& strip, const KeySpan& block) {
-    return strip.sees_some && overlaps(strip.seen, block.begin, block.begin + block.count);
+  REGARD_INLINE bool sees(const AttentionProblem& forward, const Strip& strip,
+                          const KeySpan& block) {
+    return strip.sees_some && sees_keys(forward, strip, block.begin, block.begin + block.count);
   }
 
   // What the next band reads, a part with each block: the arrays may be larger than any cache.
@@ -231,7 +245,7 @@ struct Backward {
   REGARD_INLINE void compute(const BackwardProblem& problem, const BackwardTask& task,
                              const Workspace& work, int number, const KeySpan& block,
                              bool wants_scores, KeyRuns<Shape>& runs) {
-    if (!sees(work.strips[number], block)) return;
+    if (!sees(problem.forward, work.strips[number], block)) return;
     for_vectors<Shape::kVectors>(work.strips[number].vectors, [&](auto vectors) {
       Scores::template compute<vectors.value>(problem, task, work, number, block, wants_scores,
                                               runs);
@@ -241,8 +255,8 @@ struct Backward {
   REGARD_NOINLINE void add_block(const BackwardProblem& problem, const BackwardTask& task,
                                  const KeySpan& block, Workspace& work) {
     const AttentionProblem& forward = problem.forward;
-    const bool wants_queries = task.grad_query || task.slope_terms,
-               wants_scores = wants_queries || task.grad_key;
+    const bool wants_scores =
+        task.grad_query || task.slope_terms || task.distance_terms || task.grad_key;
     KeyRuns<Shape> runs[Shape::kBandStrips];
     for (int s = 0; s < work.strip_count; ++s) {
       compute(problem, task, work, s, block, wants_scores, runs[s]);
@@ -270,8 +284,8 @@ struct Backward {
     }
   }
 
-  // What a block adds to the gradients of a strip's queries and slopes. Leaves work.grad_scores
-  // with the cap's derivative.
+  // What a block adds to the gradients of a strip's queries, slopes and distances. Leaves the
+  // gradients of products in work.grad_scores.
   REGARD_NOINLINE void add_to_queries(const BackwardProblem& problem, const BackwardTask& task,
                                       const KeySpan& block, int number, const KeyRuns<Shape>& runs,
                                       Workspace& work) {
@@ -282,7 +296,9 @@ struct Backward {
           strip.grad_queries + padded_dim<Shape>(forward.head_dim) * strip.vectors * kLanes<T>;
       Scores::add_slope_terms(work, number, runs, block.begin, terms);
     }
-    if (work.softcap != T(0)) Scores::apply_cap(work, number, runs);
+    if (task.distance_terms)
+      Scores::add_distance_terms(forward, work, number, runs, block.begin, task.distance_terms);
+    if (work.score_factors) Scores::apply_factors(work, number, runs);
     if (!task.grad_query) return;
     for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
       Factors::template add_to_queries<vectors.value>(forward, work, number, runs, block);
@@ -306,7 +322,7 @@ struct Backward {
       if (!strip.sees_some) return;
       strip.grad_queries = partial_of(problem, task, strip, 0);
       strip.is_fresh = task.chunk.begin == work.piece.begin ||
-                       !overlaps(strip.seen, task.chunk.begin, work.piece.begin);
+                       !sees_keys(problem.forward, strip, task.chunk.begin, work.piece.begin);
     }
     if (!strip.is_fresh) return;
     const std::int64_t lanes = strip.vectors * kLanes<T>;
@@ -329,7 +345,7 @@ struct Backward {
     const AttentionProblem& forward = problem.forward;
     const std::int64_t lanes = strip.vectors * kLanes<T>;
     if (task.grad_query) {
-      const Vec<T> scale = broadcast(static_cast<T>(forward.scale));
+      const Vec<T> scale = broadcast(common_scale(forward));
       unpack_rows<Shape>(forward, problem.grad_query, task.grad_query, strip, 0, forward.head_dim,
                          from, [=](Vec<T> value, int) { return value * scale + Vec<T>{}; });
     }

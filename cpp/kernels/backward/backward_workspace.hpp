@@ -33,6 +33,7 @@ struct BackwardStrip : StripRows<T> {
   T* grad_outputs;  // [value_dim][lanes]
   T* lse;           // [lanes], in log2 units
   T* delta;         // [lanes]: D
+  T* scales;        // [lanes]: of scores, where heads differ in them; null otherwise
   // [padded head_dim][lanes], without the factor `scale`, then [lanes] of slope_terms: in the
   // workspace, or a partial.
   T* grad_queries;
@@ -63,11 +64,10 @@ struct BackwardWorkspace {
   T* copied_output_rows;       // likewise
   T* delta;                    // [band lanes]
 
-  T softcap;  // the largest score, in log2 units; 0 where scores are not capped
   // Of a block of keys and the strips of the band, [strip][block keys][kStripLanes].
   T* weights;      // P, then after dropout
   T* grad_scores;  // dS
-  T* cap_factors;  // the cap's derivative; null where scores are not capped
+  T* score_factors;  // of dS: derivatives of scores by products, and scales; null where all are 1
   // Of a block of keys and a strip, [block keys][lanes].
   T* bias;           // what is added to its scores, in log2 units
   T* capped_scores;  // of a tile
@@ -88,6 +88,8 @@ constexpr std::int64_t padded_dim(std::int64_t dim) {
 template <class Shape>
 REGARD_INLINE std::int64_t piece_keys(const BackwardProblem& problem) {
   const AttentionProblem& forward = problem.forward;
+  // The gradients of distances are summed piece by piece: not by pieces that depend on L2.
+  if (problem.grad_distance_bias.data) return 2 * Shape::kBlockKeys;
   const std::int64_t bytes_of_key =
       2 * (padded_dim<Shape>(forward.head_dim) + padded_dim<Shape>(forward.value_dim)) *
       static_cast<std::int64_t>(sizeof(typename Shape::Element));
@@ -132,7 +134,6 @@ REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, vo
   Arena arena(memory);
   auto* const place = arena.take<BackwardWorkspace<Shape>>(1);
   BackwardWorkspace<Shape> work{};
-  work.softcap = static_cast<T>(softcap_of<T>(forward) * kLog2E);
   const auto take_copies = [&](const Operand& operand, std::int64_t dim, std::int64_t padded) {
     const bool in_place = !Factors::kCopies && reads_in_place<T>(operand) &&
                           columns_read<Shape, Factors>(operand, dim) == dim;
@@ -151,6 +152,7 @@ REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, vo
     strip.grad_outputs = arena.take<T>(value_dim * kLanesOfStrip);
     strip.lse = arena.take<T>(kLanesOfStrip);
     strip.delta = work.delta + s * kLanesOfStrip;
+    if (forward.scales.data) strip.scales = arena.take<T>(kLanesOfStrip);
     strip.own_grad_queries = arena.take<T>(partial_rows<Shape>(problem) * kLanesOfStrip);
   }
   const auto take_rows_of = [&](const Operand& operand, std::int64_t dim, std::int64_t padded) {
@@ -163,7 +165,8 @@ REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, vo
   work.copied_output_rows = take_rows_of(forward.output, forward.value_dim, value_dim);
   work.weights = arena.take<T>(Shape::kBlockKeys * kLanesOfBand);
   work.grad_scores = arena.take<T>(Shape::kBlockKeys * kLanesOfBand);
-  if (work.softcap != 0) work.cap_factors = arena.take<T>(Shape::kBlockKeys * kLanesOfBand);
+  if (has_softcap(forward) || forward.score_function || forward.scales.data)
+    work.score_factors = arena.take<T>(Shape::kBlockKeys * kLanesOfBand);
   work.bias = arena.take<T>(Shape::kBlockKeys * kLanesOfStrip);
   work.capped_scores = arena.take<T>(Shape::kRows * kLanesOfStrip);
   if (place) *place = work;

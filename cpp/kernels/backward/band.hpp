@@ -125,7 +125,13 @@ REGARD_NOINLINE void pack_band(const BackwardProblem& problem, const BackwardTas
       rows_to_lanes<T>(rows, strip.rows, 1, columns, to, strip.vectors * kLanes<T>,
                        [=](Vec<T> value) { return value * broadcast(factor); });
     };
-    to_lanes(work.query_rows, forward.head_dim, Factors::factor_of_queries(forward), strip.queries);
+    const bool scales_at_once = Factors::kScalesQueries && !strip.query_scales;
+    to_lanes(work.query_rows, forward.head_dim, scales_at_once ? query_scale<T>(forward) : T(1),
+             strip.queries);
+    if (Factors::kScalesQueries && strip.query_scales) scale_queries(forward, strip, strip.queries);
+    for (int lane = 0; strip.scales && lane < strip.vectors * kLanes<T>; ++lane)
+      strip.scales[lane] = static_cast<T>(scale_of(
+          forward, task.forward, (strip.first_row + lane) % (forward.heads / forward.kv_heads)));
     to_lanes(work.grad_output_rows, forward.value_dim, T(1), strip.grad_outputs);
     Factors::finish_lanes(forward, strip);
     load_lse<Shape>(forward, task.forward, strip, strip.lse);

@@ -40,9 +40,10 @@ struct GradientsOfScores {
     over_tiles<Shape, kVectors, kUsualCode<T>>(
         forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
           const int at = tile.begin * kPitch;
-          weigh<kVectors>(tile, Factors::scores(tile, forward, work, strip, first), work, strip,
-                          weights + at);
-          if (work.softcap != T(0)) find_cap_factors<kVectors>(tile, work, number);
+          const ScoresOfBlock<T> scores{forward, task.forward, strip, block.begin};
+          weigh<kVectors>(tile, scores, Factors::scores(tile, forward, work, strip, first), work,
+                          strip, weights + at);
+          if (work.score_factors) find_score_factors<kVectors>(tile, scores, work, number);
           if (wants_scores)
             differentiate<kVectors>(tile, Factors::grad_weights(tile, forward, work, strip, first),
                                     strip, !drops, weights + at, grad_scores + at);
@@ -52,14 +53,14 @@ struct GradientsOfScores {
         });
   }
 
-  // dS times the cap's derivative, which is taken before anything is added to the score.
-  REGARD_NOINLINE void apply_cap(const BackwardWorkspace<Shape>& work, int number,
-                                 const KeyRuns<Shape>& runs) {
+  // From the gradients of scores to those of products.
+  REGARD_NOINLINE void apply_factors(const BackwardWorkspace<Shape>& work, int number,
+                                     const KeyRuns<Shape>& runs) {
     for_vectors_of_runs(work, number, runs, [&](int at) {
       const Vec<T> gradient = load(work.grad_scores + at);
       const Mask<T> is_hidden = as_bits<T>(gradient) == as_bits<T>(broadcast(T(-0.0)));
       store(work.grad_scores + at,
-            select<T>(is_hidden, gradient, gradient * load(work.cap_factors + at) + Vec<T>{}));
+            select<T>(is_hidden, gradient, gradient * load(work.score_factors + at) + Vec<T>{}));
     });
   }
 
@@ -80,6 +81,44 @@ struct GradientsOfScores {
     }
   }
 
+  // terms[head][distances - 1 + key - position] += dS, for the block at `key`: farther keys add to
+  // the last column of their side.
+  REGARD_NOINLINE void add_distance_terms(const AttentionProblem& forward,
+                                          const BackwardWorkspace<Shape>& work, int number,
+                                          const KeyRuns<Shape>& runs, std::int64_t key,
+                                          double* terms) {
+    const BackwardStrip<T>& strip = work.strips[number];
+    const T* const gradients = work.grad_scores + number * kBlock;
+    const std::int64_t group = forward.heads / forward.kv_heads;
+    const std::int64_t last = 2 * forward.distances - 2;
+    if (group > 1) {
+      for (int lane = 0; lane < strip.rows; ++lane) {
+        double* const own = terms + (strip.first_row + lane) % group * (last + 1);
+        const std::int64_t column = forward.distances - 1 + key - strip.positions[lane];
+        for (int i = 0; i < runs.count; ++i)
+          for (int k = runs.run[i].begin; k < runs.run[i].end; ++k)
+            own[clamp(column + k, 0, last)] +=
+                static_cast<double>(gradients[k * kPitch + lane]);
+      }
+      return;
+    }
+    // Of keys k and lanes with the same lane - k, first in T: few for each.
+    constexpr int kZero = Shape::kBlockKeys - 1;
+    T sums[kZero + Shape::kStripLanes + kLanes<T>] = {};
+    for (int i = 0; i < runs.count; ++i)
+      for (int k = runs.run[i].begin; k < runs.run[i].end; ++k) {
+        const T* const from = gradients + k * kPitch;
+        T* const to = sums + kZero - k;
+        int lane = 0;
+        for (; lane + kLanes<T> <= strip.rows; lane += kLanes<T>)
+          store(to + lane, load<T>(to + lane) + load(from + lane));
+        for (; lane < strip.rows; ++lane) to[lane] += from[lane];
+      }
+    const std::int64_t column = forward.distances - 1 + key - strip.positions[0] + kZero;
+    for (int i = 0; i < kZero + strip.rows; ++i)
+      terms[clamp(column - i, 0, last)] += static_cast<double>(sums[i]);
+  }
+
  private:
   template <class Body>
   REGARD_INLINE void for_vectors_of_runs(const BackwardWorkspace<Shape>& work, int number,
@@ -92,13 +131,13 @@ struct GradientsOfScores {
 
   // P of a tile.
   template <int kVectors, class Tile, class Product>
-  REGARD_INLINE void weigh(const Tile& tile, const Product& product,
+  REGARD_INLINE void weigh(const Tile& tile, const ScoresOfBlock<T>& scores, const Product& product,
                            const BackwardWorkspace<Shape>& work, const BackwardStrip<T>& strip,
                            T* weights) {
     constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
     const T* const bias = work.bias + tile.begin * kVectors * kLanes<T>;
     Accumulators<T, kRows, kSome> acc;
-    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, product, bias, work.softcap,
+    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, tile, scores, product, bias,
                                                        work.capped_scores, kFirstLane);
     fill_unseen<kVectors, kRows, Tile, Shape::kVectors>(weights, T(-0.0));
 #pragma GCC unroll 8
@@ -113,18 +152,27 @@ struct GradientsOfScores {
     }
   }
 
-  // The cap's derivative, for a tile whose scores have just been capped.
+  // What the gradients of a tile's scores are multiplied by, after its scores have been formed.
   template <int kVectors, class Tile>
-  REGARD_NOINLINE void find_cap_factors(const Tile& tile, const BackwardWorkspace<Shape>& work,
-                                        int number) {
-    constexpr int kSome = Tile::kEnd - Tile::kFirst;
-    T* const factors = work.cap_factors + tile.begin * kPitch + number * kBlock;
+  REGARD_NOINLINE void find_score_factors(const Tile& tile, const ScoresOfBlock<T>& scores,
+                                          const BackwardWorkspace<Shape>& work, int number) {
+    constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
+    const T* const scales = work.strips[number].scales;
+    T own[kRows * kSome * kLanes<T>];
+    if (transforms_scores(scores.strip))
+      derivatives_of_scores<kRows, kSome>(
+          scores_of_tile(scores, tile.begin, tile.end, kFirstLane, kSome * kLanes<T>),
+          work.capped_scores, own);
+    else
+      for (int i = 0; i < kRows * kSome * kLanes<T>; i += kLanes<T>) store(own + i, broadcast(T(1)));
+    T* const factors = work.score_factors + tile.begin * kPitch + number * kBlock;
     fill_unseen<kVectors, kRows, Tile, Shape::kVectors>(factors, T(0));
-    for (int r = 0; r < kRows; ++r)
-      for (int v = 0; v < kSome; ++v)
-        store(factors + r * kPitch + (Tile::kFirst + v) * kLanes<T>,
-              derivative_of_cap<T>(load(work.capped_scores + (r * kSome + v) * kLanes<T>),
-                                   work.softcap));
+    for (int v = 0; v < kSome; ++v) {
+      const int lane = kFirstLane + v * kLanes<T>;
+      const Vec<T> scale = scales ? load(scales + lane) : broadcast(T(1));
+      for (int r = 0; r < kRows; ++r)
+        store(factors + r * kPitch + lane, load<T>(own + (r * kSome + v) * kLanes<T>) * scale);
+    }
   }
 
   REGARD_INLINE Vec<T> gradient_of_score(Vec<T> weight, Vec<T> gradient_of_weight, Vec<T> delta,

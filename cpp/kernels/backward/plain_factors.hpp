@@ -29,7 +29,7 @@ struct PlainFactors {
 
   // strip.queries and strip.grad_outputs are in lanes, and work.query_rows and
   // work.grad_output_rows the rows of the band.
-  static T factor_of_queries(const AttentionProblem& forward) { return query_scale<T>(forward); }
+  static constexpr bool kScalesQueries = true;
   REGARD_INLINE void finish_lanes(const AttentionProblem&, const BackwardStrip<T>&) {}
   REGARD_INLINE void finish_rows(const AttentionProblem&, BackwardWorkspace<Shape>&) {}
 

@@ -51,7 +51,7 @@ struct PairFactors {
       store(rows + i, low_of_pairs(pairs_of(load(rows + i), Vec<float>{})));
   }
 
-  static float factor_of_queries(const AttentionProblem&) { return 1; }
+  static constexpr bool kScalesQueries = false;
 
   // strip.queries and strip.grad_outputs: [dimension / 2][lanes].
   REGARD_NOINLINE void finish_lanes(const AttentionProblem& forward,
@@ -76,7 +76,7 @@ struct PairFactors {
                                         const Workspace& work, const BackwardStrip<float>& strip,
                                         std::int64_t first) {
     return product(work.keys, first + tile.begin, strip.queries, forward.head_dim,
-                   query_scale<float>(forward));
+                   query_scale<float>(forward), strip.query_scales);
   }
 
   template <class Tile>
@@ -84,7 +84,8 @@ struct PairFactors {
                                               const Workspace& work,
                                               const BackwardStrip<float>& strip,
                                               std::int64_t first) {
-    return product(work.values, first + tile.begin, strip.grad_outputs, forward.value_dim, 1);
+    return product(work.values, first + tile.begin, strip.grad_outputs, forward.value_dim, 1,
+                   nullptr);
   }
 
   REGARD_INLINE bool are_finite(const float* from, std::ptrdiff_t stride, std::int64_t rows,
@@ -155,8 +156,9 @@ struct PairFactors {
   }
 
   REGARD_INLINE PairProduct<Dot> product(const TileRows<float>& rows, std::int64_t row,
-                                         const float* lanes, std::int64_t dim, float factor) {
-    return {rows.from + row * rows.stride, rows.stride, lanes, pairs_in(dim), factor};
+                                         const float* lanes, std::int64_t dim, float factor,
+                                         const float* factors) {
+    return {rows.from + row * rows.stride, rows.stride, lanes, pairs_in(dim), factor, factors};
   }
 };
 

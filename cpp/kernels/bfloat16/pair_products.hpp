@@ -110,7 +110,8 @@ REGARD_INLINE void multiply_rows_of_pairs(Accumulators<float, kRows, kVectors>& 
   }
 }
 
-// Scores, or gradients of weights, as score_tile and its like multiply: factor (rows lanes).
+// Scores, or gradients of weights, as score_tile and its like multiply: factor (rows lanes), where
+// lanes may have factors of their own.
 template <class Dot>
 struct PairProduct {
   const float* rows;
@@ -118,16 +119,20 @@ struct PairProduct {
   const float* lanes;
   std::int64_t pairs;
   float factor;
+  const float* factors;  // or null
 
   template <int kRows, int kVectors, int kStripVectors>
   REGARD_MEMBER void multiply(Accumulators<float, kRows, kVectors>& acc, int lane) const {
     clear<float, kRows, kVectors>(acc);
     multiply_rows_of_pairs<Dot, kRows, kVectors>(acc, rows, row_stride, lanes + lane,
                                                  kStripVectors * kLanes<float>, pairs);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = acc[r][v] * broadcast(factor);
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec<float> by =
+          factors ? load(factors + lane + v * kLanes<float>) : broadcast(factor);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) acc[r][v] = acc[r][v] * by;
+    }
   }
 };
 

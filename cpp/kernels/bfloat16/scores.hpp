@@ -59,7 +59,7 @@ struct PairScores {
                                          const AttentionTask&, const ForwardStrip<float>& strip,
                                          const ForwardBlock<float>& block) {
     return {block.keys.from + tile.begin * block.keys.stride, block.keys.stride, strip.queries,
-            pairs_in(problem.head_dim), query_scale<float>(problem)};
+            pairs_in(problem.head_dim), query_scale<float>(problem), strip.query_scales};
   }
 };
 

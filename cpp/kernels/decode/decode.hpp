@@ -49,6 +49,7 @@ struct AttentionDecode {
     pack_decode_queries<Shape>(problem, task, work);
     start_state(work.state, kDecodeLanes<T>);
     work.is_fresh = true;
+    work.chunk = 0;
     start_state(work.total, kDecodeLanes<T>);
     work.total_is_fresh = true;
     if (problem.sinks) start_with_sinks(problem, task, task.row_begin, work.total, kDecodeLanes<T>);
@@ -59,17 +60,24 @@ struct AttentionDecode {
   static void advance(const AttentionProblem& problem, const AttentionTask& task,
                       std::int64_t key_begin, std::int64_t key_end, void* memory) {
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
-    for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
-      if (key % Shape::kChunkKeys == 0 && !work.is_fresh) merge_decode_chunk(work);
+    const auto block_from = [&](std::int64_t key) {
+      return next_block_by_mask<Shape>(problem, &work, 1, key, key_end);
+    };
+    std::int64_t next;
+    for (std::int64_t key = block_from(key_begin); key < key_end; key = next) {
+      next = block_from(key + Shape::kBlockKeys);
+      if (key / Shape::kChunkKeys != work.chunk) {
+        work.chunk = key / Shape::kChunkKeys;
+        if (!work.is_fresh) merge_decode_chunk(work);
+      }
       const std::uint32_t steps = see_block<Shape>(problem, task, key, work);
       if (steps == 0) continue;
       const DecodeBlock<Shape> block = decode_block<Shape>(problem, task, key, steps, work);
       Ahead ahead;
-      if (const std::int64_t next = key + Shape::kBlockKeys; next < key_end)
-        look_ahead(problem, task, next, work, ahead);
+      if (next < key_end) look_ahead(problem, task, next, work, ahead);
       score_steps<Shape>(block, steps, work, ahead);
       ahead.ask_lines(kAheadOfWeights);
-      for (int row = 0; row < work.rows; ++row) weigh_row<Shape>(steps, row, work);
+      for (int row = 0; row < work.rows; ++row) weigh_row<Shape>(problem, task, key, steps, row, work);
       add_decode_values<Shape>(block, steps, key, work, ahead);
     }
   }
@@ -135,7 +143,8 @@ struct AttentionDecode {
                                   KeyInterval keys, TileCounts& counts, void* memory) {
     constexpr std::int64_t kStep = kDecodeStep<Shape>;
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
-    const bool reads_masks = task.mask || task.bias || task.alibi_slopes;
+    const bool reads_masks = task.mask || task.bias || task.alibi_slopes || task.distance_bias ||
+                             work.mask_runs;
     const std::int64_t end = end_of_count<Shape>(reads_masks, keys);
     for (std::int64_t key = keys.begin; key < end;) {
       const std::int64_t whole = reads_masks ? 0 : whole_blocks_seen<Shape>(work.shared, key);
@@ -152,6 +161,7 @@ struct AttentionDecode {
         counts.scores += work.rows * (left < kStep ? left : kStep);
       });
       key = next_block_seen<Shape>(work.seen, key + Shape::kBlockKeys, end);
+      key = next_block_by_mask<Shape>(problem, &work, 1, key, end);
     }
     return end;
   }

@@ -41,12 +41,37 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
                                     load<T>(distance), load<T>(within)));
     }
   }
-  if (task.mask) {
-    const std::int64_t stride = problem.mask.column_stride;
-    const unsigned char* mask =
-        static_cast<const unsigned char*>(task.mask) + offset_in(problem.mask);
+  if (task.distance_bias) {
+    const auto add = [&](const auto* table) {
+      table += (task.row_begin + row) % group * problem.distance_bias.head_stride;
+      for (int k = 0; k < count; k += kLanes<T>) {
+        T values[kLanes<T>];
+        for (int i = 0; i < kLanes<T>; ++i)
+          values[i] = mask_value<T>(
+              table[distance_column(problem, key + k + i - work.positions[row]) *
+                    problem.distance_bias.column_stride]);
+        store(bias + k,
+              with_distance_bias<T>(load<T>(bias + k), in_log2_units<T>(load<T>(values))));
+      }
+    };
+    if (problem.distance_bias.element == Element::float32)
+      add(static_cast<const float*>(task.distance_bias));
+    else
+      add(static_cast<const double*>(task.distance_bias));
+  }
+  const auto hide = [&](const unsigned char* mask, std::int64_t stride) {
     for (int k = 0; k < count; ++k)
       if (mask[k * stride] == 0) bias[k] = -kInfinity<T>;
+  };
+  if (task.mask)
+    hide(static_cast<const unsigned char*>(task.mask) + offset_in(problem.mask),
+         problem.mask.column_stride);
+  if (work.mask_runs) {
+    const MaskRun* run = work.mask_runs;
+    while (run->end_lane <= row) ++run;
+    unsigned char mask[Shape::kBlockKeys + kMaskRoom];
+    write_mask_row(*problem.sparse_mask, work, row, *run, key, key + count, mask);
+    hide(mask, 1);
   }
   const KeyInterval keys{work.first_key[row], work.end_key[row]}, sinks = work.keep_first;
   for (int k = 0; k < count; ++k) {
@@ -69,10 +94,17 @@ REGARD_NOINLINE std::uint32_t see_block(const AttentionProblem& problem, const A
   work.has_bias = work.hides = false;
   if (begin >= end) return 0;
   const int first = begin / kStep, last = (end + kStep - 1) / kStep;
+  TileKind by_mask = TileKind::visible;
+  if (work.mask_runs) {
+    const std::int64_t steps_end = key + last * kStep;
+    by_mask = kind_by_mask(problem, work, key + first * kStep,
+                           steps_end < task.kv_len ? steps_end : task.kv_len);
+    if (by_mask == TileKind::hidden) return 0;
+  }
   const std::uint32_t all =
       static_cast<std::uint32_t>((std::uint64_t{1} << last) - (std::uint64_t{1} << first));
-  if (!task.mask && !task.bias && !task.alibi_slopes &&
-      holds(work.shared, key + first * kStep, key + last * kStep))
+  if (by_mask == TileKind::visible && !task.mask && !task.bias && !task.alibi_slopes &&
+      !task.distance_bias && holds(work.shared, key + first * kStep, key + last * kStep))
     return all;
 
   work.has_bias = true;

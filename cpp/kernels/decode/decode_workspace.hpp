@@ -28,7 +28,6 @@ REGARD_INLINE void for_steps(std::uint32_t steps, Body body) {
 // A strip of a few rows, which lie in lanes only where it says so.
 template <class T>
 struct DecodeWorkspace : StripRows<T> {
-  T softcap;  // the largest score, in log2 units; 0 where scores are not capped
   std::int64_t padded_head_dim;
   std::int64_t padded_value_dim;
   // [padded_head_dim][rows of for_rows], times scale log2(e), zeros beyond the rows: one address
@@ -42,6 +41,7 @@ struct DecodeWorkspace : StripRows<T> {
   T* bias;                // [kDecodeRows][block keys]: what is added to scores; -inf hides
   bool has_bias;          // of the block at hand
   bool hides;             // bias holds -inf for a key that is not beyond every row's reach
+  std::int64_t chunk;     // the number of the chunk at hand
   SoftmaxState<T> state;  // of this chunk, one lane per row
   T* output;              // [kDecodeRows][padded_value_dim], relative to the reference
   bool is_fresh;          // no block has written to output yet
@@ -61,7 +61,6 @@ REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, voi
   Arena arena(memory);
   auto* const place = arena.take<DecodeWorkspace<T>>(1);
   DecodeWorkspace<T> work{};
-  work.softcap = static_cast<T>(softcap_of<T>(problem) * kLog2E);
   work.padded_head_dim = round_up(problem.head_dim, kLanes<T>);
   work.padded_value_dim = round_up(problem.value_dim, kLanes<T>);
   take_rows(problem, kDecodeLanes<T>, arena, work);

@@ -29,7 +29,6 @@ template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const AttentionTask& task,
                                          DecodeWorkspace<T>& work) {
   const bool rotates = rotates_queries(problem);
-  const T scale = query_scale<T>(problem);
   const std::int64_t group = problem.heads / problem.kv_heads;
   const int together = for_rows(work.rows, [](auto rows) { return decltype(rows)::value; });
   for (std::int64_t i = 0; i < together * work.padded_head_dim; ++i) work.queries[i] = T(0);
@@ -44,6 +43,7 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
         to[i] = static_cast<T>(widen(from[i * problem.query.column_stride]));
     });
     if (rotates) rotate_row(to, problem.head_dim);
+    const T scale = work.query_scales ? work.query_scales[row] : query_scale<T>(problem);
     for (std::int64_t i = 0; i < problem.head_dim; ++i) to[i] *= scale;
     const bool undoes = rotates && decodes_keys_in_place<T>(problem);
     work.score_factor[row] = undoes ? undo_byte_on_top(to, problem.head_dim) : T(1);

@@ -90,17 +90,35 @@ REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int begin, int row, T* sco
   return block_sum;
 }
 
-// Products of queries and keys to scores, in place. Returns whether one exceeds the row's limit.
+// The caller's function of a row's scores for a vector of keys, of which some may not exist.
+template <class T>
+REGARD_NOINLINE Vec<T> function_of_row(const AttentionProblem& problem, const AttentionTask& task,
+                                       std::int64_t key, int row, Vec<T> score,
+                                       const DecodeWorkspace<T>& work) {
+  const std::int64_t group = problem.heads / problem.kv_heads, left = task.kv_len - key;
+  if (left <= 0) return score;
+  T scores[kLanes<T>];
+  store(scores, in_natural_units<T>(score));
+  call_function(problem, task, problem.score_function->function, (work.first_row + row) % group,
+                scores, 1, left < kLanes<T> ? left : kLanes<T>, 1, work.function_positions + row,
+                key);
+  return in_log2_units<T>(load<T>(scores));
+}
+
+// Products of queries and keys to scores, in place. The block begins at `key`. Returns whether one exceeds the row's limit.
 template <class Shape, class T = typename Shape::Element>
-REGARD_INLINE bool finish_scores(std::uint32_t steps, int row, T* scores, const T* bias,
-                                 const DecodeWorkspace<T>& work) {
+REGARD_INLINE bool finish_scores(const AttentionProblem& problem, const AttentionTask& task,
+                                 std::int64_t key, std::uint32_t steps, int row, T* scores,
+                                 const T* bias, const DecodeWorkspace<T>& work) {
   bool exceeds = false;
   for_steps<Shape>(steps, [&](int step) {
     for (int i = step; i < step + kDecodeStep<Shape>; i += kLanes<T>) {
       Vec<T> score = load<T>(scores + i);
       if (work.key_scales)
         score = score * broadcast(work.score_factor[row]) * load<T>(work.key_scales + i);
-      if (work.softcap != T(0)) score = capped<T>(score, work.softcap);
+      if (work.softcaps) score = capped<T>(score, broadcast(work.softcaps[row]));
+      if (work.function_positions)
+        score = function_of_row<T>(problem, task, key + i, row, score, work);
       if (bias) score = with_added<T, Bias::hides>(score, load(bias + i));
       store(scores + i, score);
       exceeds |= any_greater(score, broadcast(work.state.limit[row]));
@@ -111,13 +129,15 @@ REGARD_INLINE bool finish_scores(std::uint32_t steps, int row, T* scores, const 
 
 // scores -> weights of one row, in place; sum and reference follow.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void weigh_row(std::uint32_t steps, int row, DecodeWorkspace<T>& work) {
+REGARD_NOINLINE void weigh_row(const AttentionProblem& problem, const AttentionTask& task,
+                               std::int64_t key, std::uint32_t steps, int row,
+                               DecodeWorkspace<T>& work) {
   constexpr int kStep = kDecodeStep<Shape>;
   constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);
   T* scores = work.scores + row * kBlock;
   const T* bias = work.has_bias ? work.bias + row * kBlock : nullptr;
   T block_sum = T(-0.0);
-  const bool moves = finish_scores<Shape>(steps, row, scores, bias, work);
+  const bool moves = finish_scores<Shape>(problem, task, key, steps, row, scores, bias, work);
   for_steps<Shape>(steps, [&](int step) {
     if (__builtin_expect(moves, false)) {
       const T limit = work.state.limit[row];

@@ -20,10 +20,10 @@ REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const Atte
   const int lanes = strip.vectors * kLanes<float>;
   pack_rows<Shape>(problem, problem.query, task.query, strip, problem.head_dim, strip.queries,
                    Identity{});
-  const Vec<float> scale = broadcast(query_scale<float>(problem));
   const Vec<float> group = broadcast(static_cast<float>(rotated_together(problem.head_dim)));
   const float* mean = task.int8_keys->mean;
   for (int lane = 0; lane < lanes; lane += kLanes<float>) {
+    const Vec<float> scale = query_scales(problem, strip, lane);
     Vec<float> score{};
     for (std::int64_t d = 0; d < problem.head_dim; ++d)
       score = fma(load<float>(strip.queries + d * lanes + lane) * scale, broadcast(mean[d]), score);

@@ -61,6 +61,50 @@ REGARD_NOINLINE void add_alibi(const StripRows<T>& strip, std::int64_t key, bool
   }
 }
 
+// The column of a table of distances for a key that is `distance` after its query.
+REGARD_INLINE std::int64_t distance_column(const AttentionProblem& problem, std::int64_t distance) {
+  return clamp(problem.distances - 1 + distance, 0, 2 * problem.distances - 2);
+}
+
+// bias += the table's number for key - position. M is the table's element.
+template <class Shape, class M, class T = typename Shape::Element>
+REGARD_NOINLINE void add_distance_bias(const AttentionProblem& problem, const AttentionTask& task,
+                                       const StripRows<T>& strip, std::int64_t key,
+                                       bool bias_is_set, T* bias) {
+  constexpr int kRows = Shape::kRows;
+  const int width = strip.vectors * kLanes<T>;
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  const Operand& operand = problem.distance_bias;
+  const M* const table = static_cast<const M*>(task.distance_bias);
+  // Neighboring lanes of one head read neighboring numbers, from the last lane to the first.
+  const std::int64_t nearest = key - strip.positions[strip.rows - 1],
+                     farthest = key + kRows - 1 - strip.positions[0];
+  const bool is_inside = nearest > -problem.distances && farthest < problem.distances;
+  const bool reads_vectors = sizeof(M) == sizeof(T) && group == 1 && operand.column_stride == 1 &&
+                             is_inside && strip.rows == width;
+  const std::int64_t first_head = strip.first_row % group;
+  for (int lane = 0; lane < width; lane += kLanes<T>)
+    for (int r = 0; r < kRows; ++r) {
+      T* const at = bias + r * width + lane;
+      Vec<T> value{};
+      if constexpr (sizeof(M) == sizeof(T)) {
+        if (reads_vectors)
+          value = reversed<T>(load(table + (problem.distances - 1 + key + r -
+                                            strip.positions[lane + kLanes<T> - 1])));
+      }
+      if (!reads_vectors) {
+        T lanes[kLanes<T>];
+        for (int i = 0; i < kLanes<T>; ++i) {
+          const std::int64_t head = (first_head + lane + i) % group,
+                             column = distance_column(problem, key + r - strip.positions[lane + i]);
+          lanes[i] = mask_value<T>(table[head * operand.head_stride + column * operand.column_stride]);
+        }
+        value = load<T>(lanes);
+      }
+      store(at, with_distance_bias<T>(bias_is_set ? load<T>(at) : Vec<T>{}, in_log2_units<T>(value)));
+    }
+}
+
 // Writes -inf into one tile's bias where a key lies outside what the lane sees by position.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void hide_by_position(const StripRows<T>& strip, std::int64_t key, bool bias_is_set,

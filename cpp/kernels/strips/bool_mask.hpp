@@ -5,6 +5,7 @@
 #include "../../simd/vec.hpp"
 #include "../mask_value.hpp"
 #include "mask_rows.hpp"
+#include "sparse_mask.hpp"
 
 namespace regard {
 namespace {
@@ -80,22 +81,42 @@ REGARD_NOINLINE void scan_tiles(const unsigned char* const* rows, int lanes, std
   }
 }
 
-// kinds[t] of the tiles [first, last) by a bool mask: hidden, visible, or hiding for a mixture.
+// Where the lanes of a strip read a block of a bool mask, dense or sparse.
+template <class Shape>
+struct BoolRows {
+  const unsigned char* row[Shape::kStripLanes];
+  std::int64_t stride;
+  int lanes;  // that have rows of their own: the others' are theirs
+  unsigned char bytes[Shape::kStripLanes * (Shape::kBlockKeys + kMaskRoom)];  // of a sparse mask
+};
+
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void scan_bool_mask(const AttentionProblem& problem, const AttentionTask& task,
+REGARD_NOINLINE void find_bool_rows(const AttentionProblem& problem, const AttentionTask& task,
                                     const StripRows<T>& strip, std::int64_t block_begin, int count,
-                                    int first, int last, TileKind* kinds) {
+                                    BoolRows<Shape>& rows) {
+  if (strip.mask_runs) {
+    rows.stride = 1;
+    rows.lanes = strip.rows;
+    write_mask_rows(*problem.sparse_mask, strip, block_begin, block_begin + count, rows.bytes,
+                    rows.row);
+    return;
+  }
+  rows.stride = problem.mask.column_stride;
+  rows.lanes = lanes_share_a_row(problem, problem.mask) ? 1 : strip.rows;
+  mask_rows(problem, problem.mask, task.mask, strip, block_begin, rows.row);
+}
+
+// kinds[t] of the tiles [first, last) by a bool mask: hidden, visible, or hiding for a mixture.
+template <class Shape>
+REGARD_NOINLINE void scan_bool_mask(const BoolRows<Shape>& rows, int count, int first, int last,
+                                    TileKind* kinds) {
   constexpr int kRows = Shape::kRows, kTiles = Shape::kBlockKeys / kRows;
   using Word = typename MaskWord<kRows>::Type;
-  const unsigned char* rows[Shape::kStripLanes];
-  mask_rows(problem, problem.mask, task.mask, strip, block_begin, rows);
-  const std::int64_t stride = problem.mask.column_stride;
-  const int lanes = lanes_share_a_row(problem, problem.mask) ? 1 : strip.rows;
   MaskScan<kRows, kTiles> scan;
-  if (stride == 1 && count == kRows * kTiles) {
-    scan_whole_block(rows, lanes, scan);
+  if (rows.stride == 1 && count == kRows * kTiles) {
+    scan_whole_block(rows.row, rows.lanes, scan);
   } else {
-    scan_tiles(rows, lanes, stride, count, first, last, scan);
+    scan_tiles(rows.row, rows.lanes, rows.stride, count, first, last, scan);
   }
   // NumPy writes True as 1; any other True makes its tile a mixture, which only costs time.
   constexpr Word kAllTrue = static_cast<Word>(0x0101010101010101u);
@@ -108,22 +129,19 @@ REGARD_NOINLINE void scan_bool_mask(const AttentionProblem& problem, const Atten
   }
 }
 
-// Writes -inf into one tile's bias where the bool mask is False.
+// Writes -inf into one tile's bias where the bool mask is False, from key `key` of the block on.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void hide_by_bool_mask(const AttentionProblem& problem, const AttentionTask& task,
-                                       const StripRows<T>& strip, std::int64_t key, int keys,
-                                       bool bias_is_set, T* bias) {
+REGARD_NOINLINE void hide_by_bool_mask(const BoolRows<Shape>& rows, const StripRows<T>& strip,
+                                       int key, int keys, bool bias_is_set, T* bias) {
   constexpr int kRows = Shape::kRows;
   const int width = strip.vectors * kLanes<T>;
   constexpr int kBytes = sizeof(T) < kRows ? static_cast<int>(sizeof(T)) : kRows;
   constexpr int kParts = kRows / kBytes;
   // part[p][lane] holds the bytes of rows p * kBytes and on, in an integer as wide as a lane.
   T part[kParts][Shape::kStripLanes];
-  const unsigned char* rows[Shape::kStripLanes];
-  mask_rows(problem, problem.mask, task.mask, strip, key, rows);
   for (int lane = 0; lane < width; ++lane) {
     const typename MaskWord<kRows>::Type word =
-        read_mask_word<kRows>(rows[lane], problem.mask.column_stride, keys);
+        read_mask_word<kRows>(rows.row[lane] + key * rows.stride, rows.stride, keys);
     for (int p = 0; p < kParts; ++p) {
       const std::uint64_t bytes = static_cast<std::uint64_t>(word) >> (8 * kBytes * p);
       __builtin_memcpy(&part[p][lane], &bytes, sizeof(T));

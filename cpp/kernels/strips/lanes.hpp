@@ -43,20 +43,38 @@ REGARD_INLINE bool rotates_queries(const AttentionProblem& problem) {
   return problem.key.element == Element::int8;
 }
 
+// The factors of a vector of queries, from a lane on.
+template <class T>
+REGARD_INLINE Vec<T> query_scales(const AttentionProblem& problem, const StripRows<T>& strip,
+                                  int lane) {
+  if (strip.query_scales) return load(strip.query_scales + lane);
+  return broadcast(query_scale<T>(problem));
+}
+
+// to[head_dim][lanes] *= query_scale.
+template <class T>
+REGARD_NOINLINE void scale_queries(const AttentionProblem& problem, const StripRows<T>& strip,
+                                   T* to) {
+  const int lanes = strip.vectors * kLanes<T>;
+  for (int lane = 0; lane < lanes; lane += kLanes<T>) {
+    const Vec<T> scale = query_scales(problem, strip, lane);
+    for (std::int64_t d = 0; d < problem.head_dim; ++d)
+      store(to + d * lanes + lane, load<T>(to + d * lanes + lane) * scale);
+  }
+}
+
 // to[head_dim][lanes] = the strip's queries, or tangents of theirs, times query_scale.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Operand& operand,
                                   const void* data, const StripRows<T>& strip, T* to) {
-  const bool rotates = rotates_queries(problem);
-  const T scale = query_scale<T>(problem), first = rotates ? T(1) : scale;
+  const bool rotates = rotates_queries(problem), scales_later = rotates || strip.query_scales;
+  const T first = scales_later ? T(1) : query_scale<T>(problem);
   const int lanes = strip.vectors * kLanes<T>;
   pack_rows<Shape>(problem, operand, data, strip, problem.head_dim, to,
                    [=](Vec<T> value) { return value * broadcast(first); });
-  for (int lane = 0; rotates && lane < lanes; lane += kLanes<T>) {
+  for (int lane = 0; rotates && lane < lanes; lane += kLanes<T>)
     rotate_lanes<T>(to + lane, lanes, problem.head_dim);
-    for (std::int64_t d = 0; d < problem.head_dim; ++d)
-      store(to + d * lanes + lane, load<T>(to + d * lanes + lane) * broadcast(scale));
-  }
+  if (scales_later) scale_queries(problem, strip, to);
 }
 
 // Calls use(lane, number) for an array of one number a row.

@@ -35,6 +35,7 @@ struct OnlineStrip : StripRows<T> {
   SoftmaxState<T> total;
   T* total_gathered;
   bool total_is_fresh;  // nothing has been written to total_gathered yet
+  std::int64_t chunk;   // the number of the chunk at hand
 
   // The sums with values.
   T* outputs() const { return gathered + sum_rows * this->vectors * kLanes<T>; }
@@ -78,6 +79,7 @@ template <class T>
 REGARD_NOINLINE void start_online(const AttentionProblem& problem, const AttentionTask& task,
                                   OnlineStrip<T>& strip) {
   start_chunk(strip);
+  strip.chunk = 0;
   strip.total_is_fresh = true;
   if (!strip.total_gathered) return;
   const int lanes = strip.vectors * kLanes<T>;
@@ -99,6 +101,15 @@ REGARD_NOINLINE void merge_chunk(OnlineStrip<T>& strip) {
   }
   strip.total_is_fresh = false;
   start_chunk(strip);
+}
+
+// Before the keys of the block at `key`, merges those of earlier chunks.
+template <class Shape, class T>
+REGARD_INLINE void begin_block(OnlineStrip<T>& strip, std::int64_t key) {
+  const std::int64_t chunk = key / Shape::kChunkKeys;
+  if (chunk == strip.chunk) return;
+  strip.chunk = chunk;
+  if (!strip.is_fresh) merge_chunk(strip);
 }
 
 // Leaves everything in the strip's own state: merges the last chunk, and sets sums to 0 where there
@@ -182,15 +193,16 @@ REGARD_NOINLINE void move_references(const T* bias, const OnlineStrip<T>& strip,
 // One tile: scores, weights, and the block's running sum. `runs` has the tile and those before it.
 // `bias` and `capped_scores` are as in score_tile.
 template <class Shape, int kVectors, class Tile, class Product, class T = typename Shape::Element>
-REGARD_INLINE void weights_tile(const Tile& tile, const Product& product, const T* bias, T softcap,
-                                T* capped_scores, const OnlineStrip<T>& strip,
-                                const KeyRuns<Shape>& runs, const BlockWeights<T>& block) {
+REGARD_INLINE void weights_tile(const Tile& tile, const ScoresOfBlock<T>& scores,
+                                const Product& product, const T* bias, T* capped_scores,
+                                const OnlineStrip<T>& strip, const KeyRuns<Shape>& runs,
+                                const BlockWeights<T>& block) {
   constexpr int kWidth = kVectors * kLanes<T>, kRows = Shape::kRows;
   constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
   T* const weights_of_tile = block.weights + tile.begin * kWidth;
   Accumulators<T, kRows, kSome> acc;
-  score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, product, bias, softcap, capped_scores,
-                                                     kFirstLane);
+  score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, tile, scores, product, bias,
+                                                     capped_scores, kFirstLane);
   bool exceeds = false;
 #pragma GCC unroll 8
   for (int v = 0; v < kSome; ++v) {

@@ -9,6 +9,13 @@
 namespace regard {
 namespace {
 
+// Neighboring lanes with the same spans of a sparse mask.
+struct MaskRun {
+  const MaskSpan* begin;
+  const MaskSpan* end;
+  int end_lane;
+};
+
 template <class T>
 struct StripRows {
   std::int64_t first_row;  // among the kv head's, as in AttentionTask
@@ -24,6 +31,14 @@ struct StripRows {
   std::int64_t* first_key;
   std::int64_t* end_key;
   T* slopes;  // of ALiBi, in log2 units; null where there is none
+  // What becomes of a score before anything is added to it (score_tile): null where it is nothing.
+  T* query_scales;  // of a query, where heads differ in it
+  T* softcaps;      // in log2 units; 0 where a head has none
+  std::int64_t* function_positions;  // as the score function sees them
+  // Of a sparse mask; null where there is none.
+  MaskRun* mask_runs;
+  std::int64_t* mask_queries;  // each lane's, in its row of the mask
+  int mask_run_count;
 };
 
 // Tasks begin at multiples of this many rows. Where a mask has rows of its own, no strip crosses
@@ -31,7 +46,10 @@ struct StripRows {
 template <class Shape>
 REGARD_INLINE std::int64_t row_unit(const AttentionProblem& problem) {
   const auto has_rows = [](const Operand& mask) { return mask.data && mask.row_stride != 0; };
-  return has_rows(problem.mask) || has_rows(problem.bias) ? Shape::kMaskRows : Shape::kStripLanes;
+  const bool has_blocks = problem.sparse_mask && problem.sparse_mask->row_queries > 1 &&
+                          problem.sparse_mask->query_stride != 0;
+  return has_rows(problem.mask) || has_rows(problem.bias) || has_blocks ? Shape::kMaskRows
+                                                                        : Shape::kStripLanes;
 }
 
 template <class Shape>

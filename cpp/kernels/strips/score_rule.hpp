@@ -4,8 +4,10 @@
 //
 //   product = (query scaled) . key            query_scale: into the product's units
 //   score   = softcap tanh(product / softcap) capped, where there is a softcap
+//   score   = function(score)                 function_of_scores, where the caller has one
 //   added   = bias                            in_log2_units
 //             - slope |position - key|        with_alibi
+//             + distance_bias[key - position] with_distance_bias
 //             or -inf                         where a mask or the position hides the key
 //   score   = score + added, or -inf          with_added
 //   weight  = 2^(score - reference), or -0.0  weight_of; softmax_state.hpp has the sum of these,
@@ -35,25 +37,51 @@ enum class Bias { none, adds, hides };
 // The cap as arithmetic in T can hold it, 0 for none. One beyond the largest scores changes none;
 // under the smallest of these all weights are equal to the last bit, whatever the scores.
 template <class T>
-REGARD_INLINE double softcap_of(const AttentionProblem& problem) {
+REGARD_INLINE double softcap_within(double softcap) {
   constexpr double kMost = sizeof(T) == 4 ? 1e37 : 1e307, kLeast = sizeof(T) == 4 ? 1e-20 : 1e-200;
-  if (problem.softcap > kMost) return 0;
-  return problem.softcap != 0 && problem.softcap < kLeast ? kLeast : problem.softcap;
+  if (softcap > kMost) return 0;
+  return softcap != 0 && softcap < kLeast ? kLeast : softcap;
+}
+
+// `head` is counted from the group's first, here and in what follows.
+template <class T>
+REGARD_INLINE double softcap_of(const AttentionProblem& problem, const AttentionTask& task,
+                                std::int64_t head) {
+  return softcap_within<T>(task.softcaps ? task.softcaps[head * problem.softcaps.head_stride]
+                                         : problem.softcap);
+}
+
+REGARD_INLINE bool has_softcap(const AttentionProblem& problem) {
+  return problem.softcap != 0 || problem.softcaps.data;
+}
+
+REGARD_INLINE double scale_of(const AttentionProblem& problem, const AttentionTask& task,
+                              std::int64_t head) {
+  return task.scales ? task.scales[head * problem.scales.head_stride] : problem.scale;
+}
+
+// Whether the heads of a group may differ in what multiplies their queries.
+REGARD_INLINE bool has_query_scales(const AttentionProblem& problem) {
+  return problem.scales.data || problem.softcaps.data;
 }
 
 // Scores come out of the product in log2 units, or, where they are capped, in the units of
 // tanh_of_log2_units.
 template <class T>
-REGARD_INLINE T query_scale(const AttentionProblem& problem) {
-  double factor = problem.scale * kLog2E;
-  if (const double softcap = softcap_of<T>(problem); softcap != 0) factor *= 2 / softcap;
-  return nearest_finite<T>(factor);
+REGARD_INLINE T query_scale(double scale, double softcap) {
+  return nearest_finite<T>(softcap == 0 ? scale * kLog2E : scale * kLog2E * (2 / softcap));
 }
 
-// `softcap` is in log2 units.
+// Of all heads, where they do not differ.
 template <class T>
-REGARD_INLINE Vec<T> capped(Vec<T> product, T softcap) {
-  return broadcast(softcap) * tanh_of_log2_units<T>(product);
+REGARD_INLINE T query_scale(const AttentionProblem& problem) {
+  return query_scale<T>(problem.scale, softcap_within<T>(problem.softcap));
+}
+
+// `softcap` is in log2 units; where it is 0, the product is the score.
+template <class T>
+REGARD_INLINE Vec<T> capped(Vec<T> product, Vec<T> softcap) {
+  return select<T>(softcap == Vec<T>{}, product, softcap * tanh_of_log2_units<T>(product));
 }
 
 // A bias in log2 units; a finite one whose product overflows stays the farthest finite number.
@@ -66,7 +94,7 @@ REGARD_INLINE Vec<T> in_log2_units(Vec<T> value) {
   return select<T>((scaled > largest) & (value <= largest), largest, above_lowest);
 }
 
-// One head's slope in log2 units. `head` is counted from the group's first.
+// One head's slope in log2 units.
 template <class T>
 REGARD_INLINE T slope_of(const AttentionProblem& problem, const AttentionTask& task,
                          std::int64_t head) {
@@ -81,6 +109,14 @@ REGARD_INLINE Vec<T> with_alibi(Vec<T> added, Vec<T> slope, Vec<T> distance, Vec
   const Vec<T> sum = added - slope * maximum<T>(away, -away);
   const Vec<T> finite = maximum<T>(broadcast(-kLargest<T>), sum);  // NaN stays NaN
   return select<T>(added == broadcast(-kInfinity<T>), added, finite);
+}
+
+// added + distance_bias, likewise; both may be -inf, which hides.
+template <class T>
+REGARD_INLINE Vec<T> with_distance_bias(Vec<T> added, Vec<T> distance_bias) {
+  const Vec<T> hidden = broadcast(-kInfinity<T>);
+  const Vec<T> finite = maximum<T>(broadcast(-kLargest<T>), added + distance_bias);
+  return select<T>((added == hidden) | (distance_bias == hidden), hidden, finite);
 }
 
 // Whether a key at `here` is outside what a query sees by position. `first` is 0 for sink tokens. V
@@ -124,9 +160,9 @@ REGARD_INLINE Vec<T> at_most_lse(Vec<T> score, Vec<T> lse) {
 
 // The derivative of a capped score by the product that it comes from: 1 - (score / softcap)^2.
 template <class T>
-REGARD_INLINE Vec<T> derivative_of_cap(Vec<T> score, T softcap) {
-  const Vec<T> tanh = score / broadcast(softcap), one = broadcast(T(1));
-  return (one - tanh) * (one + tanh);
+REGARD_INLINE Vec<T> derivative_of_cap(Vec<T> score, Vec<T> softcap) {
+  const Vec<T> tanh = score / softcap, one = broadcast(T(1));
+  return select<T>(softcap == Vec<T>{}, one, (one - tanh) * (one + tanh));
 }
 
 // A weight by which a row of int8 is multiplied. A hidden key's stays: its scale may be anything.

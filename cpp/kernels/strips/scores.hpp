@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../micro_kernel.hpp"
-#include "score_rule.hpp"
+#include "score_function.hpp"
 #include "tile_rows.hpp"
 
 namespace regard {
@@ -47,24 +47,21 @@ REGARD_INLINE RowProduct<T> product_of(const Tile& tile, const TileRows<T>& rows
   return {rows.from + tile.begin * rows.stride, rows.stride, scales, lanes, depth};
 }
 
-// Apart, so that tiles without a cap keep their registers.
-template <class T>
-REGARD_NOINLINE void cap_scores(T softcap, T* tile, int vectors_in_all) {
-  for (int i = 0; i < vectors_in_all; ++i)
-    store(tile + i * kLanes<T>, capped<T>(load(tile + i * kLanes<T>), softcap));
-}
-
 // acc = scores of a tile of keys, for kVectors of the strip's kStripVectors, from its lane `lane`
-// on. `bias` is the tile's. `capped_scores` is memory for a tile, which holds the scores before
-// anything was added where there is a cap.
-template <class T, int kRows, int kVectors, int kStripVectors, Bias kBias, class Product>
-REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Product& product,
-                              const T* bias, T softcap, T* capped_scores, int lane) {
+// on. `bias` is the tile's. `capped_scores` is memory for a tile, which holds the capped scores
+// where they are more than products.
+template <class T, int kRows, int kVectors, int kStripVectors, Bias kBias, class Tile,
+          class Product>
+REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Tile& tile,
+                              const ScoresOfBlock<T>& block, const Product& product, const T* bias,
+                              T* capped_scores, int lane) {
   product.template multiply<kRows, kVectors, kStripVectors>(acc, lane);
-  if (__builtin_expect(softcap != T(0), false)) {
+  if (__builtin_expect(transforms_scores(block.strip), false)) {
+    const ScoresOfTile<T> scores =
+        scores_of_tile(block, tile.begin, tile.end, lane, kVectors * kLanes<T>);
     store_tile<T, kRows, kVectors>(acc, capped_scores);
-    cap_scores(softcap, capped_scores, kRows * kVectors);
-    load_tile<T, kRows, kVectors>(acc, capped_scores);
+    transform_scores<kRows, kVectors>(scores, capped_scores,
+                                      [&](const T* from) { load_tile<T, kRows, kVectors>(acc, from); });
   }
   if constexpr (kBias != Bias::none) {
 #pragma GCC unroll 16

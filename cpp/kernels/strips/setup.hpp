@@ -4,7 +4,7 @@
 
 #include "arena.hpp"
 #include "score_rule.hpp"
-#include "visibility.hpp"
+#include "sparse_mask.hpp"
 
 namespace regard {
 namespace {
@@ -17,6 +17,12 @@ REGARD_INLINE void take_rows(const AttentionProblem& problem, std::int64_t lanes
   strip.first_key = arena.take<std::int64_t>(lanes);
   strip.end_key = arena.take<std::int64_t>(lanes);
   strip.slopes = problem.alibi_slopes.data ? arena.take<T>(lanes) : nullptr;
+  strip.query_scales = has_query_scales(problem) ? arena.take<T>(lanes) : nullptr;
+  strip.softcaps = has_softcap(problem) ? arena.take<T>(lanes) : nullptr;
+  strip.function_positions = problem.score_function ? arena.take<std::int64_t>(lanes) : nullptr;
+  if (!problem.sparse_mask) return;
+  strip.mask_runs = arena.take<MaskRun>(lanes);
+  strip.mask_queries = arena.take<std::int64_t>(lanes);
 }
 
 // Lays out the strips of a task with `task_rows` rows, counted from the task's first row, and
@@ -46,10 +52,22 @@ template <class T>
 REGARD_NOINLINE void locate_strip(const AttentionProblem& problem, const AttentionTask& task,
                                   StripRows<T>& strip) {
   locate_rows(problem, task, strip);
-  if (!strip.slopes) return;
-  const std::int64_t group = problem.heads / problem.kv_heads;
-  for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane)
-    strip.slopes[lane] = slope_of<T>(problem, task, (strip.first_row + lane) % group);
+  if (strip.mask_runs) find_mask_runs(problem, task, strip);
+  const int lanes = strip.vectors * kLanes<T>;
+  const auto for_heads = [&](T* numbers, auto number_of) {
+    const std::int64_t group = problem.heads / problem.kv_heads;
+    for (int lane = 0; numbers && lane < lanes; ++lane)
+      numbers[lane] = number_of((strip.first_row + lane) % group);
+  };
+  for_heads(strip.slopes, [&](std::int64_t head) { return slope_of<T>(problem, task, head); });
+  for_heads(strip.query_scales, [&](std::int64_t head) {
+    return query_scale<T>(scale_of(problem, task, head), softcap_of<T>(problem, task, head));
+  });
+  for_heads(strip.softcaps, [&](std::int64_t head) {
+    return static_cast<T>(softcap_of<T>(problem, task, head) * kLog2E);
+  });
+  for (int lane = 0; strip.function_positions && lane < lanes; ++lane)
+    strip.function_positions[lane] = strip.positions[lane] + problem.dropout_origin.position;
 }
 
 // Likewise for all strips of a task, which have been laid out. Returns the keys that some row sees

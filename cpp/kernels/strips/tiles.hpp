@@ -103,22 +103,27 @@ REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int vectors) {
   return any<T>(adds != 0) ? TileKind::biased : TileKind::visible;
 }
 
-// Finds the kind of every tile, and the bias of those that need one: [block keys][lanes].
+// Finds the kind of every tile, and the bias of those that need one: [block keys][lanes]. `by_mask`
+// is what a sparse mask says of the block.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const AttentionTask& task,
-                                    const StripRows<T>& strip, const KeySpan& block, T* bias,
-                                    SeenTiles<Shape>& tiles) {
+                                    const StripRows<T>& strip, const KeySpan& block,
+                                    TileKind by_mask, T* bias, SeenTiles<Shape>& tiles) {
   constexpr int kRows = Shape::kRows;
   const int tile_lanes = kRows * strip.vectors * kLanes<T>;
   const KeyInterval seen = seen_of_block(strip.seen, block.begin, block.count);
   tiles.end = 0;
   if (is_empty(seen)) return;
   TileKind* const kinds = tiles.kinds;
+  BoolRows<Shape> rows;
+  const bool reads_bools = task.mask || by_mask == TileKind::hiding;
   const int first = static_cast<int>(seen.begin) / kRows;
   const int last = (static_cast<int>(seen.end) + kRows - 1) / kRows;
   for (int t = 0; t < last; ++t) kinds[t] = t >= first ? TileKind::visible : TileKind::hidden;
-  if (task.mask)
-    scan_bool_mask<Shape>(problem, task, strip, block.begin, block.count, first, last, kinds);
+  if (reads_bools) {
+    find_bool_rows(problem, task, strip, block.begin, block.count, rows);
+    scan_bool_mask(rows, block.count, first, last, kinds);
+  }
   if (task.bias) {
     const int keys = (last * kRows < block.count ? last * kRows : block.count) - first * kRows;
     const std::int64_t key = block.begin + first * kRows;
@@ -143,8 +148,17 @@ REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const Atten
       if (kinds[t] == TileKind::visible) kinds[t] = TileKind::biased;
       is_set = true;
     }
+    if (task.distance_bias) {
+      if (problem.distance_bias.element == Element::float32)
+        add_distance_bias<Shape, float>(problem, task, strip, key, is_set, tile);
+      else
+        add_distance_bias<Shape, double>(problem, task, strip, key, is_set, tile);
+      kinds[t] = kind_of_bias<T>(tile, keys * strip.vectors);
+      if (kinds[t] == TileKind::hidden) continue;
+      is_set = true;
+    }
     if (is_mixed) {
-      hide_by_bool_mask<Shape>(problem, task, strip, key, keys, is_set, tile);
+      hide_by_bool_mask(rows, strip, t * kRows, keys, is_set, tile);
       kinds[t] = TileKind::hiding;
       is_set = true;
     }
@@ -161,10 +175,19 @@ template <class Shape, class T = typename Shape::Element>
 REGARD_INLINE SeenTiles<Shape> see_tiles(const AttentionProblem& problem, const AttentionTask& task,
                                          const StripRows<T>& strip, const KeySpan& block, T* bias) {
   SeenTiles<Shape> tiles;
-  tiles.all = !task.mask && !task.bias && !strip.slopes &&
-              holds(strip.shared, block.begin, block.begin + round_up(block.count, Shape::kRows));
+  TileKind by_mask = TileKind::visible;
+  if (__builtin_expect(strip.mask_runs != nullptr, false)) {
+    by_mask = kind_by_mask(problem, strip, block.begin, block.begin + block.count);
+    if (by_mask == TileKind::hidden) {
+      tiles.all = false;
+      tiles.end = 0;
+      return tiles;
+    }
+  }
+  tiles.all = by_mask == TileKind::visible && !task.mask && !task.bias && !strip.slopes &&
+              !task.distance_bias && holds(strip.shared, block.begin, block.begin + round_up(block.count, Shape::kRows));
   tiles.end = block.count;
-  if (!tiles.all) classify_tiles<Shape>(problem, task, strip, block, bias, tiles);
+  if (!tiles.all) classify_tiles<Shape>(problem, task, strip, block, by_mask, bias, tiles);
   return tiles;
 }
 

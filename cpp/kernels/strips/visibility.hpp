@@ -112,7 +112,8 @@ REGARD_INLINE SeenKeys from_whole_blocks(const SeenKeys& seen) {
 // causal nor windowed.
 REGARD_INLINE bool all_rows_see_all(const AttentionProblem& problem) {
   return problem.window_left == kUnbounded && problem.window_right == kUnbounded &&
-         !problem.alibi_slopes.data && problem.dropout_factor == 0;
+         !problem.alibi_slopes.data && !problem.distance_bias.data && !problem.score_function &&
+         problem.dropout_factor == 0;
 }
 
 // The shortest interval that holds all keys seen by the rows [row_begin, row_end), where there are

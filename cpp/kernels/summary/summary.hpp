@@ -54,6 +54,7 @@ struct Summary {
       for (const RowSums<T>& sums : {strip.block, strip.chunk, strip.sums})
         for (int i = 0; i < kRowSums * lanes; ++i) sums.log_weight[i] = T(0);
       load_lse<Shape>(forward, task.forward, strip, strip.lse);
+      strip.chunk_number = 0;
       if (strip.top.weights) start_top(strip.top, problem.top_count, lanes);
       pack_queries<Shape>(forward, forward.query, task.forward.query, strip, strip.queries);
     }
@@ -71,7 +72,12 @@ struct Summary {
   static void advance(const SummaryProblem& problem, const SummaryTask& task,
                       std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const SummaryWorkspace<T>& work = *static_cast<const SummaryWorkspace<T>*>(memory);
-    for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
+    const auto block_from = [&](std::int64_t key) {
+      return next_block_by_mask<Shape>(problem.forward, work.strips, work.strip_count, key,
+                                       key_end);
+    };
+    for (std::int64_t key = block_from(key_begin); key < key_end;
+         key = block_from(key + Shape::kBlockKeys)) {
       SummaryKeys<T> block{span_at<Shape>(key, task.forward.kv_len)};
       const int count = block.count;
       if (count == 0) return;
@@ -82,8 +88,10 @@ struct Summary {
       }
       for (int s = 0; s < work.strip_count; ++s) {
         SummaryStrip<T>& strip = work.strips[s];
-        if (key % Shape::kChunkKeys == 0)
+        if (key / Shape::kChunkKeys != strip.chunk_number) {
+          strip.chunk_number = key / Shape::kChunkKeys;
           Weighing::fold(strip.chunk, strip.sums, strip.vectors * kLanes<T>);
+        }
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
         if (strip.top.weights)
           move_base(strip.top, problem.top_count, strip.vectors * kLanes<T>, key);

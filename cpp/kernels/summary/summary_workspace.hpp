@@ -65,6 +65,7 @@ struct SummaryStrip : StripRows<T> {
   // error small, however many keys there are.
   RowSums<T> block;
   RowSums<T> chunk;
+  std::int64_t chunk_number;
   RowSums<T> sums;
   // Other numbers of a row, [lanes] each.
   T* largest;
@@ -77,7 +78,6 @@ template <class T>
 struct SummaryWorkspace {
   SummaryStrip<T>* strips;
   int strip_count;
-  T softcap;   // the largest score, in log2 units; 0 where scores are not capped
   T* weights;  // [block keys][lanes]
   T* bias;     // [block keys][lanes]
   RowCopies<T> keys;
@@ -98,7 +98,6 @@ REGARD_NOINLINE std::int64_t lay_out_summary(const SummaryProblem& problem, std:
   Arena arena(memory);
   auto* const place = arena.take<SummaryWorkspace<T>>(1);
   SummaryWorkspace<T> work{};
-  work.softcap = static_cast<T>(softcap_of<T>(forward) * kLog2E);
   const auto take = [&](SummaryStrip<T>& strip, std::int64_t lanes) {
     strip.queries = arena.take<T>(forward.head_dim * lanes);
     strip.lse = arena.take<T>(lanes);

@@ -50,7 +50,7 @@ struct SummaryWeighing {
     over_tiles<Shape, kVectors, kUsualCode<T>>(
         forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
           if (!is_near) find_distances(strip, block.begin + tile.begin, distances);
-          weigh<kVectors>(tile, problem, work, block, strip, distances,
+          weigh<kVectors>(tile, problem, task, work, block, strip, distances,
                           is_near ? static_cast<T>(tile.begin) : T(0));
           if (block.map_columns > 0) add_to_map(problem.map, work, strip, tile.begin, tile.end);
           if (task.column_sums)
@@ -90,15 +90,17 @@ struct SummaryWeighing {
   // `distances` are from the key that is `within` keys before the tile's first.
   template <int kVectors, class Tile>
   REGARD_INLINE void weigh(const Tile& tile, const SummaryProblem& problem,
-                           const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
-                           const SummaryStrip<T>& strip, const T* distances, T within) {
+                           const SummaryTask& task, const SummaryWorkspace<T>& work,
+                           const SummaryKeys<T>& block, const SummaryStrip<T>& strip,
+                           const T* distances, T within) {
     constexpr int kWidth = kVectors * kLanes<T>, kSome = Tile::kEnd - Tile::kFirst;
     T* const weights = work.weights + tile.begin * kWidth;
     const T* const bias = work.bias + tile.begin * kWidth;
     Accumulators<T, kRows, kSome> acc;
     score_tile<T, kRows, kSome, kVectors, Tile::kBias>(
-        acc, product_of(tile, block.rows, strip.queries, problem.forward.head_dim), bias,
-        work.softcap, weights, Tile::kFirst * kLanes<T>);
+        acc, tile, ScoresOfBlock<T>{problem.forward, task.forward, strip, block.begin},
+        product_of(tile, block.rows, strip.queries, problem.forward.head_dim), bias, weights,
+        Tile::kFirst * kLanes<T>);
     fill_unseen<kVectors, kRows, Tile>(weights, T(-0.0));
     const RowSums<T>& sums = strip.block;
 #pragma GCC unroll 8

@@ -44,9 +44,10 @@ struct TangentGathering {
     over_tiles<Shape, kVectors, kUsualCode<T>>(
         forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
           weights_tile<Shape, kVectors>(
-              tile, product_of(tile, block.keys, strip.queries, forward.head_dim),
-              work.bias + tile.begin * kVectors * kLanes<T>, work.softcap, work.capped_scores,
-              strip, runs, weights);
+              tile, ScoresOfBlock<T>{forward, task.forward, strip, block.begin},
+              product_of(tile, block.keys, strip.queries, forward.head_dim),
+              work.bias + tile.begin * kVectors * kLanes<T>, work.capped_scores, strip, runs,
+              weights);
           if (has_tangents) tangents_tile<kVectors>(tile, problem, task, work, block, strip);
         });
     end_block_sum<kVectors>(strip);
@@ -109,29 +110,36 @@ struct TangentGathering {
 #pragma GCC unroll 8
       for (int v = 0; v < kSome; ++v)
         store(tangents + r * kWidth + kFirstLane + v * kLanes<T>, acc[r][v]);
-    weigh_tangents<kSome>(problem, work, work.weights + tile.begin * kWidth + kFirstLane,
-                          tangents + kFirstLane, kWidth, strip.tangent_block_sum() + kFirstLane);
+    T factors[kRows * kSome * kLanes<T>];
+    if (transforms_scores<T>(strip))
+      derivatives_of_scores<kRows, kSome>(
+          scores_of_tile<T>({problem.forward, task.forward, strip, block.begin}, tile.begin,
+                            tile.end, kFirstLane, kSome * kLanes<T>),
+          work.capped_scores, factors);
+    weigh_tangents<kSome>(strip, kFirstLane, factors,
+                          work.weights + tile.begin * kWidth + kFirstLane, tangents + kFirstLane,
+                          kWidth, strip.tangent_block_sum() + kFirstLane);
   }
 
   // T to P T, and their sums.
   template <int kSome>
-  REGARD_NOINLINE void weigh_tangents(const TangentProblem& problem,
-                                      const TangentWorkspace<T>& work, const T* weights,
-                                      T* tangents, int width, T* sums) {
-    // From the units of the product to natural ones.
-    const double softcap = softcap_of<T>(problem.forward);
-    const Vec<T> unit =
-        broadcast(static_cast<T>(softcap != 0 ? softcap / (2 * kLog2E) : 1 / kLog2E));
+  REGARD_NOINLINE void weigh_tangents(const TangentStrip<T>& strip, int lane, const T* factors,
+                                      const T* weights, T* tangents, int width, T* sums) {
     for (int v = 0; v < kSome; ++v) {
+      // From the units of the product to natural ones.
+      Vec<T> unit = broadcast(static_cast<T>(kLn2));
+      if (strip.softcaps) {
+        const Vec<T> softcap = load(strip.softcaps + lane + v * kLanes<T>);
+        const Vec<T> of_capped = softcap * broadcast(static_cast<T>(kLn2 * kLn2 / 2));
+        unit = select<T>(softcap == Vec<T>{}, unit, of_capped);
+      }
       Vec<T> weighted[kRows];
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const int at = r * width + v * kLanes<T>;
         Vec<T> tangent = load<T>(tangents + at) * unit;
-        if (work.softcap != T(0)) {
-          const Vec<T> score = load(work.capped_scores + (r * kSome + v) * kLanes<T>);
-          tangent = tangent * derivative_of_cap<T>(score, work.softcap);
-        }
+        if (transforms_scores<T>(strip))
+          tangent = tangent * load(factors + (r * kSome + v) * kLanes<T>);
         const Vec<T> weight = load(weights + at);
         const Mask<T> is_hidden = as_bits<T>(weight) == as_bits<T>(broadcast(T(-0.0)));
         weighted[r] =

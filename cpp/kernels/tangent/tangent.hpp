@@ -48,11 +48,16 @@ struct Tangent {
   static void advance(const TangentProblem& problem, const TangentTask& task,
                       std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const TangentWorkspace<T>& work = *static_cast<const TangentWorkspace<T>*>(memory);
-    for (std::int64_t key = key_begin; key < key_end; key += Shape::kBlockKeys) {
+    const auto block_from = [&](std::int64_t key) {
+      return next_block_by_mask<Shape>(problem.forward, work.strips, work.strip_count, key,
+                                       key_end);
+    };
+    for (std::int64_t key = block_from(key_begin); key < key_end;
+         key = block_from(key + Shape::kBlockKeys)) {
       TangentKeys<T> block{span_at<Shape>(key, task.forward.kv_len)};
       for (int s = 0; s < work.strip_count; ++s) {
         TangentStrip<T>& strip = work.strips[s];
-        if (key % Shape::kChunkKeys == 0 && !strip.is_fresh) merge_chunk(strip);
+        begin_block<Shape>(strip, key);
         if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
           TangentGathering<Shape>::template add<vectors.value>(problem, task, work, block, strip);

@@ -29,7 +29,6 @@ template <class T>
 struct TangentWorkspace {
   TangentStrip<T>* strips;
   int strip_count;
-  T softcap;         // the largest score, in log2 units; 0 where scores are not capped
   T* weights;        // [block keys][lanes]: P
   T* tangents;       // [block keys][lanes]: P times the tangents of scores
   T* bias;           // [block keys][lanes]
@@ -50,7 +49,6 @@ REGARD_NOINLINE std::int64_t lay_out_tangent(const TangentProblem& problem, std:
   Arena arena(memory);
   auto* const place = arena.take<TangentWorkspace<T>>(1);
   TangentWorkspace<T> work{};
-  work.softcap = static_cast<T>(softcap_of<T>(forward) * kLog2E);
   work.strip_count = take_strips<Shape>(
       forward, task_rows, arena, work.strips, [&](TangentStrip<T>& strip, std::int64_t lanes) {
         take_online<Shape>(forward, lanes, 2, 2 * value_dim, arena, strip);

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 _ADDED_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
+def is_sparse(part: Any) -> bool:
+    """Return whether a mask is a `regard.masks.SparseMask`."""
+    return hasattr(type(part), "_arrays")
+
+
 def _is_bool(part: Any) -> bool:
     return bool(part.dtype == np.bool_)
 
@@ -34,7 +39,7 @@ class Masks:
 
     Attributes
     ----------
-    shown : array or None
+    shown : array, SparseMask or None
         The bool mask: True if a query may attend to a key. None shows everything.
     bias : array or None
         The float mask, which is added to the scores; -inf hides a key. None adds nothing.
@@ -107,7 +112,9 @@ class Masks:
 
     def at(self, place: Place) -> Masks:
         """Return views of the masks of a part of the scores: an index or a slice for each axis."""
-        return self.map(lambda part: part_at(part, place))
+        return self.map(
+            lambda part: _part_of_sparse(part, place) if is_sparse(part) else part_at(part, place)
+        )
 
     def visible(self, rows: slice, keys: slice) -> NDArray[np.bool_] | None:
         """Return which of some keys are visible to some queries, or None if all are.
@@ -116,9 +123,30 @@ class Masks:
         """
         seen: NDArray[np.bool_] | None = None
         for part in self.at((rows, keys)).arrays:
-            shows = part if part.dtype == np.bool_ else part != -np.inf
+            if is_sparse(part):
+                shows = _dense(part, keys.stop - keys.start)
+            else:
+                shows = part if part.dtype == np.bool_ else part != -np.inf
             seen = shows if seen is None else seen & shows
         return seen
+
+
+def _part_of_sparse(mask: Any, place: Place) -> Any:
+    """Return a view of a sparse mask, whose missing keys are hidden and do not broadcast."""
+    *planes, queries, keys = place[max(len(place) - mask.ndim, 0) :]
+    sizes = mask.shape[mask.ndim - 2 - len(planes) :]
+    index = [
+        (slice(None) if isinstance(at, slice) else 0) if size == 1 else at
+        for at, size in zip((*planes, queries), sizes, strict=False)
+    ]
+    return mask[(..., *index, keys)]
+
+
+def _dense(mask: Any, kv_len: int) -> NDArray[np.bool_]:
+    """Return a sparse mask as an array with all keys."""
+    dense = mask.to_dense(max_bytes=2**62)
+    missing = kv_len - dense.shape[-1]
+    return np.pad(dense, [(0, 0)] * (dense.ndim - 1) + [(0, missing)]) if missing else dense
 
 
 def parts_of(mask: Any) -> tuple[Any, ...]:
@@ -144,8 +172,8 @@ def is_pair(mask: Any) -> bool:
 
 def as_mask(mask: ArrayLike | None) -> Array | None:
     """Convert one mask to a bool, float32 or float64 array, or raise TypeError."""
-    if mask is None:
-        return None
+    if mask is None or is_sparse(mask):
+        return mask
     if is_pair(mask):
         raise TypeError("mask must be one array here, got a pair: merge the two with np.where")
     rows = mask if isinstance(mask, list | tuple) else ()

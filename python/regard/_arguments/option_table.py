@@ -22,6 +22,9 @@ if TYPE_CHECKING:
         "integers",
         "number",
         "numbers",
+        "number_or_numbers",
+        "table",
+        "function",
         "sides",
         "origin",
         "choice",
@@ -69,7 +72,8 @@ class Option(NamedTuple):
     text: str
     """The description in a docstring."""
     axes: tuple[str, ...] = ()
-    """The axes to which an array broadcasts; () if the option is one value per call."""
+    """The axes to which an array broadcasts; () if the option is one value per call. "columns" is
+    an axis that does not belong to the call."""
     is_differentiable: bool = False
     aliases: tuple[str, ...] = ()
     """The names of the option in other libraries."""
@@ -199,11 +203,12 @@ _ROWS = (
         "scale",
         None,
         Subject.SCORES,
-        "number",
-        "float, optional",
+        "number_or_numbers",
+        "float or array_like of float, shape (heads,) or (..., heads), optional",
         """
-        Multiplies query . key. Default ``1 / sqrt(head_dim)``.
+        Multiplies query . key: one number, or one per query head. Default ``1 / sqrt(head_dim)``.
         """,
+        axes=("batch", "heads"),
         aliases=("softmax_scale", "sm_scale", "scaling_factor"),
         refusals={"pattern": _NOT_VISIBILITY, "self-attention": _ONE_HEAD},
     ),
@@ -211,11 +216,13 @@ _ROWS = (
         "softcap",
         None,
         Subject.SCORES,
-        "number",
-        "float, optional",
+        "number_or_numbers",
+        "float or array_like of float, shape (heads,) or (..., heads), optional",
         """
-        Caps the scaled scores smoothly: ``softcap * tanh(score / softcap)`` (Gemma 2).
+        Caps the scaled scores smoothly: ``softcap * tanh(score / softcap)`` (Gemma 2). One number,
+        or one per query head, which is inf for a head without a cap.
         """,
+        axes=("batch", "heads"),
         aliases=("attn_logit_softcapping", "attn_logits_soft_cap", "logits_soft_cap"),
         refusals={"pattern": _NOT_VISIBILITY, "self-attention": _ONE_HEAD},
     ),
@@ -234,6 +241,50 @@ _ROWS = (
         is_differentiable=True,
         refusals={
             "layer": "pass alibi=True to the constructor, MultiHeadAttention()",
+            "pattern": _NOT_VISIBILITY,
+            "self-attention": _ONE_HEAD,
+        },
+    ),
+    Option(
+        "distance_bias",
+        None,
+        Subject.SCORES,
+        "table",
+        "array_like of float, shape (heads, 2 n - 1) or (..., heads, 2 n - 1), optional",
+        """
+        A bias for each distance of a key from its query (Raffel et al. 2020):
+        ``distance_bias[head, n - 1 + j - p]`` is added to the score of key ``j``, and farther keys
+        take the last column of their side. -inf hides them. One row per query head, one per head of
+        each batch entry (the axes before heads broadcast), or one for all. See
+        `regard.positional.t5_distance_bias`.
+        """,
+        axes=("batch", "heads", "columns"),
+        is_differentiable=True,
+        aliases=("relative_bias", "relative_position_bias", "position_bias"),
+        refusals={
+            "cuda": "leave it out: the kernels for GPUs do not have it; pass the bias of each query "
+            "and key as a float mask",
+            "layer": "pass distance_bias=n to the constructor, MultiHeadAttention()",
+            "pattern": _NOT_VISIBILITY,
+            "self-attention": _ONE_HEAD,
+        },
+    ),
+    Option(
+        "score_function",
+        None,
+        Subject.SCORES,
+        "function",
+        "ScoreFunction, optional",
+        """
+        A compiled function that changes capped scores, before any bias is added and before masks
+        hide keys; see `ScoreFunction`.
+        """,
+        aliases=("score_mod",),
+        refusals={
+            "cuda": "leave it out: it is a function of the CPU",
+            "dask": "leave it out: workers of other processes cannot call its address",
+            "jax": "leave it out: JAX does not keep the function alive",
+            "layer": "leave it out: this layer calls no function of scores",
             "pattern": _NOT_VISIBILITY,
             "self-attention": _ONE_HEAD,
         },

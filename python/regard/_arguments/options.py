@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from regard._arguments.score_function import ScoreFunction
+
 # The type of an option that is a number or an array of numbers, which depends on the library.
 Numbers = TypeVar("Numbers")
 
@@ -28,8 +30,8 @@ class _CausalOption(TypedDict, total=False):
     is_causal: bool
 
 
-class _ScaleOption(TypedDict, total=False):
-    scale: float | None
+class _ScaleOption(TypedDict, Generic[Numbers], total=False):
+    scale: float | Numbers | None
 
 
 class _PositionOptions(TypedDict, Generic[Numbers], total=False):
@@ -43,9 +45,14 @@ class _LengthOptions(TypedDict, Generic[Numbers], total=False):
 
 
 class _ScoreOptions(TypedDict, Generic[Numbers], total=False):
-    softcap: float | None
+    softcap: float | Numbers | None
     alibi_slopes: Numbers | None
+    distance_bias: Numbers | None
     sinks: Numbers | None
+
+
+class _FunctionOption(TypedDict, total=False):
+    score_function: ScoreFunction | None
 
 
 class PatternOptions(
@@ -54,7 +61,13 @@ class PatternOptions(
     """The options that decide which keys a query sees."""
 
 
-class WeightOptions(PatternOptions, _ScaleOption, _ScoreOptions["ArrayLike"], total=False):
+class WeightOptions(
+    PatternOptions,
+    _ScaleOption["ArrayLike"],
+    _ScoreOptions["ArrayLike"],
+    _FunctionOption,
+    total=False,
+):
     """The options that decide the weights before dropout."""
 
     threads: int | None
@@ -104,8 +117,9 @@ class StreamOptions(BackwardOptions, total=False):
 class CacheExplainOptions(
     _CausalOption,
     _PositionOptions["ArrayLike | None"],
-    _ScaleOption,
+    _ScaleOption["ArrayLike"],
     _ScoreOptions["ArrayLike"],
+    _FunctionOption,
     total=False,
 ):
     """The options of `KVCache.explain`."""
@@ -129,13 +143,13 @@ class SelfAttentionOptions(_CausalOption, total=False):
 
 class LayerOptions(
     _LengthOptions["ArrayLike"],
-    _ScaleOption,
+    _ScaleOption["ArrayLike"],
     total=False,
 ):
     """The options of calls of `MultiHeadAttention`. Its constructor accepts the others."""
 
     query_offset: ArrayLike | Literal["end"]
-    softcap: float | None
+    softcap: ArrayLike | None
     sinks: ArrayLike | None
     dropout_seed: SupportsIndex | None
     precision: Literal["int8", "bfloat16"] | None
@@ -146,13 +160,13 @@ class _ForeignOptions(_PositionOptions[Any], _LengthOptions[Any], _ScoreOptions[
     return_lse: bool
 
 
-class CudaOptions(_ForeignOptions, _CausalOption, _ScaleOption, total=False):
+class CudaOptions(_ForeignOptions, _CausalOption, _ScaleOption[Any], total=False):
     """The options of the attention calls of `regard.cuda`. Arrays are on the device."""
 
     out: Any
 
 
-class JaxOptions(_ForeignOptions, _CausalOption, _ScaleOption, total=False):
+class JaxOptions(_ForeignOptions, _CausalOption, _ScaleOption[Any], total=False):
     """The options of the attention call of `regard.jax`."""
 
     dropout_p: float

@@ -125,7 +125,7 @@ class CheckedCall:
         of_keys = slice(first, end) if isinstance(heads, slice) else first
         rows, columns = _bounds(queries, sizes.q_len), _bounds(keys, sizes.kv_len)
         options = self._options_at(places, slice(head, head_end))
-        if options.get("dropout_p"):
+        if options.get("dropout_p") or options.get("score_function"):
             origin = options.get("dropout_origin", (0, 0, 0))
             options["dropout_origin"] = moved_origin(origin, (entry, head, columns[0]))
         q_len, kv_len = rows[1] - rows[0], columns[1] - columns[0]
@@ -151,7 +151,7 @@ class CheckedCall:
             axes = OPTIONS[name].axes
             if not axes or value is None or isinstance(value, str):
                 continue
-            places = {"batch": entries, "heads": (heads,)}
+            places = {"batch": entries, "heads": (heads,), "columns": (_WHOLE,)}
             place = tuple(at for axis in axes for at in places[axis])
             own[name] = np.asarray(part_at(np.asarray(value), place))
         return own

@@ -41,6 +41,7 @@ class AttentionGradients(NamedTuple):
     mask: Array | None = None
     """The gradient of the float mask, or of the float mask of a pair."""
     alibi_slopes: Array | None = None
+    distance_bias: Array | None = None
     sinks: Array | None = None
 
 
@@ -87,8 +88,8 @@ def scaled_dot_product_attention_backward(
     grad_lse : array_like, shape (..., heads, q_len), optional
         The gradient of the loss with respect to `lse`, if the loss depends on it. Default: zero.
     with_respect_to : iterable of str, default ("query", "key", "value")
-        The fields of the result to compute. ``"mask"`` requires a float mask; ``"alibi_slopes"``
-        and ``"sinks"`` require these options.
+        The fields of the result to compute. ``"mask"`` requires a float mask;
+        ``"alibi_slopes"``, ``"distance_bias"`` and ``"sinks"`` require these options.
     out : AttentionGradients, optional
         Where to write the requested gradients: arrays of the shapes and types of the inputs, with
         any strides, that overlap no input. A field of None gets a new array.
@@ -97,7 +98,7 @@ def scaled_dot_product_attention_backward(
     Returns
     -------
     AttentionGradients
-        Named tuple of `query`, `key`, `value`, `mask`, `alibi_slopes` and `sinks`.
+        Named tuple of `query`, `key`, `value`, `mask`, `alibi_slopes`, `distance_bias` and `sinks`.
 
     Raises
     ------
@@ -201,7 +202,7 @@ def scaled_dot_product_attention_ragged_backward(
     Returns
     -------
     AttentionGradients
-        Named tuple of `query`, `key`, `value`, `mask`, `alibi_slopes` and `sinks`.
+        Named tuple of `query`, `key`, `value`, `mask`, `alibi_slopes`, `distance_bias` and `sinks`.
 
     Raises
     ------
@@ -266,7 +267,7 @@ def _gradients(
         given = (grad_output, output, lse, grad_lse)
         mask = Masks.of(mask).argument
         result = call(query, key, value, *starts, mask, options, *given, wanted.flags, wanted.out)
-    grad_query, grad_key, grad_value, grad_mask, slope_terms, deltas = result
+    grad_query, grad_key, grad_value, grad_mask, slope_terms, deltas, grad_distances = result
     grad_slopes = grad_sinks = None
     query_starts = np.asarray(starts[0]) if starts else None
     if wanted.slopes is not None:
@@ -279,4 +280,14 @@ def _gradients(
         )
     if grad_mask is not None:
         grad_mask = wanted.deliver("mask", grad_mask)
-    return AttentionGradients(grad_query, grad_key, grad_value, grad_mask, grad_slopes, grad_sinks)
+    if grad_distances is not None:
+        grad_distances = wanted.deliver("distance_bias", grad_distances)
+    return AttentionGradients(
+        query=grad_query,
+        key=grad_key,
+        value=grad_value,
+        mask=grad_mask,
+        alibi_slopes=grad_slopes,
+        distance_bias=grad_distances,
+        sinks=grad_sinks,
+    )

@@ -79,19 +79,32 @@ class Scoring(NamedTuple):
 
     positions: Positions
     masks: Masks
-    softcap: float | None
+    softcap: float
+    """Infinity for none."""
     slope: float
     """The slope of ALiBi; 0 for none."""
+    distances: Array | None
+    """A bias for each distance; None for none."""
     dropout: Dropout | None
     """The options of dropout, with the origin of this head."""
 
     def alibi(self, block: ScoreBlock, dtype: np.dtype[Any]) -> Array:
         """Return the ALiBi penalties of a block's scores, as a view of a small array."""
+        return _by_distance(self.slope * np.abs(self._behind(block)), block, dtype)
+
+    def distance_bias(
+        self, table: Array, block: ScoreBlock, dtype: np.dtype[Any]
+    ) -> Array:
+        """Return the biases of a table of distances, likewise."""
+        reach = len(table) // 2
+        column = np.clip(reach - self._behind(block), 0, 2 * reach).astype(np.int64)
+        return _by_distance(table[column], block, dtype)
+
+    def _behind(self, block: ScoreBlock) -> Array:
+        """Return how far the keys are behind the queries, for each diagonal of a block."""
         rows, keys = _lengths(block)
         start = int(self.positions.query_offset) + block.rows.start - block.keys.start
-        distances = np.abs(float(start) + np.arange(1 - keys, rows))
-        penalties = (self.slope * distances).astype(dtype)
-        return np.lib.stride_tricks.sliding_window_view(penalties, keys)[:, ::-1]
+        return float(start) + np.arange(1 - keys, rows)
 
     def factors(self, block: ScoreBlock, dtype: np.dtype[Any]) -> Array | None:
         """Return the factors by which dropout multiplies the weights of a block."""
@@ -155,6 +168,12 @@ def _add_loose(total: Array, weights: Array, factor: Factor, seen: Array | None)
         total[sees] += weights[sees, i, None] * factor.rows[i]
 
 
+def _by_distance(numbers: Array, block: ScoreBlock, dtype: np.dtype[Any]) -> Array:
+    """Return a number for each score of a block from those of its diagonals, as a view."""
+    keys = _lengths(block)[1]
+    return np.lib.stride_tricks.sliding_window_view(numbers.astype(dtype), keys)[:, ::-1]
+
+
 def _lengths(block: ScoreBlock) -> tuple[int, int]:
     return block.rows.stop - block.rows.start, block.keys.stop - block.keys.start
 
@@ -207,12 +226,14 @@ def gradients_of_block(
     memory.product(rows.tangent, keys.key.rows.T, out=tangents)
     tangents += memory.product(rows.query, keys.tangent_key.rows.T, out=centered)
     slope = bend = None
-    if scoring.softcap is not None:
+    if np.isfinite(scoring.softcap):
         slope, bend = _cap(weights, tangents, scoring.softcap)
 
     # The weights; T - r; and W in `centered`.
     if scoring.slope:
         weights -= scoring.alibi(block, dtype)
+    if scoring.distances is not None:
+        weights += scoring.distance_bias(scoring.distances, block, dtype)
     bias = scoring.masks.at((block.rows, block.keys)).bias
     if bias is not None:
         np.add(weights, bias, out=weights, casting="same_kind")

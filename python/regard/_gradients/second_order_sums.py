@@ -70,9 +70,7 @@ class _Sums:
     def __init__(self, call: CheckedCall, inputs: Inputs, totals: list[Array]) -> None:
         self.inputs, self.sizes, self.totals = inputs, call.sizes, totals
         self.dtype = call.arithmetic
-        scale, softcap = call.options.get("scale"), call.options.get("softcap")
-        self.scale = 1 / math.sqrt(self.sizes.head_dim) if scale is None else float(scale)
-        self.softcap = None if softcap is None else float(softcap)
+        self.default_scale = 1 / math.sqrt(self.sizes.head_dim)
         self.threads = call.options.get("threads")
         self.memory: Workspace | None = None
 
@@ -90,23 +88,30 @@ class _Sums:
         last = min((kv_head + 1) * sizes.group, sizes.heads)
         for number in range(kv_head * sizes.group, last):
             head = entry.head(number)
-            rows = self._query_rows(place, number, _number(head, "sinks", -np.inf))
-            slope, dropout = _number(head, "alibi_slopes", 0.0), dropout_of(head.options)
-            scoring = Scoring(positions, head.masks, self.softcap, slope, dropout)
+            scale = _number(head, "scale", self.default_scale)
+            rows = self._query_rows(place, number, scale, _number(head, "sinks", -np.inf))
+            scoring = Scoring(
+                positions,
+                head.masks,
+                _number(head, "softcap", np.inf),
+                _number(head, "alibi_slopes", 0.0),
+                _distances(head),
+                dropout_of(head.options),
+            )
             of_grad_output, of_query = (_rows(total, place, number) for total in self.totals[:2])
             for block in blocks_of(positions, head.masks):
                 given = gradients_of_block(
                     rows.part(block.rows), keys.part(block.keys), block, scoring, self.memory
                 )
                 of_grad_output[block.rows] += given.grad_output
-                of_query[block.rows] += self.scale * given.query
+                of_query[block.rows] += scale * given.query
                 of_key[:, block.keys] += given.key
                 of_value[:, block.keys] += given.value
         for total, part in zip(self.totals[2:], (of_key, of_value), strict=True):
             whole = _rows(total, place, kv_head)
             whole += part.T
 
-    def _query_rows(self, place: Entry, head: int, sink: float) -> QueryRows:
+    def _query_rows(self, place: Entry, head: int, scale: float, sink: float) -> QueryRows:
         inputs = self.inputs
         grad_output, output = (
             self._read(array, place, head) for array in (inputs.grad_output, inputs.output)
@@ -117,8 +122,8 @@ class _Sums:
         lse = self._read(inputs.lse[..., None], place, head)
         sink_weight = np.exp(np.float64(sink) - lse) if sink > -np.inf else np.zeros_like(lse)
         return QueryRows(
-            self.scale * self._read(inputs.query, place, head),
-            self.scale * self._read(inputs.tangent_query, place, head),
+            scale * self._read(inputs.query, place, head),
+            scale * self._read(inputs.tangent_query, place, head),
             grad_output,
             delta,
             lse,
@@ -133,6 +138,12 @@ def _rows(array: Array, place: Entry, head: int) -> Array:
     """Return a view of the rows of a head, from an array whose batch axes broadcast."""
     rows: Array = part_at(array, (*place, head, slice(None), slice(None)))
     return rows
+
+
+def _distances(head: CheckedCall) -> Array | None:
+    """Return a head's row of `distance_bias`."""
+    given = head.options.get("distance_bias")
+    return None if given is None else np.asarray(given, np.float64).reshape(-1)
 
 
 def _number(head: CheckedCall, name: str, default: float) -> float:

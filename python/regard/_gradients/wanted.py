@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _NAMES = ("query", "key", "value", "mask", *DIFFERENTIABLE)
+# As the kernels take and return them.
+_FLAGS = ("query", "key", "value", "mask", "alibi_slopes", "sinks", "distance_bias")
 
 
 class GradientRequest(NamedTuple):
     """The checked requests of a call."""
 
     flags: tuple[bool, ...]
-    """Which of the six gradients are requested."""
+    """Which gradients are requested, in the order of the kernels' results."""
     out: tuple[Array | None, ...] | None
     """The caller's arrays for the gradients of query, key and value."""
     slopes: Array | None
@@ -74,7 +76,7 @@ def wanted_gradients(
         sums[name] = like.dtype, _checked_out(name, arrays[name], like, others)
         others[f"out.{name}"] = arrays[name]
     return GradientRequest(
-        tuple(name in names for name in _NAMES),
+        tuple(name in names for name in _FLAGS),
         None if out is None else tuple(arrays[name] for name in _NAMES[:3]),
         likes.get("alibi_slopes"),
         likes.get("sinks"),

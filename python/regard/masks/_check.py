@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -10,16 +11,23 @@ from regard._arguments.arrays import compute_type
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.masks import as_mask
 from regard._arguments.numbers import flag
+from regard.masks import _cells
+from regard.masks._combine import of_rows
+from regard.masks._ranges import Ranges
+from regard.masks._sparse import SparseMask
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
 
     Bools = NDArray[np.bool_]
 
-Mask = TypeVar("Mask", bound="ArrayLike")
+Mask = TypeVar("Mask", bound="ArrayLike | SparseMask")
 
 # Many programs use a large negative number in place of -inf: -1e4, -1e9 or the type's minimum.
 _MEANT_AS_HIDDEN = -1e4
+_SWAPPED_BOOLS = "True means may attend here (nn.MultiheadAttention's True hides): pass ~mask"
 
 
 @refuses_unknown
@@ -42,14 +50,14 @@ def check(mask: Mask, *, allow_empty_rows: bool = False) -> Mask:
 
     Parameters
     ----------
-    mask : array_like of bool or float
-        As for `regard.scaled_dot_product_attention`.
+    mask : array_like of bool or float, or sparse mask
+        As for `regard.scaled_dot_product_attention`. A sparse mask is not made dense.
     allow_empty_rows : bool, default False
         Accept fully masked rows, as for padding queries and sequences of length 0.
 
     Returns
     -------
-    array_like
+    array_like or sparse mask
         `mask` itself.
 
     Raises
@@ -81,6 +89,9 @@ def check(mask: Mask, *, allow_empty_rows: bool = False) -> Mask:
 means may attend here (nn.MultiheadAttention's True hides): pass ~mask
     """
     allow_empty_rows = flag("allow_empty_rows", allow_empty_rows)
+    if isinstance(mask, SparseMask):
+        _check_sparse(mask, allow_empty_rows)
+        return mask
     given = as_mask(mask)
     if given is None:
         raise TypeError("mask must be an array of bool or float, got None")
@@ -88,15 +99,14 @@ means may attend here (nn.MultiheadAttention's True hides): pass ~mask
     if array.size == 0:
         return mask
     if array.dtype == np.bool_:
-        _refuse_inverted(
-            array, "True means may attend here (nn.MultiheadAttention's True hides): pass ~mask"
-        )
+        _refuse_inverted(partial(_hides_up_to, array), array.shape, _SWAPPED_BOOLS)
         empty = _no(array)
     else:
         added = array.astype(compute_type(array.dtype), copy=False)
         _refuse_numbers(added)
         meant = added > _MEANT_AS_HIDDEN
-        _refuse_inverted(meant, "0 shows a key and -inf hides it: swap the two")
+        swapped = "0 shows a key and -inf hides it: swap the two"
+        _refuse_inverted(partial(_hides_up_to, meant), meant.shape, swapped)
         empty = _no(added > -np.inf)
         _refuse_pushed_down(_no(meant) & ~empty)
     if not allow_empty_rows:
@@ -133,18 +143,29 @@ def _refuse_numbers(added: NDArray[Any]) -> None:
         )
 
 
-def _refuse_inverted(visible: Bools, remedy: str) -> None:
-    if visible.ndim < 2:
+def _check_sparse(mask: SparseMask, allow_empty_rows: bool) -> None:
+    once = of_rows(mask._rows.distinct(), mask._block)
+    if not once.size:
         return
-    q_len, kv_len = visible.shape[-2:]
+    _refuse_inverted(partial(_sparse_hides_up_to, once), once.shape, _SWAPPED_BOOLS)
+    if not allow_empty_rows:
+        _refuse_empty(~_cells.seeing(*once._cells()))
+
+
+def _refuse_inverted(
+    hides_up_to: Callable[[int], bool], shape: tuple[int, ...], remedy: str
+) -> None:
+    if len(shape) < 2:
+        return
+    q_len, kv_len = shape[-2:]
     for offset in dict.fromkeys((0, kv_len - q_len)):
         diagonal = f"i {offset:+d}".replace("+", "+ ").replace("-", "- ") if offset else "i"
-        if _hides_up_to(offset, visible):
+        if hides_up_to(offset):
             raise ValueError(
                 f"mask looks inverted: it shows query i the keys j > {diagonal} and hides those "
                 f"before; {remedy}"
             )
-        if _hides_up_to(offset - 1, visible):
+        if hides_up_to(offset - 1):
             raise ValueError(
                 f"mask looks mirrored: it shows query i the keys j >= {diagonal} and hides those "
                 "before; a causal mask does the opposite: use np.tril in place of np.triu, or "
@@ -152,21 +173,37 @@ def _refuse_inverted(visible: Bools, remedy: str) -> None:
             )
 
 
-def _hides_up_to(last: int, visible: Bools) -> bool:
+def _hides_up_to(visible: Bools, last: int) -> bool:
     """Return whether the hidden keys are the keys ``j <= i + last``, except for some columns.
 
     The columns that the last query sees are not compared; no row may hide them.
     """
     q_len, kv_len = visible.shape[-2:]
     before = np.arange(kv_len) <= np.arange(q_len)[:, None] + last
-    hidden = ~visible[..., -1:, :]
+    if not _ends_hide_up_to(last, visible[..., 0, :], visible[..., -1, :]):
+        return False
+    return bool((visible != (before & ~visible[..., -1:, :])).all())
+
+
+def _sparse_hides_up_to(mask: SparseMask, last: int) -> bool:
+    """Return the same for a sparse mask."""
+    q_len, kv_len = mask.shape[-2:]
+    first_query, last_query = mask[..., :1, :], mask[..., q_len - 1 :, :]
+    ends = (each.to_dense(max_bytes=2**62)[..., 0, :] for each in (first_query, last_query))
+    if not _ends_hide_up_to(last, *ends):
+        return False
+    after = Ranges(np.arange(q_len) + last + 1, kv_len, kv_len=kv_len)
+    different: SparseMask = mask ^ (after | last_query)
+    return different.nnz == 0
+
+
+def _ends_hide_up_to(last: int, first_query: Bools, last_query: Bools) -> bool:
+    """Return whether the first and the last query permit such a mask, which is quick to tell."""
+    before = np.arange(first_query.shape[-1]) <= last
+    hidden = ~last_query
     # A triangle needs a second hidden key, and a key that is hidden only from later queries.
-    is_triangle = (hidden.sum(axis=-1) >= 2) & (hidden & ~before[0]).any(axis=-1)
-    if not is_triangle.any():
-        return False
-    if (visible[..., 0, :] == (before[0] & hidden[..., 0, :])).any():
-        return False
-    return bool((visible != (before & hidden)).all())
+    is_triangle = (hidden.sum(axis=-1) >= 2) & (hidden & ~before).any(axis=-1)
+    return bool(is_triangle.any() and (first_query != (before & hidden)).all())
 
 
 def _refuse_pushed_down(rows: Bools) -> None:

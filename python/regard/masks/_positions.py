@@ -197,6 +197,15 @@ def prefix(
            [1, 1, 0, 0],
            [1, 1, 1, 0],
            [1, 1, 1, 1]])
+
+    The same as a sparse mask, which takes memory for `q_len` ranges:
+
+    >>> prefix = regard.masks.Ranges(0, 2)
+    >>> (prefix | regard.masks.sliding(4, window=(None, 0))).to_dense().astype(int)
+    array([[1, 1, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 1, 1, 1]])
     """
     q_len, kv_len = _sizes(q_len, kv_len)
     in_prefix = np.arange(kv_len) < lengths("prefix_lengths", prefix_lengths, kv_len)

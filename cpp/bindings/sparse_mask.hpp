@@ -1,0 +1,27 @@
+// Sparse masks: Python's regard.masks.SparseMask as plain data.
+#pragma once
+
+#include "arrays.hpp"
+
+namespace regard {
+
+// A view of a sparse mask's arrays, which it keeps alive.
+class SparseMaskView {
+ public:
+  // Takes the object's arrays if it is a sparse mask.
+  bool take(py::handle object);
+
+  bool is_given() const { return !starts_.is_none(); }
+  const Shape& shape() const { return shape_; }
+  // The plain data, but for the strides of the batch axes and heads.
+  const SparseMask& mask() const { return mask_; }
+  // The row starts, (batch..., heads, rows + 1).
+  ArrayView starts() const;
+
+ private:
+  py::object starts_ = py::none(), spans_, bits_;
+  Shape shape_;
+  SparseMask mask_{};
+};
+
+}  // namespace regard

@@ -1,0 +1,235 @@
+// A sparse mask over a strip: which spans its lanes see, what they say of a block of keys, and
+// their bytes where a block is mixed, as those of a bool mask (bool_mask.hpp). So both kinds of
+// masks give the same tiles, and the same bits.
+#pragma once
+
+#include "visibility.hpp"
+
+namespace regard {
+namespace {
+
+// Keys of the problem as spans count them, within those that the mask has.
+REGARD_INLINE KeyInterval keys_of_mask(const SparseMask& mask, std::int64_t begin,
+                                       std::int64_t end) {
+  end = end < mask.kv_len ? end : mask.kv_len;
+  return {begin + mask.first_key, end + mask.first_key};
+}
+
+// The first span that ends after `key`.
+REGARD_INLINE const MaskSpan* span_after(const MaskRun& run, std::int64_t key) {
+  const MaskSpan* first = run.begin;
+  for (std::int64_t count = run.end - run.begin; count > 0;) {
+    const std::int64_t half = count / 2;
+    if (first[half].end <= key) {
+      first += half + 1;
+      count -= half + 1;
+    } else {
+      count = half;
+    }
+  }
+  return first;
+}
+
+// Finds the spans of every lane, and leaves of what the strip sees the keys that they reach.
+template <class T>
+REGARD_NOINLINE void find_mask_runs(const AttentionProblem& problem, const AttentionTask& task,
+                                    StripRows<T>& strip) {
+  const SparseMask& mask = *problem.sparse_mask;
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  const std::int64_t query = strip.first_row / group;
+  std::int64_t head = strip.first_row % group;
+  const std::int64_t first = query * mask.query_stride + task.mask_query;
+  std::int64_t row = first / mask.row_queries, within = first % mask.row_queries;
+  const std::int64_t* before = nullptr;
+  KeyInterval reached{INT64_MAX, 0};
+  strip.mask_run_count = 0;
+  for (int lane = 0; lane < strip.rows; ++lane) {
+    const std::int64_t* const start = task.mask_starts + row + head * mask.starts.head_stride;
+    if (start != before) {
+      const MaskRun run{mask.spans + start[0], mask.spans + start[1], 0};
+      strip.mask_runs[strip.mask_run_count++] = run;
+      if (run.begin != run.end)
+        extend(reached, {run.begin->begin - mask.first_key, run.end[-1].end - mask.first_key});
+      before = start;
+    }
+    strip.mask_runs[strip.mask_run_count - 1].end_lane = lane + 1;
+    strip.mask_queries[lane] = within;
+    if (++head < group) continue;
+    head = 0;
+    within += mask.query_stride;
+    if (within < mask.row_queries) continue;
+    within = 0;
+    ++row;
+  }
+  const auto limit = [&](KeyInterval& keys) {
+    const std::int64_t end = reached.end < mask.kv_len ? reached.end : mask.kv_len;
+    if (keys.begin < reached.begin) keys.begin = reached.begin;
+    if (keys.end > end) keys.end = end;
+    if (is_empty(keys)) keys = {};
+  };
+  limit(strip.seen.keep_first);
+  limit(strip.seen.window);
+}
+
+// What the mask says of keys [begin, end) to the strip: hiding where it hides some.
+template <class T>
+REGARD_NOINLINE TileKind kind_by_mask(const AttentionProblem& problem, const StripRows<T>& strip,
+                                      std::int64_t begin, std::int64_t end) {
+  const SparseMask& mask = *problem.sparse_mask;
+  if (begin >= mask.kv_len) return TileKind::hidden;
+  const KeyInterval keys = keys_of_mask(mask, begin, end);
+  bool sees_some = false, sees_all = end <= mask.kv_len;
+  for (const MaskRun* run = strip.mask_runs; run < strip.mask_runs + strip.mask_run_count; ++run) {
+    const MaskSpan* const span = span_after(*run, keys.begin);
+    const bool meets = span != run->end && span->begin < keys.end;
+    sees_some |= meets;
+    sees_all &= meets && span->begin <= keys.begin && span->end >= keys.end &&
+                span->block == kWholeSpan;
+    if (sees_some && !sees_all) return TileKind::hiding;
+  }
+  return sees_some ? TileKind::visible : TileKind::hidden;
+}
+
+// The first key from `key` on that some lane sees by the mask, or INT64_MAX.
+template <class T>
+REGARD_INLINE std::int64_t next_key_by_mask(const SparseMask& mask, const StripRows<T>& strip,
+                                            std::int64_t key) {
+  const std::int64_t from = key + mask.first_key;
+  std::int64_t next = INT64_MAX;
+  for (const MaskRun* run = strip.mask_runs; run < strip.mask_runs + strip.mask_run_count; ++run) {
+    const MaskSpan* const span = span_after(*run, from);
+    if (span == run->end) continue;
+    if (span->begin <= from) return key;
+    if (span->begin < next) next = span->begin;
+  }
+  return next == INT64_MAX ? next : next - mask.first_key;
+}
+
+// Whether a strip that has been located sees one of the keys [begin, end) by position and by a
+// sparse mask.
+template <class T>
+REGARD_INLINE bool sees_keys(const AttentionProblem& problem, const StripRows<T>& strip,
+                             std::int64_t begin, std::int64_t end) {
+  return overlaps(strip.seen, begin, end) &&
+         (!problem.sparse_mask || next_key_by_mask(*problem.sparse_mask, strip, begin) < end);
+}
+
+// Whether the rows [row_begin, row_end) may see one of the keys [begin, end) by the mask: without
+// locating them.
+REGARD_INLINE bool may_see_by_mask(const AttentionProblem& problem, const AttentionTask& task,
+                                     std::int64_t row_begin, std::int64_t row_end,
+                                     std::int64_t begin, std::int64_t end) {
+  const SparseMask& mask = *problem.sparse_mask;
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  const std::int64_t heads = mask.starts.head_stride == 0 ? 1 : group;
+  const auto row_of = [&](std::int64_t row) {
+    return (row / group * mask.query_stride + task.mask_query) / mask.row_queries;
+  };
+  const std::int64_t first = row_of(row_begin), last = row_of(row_end - 1);
+  for (std::int64_t head = 0; head < heads; ++head) {
+    const std::int64_t* const starts = task.mask_starts + head * mask.starts.head_stride;
+    for (std::int64_t row = first; row <= last; ++row) {
+      if (starts[row] == starts[row + 1]) continue;
+      if (mask.spans[starts[row]].begin < end + mask.first_key &&
+          mask.spans[starts[row + 1] - 1].end > begin + mask.first_key)
+        return true;
+    }
+  }
+  return false;
+}
+
+// The first block from the one at `key` on, and before `end`, of which a strip may see something:
+// `key` itself without a sparse mask. Whole runs of hidden blocks cost a search.
+template <class Shape, class Strip>
+REGARD_INLINE std::int64_t next_block_by_mask(const AttentionProblem& problem, const Strip* strips,
+                                              int count, std::int64_t key, std::int64_t end) {
+  if (__builtin_expect(!problem.sparse_mask, true)) return key;
+  std::int64_t next = end;
+  for (const Strip* strip = strips; strip < strips + count && next > key; ++strip) {
+    const std::int64_t seen = next_key_by_mask(*problem.sparse_mask, *strip, key);
+    if (seen < next && seen < problem.sparse_mask->kv_len) next = seen;
+  }
+  return next >= end ? end : key + (next - key) / Shape::kBlockKeys * Shape::kBlockKeys;
+}
+
+// Eight bits as eight bytes of 0 or 1.
+REGARD_INLINE std::uint64_t bytes_of_bits(unsigned bits) {
+  const std::uint64_t apart = bits * 0x0101010101010101u & 0x8040201008040201u;
+  return (apart + 0x7f7f7f7f7f7f7f7fu) >> 7 & 0x0101010101010101u;
+}
+
+// to[i] = the bit `first` + i of a query, for `count` of them; up to 7 bytes after them become 0.
+REGARD_INLINE void write_bits(const unsigned char* bits, std::int64_t bytes, std::int64_t first,
+                              std::int64_t count, unsigned char* to) {
+  for (std::int64_t i = 0; i < count; i += 8) {
+    const std::int64_t byte = (first + i) / 8;
+    unsigned eight = bits[byte];
+    if (byte + 1 < bytes) eight |= static_cast<unsigned>(bits[byte + 1]) << 8;
+    eight = eight >> ((first + i) % 8) & 0xff;
+    if (count - i < 8) eight &= (1u << (count - i)) - 1;
+    const std::uint64_t word = bytes_of_bits(eight);
+    __builtin_memcpy(to + i, &word, sizeof word);
+  }
+}
+
+constexpr int kMaskRoom = 8;  // bytes after a row, which may be written
+
+// Writes a lane's mask for keys [begin, end), 1 where it sees one, with room after it.
+template <class T>
+REGARD_NOINLINE void write_mask_row(const SparseMask& mask, const StripRows<T>& strip, int lane,
+                                    const MaskRun& run, std::int64_t begin, std::int64_t end,
+                                    unsigned char* to) {
+  const KeyInterval keys = keys_of_mask(mask, begin, end);
+  __builtin_memset(to, 0, static_cast<std::size_t>(end - begin));
+  if (is_empty(keys)) return;
+  for (const MaskSpan* span = span_after(run, keys.begin);
+       span != run.end && span->begin < keys.end; ++span) {
+    const std::int64_t first = span->begin > keys.begin ? span->begin : keys.begin;
+    const std::int64_t last = span->end < keys.end ? span->end : keys.end;
+    unsigned char* const at = to + (first - keys.begin);
+    if (span->block == kWholeSpan) {
+      __builtin_memset(at, 1, static_cast<std::size_t>(last - first));
+      continue;
+    }
+    const unsigned char* const bits =
+        mask.bits +
+        (span->block * mask.row_queries + strip.mask_queries[lane]) * mask.bytes_of_query;
+    write_bits(bits, mask.bytes_of_query, first - span->begin, last - first, at);
+  }
+}
+
+// Whether the lanes of a run see different keys of [begin, end).
+REGARD_INLINE bool differs_by_lane(const SparseMask& mask, const MaskRun& run, std::int64_t begin,
+                                   std::int64_t end) {
+  const KeyInterval keys = keys_of_mask(mask, begin, end);
+  for (const MaskSpan* span = span_after(run, keys.begin);
+       span != run.end && span->begin < keys.end; ++span)
+    if (span->block != kWholeSpan) return true;
+  return false;
+}
+
+// Writes the masks of all lanes for keys [begin, end), and finds where each lane's lies: lanes with
+// the same keys share one. `bytes` has lanes * (end - begin + kMaskRoom) of them.
+template <class T>
+REGARD_NOINLINE void write_mask_rows(const SparseMask& mask, const StripRows<T>& strip,
+                                     std::int64_t begin, std::int64_t end, unsigned char* bytes,
+                                     const unsigned char** rows) {
+  const std::int64_t pitch = end - begin + kMaskRoom;
+  int lane = 0;
+  for (const MaskRun* run = strip.mask_runs; run < strip.mask_runs + strip.mask_run_count; ++run) {
+    const bool differs = differs_by_lane(mask, *run, begin, end);
+    const unsigned char* shared = nullptr;
+    for (; lane < run->end_lane; ++lane) {
+      if (!shared || differs) {
+        unsigned char* const row = bytes + lane * pitch;
+        write_mask_row(mask, strip, lane, *run, begin, end, row);
+        shared = row;
+      }
+      rows[lane] = shared;
+    }
+  }
+  for (; lane < strip.vectors * kLanes<T>; ++lane) rows[lane] = rows[lane - 1];
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,252 @@
+"""Store which keys the queries see, as spans of keys for each row of queries, and read them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from regard.masks._intervals import counted
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+    Bytes = NDArray[np.uint8]
+
+# The number of queries of a row that broadcasts over all queries.
+ALL_QUERIES = 2**62
+NO_BITS: Bytes = np.zeros((0, 0, 0), np.uint8)
+
+
+class SparseRows(NamedTuple):
+    """What a sparse mask consists of.
+
+    Attributes
+    ----------
+    starts : numpy.ndarray of int64, shape (*planes, rows + 1)
+        Row ``r`` of plane ``p`` has the spans ``starts[p, r] .. starts[p, r + 1] - 1``. The planes
+        are the batch and heads axes.
+    spans : numpy.ndarray of int64, shape (n, 3)
+        First key, end, and -1 if all queries of the row see these keys, or else a number in `bits`.
+        The spans of a row are sorted, disjoint and not empty. Two whole spans do not touch.
+    bits : numpy.ndarray of uint8, shape (m, row_queries, ceil(block keys / 8))
+        Bit ``k`` of row ``query % row_queries`` says whether the query sees the key ``first + k``.
+        The lowest bit of a byte is the first.
+    row_queries : int
+        The number of queries of a row.
+    first_query, first_key : int
+        Query ``i`` of the mask is query ``i + first_query`` of the rows, and key ``j`` is key
+        ``j + first_key`` of the spans, which may reach beyond the mask.
+    shape : tuple of int
+        The shape of the mask, ``(*planes, q_len, kv_len)``.
+    """
+
+    starts: Integers
+    spans: Integers
+    bits: Bytes
+    row_queries: int
+    first_query: int
+    first_key: int
+    shape: tuple[int, ...]
+
+    @property
+    def planes(self) -> tuple[int, ...]:
+        """The batch and heads axes."""
+        return self.shape[:-2]
+
+    def row_of(self, query: Integers) -> Integers:
+        """Return the rows of some queries."""
+        return (query + self.first_query) // self.row_queries
+
+    def row_range(self) -> tuple[int, int]:
+        """Return the first row of the mask and the end after its last row."""
+        first, q_len = self.first_query, self.shape[-2]
+        begin = first // self.row_queries
+        return begin, (first + q_len - 1) // self.row_queries + 1 if q_len else begin
+
+    def distinct(self) -> SparseRows:
+        """Return the distinct planes, without the copies that are broadcast along an axis."""
+        starts = self.starts
+        strides = zip(starts.shape[:-1], starts.strides[:-1], strict=True)
+        once = starts[
+            tuple(slice(1) if size and not stride else slice(None) for size, stride in strides)
+        ]
+        return self._replace(starts=once, shape=(*once.shape[:-1], *self.shape[-2:]))
+
+
+class Layout(NamedTuple):
+    """The size of a mask and of its rows, which are put end to end on one line.
+
+    Key ``j`` of row ``r``, where the rows of all planes are counted, is at ``r * step + j``. A
+    place without a key separates the rows.
+
+    Attributes
+    ----------
+    planes : tuple of int
+        The batch and heads axes.
+    q_len, kv_len : int
+        The number of queries and keys.
+    block : tuple of two int, optional
+        The queries and keys of a block. None means that each query has a row, without blocks.
+    """
+
+    planes: tuple[int, ...]
+    q_len: int
+    kv_len: int
+    block: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], block: tuple[int, int] | None) -> Layout:
+        """Return the layout of a mask of some shape."""
+        return cls(shape[:-2], shape[-2], shape[-1], block)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the mask."""
+        return (*self.planes, self.q_len, self.kv_len)
+
+    @property
+    def row_queries(self) -> int:
+        """The number of queries of a row."""
+        return self.block[0] if self.block else 1
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of a plane."""
+        return -(-self.q_len // self.row_queries)
+
+    @property
+    def step(self) -> int:
+        """The distance of rows on the line."""
+        return self.kv_len + 1
+
+    @property
+    def all_rows(self) -> int:
+        """The number of rows of all planes."""
+        return math.prod(self.planes) * self.rows
+
+    def check(self) -> None:
+        """Raise ValueError if the line is too long for 64 bits."""
+        if math.prod(self.planes) * self.rows * self.step >= 2**62:
+            raise ValueError(
+                f"a sparse mask must have fewer than 2**62 pairs of rows and keys, got shape "
+                f"{self.shape}"
+            )
+
+
+class Spans(NamedTuple):
+    """The spans of some rows, cut to the keys of the mask.
+
+    Attributes
+    ----------
+    row : numpy.ndarray of int64
+        The row of each span, where the rows of all planes are counted.
+    first, last : numpy.ndarray of int64
+        The first key and the end.
+    number : numpy.ndarray of int64
+        The number in `bits`, or -1.
+    origin : numpy.ndarray of int64
+        The key of the first bit.
+    """
+
+    row: Integers
+    first: Integers
+    last: Integers
+    number: Integers
+    origin: Integers
+
+
+def spans_of(rows: SparseRows, begin: int, end: int) -> Spans:
+    """Return the spans of the rows from `begin` to `end` of every plane."""
+    counts = (rows.starts[..., begin + 1 : end + 1] - rows.starts[..., begin:end]).ravel()
+    which = counted(rows.starts[..., begin:end].ravel(), counts)
+    row = np.repeat(np.arange(len(counts)), counts)
+    spans = rows.spans[which]
+    origin = spans[:, 0] - rows.first_key
+    first = np.maximum(origin, 0)
+    last = np.minimum(spans[:, 1] - rows.first_key, rows.shape[-1])
+    inside = first < last
+    if not inside.all():
+        row, first, last = row[inside], first[inside], last[inside]
+        spans, origin = spans[inside], origin[inside]
+    return Spans(row, first, last, spans[:, 2], origin)
+
+
+class Reader:
+    """Reads parts of a sparse mask as dense arrays.
+
+    A mask with one query broadcasts over the queries that are asked for.
+    """
+
+    __slots__ = ("_ends", "_first_row", "_firsts", "_rows", "_rows_of_plane", "_spans", "_step")
+
+    def __init__(self, rows: SparseRows) -> None:
+        begin, end = rows.row_range()
+        self._rows, self._step = rows, rows.shape[-1] + 1
+        self._first_row, self._rows_of_plane = begin, end - begin
+        self._spans = spans_of(rows, begin, end)
+        self._firsts = self._spans.row * self._step + self._spans.first
+        self._ends = self._spans.row * self._step + self._spans.last
+
+    def read(
+        self,
+        plane: Integers,
+        query: Integers,
+        key: Integers,
+        size: tuple[int, int],
+        q_len: int | None = None,
+    ) -> Bools:
+        """Return which keys the queries see, for parts of one size.
+
+        Parameters
+        ----------
+        plane, query, key : numpy.ndarray of int64, shape (n,)
+            The plane, the first query and the first key of each part.
+        size : tuple of two int
+            The queries and keys of a part. Those outside the mask are False.
+        q_len : int, optional
+            The number of queries over which a mask with one query broadcasts.
+
+        Returns
+        -------
+        numpy.ndarray of bool, shape (n, *size)
+        """
+        rows = self._rows
+        height, width = size
+        queries = query[:, None] + np.arange(height)
+        inside = queries < (rows.shape[-2] if q_len is None else q_len)
+        if rows.shape[-2] == 1:
+            queries = np.zeros_like(queries)
+        row = plane[:, None] * self._rows_of_plane + rows.row_of(queries) - self._first_row
+        row = np.where(inside, row, 0).ravel()
+        begin = row * self._step + np.repeat(key, height)
+        end = np.minimum(begin + width, (row + 1) * self._step - 1)
+        low = np.searchsorted(self._ends, begin, "right")
+        high = np.searchsorted(self._firsts, end, "left")
+        count = np.where(inside.ravel(), np.maximum(high - low, 0), 0)
+        which = counted(low, count)
+        at = np.repeat(np.arange(len(row)), count)
+        shift = np.repeat(key, height)[at]
+        number = self._spans.number[which]
+
+        whole = number < 0
+        edges = np.zeros((len(row), width + 1), np.int8)
+        edges[at[whole], np.maximum(self._spans.first[which[whole]] - shift[whole], 0)] += 1
+        edges[at[whole], np.minimum(self._spans.last[which[whole]] - shift[whole], width)] -= 1
+        visible = np.cumsum(edges, axis=1, dtype=np.int8, out=edges)[:, :width].view(np.bool_)
+        partial = ~whole
+        if partial.any():
+            which, at, shift = which[partial], at[partial], shift[partial]
+            bit_row = (queries.ravel()[at] + rows.first_query) % rows.row_queries
+            shown = np.unpackbits(
+                rows.bits[number[partial], bit_row], axis=-1, bitorder="little"
+            ).view(np.bool_)
+            column = (self._spans.origin[which] - shift)[:, None] + np.arange(shown.shape[1])
+            first = np.maximum(self._spans.first[which] - shift, 0)[:, None]
+            last = np.minimum(self._spans.last[which] - shift, width)[:, None]
+            part, bit = np.nonzero(shown & (column >= first) & (column < last))
+            visible[at[part], column[part, bit]] = True
+        return visible.reshape(len(plane), height, width)
