@@ -9,7 +9,8 @@ namespace regard {
 
 ScoreFunctionView score_function_of(py::handle object) {
   if (!py::hasattr(object, "derivative_address"))
-    throw py::type_error("score_function must be a regard.ScoreFunction, got " + kind_of(object));
+    throw py::type_error("score_function must be a regard.ScoreFunction, got " + kind_of(object) +
+                         ": wrap a compiled function in one");
   const auto address = [&](const char* name) {
     return reinterpret_cast<void*>(object.attr(name).cast<std::uintptr_t>());
   };

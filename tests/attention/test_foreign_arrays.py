@@ -315,7 +315,7 @@ def test_out_must_be_an_array_of_numpy(make):
         sdpa(*ARRAYS, out=out)
     with pytest.raises(TypeError, match=says("out")):
         regard.scaled_dot_product_attention_backward(
-            OUTPUT, *ARRAYS, OUTPUT, LSE, out=(out, None, None, None, None, None)
+            OUTPUT, *ARRAYS, OUTPUT, LSE, out=regard.AttentionGradients(out)
         )
 
 

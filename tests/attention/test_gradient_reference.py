@@ -91,7 +91,7 @@ def moved(problem, along, step):
         name: getattr(problem, name) + step * d for name, d in along.items() if name in ROLES
     }
     options = dict(problem.options)
-    for name in along.keys() & {"alibi_slopes", "sinks"}:
+    for name in along.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
         options[name] = options[name] + step * along[name]
     if "mask" in along:
         mask = options["mask"]
@@ -163,8 +163,10 @@ def test_every_element_of_a_gradient_is_a_difference():
     problem = build(case, DOUBLE, 0.2)
     options = problem.options | {
         "alibi_slopes": np.linspace(-0.2, 0.3, 8).reshape(2, 1, 4),
+        "distance_bias": drawn((2, 1, 4, 7), DOUBLE, 3),
         "sinks": np.array([0.5, -np.inf, 1, -1]),
-        "softcap": 2.0,
+        "softcap": np.array([2.0, np.inf, 1.5, 3.0]),
+        "scale": np.array([[0.3], [0.5], [-0.4]]) * np.ones(4),
         "left_padding": np.array([1, 0, 3]),
         "key_lengths": np.array([[21], [0]]),
         "query_offset": np.array([[5], [9]]),

@@ -45,7 +45,7 @@ class Packed:
     @property
     def inputs(self):
         named = dict(zip(THREE, self.arguments[:3], strict=True))
-        more = ("mask", "alibi_slopes", "sinks")
+        more = ("mask", "alibi_slopes", "distance_bias", "sinks")
         named |= {name: self.options[name] for name in more if name in self.options}
         return {name: x for name, x in named.items() if x.dtype != bool}
 
@@ -70,8 +70,9 @@ class Packed:
             for name in PER_SEQUENCE:
                 if not isinstance(options.get(name, "end"), str):
                     options[name] = int(np.broadcast_to(options[name], count)[s])
-            if np.ndim(options.get("alibi_slopes")) == 2:
-                options["alibi_slopes"] = options["alibi_slopes"][s]
+            for name, axes in (("alibi_slopes", 2), ("scale", 2), ("distance_bias", 3)):
+                if np.ndim(options.get(name)) == axes:
+                    options[name] = options[name][s]
             if "mask" in options:
                 shape = len(self.query), HEADS, max(np.diff(self.key_starts))
                 mask = np.broadcast_to(options["mask"], shape)[rows, :, : keys.stop - keys.start]
@@ -100,6 +101,15 @@ OPTIONS = {
     "softcap": lambda n, t: {"softcap": 1.5, "scale": 0.7},
     "alibi": lambda n, t: {"alibi_slopes": t([0.5, 0.1, -0.2, 0.0]), "query_offset": 3},
     "slopes": lambda n, t: {"alibi_slopes": t(np.arange(4.0 * n).reshape(n, 4) / (16 * n + 1))},
+    "distances": lambda n, t: {
+        "distance_bias": t(np.sin(np.arange(4.0 * 31))).reshape(4, 31),
+        "query_offset": np.arange(n) * 7 - 10,
+    },
+    "scales and distances": lambda n, t: {
+        "distance_bias": t(np.sin(np.arange(4.0 * n * 9))).reshape(n, 4, 9),
+        "scale": t(0.1 + np.arange(4.0 * n).reshape(n, 4) / (16 * n + 1)),
+        "softcap": t([0.5, np.inf, 3, 2]),
+    },
     "sinks": lambda n, t: {"sinks": t([0.5, -np.inf, 3, -2])},
     "lengths": lambda n, t: {"key_lengths": None},
     "padding": lambda n, t: {"left_padding": None, "query_offset": "end", "window": (60, 0)},
@@ -184,7 +194,9 @@ def test_gradients_of_each_sequence_of_every_case_as_if_alone(case, storage, tar
 @each_in_one_type(
     list(
         itertools.product(
-            ("uneven", "empty"), ("causal-end", "slopes", "sinks", "everything"), (0, 0.3)
+            ("uneven", "empty"),
+            ("causal-end", "slopes", "distances", "scales and distances", "sinks", "everything"),
+            (0, 0.3),
         )
     ),
     "storage",
@@ -204,12 +216,12 @@ def test_oracle_of_ragged_gradients(case, storage, target):
         if want.mask is not None:
             mask = actual.mask[rows, :, : keys.stop - keys.start]
             assert_within(want.mask, np.ascontiguousarray(turned(mask)), storage, "mask")
-        for name in ("alibi_slopes", "sinks"):
+        for name in ("alibi_slopes", "distance_bias", "sinks"):
             sums.setdefault(name, []).append(getattr(want, name))
     for name, parts in sums.items():
         if name in packed.inputs:
             exact = [part.exact for part in parts]
-            is_own = np.ndim(packed.inputs[name]) == 2
+            is_own = np.ndim(packed.inputs[name]) > np.ndim(exact[0])
             exact = np.stack(exact) if is_own else np.sum(exact, axis=0)
             judged = Judged(exact, sum(part.limit for part in parts))
             assert_within(judged, getattr(actual, name), arithmetic(storage), name)
@@ -279,7 +291,7 @@ def test_ragged_gradients_of_any_layout(layout, dtype, target):
         assert_same_bits(gradient, right)
     if layout not in ("read_only", "byte_swapped"):
         out = [lay(np.full_like(getattr(wanted, name), 7)) for name in THREE]
-        actual = packed.gradients(state, with_respect_to=THREE, out=(*out, None, None, None))
+        actual = packed.gradients(state, with_respect_to=THREE, out=regard.AttentionGradients(*out))
         for mine, gradient, right in zip(out, actual, wanted, strict=False):
             assert gradient is mine
             assert_same_bits(mine, right)

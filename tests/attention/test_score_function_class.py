@@ -37,14 +37,14 @@ C_SOURCE = """
                 void* user_data) {                                                              \\
     for (int64_t q = 0; q < queries; ++q)                                                       \\
       for (int64_t k = 0; k < keys; ++k)                                                        \\
-        scores[q * stride + k] = 2 * scores[q * stride + k] + query_positions[q]                \\
+        scores[k * stride + q] = 2 * scores[k * stride + q] + query_positions[q]                \\
             - (first_key + k) + 10 * head + 100 * entry + (user_data ? *(real*)user_data : 0);  \\
   }                                                                                             \\
   void derivative(real* scores, int64_t queries, int64_t keys, int64_t stride,                  \\
                   const int64_t* query_positions, int64_t first_key, int64_t head,              \\
                   int64_t entry, void* user_data) {                                             \\
     for (int64_t q = 0; q < queries; ++q)                                                       \\
-      for (int64_t k = 0; k < keys; ++k) scores[q * stride + k] = 2;                            \\
+      for (int64_t k = 0; k < keys; ++k) scores[k * stride + q] = 2;                            \\
   }
 FUNCTIONS(function_float32, derivative_float32, float)
 FUNCTIONS(function_float64, derivative_float64, double)
@@ -60,8 +60,8 @@ cdef api void function_float32(
     cdef int64_t q, k
     for q in range(queries):
         for k in range(keys):
-            scores[q * stride + k] = (
-                2 * scores[q * stride + k] + query_positions[q] - (first_key + k)
+            scores[k * stride + q] = (
+                2 * scores[k * stride + q] + query_positions[q] - (first_key + k)
                 + 10 * head + 100 * entry + (<float*> user_data)[0]
             )
 
@@ -73,8 +73,8 @@ cdef api void function_float64(
     cdef int64_t q, k
     for q in range(queries):
         for k in range(keys):
-            scores[q * stride + k] = (
-                2 * scores[q * stride + k] + query_positions[q] - (first_key + k)
+            scores[k * stride + q] = (
+                2 * scores[k * stride + q] + query_positions[q] - (first_key + k)
                 + 10 * head + 100 * entry + (<double*> user_data)[0]
             )
 """
@@ -117,8 +117,8 @@ def in_python(scores, queries, keys, stride, positions, first_key, head, entry, 
     for q in range(queries):
         for k in range(keys):
             distance = positions[q] - (first_key + k)
-            scores[q * stride + k] = (
-                2 * scores[q * stride + k] + distance + 10 * head + 100 * entry + addend
+            scores[k * stride + q] = (
+                2 * scores[k * stride + q] + distance + 10 * head + 100 * entry + addend
             )
 
 
@@ -171,8 +171,8 @@ def in_numba(dtype):
         for q in range(queries):
             for k in range(keys):
                 distance = positions[q] - (first_key + k)
-                scores[q * stride + k] = (
-                    2 * scores[q * stride + k] + distance + 10 * head + 100 * entry + addends[0]
+                scores[k * stride + q] = (
+                    2 * scores[k * stride + q] + distance + 10 * head + 100 * entry + addends[0]
                 )
 
     return function

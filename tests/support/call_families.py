@@ -34,7 +34,7 @@ def call_families(length=1024):
     query, key, _ = arrays
     out = np.empty_like(query)
     output, lse = sdpa(*arrays, is_causal=True, return_lse=True)
-    gradients = regard.AttentionGradients(*map(np.empty_like, arrays), None, None, None)
+    gradients = regard.AttentionGradients(*map(np.empty_like, arrays))
     token, cache = normal(1, 16, 1, 64), normal(1, 4, 8 * length, 64)
     decoded = np.empty_like(token)
     factors, product = normal(2, length, length), np.empty((length, length), np.float32)

@@ -262,8 +262,8 @@ _ROWS = (
         is_differentiable=True,
         aliases=("relative_bias", "relative_position_bias", "position_bias"),
         refusals={
-            "cuda": "leave it out: the kernels for GPUs do not have it; pass the bias of each query "
-            "and key as a float mask",
+            "cuda": "leave it out: the kernels for GPUs do not have it; pass a float mask with the "
+            "bias of each query and key",
             "layer": "pass distance_bias=n to the constructor, MultiHeadAttention()",
             "pattern": _NOT_VISIBILITY,
             "self-attention": _ONE_HEAD,

@@ -120,6 +120,6 @@ def _positions(name: str, value: ArrayLike) -> NDArray[np.int64]:
             "positions of keys; pass a float mask as mask=, or in a pair (sparse mask, float mask)"
         )
     array: NDArray[Any] = integers(name, value)
-    if array.dtype.kind == "u":
-        array = np.minimum(array, MOST)
+    if array.dtype == np.uint64:
+        array = np.minimum(array, np.uint64(MOST))
     return array.astype(np.int64)

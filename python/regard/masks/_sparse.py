@@ -268,7 +268,10 @@ class SparseMask:
 
     def __getstate__(self) -> tuple[Any, ...]:
         rows = self._rows
-        if rows.first_query or rows.first_key or len(rows.spans) > rows.starts.max(initial=0):
+        begin, end = rows.row_range()
+        used = rows.starts[..., begin : end + 1]
+        is_part = used.max(initial=0) - used.min(initial=0) < len(rows.spans)
+        if is_part or rows.first_key or (rows.spans[:, 1] > self.shape[-1]).any():
             rows = _cells.rows_of(*self._cells())  # without what only other views need
         return (tuple(rows), self._block)
 

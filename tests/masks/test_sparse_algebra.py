@@ -1,0 +1,224 @@
+"""Compositions of sparse masks, against the same operations on dense masks."""
+
+import operator
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from reference import assert_same_bits
+from regard import masks
+from regard.masks import Blocks, Ranges
+
+OPERATORS = {"&": operator.and_, "|": operator.or_, "^": operator.xor, "==": operator.eq}
+OPERATORS["!="] = operator.ne
+
+
+def wider(dense, kv_len):
+    """Return a dense mask with hidden keys at its end."""
+    return np.pad(dense, [(0, 0)] * (dense.ndim - 1) + [(0, kv_len - dense.shape[-1])])
+
+
+def check_form(mask):
+    """Assert what the kernels expect of the arrays."""
+    rows = mask._arrays()
+    assert rows.shape == mask.shape
+    assert rows.starts.shape[:-1] == mask.shape[:-2]
+    assert rows.starts.dtype == rows.spans.dtype == np.int64
+    assert rows.bits.dtype == np.uint8
+    assert rows.spans.shape[1:] == (3,)
+    assert rows.spans.flags.c_contiguous
+    assert rows.bits.flags.c_contiguous
+    assert rows.first_query >= 0
+    assert rows.first_key >= 0
+    if mask.shape[-2] == 1:
+        assert rows.row_queries >= 2**60
+        assert not rows.bits.size
+    elif mask.shape[-2] == 0:
+        assert rows.row_queries >= 1  # of the mask that this is a view of
+    elif isinstance(mask, Blocks):
+        assert rows.row_queries == mask.block[0]
+        assert rows.bits.shape[1:] == (mask.block[0], -(-mask.block[1] // 8))
+    else:
+        assert rows.row_queries == 1
+    last = (mask.shape[-2] - 1 + rows.first_query) // rows.row_queries
+    assert not mask.shape[-2] or last + 1 < rows.starts.shape[-1]
+    for plane in np.ndindex(mask.shape[:-2]):
+        starts = rows.starts[plane]
+        for begin, end in zip(starts[:-1], starts[1:], strict=True):
+            first, last, number = rows.spans[begin:end].T
+            whole = number == -1
+            assert (first < last).all()
+            assert (first[1:] >= last[:-1]).all()
+            assert not ((first[1:] == last[:-1]) & whole[1:] & whole[:-1]).any()
+            assert ((number >= -1) & (number < len(rows.bits))).all()
+            if not whole.all():
+                assert (last - first)[~whole].max() <= mask.block[1]
+
+
+def check(mask, dense):
+    assert_same_bits(mask.to_dense(), dense)
+    assert mask.nnz == dense.sum()
+    assert mask.density == (dense.sum() / dense.size if dense.size else 0)
+    check_form(mask)
+
+
+@st.composite
+def leaves(draw, planes, q_len, kv_len):
+    """A sparse mask and the dense mask that it stands for, which broadcasts to the shape."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    own_planes = tuple(draw(st.sampled_from([1, n])) for n in planes)
+    own_planes = own_planes[draw(st.integers(0, len(planes))) :]
+    queries = draw(st.sampled_from([q_len, q_len, 1]))
+    keys = draw(st.sampled_from([kv_len, kv_len, max(kv_len - 3, 0)]))
+    shape = (*own_planes, queries, keys)
+    if draw(st.booleans()):
+        first = random.integers(-2, keys + 2, shape[:-1])
+        last = first + random.integers(-2, keys + 2, shape[:-1])
+        j = np.arange(keys)
+        return Ranges(first, last, kv_len=keys), (j >= first[..., None]) & (j < last[..., None])
+    dense = random.random(shape) < draw(st.sampled_from([0, 0.1, 0.5, 0.9, 1]))
+    if draw(st.booleans()):  # whole blocks
+        dense = dense[..., np.arange(queries)[:, None] // 3 * 3, np.arange(keys) // 4 * 4]
+    block = draw(st.tuples(*[st.sampled_from([1, 2, 3, 4, 8, 9])] * 2))
+    return Blocks.from_dense(dense, block=block), dense
+
+
+@st.composite
+def compositions(draw, planes, q_len, kv_len, depth):
+    kind = draw(st.sampled_from(["&", "|", "^", "~", "[", "[", "leaf"])) if depth else "leaf"
+    if kind == "leaf":
+        return draw(leaves(planes, q_len, kv_len))
+    mask, dense = draw(compositions(planes, q_len, kv_len, depth - 1))
+    if kind == "~":
+        return ~mask, ~dense
+    if kind == "[":
+        first, last = sorted(draw(st.tuples(*[st.integers(0, dense.shape[-1])] * 2)))
+        index = (..., slice(first, last))
+        if draw(st.booleans()) and dense.shape[-2]:
+            query = draw(st.integers(0, dense.shape[-2] - 1))
+            index = (..., slice(query, query + 1), slice(first, last))
+        if dense.ndim > 2 and draw(st.booleans()):
+            index = (draw(st.integers(0, dense.shape[0] - 1)), *index)
+        return mask[index], dense[index]
+    other, other_dense = draw(compositions(planes, q_len, kv_len, depth - 1))
+    keys = max(dense.shape[-1], other_dense.shape[-1])
+    dense, other_dense = wider(dense, keys), wider(other_dense, keys)
+    combine = OPERATORS[kind]
+    if draw(st.integers(0, 4)) == 0 and other.shape[-1] == keys:
+        other = other_dense  # with a dense mask
+        if draw(st.booleans()):
+            return combine(other, mask), combine(other_dense, dense)
+    return combine(mask, other), combine(dense, other_dense)
+
+
+@hypothesis.settings(derandomize=True, deadline=None, max_examples=150)
+@hypothesis.given(st.data())
+def test_compositions(data):
+    planes = data.draw(st.lists(st.integers(1, 3), max_size=2))
+    q_len, kv_len = data.draw(st.integers(0, 13)), data.draw(st.integers(0, 20))
+    depth = data.draw(st.integers(0, 3))
+    mask, dense = data.draw(compositions(tuple(planes), q_len, kv_len, depth))
+    if not isinstance(mask, np.ndarray):
+        check(mask, dense)
+        check(~mask, ~dense)
+        check(mask[..., 1:, 1:], dense[..., 1:, 1:])
+        stacked = masks.stack([mask, ~mask])
+        check(stacked, np.stack([dense, ~dense]))
+
+
+CAUSAL = masks.sliding(10, window=(None, 0))
+NEAR = masks.sliding(10, window=(2, 2))
+DRAWN = np.random.default_rng(0).random((10, 10)) < 0.5
+OPERANDS = {
+    "ranges": NEAR,
+    "causal": CAUSAL,
+    "one row": Ranges(2, 5, kv_len=10),
+    "heads": Ranges(np.arange(3)[:, None], 9, kv_len=10),
+    "blocks": Blocks.from_dense(DRAWN, block=(4, 4)),
+    "other blocks": Blocks.from_dense(DRAWN.T, block=(3, 5)),
+    "blocks with a batch": Blocks.from_dense(np.stack([DRAWN, ~DRAWN])[:, None], block=(4, 4)),
+    "dense": DRAWN,
+    "dense keys": DRAWN[0],
+    "dense padding": masks.padding([4, 10], 10),
+    "dense queries": DRAWN[:, :1],
+    "scalar": np.True_,
+    "bool": False,
+}
+
+
+@pytest.mark.parametrize("sign", OPERATORS)
+@pytest.mark.parametrize("left", OPERANDS)
+def test_operators(left, sign):
+    for name, right in OPERANDS.items():
+        a, b = OPERANDS[left], right
+        dense = [each.to_dense() if isinstance(each, masks.SparseMask) else each for each in (a, b)]
+        if dense[0] is a and dense[1] is b:
+            continue
+        mask = OPERATORS[sign](a, b)
+        wanted = OPERATORS[sign](*dense)
+        check(mask, wanted)
+        kinds = {type(each) for each in (a, b)}
+        assert isinstance(mask, Ranges) == (kinds == {Ranges}), name
+
+
+def test_operators_of_whole_masks():
+    n = 10
+    everything, nothing = Ranges(0, n), Ranges(0, 0, kv_len=n)
+    for mask in (NEAR, OPERANDS["blocks"]):
+        assert (mask & everything == mask).nnz == mask.size
+        assert (mask | nothing != mask).nnz == 0
+        assert (mask ^ mask).nnz == 0
+        assert (~~mask != mask).nnz == 0
+        assert (mask | ~mask).density == 1
+        check(mask & ~mask, np.zeros((n, n), bool))
+
+
+@pytest.mark.parametrize("kind", [Ranges, Blocks])
+def test_missing_keys_are_hidden(kind):
+    short = Ranges(np.zeros(6, int), np.arange(6))
+    mask = short if kind is Ranges else Blocks.from_dense(short.to_dense(), block=(4, 3))
+    dense = wider(mask.to_dense(), 11)
+    assert mask.shape == (6, 5)
+    for other in (Ranges(4, 11), Blocks.from_dense(np.ones((6, 11), bool), block=(2, 3))):
+        shown = np.broadcast_to(other.to_dense(), dense.shape)
+        check(mask | other, dense | shown)
+        check(other & mask, dense & shown)
+        check(mask ^ other, dense ^ shown)
+
+
+def test_a_union_with_first_keys_needs_no_length():
+    n = 300
+    mask = masks.documents(np.arange(n) // 100) & CAUSAL_300 | Ranges(0, 16)
+    dense = masks.segments(np.arange(n) // 100) & masks.causal(n)
+    check(mask, dense | (np.arange(n) < 16))
+
+
+CAUSAL_300 = masks.sliding(300, window=(None, 0))
+
+
+def test_blocks_take_the_larger_grid():
+    small, large = (Blocks.from_dense(DRAWN, block=block) for block in ((2, 4), (5, 3)))
+    assert (small & large).block == (large & small).block == (5, 3)
+    assert (small & CAUSAL).block == (CAUSAL & small).block == (2, 4)
+    assert (CAUSAL & DRAWN).block == (128, 128)
+    assert (small & DRAWN).block == (2, 4)
+    tall = Blocks.from_dense(DRAWN, block=(4, 2))
+    assert (tall | small).block == (4, 2)
+
+
+def test_equal_blocks_share_their_bits():
+    n = 4096
+    diagonal = masks.from_function(lambda i, j: j <= i, n)
+    assert diagonal._arrays().bits.shape == (1, 128, 16)
+    assert (diagonal | Ranges(0, 16))._arrays().bits.shape[0] == 2
+    assert (diagonal & masks.sliding(n, window=(100, None)))._arrays().bits.shape[0] <= 4
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_masks_of_few_queries(n):
+    for block in ((1, 1), (2, 2), (4, 4)):
+        mask = Blocks.from_dense(np.eye(n, 5, dtype=bool), block=block)
+        check(mask, np.eye(n, 5, dtype=bool))
+        check(mask | Ranges(np.full(n, 3), 5), np.eye(n, 5, dtype=bool) | (np.arange(5) >= 3))

@@ -1,0 +1,322 @@
+"""Sparse masks: their constructors, properties, views and copies."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from reference import assert_same_bits
+from regard import masks
+from regard.masks import Blocks, Ranges
+
+
+def between(first, last, kv_len):
+    """Ranges by definition."""
+    keys = np.arange(kv_len)
+    return (keys >= np.asarray(first)[..., None]) & (keys < np.asarray(last)[..., None])
+
+
+RANGES = {
+    "one range a query": ([0, 0, 1, 3], [1, 2, 3, 4], {}),
+    "empty ranges": ([0, 3, 2, 1], [0, 2, 2, 4], {}),
+    "beyond the keys": ([-5, 2, 7, -3], [2, 90, 9, -1], {"kv_len": 6}),
+    "keys that nobody sees": ([0, 1], [1, 2], {"kv_len": 5}),
+    "one first for all": (0, [1, 2, 3], {}),
+    "one last for all": ([2, 1, 0], 3, {}),
+    "one row": (1, 3, {"kv_len": 4}),
+    "heads": ([[0], [1]], [[1, 2, 3], [2, 2, 9]], {}),
+    "batch and heads": (np.arange(4).reshape(2, 2, 1), np.arange(6).reshape(1, 1, 6), {}),
+    "no queries": (np.zeros(0, int), 3, {"kv_len": 3}),
+    "no keys": ([0, 0], [0, 0], {}),
+    "no planes": (np.zeros((0, 3), int), 2, {}),
+    "negative ends": ([-3], [-1], {}),
+    "types of integers": (np.array([1], np.uint8), np.array([2**64 - 1], np.uint64), {"kv_len": 3}),
+    "far": ([-(2**63), 2], [2**63 - 1, 2**63 - 1], {"kv_len": 3}),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_ranges(name):
+    first, last, options = RANGES[name]
+    mask = Ranges(first, last, **options)
+    kv_len = options.get("kv_len", max(np.max(last, initial=0), 0))
+    first, last = (np.asarray(each).astype(object) for each in (first, last))
+    if first.ndim == last.ndim == 0:
+        first = first[None]
+    assert_same_bits(mask.to_dense(), between(first, last, kv_len).astype(bool))
+
+
+BLOCKS = {
+    "whole": ([0, 1, 3], [1, 0, 2], (4, 6), (2, 2)),
+    "cut at both ends": ([0, 2, 2, 4], [0, 2, 1, 2], (5, 7), (2, 3)),
+    "no blocks": ([0, 0], [], (3, 3), (4, 4)),
+    "one block": ([0, 1], [0], (3, 5), (128, 128)),
+    "an end that is not used": ([0, 1, 2], [0, 1, 1, 1], (4, 4), (2, 2)),
+    "heads": ([[0, 1, 2], [2, 2, 4]], [1, 0, 0, 1], (2, 4, 4), (2, 2)),
+    "heads that share": ([0, 1, 2], [1, 0], (3, 4, 4), (2, 2)),
+    "batch and heads": (np.zeros((2, 1, 3), int), [], (2, 3, 4, 4), (2, 2)),
+    "rows that share": ([[0, 2, 3], [0, 2, 3]], [0, 1, 0], (2, 4, 4), (2, 2)),
+    "one query": ([0, 2], [0, 2], (1, 9), (4, 3)),
+    "no queries": ([0], [], (0, 4), (2, 2)),
+    "no keys": ([0, 0], [], (2, 0), (2, 2)),
+    "blocks of one": ([0, 1, 2, 2], [1, 0], (3, 3), (1, 1)),
+}
+
+
+def placed(indptr, indices, shape, block, bits):
+    """Blocks by definition."""
+    height, width = block
+    dense = np.zeros(shape, bool)
+    starts = np.broadcast_to(indptr, (*shape[:-2], np.shape(indptr)[-1]))
+    for plane in np.ndindex(shape[:-2]):
+        for row in range(starts.shape[-1] - 1):
+            for i in range(starts[plane][row], starts[plane][row + 1]):
+                at = dense[plane][row * height :, indices[i] * width :][:height, :width]
+                at[...] = bits[i][: at.shape[0], : at.shape[1]]
+    return dense
+
+
+@pytest.mark.parametrize("density", [None, 0.0, 0.5, 1.0])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks(name, density):
+    indptr, indices, shape, block = BLOCKS[name]
+    bits = np.ones((len(indices), *block), bool)
+    if density is None:
+        given = [None]
+    else:
+        bits &= np.random.default_rng(0).random(bits.shape) < density
+        given = [bits, np.packbits(bits, axis=-1, bitorder="little")]
+    wanted = placed(indptr, indices, shape, block, bits)
+    for each in given:
+        mask = Blocks(indptr, indices, shape=shape, block=block, bits=each)
+        assert_same_bits(mask.to_dense(), wanted)
+        assert mask.block == block
+        assert mask.nnz == wanted.sum()
+
+
+def test_bits_that_are_given_are_copied():
+    bits = np.ones((1, 4, 1), np.uint8)
+    mask = Blocks([0, 1], [0], shape=(4, 4), block=(4, 4), bits=bits)
+    bits[:] = 0
+    assert mask.nnz == 4
+    assert bits.flags.writeable
+
+
+def test_whole_blocks_are_found_and_empty_ones_are_not_stored():
+    bits = np.zeros((3, 2, 2), bool)
+    bits[0] = True
+    bits[2, 0] = True
+    mask = Blocks([0, 3], [0, 1, 2], shape=(1, 6), block=(2, 2), bits=bits)
+    assert "2 ranges" not in repr(mask)
+    mask = Blocks([0, 3], [0, 1, 2], shape=(2, 6), block=(2, 2), bits=bits)
+    assert "1 whole and 1 partial blocks of 2 x 2" in repr(mask)
+
+
+@pytest.mark.parametrize("block", [(1, 1), (2, 3), (4, 8), (128, 128)])
+def test_from_dense(block):
+    random = np.random.default_rng(0)
+    for shape in [(5, 9), (1, 9), (9, 1), (0, 3), (3, 0), (2, 5, 9), (2, 1, 3, 5), (0, 3, 4)]:
+        for density in (0, 0.3, 1):
+            dense = random.random(shape) < density
+            mask = Blocks.from_dense(dense, block=block)
+            assert mask.block == block
+            assert_same_bits(mask.to_dense(), dense)
+
+
+def test_a_dense_mask_that_is_broadcast_is_stored_once():
+    dense = np.broadcast_to(masks.causal(20), (1000, 64, 20, 20))
+    mask = Blocks.from_dense(dense, block=(4, 4))
+    assert mask.shape == dense.shape
+    assert_same_bits(mask[3, 5].to_dense(), masks.causal(20))
+    assert mask._arrays().bits.nbytes < 100
+
+
+SPARSE = {
+    "ranges": Ranges(np.arange(7) - 2, np.arange(7) + 1),
+    "several ranges": Ranges(np.arange(7) - 2, np.arange(7) + 1) | Ranges(0, 2),
+    "heads": Ranges([[0], [2]], np.arange(1, 8)),
+    "one query": Ranges(1, 4, kv_len=7),
+    "blocks": Blocks.from_dense(np.random.default_rng(0).random((7, 9)) < 0.5, block=(2, 4)),
+    "whole blocks": Blocks([0, 1, 2], [0, 1], shape=(5, 6), block=(3, 4)),
+    "batch": Blocks.from_dense(np.random.default_rng(1).random((3, 2, 6, 9)) < 0.5, block=(4, 4)),
+    "one query in blocks": Blocks.from_dense(np.array([[True, False, True]]), block=(2, 2)),
+    "nothing": Ranges([0, 0], [0, 0], kv_len=3),
+    "no queries": Ranges(np.zeros(0, int), 3, kv_len=3),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_properties(name):
+    mask = SPARSE[name]
+    dense = mask.to_dense()
+    assert isinstance(mask, masks.SparseMask)
+    assert mask.shape == dense.shape
+    assert mask.ndim == dense.ndim
+    assert mask.dtype == dense.dtype == np.bool_
+    assert mask.size == dense.size
+    assert len(mask) == len(dense)
+    assert type(mask.nnz) is int
+    assert mask.nnz == dense.sum()
+    assert mask.density == (dense.mean() if dense.size else 0)
+    assert mask.nbytes == sum(each.nbytes for each in mask._arrays()[:3])
+    assert repr(mask).startswith(f"{type(mask).__name__}(shape={mask.shape}, ")
+    assert str(mask) == repr(mask)
+
+
+def test_a_count_may_exceed_64_bits():
+    n = 2**33
+    mask = Blocks([0, 1], [0], shape=(2**20, 2**20), block=(2**20, 2**20))
+    assert mask.nnz == 2**40
+    assert (~Ranges(0, 0, kv_len=n)).nnz == n
+
+
+@pytest.mark.parametrize(
+    ("mask", "text"),
+    [
+        (
+            Ranges([0, 0], [1, 2]),
+            "Ranges(shape=(2, 2), 75.000% visible, 2 ranges, 72 bytes)",
+        ),
+        (Ranges(0, 3), "Ranges(shape=(1, 3), 100.000% visible, 1 range, 40 bytes)"),
+        (Ranges(0, 0), "Ranges(shape=(1, 0), 0% visible, 0 ranges, 16 bytes)"),
+        (
+            Blocks([0, 1], [0], shape=(3, 3)),
+            "Blocks(shape=(3, 3), 100.000% visible, 1 whole and 0 partial block of 128 x 128, "
+            "40 bytes)",
+        ),
+        (
+            Blocks.from_dense(masks.causal(5), block=(2, 2)),
+            "Blocks(shape=(5, 5), 60.000% visible, 4 whole and 2 partial blocks of 2 x 2, "
+            "130 bytes)",
+        ),
+        (
+            masks.sliding(2000, window=(10, 0)),
+            "Ranges(shape=(2000, 2000), 0.549% visible, 2000 ranges, 64 kB)",
+        ),
+    ],
+)
+def test_text(mask, text):
+    assert repr(mask) == text
+
+
+INDICES = [
+    np.s_[...],
+    np.s_[:],
+    np.s_[..., 1:5, :],
+    np.s_[..., 2:7],
+    np.s_[..., 3:4, 1:6],
+    np.s_[..., -4:, -5:-1],
+    np.s_[..., 5:2, :],
+    np.s_[..., :100, 2:100],
+    np.s_[..., 3:3, 2:2],
+    np.s_[..., 0:1, :],
+    np.s_[None],
+    np.s_[None, ..., 1:4, :],
+]
+OF_PLANES = [
+    np.s_[0],
+    np.s_[-1],
+    np.s_[1:],
+    np.s_[:, None],
+    np.s_[np.int8(1)],
+    np.s_[:1, ..., 1:5, 2:6],
+    np.s_[0, ..., 4:],
+]
+
+
+def cases_of_views():
+    for name, mask in SPARSE.items():
+        for index in INDICES + (OF_PLANES if mask.ndim > 2 else []):
+            yield name, index
+
+
+@pytest.mark.parametrize(("name", "index"), list(cases_of_views()), ids=str)
+def test_views(name, index):
+    mask = SPARSE[name]
+    dense = mask.to_dense()[index]
+    view = mask[index]
+    assert type(view) is type(mask)
+    assert_same_bits(view.to_dense(), dense)
+    assert view.nnz == dense.sum()
+    assert_same_bits((~view).to_dense(), ~dense)
+    assert view._arrays().spans.base is None or view._arrays().spans is mask._arrays().spans
+    if dense.shape[-2] > 2 and dense.shape[-1] > 2:
+        assert_same_bits(view[..., 1:-1, 1:].to_dense(), dense[..., 1:-1, 1:])
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_visible(name):
+    mask = SPARSE[name]
+    while mask.ndim > 2:
+        mask = mask[-1]
+    dense = mask.to_dense()
+    for rows in (slice(None), slice(1, 4), slice(2, 3), slice(4, 4)):
+        for keys in (slice(None), slice(2, 5), slice(0, 1)):
+            assert_same_bits(mask.visible(rows, keys), dense[rows, keys])
+
+
+def test_a_view_of_one_query_broadcasts_as_its_keys():
+    mask = Blocks.from_dense(np.random.default_rng(0).random((9, 20)) < 0.5, block=(4, 8))
+    dense = mask.to_dense()
+    arrays = mask[5:6, 3:]._arrays()
+    assert arrays.row_queries > 2**60
+    assert (arrays.first_query, arrays.bits.size) == (0, 0)
+    combined = mask[:, 3:] & mask[5:6, 3:]
+    assert_same_bits(combined.to_dense(), dense[:, 3:] & dense[5, 3:])
+
+
+def test_iteration_over_heads():
+    mask = SPARSE["heads"]
+    assert [head.nnz for head in mask] == mask.to_dense().sum(axis=(1, 2)).tolist()
+    with pytest.raises(TypeError, match="no parts to iterate over"):
+        iter(SPARSE["ranges"])
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_copies(name):
+    mask = SPARSE[name]
+    view = mask[..., 1:, 1:4]
+    for each in (mask, view):
+        for protocol in (2, pickle.HIGHEST_PROTOCOL):
+            again = pickle.loads(pickle.dumps(each, protocol))
+            assert type(again) is type(each)
+            assert_same_bits(again.to_dense(), each.to_dense())
+            assert not again._arrays().spans.flags.writeable
+        for copied in (copy.copy(each), copy.deepcopy(each)):
+            assert_same_bits(copied.to_dense(), each.to_dense())
+
+
+def test_a_pickled_view_leaves_the_rest_behind():
+    mask = masks.sliding(10_000, window=(3, 0))
+    assert len(pickle.dumps(mask[:5, :5])) < 1000
+
+
+def test_masks_are_immutable():
+    for mask in SPARSE.values():
+        for array in mask._arrays()[:3]:
+            assert not array.flags.writeable
+        with pytest.raises(AttributeError):
+            mask.shape = (1, 1)
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(mask)
+
+
+STACKED = [
+    [Ranges([0, 1], 3), Ranges([1, 1], [2, 3])],
+    [masks.sliding(9, window=(n, 0)) for n in range(5)],
+    [masks.sliding(9, window=(n, 0))[2:6, 1:] for n in range(3)],
+    [SPARSE["blocks"], ~SPARSE["blocks"]],
+    [SPARSE["blocks"], Ranges(np.arange(7), 9), SPARSE["blocks"]],
+    [SPARSE["batch"], ~SPARSE["batch"]],
+    [SPARSE["one query"], SPARSE["one query"]],
+    [Blocks.from_dense(masks.causal(9), block=(b, 3)) for b in (1, 2, 4)],
+]
+
+
+@pytest.mark.parametrize("parts", STACKED)
+def test_stack(parts):
+    mask = masks.stack(parts)
+    assert_same_bits(mask.to_dense(), np.stack([part.to_dense() for part in parts]))
+    assert isinstance(mask, Blocks) == any(isinstance(part, Blocks) for part in parts)
+    assert masks.stack(iter(parts)).nnz == mask.nnz
