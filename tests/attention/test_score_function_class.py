@@ -88,16 +88,16 @@ def c_signature(real="float", **others):
 
 
 def call(address, dtype, user_data=None):
-    """What a function makes of a tile; the numbers between its rows must stay."""
-    scores = np.arange(QUERIES * STRIDE, dtype=dtype)
+    """What a function makes of a tile, (queries, keys); the numbers between its rows must stay."""
+    scores = np.arange(KEYS * STRIDE, dtype=dtype)
     before = scores.copy()
     ScoreFunction.c_type(dtype)(address)(
         *(np.ctypeslib.as_ctypes(scores), QUERIES, KEYS, STRIDE),
         *(np.ctypeslib.as_ctypes(POSITIONS), FIRST_KEY, HEAD, ENTRY, user_data or None),
     )
-    before, after = before.reshape(QUERIES, STRIDE), scores.reshape(QUERIES, STRIDE)
-    assert np.array_equal(after[:, KEYS:], before[:, KEYS:])
-    return before[:, :KEYS], after[:, :KEYS]
+    before, after = before.reshape(KEYS, STRIDE), scores.reshape(KEYS, STRIDE)
+    assert np.array_equal(after[:, QUERIES:], before[:, QUERIES:])
+    return before[:, :QUERIES].T, after[:, :QUERIES].T
 
 
 def assert_computes(score_function, dtype, addend=0):
