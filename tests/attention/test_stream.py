@@ -95,6 +95,9 @@ ORDERED = product(
         {"window": (40, 11), "query_offset": np.array([[100], [200]])[:, 0], "sinks": [0.5] * 4},
         {"key_lengths": np.array([0, 130]), "left_padding": 17, "softcap": 3.0},
         {"alibi_slopes": [0.1, 0.2, 0.01, 0.5], "query_offset": 311, "scale": 0.4},
+        {"distance_bias": normal(4, 199), "query_offset": np.array([150, -40])},
+        {"scale": [0.1, 0.2, -0.3, 0.5], "softcap": [INF, 2.0, 0.5, 1e30]},
+        {"scale": normal(2, 1, seed=5) * [1, 1, 1, 1], "distance_bias": normal(2, 1, 9, seed=6)},
         {"dropout_p": 0.4, "dropout_seed": 7, "query_offset": 40, "sinks": [1.0, -INF, 0.0, 9.0]},
         {"mask": True},
     ),
@@ -150,6 +153,28 @@ def test_one_chunk_has_the_bits_of_a_single_call(storage):
     query, key, value = (normal(2, 3, 50, 24, seed=i).astype(storage) for i in range(3))
     options = {"is_causal": True, "query_offset": "end", "return_lse": True}
     assert_same_bits(stream(query, [(key, value)], **options), attend(query, key, value, **options))
+
+
+def relative(scores, queries, keys, stride, positions, first_key, head, entry, user_data):
+    """Add what depends on every argument."""
+    for k in range(keys):
+        for q in range(queries):
+            distance = positions[q] - (first_key + k)
+            scores[k * stride + q] += 0.01 * distance + 0.1 * head - 0.2 * (entry % 3)
+
+
+def test_a_score_function_gets_the_positions_of_a_single_call():
+    """Wherever the cuts are; in a part of a larger call too."""
+    function = regard.ScoreFunction(regard.ScoreFunction.c_type("float64")(relative))
+    query = normal(2, 2, 3, 8)
+    key, value = normal(2, 1, 23, 8, seed=1), normal(2, 1, 23, 5, seed=2)
+    options = {"score_function": function, "query_offset": [9, 20], "is_causal": True}
+    for origin in ((0, 0, 0), (1, 2, 40)):
+        whole = attend(query, key, value, dropout_origin=origin, **options)
+        for length in (1, 5, 23):
+            chunks = regard.KeyValueChunks(key, value, length=length)
+            parts = stream(query, chunks, dropout_origin=origin, **options)
+            np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-14)
 
 
 def test_dropout_drops_what_a_single_call_drops(dtype):

@@ -39,6 +39,9 @@ OPTIONS = {
     "bool mask": {"mask": normal(5, 2, 6, 4, 30) > 0},
     "float mask": {"mask": normal(5, 4, 30)},
     "scores": {"scale": 0.5, "softcap": 2.0, "alibi_slopes": normal(6, 6), "sinks": normal(7, 6)},
+    "distances": {"distance_bias": normal(8, 6, 21), "query_offset": [3, 20]},
+    "numbers of heads": {"scale": normal(9, 6), "softcap": [np.inf, 0.5, 1.0, 2.0, 1e30, np.inf]},
+    "numbers of entries": {"scale": normal(9, 2, 6), "distance_bias": normal(8, 2, 1, 7)},
     "everything": {"return_weights": True, "return_lse": True, "threads": 2},
 }
 

@@ -1,5 +1,6 @@
 """Compositions of sparse masks, against the same operations on dense masks."""
 
+import itertools
 import operator
 
 import hypothesis
@@ -11,8 +12,7 @@ from reference import assert_same_bits
 from regard import masks
 from regard.masks import Blocks, Ranges
 
-OPERATORS = {"&": operator.and_, "|": operator.or_, "^": operator.xor, "==": operator.eq}
-OPERATORS["!="] = operator.ne
+OPERATORS = {"&": operator.and_, "|": operator.or_, "^": operator.xor}
 
 
 def wider(dense, kv_len):
@@ -46,7 +46,7 @@ def check_form(mask):
     assert not mask.shape[-2] or last + 1 < rows.starts.shape[-1]
     for plane in np.ndindex(mask.shape[:-2]):
         starts = rows.starts[plane]
-        for begin, end in zip(starts[:-1], starts[1:], strict=True):
+        for begin, end in itertools.pairwise(starts):
             first, last, number = rows.spans[begin:end].T
             whole = number == -1
             assert (first < last).all()
@@ -161,6 +161,16 @@ def test_operators(left, sign):
         check(mask, wanted)
         kinds = {type(each) for each in (a, b)}
         assert isinstance(mask, Ranges) == (kinds == {Ranges}), name
+
+
+@pytest.mark.parametrize("compare", [operator.eq, operator.ne])
+@pytest.mark.parametrize("name", ["ranges", "blocks", "dense keys"])
+def test_comparisons_are_elementwise(compare, name):
+    right = OPERANDS[name]
+    dense = right.to_dense() if isinstance(right, masks.SparseMask) else right
+    for left in (NEAR, OPERANDS["blocks with a batch"]):
+        check(compare(left, right), compare(left.to_dense(), dense))
+        check(compare(right, left), compare(dense, left.to_dense()))
 
 
 def test_operators_of_whole_masks():

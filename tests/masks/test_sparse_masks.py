@@ -165,10 +165,22 @@ def test_properties(name):
 
 
 def test_a_count_may_exceed_64_bits():
-    n = 2**33
-    mask = Blocks([0, 1], [0], shape=(2**20, 2**20), block=(2**20, 2**20))
-    assert mask.nnz == 2**40
-    assert (~Ranges(0, 0, kv_len=n)).nnz == n
+    heads = Blocks([0, 1], [0], shape=(2**30, 2**14, 2**10, 2**10), block=(2**10, 2**10))
+    assert heads.nnz == heads.size == 2**64
+    assert (~heads).nnz == 0
+    assert (heads & masks.sliding(2**10, window=(0, 0))).nnz == 2**54
+    assert (~Ranges(0, 0, kv_len=2**40)).nnz == 2**40
+
+
+def test_heads_that_share_their_mask_are_stored_once():
+    heads = Blocks([0, 1], [0], shape=(2**30, 64, 9, 9))
+    for mask in (heads, ~heads, heads & masks.sliding(9, window=(1, 0)), heads[5:, ..., 3:4, 2:]):
+        again = pickle.loads(pickle.dumps(mask))
+        assert again.shape == mask.shape
+        assert len(pickle.dumps(mask)) < 5000
+        assert_same_bits(again[7, 1].to_dense(), mask[2, 3].to_dense())
+        assert mask._arrays().starts.shape[:-1] == mask.shape[:-2]
+        assert mask._arrays().spans.nbytes < 1000
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ REGARD_NOINLINE std::int64_t count_tiles(const AttentionProblem& problem, const 
   const bool reads_masks = task.mask || task.bias || task.distance_bias || problem.sparse_mask;
   const std::int64_t end = end_of_count<Shape>(reads_masks, keys);
   for (int s = 0; s < work.strip_count; ++s) {
-    const ForwardStrip<T>& strip = work.strips[s];
+    ForwardStrip<T>& strip = work.strips[s];
     const auto block_from = [&](std::int64_t key) {
       return next_block_by_mask<Shape>(problem, &strip, 1,
                                        next_block_seen<Shape>(strip.seen, key, end), end);

@@ -95,7 +95,7 @@ struct AttentionForward {
       for (int s = 0; s < work.strip_count; ++s) {
         Strip& strip = work.strips[s];
         begin_block<Shape>(strip, key);
-        if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
+        if (!sees_block<Shape>(strip, key)) continue;
         const bool is_last = s + 1 == work.strip_count;
         const NextMask<T> next{work.strips[is_last ? 0 : s + 1],
                                is_last ? next_key : key};

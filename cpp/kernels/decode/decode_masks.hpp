@@ -94,16 +94,17 @@ REGARD_NOINLINE std::uint32_t see_block(const AttentionProblem& problem, const A
   work.has_bias = work.hides = false;
   if (begin >= end) return 0;
   const int first = begin / kStep, last = (end + kStep - 1) / kStep;
-  TileKind by_mask = TileKind::visible;
+  bool sees_all = true;
   if (work.mask_runs) {
-    const std::int64_t steps_end = key + last * kStep;
-    by_mask = kind_by_mask(problem, work, key + first * kStep,
-                           steps_end < task.kv_len ? steps_end : task.kv_len);
-    if (by_mask == TileKind::hidden) return 0;
+    const KeyInterval keys = up_to({key + first * kStep, key + last * kStep}, task.kv_len);
+    const MaskSight sight = sight_of_mask(problem, work, keys.begin, keys.end);
+    if (sight.kind == TileKind::hidden) return 0;
+    sees_all = sight.kind == TileKind::visible && sight.keys.begin == keys.begin &&
+               sight.keys.end == keys.end;
   }
   const std::uint32_t all =
       static_cast<std::uint32_t>((std::uint64_t{1} << last) - (std::uint64_t{1} << first));
-  if (by_mask == TileKind::visible && !task.mask && !task.bias && !task.alibi_slopes &&
+  if (sees_all && !task.mask && !task.bias && !task.alibi_slopes &&
       !task.distance_bias && holds(work.shared, key + first * kStep, key + last * kStep))
     return all;
 

@@ -39,6 +39,9 @@ struct StripRows {
   MaskRun* mask_runs;
   std::int64_t* mask_queries;  // each lane's, in its row of the mask
   int mask_run_count;
+  // As next_block_by_mask left them: of the block found before, and of the last one.
+  std::int64_t mask_here;
+  std::int64_t mask_next;
 };
 
 // Tasks begin at multiples of this many rows. Where a mask has rows of its own, no strip crosses

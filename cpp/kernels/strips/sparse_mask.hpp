@@ -43,6 +43,7 @@ REGARD_NOINLINE void find_mask_runs(const AttentionProblem& problem, const Atten
   const std::int64_t* before = nullptr;
   KeyInterval reached{INT64_MAX, 0};
   strip.mask_run_count = 0;
+  strip.mask_here = strip.mask_next = INT64_MIN;
   for (int lane = 0; lane < strip.rows; ++lane) {
     const std::int64_t* const start = task.mask_starts + row + head * mask.starts.head_stride;
     if (start != before) {
@@ -71,23 +72,34 @@ REGARD_NOINLINE void find_mask_runs(const AttentionProblem& problem, const Atten
   limit(strip.seen.window);
 }
 
-// What the mask says of keys [begin, end) to the strip: hiding where it hides some.
+// What the mask says of some keys to a strip.
+struct MaskSight {
+  TileKind kind;     // visible: every lane sees `keys` and no others; hiding: lanes differ
+  KeyInterval keys;  // of the problem
+};
+
 template <class T>
-REGARD_NOINLINE TileKind kind_by_mask(const AttentionProblem& problem, const StripRows<T>& strip,
-                                      std::int64_t begin, std::int64_t end) {
+REGARD_NOINLINE MaskSight sight_of_mask(const AttentionProblem& problem, const StripRows<T>& strip,
+                                        std::int64_t begin, std::int64_t end) {
   const SparseMask& mask = *problem.sparse_mask;
-  if (begin >= mask.kv_len) return TileKind::hidden;
+  if (begin >= mask.kv_len) return {TileKind::hidden, {}};
   const KeyInterval keys = keys_of_mask(mask, begin, end);
-  bool sees_some = false, sees_all = end <= mask.kv_len;
+  KeyInterval seen{};
   for (const MaskRun* run = strip.mask_runs; run < strip.mask_runs + strip.mask_run_count; ++run) {
     const MaskSpan* const span = span_after(*run, keys.begin);
-    const bool meets = span != run->end && span->begin < keys.end;
-    sees_some |= meets;
-    sees_all &= meets && span->begin <= keys.begin && span->end >= keys.end &&
-                span->block == kWholeSpan;
-    if (sees_some && !sees_all) return TileKind::hiding;
+    KeyInterval own{};
+    if (span != run->end && span->begin < keys.end) {
+      own = {span->begin > keys.begin ? span->begin : keys.begin, span->end < keys.end ? span->end : keys.end};
+      const bool sees_more = span + 1 != run->end && span[1].begin < keys.end;
+      if (sees_more || span->block != kWholeSpan) return {TileKind::hiding, {}};
+    }
+    if (run == strip.mask_runs)
+      seen = own;
+    else if (own.begin != seen.begin || own.end != seen.end)
+      return {TileKind::hiding, {}};
   }
-  return sees_some ? TileKind::visible : TileKind::hidden;
+  if (is_empty(seen)) return {TileKind::hidden, {}};
+  return {TileKind::visible, {seen.begin - mask.first_key, seen.end - mask.first_key}};
 }
 
 // The first key from `key` on that some lane sees by the mask, or INT64_MAX.
@@ -139,17 +151,30 @@ REGARD_INLINE bool may_see_by_mask(const AttentionProblem& problem, const Attent
 }
 
 // The first block from the one at `key` on, and before `end`, of which a strip may see something:
-// `key` itself without a sparse mask. Whole runs of hidden blocks cost a search.
+// `key` itself without a sparse mask. Whole runs of hidden blocks cost a search. Each strip gets the
+// first key that it sees by the mask from there on.
 template <class Shape, class Strip>
-REGARD_INLINE std::int64_t next_block_by_mask(const AttentionProblem& problem, const Strip* strips,
+REGARD_INLINE std::int64_t next_block_by_mask(const AttentionProblem& problem, Strip* strips,
                                               int count, std::int64_t key, std::int64_t end) {
   if (__builtin_expect(!problem.sparse_mask, true)) return key;
   std::int64_t next = end;
-  for (const Strip* strip = strips; strip < strips + count && next > key; ++strip) {
-    const std::int64_t seen = next_key_by_mask(*problem.sparse_mask, *strip, key);
-    if (seen < next && seen < problem.sparse_mask->kv_len) next = seen;
+  for (Strip* strip = strips; strip < strips + count; ++strip) {
+    strip->mask_here = strip->mask_next;
+    if (strip->mask_next < key)
+      strip->mask_next = next_key_by_mask(*problem.sparse_mask, *strip, key);
+    if (strip->mask_next < next && strip->mask_next < problem.sparse_mask->kv_len)
+      next = strip->mask_next;
   }
+  if (next < key) next = key;
   return next >= end ? end : key + (next - key) / Shape::kBlockKeys * Shape::kBlockKeys;
+}
+
+// Whether a strip may see something of the block at `key`, after next_block_by_mask has found it
+// and the one after it.
+template <class Shape, class T>
+REGARD_INLINE bool sees_block(const StripRows<T>& strip, std::int64_t key) {
+  return overlaps(strip.seen, key, key + Shape::kBlockKeys) &&
+         (!strip.mask_runs || strip.mask_here < key + Shape::kBlockKeys);
 }
 
 // Eight bits as eight bytes of 0 or 1.

@@ -33,8 +33,11 @@ constexpr int kBlockTiles = Shape::kBlockKeys / Shape::kRows;
 // What a strip sees of a block.
 template <class Shape>
 struct SeenTiles {
-  bool all;  // nothing is hidden from any lane nor added to any score, and the last tile is whole
-  int end;   // keys from here on are hidden from all lanes; 0 where all keys are
+  // From `begin` to `end`, which are those of tiles, nothing is hidden from any lane nor added to
+  // any score.
+  bool all;
+  int begin;  // keys before it are hidden from all lanes; 0 where not `all`
+  int end;    // keys from here on are hidden from all lanes; 0 where all keys are
   TileKind kinds[kBlockTiles<Shape>];  // where not `all`
 };
 
@@ -103,12 +106,11 @@ REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int vectors) {
   return any<T>(adds != 0) ? TileKind::biased : TileKind::visible;
 }
 
-// Finds the kind of every tile, and the bias of those that need one: [block keys][lanes]. `by_mask`
-// is what a sparse mask says of the block.
+// Finds the kind of every tile, and the bias of those that need one: [block keys][lanes].
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const AttentionTask& task,
-                                    const StripRows<T>& strip, const KeySpan& block,
-                                    TileKind by_mask, T* bias, SeenTiles<Shape>& tiles) {
+                                    const StripRows<T>& strip, const KeySpan& block, T* bias,
+                                    SeenTiles<Shape>& tiles) {
   constexpr int kRows = Shape::kRows;
   const int tile_lanes = kRows * strip.vectors * kLanes<T>;
   const KeyInterval seen = seen_of_block(strip.seen, block.begin, block.count);
@@ -116,7 +118,8 @@ REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const Atten
   if (is_empty(seen)) return;
   TileKind* const kinds = tiles.kinds;
   BoolRows<Shape> rows;
-  const bool reads_bools = task.mask || by_mask == TileKind::hiding;
+  const bool reads_bools = task.mask || strip.mask_runs;
+  tiles.begin = 0;
   const int first = static_cast<int>(seen.begin) / kRows;
   const int last = (static_cast<int>(seen.end) + kRows - 1) / kRows;
   for (int t = 0; t < last; ++t) kinds[t] = t >= first ? TileKind::visible : TileKind::hidden;
@@ -170,24 +173,39 @@ REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const Atten
   }
 }
 
+// Whether keys of a block begin and end as its tiles do.
+template <class Shape>
+REGARD_INLINE bool are_tiles(const KeySpan& block, const KeyInterval& keys) {
+  return (keys.begin - block.begin) % Shape::kRows == 0 &&
+         ((keys.end - block.begin) % Shape::kRows == 0 || keys.end == block.begin + block.count);
+}
+
 // Says what a strip sees of a block. `bias` is memory for what is added to the block's scores.
 template <class Shape, class T = typename Shape::Element>
 REGARD_INLINE SeenTiles<Shape> see_tiles(const AttentionProblem& problem, const AttentionTask& task,
                                          const StripRows<T>& strip, const KeySpan& block, T* bias) {
   SeenTiles<Shape> tiles;
-  TileKind by_mask = TileKind::visible;
+  tiles.begin = 0;
+  tiles.end = block.count;
+  bool is_mixed = false;
   if (__builtin_expect(strip.mask_runs != nullptr, false)) {
-    by_mask = kind_by_mask(problem, strip, block.begin, block.begin + block.count);
-    if (by_mask == TileKind::hidden) {
+    const MaskSight sight =
+        sight_of_mask(problem, strip, block.begin, block.begin + block.count);
+    if (sight.kind == TileKind::hidden) {
       tiles.all = false;
       tiles.end = 0;
       return tiles;
     }
+    is_mixed = sight.kind == TileKind::hiding || !are_tiles<Shape>(block, sight.keys);
+    if (!is_mixed) {
+      tiles.begin = static_cast<int>(sight.keys.begin - block.begin);
+      tiles.end = static_cast<int>(sight.keys.end - block.begin);
+    }
   }
-  tiles.all = by_mask == TileKind::visible && !task.mask && !task.bias && !strip.slopes &&
-              !task.distance_bias && holds(strip.shared, block.begin, block.begin + round_up(block.count, Shape::kRows));
-  tiles.end = block.count;
-  if (!tiles.all) classify_tiles<Shape>(problem, task, strip, block, by_mask, bias, tiles);
+  tiles.all = !is_mixed && !task.mask && !task.bias && !strip.slopes && !task.distance_bias &&
+              holds(strip.shared, block.begin + tiles.begin,
+                    block.begin + round_up(tiles.end, Shape::kRows));
+  if (!tiles.all) classify_tiles<Shape>(problem, task, strip, block, bias, tiles);
   return tiles;
 }
 
@@ -234,8 +252,8 @@ REGARD_INLINE void over_tiles(const AttentionProblem& problem, const AttentionTa
                               KeyRuns<Shape>& runs, const Body& body) {
   constexpr int kRows = Shape::kRows;
   if (tiles.all) {
-    runs.add(0, tiles.end, {0, kVectors});
-    for (int k = 0; k < tiles.end; k += kRows)
+    runs.add(tiles.begin, tiles.end, {0, kVectors});
+    for (int k = tiles.begin; k < tiles.end; k += kRows)
       if constexpr (kCode == TileCode::all)
         body(Tile<Bias::none, 0, kVectors, true>{k, k + kRows});
       else

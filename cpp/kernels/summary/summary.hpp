@@ -76,8 +76,9 @@ struct Summary {
       return next_block_by_mask<Shape>(problem.forward, work.strips, work.strip_count, key,
                                        key_end);
     };
-    for (std::int64_t key = block_from(key_begin); key < key_end;
-         key = block_from(key + Shape::kBlockKeys)) {
+    std::int64_t next_key;
+    for (std::int64_t key = block_from(key_begin); key < key_end; key = next_key) {
+      next_key = block_from(key + Shape::kBlockKeys);
       SummaryKeys<T> block{span_at<Shape>(key, task.forward.kv_len)};
       const int count = block.count;
       if (count == 0) return;
@@ -92,7 +93,7 @@ struct Summary {
           strip.chunk_number = key / Shape::kChunkKeys;
           Weighing::fold(strip.chunk, strip.sums, strip.vectors * kLanes<T>);
         }
-        if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
+        if (!sees_block<Shape>(strip, key)) continue;
         if (strip.top.weights)
           move_base(strip.top, problem.top_count, strip.vectors * kLanes<T>, key);
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {

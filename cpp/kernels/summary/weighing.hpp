@@ -246,7 +246,7 @@ struct SummaryWeighing {
     const int width = strip.vectors * kLanes<T>;
     const auto weight_of_key = [&](std::int64_t key, int lane, T* picked) {
       const std::int64_t k = key - block.begin;
-      if (k < 0 || k >= tiles.end || (!tiles.all && tiles.kinds[k / kRows] == TileKind::hidden))
+      if (k < tiles.begin || k >= tiles.end || (!tiles.all && tiles.kinds[k / kRows] == TileKind::hidden))
         return;
       picked[lane] = work.weights[k * width + lane] + T(0);
     };

@@ -52,13 +52,14 @@ struct Tangent {
       return next_block_by_mask<Shape>(problem.forward, work.strips, work.strip_count, key,
                                        key_end);
     };
-    for (std::int64_t key = block_from(key_begin); key < key_end;
-         key = block_from(key + Shape::kBlockKeys)) {
+    std::int64_t next_key;
+    for (std::int64_t key = block_from(key_begin); key < key_end; key = next_key) {
+      next_key = block_from(key + Shape::kBlockKeys);
       TangentKeys<T> block{span_at<Shape>(key, task.forward.kv_len)};
       for (int s = 0; s < work.strip_count; ++s) {
         TangentStrip<T>& strip = work.strips[s];
         begin_block<Shape>(strip, key);
-        if (!overlaps(strip.seen, key, key + Shape::kBlockKeys)) continue;
+        if (!sees_block<Shape>(strip, key)) continue;
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
           TangentGathering<Shape>::template add<vectors.value>(problem, task, work, block, strip);
         });

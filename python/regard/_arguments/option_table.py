@@ -283,6 +283,7 @@ _ROWS = (
         refusals={
             "cuda": "leave it out: it is a function of the CPU",
             "dask": "leave it out: workers of other processes cannot call its address",
+            "gradients": "leave it out: second-order gradients would need its second derivative",
             "jax": "leave it out: JAX does not keep the function alive",
             "layer": "leave it out: this layer calls no function of scores",
             "pattern": _NOT_VISIBILITY,

@@ -73,12 +73,26 @@ class WeightOptions(
     threads: int | None
 
 
-class BackwardOptions(WeightOptions, total=False):
-    """The options that the backward calls share with the forward call."""
-
+class _DropoutOptions(TypedDict, total=False):
     dropout_p: float
     dropout_seed: int | None
     dropout_origin: tuple[int, int, int]
+
+
+class BackwardOptions(WeightOptions, _DropoutOptions, total=False):
+    """The options that the backward calls share with the forward call."""
+
+
+class SecondOrderOptions(
+    PatternOptions,
+    _ScaleOption["ArrayLike"],
+    _ScoreOptions["ArrayLike"],
+    _DropoutOptions,
+    total=False,
+):
+    """The options of the second-order gradients."""
+
+    threads: int | None
 
 
 class GradientOptions(BackwardOptions, total=False):
@@ -176,7 +190,7 @@ class JaxOptions(_ForeignOptions, _CausalOption, _ScaleOption[Any], total=False)
     threads: int | None
 
 
-class TorchOptions(_ForeignOptions, total=False):
+class TorchOptions(_ForeignOptions, _FunctionOption, total=False):
     """The options of the attention call of `regard.torch` that are not in PyTorch's call."""
 
     dropout_seed: Any

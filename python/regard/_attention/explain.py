@@ -11,7 +11,7 @@ from regard._arguments.arrays import as_stored_arrays, is_aligned
 from regard._arguments.foreign import readable, with_arrays
 from regard._arguments.hints import raise_with_hint
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks, as_mask, parts_of
+from regard._arguments.masks import Masks, as_mask, is_sparse, parts_of
 from regard._arguments.options import ExplainOptions, names_of, takes_options
 from regard._attention.explanation import FLOAT_MASK, Explanation, distinct_bytes
 from regard._runtime.public import public
@@ -79,6 +79,7 @@ def explain(
         raise TypeError(f"{missing} must be given too: packed sequences need both starts")
     options = with_arrays(options)
     starts = readable("query_starts", query_starts), readable("key_starts", key_starts)
+    packed = None
     given = {"query": query, "key": key, "value": value}
     arrays = query, key, value = as_stored_arrays(**given)
     given_masks = parts_of(mask)
@@ -91,10 +92,11 @@ def explain(
             raise_with_hint(error, query, key)
     else:
         plan = _core.attention_ragged_plan(query, key, value, *starts, masks.argument, options)
+        packed = np.asarray(starts[0]), np.asarray(starts[1])
     read = [*arrays, *masks.arrays]
     notes = [*_conversions(given, arrays), *_mask_notes(given_masks, native_masks)]
     precision, read_bytes = options.get("precision"), sum(map(distinct_bytes, read))
-    return Explanation.of_plan(plan, key, value, precision, read_bytes, notes)
+    return Explanation.of_plan(plan, key, value, precision, read_bytes, notes, masks, packed)
 
 
 def _conversions(given: dict[str, ArrayLike], arrays: tuple[Array, ...]) -> Iterator[str]:
@@ -107,7 +109,7 @@ def _conversions(given: dict[str, ArrayLike], arrays: tuple[Array, ...]) -> Iter
 def _mask_notes(given: Any, masks: tuple[Array | None, ...]) -> Iterator[str]:
     """Yield the costs of masks in addition to their memory."""
     for before, mask in zip(given, masks, strict=True):
-        if mask is None:
+        if mask is None or is_sparse(mask):
             continue
         if before is not mask and (why := _why(before)):
             yield f"mask was converted: {why}"

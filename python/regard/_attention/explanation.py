@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
+from regard._arguments.masks import Masks, is_sparse
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 FLOAT_MASK = "a float mask is added to every score; a bool mask costs less"
+_NO_MASKS = Masks()
+# With a mask of blocks, the kernels divide the rows of a key head at multiples of this many rows.
+_UNIT_ROWS = 128
 
 
 @public
@@ -57,13 +63,16 @@ class Explanation:
         The number of tiles of all queries and keys; the number of computed tiles, in which some
         query sees a key; and the number of computed tiles that are at an edge, have a mask or have
         a bias, which costs more.
-    scores_computed : int
-        Pairs of query and key in the computed tiles.
+    scores, scores_computed : int
+        The number of pairs of query and key, of all query heads, and the number of these pairs in
+        the computed tiles. Their ratio is the share of scores that is computed, exactly.
     flops : float
         Floating-point operations of the two matrix products over these pairs.
     bytes : int
         The bytes of query, key, value, mask and output, each counted once. Broadcast arrays count
         as stored in memory, and caches by the tokens that they hold.
+    mask_bytes : int
+        The part of `bytes` that belongs to the mask. A sparse mask counts with its spans and bits.
     workspace_bytes : int
         Extra memory of all threads, and of the keys that are held as 8-bit integers at one time.
     notes : tuple of str
@@ -91,9 +100,11 @@ class Explanation:
     tiles: int
     tiles_computed: int
     tiles_biased: int
+    scores: int
     scores_computed: int
     flops: float
     bytes: int
+    mask_bytes: int
     workspace_bytes: int
     notes: tuple[str, ...]
 
@@ -106,12 +117,21 @@ class Explanation:
         precision: str | None,
         read_bytes: int,
         notes: Sequence[str],
+        masks: Masks = _NO_MASKS,
+        starts: tuple[Array, Array] | None = None,
     ) -> Self:
         """Return a plan in words and numbers.
 
-        `read_bytes` excludes the output. `notes` precede the notes of the plan.
+        `read_bytes` includes the masks, and excludes the output. `notes` precede the notes of the
+        plan. `starts` are those of the queries and keys of packed sequences.
         """
         batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim = plan["shape"]
+        if starts is None:
+            pairs, first_queries = batch * q_len * kv_len, [0]
+        else:
+            lengths = (np.diff(each).tolist() for each in starts)
+            pairs = sum(math.prod(pair) for pair in zip(*lengths, strict=True))
+            first_queries = starts[0][:-1].tolist()
         output_bytes = batch * heads * q_len * value_dim * _item_bytes(plan["result_type"])
         return cls(
             target=plan["target"],
@@ -135,11 +155,18 @@ class Explanation:
             tiles=plan["tiles"],
             tiles_computed=plan["tiles_visible"] + plan["tiles_biased"],
             tiles_biased=plan["tiles_biased"],
+            scores=heads * pairs,
             scores_computed=plan["scores_computed"],
             flops=2.0 * plan["scores_computed"] * (head_dim + value_dim),
             bytes=read_bytes + output_bytes,
+            mask_bytes=sum(map(distinct_bytes, masks.arrays)),
             workspace_bytes=plan["workspace_bytes"],
-            notes=(*notes, *_no_effect(precision, plan, key), *_copies(plan, key, value)),
+            notes=(
+                *notes,
+                *_split_blocks(masks.shown, plan, first_queries),
+                *_no_effect(precision, plan, key),
+                *_copies(plan, key, value),
+            ),
         )
 
     def __repr__(self) -> str:
@@ -186,14 +213,23 @@ class Explanation:
                 if self.tiles
                 else "nothing: no query has a key",
             ),
+            *self._shares(),
             ("work", f"{_quantity(self.flops, 'FLOP', 1000)} in the two products"),
             (
                 "memory",
-                f"{_quantity(self.bytes, 'B')} of arrays, "
+                f"{_quantity(self.bytes, 'B')} of arrays{self._mask()}, "
                 f"{_quantity(self.workspace_bytes, 'B')} of workspace",
             ),
         ]
         return rows + [("note", note) for note in self.notes]
+
+    def _shares(self) -> Iterator[tuple[str, str]]:
+        if self.tiles:
+            share = self.scores_computed / self.scores
+            yield "", f"{self.scores_computed:,} of {self.scores:,} scores ({share:.3%})"
+
+    def _mask(self) -> str:
+        return f", {_quantity(self.mask_bytes, 'B')} of them of the mask" if self.mask_bytes else ""
 
     def _instruction(self) -> str:
         return f" by {self.instruction}" if self.instruction else ""
@@ -270,12 +306,41 @@ def _copies(plan: _core._Plan, key: Array, value: Array) -> Iterator[str]:
         yield f"blocks of values are copied: {_layout(value, plan)}"
 
 
-def distinct_bytes(array: Array) -> int:
-    """Return the number of bytes in memory that the elements occupy.
+def _split_blocks(mask: Any, plan: _core._Plan, first_queries: Sequence[int]) -> Iterator[str]:
+    """Say why the kernels split the blocks of a sparse mask, if they do."""
+    block = getattr(mask, "block", None)
+    if block is None or not is_sparse(mask) or plan["scores_computed"] == 0:
+        return
+    arrays, (height, width) = mask._arrays(), block
+    _, heads, kv_heads, *_ = plan["shape"]
+    unit = _UNIT_ROWS // math.gcd(_UNIT_ROWS, heads // kv_heads)
+    reasons = []
+    if plan["kernel"] != "decode" and arrays.shape[-2] > 1:
+        starts = {(arrays.first_query + first) % height % unit for first in first_queries}
+        if height % unit:
+            reasons.append(f"their {height} queries are no multiple of {unit}")
+        elif starts != {0}:
+            reasons.append(f"they do not begin at a multiple of {unit} queries")
+    if width % plan["tile_keys"]:
+        reasons.append(f"their {width} keys are no multiple of {plan['tile_keys']}")
+    elif arrays.first_key % plan["tile_keys"]:
+        reasons.append(f"they do not begin at a multiple of {plan['tile_keys']} keys")
+    if reasons:
+        yield (
+            f"blocks of the mask are split, since {' and '.join(reasons)}: "
+            "hidden scores at their edges are computed too"
+        )
+
+
+def distinct_bytes(array: Any) -> int:
+    """Return the number of bytes in memory that the elements of an array or mask occupy.
 
     An axis with stride 0 repeats its elements, and overlapping steps, such as those of a sliding
     window, read elements again.
     """
+    if is_sparse(array):
+        starts, spans, bits, *_ = array._arrays()
+        return sum(map(distinct_bytes, (starts, spans, bits)))
     if array.size == 0:
         return 0
     axes = [(n, abs(step)) for n, step in zip(array.shape, array.strides, strict=True) if step]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Never
 
+import numpy as np
+
 from regard import _core
-from regard._arguments.arrays import as_factors, as_float_arrays
+from regard._arguments.arrays import as_factors, as_float_arrays, broadcasts_to
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import refuse_keywords, takes_unknown
-from regard._arguments.masks import as_mask
+from regard._arguments.masks import as_mask, is_sparse
 from regard._runtime.public import public
 from regard._weights.quantized import QuantizedWeight, TransposedWeight, multiply
 
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     Array = NDArray[Any]
+
+# Pairs of a query and a key for which a sparse mask is read as an array.
+_PAIRS_AT_ONCE = 1 << 20
 
 
 @public
@@ -161,9 +167,10 @@ def apply_mask(
     ----------
     scores : array_like, shape (..., q_len, kv_len)
         Float32 or float64; integers and lists become float64.
-    mask : array_like of bool or float
+    mask : array_like of bool or float, or SparseMask
         Broadcasts to the shape of `scores`. Bool: where False, the result is -inf. Float: added;
-        where it is -inf, the result is -inf for any score.
+        where it is -inf, the result is -inf for any score. A sparse mask is read some rows at a
+        time.
     out : ndarray, optional
         Where to write the result; may be `scores` itself.
     threads : int, optional
@@ -197,7 +204,32 @@ def apply_mask(
         native = as_mask(mask)
         if native is None:
             raise TypeError("mask must be an array of bool or float, got None")
+        if is_sparse(native):
+            return _apply_sparse(scores, native, out, threads)
         masked = _core.apply_mask(scores, native, out, threads)
+    return masked
+
+
+def _apply_sparse(scores: Array, mask: Any, out: Array | None, threads: int | None) -> Array:
+    """Hide scores by a sparse mask, of which some rows become an array at a time."""
+    *planes, q_len, kv_len = mask.shape
+    shape = scores.shape
+    fits = len(shape) > 1 and broadcasts_to((*planes, q_len, shape[-1]), shape)
+    if not fits or kv_len > shape[-1]:
+        raise ValueError(
+            f"mask must broadcast to the shape of scores, {shape}, got shape {mask.shape}"
+        )
+
+    def hide(some: Array, shown: Array) -> None:
+        _core.apply_mask(some, shown, some, threads)
+
+    masked: Array = _core.apply_mask(scores, np.ones((), bool), out, threads)
+    hide(masked[..., kv_len:], np.zeros((), bool))
+    step = max(1, _PAIRS_AT_ONCE // max(math.prod(planes) * kv_len, 1))
+    for start in range(0, q_len, step):
+        some = slice(start, start + step)
+        rows = slice(None) if q_len == 1 else some
+        hide(masked[..., rows, :kv_len], mask[..., some, :].to_dense(max_bytes=2**62))
     return masked
 
 

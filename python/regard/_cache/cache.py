@@ -498,9 +498,10 @@ class KVCache(ShowsOptions):
         query : array_like, shape (batch, heads, q_len, head_dim)
             ``heads`` is a multiple of ``kv_heads``. With a batch of 1, the batch axis may be
             omitted, and the results then have none.
-        mask : array_like of bool or float, optional
+        mask : array_like of bool or float, SparseMask, or a pair (bool, float), optional
             As for `scaled_dot_product_attention`, with a column for each of the ``len(cache)``
-            positions, evicted positions included.
+            positions, evicted positions included. For queries that are the nodes of a tree, see
+            `regard.masks.tree`.
         is_causal : bool, default True
             Whether a query sees no keys after its own position.
         query_offset : int or array_like of int, optional

@@ -31,7 +31,8 @@ def explain(
     bytes_read = distinct_bytes(call.query) + sum(map(distinct_bytes, masks.arrays))
     bytes_read += _bytes_of_tokens(content)
     key, value = call.rows.arrays[:2]
-    return Explanation.of_plan(plan, key, value, options.get("precision"), bytes_read, notes)
+    precision = options.get("precision")
+    return Explanation.of_plan(plan, key, value, precision, bytes_read, notes, masks)
 
 
 def _bytes_of_tokens(content: Content) -> int:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.masks import Masks
+from regard._arguments.masks import Masks, is_sparse
 from regard._arguments.numbers import batch_integers, offsets, window_sides
+from regard.masks import Ranges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,16 +57,20 @@ def visible(
 
 def _seen_first_tokens(
     first: Array, q_len: int, left: int, first_tokens: int, kv_len: int
-) -> Array:
+) -> Ranges:
     """Return a mask that hides the first tokens that the option's window does not reach."""
-    positions = first[:, None, None, None] + np.arange(q_len)[:, None]
-    keys = np.arange(kv_len)
-    seen: Array = (keys >= first_tokens) | (keys >= positions - left)
-    return seen
+    positions = first[:, None, None] + np.arange(q_len)
+    if len(first) == 1:
+        positions = positions[0, 0]  # the query may have no batch axis
+    return Ranges(np.minimum(positions - left, first_tokens), kv_len, kv_len=kv_len)
 
 
-def _with_mask(seen: Array, mask: Any) -> Any:
+def _with_mask(seen: Ranges, mask: Any) -> Any:
     """Return a mask that also hides the keys that `seen` hides."""
     masks = Masks.of(mask)
-    shown = seen if masks.shown is None else seen & masks.shown
+    shown: Any = seen
+    if is_sparse(masks.shown):
+        shown = seen & masks.shown
+    elif masks.shown is not None:
+        shown = seen.to_dense(max_bytes=2**62) & masks.shown
     return Masks(shown, masks.bias).argument

@@ -13,6 +13,7 @@ from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import count, iterated, listed, mapping
 from regard._arguments.options import WeightOptions, names_of, takes_options
+from regard._arguments.score_function import ScoreFunction
 from regard._explore._encoding import DECADES, TOP, packed
 from regard._explore._heads import OF_HEADS, OF_KEYS, OF_ROWS, THUMBNAIL, Steps, heads_of
 from regard._explore._layers import layers_of
@@ -332,4 +333,5 @@ def _short(value: Any) -> str:
         return f"({', '.join(map(_short, value))})"
     if isinstance(value, np.ndarray | list):
         return f"array of shape {np.shape(value)}"
-    return repr(value)
+    # Its address is another one in the next process.
+    return "ScoreFunction" if isinstance(value, ScoreFunction) else repr(value)

@@ -8,9 +8,9 @@ import numpy as np
 
 from regard import _core
 from regard._explore._encoding import Halves, halves, levels, packed, places, short_halves
-from regard._statistics.attention_map import attention_map
-from regard._statistics.request import compute_lse
-from regard._statistics.summary import summarize_attention
+from regard._statistics.attention_map import pictures_of
+from regard._statistics.request import SummaryRequest, compute_lse
+from regard._statistics.summary import summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -65,21 +65,34 @@ def heads_of(
     """Compute the page content for each head of a layer; `request` is the summary request."""
     call, sizes = layer.call, layer.call.sizes
     arrays = call.query, call.key, call.masks.argument
+    wanted = dict(request)
+    tokens = wanted.pop("tokens", None)
     rows = sizes.heads * sizes.q_len
     begin = steps.begin(rows)
     own: Any = call.options
     lse = compute_lse(_core.attention, arrays[:2], (), arrays[2], own, None)
     if begin is not None:
         begin(rows, rows)
-    shared: Any = {**call.options, "lse": lse}
-    summary = summarize_attention(*arrays, progress=steps.begin(rows), **{**shared, **request})
+    summary = summary_of(
+        SummaryRequest.of("explore", {}, tokens=tokens, **wanted),
+        *arrays,
+        call.options,
+        tokens,
+        lse,
+        steps.begin(rows),
+    )
     pictures = {
-        reduce: attention_map(
-            *arrays, shape=plan.shape, reduce=reduce, progress=steps.begin(rows), **shared
+        reduce: pictures_of(
+            *arrays,
+            call.options,
+            shape=plan.shape,
+            reduce=reduce,
+            lse=lse,
+            progress=steps.begin(rows),
         )
         for reduce in (("max",) if plan.is_exact else ("max", "mean"))
     }
-    exact = _regions_of(number, layer, plan, steps, shared)
+    exact = _regions_of(number, layer, plan, lse)
     for head in range(layer.heads):
         largest = pictures["max"][head]
         mean = pictures["max" if plan.is_exact else "mean"][head]
@@ -99,20 +112,22 @@ def heads_of(
 
 
 def _regions_of(
-    number: int, layer: Layer, plan: Plan, steps: Steps, shared: dict[str, Any]
+    number: int, layer: Layer, plan: Plan, lse: Array
 ) -> list[dict[str, Halves]]:
     """Return the weights of the exact regions of each head, by the name of the region."""
     found: list[dict[str, Halves]] = [{} for _ in range(layer.heads)]
     own = [region for region in plan.regions if region.layer == number]
     for bounds in dict.fromkeys((region.queries, region.keys) for region in own):
         (first, end), (first_key, end_key) = bounds
-        (picture,) = attention_map(
+        (picture,) = pictures_of(
             layer.call.query,
             layer.call.key,
             layer.call.masks.argument,
+            layer.call.options,
             shape=(end - first, end_key - first_key),
+            reduce="max",
             regions=[(slice(first, end), slice(first_key, end_key))],
-            **shared,
+            lse=lse,
         )
         for region in own:
             if (region.queries, region.keys) == bounds:

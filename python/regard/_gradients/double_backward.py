@@ -16,7 +16,7 @@ from regard._arguments.arrays import (
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
-from regard._arguments.options import BackwardOptions, names_of, takes_options
+from regard._arguments.options import SecondOrderOptions, names_of, takes_options
 from regard._attention.check import check_call
 from regard._gradients.second_order_sums import Inputs, second_order_sums
 from regard._runtime.public import public
@@ -44,7 +44,7 @@ class DoubleGradients(NamedTuple):
 
 
 @public
-@takes_options(BackwardOptions, reference="as given to that call")
+@takes_options(SecondOrderOptions, reference="as given to that call")
 def scaled_dot_product_attention_double_backward(
     grad_grad_query: ArrayLike | None,
     grad_grad_key: ArrayLike | None,
@@ -58,7 +58,7 @@ def scaled_dot_product_attention_double_backward(
     mask: ArrayLike | None = None,
     *,
     grad_lse: ArrayLike | None = None,
-    **options: Unpack[BackwardOptions],
+    **options: Unpack[SecondOrderOptions],
 ) -> DoubleGradients:
     r"""Compute the exact gradients of `scaled_dot_product_attention_backward`.
 
@@ -108,8 +108,8 @@ def scaled_dot_product_attention_double_backward(
     Notes
     -----
     The function differentiates the gradients of query, key and value, as functions of
-    `grad_output`, `query`, `key` and `value`. The mask, `alibi_slopes`, `sinks` and `grad_lse` are
-    constants.
+    `grad_output`, `query`, `key` and `value`. The mask, `alibi_slopes`, `distance_bias`, `sinks` and
+    `grad_lse` are constants.
 
     A fully masked row has gradients of exactly 0 and contributes nothing to other gradients.
     A pair of a query and a hidden key contributes nothing to any gradient, not even NaN. The
@@ -123,8 +123,10 @@ def scaled_dot_product_attention_double_backward(
     and bfloat16 are computed in float32, and their results are stored in float32 until they are
     complete.
 
-    The order of sums depends only on the shapes and the positions: no bit changes with the number
-    of threads, other entries of the batch, or strides.
+    A block has only the keys between the first and the last key that one of its queries sees, so
+    that masks of short documents or windows save time. The order of sums depends only on the shapes
+    and on the visible pairs: no bit changes with the number of threads, other entries of the batch,
+    or strides, or if a dense mask is replaced by a sparse mask.
 
     References
     ----------
@@ -153,7 +155,7 @@ def scaled_dot_product_attention_double_backward(
     >>> bool(np.isclose(growth, (step * of_penalty.query).sum(), rtol=0.01))
     True
     """
-    check_options(_NAME, options, names_of(BackwardOptions), kind="gradients")
+    check_options(_NAME, options, names_of(SecondOrderOptions), kind="gradients")
     if mask is not None:
         warn_if_zero_one(mask)
     call = check_call(query, key, value, mask, with_arrays(options))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard._attention.stages import matmul
+from regard._gradients.blocks import column_of
 from regard._random.philox import Dropout, dropout_factors
 
 if TYPE_CHECKING:
@@ -90,28 +91,20 @@ class Scoring(NamedTuple):
 
     def alibi(self, block: ScoreBlock, dtype: np.dtype[Any]) -> Array:
         """Return the ALiBi penalties of a block's scores, as a view of a small array."""
-        return _by_distance(self.slope * np.abs(self._behind(block)), block, dtype)
+        penalties = self.slope * np.abs(block.behind(self.positions))
+        return block.by_distance(penalties.astype(dtype))
 
-    def distance_bias(
-        self, table: Array, block: ScoreBlock, dtype: np.dtype[Any]
-    ) -> Array:
+    def distance_bias(self, table: Array, block: ScoreBlock, dtype: np.dtype[Any]) -> Array:
         """Return the biases of a table of distances, likewise."""
-        reach = len(table) // 2
-        column = np.clip(reach - self._behind(block), 0, 2 * reach).astype(np.int64)
-        return _by_distance(table[column], block, dtype)
-
-    def _behind(self, block: ScoreBlock) -> Array:
-        """Return how far the keys are behind the queries, for each diagonal of a block."""
-        rows, keys = _lengths(block)
-        start = int(self.positions.query_offset) + block.rows.start - block.keys.start
-        return float(start) + np.arange(1 - keys, rows)
+        column = column_of(block.behind(self.positions), len(table))
+        return block.by_distance(table[column].astype(dtype))
 
     def factors(self, block: ScoreBlock, dtype: np.dtype[Any]) -> Array | None:
         """Return the factors by which dropout multiplies the weights of a block."""
         if self.dropout is None:
             return None
         start = int(self.positions.query_offset) + block.rows.start
-        positions = range(start, start + _lengths(block)[0])
+        positions = range(start, start + block.shape[0])
         return dropout_factors(self.dropout, positions=positions, keys=block.keys, dtype=dtype)
 
 
@@ -138,7 +131,7 @@ class Workspace:
 
     def arrays(self, block: ScoreBlock) -> list[Array]:
         """Return five uninitialized arrays for the scores of a block."""
-        rows, keys = _lengths(block)
+        rows, keys = block.shape
         return [part[: rows * keys].reshape(rows, keys) for part in self._memory]
 
     def product(self, a: Array, b: Array, out: Array | None = None) -> Array:
@@ -166,16 +159,6 @@ def _add_loose(total: Array, weights: Array, factor: Factor, seen: Array | None)
     for i in np.flatnonzero(factor.loose & seen.any(axis=0)):
         sees = seen[:, i]
         total[sees] += weights[sees, i, None] * factor.rows[i]
-
-
-def _by_distance(numbers: Array, block: ScoreBlock, dtype: np.dtype[Any]) -> Array:
-    """Return a number for each score of a block from those of its diagonals, as a view."""
-    keys = _lengths(block)[1]
-    return np.lib.stride_tricks.sliding_window_view(numbers.astype(dtype), keys)[:, ::-1]
-
-
-def _lengths(block: ScoreBlock) -> tuple[int, int]:
-    return block.rows.stop - block.rows.start, block.keys.stop - block.keys.start
 
 
 def _kept(seen: Array | None, dtype: np.dtype[Any]) -> Array | None:

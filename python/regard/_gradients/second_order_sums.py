@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard._arguments.arrays import part_at
-from regard._gradients.blocks import blocks_of, most_scores
+from regard._gradients.blocks import Visibility, most_scores
 from regard._gradients.second_order import (
     Factor,
     KeyRows,
@@ -99,7 +99,7 @@ class _Sums:
                 dropout_of(head.options),
             )
             of_grad_output, of_query = (_rows(total, place, number) for total in self.totals[:2])
-            for block in blocks_of(positions, head.masks):
+            for block in Visibility(positions, head.masks, scoring.distances).blocks():
                 given = gradients_of_block(
                     rows.part(block.rows), keys.part(block.keys), block, scoring, self.memory
                 )

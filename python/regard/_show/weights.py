@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.arrays import as_array, is_floating
+from regard._arguments.masks import is_sparse
 from regard._arguments.numbers import integers
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ def attention_weights(weights: ArrayLike, name: str = "weights") -> Array:
     """
     if isinstance(weights, tuple):
         refuse_result(weights, name)
+    if is_sparse(weights):
+        raise TypeError(
+            f"{name} must be an array of float, got {type(weights).__name__}: "
+            "regard.plot.pattern draws a mask"
+        )
     array = as_array(name, weights)
     if array.dtype.kind == "b":
         raise TypeError(

@@ -139,6 +139,24 @@ def attention_map(
     array([1., 0., 0.], dtype=float32)
     """
     check_options(_NAME, options, names_of(WeightOptions), kind="weights")
+    drawn = {"shape": shape, "reduce": reduce, "regions": regions, "lse": lse, "progress": progress}
+    pictures: Array | list[Array] = pictures_of(query, key, mask, options, **drawn)
+    return pictures
+
+
+def pictures_of(
+    query: ArrayLike,
+    key: ArrayLike,
+    mask: ArrayLike | None,
+    options: Any,
+    *,
+    shape: tuple[int, int],
+    reduce: str,
+    regions: Iterable[Region] | None = None,
+    lse: ArrayLike | None = None,
+    progress: Progress = None,
+) -> Any:
+    """Do what `attention_map` does, with the options of any part of a checked call."""
     height, width = _pair_of_counts(shape)
     choice("reduce", reduce, _POOLINGS)
     check_progress(progress, _NAME)

@@ -163,6 +163,20 @@ def summarize_attention(
     request = SummaryRequest.of(
         "summarize_attention", options, statistics, top_k, first_keys, local_reach, tokens
     )
+    return summary_of(request, query, key, mask, options, tokens, lse, progress)
+
+
+def summary_of(
+    request: SummaryRequest,
+    query: ArrayLike,
+    key: ArrayLike,
+    mask: ArrayLike | None,
+    options: Any,
+    tokens: ArrayLike | None,
+    lse: ArrayLike | None,
+    progress: Progress,
+) -> AttentionSummary:
+    """Do what `summarize_attention` does, with the options of any part of a checked call."""
     check_progress(progress, "summarize_attention")
     if mask is not None:
         warn_if_zero_one(mask)

@@ -78,7 +78,7 @@ def attend_stream(
         ``(..., kv_heads, length, value_dim)``, of any length. All other axes and the types must
         match the first chunk. Anything that NumPy converts to an array is accepted. To cut two
         arrays into chunks, such as `numpy.memmap`, Zarr or HDF5 arrays, pass `KeyValueChunks`.
-    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+    mask : array_like of bool or float, SparseMask, or a pair (bool, float), optional
         As in `scaled_dot_product_attention`, over the keys of all chunks. An array in a file is
         accepted too, and is read with the chunks. If a chunk contains a mask over its own keys,
         `mask` must be None.
@@ -127,10 +127,10 @@ def attend_stream(
     `KeyValueChunks`. As long as positions fit in 64 bits, the dropped weights do not depend on how
     keys are cut.
 
-    A chunk is not computed if no query can see it because of causality, a window, lengths or
-    padding. It is not read either if it is not yet in memory: in `KeyValueChunks`, or if it is a
-    `numpy.memmap`, a Zarr array or an HDF5 dataset. No chunk is requested after the last key that a
-    query can see. A generator is closed when the call ends.
+    A chunk is not computed if no query can see it because of causality, a window, lengths, padding
+    or a sparse mask. It is not read either if it is not yet in memory: in `KeyValueChunks`, or if
+    it is a `numpy.memmap`, a Zarr array or an HDF5 dataset. No chunk is requested after the last
+    key that a query can see. A generator is closed when the call ends.
 
     An iterator runs in the reading thread, and the call raises its exceptions. Arrays that it
     yields are read in place and must not change until they have been computed, which is when the

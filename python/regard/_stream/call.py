@@ -8,12 +8,14 @@ import numpy as np
 
 from regard import _core
 from regard._arguments.arrays import (
+    as_array,
     as_stored_arrays,
     check_out,
     compute_type,
     result_type,
     shares_memory,
 )
+from regard._arguments.foreign import with_arrays
 from regard._arguments.option_table import OPTIONS, Subject
 from regard._arguments.options import BackwardOptions, names_of
 from regard._attention.check import check_call
@@ -35,12 +37,19 @@ if TYPE_CHECKING:
     State = tuple[Array, Array]
 
 _NAMES = names_of(BackwardOptions)
-# The options that do not depend on the keys, so they are checked before any chunk arrives.
-_OF_ANY_KEYS = tuple(name for name in _NAMES if "batch" not in OPTIONS[name].axes)
 # The options that do not depend on the position of a chunk. Sinks are merged at the end.
 _OF_EACH_CHUNK = tuple(
     name for name in _NAMES if OPTIONS[name].subject is not Subject.VISIBILITY and name != "sinks"
 )
+
+
+def _is_of_any_keys(name: str, value: Any) -> bool:
+    """Return whether an option can be checked without keys, whose batch axes are not known."""
+    option = OPTIONS[name]
+    if "batch" not in option.axes or value is None:
+        return True
+    is_position = option.subject is Subject.VISIBILITY
+    return not is_position and as_array(name, value).ndim < len(option.axes)
 
 
 class StreamCall:
@@ -53,8 +62,12 @@ class StreamCall:
         self._query_type = stored.dtype
         # States are not rounded to 16 bits; only the result is rounded, once.
         self._query = stored.astype(np.float32) if stored.dtype.itemsize == 2 else stored
-        known = {name: options[name] for name in _OF_ANY_KEYS if name in options}
-        no_keys = np.zeros((0, *self._query.shape[-1:]), self._query.dtype)
+        options = with_arrays(options)
+        given = {name: options[name] for name in _NAMES if name in options}
+        known = {name: each for name, each in given.items() if _is_of_any_keys(name, each)}
+        # Keys may be of a wider type than the query, which the score function has too.
+        key_type = getattr(known.get("score_function"), "dtype", self._query.dtype)
+        no_keys = np.zeros((0, *self._query.shape[-1:]), key_type)
         check_call(self._query, no_keys, no_keys, None, known)
         self._options = {name: options[name] for name in _OF_EACH_CHUNK if name in options}
         self._sinks = options.get("sinks")
@@ -78,7 +91,7 @@ class StreamCall:
             may_refill=self._source.may_refill,
         ) as reader:
             shape, dtype = self._result(reader.layout())
-            end = self._positions.visible()[1]
+            end = self._mask.narrowed(self._positions.visible())[1]
             total = end if isinstance(end, int) else None
             with reporting(progress, total, "key", "attend_stream") as report:
                 for chunk in reader.chunks():
@@ -105,7 +118,7 @@ class StreamCall:
         """Return the options for some keys, with positions relative to the first one."""
         positions = self._positions.chunk((0, self._positions.q_len), (start, stop))
         options = self._options | positions.options()
-        if options.get("dropout_p"):
+        if options.get("dropout_p") or options.get("score_function"):
             origin = options.get("dropout_origin", (0, 0, 0))
             options["dropout_origin"] = moved_origin(origin, (0, 0, start))
         return options

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard._arguments.arrays import as_native, shares_memory, stand_in, stored
+from regard._arguments.masks import is_sparse
 from regard._stream.arrays import read, unread
 from regard._stream.masks import StreamMask
 from regard._stream.positions import check_end
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from regard._arguments.masks import Masks
     from regard._arguments.positions import Positions
 
     Array = NDArray[Any]
@@ -63,10 +63,10 @@ class UnreadChunk:
         """Return the key and the value, with their names."""
         return ("key", self.key), ("value", self.value)
 
-    def masks_in_memory(self) -> Masks:
-        """Return the masks of the chunk, in memory."""
+    def masks(self) -> StreamMask:
+        """Return the masks of the chunk, or raise TypeError or ValueError."""
         try:
-            return StreamMask(self.mask, self.length).read(0, self.length)
+            return StreamMask(self.mask, self.length)
         except (TypeError, ValueError) as error:
             raise type(error)(f"chunk {self.number}: {error}") from None
 
@@ -198,11 +198,13 @@ def produce(
             if layout is None:
                 layout = ChunkLayout(given)
                 yield layout
-                first, last = positions.visible()
+                first, last = mask.narrowed(positions.visible())
             else:
                 layout.check(given)
-            if start < last and stop > max(first, start):
-                yield _in_memory(given, start, mask, should_stop)
+            if start < last and stop > max(first, start) and mask.shows(start, stop):
+                own = given.masks()
+                if own.shows(0, given.length):
+                    yield _in_memory(given, start, mask, own, should_stop)
             start = stop
             if start >= last:
                 return
@@ -219,7 +221,11 @@ def produce(
 
 
 def _in_memory(
-    given: UnreadChunk, start: int, mask: StreamMask, should_stop: Callable[[], bool]
+    given: UnreadChunk,
+    start: int,
+    mask: StreamMask,
+    own_mask: StreamMask,
+    should_stop: Callable[[], bool],
 ) -> Chunk:
     arrays, is_lent = [], False
     for name, array in given.arrays():
@@ -234,7 +240,9 @@ def _in_memory(
         is_lent |= raw_is_lent and np.may_share_memory(ready, raw)
         arrays.append(ready)
     masks = mask.read(start, start + given.length)
-    if given.mask is not None:
+    if own_mask.is_given:
         # Copied because the mask's memory may be reused while this chunk is computed.
-        masks = given.masks_in_memory().map(np.array)
+        masks = own_mask.read(0, given.length).map(
+            lambda part: part if is_sparse(part) else np.array(part)
+        )
     return Chunk(given.number, start, arrays[0], arrays[1], masks.argument, is_lent)

@@ -92,7 +92,7 @@ class Blocks(SparseMask):
     @refuses_unknown
     def __init__(
         self,
-        indptr: ArrayLike,
+        indptr: ArrayLike | Any,
         indices: ArrayLike | None = None,
         *,
         shape: Sequence[SupportsIndex] | None = None,

@@ -40,7 +40,6 @@ def cells_of_blocks(
     if columns.ndim != 1:
         raise ValueError(f"indices must have one axis, got shape {columns.shape}")
     full = Layout.of(shape, block)
-    full.check()
     if starts.ndim == 0 or starts.shape[-1] != full.rows + 1:
         raise ValueError(
             f"indptr must have {full.rows} block rows + 1 = {full.rows + 1} numbers for "
@@ -62,11 +61,9 @@ def cells_of_blocks(
     _check_order(starts, columns)
     packed = _packed(bits, len(columns), block)
     layout = full._replace(planes=starts.shape[:-1])
+    layout.check()
     rows = _cells.rows_of(_cells_at(starts, columns, packed, layout), layout)
-    if layout.planes == full.planes:
-        return rows
-    shared = np.broadcast_to(rows.starts, (*full.planes, rows.starts.shape[-1]))
-    return rows._replace(starts=shared, shape=full.shape)
+    return rows.spread(full.planes)
 
 
 def _cells_at(starts: Integers, columns: Integers, bits: Any, layout: Layout) -> Cells:

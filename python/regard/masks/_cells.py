@@ -139,12 +139,11 @@ def extents(layout: Layout) -> Bytes:
     if layout.block is None:
         return NO_BITS
     height, width = layout.block
-    inside = np.zeros((4, height, width), bool)
-    for kind in range(4):
-        rows = layout.q_len % height if kind & 1 else height
-        keys = layout.kv_len % width if kind & 2 else width
-        inside[kind, :rows, :keys] = True
-    return np.packbits(inside, axis=-1, bitorder="little")
+    rows = np.arange(height) < np.array([[height], [layout.q_len % height]])
+    keys = np.arange(width) < np.array([[width], [layout.kv_len % width]])
+    packed = np.packbits(keys, axis=-1, bitorder="little")
+    kind = np.arange(4)
+    return rows[kind & 1, :, None] * packed[kind >> 1, None, :]
 
 
 def trimmed(cells: Cells, layout: Layout, *, inner: bool = False) -> Cells:

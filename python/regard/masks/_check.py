@@ -144,7 +144,7 @@ def _refuse_numbers(added: NDArray[Any]) -> None:
 
 
 def _check_sparse(mask: SparseMask, allow_empty_rows: bool) -> None:
-    once = of_rows(mask._rows.distinct(), mask._block)
+    once = of_rows(mask._rows.distinct(), mask._block)  # as in _distinct
     if not once.size:
         return
     _refuse_inverted(partial(_sparse_hides_up_to, once), once.shape, _SWAPPED_BOOLS)

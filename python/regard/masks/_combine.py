@@ -18,7 +18,7 @@ from regard.masks._sparse import SparseMask
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ADVICE = "pass a pair (sparse mask, float mask) as mask= to combine it with a float mask"
+_PAIR = "pass a pair (sparse mask, float mask) as mask= to combine it with a float mask"
 
 
 def combined(sign: str, left: Any, right: Any) -> Any:
@@ -38,19 +38,24 @@ def combined(sign: str, left: Any, right: Any) -> Any:
             "the batch, heads and query axes of two masks must broadcast, got shapes "
             f"{a.shape} and {b.shape}"
         ) from None
-    layout = Layout(planes, q_len, max(a.shape[-1], b.shape[-1]), common_block([a, b]))
-    first, second = (_grid.cells_on(each._rows, each._block, layout) for each in (a, b))
+    once = [mask._rows.distinct() for mask in (a, b)]
+    distinct = np.broadcast_shapes(*(rows.planes for rows in once))
+    layout = Layout(distinct, q_len, max(a.shape[-1], b.shape[-1]), common_block([a, b]))
+    first = _grid.cells_on(once[0], a._block, layout)
+    second = _grid.cells_on(once[1], b._block, layout)
     if sign == "&":
-        return wrapped(_cells.intersection(first, second), layout)
-    if sign == "|":
-        return wrapped(_cells.union(first, second, layout), layout)
-    return wrapped(_cells.difference(first, second, layout), layout)
+        cells = _cells.intersection(first, second)
+    elif sign == "|":
+        cells = _cells.union(first, second, layout)
+    else:
+        cells = _cells.difference(first, second, layout)
+    return wrapped(cells, layout, planes)
 
 
 def inverted(mask: SparseMask) -> SparseMask:
     """Return ``~mask``."""
     cells, layout = mask._cells()
-    return wrapped(_cells.complement(cells, layout), layout)
+    return wrapped(_cells.complement(cells, layout), layout, mask.shape[:-2])
 
 
 @refuses_unknown
@@ -128,13 +133,17 @@ def common_block(masks: Sequence[SparseMask]) -> tuple[int, int] | None:
 
 def as_blocks(mask: SparseMask, block: tuple[int, int]) -> SparseMask:
     """Return a mask with blocks of the given size."""
-    layout = Layout.of(mask.shape, block)
-    return wrapped(_grid.cells_on(mask._rows, mask._block, layout), layout)
+    once = mask._rows.distinct()
+    layout = Layout.of(once.shape, block)
+    return wrapped(_grid.cells_on(once, mask._block, layout), layout, mask.shape[:-2])
 
 
-def wrapped(cells: _cells.Cells, layout: Layout) -> SparseMask:
-    """Return a mask of the kind that the layout says."""
-    return of_rows(_cells.rows_of(cells, layout), layout.block)
+def wrapped(
+    cells: _cells.Cells, layout: Layout, planes: tuple[int, ...] | None = None
+) -> SparseMask:
+    """Return a mask of the kind that the layout says, broadcast to `planes` if they are given."""
+    rows = _cells.rows_of(cells, layout)
+    return of_rows(rows if planes is None else rows.spread(planes), layout.block)
 
 
 def of_rows(rows: Any, block: tuple[int, int] | None) -> SparseMask:
@@ -155,7 +164,10 @@ def _as_sparse(value: Any, other: SparseMask) -> SparseMask | None:
         return None
     dense = np.asarray(value)
     if dense.dtype != np.bool_:
-        raise TypeError(f"a sparse mask combines with bool masks, got {dense.dtype}: {_ADVICE}")
+        advice = (
+            "use mask.astype(bool) if 1 means may attend" if dense.dtype.kind in "iu" else _PAIR
+        )
+        raise TypeError(f"a sparse mask combines with bool masks, got {dense.dtype}: {advice}")
     dense = np.atleast_2d(dense)
     if dense.shape[-1] == 1:
         dense = np.broadcast_to(dense, (*dense.shape[:-1], other.shape[-1]))

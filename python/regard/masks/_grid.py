@@ -252,7 +252,4 @@ def rows_of_dense(mask: Bools, block: tuple[int, int]) -> SparseRows:
     layout.check()
     matrices = once.reshape(math.prod(layout.planes), layout.q_len, layout.kv_len)
     rows = _cells.rows_of(evaluated(layout, lambda *part: matrices[part]), layout)
-    if once.shape == mask.shape:
-        return rows
-    shared = np.broadcast_to(rows.starts, (*mask.shape[:-2], rows.starts.shape[-1]))
-    return rows._replace(starts=shared, shape=mask.shape)
+    return rows.spread(mask.shape[:-2])

@@ -76,6 +76,13 @@ class SparseRows(NamedTuple):
         ]
         return self._replace(starts=once, shape=(*once.shape[:-1], *self.shape[-2:]))
 
+    def spread(self, planes: tuple[int, ...]) -> SparseRows:
+        """Broadcast the planes, without copies."""
+        if planes == self.planes:
+            return self
+        starts = np.broadcast_to(self.starts, (*planes, self.starts.shape[-1]))
+        return self._replace(starts=starts, shape=(*planes, *self.shape[-2:]))
+
 
 class Layout(NamedTuple):
     """The size of a mask and of its rows, which are put end to end on one line.

@@ -108,12 +108,13 @@ class SparseMask:
         """
         if self.shape[-2] != 1 or self._row_queries == ALL_QUERIES:
             return self._rows
-        return _cells.rows_of(*self._cells())
+        return _cells.rows_of(*self._cells()).spread(self.shape[:-2])
 
     def _cells(self) -> tuple[Cells, Layout]:
-        """Return the mask with its rows and blocks aligned to its first query and key."""
-        layout = Layout.of(self.shape, self._block)
-        return _grid.cells_on(self._rows, self._block, layout), layout
+        """Return the distinct planes, with rows and blocks aligned to the first query and key."""
+        once = self._rows.distinct()
+        layout = Layout.of(once.shape, self._block)
+        return _grid.cells_on(once, self._block, layout), layout
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -146,7 +147,10 @@ class SparseMask:
 
         It is counted on each access, in time proportional to the stored ranges and blocks.
         """
-        return _cells.count(*self._cells())
+        cells, layout = self._cells()
+        planes = math.prod(layout.planes)
+        copies = math.prod(self.shape[:-2]) // planes if planes else 0
+        return _cells.count(cells, layout) * copies
 
     @property
     def density(self) -> float:
@@ -191,9 +195,10 @@ class SparseMask:
         *planes, q_len, kv_len = self.shape
         dense = np.empty((math.prod(planes), q_len, kv_len), bool)
         if dense.size:
-            index = np.arange(math.prod(self._rows.distinct().planes))
-            index = np.broadcast_to(index.reshape(self._rows.distinct().planes), planes).ravel()
-            reader = Reader(self._rows.distinct())
+            once = self._rows.distinct()
+            index = np.arange(math.prod(once.planes)).reshape(once.planes)
+            index = np.broadcast_to(index, planes).ravel()
+            reader = Reader(once)
             step = max(_PAIRS_AT_ONCE // kv_len, 1)
             for plane, own in enumerate(index):
                 for begin in range(0, q_len, step):
@@ -267,16 +272,17 @@ class SparseMask:
         raise TypeError("a sparse mask becomes a dense array only on request: call its to_dense()")
 
     def __getstate__(self) -> tuple[Any, ...]:
-        rows = self._rows
+        rows = self._rows.distinct()
         begin, end = rows.row_range()
         used = rows.starts[..., begin : end + 1]
         is_part = used.max(initial=0) - used.min(initial=0) < len(rows.spans)
         if is_part or rows.first_key or (rows.spans[:, 1] > self.shape[-1]).any():
             rows = _cells.rows_of(*self._cells())  # without what only other views need
-        return (tuple(rows), self._block)
+        return tuple(rows), self.shape[:-2], self._block
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._set(SparseRows(*state[0]), state[1])
+        rows, planes, block = state
+        self._set(SparseRows(*rows).spread(planes), block)
 
     def __copy__(self) -> SparseMask:
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from regard._arguments.options import WeightOptions, names_of
 from regard._attention.check import check_call
 from regard._runtime.progress import check_progress
 from regard._show.weights import attention_weights, place_of_head, refuse_result
-from regard._statistics.attention_map import attention_map
+from regard._statistics.attention_map import pictures_of
 from regard.plot._pooling import pooled
 
 if TYPE_CHECKING:
@@ -67,15 +67,15 @@ class _QueryAndKey:
         if head:
             call = call.part(entries=head[:-1], heads=head[-1])
         size = part.height, part.width
-        pictures: list[Array] = attention_map(
+        pictures: list[Array] = pictures_of(
             call.query,
             call.key,
             call.masks.argument,
+            call.options,
             shape=size,
             reduce=reduce,
             regions=[part.region],
             progress=self._progress,
-            **cast("Any", call.options),
         )
         return pictures[0]
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard._arguments.masks import is_sparse
 from regard.torch._causal_bias import is_causal_bias
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -127,15 +128,25 @@ def pad_head_dim(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     return torch.nn.functional.pad(query, (0, 1)), torch.nn.functional.pad(key, (0, 1))
 
 
-def masks(attn_mask: Any, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """Split `attn_mask` into a bool and a float mask. Raises TypeError or ValueError."""
+def masks(attn_mask: Any, device: torch.device) -> tuple[Any, Tensor | None]:
+    """Split `attn_mask` into a bool or sparse mask and a float mask.
+
+    Raises TypeError or ValueError.
+    """
     if attn_mask is None:
         return None, None
     parts = attn_mask if isinstance(attn_mask, tuple) else (attn_mask,)
     for part in parts:
+        if is_sparse(part):
+            if device.type == "cuda":
+                raise ValueError(
+                    "attn_mask must be a tensor on a CUDA device, got a sparse mask: the kernels "
+                    "for GPUs do not read sparse masks; pass a bool tensor made of its to_dense()"
+                )
+            continue
         if not isinstance(part, Tensor):
             raise TypeError(
-                "attn_mask must be a tensor or a pair (bool, float) of tensors, got "
+                "attn_mask must be a tensor, a SparseMask or a pair (bool, float), got "
                 f"{'a tuple with ' if isinstance(attn_mask, tuple) else ''}{type(part).__name__}"
             )
         check_dense("attn_mask", part)
@@ -143,7 +154,7 @@ def masks(attn_mask: Any, device: torch.device) -> tuple[Tensor | None, Tensor |
             raise ValueError(
                 f"attn_mask must be on the device of query, {device}, got {part.device}"
             )
-    is_bool = [part.dtype == torch.bool for part in parts]
+    is_bool = [is_sparse(part) or part.dtype == torch.bool for part in parts]
     if len(parts) == 2 and is_bool == [True, False] and parts[1].dtype in TYPES:
         return parts[0], parts[1]
     if len(parts) == 1 and is_bool[0]:

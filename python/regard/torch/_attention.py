@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch.compiler import is_compiling
 
 import regard
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks
+from regard._arguments.masks import Masks, is_sparse
 from regard._arguments.numbers import flag
 from regard._arguments.options import TorchOptions, names_of, takes_options
 from regard.torch import _operators
@@ -40,7 +40,10 @@ from regard.torch._memory import (
     as_tensor,
     empty_output,
 )
-from regard.torch._options import call_with, numpy_options
+from regard.torch._options import call_with, check_without_gradient, numpy_options
+
+if TYPE_CHECKING:
+    from regard.masks import SparseMask
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _OPTIONS = frozenset(names_of(TorchOptions))
@@ -56,10 +59,10 @@ def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Tensor | tuple[Tensor, Tensor] | None = None,
+    attn_mask: Tensor | SparseMask | tuple[Tensor | SparseMask, Tensor] | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     enable_gqa: bool = False,
     **options: Unpack[TorchOptions],
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -78,16 +81,18 @@ def scaled_dot_product_attention(
         Must have the type and the device of `query`, like `value`.
     value : Tensor, shape (..., kv_heads, kv_len, value_dim)
         ``value_dim`` may differ from ``head_dim``.
-    attn_mask : Tensor of bool or float, or a pair (bool, float) of both, optional
+    attn_mask : Tensor of bool or float, SparseMask, or a pair (bool, float), optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float, of any type:
-        added to the scores. A PyTorch `CausalBias` sets `is_causal` and `query_offset`.
+        added to the scores. A `regard.masks.SparseMask` is a bool mask, alone or in a pair. A
+        PyTorch `CausalBias` sets `is_causal` and `query_offset`.
     dropout_p : float, default 0.0
         Probability of dropping each weight, from 0 to 1. At 1, all weights are dropped.
     is_causal : bool, default False
         Query ``i`` sees key ``j`` only if ``j <= i + query_offset``. If a mask is also given, a
         key is visible only if both allow it.
-    scale : float, optional
-        Scale factor of query . key. Default: ``1 / sqrt(head_dim)``.
+    scale : float or Tensor of float, shape (heads,) or (..., heads), optional
+        Scale factor of query . key: one number, or one per query head. Default:
+        ``1 / sqrt(head_dim)``.
     enable_gqa : bool, default False
         Allow ``heads`` to be a multiple of ``kv_heads``, which may differ between `key` and
         `value`. If False, the numbers of heads must be equal, or one.
@@ -111,8 +116,8 @@ def scaled_dot_product_attention(
         If shapes or devices disagree, a device is neither a CPU nor a CUDA device, or a number is
         out of range.
     NotImplementedError
-        If a requested derivative is not implemented (see Notes), or if any derivative is requested
-        on a CUDA device.
+        If a requested derivative is not implemented (see Notes), if any derivative is requested on
+        a CUDA device, or if a score function is exported.
     ImportError
         If tensors are bfloat16 and the package ml_dtypes is missing.
 
@@ -126,14 +131,19 @@ def scaled_dot_product_attention(
     For a given seed, dropout drops the same weights as elsewhere in regard, but not the weights
     that PyTorch would drop.
 
-    Gradients are available for `query`, `key`, `value`, a float `attn_mask`, `alibi_slopes` and
-    `sinks`. Forward-mode and second derivatives are available for query, key and value only:
-    gradients of gradients, gradients of forward-mode derivatives, and forward-mode derivatives of
-    gradients. All others raise NotImplementedError, as do second derivatives in which a mask,
-    slopes or sinks require a gradient.
+    Gradients are available for `query`, `key`, `value`, a float `attn_mask`, `alibi_slopes`,
+    `distance_bias` and `sinks`. Forward-mode and second derivatives are available for query, key
+    and value only: gradients of gradients, gradients of forward-mode derivatives, and forward-mode
+    derivatives of gradients. All others raise NotImplementedError, as do second derivatives in
+    which a mask, slopes, a distance bias or sinks require a gradient. A `scale` or `softcap` that
+    requires a gradient raises TypeError. With a `score_function`, derivatives need its derivative,
+    and there are no second derivatives.
 
     The operator supports ``torch.compile``, ``torch.export``, ``torch.vmap``, ``torch.func`` and
-    the meta device. If no operation is recorded, a call bypasses PyTorch's dispatcher.
+    the meta device. A compiled graph reads the arrays of a sparse mask as inputs, so that other
+    masks of the same kind do not compile it anew; a graph is compiled for each score function.
+    Score functions in a recorded call are kept until the process ends, because graphs contain only
+    their addresses. Therefore, they cannot be exported. If no operation is recorded, a call bypasses PyTorch's dispatcher.
     ``torch.autocast`` converts query, key and value as it does for PyTorch's call, and leaves the
     mask unchanged.
 
@@ -215,10 +225,11 @@ def scaled_dot_product_attention(
     shown = bias = None
     if attn_mask is not None:
         shown, bias = masks(attn_mask, query.device)
-        others = [mask for mask in (shown, bias) if mask is not None]
+        others = [mask for mask in (shown, bias) if mask is not None and not is_sparse(mask)]
     for name, option in given.items():
         if type(option) not in NO_TENSORS and isinstance(option, Tensor):
             check_dense(name, option)
+            check_without_gradient(name, option)
             others.append(option)
     if others:
         is_direct = is_direct and all(type(each) in _PLAIN for each in others)
@@ -236,7 +247,8 @@ def scaled_dot_product_attention(
     output = empty_output(query, key, value)
     mask: Any = None
     if attn_mask is not None:
-        mask = Masks(as_optional_array(shown), as_optional_array(bias)).argument
+        shown = shown if is_sparse(shown) else as_optional_array(shown)
+        mask = Masks(shown, as_optional_array(bias)).argument
     try:
         result = regard.scaled_dot_product_attention(
             as_array(query), as_array(key), as_array(value), mask, out=as_array(output), **given

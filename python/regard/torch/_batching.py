@@ -10,24 +10,29 @@ import torch
 from regard._arguments.option_table import OPTIONS
 from regard.torch import _operators
 from regard.torch._memory import output_shape
-from regard.torch._operators import INPUTS, Call, Operator, library, tensor_name
+from regard.torch._operators import INPUTS, SPARSE_TENSORS, Operator, library, tensor_name
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+# The first of its tensors has the axes of the mask before queries, and one more. The others have
+# no batch axes.
+_OF_SPARSE_MASKS = {SPARSE_TENSORS[0]: 1, **dict.fromkeys(SPARSE_TENSORS[1:])}
 
 
 def _fewer_axes(name: str) -> int | None:
     """Return how many axes fewer than query a tensor has, or None if it has no batch axes."""
     option = OPTIONS.get(name.removesuffix(tensor_name("")))
     if option is None:
-        return 0  # arrays and masks
+        return _OF_SPARSE_MASKS.get(name, 0)  # arrays and masks
     return 4 - len(option.axes) if "batch" in option.axes else None
 
 
 # The same for the arguments that precede the call's.
 _OF_RESULTS = {"grad_output": 0, "grad_lse": 1, "output": 0, "lse": 1}
 _WITHOUT_BATCH = frozenset(
-    name for name in Call._fields if name in OPTIONS and _fewer_axes(name) is None
+    name for name in _operators.attention.tensors if _fewer_axes(name) is None
 )
 
 
@@ -46,8 +51,9 @@ def _rule(operator: Operator, results: Callable[..., tuple[Any, ...]]) -> Callab
         wanted = dict(zip(INPUTS, getattr(arguments, "wanted", ()), strict=False))
         mapped_names = {name for name, dim in zip(names, dims, strict=True) if dim is not None}
         mapped_names |= {name for name, is_wanted in wanted.items() if is_wanted}
-        if arguments.dropout_p or mapped_names & _WITHOUT_BATCH:
-            # Dropout depends on the number of a batch entry, and sinks have no batch axes.
+        if arguments.dropout_p or arguments.score_function or mapped_names & _WITHOUT_BATCH:
+            # Dropout and score functions depend on the number of a batch entry, and sinks have no
+            # batch axes.
             found = _one_by_one(operator, size, dims, tensors, numbers)
         else:
             shapes = dict(zip(names, map(_shape, tensors, dims), strict=True))

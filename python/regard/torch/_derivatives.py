@@ -15,7 +15,8 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from regard.torch import _operators
-from regard.torch._operators import INPUTS, Operator, call_of, library
+from regard.torch._operators import INPUTS, Operator, call_of, library, tensor_name
+from regard.torch._options import WITHOUT_GRADIENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 _QUERY_KEY_VALUE = ("query", "key", "value")
 # Inputs with only a first derivative in reverse mode.
 _OTHER_INPUTS = tuple(name for name in INPUTS if name not in _QUERY_KEY_VALUE)
+# The tensors that must not take part in other derivatives, with their names in the public call.
+_NAMES_OF_OTHERS = {name: name for name in _OTHER_INPUTS} | {"float_mask": "attn_mask"}
+_NAMES_OF_OTHERS |= {tensor_name(name): name for name in WITHOUT_GRADIENT}
 _OF_QUERY_KEY_VALUE = [name in _QUERY_KEY_VALUE for name in INPUTS]
 
 
@@ -108,10 +112,11 @@ def _has_tangent(tensors: list[Tensor]) -> bool:
 
 
 def _refuse(taken: Mapping[str, Any], what: str) -> None:
-    """Raise NotImplementedError if a mask, slopes or sinks take part in a derivative."""
-    names = [name for name in _OTHER_INPUTS if taken[name] is not None and taken[name] is not False]
+    """Raise NotImplementedError if another tensor than query, key and value takes part."""
+    given = {name: taken.get(name) for name in _NAMES_OF_OTHERS}
+    names = [name for name, part in given.items() if part is not None and part is not False]
     if names:
-        listed = ", ".join("attn_mask" if name == "float_mask" else name for name in names)
+        listed = ", ".join(_NAMES_OF_OTHERS[name] for name in names)
         raise NotImplementedError(
             f"{what} is implemented with respect to query, key and value only: {listed} must not "
             "take part in it; pass detached tensors"

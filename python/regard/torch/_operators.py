@@ -2,7 +2,8 @@
 
 All operators have the arguments of a call, which are derived from the table of options. The order
 is differentiable tensors, other tensors, numbers. An option that may be one number or a tensor of
-numbers has two arguments, of which at most one is given.
+numbers has two arguments, of which at most one is given. A sparse mask is three tensors and a list
+of integers (see `_sparse`), and a score function is a list of addresses (see `_score_function`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,20 @@ OPTION_NAMES = names_of(GradientOptions)
 _BY_TYPE: dict[str, tuple[tuple[str, str], ...]] = {
     "flag": (("bool", "{}"),),
     "number": (("float?", "{}"),),
+    "number_or_numbers": (("float?", "{}"),),
     "integer": (("int?", "{}"),),
     "integers": (("SymInt?", "{}"),),
     "sides": (("SymInt?", "{}_left"), ("SymInt?", "{}_right")),
     "origin": (("SymInt[]", "{}"),),
     "choice": (("str?", "{}"),),
+    "function": (("int[]", "{}"),),
 }
+
+# The types of options that may be one number or a tensor of numbers.
+NUMBER_OR_TENSOR = ("integers", "number_or_numbers")
+# The arguments of a sparse mask.
+SPARSE_TENSORS = ("mask_starts", "mask_spans", "mask_bits")
+SPARSE_NUMBERS = "mask_numbers"
 
 
 def tensor_name(option: str) -> str:
@@ -56,10 +65,15 @@ _INPUTS = {
     **dict.fromkeys(("query", "key", "value"), "Tensor"),
     **dict.fromkeys(("float_mask", *_DIFFERENTIABLE), "Tensor?"),
 }
-_TENSORS = {"bool_mask": "Tensor?"} | _schema_of(
-    _OTHERS, {"integers": (("Tensor?", tensor_name("{}")),), "seed": (("Tensor?", "{}"),)}
+_MASK_TENSORS = ("bool_mask", *SPARSE_TENSORS)
+_TENSORS = dict.fromkeys(_MASK_TENSORS, "Tensor?") | _schema_of(
+    _OTHERS,
+    {
+        **dict.fromkeys(NUMBER_OR_TENSOR, (("Tensor?", tensor_name("{}")),)),
+        "seed": (("Tensor?", "{}"),),
+    },
 )
-_NUMBERS = _schema_of(_OTHERS, _BY_TYPE)
+_NUMBERS = {SPARSE_NUMBERS: "SymInt[]"} | _schema_of(_OTHERS, _BY_TYPE)
 
 # The differentiable inputs.
 INPUTS = tuple(_INPUTS)

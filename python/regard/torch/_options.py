@@ -14,7 +14,15 @@ from regard._arguments.masks import Masks
 from regard._arguments.numbers import MOST, count, flag, offsets, real_number
 from regard._arguments.option_table import OPTIONS, Subject
 from regard.torch._memory import NO_TENSORS, as_array, as_optional_array
-from regard.torch._operators import OPTION_NAMES, Call, tensor_name
+from regard.torch._operators import (
+    NUMBER_OR_TENSOR,
+    OPTION_NAMES,
+    SPARSE_NUMBERS,
+    Call,
+    tensor_name,
+)
+from regard.torch._score_function import addresses_of, score_function_of
+from regard.torch._sparse import shown_fields, shown_of
 
 _MAX_SEED = 2**64 - 1
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -27,29 +35,39 @@ _DEFAULTS |= {
     for name, option_type in _TYPES.items()
     if name in _DEFAULTS
 }
+_DEFAULTS |= {SPARSE_NUMBERS: [], "score_function": []}
 _DROPOUT = frozenset(n for n in OPTION_NAMES if OPTIONS[n].subject is Subject.DROPOUT)
+# Options that may be tensors without a gradient, and what to do if a gradient is needed.
+WITHOUT_GRADIENT = {
+    "scale": "multiply query by it instead, or pass it as .detach()",
+    "softcap": "pass it as .detach()",
+}
 
 
 def call_with(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    masks: tuple[Tensor | None, Tensor | None],
+    masks: tuple[Any, Tensor | None],
     options: dict[str, Any],
 ) -> Any:
     """Return the arguments of the operators from the arguments of the public function.
 
-    `masks` are the bool and the float mask, and `options` are the options that are not None. An
-    argument of the wrong type raises TypeError. The kernels check the values.
+    `masks` are the bool or sparse mask and the float mask, and `options` are the options that are
+    not None. An argument of the wrong type raises TypeError. The kernels check the values.
     """
-    fields = {**_DEFAULTS, "query": query, "key": key, "value": value}
-    fields["bool_mask"], fields["float_mask"] = masks
+    fields = {**_DEFAULTS, "query": query, "key": key, "value": value, **shown_fields(masks[0])}
+    fields["float_mask"] = masks[1]
     for name, given in options.items():
         option_type = _TYPES[name]
-        if option_type == "numbers":
+        if option_type in ("numbers", "table"):
             fields[name] = _tensor(name, given, query.device, torch.float64)
         elif option_type == "integers":
             fields[name], fields[tensor_name(name)] = _number_or_tensor(name, given, query.device)
+        elif option_type == "number_or_numbers":
+            fields[name], fields[tensor_name(name)] = _real_or_tensor(name, given, query.device)
+        elif option_type == "function":
+            fields[name] = addresses_of(given)
         elif option_type == "sides":
             fields[f"{name}_left"], fields[f"{name}_right"] = _sides(given)
         elif option_type == "seed":
@@ -57,10 +75,7 @@ def call_with(
         elif option_type == "origin":
             fields[name] = _origin(given)
         elif type(given) not in NO_TENSORS and isinstance(given, Tensor):
-            advice = "; multiply query by it instead" if name == "scale" else ""
-            raise TypeError(
-                f"{name} must be a number, got a tensor, whose gradient would be lost{advice}"
-            )
+            raise TypeError(f"{name} must be a number, got a tensor, whose gradient would be lost")
         elif isinstance(given, _SYMBOLIC) or is_compiling():
             fields[name] = given
         else:
@@ -74,11 +89,12 @@ def _unchanged(name: str, given: Any) -> Any:
 
 def keywords_of(call: Any) -> dict[str, Any]:
     """Return the keywords of the calls on NumPy arrays from the arguments of the operators."""
-    fields, drops = call._asdict(), bool(call.dropout_p)
-    keywords: dict[str, Any] = {}
-    if call.bool_mask is not None or call.float_mask is not None:
-        masks = Masks(as_optional_array(call.bool_mask), as_optional_array(call.float_mask))
-        keywords["mask"] = masks.argument
+    fields = call._asdict()
+    masks = Masks(shown_of(call), as_optional_array(call.float_mask))
+    keywords: dict[str, Any] = {} if masks.argument is None else {"mask": masks.argument}
+    unused = set() if call.dropout_p else set(_DROPOUT)
+    if call.score_function:
+        unused.discard("dropout_origin")
     for name, option_type in _TYPES.items():
         if option_type == "sides":
             sides = fields[f"{name}_left"], fields[f"{name}_right"]
@@ -86,13 +102,17 @@ def keywords_of(call: Any) -> dict[str, Any]:
                 keywords[name] = sides
             continue
         given = fields[name]
-        if option_type == "integers" and given is None:
+        if option_type in NUMBER_OR_TENSOR and given is None:
             given = fields[tensor_name(name)]
             if given is None and OPTIONS[name].default is not None:
                 given = "end"
-        if given is None or given is _DEFAULTS[name] or (name in _DROPOUT and not drops):
+        if given is None or given is _DEFAULTS[name] or name in unused:
             continue
-        if option_type == "seed":
+        if option_type == "function":
+            if not given:
+                continue
+            given = score_function_of(given)
+        elif option_type == "seed":
             given = int(given) % 2**64
         elif type(given) not in NO_TENSORS and isinstance(given, Tensor):
             given = as_array(given)
@@ -130,6 +150,26 @@ def _number_or_tensor(
     if isinstance(given, (int, torch.SymInt)) and not isinstance(given, bool):
         return _integer(name, given), None
     return None, _tensor(name, given, device)
+
+
+def _real_or_tensor(
+    name: str, given: Any, device: torch.device
+) -> tuple[float | None, Tensor | None]:
+    """Return a real option as a number or as a tensor with one number per head."""
+    if isinstance(given, (Tensor, np.ndarray, list, tuple)):
+        return None, _tensor(name, given, device, torch.float64)
+    if isinstance(given, _SYMBOLIC) or is_compiling():
+        return given, None
+    return real_number(name, given), None
+
+
+def check_without_gradient(name: str, tensor: Tensor) -> None:
+    """Raise TypeError if a tensor requires a gradient that regard does not compute."""
+    if name in WITHOUT_GRADIENT and tensor.requires_grad and torch.is_grad_enabled():
+        raise TypeError(
+            f"{name} must be a number or a tensor that requires no gradient, got a tensor, whose "
+            f"gradient would be lost; {WITHOUT_GRADIENT[name]}"
+        )
 
 
 def _integer(name: str, given: Any) -> Any:

@@ -1,0 +1,154 @@
+"""Sparse masks in streams: the bits of the dense masks, and chunks that are never read."""
+
+import numpy as np
+import pytest
+
+import regard
+import sparse_cases
+from reference import assert_same_bits
+from regard.masks import Blocks, Ranges
+from sparse_cases import dense, sparse_masks
+
+stream = regard.attend_stream
+BATCH, HEADS, Q_LEN, KV_LEN = 2, 4, 21, 90
+
+
+def normal(*shape, dtype="float64", seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+QUERY = normal(BATCH, HEADS, Q_LEN, 8)
+KEY, VALUE = normal(BATCH, 2, KV_LEN, 8, seed=1), normal(BATCH, 2, KV_LEN, 5, seed=2)
+MASKS = sparse_masks(BATCH, HEADS, Q_LEN, KV_LEN)
+OPTIONS = {
+    "plain": {},
+    "positions": {"is_causal": True, "query_offset": [69, 3], "key_lengths": [90, 60]},
+    "scores": {"softcap": 2.0, "sinks": normal(HEADS), "alibi_slopes": normal(HEADS, seed=3)},
+    "dropout": {"dropout_p": 0.3, "dropout_seed": 5},
+}
+
+
+def pieces(length):
+    """Chunks of keys and values, with their first key."""
+    for start in range(0, KV_LEN, length):
+        yield start, KEY[..., start : start + length, :], VALUE[..., start : start + length, :]
+
+
+@pytest.mark.parametrize("length", [7, 32, 90])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("name", sparse_cases.NAMES)
+def test_the_bits_of_the_dense_mask(name, options, with_bias, length, dtype):
+    arrays = [x.astype(dtype) for x in (QUERY, KEY, VALUE)]
+    chunks = regard.KeyValueChunks(*arrays[1:], length=length)
+    bias = normal(Q_LEN, KV_LEN, dtype=dtype)
+    sparse, shown = MASKS[name], dense(MASKS[name], KV_LEN)
+    actual, wanted = (
+        stream(arrays[0], chunks, (m, bias) if with_bias else m, return_lse=True, **options)
+        for m in (sparse, shown)
+    )
+    assert_same_bits(actual, wanted)
+
+
+@pytest.mark.parametrize("kind", ["list", "iterator"])
+@pytest.mark.parametrize("name", sparse_cases.NAMES)
+def test_masks_of_chunks(name, kind):
+    mask, length = MASKS[name], 32
+    bias = normal(Q_LEN, KV_LEN)
+    for with_bias in (False, True):
+        whole = (mask, bias) if with_bias else mask
+        chunks = []
+        for start, key, value in pieces(length):
+            own = mask[..., start : start + length]
+            part = bias[..., start : start + length]
+            chunks.append((key, value, (own, part) if with_bias else own))
+        given = chunks if kind == "list" else iter(chunks)
+        actual = stream(QUERY, given, return_lse=True)
+        wanted = stream(QUERY, regard.KeyValueChunks(KEY, VALUE, length=length), whole)
+        assert_same_bits(actual[0], wanted)
+
+
+class Counted:
+    """An array that is not in memory, and the first keys of the parts that were read of it."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype, self.read = array, array.shape, array.dtype, []
+
+    def __getitem__(self, index):
+        self.read.append(index[1].start)
+        return self.array[index]
+
+    def __array__(self, dtype=None, copy=None):
+        raise AssertionError("the whole array was read")
+
+
+def chunks_of(mask, **options):
+    """The first keys of the chunks of 10 that a call reads."""
+    key, value = Counted(KEY), Counted(VALUE)
+    stream(QUERY, regard.KeyValueChunks(key, value, length=10), mask, **options)
+    assert key.read == value.read
+    return key.read
+
+
+BLOCKS = Blocks([0, 3], [2, 3, 7], shape=(Q_LEN, KV_LEN), block=(32, 10))
+READ = [
+    (Ranges(25, 48, kv_len=KV_LEN), {}, [20, 30, 40]),
+    (Ranges(0, 1) | Ranges(80, 81, kv_len=KV_LEN), {}, [0, 80]),
+    (Ranges([*[5] * 20, 70], [*[6] * 20, 71], kv_len=KV_LEN), {}, [0, 70]),
+    (BLOCKS, {}, [20, 30, 70]),
+    (BLOCKS, {"key_lengths": 40}, [20, 30]),
+    (BLOCKS, {"left_padding": 75}, [70]),
+    (BLOCKS[:, 25:], {}, [0, 10, 40, 50]),
+    ((BLOCKS, normal(Q_LEN, KV_LEN)), {"is_causal": True, "query_offset": 10}, [20, 30]),
+    (regard.masks.stack([Ranges([n], [n + 1], kv_len=9) for n in (1, 3, 3, 1)]), {}, [0]),
+    (Ranges(0, np.zeros(Q_LEN, int), kv_len=KV_LEN), {}, []),
+]
+
+
+@pytest.mark.parametrize(("mask", "options", "wanted"), READ)
+def test_chunks_that_no_query_sees_are_not_read(mask, options, wanted):
+    assert chunks_of(mask, **options) == wanted
+
+
+def test_no_chunk_is_requested_after_the_last_that_a_query_sees():
+    requested = []
+
+    def chunks():
+        for start, key, value in pieces(10):
+            requested.append(start)
+            yield key, value
+
+    told = []
+    stream(QUERY, chunks(), BLOCKS[:, :34], progress=lambda *numbers: told.append(numbers))
+    assert requested == [0, 10, 20, 30]
+    assert told == [(30, 34), (34, 34)]
+    wanted = stream(QUERY, [(KEY, VALUE)], BLOCKS[:, :34])
+    actual = stream(QUERY, chunks(), BLOCKS[:, :34])
+    np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "mask"),
+    [
+        (ValueError, "a sparse mask must broadcast to .* got shape \\(20, 90\\)", (20, 90)),
+        (ValueError, "a sparse mask must broadcast to .* got shape \\(3, 21, 90\\)", (3, 21, 90)),
+        (ValueError, "mask must have at most as many columns as there are keys, 90", (21, 91)),
+    ],
+)
+def test_shapes(kind, message, mask):
+    """Before any chunk is read."""
+    mask = Ranges(0, np.ones(mask[:-1], int), kv_len=mask[-1])
+    with pytest.raises(kind, match=message):
+        chunks_of(mask)
+
+
+def test_errors_of_iterators_and_chunks():
+    wide = Ranges(KV_LEN - 1, KV_LEN + 1, kv_len=KV_LEN + 1)
+    with pytest.raises(ValueError, match="mask must have at most as many columns .* 90, got"):
+        stream(QUERY, iter([(KEY, VALUE)]), wide)
+    with pytest.raises(ValueError, match="chunk 0: a sparse mask must have at most .* 90, got"):
+        stream(QUERY, iter([(KEY, VALUE, wide)]))
+    with pytest.raises(ValueError, match="chunk 0: a sparse mask must broadcast to"):
+        stream(QUERY, iter([(KEY, VALUE, Ranges([0, 1, 1], 2))]))
+    with pytest.raises(TypeError, match="chunk 0: mask must be None"):
+        stream(QUERY, iter([(KEY, VALUE, wide)]), Ranges(0, 1))

@@ -1,0 +1,179 @@
+"""Masks from functions of positions, and the symbols that find what they are without elements."""
+
+import operator
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from reference import assert_same_bits
+from regard import masks
+
+DOCUMENT = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 5] * 30)
+LENGTH = np.array(7)
+FUNCTIONS = {
+    "causal": lambda i, j: j <= i,
+    "strictly causal": lambda i, j: j < i,
+    "anticausal": lambda i, j: ~(j <= i),
+    "window": lambda i, j: (i - j < 20) & (j <= i),
+    "both sides": lambda i, j: abs(i - j) <= 10,
+    "both sides in NumPy": lambda i, j: np.less_equal(np.abs(np.subtract(i, j)), 10),
+    "between floats": lambda i, j: (i - j < 20.5) & (i - j > -0.5),
+    "sink": lambda i, j: (j <= i) & ((i - j < 20) | (j < 4)),
+    "logical": lambda i, j: np.logical_and(j <= i, np.logical_or(i - j < 20, j == 0)),
+    "not": lambda i, j: np.logical_not(np.logical_xor(j <= i, i % 2 == 0)),
+    "dilated": lambda i, j: ((i - j) % 3 == 0) & (i - j < 40),
+    "blocks": lambda i, j: i // 16 == j // 16,
+    "blocks before": lambda i, j: (i // 16 >= j // 16) & (i // 16 - j // 16 < 2),
+    "image": lambda i, j: (abs(i // 17 - j // 17) < 3) & (abs(i % 17 - j % 17) < 3),
+    "image by divmod": lambda i, j: abs(np.divmod(i, 17)[0] - divmod(j, 17)[0]) < 3,
+    "circle": lambda i, j: (i // 17 - j // 17) ** 2 + np.square(i % 17 - j % 17) <= 9,
+    "minimum": lambda i, j: np.minimum(i, j) < 5,
+    "maximum": lambda i, j: np.maximum(i, 2 * j + 1) > 30,
+    "negative modulus": lambda i, j: (i - j) % -5 > -3,
+    "negative quotient": lambda i, j: (i - 20) // -7 + j // 3 < 2,
+    "bits": lambda i, j: ((i & 3) == (j & 3)) | ((i ^ j) < 4),
+    "shifts": lambda i, j: (i >> 4 == j >> 4) | (j << 2 < i),
+    "complement": lambda i, j: ~i + j < -3,
+    "signs": lambda i, j: -i + +j > -8,
+    "products": lambda i, j: (i * j < 300) & (-3 * i + j * 2 > -90),
+    "on the right": lambda i, j: (100 - i > j) & (3 * j > 5) & (1000 // (i + 1) > 3),
+    "NumPy's scalars": lambda i, j: np.int64(100) - i > np.int8(2) * j,
+    "a 0-d array": lambda i, j: i - j < LENGTH,
+    "not equal": lambda i, j: (i != j) & ((i < 9) != (j < 9)),
+    "equal truths": lambda i, j: (i < 9) == (j < 9),
+    "exclusive or": lambda i, j: (i < 40) ^ (j < 40) ^ True,
+    "overflow": lambda i, j: i * 2**62 + j > 0,
+    "overflow of absolute values": lambda i, j: abs(i - (2**63 - 1) - j) > 0,
+    "everything": lambda i, j: True,
+    "nothing": lambda i, j: np.False_,
+    "only queries": lambda i, j: i < 33,
+    "only keys": lambda i, j: j > 33,
+    "broadcast by hand": lambda i, j: np.ones(j.shape, bool),
+    "an array of documents": lambda i, j: DOCUMENT[i] == DOCUMENT[j],
+    "documents, causal": lambda i, j: (j <= i) & (DOCUMENT[i] == DOCUMENT[j]),
+    "where": lambda i, j: np.where(i < 20, j < 20, j >= 20),
+    "truth of a bool": lambda i, j: (i <= j) & (i.size > 0),
+    "as types": lambda i, j: i.astype(np.float32) > j,
+    "true division": lambda i, j: i / 2 > j,
+    "unsigned": lambda i, j: i - np.uint64(5) > j,
+    "np.isin": lambda i, j: np.isin(i, [3, 5]) | np.isin(j, [2]),
+    "sum of bools": lambda i, j: (i < 5) + (j < 5) > 1,
+    "branches": lambda i, j: (j <= i) if np.all(i >= 0) else (j > i),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*overflow:RuntimeWarning")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name):
+    f = FUNCTIONS[name]
+    for q_len, kv_len, block in [
+        (60, 60, (8, 8)),
+        (90, 70, (16, 5)),
+        (1, 200, (4, 64)),
+        (5, 3, None),
+    ]:
+        options = {"block": block} if block else {}
+        mask = masks.from_function(f, q_len, kv_len, **options)
+        wanted = f(np.arange(q_len)[:, None], np.arange(kv_len)[None])
+        assert_same_bits(mask.to_dense(), np.array(np.broadcast_to(wanted, (q_len, kv_len))))
+
+
+def test_lengths():
+    assert masks.from_function(lambda i, j: i <= j, 5).shape == (5, 5)
+    assert masks.from_function(lambda i, j: i <= j, 0, 4).shape == (0, 4)
+    assert masks.from_function(lambda i, j: i <= j, 4, 0).shape == (4, 0)
+
+
+def test_few_elements_are_computed():
+    computed = []
+
+    def causal(i, j):
+        if isinstance(i, np.ndarray):
+            computed.append(i.size * j.size)
+        return j <= i
+
+    n = 2**17
+    mask = masks.from_function(causal, n)
+    assert sum(computed) == n * 128
+    assert mask.nnz == n * (n + 1) // 2
+
+
+@pytest.mark.parametrize("name", ["window", "image", "where", "an array of documents"])
+def test_a_function_never_meets_the_square(name):
+    shapes = []
+
+    def f(i, j):
+        if isinstance(i, np.ndarray):
+            shapes.append((i.size, j.size))
+        return FUNCTIONS[name](i, j)
+
+    masks.from_function(f, 300, block=(16, 16))
+    assert max(rows for rows, _ in shapes) == 16
+
+
+def numbers():
+    """Expressions of two integers that may fail with symbols, but never lie."""
+    leaf = st.sampled_from(
+        [lambda i, j: i, lambda i, j: j, *(lambda i, j, n=n: n for n in (-7, -1, 0, 2, 5, 2**62))]
+    )
+    two = st.sampled_from(
+        [
+            operator.add,
+            operator.sub,
+            operator.mul,
+            operator.floordiv,
+            operator.mod,
+            operator.and_,
+            operator.or_,
+            operator.xor,
+            np.minimum,
+            np.maximum,
+        ]
+    )
+    one = st.sampled_from([operator.neg, abs, operator.invert, lambda x: x**2, lambda x: x >> 1])
+
+    def larger(each):
+        return st.one_of(
+            st.builds(lambda f, a: lambda i, j: f(a(i, j)), one, each),
+            st.builds(lambda f, a, b: lambda i, j: f(a(i, j), b(i, j)), two, each, each),
+        )
+
+    return st.recursive(leaf, larger, max_leaves=6)
+
+
+def truths():
+    compare = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
+    leaf = st.builds(
+        lambda f, a, b: lambda i, j: f(a(i, j), b(i, j)),
+        st.sampled_from(compare),
+        numbers(),
+        numbers(),
+    )
+
+    def larger(each):
+        join = st.sampled_from([operator.and_, operator.or_, operator.xor, operator.eq])
+        return st.one_of(
+            st.builds(lambda a: lambda i, j: ~a(i, j), each),
+            st.builds(lambda f, a, b: lambda i, j: f(a(i, j), b(i, j)), join, each, each),
+        )
+
+    return st.recursive(leaf, larger, max_leaves=3)
+
+
+@hypothesis.settings(derandomize=True, deadline=None, max_examples=300)
+@hypothesis.given(f=truths(), first=st.integers(-9, 9), other=st.integers(-9, 9))
+def test_symbols_never_lie(f, first, other):
+    def shifted(i, j):
+        return f(i + first, j + other)
+
+    with np.errstate(all="ignore"):
+        try:
+            wanted = shifted(np.arange(11)[:, None], np.arange(13)[None])
+            wanted = np.array(np.broadcast_to(wanted, (11, 13)))
+            hypothesis.assume(wanted.dtype == bool)
+            mask = masks.from_function(shifted, 11, 13, block=(2, 3))
+        except (TypeError, OverflowError, ZeroDivisionError):  # of Python's numbers and bools
+            hypothesis.reject()
+    assert_same_bits(mask.to_dense(), wanted)

@@ -1,0 +1,95 @@
+"""Sparse masks from SciPy's sparse arrays."""
+
+import numpy as np
+import pytest
+
+from reference import assert_same_bits
+from regard import masks
+from regard.masks import Blocks
+
+sparse = pytest.importorskip("scipy.sparse", reason="pip install scipy")
+
+
+def drawn(shape, density, seed=0):
+    random = np.random.default_rng(seed)
+    return random.standard_normal(shape) * (random.random(shape) < density)
+
+
+@pytest.mark.parametrize("density", [0, 0.1, 0.9])
+@pytest.mark.parametrize("block", [None, (1, 1), (4, 2), (128, 128)])
+def test_bsr(density, block):
+    dense = drawn((12, 18), density)
+    matrix = sparse.bsr_array(dense, blocksize=(3, 6))
+    mask = Blocks.from_scipy(matrix, block=block)
+    assert_same_bits(mask.to_dense(), dense != 0)
+    assert mask.block == (block or (3, 6))
+    assert_same_bits(Blocks(matrix, block=block).to_dense(), dense != 0)
+
+
+@pytest.mark.parametrize("density", [0, 0.1, 0.9])
+@pytest.mark.parametrize("block", [None, (1, 1), (4, 2)])
+def test_csr(density, block):
+    dense = drawn((13, 17), density)
+    for matrix in (sparse.csr_array(dense), sparse.csr_matrix(dense)):
+        mask = Blocks(matrix, block=block)
+        assert_same_bits(mask.to_dense(), dense != 0)
+        assert mask.block == (block or (128, 128))
+
+
+def test_stored_zeros_are_hidden_and_nan_is_visible():
+    dense = np.array([[1, 2, 0], [np.nan, 0, 3.0]])
+    for matrix in (sparse.csr_array(dense), sparse.bsr_array(dense, blocksize=(1, 3))):
+        matrix.data[matrix.data == 2] = 0
+        wanted = np.array([[True, False, False], [True, False, True]])
+        assert_same_bits(Blocks(matrix).to_dense(), wanted)
+
+
+def test_columns_in_any_order():
+    matrix = sparse.csr_array((np.ones(3), [2, 0, 1], [0, 2, 3]), shape=(2, 3))
+    assert_same_bits(Blocks(matrix).to_dense(), matrix.toarray() != 0)
+    matrix = sparse.bsr_array((np.ones((2, 2, 2)), [1, 0], [0, 2]), shape=(2, 4))
+    assert Blocks(matrix).density == 1
+
+
+def test_bools_and_integers():
+    dense = drawn((6, 6), 0.5) != 0
+    for dtype in (bool, np.int8, np.uint64, np.float32):
+        assert_same_bits(Blocks(sparse.csr_array(dense.astype(dtype))).to_dense(), dense)
+
+
+def test_large_patterns_stay_sparse():
+    n = 100_000
+    matrix = sparse.diags_array(np.ones((2, n)), offsets=[0, 1], shape=(n, n)).tocsr()
+    mask = Blocks(matrix)
+    assert mask.nnz == 2 * n - 1
+    assert mask.nbytes < 1e6
+    assert (mask != masks.sliding(n, window=(0, 1))).nnz == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda matrix: Blocks(matrix.tocoo()),
+            TypeError,
+            "must be a bsr_array or a csr_array, got coo: convert it by its tobsr() or tocsr()",
+        ),
+        (lambda matrix: Blocks.from_scipy(matrix.tocsc()), TypeError, "got csc"),
+        (
+            lambda matrix: Blocks(matrix, shape=(4, 4)),
+            TypeError,
+            "shape must be left out if the first argument is a SciPy array",
+        ),
+        (lambda matrix: Blocks(matrix, [0]), TypeError, "indices must be left out"),
+        (lambda matrix: Blocks(matrix, block=(0, 1)), ValueError, "block[0] must be at least 1"),
+        (
+            lambda _: Blocks(sparse.csr_array((np.ones(2), [1, 1], [0, 2]), shape=(1, 3))),
+            ValueError,
+            "matrix contains an element or a block twice: call its sum_duplicates() first",
+        ),
+    ],
+)
+def test_errors(call, error, message):
+    with pytest.raises(error) as raised:
+        call(sparse.csr_array(np.eye(4)))
+    assert message in str(raised.value)
