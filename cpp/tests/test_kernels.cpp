@@ -357,6 +357,8 @@ void test_all() {
   test_tanh<T>(3.5);
   test_attention<T>();
   test_gradients<T>();
+  test_score_options<T>();
+  test_sparse_mask<T>();
   test_summary<T>();
   test_visibility<T>();
   for (const bool transposed : {false, true})

@@ -18,6 +18,14 @@ void test_gradients();
 // Attention to keys and values in pages, and as int8.
 void test_kv_rows();
 
+// Biases of distances, numbers of heads, functions of scores.
+template <class T>
+void test_score_options();
+
+// Attention under sparse masks.
+template <class T>
+void test_sparse_mask();
+
 // Statistics and maps of weights.
 template <class T>
 void test_summary();

@@ -144,9 +144,9 @@ def test_shapes(kind, message, mask):
 
 def test_errors_of_iterators_and_chunks():
     wide = Ranges(KV_LEN - 1, KV_LEN + 1, kv_len=KV_LEN + 1)
-    with pytest.raises(ValueError, match="mask must have at most as many columns .* 90, got"):
+    with pytest.raises(ValueError, match=r"mask must have at most as many columns .* 90, got"):
         stream(QUERY, iter([(KEY, VALUE)]), wide)
-    with pytest.raises(ValueError, match="chunk 0: a sparse mask must have at most .* 90, got"):
+    with pytest.raises(ValueError, match=r"chunk 0: a sparse mask must have at most .* 90, got"):
         stream(QUERY, iter([(KEY, VALUE, wide)]))
     with pytest.raises(ValueError, match="chunk 0: a sparse mask must broadcast to"):
         stream(QUERY, iter([(KEY, VALUE, Ranges([0, 1, 1], 2))]))

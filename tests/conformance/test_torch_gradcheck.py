@@ -27,6 +27,7 @@ EVERYTHING = Case(
     scale=1.2,
     softcap=1.5,
     alibi_slopes=0.3,
+    distance_bias=2,
     sinks=0.1,
 )
 CASES = [
@@ -50,6 +51,11 @@ CASES = [
     Case("scale", *SHAPES, scale=-0.7),
     Case("softcap", *SHAPES, softcap=0.6, scale=1.0),
     Case("slopes", *SHAPES, alibi_slopes=0.5, query_offset=1),
+    Case("distances", *SHAPES, distance_bias=3, query_offset=1),
+    Case("distances, groups", *GROUPED, distance_bias=6, is_causal=True, query_offset=2),
+    More("distances of all", Case("all", *BATCHES), {"distance_bias": np.linspace(-1, 1, 7)}),
+    Case("scale of each head", *GROUPED, scale=(0.3, -0.7, 0.0, 1.0)),
+    Case("softcap of each head", *SHAPES, softcap=(0.6, float("inf"))),
     Case("sinks", *GROUPED, sinks=0.5, window=(0, 0)),
     Case("sinks of some", *SHAPES, sinks=(float("-inf"), 0.5)),
     More("dropout", Case("dropout", *SHAPES), DROPOUT),
@@ -69,7 +75,7 @@ FAST = CHECKED | {"fast_mode": True}
 
 
 def attention(problem):
-    """A function of the six inputs, whose results are finite: lse is set to 0 where it is not."""
+    """A function of the inputs, whose results are finite: lse is set to 0 where it is not."""
 
     def function(*inputs):
         given = {n: x for n, x in zip(INPUTS, inputs, strict=True) if x is not None}
@@ -80,7 +86,7 @@ def attention(problem):
 
 
 def inputs_of(problem, names):
-    """The six inputs, of which those with names are differentiated."""
+    """The inputs, of which those with names are differentiated."""
     tensors = as_tensors(problem)
     for name, tensor in zip(INPUTS, tensors, strict=True):
         if tensor is not None:

@@ -88,7 +88,7 @@ def whole_matrices(problem, *tensors):
 
 def pytorchs_call(problem, query, key, value, mask, *others):
     """In the implementation that PyTorch chooses."""
-    assert others == (None, None)
+    assert others == (None, None, None)
     shown = problem.options.get("mask")
     if shown is not None and mask is None:
         mask = torch.tensor(shown)

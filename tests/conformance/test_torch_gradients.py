@@ -34,6 +34,15 @@ EACH = [
     Case("scale", *SHAPES, scale=-0.4),
     Case("softcap", *SHAPES, softcap=1.3, scale=1.0),
     Case("slopes", *SHAPES, alibi_slopes=0.1, query_offset=64),
+    Case("distances", *SHAPES, distance_bias=50, query_offset=64),
+    More(
+        "distances of each entry",
+        Case("entries", *BATCHES, query_offset=88),
+        {"distance_bias": np.linspace(-1, 1, 2 * 3 * 4 * 61).reshape(2, 3, 4, 61)},
+    ),
+    More("distances of all heads", Case("heads", *SHAPES), {"distance_bias": np.arange(5.0)}),
+    Case("scale of each head", *SHAPES, scale=(0.1, 0.2, 0.3, -0.1, 0.0, 1.0)),
+    Case("softcap of each head", *SHAPES, softcap=(0.5, 1.0, float("inf"), 2.0, 1.0, 3.0)),
     More(
         "slopes of each entry",
         Case("entries", *BATCHES, query_offset=88),
@@ -86,7 +95,7 @@ def loss_of(problem, grad_output, output, lse):
 
 
 def leaves_of(problem):
-    """The gradient of the output, and the six inputs."""
+    """The gradient of the output, and the inputs."""
     tensors = torch.tensor(problem.grad_output), *as_tensors(problem)
     return [None if x is None else x.requires_grad_() for x in tensors]
 
@@ -107,10 +116,11 @@ def check_gradients(problem, attend=formula):
 
 
 def check_tangents(problem):
-    *inputs, mask, slopes, sinks = as_tensors(problem)
+    tensors = as_tensors(problem)
+    inputs, others = tensors[:3], tensors[3:]
     tangents = directions_of(problem)
     _, (output, lse) = torch.func.jvp(
-        lambda *three: formula(problem, *three, mask, slopes, sinks),
+        lambda *three: formula(problem, *three, *others),
         tuple(inputs),
         tuple(map(torch.from_numpy, tangents)),
     )
@@ -172,7 +182,7 @@ def of_pytorch(arrays, ours, theirs):
     grads = drawn(output.shape, FLOAT64), np.zeros_like(lse)
     problem = GradientProblem(*arrays, ours, *grads)
 
-    def attend(problem, query, key, value, mask, slopes, sinks):
+    def attend(problem, query, key, value, mask, *others):
         options = dict(theirs)
         shown = options.pop("mask", None)
         if options.pop("lower_right", False):

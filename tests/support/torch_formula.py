@@ -13,33 +13,37 @@ from reference import lay_out
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: pip install '.[conformance]'"
 )
-INPUTS = ("query", "key", "value", "mask", "alibi_slopes", "sinks")
+INPUTS = ("query", "key", "value", "mask", "alibi_slopes", "distance_bias", "sinks")
 
 
 def as_tensors(problem, precision=torch.float64):
-    """The six inputs of a problem, None for those that are not there."""
+    """The inputs of a problem, None for those that are not there."""
     arrays = map(problem.inputs.get, INPUTS)
     # PyTorch wants arrays that it may write to, and knows no bfloat16 of NumPy.
     return [None if x is None else torch.tensor(x.astype(np.float64)).to(precision) for x in arrays]
 
 
-def formula(problem, query, key, value, mask, alibi_slopes, sinks):
+def formula(problem, query, key, value, mask, alibi_slopes, distance_bias, sinks):
     """The output and lse of these tensors with a problem's options, as whole matrices.
 
     The sink is one more column of the scores. A row that sees nothing has a score of 0 there: the
     gradients of its softmax are 0 then, and not NaN.
     """
-    seen, distances, factors = _constants(problem)
+    seen, distances, columns, factors = _constants(problem)
     is_flat = all(x.ndim == 2 for x in (query, key, value))
     query, key, value = (x if x.ndim > 2 else x[None] for x in (query, key, value))
     heads, kv_heads = query.shape[-3], key.shape[-3]
     key, value = (x.repeat_interleave(heads // max(kv_heads, 1), dim=-3) for x in (key, value))
-    scale, softcap = problem.options.get("scale"), problem.options.get("softcap")
+    scale, softcap = (_of_heads(problem.options.get(name)) for name in ("scale", "softcap"))
     scores = (query.shape[-1] ** -0.5 if scale is None else scale) * (query @ key.mT)
     if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
+        finite = torch.where(softcap == torch.inf, 1, softcap)
+        scores = torch.where(softcap == torch.inf, scores, finite * torch.tanh(scores / finite))
     if alibi_slopes is not None:
         scores = scores - alibi_slopes[..., None, None] * distances.to(scores.dtype)
+    if distance_bias is not None:
+        table = distance_bias.expand(*columns.shape[:-2], distance_bias.shape[-1])
+        scores = scores + table[..., None, :].expand(*columns.shape[:-1], -1).gather(-1, columns)
     if mask is not None:
         scores = scores + mask
     nothing = scores.new_tensor(-torch.inf)
@@ -54,8 +58,14 @@ def formula(problem, query, key, value, mask, alibi_slopes, sinks):
     return (output[0], lse[0]) if is_flat else (output, lse)
 
 
+def _of_heads(numbers):
+    """A number, or one for each head, as a tensor that broadcasts to scores."""
+    return None if numbers is None else torch.as_tensor(numbers, dtype=torch.float64)[..., None, None]
+
+
 def _constants(problem):
-    """What is seen, how far keys are from queries, and what dropout multiplies the weights by."""
+    """What is seen, how far keys are from queries, the columns of a table of distances, and what
+    dropout multiplies the weights by."""
     options = {k: v for k, v in problem.options.items() if not k.startswith("dropout")}
     options |= {"query_offset": offset_of(*problem.arrays[:2], options)}
     options |= {"alibi_slopes": np.ones(()), "sinks": None}  # so that the biases are the distances
@@ -67,4 +77,5 @@ def _constants(problem):
             *problem.arrays, **problem.options, return_weights=True
         )
         factors = (weights != 0).reshape(laid.seen.shape) / (1 - p)
-    return torch.tensor(laid.seen), torch.tensor(laid.alibi), torch.tensor(factors)
+    columns = None if laid.columns is None else torch.tensor(laid.columns)
+    return torch.tensor(laid.seen), torch.tensor(laid.alibi), columns, torch.tensor(factors)

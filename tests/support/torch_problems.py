@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 
 from regard.torch import scaled_dot_product_attention  # noqa: E402
 
-NAMES = ("query", "key", "value", "mask", "alibi_slopes", "sinks")
+NAMES = ("query", "key", "value", "mask", "alibi_slopes", "distance_bias", "sinks")
 
 
 def as_tensor(array):
@@ -37,7 +37,7 @@ def assert_same(tensor, array):
 
 
 def leaves_of(problem, wanted=NAMES):
-    """The six inputs by name, of which `wanted` require gradients."""
+    """The inputs by name, of which `wanted` require gradients."""
     leaves = {name: as_tensor(array) for name, array in problem.inputs.items()}
     for name, leaf in leaves.items():
         leaf.requires_grad_(name in wanted)

@@ -95,6 +95,10 @@ class SecondOrderOptions(
     threads: int | None
 
 
+class DaskOptions(SecondOrderOptions, total=False):
+    """The options of the attention calls of `regard.dask`."""
+
+
 class GradientOptions(BackwardOptions, total=False):
     """The options of the calls that compute gradients."""
 

@@ -111,9 +111,7 @@ def heads_of(
         )
 
 
-def _regions_of(
-    number: int, layer: Layer, plan: Plan, lse: Array
-) -> list[dict[str, Halves]]:
+def _regions_of(number: int, layer: Layer, plan: Plan, lse: Array) -> list[dict[str, Halves]]:
     """Return the weights of the exact regions of each head, by the name of the region."""
     found: list[dict[str, Halves]] = [{} for _ in range(layer.heads)]
     own = [region for region in plan.regions if region.layer == number]

@@ -6,13 +6,15 @@ import functools
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard._arguments.numbers import count, flag
-from regard._arguments.options import BackwardOptions, takes_options
+from regard._arguments.options import DaskOptions, takes_options
 from regard.dask import _tasks
 from regard.dask._call import call_of, token_of
 from regard.dask._graph import Graph, refer, refer_all
 
 if TYPE_CHECKING:
     from dask.array import Array
+
+    from regard.dask._graph import Key
 
 
 @overload
@@ -24,7 +26,7 @@ def scaled_dot_product_attention(
     *,
     return_lse: Literal[False] = False,
     split_every: int = 8,
-    **options: Unpack[BackwardOptions],
+    **options: Unpack[DaskOptions],
 ) -> Array: ...
 @overload
 def scaled_dot_product_attention(
@@ -35,10 +37,10 @@ def scaled_dot_product_attention(
     *,
     return_lse: Literal[True],
     split_every: int = 8,
-    **options: Unpack[BackwardOptions],
+    **options: Unpack[DaskOptions],
 ) -> tuple[Array, Array]: ...
 @takes_options(
-    BackwardOptions,
+    DaskOptions,
     reference="as in `regard.scaled_dot_product_attention`, of the whole arrays",
     threads=1,
 )
@@ -56,8 +58,8 @@ def scaled_dot_product_attention(
 
     For every visible pair of a query chunk and a key chunk, one task calls
     `regard.scaled_dot_product_attention`. A tree of tasks merges the results with
-    `regard.merge_attention_states`. Pairs hidden by causality, `window`, `key_lengths` or
-    `left_padding` are not in the graph.
+    `regard.merge_attention_states`. Pairs hidden by causality, `window`, `key_lengths`,
+    `left_padding` or a sparse mask are not in the graph.
 
     Parameters
     ----------
@@ -70,9 +72,10 @@ def scaled_dot_product_attention(
         heads that one chunk of query heads reads.
     value : dask.array.Array, shape (..., kv_heads, kv_len, value_dim)
         Must have the chunks of `key`, and one chunk along value_dim.
-    mask : array of bool or float, or a pair (bool, float) of both, optional
+    mask : array of bool or float, SparseMask, or a pair (bool, float), optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. A Dask array must have the chunks of `query`
         and `key` along every axis that is not broadcast. A NumPy array is split into these chunks.
+        Of a sparse mask, every task receives the part for its chunks.
     {options}
     return_lse : bool, default False
         Also return the natural log-sum-exp of every row's visible scores, including the sink.
@@ -111,7 +114,8 @@ def scaled_dot_product_attention(
 
     The order in which partial results are merged depends only on the chunks and `split_every`, so
     the bits of the result do not depend on the scheduler, the number of workers or lost workers.
-    Different chunks change the last bits, within the error of a single call. Partial results of
+    They do not depend either on which hidden pairs are in the graph: a sparse mask gives the bits
+    of the same bool array. Different chunks change the last bits, within the error of a single call. Partial results of
     float16 and bfloat16 arrays are float32.
 
     Weights are not returned, since they are as large as the scores. `precision` and `device` are
@@ -145,17 +149,14 @@ def scaled_dot_product_attention(
     graph = Graph("attention-parts", token, call.inputs)
     outputs, lses = {}, {}
     for block in call.grid.blocks():
-        parts = []
+        parts: list[Key | None] = [None] * len(call.grid.keys)
         for number, keys in call.key_chunks(block):
-            chunks = [call.refer(name, block, number) for name in _tasks.OPERANDS]
-            own = call.options_of(block, keys)
+            chunks, own = call.arguments_of(block, number, keys)
             place = (*block.place, number)
-            parts.append(
-                graph.add(
-                    "attention-part", place, _tasks.attend_part, *chunks, own, call.arithmetic
-                )
+            parts[number] = graph.add(
+                "attention-part", place, _tasks.attend_part, *chunks, own, call.arithmetic
             )
-        if not parts:
+        if not any(parts):
             shape = call.output_shape(block)
             parts = [
                 graph.add(
@@ -163,12 +164,12 @@ def scaled_dot_product_attention(
                 )
             ]
         merge = functools.partial(_tasks.merge_states, threads=options["threads"])
-        parts = graph.add_tree("attention-merge", block.place, merge, parts, split_every)
+        merged = graph.add_tree("attention-merge", block.place, merge, parts, split_every)
         state = graph.add(
             "attention-state",
             block.place,
             _tasks.finish_states,
-            refer_all(parts),
+            refer_all(merged),
             call.sinks_of(block),
             call.dtype,
             options["threads"],

@@ -9,7 +9,7 @@ import numpy as np
 from regard import AttentionGradients
 from regard._arguments.arrays import stored
 from regard._arguments.numbers import count
-from regard._arguments.options import BackwardOptions, takes_options
+from regard._arguments.options import DaskOptions, takes_options
 from regard._gradients.wanted import wanted_gradients
 from regard.dask._call import call_of, token_of
 from regard.dask._chunks import check_chunks, check_dask_array
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from regard.dask._call import DaskCall
 
 
-@takes_options(BackwardOptions, reference="as given to the forward call", threads=1)
+@takes_options(DaskOptions, reference="as given to the forward call", threads=1)
 def scaled_dot_product_attention_backward(
     grad_output: Array,
     query: Array,
@@ -37,7 +37,7 @@ def scaled_dot_product_attention_backward(
     grad_lse: Array | None = None,
     with_respect_to: Iterable[str] = ("query", "key", "value"),
     split_every: int = 8,
-    **options: Unpack[BackwardOptions],
+    **options: Unpack[DaskOptions],
 ) -> AttentionGradients:
     """Compute the exact gradients of attention over Dask arrays, lazily.
 
@@ -55,13 +55,13 @@ def scaled_dot_product_attention_backward(
         The output of the forward call.
     lse : dask.array.Array, shape (..., heads, q_len)
         The lse of the forward call, returned with ``return_lse=True``.
-    mask : array of bool or float, or a pair (bool, float) of both, optional
+    mask : array of bool or float, SparseMask, or a pair (bool, float), optional
         As given to the forward call, like all options below.
     grad_lse : dask.array.Array, shape (..., heads, q_len), optional
         The gradient of the loss with respect to `lse`, in the chunks of `lse`. Default: zero.
     with_respect_to : iterable of str, default ("query", "key", "value")
-        The fields of the result to compute. ``"mask"`` requires a float mask; ``"alibi_slopes"``
-        and ``"sinks"`` require the option of the same name.
+        The fields of the result to compute. ``"mask"`` requires a float mask; ``"alibi_slopes"``,
+        ``"distance_bias"`` and ``"sinks"`` require the option of the same name.
     split_every : int, default 8
         Maximum number of partial results that one task adds. The last bits of the result depend on
         it.
@@ -143,9 +143,13 @@ def _given(call: DaskCall, *arrays: Any) -> tuple[Any, ...]:
 
 def _wanted(call: DaskCall, with_respect_to: Iterable[str], options: Any) -> tuple[str, ...]:
     """Return the names of the requested gradients, in the order of the result."""
-    mask = None if call.shown is None else np.empty(0, bool)
+    has_bool_mask = call.shown is not None or call.whole.masks.shown is not None
+    mask = np.empty(0, bool) if has_bool_mask else None
     if call.bias is not None:
         mask = np.empty(0, call.bias.dtype)
     fields = AttentionGradients._fields
-    flags = wanted_gradients(with_respect_to, fields, mask, options, None, {}).flags
-    return tuple(name for name, is_wanted in zip(fields, flags, strict=True) if is_wanted)
+    request = wanted_gradients(with_respect_to, fields, mask, options, None, {})
+    wanted = {
+        name for name, is_wanted in zip(fields[:3], request.flags[:3], strict=True) if is_wanted
+    }
+    return tuple(name for name in fields if name in wanted | request.sums.keys())

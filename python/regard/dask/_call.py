@@ -11,12 +11,14 @@ from dask.base import tokenize
 
 from regard._arguments.arrays import as_array, part_at, result_type, stored
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks, as_mask, parts_of
+from regard._arguments.masks import Masks, as_mask, is_sparse, parts_of
 from regard._arguments.option_table import OPTIONS
-from regard._arguments.options import BackwardOptions, names_of
+from regard._arguments.options import DaskOptions, names_of
+from regard._arguments.seen_keys import SeenKeys
 from regard._attention.check import check_call
 from regard.dask._chunks import Grid, check_chunks, check_dask_array, chunk_index, grid_of, spans
 from regard.dask._graph import refer
+from regard.dask._tasks import OPERANDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,7 +34,7 @@ class DaskCall(NamedTuple):
     key: Any
     value: Any
     shown: Any
-    """The bool mask, or None."""
+    """The bool mask as an array, or None. A sparse mask is a mask of `whole`."""
     bias: Any
     """The float mask, or None."""
     grid: Grid
@@ -66,19 +68,28 @@ class DaskCall(NamedTuple):
         """Iterate over the key chunks that a block may see, with their numbers."""
         if block.is_empty:
             return
-        positions = self.whole.positions.entry(_slices(block.batch))
+        batch, heads, queries = _slices(block.batch), slice(*block.heads), slice(*block.queries)
+        positions = self.whole.positions.entry(batch)
+        seen = SeenKeys.of(self.whole.masks.at((*batch, heads, queries, slice(None))))
         for number, keys in enumerate(spans(self.grid.keys)):
-            if positions.chunk(block.queries, keys).visible()[1]:
+            is_shown = seen is None or seen.any(*keys)
+            if is_shown and positions.chunk(block.queries, keys).visible()[1]:
                 yield number, keys
 
-    def options_of(self, block: OutputChunk, keys: Span) -> dict[str, Any]:
-        """Return the options of a call on a query chunk and a key chunk.
+    def arguments_of(
+        self, block: OutputChunk, number: int, keys: Span
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the operands and the options of a call on a query chunk and a numbered key chunk.
 
         Sinks are excluded, since they do not belong to any key chunk.
         """
         heads, queries = slice(*block.heads), slice(*block.queries)
         part = self.whole.part(_slices(block.batch), heads, queries, slice(*keys))
-        return {name: each for name, each in part.options.items() if name != "sinks"}
+        operands = {name: self.refer(name, block, number) for name in OPERANDS}
+        if self.shown is None:
+            operands["shown"] = part.masks.shown
+        options = {name: each for name, each in part.options.items() if name != "sinks"}
+        return list(operands.values()), options
 
     def sinks_of(self, block: OutputChunk) -> Any:
         """Return the sinks of a query chunk, or None."""
@@ -117,21 +128,23 @@ def call_of(
         check_dask_array(argument, array)
     query, key, value = arrays
     _check_small_options(options)
-    check_options(name, options, names_of(BackwardOptions), kind="dask")
-    whole = _whole(query, key, value, options)
+    check_options(name, options, names_of(DaskOptions), kind="dask")
+    sparse = next(filter(is_sparse, parts_of(mask)), None)
+    whole = _whole(query, key, value, sparse, options)
     grid = grid_of(query, key, value, len(whole.sizes.batch))
     if options.get("dropout_p"):
         _check_entries(grid.batch)
     heads = (grid.heads,) if whole.has_heads else ()
     output_chunks = (*grid.batch, *heads, grid.queries, (value.shape[-1],))
     masks = _masks(mask, (*output_chunks[:-1], grid.keys))
+    shown = None if is_sparse(masks.shown) else masks.shown
     dtype = result_type(array.dtype for array in (whole.query, whole.key, whole.value))
-    return DaskCall(query, key, value, masks.shown, masks.bias, grid, whole, dtype, output_chunks)
+    return DaskCall(query, key, value, shown, masks.bias, grid, whole, dtype, output_chunks)
 
 
 def token_of(call: DaskCall, *more: Any) -> str:
     """Return a token for the names of a call's tasks, equal for equal calls."""
-    token: str = tokenize(*call.inputs, call.whole.options, *more)
+    token: str = tokenize(*call.inputs, call.whole.masks.shown, call.whole.options, *more)
     return token
 
 
@@ -145,13 +158,18 @@ def _check_small_options(options: Mapping[str, Any]) -> None:
             )
 
 
-def _whole(query: Any, key: Any, value: Any, options: Mapping[str, Any]) -> CheckedCall:
-    """Check the call on whole arrays, represented by zeros that use no memory."""
+def _whole(
+    query: Any, key: Any, value: Any, sparse: Any, options: Mapping[str, Any]
+) -> CheckedCall:
+    """Check the call on whole arrays, represented by zeros that use no memory.
+
+    Of masks, only a sparse mask is part of the call.
+    """
     zeros = {
         name: np.broadcast_to(stored(name, np.zeros(1, array.dtype)), array.shape)
         for name, array in (("query", query), ("key", key), ("value", value))
     }
-    call = check_call(**zeros, mask=None, options=options)
+    call = check_call(**zeros, mask=sparse, options=options)
     # Differentiable options are rounded to the precision of a single call.
     narrow = {
         name: np.asarray(value).astype(call.arithmetic)
@@ -177,8 +195,10 @@ def _check_entries(batch: tuple[Chunks, ...]) -> None:
 
 
 def _masks(mask: Any, wanted: tuple[Chunks, ...]) -> Masks:
-    """Return the masks of a call as Dask arrays."""
-    return Masks.of_parts([_as_dask_mask(part, wanted) for part in parts_of(mask)])
+    """Return the masks of a call as Dask arrays, except sparse masks, which remain as they are."""
+    return Masks.of_parts(
+        [part if is_sparse(part) else _as_dask_mask(part, wanted) for part in parts_of(mask)]
+    )
 
 
 def _as_dask_mask(mask: Any, wanted: tuple[Chunks, ...]) -> Any:

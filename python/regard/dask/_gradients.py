@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.arrays import stored
+from regard._arguments.option_table import OPTIONS
 from regard.dask import _tasks
 from regard.dask._chunks import chunk_index
 from regard.dask._graph import refer, refer_all
@@ -30,22 +31,28 @@ class GradientSum:
         self.name, self._chunks = name, chunks
         self._dtype = stored(name, np.empty(0, dtype)).dtype
         counts = [range(len(axis)) for axis in chunks]
-        self._parts: dict[Index, list[Key]] = {index: [] for index in itertools.product(*counts)}
+        self._parts: dict[Index, list[Key | None]] = {
+            index: [] for index in itertools.product(*counts)
+        }
 
-    def add(self, index: Index, part: Key) -> None:
-        """Add the result of a task to a chunk. The sum has the order of the calls."""
+    def add(self, index: Index, part: Key | None) -> None:
+        """Add the result of a task to a chunk, or None for a pair that is not in the graph.
+
+        The sum has the order of the calls.
+        """
         self._parts[index].append(part)
 
-    def index_of(self, place: Index) -> Index:
-        """Return the index of the chunk that belongs to a place in the grid."""
-        return chunk_index(tuple(map(len, self._chunks)), place)
+    def index_of_option(self, block: OutputChunk) -> Index:
+        """Return the index of the chunk of an option that belongs to a block."""
+        columns = (0,) * OPTIONS[self.name].axes.count("columns")
+        return chunk_index(tuple(map(len, self._chunks)), (*block.place[:-1], *columns))
 
     def finish(self, graph: Graph, split_every: int) -> Any:
         """Return the gradient as a Dask array."""
         kind, add_up = f"attention-gradient-of-{self.name}", _tasks.add_up
         blocks: dict[Index, tuple[Any, ...]] = {}
         for index, parts in self._parts.items():
-            if parts:
+            if any(parts):
                 left = graph.add_tree(f"{kind}-sum", index, add_up, parts, split_every)
                 blocks[index] = (_tasks.finish_sum, refer_all(left), self._dtype)
             else:
@@ -63,11 +70,10 @@ def gradient_sums(call: DaskCall, wanted: tuple[str, ...], options: Mapping[str,
             sums[name] = GradientSum(name, array.chunks, array.dtype)
         else:
             array = np.asarray(options[name])
-            axes = (*call.grid.batch, call.grid.heads)[-array.ndim :]
-            chunks = tuple(
-                full if size == sum(full) else (size,)
-                for size, full in zip(array.shape, axes, strict=True)
-            )
+            of_axis = {"batch": call.grid.batch, "heads": (call.grid.heads,), "columns": ((),)}
+            axes = [full for axis in OPTIONS[name].axes for full in of_axis[axis]]
+            sizes = zip(array.shape, axes[len(axes) - array.ndim :], strict=True)
+            chunks = tuple(full if size == sum(full) else (size,) for size, full in sizes)
             sums[name] = GradientSum(name, chunks, array.dtype)
     return sums
 
@@ -88,28 +94,33 @@ def add_parts(
                 refer_all(rows),
                 sinks,
             )
-            sums["sinks"].add(sums["sinks"].index_of(block.place[:-1]), part)
-        if not names:
+            sums["sinks"].add(sums["sinks"].index_of_option(block), part)
+        if not names or block.is_empty:
             continue
-        for number, keys in call.key_chunks(block):
-            place = (*block.place, number)
-            pair = graph.add(
-                "attention-gradient-part",
-                place,
-                _tasks.gradients_of_part,
-                *(call.refer(name, block, number) for name in _tasks.OPERANDS),
-                refer_all(rows),
-                names,
-                call.options_of(block, keys),
-                call.arithmetic,
-            )
+        visible = dict(call.key_chunks(block))
+        for number in range(len(call.grid.keys)):
+            place, pair = (*block.place, number), None
+            if number in visible:
+                chunks, own = call.arguments_of(block, number, visible[number])
+                pair = graph.add(
+                    "attention-gradient-part",
+                    place,
+                    _tasks.gradients_of_part,
+                    *chunks,
+                    refer_all(rows),
+                    names,
+                    own,
+                    call.arithmetic,
+                )
             for position, name in enumerate(names):
-                kind = f"attention-gradient-part-of-{name}"
-                part = graph.add(kind, place, _tasks.part_of, refer(pair), position)
                 if name in _OPERANDS:
                     index = call.chunk_of(_OPERANDS[name], block, number)
                 else:
-                    index = sums[name].index_of(block.place[:-1])
+                    index = sums[name].index_of_option(block)
+                part = None
+                if pair is not None:
+                    kind = f"attention-gradient-part-of-{name}"
+                    part = graph.add(kind, place, _tasks.part_of, refer(pair), position)
                 sums[name].add(index, part)
 
 

@@ -38,24 +38,29 @@ class Graph:
         kind: str,
         place: tuple[int, ...],
         call: Callable[[list[Any]], Any],
-        keys: list[Key],
+        keys: list[Key | None],
         split_every: int,
     ) -> list[Key]:
         """Merge adjacent results, level by level, until at most `split_every` results are left.
 
-        The grouping and the order depend only on the number of results.
+        Hidden results are None. The grouping and the order depend only on the places in the list,
+        so that results which are hidden, or which add nothing, change no bit.
         """
-        level = 0
+        level, groups = 0, [_present(keys)]
         while len(keys) > split_every:
-            groups = [keys[i : i + split_every] for i in range(0, len(keys), split_every)]
+            starts = range(0, len(keys), split_every)
+            groups = [_present(keys[i : i + split_every]) for i in starts]
+            if sum(map(bool, groups)) <= 1:
+                break
             keys = [
                 self.add(kind, (*place, level, i), call, refer_all(group))
                 if len(group) > 1
-                else group[0]
+                else next(iter(group), None)
                 for i, group in enumerate(groups)
             ]
+            groups = [_present(keys)]
             level += 1
-        return keys
+        return [key for group in groups for key in group]
 
     def array(
         self,
@@ -78,6 +83,10 @@ class Graph:
             {**shared.layers, name: layer}, {**shared.dependencies, name: {self._name}}
         )
         return da.Array(graph, name, chunks, dtype=dtype)
+
+
+def _present(keys: Sequence[Key | None]) -> list[Key]:
+    return [key for key in keys if key is not None]
 
 
 def refer(key: Key | None) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 
 import regard
 from regard._arguments.masks import Masks
+from regard._arguments.option_table import DIFFERENTIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +27,7 @@ def attend_part(
     query: Array,
     key: Array,
     value: Array,
-    shown: Array | None,
+    shown: Any,
     bias: Array | None,
     options: Mapping[str, Any],
     dtype: DType,
@@ -73,7 +74,7 @@ def gradients_of_part(
     query: Array,
     key: Array,
     value: Array,
-    shown: Array | None,
+    shown: Any,
     bias: Array | None,
     rows: list[Any],
     with_respect_to: tuple[str, ...],
@@ -91,9 +92,9 @@ def gradients_of_part(
     if bias is not None:
         bias = np.asarray(bias, _wide(bias.dtype, dtype))
     settings: Any = dict(options)
-    if "alibi_slopes" in settings:
-        # Also the type of their gradient, a sum over all rows that is rounded at the end.
-        settings["alibi_slopes"] = settings["alibi_slopes"].astype(np.float64)
+    for name in settings.keys() & set(DIFFERENTIABLE):
+        # Also the type of its gradient, a sum over all rows that is rounded at the end.
+        settings[name] = settings[name].astype(np.float64)
     grad_output, output, lse, grad_lse = rows
     gradients = regard.scaled_dot_product_attention_backward(
         grad_output,
@@ -149,7 +150,7 @@ def zeros(shape: tuple[int, ...], dtype: DType) -> Array:
     return np.zeros(shape, dtype)
 
 
-def _mask(shown: Array | None, bias: Array | None) -> Any:
+def _mask(shown: Any, bias: Array | None) -> Any:
     return Masks(shown, bias).argument
 
 

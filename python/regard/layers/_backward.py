@@ -96,11 +96,12 @@ class ForwardCall(NamedTuple):
     def _through_heads(
         self, of_rows: FloatArray, projected: _ProjectionGradients, threads: int | None
     ) -> dict[str, FloatArray]:
-        """Write the gradients of the projected inputs; return the gradients of the norm weights."""
+        """Write the gradients of the projected inputs; return those of parameters in between."""
         query, key, value = self.heads
         of_query, of_key, of_value = (projected.heads(i) for i in range(3))
         sizes = self.projections.sizes
-        scaled_dot_product_attention_backward(
+        has_distances = "distance_bias" in self.projections.own
+        gradients = scaled_dot_product_attention_backward(
             _split(of_rows, sizes.heads, sizes.head_dim),
             query,
             key,
@@ -109,13 +110,14 @@ class ForwardCall(NamedTuple):
             self.lse,
             self.mask,
             **self.options,
+            with_respect_to=(*INPUTS, "distance_bias") if has_distances else INPUTS,
             out=AttentionGradients(of_query, of_key, of_value),
             threads=threads,
         )
         if self.rotation is not None and self.places is not None:
             turned = zip((of_query, of_key), self.places, strict=True)
             self.rotation.turn(*turned, cached=False, transposed=True)
-        return {
+        own = {
             name: gradient_of_norm(
                 of_head.swapaxes(-3, -2),
                 self.projections.own[name],
@@ -125,6 +127,9 @@ class ForwardCall(NamedTuple):
             for name, of_head in (("norm_query", of_query), ("norm_key", of_key))
             if name in self.norms
         }
+        if gradients.distance_bias is not None:
+            own["distance_bias"] = gradients.distance_bias
+        return own
 
 
 class _ProjectionGradients:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.masks import Masks
+from regard._arguments.masks import Masks, is_sparse
 from regard._arguments.numbers import integers
 from regard._arguments.option_table import OPTIONS
 
@@ -36,8 +36,12 @@ def held_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def held_mask(mask: ArrayLike | None) -> Any:
-    """Return copies of the arrays of a mask that a call has accepted."""
-    return Masks.of(mask).map(_without_repeats).argument
+    """Return a mask that a call has accepted, with copies of its arrays. Sparse masks are constant."""
+    return (
+        Masks.of(mask)
+        .map(lambda part: part if is_sparse(part) else _without_repeats(part))
+        .argument
+    )
 
 
 def _without_repeats(array: NDArray[Any]) -> NDArray[Any]:

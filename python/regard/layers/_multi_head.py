@@ -8,21 +8,22 @@ import numpy as np
 
 from regard._arguments.arrays import single_or_double
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.numbers import flag, window_sides
+from regard._arguments.numbers import count, flag, window_sides
 from regard._arguments.options import LayerOptions, takes_options
 from regard._attention.dense import scaled_dot_product_attention
 from regard._runtime.public import public
 from regard._weights.narrow import weight_dtype_name
-from regard.layers._backward import ForwardCall, InputGradients
+from regard.layers._backward import ForwardCall
 from regard.layers._cached import attend_cached, refuse_options_of_cache
 from regard.layers._draws import draws
 from regard.layers._held import held_inputs, held_mask, held_options
 from regard.layers._inputs import inputs_of, numeric_offset
-from regard.layers._names import own_names, read_state, write_state
+from regard.layers._named_parameters import NamedParameters
+from regard.layers._names import own_names
 from regard.layers._norms import norm_eps
 from regard.layers._projections import LayerSizes, Projections, draw, sizes_of
 from regard.layers._rotation import Rotation, query_positions
-from regard.layers._training import Trainable, dropout_options, dropout_probability
+from regard.layers._training import dropout_options, dropout_probability
 from regard.positional import alibi_slopes
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, DTypeLike
 
-    from regard._weights.quantized import QuantizedWeight
     from regard.layers._cached import Cache
     from regard.layers._draws import Rng
     from regard.layers._linear import FloatArray
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @public
-class MultiHeadAttention(Trainable):
+class MultiHeadAttention(NamedParameters):
     """Multi-head self-attention or cross-attention with projections, with or without a cache.
 
     The layer projects its inputs, splits the projections into heads, attends in each head, joins
@@ -75,6 +75,12 @@ class MultiHeadAttention(Trainable):
         Hugging Face model, pass ``{"scaling": config["rope_parameters"]}``.
     alibi : bool, optional
         Whether scores decrease with the distance: see `regard.positional.alibi_slopes`.
+    distance_bias : int, optional
+        Learns a bias for each head and each distance of a key from its query, as T5 does: with the
+        number n, one for each distance from ``1 - n`` to ``n - 1``, and farther keys have the bias
+        of the last distance on their side. The parameter of shape ``(num_heads, 2 n - 1)`` is 0 at
+        first, and is called ``distance_bias`` in `state_dict`. It is the option of
+        `regard.scaled_dot_product_attention` of that name.
     qk_norm : "rms" or float, optional
         Divides each head of queries and keys by its root mean square and multiplies it by a weight,
         before any rotation (Qwen 3). A number is the eps under the root; ``"rms"`` means 1e-6.
@@ -153,6 +159,7 @@ class MultiHeadAttention(Trainable):
         window: tuple[int | None, int | None] | None = None,
         rotary: bool | Mapping[str, Any] | None = None,
         alibi: bool = False,
+        distance_bias: SupportsIndex | None = None,
         qk_norm: Literal["rms"] | float | None = None,
         dropout: float = 0.0,
         rng: Rng = None,
@@ -179,6 +186,7 @@ class MultiHeadAttention(Trainable):
             qkv_bias=flag("qkv_bias", qkv_bias),
             out_bias=flag("out_bias", out_bias),
             qk_norm=self._qk_norm_eps is not None,
+            distances=_distances(distance_bias),
             dtype=self._dtype,
         )
         self._projections = Projections(self._sizes, own, self._qk_norm_eps, self._weight_dtype)
@@ -203,6 +211,7 @@ class MultiHeadAttention(Trainable):
             "head_dim": self._sizes.head_dim,
             "is_causal": self._is_causal,
         }
+        biases = self._projections.own.get("distance_bias")
         where_used = {
             "d_key": d_key if d_key != d_model else None,
             "d_value": d_value if d_value != d_key else None,
@@ -211,6 +220,7 @@ class MultiHeadAttention(Trainable):
             "window": self._window,
             "rotary": self._rotation,
             "alibi": self._slopes is not None or None,
+            "distance_bias": None if biases is None else biases.shape[1] // 2 + 1,
             "qk_norm": self._qk_norm_eps,
             "dropout": self._dropout or None,
         }
@@ -269,7 +279,7 @@ class MultiHeadAttention(Trainable):
             Vectors to attend to, shape ``(..., kv_len, d_key)``; `query` by default.
         value : array_like, optional
             Shape ``(..., kv_len, d_value)``; `key` by default.
-        mask : array_like of bool or float, optional
+        mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
             Bool: True where a query may attend. Float: added to the scaled scores. It broadcasts to
             ``(..., num_heads, q_len, kv_len)``, the shape of the weights. A PyTorch padding mask
             (``key_padding_mask``, True = hidden) becomes ``~padding[:, None, None, :]``.
@@ -309,7 +319,8 @@ class MultiHeadAttention(Trainable):
         ValueError
             If shapes disagree or a number is out of range; if `value` is given without `key`,
             `query_offset` or `left_padding` with a cache, or `key` with a cache in a layer that
-            depends on positions (causal, window, rotary, alibi); if `cache` is given in train mode.
+            depends on positions (causal, window, rotary, alibi, distance_bias); if `cache` is given
+            in train mode.
 
         Examples
         --------
@@ -339,6 +350,7 @@ class MultiHeadAttention(Trainable):
             "is_causal": self._is_causal,
             "window": self._window,
             "alibi_slopes": self._slopes,
+            "distance_bias": self._projections.own.get("distance_bias"),
         }
         if self.training or dropout_seed is not None:
             given |= dropout_options(self, self._dropout, dropout_seed)
@@ -403,184 +415,6 @@ class MultiHeadAttention(Trainable):
         )
         return (result, weights[0]) if return_weights else result
 
-    def parameters(self) -> dict[str, FloatArray]:
-        """Return the parameters themselves, to be changed in place.
-
-        The arrays stay the same for the life of the layer, and `load_state_dict` writes into them.
-        Change them after `backward`, not between a call and its `backward`, which reads them.
-
-        Returns
-        -------
-        dict of str to numpy.ndarray
-            The arrays that calls read, by their names in `state_dict` and `grads`.
-
-        Raises
-        ------
-        ValueError
-            If the layer has a `weight_dtype`: the stored weights are rounded, and only
-            `load_state_dict` can write them.
-
-        Examples
-        --------
-        A step of gradient descent toward an output of zeros:
-
-        >>> import numpy as np
-        >>> import regard
-        >>> layer = regard.MultiHeadAttention(8, 2, rng=0).train()
-        >>> x = np.random.default_rng(0).standard_normal((2, 5, 8))
-        >>> before = layer(x)
-        >>> _ = layer.backward(before)  # the gradient of (output ** 2).sum() / 2
-        >>> for name, parameter in layer.parameters().items():
-        ...     parameter -= 0.01 * layer.grads[name]
-        >>> bool(np.square(layer(x)).sum() < np.square(before).sum())
-        True
-        """
-        self._refuse_narrow("parameters")
-        names = own_names(self._projections.own)
-        return {name: self._projections.own[part] for name, part in names.items()}
-
-    @refuses_unknown
-    def backward(
-        self, grad: ArrayLike, *, threads: int | None = None
-    ) -> FloatArray | InputGradients:
-        """Compute the gradients of the last call in train mode.
-
-        The gradients of the parameters are added to `grads`. A call allows one `backward`. A
-        `backward` that fails leaves `grads` unchanged.
-
-        Parameters
-        ----------
-        grad : array_like, shape (..., q_len, d_model)
-            The gradient of the loss with respect to the output of the call. Real numbers, converted
-            to the layer's dtype.
-        threads : int, optional
-            Number of threads. The gradients are bitwise the same for any number.
-
-        Returns
-        -------
-        numpy.ndarray or InputGradients
-            The gradient of `query` if the call had no other input, as in ``layer(x)``. Otherwise a
-            tuple (query, key, value), with None for a `value` that was not given: its part is in
-            the gradient of `key`. The gradients have the shapes of the inputs and the layer's
-            dtype. For gradients of `mask` and `sinks`, see
-            `regard.scaled_dot_product_attention_backward`.
-
-        Raises
-        ------
-        RuntimeError
-            If there was no call in train mode, or its gradients have already been computed.
-        TypeError
-            If `grad` is not an array of real numbers.
-        ValueError
-            If `grad` does not have the shape of the output.
-
-        Notes
-        -----
-        A row of `key` or `value` that no query sees has gradient 0 and adds nothing to the
-        gradients of parameters, whatever it contains.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import regard
-        >>> layer = regard.MultiHeadAttention(8, 2, out_bias=True, rng=0).train()
-        >>> x, memory = np.ones((2, 3, 8)), np.ones((2, 5, 8))
-        >>> grad_x = layer.backward(np.ones_like(layer(x)))
-        >>> grad_x.shape
-        (2, 3, 8)
-        >>> grad_query, grad_key, grad_value = layer.backward(np.ones_like(layer(x, memory)))
-        >>> grad_query.shape, grad_key.shape, grad_value
-        ((2, 3, 8), (2, 5, 8), None)
-        >>> layer.grads["out_proj.bias"]  # of both calls: 2 * 6 rows
-        array([12., 12., 12., 12., 12., 12., 12., 12.], dtype=float32)
-        """
-        gradients: FloatArray | InputGradients = self._backward(grad, self._dtype, threads)
-        return gradients
-
-    def state_dict(self, names: str = "regard", prefix: str = "") -> dict[str, FloatArray]:
-        """Copy the parameters, with the names and the layout of a chosen library.
-
-        Parameters
-        ----------
-        names : str, optional
-            ``"regard"`` (``W_query``, ``W_key``, ``W_value``, ``out_proj``, ``q_norm``,
-            ``k_norm``), ``"torch"`` (``nn.MultiheadAttention``: ``in_proj_weight``, or
-            ``q_proj_weight`` and so on if inputs differ in size), or a Hugging Face layout:
-            ``"llama"`` (``q_proj`` .. ``o_proj``; also Qwen, Mistral), ``"bert"``
-            (``self.query`` .. ``output.dense``), ``"gpt2"`` (``c_attn``, ``c_proj``, transposed),
-            ``"bart"`` (``q_proj`` .. ``out_proj``; also OPT, CLIP) or ``"whisper"`` (the same
-            without a key bias).
-        prefix : str, optional
-            A prefix for every name, joined to it by a dot.
-
-        Returns
-        -------
-        dict of str to numpy.ndarray
-            Copies of the parameters, in the layer's dtype even if it has a `weight_dtype`.
-
-        Raises
-        ------
-        ValueError
-            If `names` is unknown, or the layout has no place for a parameter of the layer.
-
-        Examples
-        --------
-        >>> import regard
-        >>> layer = regard.MultiHeadAttention(8, 4, num_kv_heads=2, rng=0)
-        >>> {name: array.shape for name, array in layer.state_dict("llama", "attn").items()}
-        ... # doctest: +NORMALIZE_WHITESPACE
-        {'attn.q_proj.weight': (8, 8), 'attn.k_proj.weight': (4, 8),
-         'attn.v_proj.weight': (4, 8), 'attn.o_proj.weight': (8, 8)}
-        """
-        return write_state(self._projections.widened(), names, prefix)
-
-    def load_state_dict(
-        self, state: Mapping[str, ArrayLike | QuantizedWeight], prefix: str = ""
-    ) -> None:
-        """Copy parameters into the layer: all of them, or none if anything is wrong.
-
-        They are written into the arrays of `parameters`. A `backward` for an earlier call then
-        raises an error.
-
-        Parameters
-        ----------
-        state : mapping of str to array_like
-            Floating-point arrays, converted to the layer's dtype, or weights of type
-            `QuantizedWeight`. Every layout of `state_dict` is recognized. Other entries of models
-            are ignored: GPT-2's ``bias`` (its causal mask), BERT's ``output.LayerNorm``, Llama's
-            ``rotary_emb.inv_freq``, a ``mask``. The key bias, which Whisper lacks, is 0.
-        prefix : str, optional
-            The layer to read from a model's state: ``"model.layers.3.self_attn"``,
-            ``"encoder.layer.0.attention"`` (BERT), ``"h.0.attn"`` (GPT-2),
-            ``"model.decoder.layers.0.encoder_attn"`` (Whisper). Other names are ignored.
-
-        Raises
-        ------
-        TypeError
-            If `state` is not a mapping or an array is not floating-point.
-        ValueError
-            If names are missing or unexpected (the message lists them), or arrays have wrong
-            shapes. If no name is known (the message lists the known layouts). If a weight cannot be
-            stored in the layer's `weight_dtype`, because it is too large for float16 or bfloat16,
-            or not finite with ``"int8"``.
-
-        See Also
-        --------
-        regard.checkpoints.load_safetensors : reads a state, or one layer of it, from a file.
-
-        Examples
-        --------
-        >>> import regard
-        >>> layer = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=0)
-        >>> other = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=1)
-        >>> layer.load_state_dict(other.state_dict("gpt2", "h.0.attn"), "h.0.attn")
-        """
-        own = self._projections.own
-        shapes = {name: array.shape for name, array in own.items()}
-        read = read_state(state, prefix, shapes, self._dtype)
-        self._drop_held()
-        self._projections.overwrite(read)
-
     def _refuse_cross_attention(self) -> None:
         """Raise ValueError for a key with a cache in a layer that depends on positions."""
         positional = {
@@ -588,6 +422,7 @@ class MultiHeadAttention(Trainable):
             "window": self._window is not None,
             "rotary": self._rotation is not None,
             "alibi": self._slopes is not None,
+            "distance_bias": "distance_bias" in self._projections.own,
         }
         used = [name for name, is_used in positional.items() if is_used]
         if used:
@@ -595,6 +430,16 @@ class MultiHeadAttention(Trainable):
                 "key must be left out with a cache in a layer that depends on positions, got key "
                 f"in a layer with {', '.join(used)}"
             )
+
+
+def _distances(distance_bias: SupportsIndex | None) -> int | None:
+    """Return the number of distances on a side of a query, or raise TypeError or ValueError."""
+    if np.ndim(distance_bias):  # type: ignore[arg-type]
+        raise TypeError(
+            "distance_bias must be an int, the number of distances on a side, got an array of "
+            f"shape {np.shape(distance_bias)}: load_state_dict() writes its numbers"
+        )
+    return None if distance_bias is None else count("distance_bias", distance_bias, minimum=1)
 
 
 def _ends_of_arguments(key: ArrayLike | None, value: ArrayLike | None) -> tuple[int, ...]:

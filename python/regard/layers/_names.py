@@ -1,8 +1,9 @@
 """Read and write the parameters of multi-head attention in the layouts of other libraries.
 
 A layer's own parameters are ``W_query``, ``W_key``, ``W_value`` and ``W_out`` of shape (d_out,
-d_in), their biases ``b_...``, and the weights ``norm_query`` and ``norm_key`` of qk_norm. A layout
-maps the name of each array of a state to the parameters that are stacked in it, from the top down.
+d_in), their biases ``b_...``, the weights ``norm_query`` and ``norm_key`` of qk_norm, and
+``distance_bias``. A layout maps the name of each array of a state to the parameters that are
+stacked in it, from the top down.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ _NORM = "output.LayerNorm"
 LAYOUTS = (
     StateLayout(
         "regard",
-        _apart("W_query", "W_key", "W_value", "out_proj") | _NORMS,
+        _apart("W_query", "W_key", "W_value", "out_proj")
+        | _NORMS
+        | {"distance_bias": ("distance_bias",)},
         beside=frozenset({"mask"}),
     ),
     StateLayout("torch", {"in_proj_weight": _WEIGHTS} | _TORCH_REST, grouped=False),

@@ -258,9 +258,10 @@ def draw(
     qkv_bias: bool,
     out_bias: bool,
     qk_norm: bool,
+    distances: int | None,
     dtype: np.dtype[Any],
 ) -> dict[str, FloatArray]:
-    """Draw the query, key, value and out layers; the norm weights are 1."""
+    """Draw the query, key, value and out layers; norm weights are 1, and biases of distances 0."""
     joined = sizes.heads * sizes.head_dim
     linears = [
         (name, d_in, heads * sizes.head_dim, qkv_bias)
@@ -274,4 +275,6 @@ def draw(
             own[f"b_{name}"] = bias
     if qk_norm:
         own |= {f"norm_{name}": np.ones(sizes.head_dim, dtype) for name in INPUTS[:2]}
+    if distances is not None:
+        own["distance_bias"] = np.zeros((sizes.heads, 2 * distances - 1), dtype)
     return own

@@ -14,7 +14,7 @@ from regard._arguments.arrays import (
     single_or_double,
 )
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.masks import as_mask
+from regard._arguments.masks import as_mask, is_sparse
 from regard._arguments.numbers import choice, count, flag, mapping
 from regard._arguments.options import SelfAttentionOptions, takes_options
 from regard._attention.dense import scaled_dot_product_attention
@@ -221,7 +221,7 @@ class SelfAttention(Trainable):
         x : array_like
             Shape ``(..., seq, d_in)``: axes before the last two are batch axes. Real numbers,
             converted to the layer's dtype.
-        mask : array_like of bool or float, optional
+        mask : array_like of bool or float, or SparseMask, optional
             Bool: True where a query may attend. Float: added to the scaled scores. It broadcasts to
             ``(..., seq, seq)``, the shape of the weights, which has no axis for heads.
         is_causal : bool, optional
@@ -470,7 +470,9 @@ def _with_heads(mask: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[An
     """Add an axis for the heads to a mask that broadcasts to `shape`."""
     if mask is None:
         return None
-    if not broadcasts_to(mask.shape, shape):
+    # A sparse mask may have fewer keys, and does not broadcast over them.
+    kv_len = mask.shape[-1] if is_sparse(mask) else shape[-1]
+    if kv_len > shape[-1] or not broadcasts_to(mask.shape, (*shape[:-1], kv_len)):
         raise ValueError(f"mask must broadcast to {shape}, got shape {mask.shape}")
     return mask[..., None, :, :] if mask.ndim > 2 else mask
 

@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.patches import Patch
 
-from regard._arguments.arrays import as_array
+from regard._arguments.arrays import as_array, broadcasts_to
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
-from regard._arguments.masks import Masks
+from regard._arguments.masks import Masks, is_sparse
 from regard._arguments.numbers import count, flag
 from regard._arguments.option_table import PER_ENTRY
 from regard._arguments.options import PatternOptions, names_of, takes_options
@@ -20,6 +20,7 @@ from regard._show.tokens import tokens_of_axes
 from regard.plot._axes import add_scale, axes_of, check_imshow, draw, name_axes, room_of
 from regard.plot._pooling import areas, cut_of, part_of, starts
 from regard.plot._source import head_of
+from regard.plot._sparse_mask import visible_pairs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,9 +60,10 @@ def pattern(
 
     Parameters
     ----------
-    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+    mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         As for `regard.scaled_dot_product_attention`. The finite numbers of a float mask are not
-        drawn: a key is hidden where the mask adds -inf.
+        drawn: a key is hidden where the mask adds -inf. A sparse mask of any length is drawn in
+        little memory.
     q_len : int, optional
         Number of queries. Required if no mask determines it.
     kv_len : int, optional
@@ -157,7 +159,9 @@ def _one_mask(
 ) -> tuple[Masks, tuple[int, int]]:
     """Return the masks of one head, and the numbers of queries and keys."""
     parts = masks.arrays
-    shape = np.broadcast_shapes((1, 1), *(part.shape for part in parts))
+    shape = np.broadcast_shapes((1, 1), *map(_shape_of, parts))
+    if is_sparse(masks.shown):
+        shape = (*shape[:-1], max(shape[-1], masks.shown.shape[-1]))
     if q_len is None and not parts:
         raise TypeError("q_len must be given if there is no mask")
     queries = shape[-2] if q_len is None else count("q_len", q_len)
@@ -173,18 +177,24 @@ def _one_mask(
         )
     if not parts:
         return masks, sizes
-    try:
-        whole = masks.map(lambda part: np.broadcast_to(part, (*shape[:-2], *sizes)))
-    except ValueError:
-        raise ValueError(
-            f"mask must broadcast to (q_len, kv_len) = {sizes}, got shape {shape}"
-        ) from None
+    target = (*shape[:-2], *sizes)
+    has_more = is_sparse(masks.shown) and masks.shown.shape[-1] > keys
+    if has_more or not all(broadcasts_to(_shape_of(part), target) for part in parts):
+        raise ValueError(f"mask must broadcast to (q_len, kv_len) = {sizes}, got shape {shape}")
     place = head_of(head, shape[:-2])
-    return whole.map(lambda part: part[place]), sizes
+    return masks.at((*place, slice(None), slice(None))), sizes
+
+
+def _shape_of(mask: Any) -> tuple[int, ...]:
+    """Return the shape to which a mask broadcasts; a sparse mask may have fewer keys."""
+    shape: tuple[int, ...] = mask.shape
+    return (*shape[:-1], 1) if is_sparse(mask) else shape
 
 
 def _visible(positions: Positions, masks: Masks, part: Part) -> Array:
     """Return the number of visible pairs in each pixel."""
+    if is_sparse(masks.shown) and masks.bias is None:
+        return visible_pairs(positions, masks.shown, part)
     counts = np.zeros((part.height, part.width))
     keys = part.keys[1] - part.keys[0] if masks.arrays else 1
     step = max(1, _ENTRIES_AT_ONCE // keys)

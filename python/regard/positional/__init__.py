@@ -6,7 +6,7 @@ from regard.positional._rotary import rotary
 from regard.positional._rotary_cache import rotary_cache
 from regard.positional._rotary_frequencies import rotary_frequencies
 from regard.positional._sinusoidal import sinusoidal
-from regard.positional._t5 import t5_buckets
+from regard.positional._t5 import t5_buckets, t5_distance_bias, t5_distance_bias_backward
 
 __all__ = [
     "alibi_slopes",
@@ -15,6 +15,8 @@ __all__ = [
     "rotary_frequencies",
     "sinusoidal",
     "t5_buckets",
+    "t5_distance_bias",
+    "t5_distance_bias_backward",
 ]
 
 _publish(globals())

@@ -123,6 +123,14 @@ def _refuse(taken: Mapping[str, Any], what: str) -> None:
         )
 
 
+def _refuse_score_function(call: Any) -> None:
+    """Raise NotImplementedError in second derivatives of a call with a score function."""
+    if call.score_function:
+        raise NotImplementedError(
+            f"{_SECOND} is not implemented with score_function, whose second derivative is unknown"
+        )
+
+
 _SECOND = "the second derivative of attention"
 _FORWARD = "the derivative of attention in forward mode"
 
@@ -185,6 +193,7 @@ class _AttentionBackward(_OperatorFunction):
         of_inputs = [along[name] for name in _QUERY_KEY_VALUE]
         if all(each is None for each in of_inputs):
             return _AttentionBackward.gradients()
+        _refuse_score_function(given)
         of_output, of_lse, *found = _operators.attention_double_backward(
             *of_inputs, given.grad_output, given.grad_lse, given.output, given.lse, *call_of(given)
         )
@@ -217,6 +226,7 @@ class _AttentionBackward(_OperatorFunction):
             )
         nothing = given.output.new_empty(0)
         if is_curved:
+            _refuse_score_function(given)
             _, _, *of_gradients = _operators.attention_double_backward(
                 *of_inputs, given.grad_output, given.grad_lse, *rest
             )
@@ -242,6 +252,7 @@ class _AttentionJvp(_OperatorFunction):
     ) -> tuple[Maybe, ...]:
         _refuse(_AttentionJvp.named(ctx.needs_input_grad[1:]), _SECOND)
         given, (output, lse) = _AttentionJvp.kept(ctx)
+        _refuse_score_function(given)
         tangents = {
             f"tangent_{name}": getattr(given, f"tangent_{name}") for name in _QUERY_KEY_VALUE
         }

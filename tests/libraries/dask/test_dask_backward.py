@@ -83,7 +83,9 @@ def test_oracle_of_the_other_cases(case, storage):
 
 
 SHAPES = (2, 4, 19, 8), (2, 2, 41, 8), (2, 2, 41, 6)
-EVERYTHING = Case("everything", *SHAPES, float_mask=(4, 19, 41), alibi_slopes=0.1, sinks=0.5)
+EVERYTHING = Case(
+    "everything", *SHAPES, float_mask=(4, 19, 41), alibi_slopes=0.1, sinks=0.5, distance_bias=30
+)
 
 
 @pytest.mark.parametrize("name", regard.AttentionGradients._fields)

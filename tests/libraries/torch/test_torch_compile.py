@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import regard
 from cases import Case
 from gradient_cases import More, build, drawn
 from torch_problems import arguments_of, leaves_of, scaled_dot_product_attention, torch
@@ -20,11 +21,13 @@ CASES = [
     Case("offsets", *SHAPES, query_offset=(1, 4), is_causal=True),
     Case("bool mask", *SHAPES, bool_mask=(5, 9)),
     Case("float mask", *SHAPES, float_mask=(4, 1, 9)),
+    Case("distances", *SHAPES, distance_bias=6),
+    Case("numbers of heads", *SHAPES, scale=(0.1, 0.2, 0.3, 0.4), softcap=(1.0, 2.0, 3.0, 4.0)),
     Case("slopes and sinks", *SHAPES, alibi_slopes=0.3, sinks=0.5),
     More("end", Case("end", *SHAPES, is_causal=True), {"query_offset": "end"}),
     More("dropout", Case("drop", *SHAPES), {"dropout_p": 0.4, "dropout_seed": 2**64 - 9}),
 ]
-QUICK = "plain", "slopes and sinks"
+QUICK = "plain", "slopes and sinks", "numbers of heads"
 each_case = pytest.mark.parametrize(
     "case",
     [pytest.param(c, marks=() if c.name in QUICK else pytest.mark.slow) for c in CASES],
@@ -163,26 +166,30 @@ def test_opcheck(layout):
         "packed": packed[:, :, 0].transpose(1, 2),
     }[layout]
     key, value = (torch.from_numpy(drawn((2, 2, 9, n), np.float64, n)) for n in (8, 6))
-    mask, slopes, sinks = (torch.from_numpy(drawn(s, np.float64)) for s in ((4, 1, 9), 4, 4))
+    mask, slopes, table, sinks, scale = (
+        torch.from_numpy(drawn(s, np.float64)) for s in ((4, 1, 9), 4, (4, 5), 4, 4)
+    )
+    shown = regard.masks.Blocks.from_dense(drawn((4, 5, 9), np.float64) < 0.5)
     options = {"window": (3, 1), "key_lengths": torch.tensor([7, 4]), "query_offset": 2}
-    options |= {"alibi_slopes": slopes, "sinks": sinks}
-    _, _, _, *call = call_with(query, key, value, (None, mask), options)
+    options |= {"alibi_slopes": slopes, "distance_bias": table, "sinks": sinks, "scale": scale}
+    _, _, _, *call = call_with(query, key, value, (shown, mask), options)
     inputs = [x.requires_grad_() for x in (query, key, value)]
     torch.library.opcheck(_operators.attention.run, (*inputs, *call))
-    for tensor in (mask, slopes, sinks):
+    others = mask, slopes, table, sinks
+    for tensor in others:
         tensor.requires_grad_()
     torch.library.opcheck(_operators.attention.run, (*inputs, *call))
-    call = (*(x.detach() for x in call[:3]), *call[3:])
+    call = (*(x.detach() for x in call[: len(others)]), *call[len(others) :])
     output, lse = (x.detach() for x in _operators.attention(*inputs, *call))
     grads = torch.ones_like(output).requires_grad_(), torch.ones_like(lse).requires_grad_()
-    three = [True, True, True, False, False, False]
+    three = [True] * 3 + [False] * len(others)
     torch.library.opcheck(
         _operators.attention_backward.run, (*grads, output, lse, *inputs, *call, three)
     )
     constants = [x.detach() for x in inputs]
     torch.library.opcheck(
         _operators.attention_backward.run,
-        (*(g.detach() for g in grads), output, lse, *constants, *call, [True] * 6),
+        (*(g.detach() for g in grads), output, lse, *constants, *call, [True] * 7),
     )
     tangents = torch.ones_like(query).detach(), None, torch.ones_like(value).detach()
     torch.library.opcheck(_operators.attention_jvp.run, (*tangents, *inputs, *call))

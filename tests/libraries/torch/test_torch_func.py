@@ -29,6 +29,7 @@ CASES = [
         scale=1.2,
         softcap=1.5,
         alibi_slopes=0.3,
+        distance_bias=3,
         sinks=0.1,
     ),
 ]
@@ -88,18 +89,19 @@ TRANSFORMS = {
 def functions_of(case):
     """Ours and the formula, as functions of query, key and value, and these."""
     problem = build(case, np.dtype(np.float64), dropout=None if isinstance(case, More) else 0.0)
-    *three, mask, slopes, sinks = as_tensors(problem)
+    tensors = as_tensors(problem)
+    three, others = tensors[:3], tensors[3:]
 
     def finite(output, lse):
         return output, torch.where(lse == -torch.inf, 0, lse)
 
     def ours(*tensors):
-        inputs = (*tensors, mask, slopes, sinks)
+        inputs = (*tensors, *others)
         given = {n: x for n, x in zip(INPUTS, inputs, strict=True) if x is not None}
         return finite(*attend(problem, given, return_lse=True))
 
     def theirs(*tensors):
-        return finite(*formula(problem, *tensors, mask, slopes, sinks))
+        return finite(*formula(problem, *tensors, *others))
 
     return ours, theirs, three
 
@@ -146,12 +148,12 @@ def test_tangents_of_autograd_are_those_of_functorch():
     assert torch.equal(actual, wanted)
 
 
-each_other = pytest.mark.parametrize("name", ["attn_mask", "alibi_slopes", "sinks"])
+each_other = pytest.mark.parametrize("name", ["attn_mask", "alibi_slopes", "distance_bias", "sinks"])
 
 
 def other(name):
-    """A function of a mask, slopes or sinks, and these."""
-    shape = (4, 5) if name == "attn_mask" else (2,)
+    """A function of a mask, slopes, a table or sinks, and these."""
+    shape = {"attn_mask": (4, 5), "distance_bias": (2, 3)}.get(name, (2,))
     *tensors, option = drawn((2, 4, 3), (2, 5, 3), (2, 5, 3), shape)
     return lambda x: scaled_dot_product_attention(*tensors, **{name: x}), option
 

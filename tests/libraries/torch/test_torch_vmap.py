@@ -17,7 +17,10 @@ SHAPES = {
         "float_mask": (4, 1, 9),
         "bool_mask": (2, 1, 1, 9),
         "alibi_slopes": (4,),
+        "distance_bias": (4, 5),
         "sinks": (4,),
+        "scale": (2, 4),
+        "softcap": (4,),
         "key_lengths": (2,),
         "left_padding": (2,),
         "query_offset": (2,),
@@ -29,7 +32,10 @@ SHAPES = {
         "float_mask": (),
         "bool_mask": (9,),
         "alibi_slopes": (4,),
+        "distance_bias": (1, 5),
         "sinks": (4,),
+        "scale": (4,),
+        "softcap": (1,),
         "key_lengths": (),
         "left_padding": (),
         "query_offset": (),
@@ -41,7 +47,10 @@ SHAPES = {
         "float_mask": (5, 9),
         "bool_mask": (5, 1),
         "alibi_slopes": (1,),
+        "distance_bias": (3,),
         "sinks": (1,),
+        "scale": (1,),
+        "softcap": (),
         "key_lengths": (),
         "left_padding": (),
         "query_offset": (),
@@ -53,14 +62,17 @@ SHAPES = {
         "float_mask": (3, 1, 1, 9),
         "bool_mask": (9,),
         "alibi_slopes": (3, 1),
+        "distance_bias": (3, 1, 7),
         "sinks": (1,),
+        "scale": (2, 1, 1),
+        "softcap": (3, 1),
         "key_lengths": (3,),
         "left_padding": (2, 1),
         "query_offset": (3,),
     },
 }
 NAMES = tuple(SHAPES["batch"])
-DIFFERENTIATED = (0, 1, 2, 3, 5, 6)
+DIFFERENTIATED = (0, 1, 2, 3, 5, 6, 7)
 RANDOM = np.random.default_rng(0)
 SUBSETS = [(name,) for name in NAMES] + [NAMES, NAMES[:3], NAMES[3:]]
 SUBSETS += [
@@ -72,6 +84,8 @@ SUBSETS += [
 def drawn(name, shape, random):
     if name == "bool_mask":
         return torch.from_numpy(np.asarray(random.random(shape) < 0.7))
+    if name == "softcap":
+        return torch.from_numpy(np.asarray(1 + random.random(shape)))
     low = {"key_lengths": 5, "left_padding": 0, "query_offset": -1}.get(name)
     if low is not None:
         return torch.from_numpy(np.asarray(random.integers(low, low + 4, shape)))
@@ -92,19 +106,14 @@ def problem(kind, mapped):
 
 
 def attention(options):
-    def function(query, key, value, float_mask, bool_mask, slopes, sinks, lengths, padding, offset):
+    def function(query, key, value, float_mask, bool_mask, *others):
         return scaled_dot_product_attention(
             *(query, key, value, (bool_mask, float_mask)),
             enable_gqa=True,
             is_causal=True,
-            query_offset=offset,
             window=(7, 2),
-            softcap=2.0,
-            key_lengths=lengths,
-            left_padding=padding,
-            alibi_slopes=slopes,
-            sinks=sinks,
             return_lse=True,
+            **dict(zip(NAMES[5:], others, strict=True)),
             **options,
         )
 
