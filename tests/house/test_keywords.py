@@ -116,15 +116,42 @@ CALLS = [
     (ATTEND, (X, X, X), "num_heads", "arrays have an axis of heads"),
     (ATTEND, (X, X, X), "sink_tokens", "regard.KVCache by its keep_first="),
     (ATTEND, (X, X, X), "query_lengths", "change no other row"),
-    (ATTEND, (X, X, X), "score_mod", "a float mask= is added to the scores"),
-    (ATTEND, (X, X, X), "block_mask", "pass mask= as a bool array"),
-    (ATTEND, (X, X, X), "segment_ids", "regard.masks.segments(segment_ids)"),
-    (ATTEND, (X, X, X), "global_tokens", "True in the rows and columns of the global tokens"),
-    (ATTEND, (X, X, X), "dilation", "query[..., i::dilation, :]"),
-    (regard.summarize_attention, (X, X), "score_mod", "a float mask= is added to the scores"),
-    (regard.attend_stream, (X, [(X, X)]), "block_mask", "pass mask= as a bool array"),
-    (CACHE.attend, (X,), "segment_ids", "regard.masks.segments(segment_ids)"),
-    (LAYER, (X,), "block_mask", "pass mask= as a bool array"),
+    (ATTEND, (X, X, X), "score_mod", "pass score_function=, a regard.ScoreFunction"),
+    (regard.summarize_attention, (X, X), "score_mod", "pass score_function="),
+    (LAYER, (X,), "score_mod", "this layer calls no function of scores"),
+    (ATTEND, (X, X, X), "block_mask", "pass mask= as regard.masks.Blocks"),
+    (regard.attend_stream, (X, [(X, X)]), "block_mask", "pass mask= as regard.masks.Blocks"),
+    (LAYER, (X,), "block_mask", "pass mask= as regard.masks.Blocks"),
+    (ATTEND, (X, X, X), "mask_mod", "regard.masks.from_function(mask_mod, q_len, kv_len)"),
+    (ATTEND, (X, X, X), "segment_ids", "regard.masks.documents(segment_ids), or call"),
+    (CACHE.attend, (X,), "segment_ids", "pass mask=regard.masks.documents(segment_ids)"),
+    (ALONE, (X,), "segment_ids", "and add [:, 0] after it"),
+    (ATTEND, (X, X, X), "document_ids", "regard.masks.documents(document_ids)"),
+    (LAYER, (X,), "document_id", "regard.masks.documents(document_id)"),
+    (
+        regard.scaled_dot_product_attention_ragged,
+        (X, X, X, *STARTS),
+        "document_ids",
+        "query_starts= and key_starts= separate",
+    ),
+    (ATTEND, (X, X, X), "global_tokens", "| regard.masks.global_tokens(...)"),
+    (ALONE, (X,), "global_tokens", "| regard.masks.global_tokens(...)"),
+    (ATTEND, (X, X, X), "global_attention_mask", "| regard.masks.global_tokens(...)"),
+    (
+        regard.scaled_dot_product_attention_ragged,
+        (X, X, X, *STARTS),
+        "global_tokens",
+        "True in the rows and columns of the global tokens",
+    ),
+    (ATTEND, (X, X, X), "num_random_blocks", "pass mask=regard.masks.random_blocks("),
+    (ATTEND, (X, X, X), "kernel_size", "regard.masks.neighborhood(shape, kernel_size)"),
+    (ATTEND, (X, X, X), "dilation", "regard.masks.sliding(..., dilation=dilation)"),
+    (LAYER, (X,), "dilation", "regard.masks.sliding(..., dilation=dilation)"),
+    (ATTEND, (X, X, X), "relative_bias", "pass distance_bias="),
+    (ATTEND, (X, X, X), "relative_position_bias", "pass distance_bias="),
+    (regard.MultiHeadAttention, (8, 2), "relative_bias", "pass distance_bias="),
+    (LAYER, (X,), "relative_bias", "pass distance_bias=n to the constructor"),
+    (ALONE, (X,), "relative_bias", "this layer has one head"),
     (regard.softmax, (X,), "block_mask", "its arguments are x, "),
     (regard.KVCache, (1, 2, 4), "window", "pass keep_last=n"),
     (regard.KVCache, (1, 2, 4), "sink_tokens", "pass keep_first="),
@@ -221,6 +248,29 @@ def test_calls_give_advice(call, arguments, name, advice):
         call(*arguments, **{name: None})
     assert f"() has no argument {name}: " in str(raised.value)
     assert advice in str(raised.value)
+
+
+GRID = ((3, 3), (3, 3))
+WINDOWS = {
+    "attention": lambda: ATTEND(X, X, X, window=GRID),
+    "ragged": lambda: regard.scaled_dot_product_attention_ragged(
+        *(X[:, None],) * 3, *STARTS, window=GRID
+    ),
+    "explain": lambda: regard.explain(X, X, X, window=list(GRID)),
+    "weights": lambda: regard.summarize_attention(X, X, window=GRID),
+    "gradients": lambda: regard.scaled_dot_product_attention_jvp(
+        X, X, X, None, None, None, window=GRID
+    ),
+    "layer": lambda: regard.MultiHeadAttention(8, 2, window=GRID),
+    "masks.window": lambda: regard.masks.window(3, window=GRID),
+    "masks.sliding": lambda: regard.masks.sliding(3, window=[[3, 3]]),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_window_of_a_grid_is_a_mask(name):
+    with pytest.raises(TypeError, match=r"window must be a pair .*regard\.masks\.neighborhood"):
+        WINDOWS[name]()
 
 
 def test_a_keyword_without_letters():

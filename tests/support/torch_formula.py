@@ -60,7 +60,9 @@ def formula(problem, query, key, value, mask, alibi_slopes, distance_bias, sinks
 
 def _of_heads(numbers):
     """A number, or one for each head, as a tensor that broadcasts to scores."""
-    return None if numbers is None else torch.as_tensor(numbers, dtype=torch.float64)[..., None, None]
+    if numbers is None:
+        return None
+    return torch.tensor(numbers, dtype=torch.float64)[..., None, None]
 
 
 def _constants(problem):

@@ -49,10 +49,9 @@ struct StripRows {
 template <class Shape>
 REGARD_INLINE std::int64_t row_unit(const AttentionProblem& problem) {
   const auto has_rows = [](const Operand& mask) { return mask.data && mask.row_stride != 0; };
-  const bool has_blocks = problem.sparse_mask && problem.sparse_mask->row_queries > 1 &&
-                          problem.sparse_mask->query_stride != 0;
-  return has_rows(problem.mask) || has_rows(problem.bias) || has_blocks ? Shape::kMaskRows
-                                                                        : Shape::kStripLanes;
+  const bool is_sparse = problem.sparse_mask && problem.sparse_mask->query_stride != 0;
+  return has_rows(problem.mask) || has_rows(problem.bias) || is_sparse ? Shape::kMaskRows
+                                                                       : Shape::kStripLanes;
 }
 
 template <class Shape>

@@ -131,8 +131,6 @@ _DILATED = (
     "leave it out, and call this for each i < dilation with query[..., i::dilation, :], and key "
     "and value likewise"
 )
-_DILATED_LAYER = "leave it out, and call this for each i < dilation with x[..., i::dilation, :]"
-_SEGMENTS = "pass mask=regard.masks.segments(segment_ids)"
 _PER_LAYER = {_CACHE_CONSTRUCTOR: "leave it out: make one cache for each layer"}
 _OTHER_WINDOWS = {
     _CACHE_CONSTRUCTOR: "pass keep_last=n, which counts the query's own token too",
@@ -145,6 +143,26 @@ _RAGGED_CALLS = {
     "weights": "summarize_attention_ragged",
     _ATTENTION: "scaled_dot_product_attention_ragged",
 }
+
+
+def _sparse(text: str, **others: str) -> dict[str, str]:
+    """Return the advice of a keyword in whose place the calls accept a sparse mask."""
+    without = {"cuda": "pass mask= as a bool array, such as the to_dense() of a sparse mask"}
+    return {**without, **others, **dict.fromkeys((_ATTENTION, _LAYER, _ONE_HEAD), text)}
+
+
+def _documents(name: str) -> dict[str, dict[str, str]]:
+    """Return the advice of a keyword for the numbers of packed documents."""
+    mask = f"pass mask=regard.masks.documents({name})"
+    ragged = "or call scaled_dot_product_attention_ragged with the starts of the documents"
+    advice: dict[str, str] = {
+        "query_starts": "leave it out: query_starts= and key_starts= separate the sequences",
+        "cuda": f"pass mask=regard.masks.segments({name}), {ragged}",
+        **dict.fromkeys(("cache", "gradients", "pattern", "torch", "weights", _LAYER), mask),
+        _ATTENTION: f"{mask}, {ragged}",
+        _ONE_HEAD: f"{mask}, and add [:, 0] after it if x is a batch",
+    }
+    return {name: advice}
 
 
 def _starts(name: str, text: str) -> dict[str, str]:
@@ -271,49 +289,33 @@ _ADVICE = {
         **_ONE_HEAD_ALONE,
     },
     "score_mod": {
-        "pattern": _NOT_VISIBILITY,
-        _ATTENTION: "leave it out: a float mask= is added to the scores, softcap= caps them and "
-        "alibi_slopes= weights distances; other functions of the scores are not supported",
-        _LAYER: "leave it out: a float mask= is added to the scores, softcap= caps them and "
-        "alibi=True of the constructor weights distances; other functions are not supported",
-        _ONE_HEAD: "leave it out: a float mask= is added to the scores; other functions of the "
-        "scores are not supported",
+        "score_function": "pass score_function=, a regard.ScoreFunction of a compiled function; "
+        "softcap=, alibi_slopes=, distance_bias= and a float mask= need no function",
     },
-    "block_mask": dict.fromkeys(
-        (_ATTENTION, _LAYER, _ONE_HEAD),
-        "pass mask= as a bool array: tiles in which it hides everything are not computed",
+    "block_mask": _sparse(
+        "pass mask= as regard.masks.Blocks: blocks that it hides take neither memory nor time"
     ),
-    "segment_ids": {
-        "query_starts": "leave it out: query_starts= and key_starts= separate the sequences",
-        "cache": _SEGMENTS,
-        "gradients": _SEGMENTS,
-        "weights": _SEGMENTS,
-        "torch": "pass mask=torch.from_numpy(regard.masks.segments(segment_ids))",
-        _ATTENTION: f"{_SEGMENTS}, or call scaled_dot_product_attention_ragged with the starts of "
-        "the segments",
-        _LAYER: _SEGMENTS,
-        _ONE_HEAD: f"{_SEGMENTS}, and add [:, 0] after it if x is a batch",
-    },
-    "global_tokens": {
-        "query_starts": "pass mask= as a bool array with True in the rows and columns of the "
-        "global tokens",
-        "torch": "pass mask= as a bool tensor with True in the rows and columns of the global "
+    "mask_mod": _sparse("pass mask=regard.masks.from_function(mask_mod, q_len, kv_len)"),
+    **_documents("document_id"),
+    **_documents("document_ids"),
+    **_documents("segment_ids"),
+    "global_tokens": _sparse(
+        "pass mask=regard.masks.sliding(...) | regard.masks.global_tokens(...)",
+        query_starts="pass mask= as a bool array with True in the rows and columns of the global "
         "tokens",
-        **dict.fromkeys(
-            (_ATTENTION, _LAYER, _ONE_HEAD),
-            "pass mask= as a bool array: regard.masks.window(...), with True in the rows and "
-            "columns of the global tokens",
-        ),
-    },
-    "dilation": {
-        "pattern": "leave it out: each of the dilated calls has the pattern of a shorter call",
-        "cache": "leave it out, and pass mask= as a bool array that hides the keys between",
-        "query_starts": "leave it out, and pass the tokens i, i + dilation, ... of a sequence, for "
+    ),
+    "global_attention_mask": _sparse(
+        "pass mask=regard.masks.sliding(...) | regard.masks.global_tokens(...), with the numbers "
+        "of the tokens",
+    ),
+    "num_random_blocks": _sparse("pass mask=regard.masks.random_blocks(...)"),
+    "kernel_size": _sparse("pass mask=regard.masks.neighborhood(shape, kernel_size)"),
+    "dilation": _sparse(
+        "pass mask=regard.masks.sliding(..., dilation=dilation)",
+        query_starts="leave it out, and pass the tokens i, i + dilation, ... of a sequence, for "
         "each i < dilation, as a sequence of their own",
-        _ATTENTION: _DILATED,
-        _LAYER: _DILATED_LAYER,
-        _ONE_HEAD: _DILATED_LAYER,
-    },
+        cuda=_DILATED,
+    ),
     "heads": _HEADS_AXIS,
     "kv_heads": _HEADS_AXIS,
     "n_heads": _HEADS_AXIS,

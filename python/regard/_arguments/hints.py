@@ -94,6 +94,17 @@ def layout_hint(query_shape: tuple[int, ...], key_shape: tuple[int, ...]) -> str
     )
 
 
+def refuse_grid(window: Any) -> None:
+    """Raise TypeError for a window that has a pair of sides for each axis of a grid."""
+    if not isinstance(window, tuple | list) or not window:
+        return
+    if all(isinstance(each, tuple | list) for each in window):
+        raise TypeError(
+            f"window must be a pair (left, right) of integers or None, got {window!r}: "
+            "regard.masks.neighborhood(shape, window) makes the mask of a grid"
+        )
+
+
 def raise_with_hint(error: ValueError, query: ArrayLike, key: ArrayLike) -> NoReturn:
     """Raise the error of a call again, with a hint if heads and lengths look swapped."""
     hint = layout_hint(np.shape(query), np.shape(key)) if "heads" in str(error) else ""

@@ -6,6 +6,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
+from regard._arguments.hints import refuse_grid
 from regard._arguments.option_table import OPTIONS
 
 if TYPE_CHECKING:
@@ -104,10 +105,11 @@ def check_options(
     reasons: Mapping[str, str] = _NO_REASONS,
     kind: Kind = "attention",
 ) -> None:
-    """Raise TypeError, with advice, if a call does not accept one of these options.
+    """Raise TypeError, with advice, if a call does not accept one of these options or its kind.
 
     `name` is the name of the call in `regard`; `accepted` are the options that it accepts.
     """
     unknown = [option for option in options if option not in accepted]
     if unknown:
         refuse_keywords(name, unknown, reasons=reasons, kind=kind)
+    refuse_grid(options.get("window"))

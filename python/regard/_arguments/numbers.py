@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 import numpy as np
 
 from regard._arguments.arrays import as_array, broadcasts_to, shown
+from regard._arguments.hints import refuse_grid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -156,6 +157,7 @@ def window_sides(window: Any) -> tuple[int | None, int | None]:
 
     Any sequence of length 2 is accepted, including lists and arrays, as in the attention calls.
     """
+    refuse_grid(window)
     is_sequence = hasattr(window, "__getitem__") and not isinstance(window, str | bytes | dict)
     try:
         sides = len(window) if is_sequence else None

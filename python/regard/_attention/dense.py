@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
 from regard._arguments.foreign import is_on_cuda, with_arrays
-from regard._arguments.hints import raise_with_hint, warn_if_zero_one
+from regard._arguments.hints import raise_with_hint, refuse_grid, warn_if_zero_one
 from regard._arguments.numbers import slice_ends
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
 from regard._attention.convert import retry_converted
@@ -219,6 +219,7 @@ def scaled_dot_product_attention(
         raise_with_hint(error, query, key)
     except TypeError:
         if not any(map(is_on_cuda, (query, key, value))):
+            refuse_grid(options.get("window"))
             raise
         result = NotImplemented  # an option is also an array on a GPU
     if result is NotImplemented:

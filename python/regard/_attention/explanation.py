@@ -340,13 +340,14 @@ def distinct_bytes(array: Any) -> int:
     """
     if is_sparse(array):
         starts, spans, bits, *_ = array._arrays()
-        return sum(map(distinct_bytes, (starts, spans, bits)))
+        return sum(distinct_bytes(part) for part in (starts, spans, bits))
     if array.size == 0:
         return 0
     axes = [(n, abs(step)) for n, step in zip(array.shape, array.strides, strict=True) if step]
     elements: int = math.prod(n for n, _ in axes)
     extent: int = array.itemsize + sum((n - 1) * step for n, step in axes)
-    return min(array.itemsize * elements, extent)
+    stored: int = min(array.itemsize * elements, extent)
+    return stored
 
 
 def _item_bytes(dtype: str) -> int:

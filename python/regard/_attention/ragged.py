@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
 from regard._arguments.foreign import is_on_cuda, readable, with_arrays
-from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.hints import refuse_grid, warn_if_zero_one
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
 from regard._attention.convert import retry_converted
 from regard._runtime.public import public
@@ -149,6 +149,7 @@ def scaled_dot_product_attention_ragged(
         result = _core.attention_ragged(query, key, value, *starts, mask, options)
     except TypeError:
         if not any(map(is_on_cuda, (query, key, value))):
+            refuse_grid(options.get("window"))
             raise
         result = NotImplemented  # an option is also an array on a GPU
     if result is NotImplemented:

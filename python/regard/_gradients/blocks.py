@@ -53,7 +53,7 @@ class ScoreBlock(NamedTuple):
 def column_of(behind: Array, columns: int) -> Integers:
     """Return the columns of `distance_bias` for keys so far behind their queries."""
     reach = columns // 2
-    return np.clip(reach - behind, 0, 2 * reach).astype(np.int64)
+    return np.asarray(np.clip(reach - behind, 0, 2 * reach), np.int64)
 
 
 class Visibility(NamedTuple):

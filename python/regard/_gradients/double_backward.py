@@ -108,8 +108,7 @@ def scaled_dot_product_attention_double_backward(
     Notes
     -----
     The function differentiates the gradients of query, key and value, as functions of
-    `grad_output`, `query`, `key` and `value`. The mask, `alibi_slopes`, `distance_bias`, `sinks` and
-    `grad_lse` are constants.
+    `grad_output`, `query`, `key` and `value`. All other arguments are constants.
 
     A fully masked row has gradients of exactly 0 and contributes nothing to other gradients.
     A pair of a query and a hidden key contributes nothing to any gradient, not even NaN. The

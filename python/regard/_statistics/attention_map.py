@@ -139,8 +139,17 @@ def attention_map(
     array([1., 0., 0.], dtype=float32)
     """
     check_options(_NAME, options, names_of(WeightOptions), kind="weights")
-    drawn = {"shape": shape, "reduce": reduce, "regions": regions, "lse": lse, "progress": progress}
-    pictures: Array | list[Array] = pictures_of(query, key, mask, options, **drawn)
+    pictures: Array | list[Array] = pictures_of(
+        query,
+        key,
+        mask,
+        options,
+        shape=shape,
+        reduce=reduce,
+        regions=regions,
+        lse=lse,
+        progress=progress,
+    )
     return pictures
 
 

@@ -114,9 +114,9 @@ def scaled_dot_product_attention(
 
     The order in which partial results are merged depends only on the chunks and `split_every`, so
     the bits of the result do not depend on the scheduler, the number of workers or lost workers.
-    They do not depend either on which hidden pairs are in the graph: a sparse mask gives the bits
-    of the same bool array. Different chunks change the last bits, within the error of a single call. Partial results of
-    float16 and bfloat16 arrays are float32.
+    Hidden pairs change no bit, whether they are in the graph or not: a sparse mask gives the bits
+    of the same bool array. Different chunks change the last bits, within the error of a single
+    call. Partial results of float16 and bfloat16 arrays are float32.
 
     Weights are not returned, since they are as large as the scores. `precision` and `device` are
     not supported.

@@ -54,14 +54,13 @@ def merge_states(states: list[State], threads: int | None) -> State:
 def finish_states(
     states: list[State], sinks: Array | None, dtype: DType, threads: int | None
 ) -> State:
-    """Merge the last states and the sinks, which are an additional state with values of 0."""
-    output, lse = states[0]
+    """Merge the last states, and then the sinks, which are a state with values of 0."""
+    output, lse = merge_states(states, threads) if len(states) > 1 else states[0]
     if sinks is not None:
         # 2-D arrays have no heads axis.
         logits = sinks.astype(lse.dtype).reshape((-1, 1) if output.ndim > 2 else (1,))
-        states = [*states, (np.zeros((*logits.shape, output.shape[-1]), output.dtype), logits)]
-    if len(states) > 1:
-        output, lse = merge_states(states, threads)
+        nothing = np.zeros((*logits.shape, output.shape[-1]), output.dtype)
+        output, lse = merge_states([(output, lse), (nothing, logits)], threads)
     return output.astype(dtype, copy=False), lse
 
 

@@ -36,12 +36,12 @@ def held_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def held_mask(mask: ArrayLike | None) -> Any:
-    """Return a mask that a call has accepted, with copies of its arrays. Sparse masks are constant."""
-    return (
-        Masks.of(mask)
-        .map(lambda part: part if is_sparse(part) else _without_repeats(part))
-        .argument
-    )
+    """Return a mask that a call has accepted, with copies of its arrays."""
+    return Masks.of(mask).map(_held).argument
+
+
+def _held(mask: Any) -> Any:
+    return mask if is_sparse(mask) else _without_repeats(mask)  # sparse masks do not change
 
 
 def _without_repeats(array: NDArray[Any]) -> NDArray[Any]:

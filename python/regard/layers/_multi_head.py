@@ -432,9 +432,9 @@ class MultiHeadAttention(NamedParameters):
             )
 
 
-def _distances(distance_bias: SupportsIndex | None) -> int | None:
+def _distances(distance_bias: Any) -> int | None:
     """Return the number of distances on a side of a query, or raise TypeError or ValueError."""
-    if np.ndim(distance_bias):  # type: ignore[arg-type]
+    if np.ndim(distance_bias):
         raise TypeError(
             "distance_bias must be an int, the number of distances on a side, got an array of "
             f"shape {np.shape(distance_bias)}: load_state_dict() writes its numbers"

@@ -229,7 +229,7 @@ def t5_distance_bias_backward(
             f"grad must have shape (heads, {len(buckets)}), as the result of t5_distance_bias, got "
             f"{gradients.shape}"
         )
-    total = np.zeros((directions.count, len(gradients)))
+    total = np.zeros((directions.total, len(gradients)))
     np.add.at(total, buckets, gradients.T.astype(np.float64))
     return total.astype(gradients.dtype)
 
@@ -259,7 +259,7 @@ class _Directions(NamedTuple):
         return cls(is_both, _starts(one_way, farthest))
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """The number of buckets."""
         return (len(self.starts) + 1) * (2 if self.is_both else 1)
 

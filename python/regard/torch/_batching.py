@@ -99,14 +99,16 @@ def _one_by_one(
     tensors: tuple[Any, ...],
     numbers: tuple[Any, ...],
 ) -> list[Tensor]:
-    """Call an operator for each sample, or once with zeros if there are no samples."""
+    """Call an operator for each sample, or once with valid numbers if there are no samples."""
 
     def sample(i: int) -> Any:
         for tensor, dim in zip(tensors, dims, strict=True):
             if dim is None:
                 yield tensor
             else:
-                yield tensor.select(dim, i) if size else tensor.new_zeros(_shape(tensor, dim))
+                # A cap must be positive.
+                new = tensor.new_ones if tensor.is_floating_point() else tensor.new_zeros
+                yield tensor.select(dim, i) if size else new(_shape(tensor, dim))
 
     found = [operator(*sample(i), *numbers) for i in range(max(size, 1))]
     return [torch.stack(each)[:size] for each in zip(*found, strict=True)]

@@ -99,7 +99,7 @@ def test_the_gradients_of_the_dense_mask(name, chunks, options):
         results.append(dask.compute(*gradients))
     for sparse, wanted in zip(*results, strict=True):
         assert (sparse is None) == (wanted is None)
-        if sparse is not None:  # a sum of no parts is +0 in both
+        if sparse is not None:  # -0 plus the zeros of a hidden pair is +0
             assert_same_bits(sparse + 0, wanted + 0)
 
 

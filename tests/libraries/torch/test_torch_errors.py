@@ -118,6 +118,12 @@ ERRORS = {
     "padding": ({"left_padding": -1}, ValueError, "left_padding"),
     "slopes": ({"alibi_slopes": torch.zeros(3)}, ValueError, "alibi_slopes"),
     "slopes of strings": ({"alibi_slopes": ["a"] * 4}, TypeError, "alibi_slopes"),
+    "table of strings": ({"distance_bias": [["a"]]}, TypeError, "distance_bias"),
+    "table of even size": ({"distance_bias": torch.zeros(4, 6)}, ValueError, "distance_bias"),
+    "table of heads": ({"distance_bias": torch.zeros(3, 5)}, ValueError, "distance_bias"),
+    "scale of heads": ({"scale": torch.zeros(3)}, ValueError, "scale"),
+    "scale of bools": ({"scale": [True] * 4}, TypeError, "scale must be .*bool"),
+    "softcap of heads": ({"softcap": torch.tensor([1.0, 2.0, 0.0, 1.0])}, ValueError, "softcap"),
     "sinks": ({"sinks": torch.zeros(2, 4)}, ValueError, "sinks"),
     "softcap": ({"softcap": -1.0}, ValueError, "softcap"),
     "dropout": ({"dropout_p": 1.5}, ValueError, "dropout_p"),
@@ -196,13 +202,55 @@ def test_regard_does_not_import_pytorch(output_of):
     assert output_of("import sys, regard; print('torch' in sys.modules)") == "False"
 
 
+@pytest.mark.parametrize("shape", [(), (4,)], ids=["number", "heads"])
 @pytest.mark.parametrize("name", ["scale", "softcap", "dropout_p"])
-def test_a_number_with_a_gradient_is_refused(name):
+def test_a_number_with_a_gradient_is_refused(name, shape):
     """Its gradient would be lost."""
-    given = tensors(**{name: torch.tensor(0.3, requires_grad=True)})
+    number = torch.full(shape, 0.3, requires_grad=True)
+    given = tensors(**{name: number})
     given["query"].requires_grad_(True)
     with pytest.raises(TypeError, match=f"{name} must be"):
         scaled_dot_product_attention(**given)
+    if name == "dropout_p":
+        return
+    with pytest.raises(TypeError, match=f"{name} must be a number or a tensor that requires no"):
+        torch.func.grad(lambda x: scaled_dot_product_attention(**given | {name: x}).sum())(number)
+    number = number.detach()
+    with pytest.raises(NotImplementedError, match=f"forward mode.*{name} must not"):
+        torch.func.jvp(
+            lambda x: scaled_dot_product_attention(**given | {name: x}), (number,), (number,)
+        )
+    output = scaled_dot_product_attention(**given | {name: number})
+    with torch.no_grad():
+        given[name] = number.clone().requires_grad_()
+        assert torch.equal(scaled_dot_product_attention(**given), output)
+
+
+NUMBERS = [
+    torch.tensor([0.5, 0.25, 1.0, 2.0]),
+    torch.tensor([0.5, 0.25, 1.0, 2.0], dtype=torch.bfloat16),
+    np.array([0.5, 0.25, 1.0, 2.0]),
+    [0.5, 0.25, 1.0, 2.0],
+    (0.5, 0.25, 1.0, 2.0),
+]
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", ["scale", "softcap"])
+def test_numbers_of_heads(name, requires_grad):
+    given = {k: torch.randn(v.shape) for k, v in tensors().items()}
+    given["query"].requires_grad_(requires_grad)
+    wanted = torch.cat(
+        [
+            scaled_dot_product_attention(
+                **{k: v[:, head : head + 1] for k, v in given.items()}, **{name: number}
+            )
+            for head, number in enumerate(NUMBERS[-1])
+        ],
+        dim=1,
+    )
+    for numbers in NUMBERS:
+        assert torch.equal(scaled_dot_product_attention(**given, **{name: numbers}), wanted)
 
 
 def test_a_seed_on_another_device_is_refused_or_not_made():

@@ -1,0 +1,191 @@
+"""Score functions in calls of `regard.torch`, beside the formula in PyTorch's operators."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import regard
+from gradient_cases import drawn
+from torch_problems import scaled_dot_product_attention, torch
+
+from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
+from regard.torch import _score_function  # isort: skip
+
+# PyTorch's forward mode compiles its decompositions with what PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
+
+BATCH, HEADS, LENGTH = 2, 3, 11
+
+
+def make(factor=0.5, dtype="float64", has_derivative=True):
+    """``factor * score**2`` and a bias of the distance, which grows with the head and the entry."""
+
+    @regard.ScoreFunction.c_type(dtype)
+    def function(scores, queries, keys, stride, positions, first_key, head, entry, _):
+        for k in range(keys):
+            for q in range(queries):
+                score, distance = scores[k * stride + q], positions[q] - first_key - k
+                bias = 0.125 * abs(distance) * (head + 1) * (entry + 1)
+                scores[k * stride + q] = factor * score * score - bias
+
+    @regard.ScoreFunction.c_type(dtype)
+    def derivative(scores, queries, keys, stride, *_):
+        for k in range(keys):
+            for q in range(queries):
+                scores[k * stride + q] *= 2 * factor
+
+    return regard.ScoreFunction(function, derivative if has_derivative else None)
+
+
+def formula(query, key, value, factor=0.5, entry=0):
+    scores = factor * (query @ key.mT / query.shape[-1] ** 0.5) ** 2
+    places = torch.arange(LENGTH, dtype=query.dtype)
+    heads = torch.arange(1.0, HEADS + 1, dtype=query.dtype)[:, None, None]
+    entries = torch.arange(BATCH, dtype=query.dtype)[:, None, None, None] + entry + 1
+    scores = scores - 0.125 * (places[:, None] - places).abs() * heads * entries
+    return torch.softmax(scores, dim=-1) @ value
+
+
+def tensors(dtype=np.float64):
+    shape = BATCH, HEADS, LENGTH, 8
+    return [torch.from_numpy(drawn(shape, dtype, i)) for i in range(3)]
+
+
+def assert_close(one, other):
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["", "gradients"])
+def test_results(is_recorded):
+    query, key, value = tensors()
+    query.requires_grad_(is_recorded)
+    output = scaled_dot_product_attention(query, key, value, score_function=make())
+    assert_close(output, formula(query, key, value))
+    output = scaled_dot_product_attention(
+        query, key, value, score_function=make(), dropout_origin=(3, 0, 0)
+    )
+    assert_close(output, formula(query, key, value, entry=3))
+    whole = scaled_dot_product_attention(query, key, value, score_function=make(dtype="float64"))
+    half = scaled_dot_product_attention(
+        query[1:], key[1:], value[1:], score_function=make(), dropout_origin=(1, 0, 0)
+    )
+    assert torch.equal(half, whole[1:])
+
+
+def gradients(function, **options):
+    leaves = [x.requires_grad_() for x in tensors()]
+    output = function(*leaves, **options)
+    gc.collect()
+    return output, *torch.autograd.grad((output**2).sum(), leaves)
+
+
+def test_gradients_of_a_function_that_only_the_call_holds():
+    ours = gradients(lambda *three: scaled_dot_product_attention(*three, score_function=make()))
+    for one, other in zip(ours, gradients(formula), strict=True):
+        assert_close(one, other)
+
+
+def test_tangents():
+    query, key, value = tensors()
+
+    def along(function):
+        return torch.func.jvp(lambda x: function(x, key, value), (query,), (query,))
+
+    own = make()
+    ours = along(lambda *three: scaled_dot_product_attention(*three, score_function=own))
+    for one, other in zip(ours, along(formula), strict=True):
+        assert_close(one, other)
+
+
+def test_vmap_calls_each_sample_alone():
+    query, key, value = tensors()
+    own = make()
+
+    def attend(query):
+        return scaled_dot_product_attention(query, key[0], value[0], score_function=own)
+
+    assert torch.equal(torch.vmap(attend)(query), torch.stack(list(map(attend, query))))
+
+
+def test_compiled_calls():
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend=counter)
+    for count, factor in enumerate((0.5, 0.25, 1.0), 1):
+        own = make(factor)
+        for _ in range(2):
+            ours = gradients(lambda *three, own=own: compiled(*three, score_function=own))
+            wanted = gradients(lambda *three, factor=factor: formula(*three, factor))
+            for one, other in zip(ours, wanted, strict=True):
+                assert_close(one, other)
+        assert counter.frame_count == count
+    held = len(_score_function._KEPT)
+    ours = gradients(lambda *three: compiled(*three, score_function=make(2.0)))
+    assert len(_score_function._KEPT) == held + 1
+    for one, other in zip(ours, gradients(lambda *x: formula(*x, 2.0)), strict=True):
+        assert_close(one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of what inductor imports
+def test_inductor():
+    torch._dynamo.reset()
+    own = make()
+    compiled = torch.compile(scaled_dot_product_attention, fullgraph=True)
+    ours = gradients(lambda *three: compiled(*three, score_function=own))
+    for one, other in zip(ours, gradients(formula), strict=True):
+        assert_close(one, other)
+
+
+def test_an_exported_program_must_not_contain_addresses():
+    own = make()
+
+    class Module(torch.nn.Module):
+        def forward(self, *three):
+            return scaled_dot_product_attention(*three, score_function=own)
+
+    with pytest.raises(NotImplementedError, match="score_function has an address .* exported"):
+        torch.export.export(Module(), tuple(tensors()))
+
+
+def test_addresses_of_another_process_are_not_called():
+    with pytest.raises(RuntimeError, match="score_function is unknown in this process"):
+        _score_function.score_function_of([1, 0, 0, 8])
+
+
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["", "gradients"])
+@pytest.mark.parametrize(
+    ("own", "match"),
+    [
+        (lambda score: score, "score_function must be a regard.ScoreFunction, got "),
+        (5, "score_function must be a regard.ScoreFunction, got "),
+        (make(dtype="float32"), "score_function must be of the type .* float64, got .* float32"),
+    ],
+    ids=["Python", "number", "type"],
+)
+def test_errors(own, match, is_recorded):
+    query, key, value = tensors()
+    with pytest.raises(TypeError, match=match):
+        scaled_dot_product_attention(
+            query.requires_grad_(is_recorded), key, value, score_function=own
+        )
+
+
+def test_derivatives_that_are_unknown():
+    query, key, value = tensors()
+    query.requires_grad_()
+    own = make(has_derivative=False)
+    output = scaled_dot_product_attention(query, key, value, score_function=own)
+    with pytest.raises(ValueError, match="gradients need the derivative of score_function"):
+        torch.autograd.grad(output.sum(), query)
+    own = make()
+    output = scaled_dot_product_attention(query, key, value, score_function=own)
+    (gradient,) = torch.autograd.grad((output**2).sum(), query, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivative .* with score_function"):
+        torch.autograd.grad(gradient.sum(), query)
+    hessian = torch.func.hessian(
+        lambda x: scaled_dot_product_attention(x, key, value, score_function=own).sum()
+    )
+    with pytest.raises(NotImplementedError, match="second derivative .* with score_function"):
+        hessian(query.detach())

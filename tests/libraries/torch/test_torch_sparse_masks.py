@@ -1,0 +1,193 @@
+"""Sparse masks give, to the last bit, what the same bool tensor gives."""
+
+import numpy as np
+import pytest
+
+import regard
+from gradient_cases import drawn
+from sparse_cases import NAMES, dense, sparse_masks
+from torch_problems import scaled_dot_product_attention, torch
+
+from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
+from regard.torch import _arguments, _operators, _sparse  # isort: skip
+
+# PyTorch's forward mode compiles its decompositions with what PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
+
+BATCH, HEADS, Q_LEN, KV_LEN = 2, 3, 21, 47
+MASKS = sparse_masks(BATCH, HEADS, Q_LEN, KV_LEN)
+each_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=NAMES)
+each_kind = pytest.mark.parametrize("is_pair", [False, True], ids=["alone", "pair"])
+
+
+def tensors(dtype=np.float32):
+    lengths = (Q_LEN, 8), (KV_LEN, 8), (KV_LEN, 6)
+    return [torch.from_numpy(drawn((BATCH, HEADS, *n), dtype, i)) for i, n in enumerate(lengths)]
+
+
+def arguments(mask, is_pair):
+    """The sparse mask and the same tensor, each alone or in a pair with a bias."""
+    other = torch.from_numpy(dense(mask, KV_LEN))
+    if not is_pair:
+        return mask, other
+    bias = torch.from_numpy(drawn((HEADS, 1, KV_LEN), np.float32, 9))
+    return (mask, bias), (other, bias)
+
+
+def assert_equal(results, others):
+    for one, other in zip(results, others, strict=True):
+        assert torch.equal(one, other)
+
+
+def with_gradients(function, attn_mask):
+    leaves = [x.requires_grad_() for x in tensors()]
+    if isinstance(attn_mask, tuple):
+        bias = attn_mask[1].clone().requires_grad_()
+        attn_mask, leaves = (attn_mask[0], bias), [*leaves, bias]
+    output, lse = function(*leaves[:3], attn_mask, return_lse=True)
+    loss = (output**2).sum() + torch.where(lse == -torch.inf, 0, lse).sin().sum()
+    return output, lse, *torch.autograd.grad(loss, leaves)
+
+
+@each_kind
+@each_mask
+def test_results(mask, is_pair):
+    sparse, other = arguments(mask, is_pair)
+    options = {"is_causal": True, "query_offset": 20, "return_lse": True}
+    ours = scaled_dot_product_attention(*tensors(), sparse, **options)
+    assert_equal(ours, scaled_dot_product_attention(*tensors(), other, **options))
+
+
+@each_kind
+@each_mask
+def test_gradients(mask, is_pair):
+    sparse, other = arguments(mask, is_pair)
+    function = scaled_dot_product_attention
+    assert_equal(with_gradients(function, sparse), with_gradients(function, other))
+
+
+@each_mask
+def test_second_derivatives_and_tangents(mask):
+    query, *others = tensors(np.float64)
+
+    def derivatives(attn_mask):
+        def gradient(query):
+            output = torch.func.grad(
+                lambda x: (scaled_dot_product_attention(x, *others, attn_mask) ** 2).sum()
+            )
+            return output(query)
+
+        pulled = torch.func.vjp(gradient, query)[1](query)
+        return *pulled, torch.func.jvp(gradient, (query,), (query,))[1]
+
+    assert_equal(derivatives(mask), derivatives(torch.from_numpy(dense(mask, KV_LEN))))
+
+
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["", "gradients"])
+@each_kind
+def test_compiled_calls(is_pair, is_recorded):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    function = scaled_dot_product_attention
+    compiled = torch.compile(function, fullgraph=True, backend=counter)
+    for count, name in enumerate(("ranges", "blocks", "one query", "fewer keys"), 1):
+        sparse, other = arguments(MASKS[name], is_pair)
+        if is_recorded:
+            assert_equal(with_gradients(compiled, sparse), with_gradients(function, other))
+        else:
+            assert_equal([compiled(*tensors(), sparse)], [function(*tensors(), other)])
+        assert counter.frame_count <= count + 1
+
+
+def test_masks_of_one_kind_share_a_graph():
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend=counter)
+    for width in range(1, 9):
+        first = np.arange(Q_LEN)
+        mask = regard.masks.Ranges(first, first + width, kv_len=KV_LEN)
+        for part in (mask, mask & regard.masks.Ranges(first[::-1], KV_LEN, kv_len=KV_LEN)):
+            other = torch.from_numpy(dense(part, KV_LEN))
+            expected = scaled_dot_product_attention(*tensors(), other)
+            assert torch.equal(compiled(*tensors(), part), expected)
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of what inductor imports
+def test_inductor():
+    torch._dynamo.reset()
+    compiled = torch.compile(scaled_dot_product_attention, fullgraph=True)
+    sparse, other = arguments(MASKS["blocks"], is_pair=True)
+    expected = with_gradients(scaled_dot_product_attention, other)
+    assert_equal(with_gradients(compiled, sparse), expected)
+
+
+def test_export():
+    mask = MASKS["blocks"]
+
+    class Module(torch.nn.Module):
+        def forward(self, query, key, value):
+            return scaled_dot_product_attention(query, key, value, mask)
+
+    program = torch.export.export(Module(), tuple(tensors()))
+    other = torch.from_numpy(dense(mask, KV_LEN))
+    expected = scaled_dot_product_attention(*tensors(), other)
+    assert torch.equal(program.module()(*tensors()), expected)
+
+
+@each_mask
+def test_vmap(mask):
+    query, key, value = tensors()
+    samples = torch.stack([query, query * 2, -query])
+
+    def function(attn_mask):
+        return lambda query: scaled_dot_product_attention(query, key, value, attn_mask).sin()
+
+    gradients = torch.func.grad(lambda query: function(mask)(query).sum())
+    other = torch.from_numpy(dense(mask, KV_LEN))
+    for ours, alone in (
+        (function(mask), function(other)),
+        (gradients, torch.func.grad(lambda query: function(other)(query).sum())),
+    ):
+        assert torch.equal(torch.vmap(ours)(samples), torch.stack(list(map(alone, samples))))
+
+
+def test_the_device_meta_and_autocast():
+    mask = MASKS["blocks"]
+    abstract = [x.to("meta") for x in tensors()]
+    assert scaled_dot_product_attention(*abstract, mask).shape == (BATCH, HEADS, Q_LEN, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = scaled_dot_product_attention(*tensors(), mask)
+        other = torch.from_numpy(dense(mask, KV_LEN))
+        assert torch.equal(ours, scaled_dot_product_attention(*tensors(), other))
+
+
+@pytest.mark.filterwarnings("error")
+@each_mask
+def test_the_mask_is_not_copied(mask):
+    fields, rows = _sparse.shown_fields(mask), mask._rows
+    for name, array in zip(_operators.SPARSE_TENSORS, rows[:3], strict=True):
+        assert fields[name].data_ptr() == (array.ctypes.data if array.size else 0)
+        assert np.array_equal(fields[name].numpy(), array)
+
+
+ERRORS = {
+    "bias first": (lambda mask, bias: (bias, mask), TypeError, "attn_mask must be bool"),
+    "two masks": (lambda mask, bias: (mask, mask), TypeError, "attn_mask must be bool"),
+    "more queries": (lambda mask, bias: mask[:, :, :5], ValueError, "mask must broadcast"),
+}
+
+
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["", "gradients"])
+@pytest.mark.parametrize(("make", "error", "match"), ERRORS.values(), ids=ERRORS)
+def test_errors(make, error, match, is_recorded):
+    query, key, value = tensors()
+    attn_mask = make(MASKS["blocks"], torch.zeros(Q_LEN, KV_LEN))
+    with pytest.raises(error, match=match):
+        scaled_dot_product_attention(query.requires_grad_(is_recorded), key, value, attn_mask)
+
+
+def test_a_cuda_device_has_no_sparse_masks():
+    with pytest.raises(ValueError, match="attn_mask .*kernels for GPUs do not read sparse masks"):
+        _arguments.masks(MASKS["blocks"], torch.device("cuda"))
