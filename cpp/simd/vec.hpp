@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #include "instruction_set.hpp"
 
@@ -86,16 +85,6 @@ REGARD_INLINE Vec<double> load_two_halves(const double* lower, const double* upp
       load_two_halves(reinterpret_cast<const float*>(lower), reinterpret_cast<const float*>(upper)));
 }
 #endif
-
-template <class T, std::size_t... kLane>
-REGARD_INLINE Vec<T> reversed(Vec<T> v, std::index_sequence<kLane...>) {
-  return __builtin_shufflevector(v, v, static_cast<int>(sizeof...(kLane) - 1 - kLane)...);
-}
-// The last lane first.
-template <class T>
-REGARD_INLINE Vec<T> reversed(Vec<T> v) {
-  return reversed<T>(v, std::make_index_sequence<static_cast<std::size_t>(kLanes<T>)>());
-}
 
 template <class T>
 REGARD_INLINE Mask<T> as_bits(Vec<T> value) {

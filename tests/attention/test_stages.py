@@ -1,11 +1,14 @@
 """matmul, scale, apply_mask and softmax: as NumPy would, and together what the fused call gives."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 import cases
 import reference
 import regard
+import sparse_cases
 from reference import assert_matches, assert_same_bits, error, largest, wider
 
 SIZES = [1, 2, 3, *cases.AROUND_LANES[3:]]
@@ -319,3 +322,35 @@ def test_one_long_row_is_shared_out(dtype, target):
     wanted = np.where(bits, x, dtype.type(-np.inf))
     assert_same_bits(regard.apply_mask(x, bits, threads=3), wanted)
     assert_softmax(x, -1, dtype, threads=3)
+
+
+def test_sparse_masks_are_applied_as_dense_ones(dtype):
+    """Some rows at a time, in any layout, in place, and where keys are missing."""
+    for name, mask in sparse_cases.sparse_masks(2, 3, 500, 800).items():
+        scores = normal((2, 3, 500, 800), dtype).swapaxes(0, 1).copy().swapaxes(0, 1)
+        scores[..., 7, :] = np.nan
+        wanted = regard.apply_mask(scores, sparse_cases.dense(mask, 800))
+        for out in (None, np.empty_like(scores), scores):
+            masked = regard.apply_mask(scores, mask, out=out)
+            assert out is None or masked is out, name
+            assert masked.strides == wanted.strides
+            assert_same_bits(masked, wanted)
+
+
+@pytest.mark.parametrize("shape", [(40,), (30, 39), (31, 40), (2, 30, 40), (1, 40)], ids=str)
+def test_sparse_masks_that_do_not_fit_the_scores(shape):
+    mask = regard.masks.stack([regard.masks.sliding(30, 40, window=(3, 0))] * 3)
+    with pytest.raises(ValueError, match=r"mask must broadcast to .*, got shape \(3, 30, 40\)"):
+        regard.apply_mask(np.zeros(shape), mask)
+
+
+def test_a_sparse_mask_takes_little_memory():
+    """Its dense form would be as large as the scores, of which half the bytes are allowed."""
+    scores = np.zeros((4000, 4000), np.float32)
+    mask = regard.masks.sliding(4000, window=(9, 0))
+    tracemalloc.start()
+    regard.apply_mask(scores, mask, out=scores)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < scores.size / 2
+    assert np.isfinite(scores).sum() == mask.nnz

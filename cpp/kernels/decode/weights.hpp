@@ -90,19 +90,41 @@ REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int begin, int row, T* sco
   return block_sum;
 }
 
-// The caller's function of a row's scores for a vector of keys, of which some may not exist.
+// Products of a row to capped scores.
 template <class T>
-REGARD_NOINLINE Vec<T> function_of_row(const AttentionProblem& problem, const AttentionTask& task,
-                                       std::int64_t key, int row, Vec<T> score,
-                                       const DecodeWorkspace<T>& work) {
-  const std::int64_t group = problem.heads / problem.kv_heads, left = task.kv_len - key;
-  if (left <= 0) return score;
-  T scores[kLanes<T>];
-  store(scores, in_natural_units<T>(score));
-  call_function(problem, task, problem.score_function->function, (work.first_row + row) % group,
-                scores, 1, left < kLanes<T> ? left : kLanes<T>, 1, work.function_positions + row,
-                key);
-  return in_log2_units<T>(load<T>(scores));
+REGARD_INLINE Vec<T> capped_scores(Vec<T> product, int at, int row,
+                                   const DecodeWorkspace<T>& work) {
+  if (work.key_scales)
+    product = product * broadcast(work.score_factor[row]) * load<T>(work.key_scales + at);
+  return work.softcaps ? capped<T>(product, broadcast(work.softcaps[row])) : product;
+}
+
+// Products to what the caller's function makes of them, in natural units: once for the keys of
+// steps that follow one another.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void function_of_row(const AttentionProblem& problem, const AttentionTask& task,
+                                     std::int64_t key, std::uint32_t steps, int row, T* scores,
+                                     const DecodeWorkspace<T>& work) {
+  constexpr int kStep = kDecodeStep<Shape>;
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  int begin = 0, end = 0;
+  const auto call = [&] {
+    const std::int64_t left = task.kv_len - key - begin, keys = end - begin;
+    if (keys > 0 && left > 0)
+      call_function(problem, task, problem.score_function->function,
+                    (work.first_row + row) % group, scores + begin, 1, left < keys ? left : keys, 1,
+                    work.function_positions + row, key + begin);
+  };
+  for_steps<Shape>(steps, [&](int step) {
+    for (int i = step; i < step + kStep; i += kLanes<T>)
+      store(scores + i, in_natural_units<T>(capped_scores(load<T>(scores + i), i, row, work)));
+    if (step != end) {
+      call();
+      begin = step;
+    }
+    end = step + kStep;
+  });
+  call();
 }
 
 // Products of queries and keys to scores, in place. The block begins at `key`. Returns whether one exceeds the row's limit.
@@ -111,14 +133,12 @@ REGARD_INLINE bool finish_scores(const AttentionProblem& problem, const Attentio
                                  std::int64_t key, std::uint32_t steps, int row, T* scores,
                                  const T* bias, const DecodeWorkspace<T>& work) {
   bool exceeds = false;
+  const bool has_function = work.function_positions != nullptr;
+  if (has_function) function_of_row<Shape>(problem, task, key, steps, row, scores, work);
   for_steps<Shape>(steps, [&](int step) {
     for (int i = step; i < step + kDecodeStep<Shape>; i += kLanes<T>) {
       Vec<T> score = load<T>(scores + i);
-      if (work.key_scales)
-        score = score * broadcast(work.score_factor[row]) * load<T>(work.key_scales + i);
-      if (work.softcaps) score = capped<T>(score, broadcast(work.softcaps[row]));
-      if (work.function_positions)
-        score = function_of_row<T>(problem, task, key + i, row, score, work);
+      score = has_function ? in_log2_units<T>(score) : capped_scores(score, i, row, work);
       if (bias) score = with_added<T, Bias::hides>(score, load(bias + i));
       store(scores + i, score);
       exceeds |= any_greater(score, broadcast(work.state.limit[row]));

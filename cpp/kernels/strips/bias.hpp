@@ -66,43 +66,70 @@ REGARD_INLINE std::int64_t distance_column(const AttentionProblem& problem, std:
   return clamp(problem.distances - 1 + distance, 0, 2 * problem.distances - 2);
 }
 
-// bias += the table's number for key - position. M is the table's element.
-template <class Shape, class M, class T = typename Shape::Element>
-REGARD_NOINLINE void add_distance_bias(const AttentionProblem& problem, const AttentionTask& task,
-                                       const StripRows<T>& strip, std::int64_t key,
-                                       bool bias_is_set, T* bias) {
-  constexpr int kRows = Shape::kRows;
-  const int width = strip.vectors * kLanes<T>;
-  const std::int64_t group = problem.heads / problem.kv_heads;
+// The numbers of a table of distances that a strip and a block need, in log2 units, from the last
+// key to the first and, for each, head by head: the lanes of a key read them side by side,
+//
+//   of[(last key - key) * group + the lane's row - the strip's first query's first row]
+template <class Shape, class T = typename Shape::Element>
+struct BlockDistances {
+  // Those of larger groups are gathered one by one: a strip has a few of their heads.
+  static constexpr int kMostGroup = 8;
+  T of[(Shape::kBlockKeys + Shape::kStripLanes) * kMostGroup + 2 * Shape::kStripLanes];
+  std::int64_t last_key;
+};
+
+template <class T>
+REGARD_INLINE T distance_number(const AttentionProblem& problem, const AttentionTask& task,
+                                std::int64_t head, std::int64_t distance) {
   const Operand& operand = problem.distance_bias;
-  const M* const table = static_cast<const M*>(task.distance_bias);
-  // Neighboring lanes of one head read neighboring numbers, from the last lane to the first.
-  const std::int64_t nearest = key - strip.positions[strip.rows - 1],
-                     farthest = key + kRows - 1 - strip.positions[0];
-  const bool is_inside = nearest > -problem.distances && farthest < problem.distances;
-  const bool reads_vectors = sizeof(M) == sizeof(T) && group == 1 && operand.column_stride == 1 &&
-                             is_inside && strip.rows == width;
-  const std::int64_t first_head = strip.first_row % group;
-  for (int lane = 0; lane < width; lane += kLanes<T>)
-    for (int r = 0; r < kRows; ++r) {
-      T* const at = bias + r * width + lane;
-      Vec<T> value{};
-      if constexpr (sizeof(M) == sizeof(T)) {
-        if (reads_vectors)
-          value = reversed<T>(load(table + (problem.distances - 1 + key + r -
-                                            strip.positions[lane + kLanes<T> - 1])));
-      }
-      if (!reads_vectors) {
-        T lanes[kLanes<T>];
-        for (int i = 0; i < kLanes<T>; ++i) {
-          const std::int64_t head = (first_head + lane + i) % group,
-                             column = distance_column(problem, key + r - strip.positions[lane + i]);
-          lanes[i] = mask_value<T>(table[head * operand.head_stride + column * operand.column_stride]);
-        }
-        value = load<T>(lanes);
-      }
-      store(at, with_distance_bias<T>(bias_is_set ? load<T>(at) : Vec<T>{}, in_log2_units<T>(value)));
+  const std::int64_t at = head * operand.head_stride +
+                          distance_column(problem, distance) * operand.column_stride;
+  return operand.element == Element::float32
+             ? mask_value<T>(static_cast<const float*>(task.distance_bias)[at])
+             : mask_value<T>(static_cast<const double*>(task.distance_bias)[at]);
+}
+
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void find_distances(const AttentionProblem& problem, const AttentionTask& task,
+                                    const StripRows<T>& strip, std::int64_t key, int keys,
+                                    BlockDistances<Shape>& distances) {
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  distances.last_key = key + keys - 1;
+  if (group > distances.kMostGroup) return;
+  const std::int64_t last_lane = strip.first_row % group + strip.vectors * kLanes<T> - 1;
+  const std::int64_t count = (keys + last_lane / group) * group;
+  std::int64_t distance = distances.last_key - strip.positions[0];
+  for (std::int64_t i = 0; i < count; --distance)
+    for (std::int64_t head = 0; head < group; ++head, ++i)
+      distances.of[i] = distance_number<T>(problem, task, head, distance);
+  for (std::int64_t i = 0; i < count; i += kLanes<T>)
+    store(distances.of + i, in_log2_units<T>(load<T>(distances.of + i)));
+}
+
+// bias += the table's numbers, for the tile at `key`.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void add_distance_bias(const AttentionProblem& problem, const AttentionTask& task,
+                                       const StripRows<T>& strip,
+                                       const BlockDistances<Shape>& distances, std::int64_t key,
+                                       int keys, bool bias_is_set, T* bias) {
+  const int width = strip.vectors * kLanes<T>;
+  const std::int64_t group = problem.heads / problem.kv_heads, first_head = strip.first_row % group;
+  for (int r = 0; r < keys; ++r) {
+    const T* from = distances.of + (distances.last_key - key - r) * group + first_head;
+    T gathered[Shape::kStripLanes];
+    if (group > distances.kMostGroup) {
+      for (int lane = 0; lane < width; ++lane)
+        gathered[lane] = distance_number<T>(problem, task, (first_head + lane) % group,
+                                            key + r - strip.positions[lane]);
+      for (int lane = 0; lane < width; lane += kLanes<T>)
+        store(gathered + lane, in_log2_units<T>(load<T>(gathered + lane)));
+      from = gathered;
     }
+    for (int lane = 0; lane < width; lane += kLanes<T>) {
+      T* const at = bias + r * width + lane;
+      store(at, with_distance_bias<T>(bias_is_set ? load<T>(at) : Vec<T>{}, load(from + lane)));
+    }
+  }
 }
 
 // Writes -inf into one tile's bias where a key lies outside what the lane sees by position.

@@ -48,33 +48,35 @@ REGARD_INLINE void call_function(const AttentionProblem& problem, const Attentio
       problem.score_function->user_data);
 }
 
-// Calls a function of the problem for a tile in natural units: once for each head of the group.
-template <class T>
+// Calls a function of the problem for a tile in natural units: once for each head of the group,
+// whose lanes are brought side by side.
+template <int kRows, class T>
 REGARD_NOINLINE void call_for_tile(const ScoresOfTile<T>& tile, void* function, T* scores) {
   const AttentionProblem& problem = tile.problem;
-  const std::int64_t group = problem.heads / problem.kv_heads;
   const int left = tile.strip.rows - tile.lane, lanes = left < tile.width ? left : tile.width;
   const std::int64_t* const positions = tile.strip.function_positions + tile.lane;
   if (lanes <= 0) return;
-  if (group == 1)
+  const std::int64_t heads = problem.heads / problem.kv_heads;
+  if (heads == 1)
     return call_function(problem, tile.task, function, 0, scores, lanes, tile.keys, tile.width,
                          positions, tile.key);
-  constexpr int kMostLanes = 4 * kLanes<T>, kMostKeys = 8;
-  for (int first = 0; first < lanes && first < group; ++first) {
-    T own[kMostKeys * kMostLanes];
+  const int group = static_cast<int>(heads < lanes ? heads : lanes);
+  constexpr int kMostLanes = 4 * kLanes<T>;
+  for (int first = 0; first < group; ++first) {
+    T own[kRows * kMostLanes];
     std::int64_t own_positions[kMostLanes];
     int queries = 0;
-    for (int lane = first; lane < lanes; lane += static_cast<int>(group), ++queries) {
+    for (int lane = first; lane < lanes; lane += group, ++queries) {
       own_positions[queries] = positions[lane];
-      for (int k = 0; k < tile.keys; ++k)
-        own[k * kMostLanes + queries] = scores[k * tile.width + lane];
+#pragma GCC unroll 8
+      for (int k = 0; k < kRows; ++k) own[k * kMostLanes + queries] = scores[k * tile.width + lane];
     }
-    const std::int64_t head = (tile.strip.first_row + tile.lane + first) % group;
+    const std::int64_t head = (tile.strip.first_row + tile.lane + first) % heads;
     call_function(problem, tile.task, function, head, own, queries, tile.keys, kMostLanes,
                   own_positions, tile.key);
-    for (int query = 0; query < queries; ++query)
-      for (int k = 0; k < tile.keys; ++k)
-        scores[k * tile.width + first + query * group] = own[k * kMostLanes + query];
+    for (int query = 0, lane = first; query < queries; ++query, lane += group)
+#pragma GCC unroll 8
+      for (int k = 0; k < kRows; ++k) scores[k * tile.width + lane] = own[k * kMostLanes + query];
   }
 }
 
@@ -89,7 +91,7 @@ REGARD_NOINLINE void function_of_scores(const ScoresOfTile<T>& tile, const T* ca
   constexpr int kAll = kRows * kVectors * kLanes<T>;
   for (int i = 0; i < kAll; i += kLanes<T>)
     store(scores + i, in_natural_units<T>(load<T>(capped + i)));
-  call_for_tile(tile, tile.problem.score_function->function, scores);
+  call_for_tile<kRows>(tile, tile.problem.score_function->function, scores);
   for (int i = 0; i < kAll; i += kLanes<T>) store(scores + i, in_log2_units<T>(load<T>(scores + i)));
 }
 
@@ -125,7 +127,7 @@ REGARD_NOINLINE void derivatives_of_scores(const ScoresOfTile<T>& tile, const T*
   for (int i = 0; i < kAll; i += kLanes<T>)
     store(factors + i, in_natural_units<T>(load<T>(capped + i)));
   if (tile.problem.score_function)
-    call_for_tile(tile, tile.problem.score_function->derivative, factors);
+    call_for_tile<kRows>(tile, tile.problem.score_function->derivative, factors);
   else
     for (int i = 0; i < kAll; i += kLanes<T>) store(factors + i, broadcast(T(1)));
   if (!tile.strip.softcaps) return;

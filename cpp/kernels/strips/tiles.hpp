@@ -122,6 +122,11 @@ REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const Atten
   tiles.begin = 0;
   const int first = static_cast<int>(seen.begin) / kRows;
   const int last = (static_cast<int>(seen.end) + kRows - 1) / kRows;
+  BlockDistances<Shape> distances;
+  if (task.distance_bias)
+    find_distances(problem, task, strip, block.begin + first * kRows,
+                   (last * kRows < block.count ? last * kRows : block.count) - first * kRows,
+                   distances);
   for (int t = 0; t < last; ++t) kinds[t] = t >= first ? TileKind::visible : TileKind::hidden;
   if (reads_bools) {
     find_bool_rows(problem, task, strip, block.begin, block.count, rows);
@@ -152,10 +157,7 @@ REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const Atten
       is_set = true;
     }
     if (task.distance_bias) {
-      if (problem.distance_bias.element == Element::float32)
-        add_distance_bias<Shape, float>(problem, task, strip, key, is_set, tile);
-      else
-        add_distance_bias<Shape, double>(problem, task, strip, key, is_set, tile);
+      add_distance_bias(problem, task, strip, distances, key, keys, is_set, tile);
       kinds[t] = kind_of_bias<T>(tile, keys * strip.vectors);
       if (kinds[t] == TileKind::hidden) continue;
       is_set = true;

@@ -99,10 +99,11 @@ def scaled_dot_product_attention(
         ``h // (heads // kv_heads)``, without a copy (grouped-query attention).
     value : array_like, shape (..., kv_heads, kv_len, value_dim)
         ``value_dim`` may differ from ``head_dim``.
-    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+    mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float: added to the
         scores; -inf = may not attend. A pair does both, and its shapes may differ: a padding mask
-        and a position bias, for example. See `regard.masks`.
+        and a position bias, for example. A `regard.masks.SparseMask` is a bool mask for which
+        hidden blocks take neither memory nor time. It may have fewer keys, and hides the others.
     rows : slice, optional
         The queries whose weights are returned, as a slice without a step. Requires
         `return_weights`. The output contains all queries, and the weights of other queries cost
@@ -140,7 +141,8 @@ def scaled_dot_product_attention(
 
     Notes
     -----
-    A score is ``scale * (query . key)``, then capped, then biased by ALiBi, then by a float mask.
+    A score is ``scale * (query . key)``, then capped, then changed by `score_function`, then biased
+    by ALiBi and by its distance, then by a float mask.
 
     A fully masked row has output 0, weights 0 and lse -inf (the sink's logit if there is one).
     Hidden keys and values never affect the output of a query, not even NaN; visible ones always do.

@@ -98,10 +98,12 @@ def scaled_dot_product_attention_ragged(
     query_starts, key_starts : array_like of int, shape (sequences + 1,)
         The start of each sequence, followed by the total: from 0, never decreasing. A sequence may
         be empty.
-    mask : array_like of bool or float, optional
+    mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         Broadcasts to ``(total, heads, longest)``, where ``longest`` is the length of the longest
         key sequence: a row for every query, a column for every key of its sequence. Columns beyond
-        a sequence's keys are not read.
+        a sequence's keys are not read. A `regard.masks.SparseMask` has the shape
+        ``(heads, total, longest)`` or ``(total, longest)``, or fewer keys, which count from the
+        first of each sequence.
     query_offset, key_lengths, left_padding : int or array_like of int
         One number, or one per sequence; `query_offset` may be ``"end"``. Positions count from each
         sequence's first key, and dropout identifies sequences by their number.

@@ -68,7 +68,7 @@ def explore(
         array ``(heads, q_len, head_dim)`` per layer; layers may differ in heads and head_dim.
     key : array_like, shape (..., kv_heads, kv_len, head_dim), or list of arrays
         Likewise.
-    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+    mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         As for `scaled_dot_product_attention`, like all options that are not described here. With a
         list of layers, masks and options apply to every layer.
     tokens : sequence of str, or pair of sequences of str, optional

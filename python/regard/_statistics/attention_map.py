@@ -82,7 +82,7 @@ def attention_map(
         As for `scaled_dot_product_attention`.
     key : array_like, shape (..., kv_heads, kv_len, head_dim)
         Likewise.
-    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+    mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         As for `scaled_dot_product_attention`, like all options that are not described here.
     shape : (int, int), default (512, 512)
         The height and the width of a picture. A picture has at most as many rows as queries, and at

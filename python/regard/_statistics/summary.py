@@ -81,7 +81,7 @@ def summarize_attention(
         As for `scaled_dot_product_attention`.
     key : array_like, shape (..., kv_heads, kv_len, head_dim)
         Likewise.
-    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+    mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         As for `scaled_dot_product_attention`, like all options that are not described here.
     statistics : iterable of str, default all but "induction" and "top_k"
         The fields of the result to compute.

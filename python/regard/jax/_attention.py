@@ -13,13 +13,15 @@ from regard.jax._inputs import prepare
 if TYPE_CHECKING:
     import jax
 
+    from regard.masks import SparseMask
+
 
 @takes_options(JaxOptions, reference="as in `regard.scaled_dot_product_attention`")
 def scaled_dot_product_attention(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    mask: jax.Array | tuple[jax.Array, jax.Array] | None = None,
+    mask: jax.Array | SparseMask | tuple[jax.Array | SparseMask, jax.Array] | None = None,
     **options: Unpack[JaxOptions],
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Compute exact scaled-dot-product attention over JAX arrays on the CPU.
@@ -38,9 +40,10 @@ def scaled_dot_product_attention(
         ``heads`` is a multiple of ``kv_heads``.
     value : jax.Array, shape (..., kv_heads, kv_len, value_dim)
         ``value_dim`` may differ from ``head_dim``.
-    mask : jax.Array of bool or float, or a pair (bool, float) of both, optional
+    mask : jax.Array of bool or float, SparseMask, or a pair (bool, float), optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float: added to the
-        scores.
+        scores. A `regard.masks.SparseMask` is a constant of the program, and not an argument of a
+        transformed function.
     {options}
     dropout_seed : int or jax.Array of an integer, optional
         As in `regard.scaled_dot_product_attention`. It may be traced, so that every run of a
@@ -63,8 +66,9 @@ def scaled_dot_product_attention(
     ValueError
         If shapes disagree or a number is out of range.
     NotImplementedError
-        If a gradient is requested with ``precision="int8"``, or a gradient of gradients with a
-        `precision` or with respect to an input other than query, key and value.
+        If a gradient is requested with ``precision="int8"`` or with respect to `scale` or
+        `softcap`, or a gradient of gradients with a `precision` or with respect to an input other
+        than query, key and value.
 
     See Also
     --------
@@ -76,11 +80,13 @@ def scaled_dot_product_attention(
     arrays are checked when the compiled program runs. If a value is invalid, the program fails with
     a JAX error.
 
-    Gradients are available with respect to query, key, value, a float mask, `alibi_slopes` and
-    `sinks`, through the output and lse. Only requested gradients are computed. Gradients of
-    gradients, such as `jax.grad` of `jax.grad` and `jax.jacrev` of `jax.jacrev`, are available with
-    respect to query, key and value; all other inputs must be constants. Forward mode (`jax.jvp`,
-    `jax.jacfwd`, `jax.hessian`) and ``precision="int8"`` under `jax.grad` raise an error.
+    Gradients are available with respect to query, key, value, a float mask, `alibi_slopes`,
+    `distance_bias` and `sinks`, through the output and lse. Only requested gradients are computed.
+    Gradients of gradients, such as `jax.grad` of `jax.grad` and `jax.jacrev` of `jax.jacrev`, are
+    available with respect to query, key and value; all other inputs must be constants. Forward mode
+    (`jax.jvp`, `jax.jacfwd`, `jax.hessian`) and ``precision="int8"`` under `jax.grad` raise an
+    error. `scale` and `softcap` have no gradients. One number is a constant of the program, and an
+    array of numbers per head may be traced.
 
     XLA rejects a program for a device other than the CPU, since it finds "regard_attention" only
     on the CPU.

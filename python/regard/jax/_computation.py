@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import json
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from regard._attention.dense import scaled_dot_product_attention
 from regard._gradients.backward import AttentionGradients, scaled_dot_product_attention_backward
 from regard._gradients.double_backward import scaled_dot_product_attention_double_backward
 from regard._gradients.jvp import scaled_dot_product_attention_jvp
+from regard.jax import _sparse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,13 +49,13 @@ class Computation:
 
     def as_text(self) -> str:
         """Serialize to a text that `of_text` reads."""
-        return repr(astuple(self))
+        return json.dumps(astuple(self))
 
     @staticmethod
     @lru_cache(maxsize=256)
     def of_text(text: str) -> Computation:
         """Read a text that `as_text` returned."""
-        return Computation(*ast.literal_eval(text))
+        return Computation(*json.loads(text))
 
     def __call__(self, arrays: Sequence[Array], results: Sequence[Array]) -> None:
         """Fill the results of all mapped calls, with one call if their entries are independent."""
@@ -81,8 +82,10 @@ class Computation:
                 options[name] = given.pop(name)
         if "dropout_seed" in given:
             options["dropout_seed"] = int(given.pop("dropout_seed"))
-        masks = Masks(given.pop("bool_mask", None), given.pop("float_mask", None))
-        options["mask"] = masks.argument
+        shown, numbers = given.pop("bool_mask", None), options.pop("sparse_mask", None)
+        if numbers is not None:
+            shown = _sparse.sparse_of([given.pop(name) for name in _sparse.NAMES], numbers)
+        options["mask"] = Masks(shown, given.pop("float_mask", None)).argument
         _FUNCTIONS[self.function](given, options, results)
 
 

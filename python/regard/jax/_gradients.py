@@ -48,6 +48,12 @@ def _attention_kept(known: TracedCall, arrays: Arrays) -> tuple[tuple[Any, ...],
         raise NotImplementedError(
             "precision must be None or 'bfloat16' if gradients are computed, got 'int8'"
         )
+    for name in ("scale", "softcap"):
+        if name in arrays and arrays[name].perturbed:
+            raise NotImplementedError(
+                f"{name} has no gradient: pass jax.lax.stop_gradient({name})"
+                + (", or multiply query by it" if name == "scale" else "")
+            )
     wanted = [name for name in DIFFERENTIABLE_INPUTS if name in arrays and arrays[name].perturbed]
     values = {name: array.value for name, array in arrays.items()}
     # Not the computation itself, which has no derivative if this pass is also differentiated.

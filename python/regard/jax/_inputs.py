@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from regard._arguments.arrays import as_array, stand_in
-from regard._arguments.masks import Masks, as_mask, parts_of
+from regard._arguments.masks import Masks, as_mask, is_sparse, parts_of
 from regard._arguments.option_table import ARRAY_OPTIONS, OPTIONS
 from regard._attention.check import check_call
+from regard.jax import _sparse
 from regard.jax._ffi import Result
 from regard.jax._gradients import TracedCall
 
@@ -42,6 +43,11 @@ def prepare(
     batch, heads, _, q_len, _, _, value_dim = found.sizes
     rows = (*batch, heads, q_len)
     axes = len(batch) + 3
+    wanted = dict.fromkeys((*arrays, *given_masks), axes)
+    if is_sparse(given_masks.get("bool_mask")):
+        parts, known["sparse_mask"] = _sparse.arrays_of(given_masks.pop("bool_mask"))
+        wanted |= dict(zip(_sparse.NAMES, (axes - 1, 2, 3), strict=True))
+        given_masks |= parts
     call = TracedCall(
         axes,
         tuple(known.items()),
@@ -49,7 +55,6 @@ def prepare(
         Result(rows, jnp.dtype(found.arithmetic)),
         return_lse,
     )
-    wanted = dict.fromkeys((*arrays, *given_masks), axes)
     for name in numbers:
         own = OPTIONS[name].axes
         wanted[name] = len(own) + (len(batch) - 1 if "batch" in own else 0)
@@ -121,6 +126,8 @@ def _masks(mask: Any) -> Arrays:
 
 
 def _mask(value: Any) -> Any:
+    if is_sparse(value):
+        return value
     array = _array("mask", value)
     if jnp.dtype(array.dtype).name not in _STORED and array.dtype != np.bool_:
         as_mask(np.zeros((), array.dtype))  # raises the error that names the supported types
@@ -132,7 +139,7 @@ def _divided(options: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
     numbers: Arrays = {}
     known: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in (*ARRAY_OPTIONS, "dropout_seed"):
+        if _is_constant(name, value):
             known[name] = _known(name, value)
         elif value is None or isinstance(value, str):
             known[name] = value if value is None else str(value)
@@ -142,6 +149,13 @@ def _divided(options: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
             made = _numbers(name, value)
             (known if isinstance(made, int) else numbers)[name] = made
     return numbers, {name: value for name, value in known.items() if value is not None}
+
+
+def _is_constant(name: str, value: Any) -> bool:
+    """Return whether an option is part of the program. Numbers of heads are, unless traced."""
+    if OPTIONS[name].type == "number_or_numbers":
+        return not isinstance(value, jax.core.Tracer) or value.ndim == 0
+    return name not in ARRAY_OPTIONS and name != "dropout_seed"
 
 
 def _known(name: str, value: Any) -> Any:
@@ -154,6 +168,8 @@ def _known(name: str, value: Any) -> Any:
         raise TypeError(
             f"{name} must be known when a program is traced, got a traced array{advice}"
         )
+    if OPTIONS[name].type == "number_or_numbers":
+        return _number_or_numbers(value)
     parts = tuple(map(_plain, parts))
     return parts if isinstance(value, list | tuple) else parts[0]
 
@@ -162,6 +178,20 @@ def _as_tuple(value: Any) -> Any:
     """Return the items of a range or an array of one axis; the check of the call rejects others."""
     is_array = isinstance(value, jax.Array | np.ndarray) and value.ndim == 1
     return tuple(value) if is_array or isinstance(value, range) else value
+
+
+def _number_or_numbers(value: Any) -> Any:
+    """Return a number or nested tuples of numbers; the check of the call rejects other values."""
+    if not isinstance(value, jax.Array | np.ndarray | list | tuple):
+        return _plain(value)
+    array = np.asarray(value)
+    if not jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.kind not in "iu":
+        return value
+    return _as_tuples(array.astype(np.float64).tolist())
+
+
+def _as_tuples(numbers: Any) -> Any:
+    return tuple(map(_as_tuples, numbers)) if isinstance(numbers, list) else numbers
 
 
 def _plain(part: Any) -> Any:
@@ -198,17 +228,20 @@ def _checked(arrays: Arrays, masks: Arrays, numbers: Arrays, known: dict[str, An
     """Check the NumPy call, or raise its errors."""
     shown = {name: stand_in(array.shape, array.dtype) for name, array in arrays.items()}
     parts = [
-        stand_in(mask.shape, np.bool_ if name == "bool_mask" else np.float32)
+        mask
+        if is_sparse(mask)
+        else stand_in(mask.shape, np.bool_ if name == "bool_mask" else np.float32)
         for name, mask in masks.items()
     ]
-    options = known | {name: _value(array) for name, array in numbers.items()}
+    options = known | {name: _value(name, array) for name, array in numbers.items()}
     if "dropout_seed" in numbers:
         options["dropout_seed"] = int(options["dropout_seed"])
     return check_call(**shown, mask=Masks.of_parts(parts).argument, options=options)
 
 
-def _value(array: Any) -> Any:
-    """Return the values of an array, or zeros if it is traced."""
+def _value(name: str, array: Any) -> Any:
+    """Return the values of an array, or valid values if it is traced."""
     if isinstance(array, jax.core.Tracer):
-        return np.zeros(array.shape, array.dtype)
+        made = np.ones if OPTIONS[name].type == "number_or_numbers" else np.zeros
+        return made(array.shape, array.dtype)
     return np.asarray(array)

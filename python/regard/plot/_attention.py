@@ -73,7 +73,7 @@ def attention(
         Whether to add a color bar.
     ax : matplotlib.axes.Axes, optional
         The axes to draw on. Default: a new figure.
-    mask : array_like of bool or float, or a pair (bool, float) of both, optional
+    mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         With query and key: as for `regard.scaled_dot_product_attention`.
     progress : bool or callable, optional
         With query and key: as for `regard.attention_map`.

@@ -6,6 +6,7 @@ from typing import Any
 
 import regard.torch
 from regard._runtime.optional import needed
+from regard.transformers._distances import distance_options
 from regard.transformers._models import MaskKind, expected_masks
 from regard.transformers._pattern_mask import PatternMask
 
@@ -57,7 +58,8 @@ def attend(
     s_aux, sinks : tensor, shape (heads,) or one that broadcasts to (batch, heads, q_len, 1)
         Logits that take part in the softmax without a value. The name depends on the model.
     position_bias : tensor, shape (1 or batch, heads, q_len, kv_len), optional
-        Added to the scores.
+        Added to the scores. A bias that depends only on the distance between query and key, as in
+        T5, becomes the option `distance_bias`.
     indices : tensor of int, shape (batch, q_len, count), optional
         The only keys that a query may see.
     block_indices, cache
@@ -92,7 +94,11 @@ def attend(
     if indices is not None:
         mask = _both(mask, _selected(indices, kv_len))
     if position_bias is not None:
-        mask = _with_bias(mask, position_bias)
+        of_distances = distance_options(module, position_bias, options, kv_len)
+        if of_distances is None:
+            mask = _with_bias(mask, position_bias)
+        else:
+            options |= of_distances
     sinks = s_aux if sinks is None else sinks
     has_sink_per_head = sinks is not None and sinks.ndim == 1
     if has_sink_per_head:

@@ -127,6 +127,7 @@ PROBLEM = build(
         *((2, 4, 9, 8), (2, 2, 21, 8), (2, 2, 21, 6)),
         float_mask=(4, 9, 21),
         alibi_slopes=0.2,
+        distance_bias=9,
         sinks=0.5,
         query_offset=(12, 9),
         is_causal=True,
@@ -142,7 +143,7 @@ def loss(given):
     return (output**2).sum() + jnp.sin(lse).sum()
 
 
-INPUTS = ("query", "key", "value", "float_mask", "alibi_slopes", "sinks")
+INPUTS = ("query", "key", "value", "float_mask", "alibi_slopes", "distance_bias", "sinks")
 
 
 def numpy_gradients(given, names=INPUTS):
@@ -346,6 +347,13 @@ def test_derivatives_that_do_not_exist_are_refused():
         lambda: jax.grad(lambda q: rounded(q).sum())(singles[0]),
         "precision must be None in gradients of gradients",
     )
+    for name, numbers in (("scale", [0.1] * 4), ("softcap", [0.5] * 4)):
+        refused(
+            lambda name=name, numbers=numbers: jax.grad(lambda x: total(query, **{name: x}))(
+                jnp.array(numbers)
+            ),
+            f"{name} has no gradient: pass jax.lax.stop_gradient({name})",
+        )
     mask = jnp.zeros((9, 21))
     for wrt in ((1, 1), (0, 1), (1, 0)):
         first, second = wrt

@@ -38,6 +38,35 @@ WRONG = {
     "window": (ARRAYS, {"window": (-1, 0)}, ValueError, ("window", "-1")),
     "softcap": (ARRAYS, {"softcap": 0.0}, ValueError, ("softcap",)),
     "scale": (ARRAYS, {"scale": float("nan")}, ValueError, ("scale", "nan")),
+    "softcaps": (ARRAYS, {"softcap": [1.0, 0.0, 1.0, 1.0]}, ValueError, ("softcap", "inf")),
+    "scales": (ARRAYS, {"scale": jnp.ones(3)}, ValueError, ("scale", "(4,)", "(3,)")),
+    "true scales": (ARRAYS, {"scale": np.ones(4, bool)}, TypeError, ("scale", "bool")),
+    "distances": (
+        ARRAYS,
+        {"distance_bias": np.zeros((3, 5))},
+        ValueError,
+        ("distance_bias", "(3, 5)"),
+    ),
+    "columns": (ARRAYS, {"distance_bias": np.zeros(4)}, ValueError, ("distance_bias", "odd")),
+    "function": (ARRAYS, {"score_function": None}, TypeError, ("score_function", "alive")),
+    "sparse mask": (
+        ARRAYS,
+        {"mask": regard.masks.Ranges([0, 0], 5)},
+        ValueError,
+        ("sparse mask", "(2, 4, 3, 5)", "(2, 5)"),
+    ),
+    "sparse keys": (
+        ARRAYS,
+        {"mask": regard.masks.Ranges(0, 6)},
+        ValueError,
+        ("sparse mask", "fewer keys", "(1, 6)"),
+    ),
+    "sparse pair": (
+        ARRAYS,
+        {"mask": (regard.masks.Ranges(0, 5), regard.masks.Ranges(0, 5))},
+        TypeError,
+        ("mask", "pair", "bool, bool"),
+    ),
     "dropout": (ARRAYS, {"dropout_p": 0.5}, TypeError, ("dropout_p", "dropout_seed")),
     "seed": (
         ARRAYS,
@@ -124,6 +153,24 @@ def test_numbers_of_jax_and_numpy_are_numbers():
     for number in (np.float32, jnp.float32, np.array):
         actual = attend(*ARRAYS, scale=number(0.5), window=[np.int64(2), 0], is_causal=np.True_)
         assert (actual == wanted).all()
+
+
+def test_numbers_of_heads_are_exact_unless_traced():
+    """Also if JAX has no float64."""
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(x.shape).astype(np.float32) for x in ARRAYS]
+    scale = random.standard_normal(4)
+    with jax.enable_x64(False):
+        for given in (scale, scale.tolist(), tuple(scale)):
+            actual = attend(*arrays, scale=given, softcap=[np.inf, 2.0, 0.5, 1e30])
+            wanted = regard.scaled_dot_product_attention(
+                *arrays, scale=scale, softcap=[np.inf, 2.0, 0.5, 1e30]
+            )
+            assert (np.asarray(actual) == wanted).all()
+        narrow = scale.astype(np.float32)
+        actual = jax.jit(lambda scale: attend(*arrays, scale=scale))(narrow)
+        wanted = regard.scaled_dot_product_attention(*arrays, scale=narrow)
+        assert (np.asarray(actual) == wanted).all()
 
 
 def test_other_byte_orders_are_read():

@@ -202,8 +202,10 @@ def test_regard_does_not_import_pytorch(output_of):
     assert output_of("import sys, regard; print('torch' in sys.modules)") == "False"
 
 
-@pytest.mark.parametrize("shape", [(), (4,)], ids=["number", "heads"])
-@pytest.mark.parametrize("name", ["scale", "softcap", "dropout_p"])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("scale", ()), ("scale", (4,)), ("softcap", ()), ("softcap", (4,)), ("dropout_p", ())],
+)
 def test_a_number_with_a_gradient_is_refused(name, shape):
     """Its gradient would be lost."""
     number = torch.full(shape, 0.3, requires_grad=True)
