@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 import regard
-import sparse_cases
 from reference import assert_same_bits
 from regard.masks import Blocks, Ranges
-from sparse_cases import dense, sparse_masks
+from sparse_cases import NAMES, dense, in_turn, sparse_masks
 
 stream = regard.attend_stream
 BATCH, HEADS, Q_LEN, KV_LEN = 2, 4, 21, 90
@@ -34,24 +33,19 @@ def pieces(length):
         yield start, KEY[..., start : start + length, :], VALUE[..., start : start + length, :]
 
 
-@pytest.mark.parametrize("length", [7, 32, 90])
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("name", sparse_cases.NAMES)
-def test_the_bits_of_the_dense_mask(name, options, with_bias, length, dtype):
-    arrays = [x.astype(dtype) for x in (QUERY, KEY, VALUE)]
+@pytest.mark.parametrize(("name", "scores", "length"), in_turn(NAMES, OPTIONS, [7, 32, 90]))
+def test_the_bits_of_the_dense_mask(name, scores, length, dtype):
+    arrays, options = [x.astype(dtype) for x in (QUERY, KEY, VALUE)], OPTIONS[scores]
     chunks = regard.KeyValueChunks(*arrays[1:], length=length)
     bias = normal(Q_LEN, KV_LEN, dtype=dtype)
     sparse, shown = MASKS[name], dense(MASKS[name], KV_LEN)
-    actual, wanted = (
-        stream(arrays[0], chunks, (m, bias) if with_bias else m, return_lse=True, **options)
-        for m in (sparse, shown)
-    )
-    assert_same_bits(actual, wanted)
+    for given, same in ((sparse, shown), ((sparse, bias), (shown, bias))):
+        wanted = stream(arrays[0], chunks, same, return_lse=True, **options)
+        assert_same_bits(stream(arrays[0], chunks, given, return_lse=True, **options), wanted)
 
 
 @pytest.mark.parametrize("kind", ["list", "iterator"])
-@pytest.mark.parametrize("name", sparse_cases.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_masks_of_chunks(name, kind):
     mask, length = MASKS[name], 32
     bias = normal(Q_LEN, KV_LEN)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import regard
+import sparse_cases
 from explorer_pages import problem
 from regard._explore._encoding import halves, short_halves
 
@@ -61,6 +62,28 @@ def test_bfloat16(page_of):
     query, key = problem(dtype=ml_dtypes.bfloat16)
     weights = weights_of(query.astype(np.float32), key.astype(np.float32))
     assert np.allclose(page_of(query, key).map(0, 1)["weights"], weights[1], rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("detail", [None, 8])
+def test_sparse_masks_give_the_page_of_dense_ones(detail, page_of):
+    query, key = problem(layers=(2,), q_len=33)
+    sparse = sparse_cases.sparse_masks(2, 4, 33, 40)["blocks"]
+    options = {
+        "detail": detail,
+        "distance_bias": np.sin(np.arange(4 * 9.0)).reshape(4, 9),
+        "scale": np.array([0.1, 0.2, 0.3, 0.4]),
+        "softcap": [1.0, 2.0, np.inf, 3.0],
+        "regions": [(slice(3, 9), slice(11, 30))],
+    }
+    pages = [page_of(query, key, mask, **options) for mask in (sparse.to_dense(), sparse)]
+    facts = [page.facts for page in pages]
+    assert "Blocks(shape=(2, 4, 33, 40), " in facts[1]["options"]
+    assert facts[0] | {"options": ""} == facts[1] | {"options": ""}
+    for layer, head in np.ndindex(2, 4):
+        for part in ("map", "rows"):
+            dense, found = (getattr(page, part)(layer, head) for page in pages)
+            assert dense.keys() == found.keys()
+            assert all(np.array_equal(dense[name], found[name]) for name in dense)
 
 
 def edges(length, count):

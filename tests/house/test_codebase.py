@@ -37,7 +37,7 @@ PACKAGES = {
     "_gradients": {"_attention", "_random"},
     "_statistics": {"_attention"},
     "_stream": {"_attention", "_random", "_show"},
-    "_cache": {"_attention", "_show"},
+    "_cache": {"_attention", "_show", "masks"},
     "_explore": {"_attention", "_show", "_statistics"},
     "masks": set(),
     "positional": set(),
@@ -47,7 +47,7 @@ PACKAGES = {
     "cuda": {"_attention"},
     "torch": {"regard"},
     "transformers": {"regard", "torch"},
-    "jax": {"_attention", "_gradients"},
+    "jax": {"_attention", "_gradients", "masks"},
     "dask": {"_attention", "_gradients", "regard"},
     "_bench": {"regard"},
     "_cli": {

@@ -71,6 +71,11 @@ STATES = {
     "bart": (apart(OUT_PROJ), BIASES),
     "whisper": (apart(OUT_PROJ, biases=("query", "value", "out")), BIASES),
     "regard": (apart(("W_query", "W_key", "W_value", "out_proj")), BIASES),
+    "regard, distances": (
+        apart(("W_query", "W_key", "W_value", "out_proj"), biases=())
+        | {"distance_bias": (HEADS, 5)},
+        {"distance_bias": 3},
+    ),
     "regard, everything": (
         apart(("W_query", "W_key", "W_value", "out_proj"), kv=DIM) | NORMS,
         BIASES | {"num_kv_heads": 1, "qk_norm": "rms"},
@@ -114,7 +119,8 @@ def as_its_owner_computes(title, state, inputs, kv_heads):
         if f"{letter}_norm.weight" in state:
             mean = np.mean(heads[i] ** 2, axis=-1, keepdims=True) + 1e-6
             heads[i] = heads[i] / np.sqrt(mean) * state[f"{letter}_norm.weight"]
-    output = reference.attention(*heads).output.swapaxes(-2, -3)
+    options = {name: state[name] for name in ("distance_bias",) if name in state}
+    output = reference.attention(*heads, **options).output.swapaxes(-2, -3)
     return output.reshape(*output.shape[:-2], D) @ out[0] + out[1]
 
 

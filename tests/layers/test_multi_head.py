@@ -18,12 +18,14 @@ def normal(shape, seed=0):
 
 
 def with_norms(layer):
-    """Draw the weights of norms: they are 1 at first, which would hide whether they are used."""
+    """Draw the weights of norms and biases: they are 1 and 0 at first, which would hide their use."""
     state = layer.state_dict()
-    norms = {
-        name: 1 + 0.3 * normal(a.shape, ord(name[0])) for name, a in state.items() if "norm" in name
+    drawn = {
+        name: a + 0.3 * normal(a.shape, ord(name[0]))
+        for name, a in state.items()
+        if "norm" in name or name == "distance_bias"
     }
-    layer.load_state_dict(state | norms)
+    layer.load_state_dict(state | drawn)
     return layer
 
 
@@ -54,6 +56,12 @@ LAYERS = {
     "alibi": (
         {"alibi": True, "is_causal": True},
         {"alibi_slopes": regard.positional.alibi_slopes(4), "is_causal": True},
+    ),
+    "distances": ({"distance_bias": 4}, {}),
+    "few distances": ({"distance_bias": 1, "is_causal": True}, {"is_causal": True}),
+    "grouped distances": (
+        {"distance_bias": 30, "num_kv_heads": 2, "qk_norm": "rms"},
+        {"kv_heads": 2},
     ),
     "norms": ({"qk_norm": "rms"}, {}),
     "norms, eps": ({"qk_norm": 0.5, "qkv_bias": True}, {"eps": 0.5}),
@@ -204,6 +212,7 @@ CACHED = [
     "rotary options",
     "yarn",
     "alibi",
+    "distances",
     "Qwen 3",
 ]
 

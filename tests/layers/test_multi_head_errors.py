@@ -28,6 +28,15 @@ from rope_cases import yarn
         ({"out_bias": None}, TypeError, "out_bias must be True or False, got NoneType"),
         ({"is_causal": "yes"}, TypeError, "is_causal must be True or False, got str"),
         ({"alibi": 2}, TypeError, "alibi must be True or False, got int"),
+        ({"distance_bias": 0}, ValueError, "distance_bias must be at least 1, got 0"),
+        ({"distance_bias": 2.0}, TypeError, "distance_bias must be an int, got float"),
+        ({"distance_bias": True}, TypeError, "distance_bias must be an int, got bool"),
+        (
+            {"distance_bias": np.zeros((3, 5))},
+            TypeError,
+            "distance_bias must be an int, the number of distances on a side, got an array of "
+            "shape (3, 5): load_state_dict() writes its numbers",
+        ),
         ({"window": 3}, TypeError, "window must be a pair (left, right), got int"),
         ({"window": (-1, 0)}, ValueError, "window[0] must be at least 0, got -1"),
         ({"rotary": 10000.0}, TypeError, "rotary must be None, True or a mapping, got float"),

@@ -102,6 +102,11 @@ LARGE[1, 2, 99_999] = -0.25
         (None, TypeError, "weights must be an array, got None"),
         ([["a"]], TypeError, "weights must be an array of float, got <U1"),
         (np.eye(2, dtype=bool), TypeError, "regard.plot.pattern draws a mask"),
+        (
+            regard.masks.Ranges(0, [1, 2]),
+            TypeError,
+            "weights must be an array of float, got Ranges: regard.plot.pattern draws a mask",
+        ),
         (np.eye(2, dtype=complex), TypeError, "weights must be an array of float, got complex128"),
         (np.ones(3), ValueError, "weights must have shape (..., q_len, kv_len), got shape (3,)"),
         ([[0.5, 0.5], [0.5]], ValueError, "weights must be an array or a regular nested list"),

@@ -7,6 +7,8 @@ SIMD = "cpp/simd/"
 OPTIONS = ("tests/attention/test_options.py",)
 DROPOUT = ("tests/attention/test_dropout.py", "tests/attention/test_stream.py")
 CACHE = ("tests/cache",)
+SPARSE = ("tests/attention/test_sparse_masks.py",)
+FUNCTION = ("tests/attention/test_score_function.py",)
 
 BUGS = [
     Bug(
@@ -96,5 +98,117 @@ BUGS = [
         "page >= rows.evicted.begin && page <= rows.evicted.end",
         ("tests/cache/test_cache_files.py", *CACHE),
         "a cache that has evicted pages, where rows are copied",
+    ),
+    Bug(
+        "a strip sees the first span of a block alone",
+        KERNELS + "strips/sparse_mask.hpp",
+        "span + 1 != run->end && span[1].begin < keys.end;",
+        "false;",
+        SPARSE,
+        "a sparse mask with two ranges within one block of keys",
+    ),
+    Bug(
+        "lanes that see ranges of one beginning see the same",
+        KERNELS + "strips/sparse_mask.hpp",
+        "own.begin != seen.begin || own.end != seen.end",
+        "own.begin != seen.begin",
+        SPARSE,
+        "a sparse mask whose queries see ranges of different ends",
+    ),
+    Bug(
+        "every query of a block has the bits of the first",
+        KERNELS + "strips/sparse_mask.hpp",
+        "span->block * mask.row_queries + strip.mask_queries[lane]",
+        "span->block * mask.row_queries",
+        SPARSE,
+        "a sparse mask with partial blocks",
+    ),
+    Bug(
+        "bits of a byte are read from its first",
+        KERNELS + "strips/sparse_mask.hpp",
+        "eight = eight >> ((first + i) % 8) & 0xff;",
+        "eight &= 0xff;",
+        SPARSE,
+        "a sparse mask whose blocks do not begin with those of the kernel, by no multiple of 8",
+    ),
+    Bug(
+        "a block of which only the last keys are seen is skipped",
+        KERNELS + "strips/sparse_mask.hpp",
+        "key + (next - key) / Shape::kBlockKeys * Shape::kBlockKeys",
+        "key + (next - key + 64) / Shape::kBlockKeys * Shape::kBlockKeys",
+        SPARSE,
+        "a sparse mask after whose hidden blocks comes one that is seen from its 33rd key on",
+    ),
+    Bug(
+        "a tile whose last keys are hidden counts as whole",
+        KERNELS + "strips/tiles.hpp",
+        "((keys.end - block.begin) % Shape::kRows == 0 || keys.end == block.begin + block.count)",
+        "true",
+        SPARSE,
+        "a sparse mask whose ranges, equal for the lanes of a strip, end within a tile",
+    ),
+    Bug(
+        "chunks are merged only where a block begins one",
+        KERNELS + "strips/online_softmax.hpp",
+        "if (chunk == strip.chunk) return;",
+        "if (key % Shape::kChunkKeys != 0) return;",
+        SPARSE,
+        "bits, with a sparse mask that hides the first block of a chunk",
+    ),
+    Bug(
+        "a piece that a query does not see counts as one with its gradient",
+        KERNELS + "backward/backward.hpp",
+        "!sees_keys(problem.forward, strip, task.chunk.begin, work.piece.begin);",
+        "!overlaps(strip.seen, task.chunk.begin, work.piece.begin);",
+        SPARSE,
+        "gradients with a sparse mask that hides a piece within a chunk of keys",
+    ),
+    Bug(
+        "steps that a mask hides at their end are seen in whole",
+        KERNELS + "decode/decode_masks.hpp",
+        "sight.keys.begin == keys.begin &&\n               sight.keys.end == keys.end;",
+        "true;",
+        SPARSE,
+        "a decode with a sparse mask whose ranges begin or end within a step",
+    ),
+    Bug(
+        "distances count from one",
+        KERNELS + "strips/bias.hpp",
+        "clamp(problem.distances - 1 + distance,",
+        "clamp(problem.distances + distance,",
+        OPTIONS,
+        "distance_bias",
+    ),
+    Bug(
+        "tables of a group's heads overlap by a column",
+        KERNELS + "backward/gradients_of_scores.hpp",
+        "(strip.first_row + lane) % group * (last + 1)",
+        "(strip.first_row + lane) % group * last",
+        ("tests/attention/test_backward.py",),
+        "the gradient of distance_bias where heads share keys",
+    ),
+    Bug(
+        "gradients of scores lose the scale of their head",
+        KERNELS + "backward/gradients_of_scores.hpp",
+        "load<T>(own + (r * kSome + v) * kLanes<T>) * scale",
+        "load<T>(own + (r * kSome + v) * kLanes<T>)",
+        ("tests/attention/test_backward.py",),
+        "gradients with a scale for each head",
+    ),
+    Bug(
+        "a function of scores takes each head for the group's first ones",
+        KERNELS + "strips/score_function.hpp",
+        "(tile.strip.first_row + tile.lane + first) % heads",
+        "first",
+        FUNCTION,
+        "a score_function that depends on the head, where heads share keys",
+    ),
+    Bug(
+        "keys of a part count from the part",
+        KERNELS + "strips/score_function.hpp",
+        "positions, key + origin.position,",
+        "positions, key,",
+        FUNCTION,
+        "a score_function that depends on positions, with a dropout_origin",
     ),
 ]

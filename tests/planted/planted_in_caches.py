@@ -97,8 +97,8 @@ BUGS = [
     Bug(
         "an option's window hides one sink token more",
         CACHE + "window.py",
-        "(keys >= positions - left)",
-        "(keys > positions - left)",
+        "np.minimum(positions - left, first_tokens)",
+        "np.minimum(positions - left + 1, first_tokens)",
         WINDOW,
         "attending to a cache with sink tokens, with a window of its own that reaches them",
     ),

@@ -1,6 +1,7 @@
 """T5's buckets of distances."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -135,3 +136,101 @@ def test_errors(arguments, options, error, message):
     with pytest.raises(error) as raised:
         t5_buckets(*arguments, **options)
     assert message is None or str(raised.value) == message
+
+
+TABLES = [
+    (32, 128, True),
+    (32, 128, False),
+    (4, 8, True),
+    (2, 2, False),
+    (3, 5, False),
+    (64, 500, True),
+]
+
+
+def table_of(num_buckets, dtype):
+    return np.random.default_rng(num_buckets).standard_normal((num_buckets, 3)).astype(dtype)
+
+
+@pytest.mark.parametrize(("num_buckets", "max_distance", "bidirectional"), TABLES)
+def test_distances_have_the_biases_of_their_buckets(
+    num_buckets, max_distance, bidirectional, dtype
+):
+    """For all lengths, however few the distances."""
+    options = {"bidirectional": bidirectional, "max_distance": max_distance}
+    table = table_of(num_buckets, dtype)
+    bias = regard.positional.t5_distance_bias(table, **options)
+    assert bias.dtype == dtype
+    assert bias.flags.c_contiguous
+    buckets = t5_buckets(700, 900, query_offset=50, num_buckets=num_buckets, **options)
+    reach = bias.shape[1] // 2
+    after = np.arange(900) - np.arange(50, 750)[:, None]
+    found = bias[:, np.clip(reach + after, 0, 2 * reach)]
+    assert_same_bits(found, np.ascontiguousarray(np.moveaxis(table[buckets], -1, 0)))
+    if reach > 1:  # one distance less would not be enough on some side
+        fewer = np.clip(after, 1 - reach, reach - 1) + reach
+        assert not np.array_equal(bias[:, fewer], found)
+
+
+def test_attention_with_distances_is_attention_with_the_mask():
+    query, key = (np.random.default_rng(i).standard_normal((3, 40 + i, 8)) for i in range(2))
+    table = table_of(32, np.float64)
+    mask = np.moveaxis(table[t5_buckets(40, 41)], -1, 0)
+    bias = regard.positional.t5_distance_bias(table)
+    attend = regard.scaled_dot_product_attention
+    found = attend(query, key, key, distance_bias=bias, scale=1.0)
+    np.testing.assert_allclose(found, attend(query, key, key, mask, scale=1.0), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("num_buckets", "max_distance", "bidirectional"), TABLES)
+def test_gradients_of_tables(num_buckets, max_distance, bidirectional, dtype):
+    """The map is linear, and this is its transpose, which sums over the distances of a bucket."""
+    options = {"bidirectional": bidirectional, "max_distance": max_distance}
+    table = table_of(num_buckets, dtype)
+    bias = regard.positional.t5_distance_bias(table, **options)
+    grad = np.random.default_rng(1).standard_normal(bias.shape).astype(dtype)
+    found = regard.positional.t5_distance_bias_backward(grad, num_buckets=num_buckets, **options)
+    assert found.dtype == dtype
+    assert found.shape == table.shape
+    for number in range(num_buckets):
+        one = np.zeros(table.shape)
+        one[number] = 1
+        columns = regard.positional.t5_distance_bias(one, **options)
+        wanted = (columns * grad.astype(float)).sum(axis=-1)
+        np.testing.assert_allclose(found[number], wanted, rtol=4 * np.finfo(dtype).eps, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "error", "message"),
+    [
+        (np.zeros(8), {}, ValueError, "table must have shape (num_buckets, heads), got (8,)"),
+        (np.zeros((2, 8, 3)), {}, ValueError, "(num_buckets, heads), got (2, 8, 3)"),
+        (np.zeros((7, 3)), {}, ValueError, "len(table) must be even if bidirectional, got 7"),
+        (np.zeros((2, 3)), {}, ValueError, "len(table) must be at least 4, got 2"),
+        (np.zeros((32, 3)), {"max_distance": 8}, ValueError, "max_distance must be at least 9"),
+        (np.zeros((8, 3), complex), {}, TypeError, "table must be an array of float, got complex"),
+        (np.zeros((8, 3), bool), {}, TypeError, "table must be an array of float, got bool"),
+        (np.zeros((8, 3)), {"bidirectional": 1}, TypeError, "bidirectional must be True or False"),
+    ],
+)
+def test_tables_that_are_refused(table, options, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        regard.positional.t5_distance_bias(table, **options)
+
+
+@pytest.mark.parametrize(
+    ("grad", "error", "message"),
+    [
+        (np.zeros((3, 182)), ValueError, "grad must have shape (heads, 183), as the result of "),
+        (np.zeros(183), ValueError, "grad must have shape (heads, 183)"),
+        (np.zeros((3, 183), int), TypeError, "grad must be an array of float, got int64"),
+    ],
+)
+def test_gradients_that_are_refused(grad, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        regard.positional.t5_distance_bias_backward(grad)
+
+
+def test_tables_of_integers_are_converted():
+    found = regard.positional.t5_distance_bias([[1], [2], [3], [4]], max_distance=8)
+    assert_same_bits(found, np.array([[2.0, 1.0, 4.0]]))

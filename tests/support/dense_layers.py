@@ -15,13 +15,28 @@ from reference import lay_out
 STEP = 1e-40
 
 
-def attention(query, key, value, mask=None, *, dropout_p=0.0, dropout_seed=0, **options):
+def attention(
+    query,
+    key,
+    value,
+    mask=None,
+    *,
+    dropout_p=0.0,
+    dropout_seed=0,
+    distance_bias=None,
+    **options,
+):
     """The output of attention of heads."""
     shapes = (np.zeros(x.shape) for x in (query, key, value))
-    laid = lay_out(*shapes, mask, **options, precision=np.float64)
+    table = None if distance_bias is None else np.asarray(distance_bias)
+    real = None if table is None else table.real
+    laid = lay_out(*shapes, mask, **options, distance_bias=real, precision=np.float64)
     group = query.shape[-3] // key.shape[-3]
     key, value = (np.repeat(x, group, axis=-3) for x in (key, value))
     scores = laid.cap(laid.factor * (query @ key.swapaxes(-1, -2))) - laid.alibi + laid.bias
+    if table is not None:
+        imaginary = np.broadcast_to(table.imag, (*laid.columns.shape[:-2], table.shape[-1]))
+        scores = scores + 1j * np.take_along_axis(imaginary[..., None, :], laid.columns, axis=-1)
     sinks = laid.sinks[:, None, None]
     top = np.max(scores.real, axis=-1, keepdims=True, where=laid.seen, initial=-np.inf)
     top = np.maximum(top, sinks)
@@ -67,6 +82,8 @@ def multi_head(
         offset = np.asarray(options.get("query_offset", 0))
         q = rotated(q, offset[..., None] + np.arange(q.shape[-2]), rotary)
         k = rotated(k, np.arange(k.shape[-2]), rotary)
+    if "distance_bias" in state:
+        options = options | {"distance_bias": state["distance_bias"]}
     output = attention(q, k, v, **options).swapaxes(-2, -3)
     return linear(output.reshape(*output.shape[:-2], -1), state, "out_proj")
 

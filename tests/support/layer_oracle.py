@@ -48,6 +48,8 @@ def formula(
         offset = np.asarray(options.get("query_offset", 0))
         q = regard.positional.rotary(q, offset[..., None] + np.arange(q.shape[-2]), **rotary)
         k = regard.positional.rotary(k, **rotary)
+    if "distance_bias" in state:
+        options = options | {"distance_bias": state["distance_bias"]}
     result = attend(q, k, v, precision=precision, **options)
     joined = result.output.swapaxes(-2, -3).reshape(*result.output.shape[:-3], q.shape[-2], -1)
     return linear(joined, state, "out_proj"), result.weights

@@ -1,5 +1,7 @@
 """Sparse masks for the doors that take them, and the same masks as dense arrays."""
 
+from itertools import product
+
 import numpy as np
 
 from regard import masks
@@ -53,3 +55,12 @@ def sparse_masks(batch, heads, q_len, kv_len):
 
 # The names, for parametrization.
 NAMES = tuple(sparse_masks(1, 1, 1, 16))
+
+
+def in_turn(first, second, third):
+    """Every pair from two tables, with the elements of a third one in turn."""
+    third = list(third)
+    return [
+        (*pair, third[(number + number // len(third)) % len(third)])
+        for number, pair in enumerate(product(first, second))
+    ]

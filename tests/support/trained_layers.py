@@ -47,6 +47,11 @@ LAYERS = {
         {"alibi": True, "is_causal": True},
         {"alibi_slopes": regard.positional.alibi_slopes(HEADS), "is_causal": True},
     ),
+    "distances": ({"distance_bias": 3}, {}),
+    "causal distances": (
+        {"distance_bias": 2, "is_causal": True, "num_kv_heads": 2},
+        {"is_causal": True, "kv_heads": 2},
+    ),
     "norms": ({"qk_norm": "rms"}, {}),
     "norms, eps": ({"qk_norm": 0.5, "qkv_bias": True}, {"eps": 0.5}),
     "Qwen 3": (
@@ -56,7 +61,7 @@ LAYERS = {
     "everything": (
         {
             "qk_norm": 0.1, "rotary": {"interleaved": True, "rotary_dim": 2}, "num_kv_heads": 2,
-            "window": (3, 1), "alibi": True, "qkv_bias": True, "out_bias": True,
+            "window": (3, 1), "alibi": True, "qkv_bias": True, "out_bias": True, "distance_bias": 3,
         },
         {
             "eps": 0.1, "rotary": {"interleaved": True, "rotary_dim": 2}, "kv_heads": 2,
@@ -69,9 +74,9 @@ LAYERS = {
 def build(name, dtype=np.float64, **more):
     options, meaning = LAYERS[name]
     layer = regard.MultiHeadAttention(D, HEADS, head_dim=DIM, rng=1, dtype=dtype, **options, **more)
-    # The weights of norms are 1 at first, which would hide whether they are used.
+    # The weights of norms are 1 at first, and biases 0, which would hide whether they are used.
     for seed, (parameter, array) in enumerate(layer.parameters().items()):
-        if "norm" in parameter:
+        if "norm" in parameter or parameter == "distance_bias":
             array += 0.3 * normal(array.shape, seed)
     return layer.train(), {"heads": HEADS} | meaning
 

@@ -44,11 +44,14 @@ class _LengthOptions(TypedDict, Generic[Numbers], total=False):
     left_padding: Numbers | None
 
 
-class _ScoreOptions(TypedDict, Generic[Numbers], total=False):
+class _GpuScoreOptions(TypedDict, Generic[Numbers], total=False):
     softcap: float | Numbers | None
     alibi_slopes: Numbers | None
-    distance_bias: Numbers | None
     sinks: Numbers | None
+
+
+class _ScoreOptions(_GpuScoreOptions[Numbers], Generic[Numbers], total=False):
+    distance_bias: Numbers | None
 
 
 class _FunctionOption(TypedDict, total=False):
@@ -174,7 +177,9 @@ class LayerOptions(
     threads: int | None
 
 
-class _ForeignOptions(_PositionOptions[Any], _LengthOptions[Any], _ScoreOptions[Any], total=False):
+class _ForeignOptions(
+    _PositionOptions[Any], _LengthOptions[Any], _GpuScoreOptions[Any], total=False
+):
     return_lse: bool
 
 
@@ -184,7 +189,9 @@ class CudaOptions(_ForeignOptions, _CausalOption, _ScaleOption[Any], total=False
     out: Any
 
 
-class JaxOptions(_ForeignOptions, _CausalOption, _ScaleOption[Any], total=False):
+class JaxOptions(
+    _ForeignOptions, _ScoreOptions[Any], _CausalOption, _ScaleOption[Any], total=False
+):
     """The options of the attention call of `regard.jax`."""
 
     dropout_p: float
@@ -194,7 +201,7 @@ class JaxOptions(_ForeignOptions, _CausalOption, _ScaleOption[Any], total=False)
     threads: int | None
 
 
-class TorchOptions(_ForeignOptions, _FunctionOption, total=False):
+class TorchOptions(_ForeignOptions, _ScoreOptions[Any], _FunctionOption, total=False):
     """The options of the attention call of `regard.torch` that are not in PyTorch's call."""
 
     dropout_seed: Any

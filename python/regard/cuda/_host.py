@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.arrays import as_stored_arrays, check_out, shares_memory
-from regard._arguments.masks import Masks
+from regard._arguments.masks import Masks, is_sparse
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import CudaOptions, names_of
 from regard.cuda._device_array import DeviceArray, to_device
 from regard.cuda._elements import dense_strides
-from regard.cuda._problem import DeviceCall
+from regard.cuda._problem import NO_SPARSE_MASK, DeviceCall
 from regard.cuda._status import check_available
 from regard.cuda._streams import PER_THREAD
 
@@ -44,6 +44,8 @@ def attend_from_host(
                 'device="cuda", got float64: convert it to float32, or compute it on the CPU'
             )
     masks = Masks.of(mask)
+    if is_sparse(masks.shown):
+        raise TypeError(NO_SPARSE_MASK)
     if out is not None:
         _check_output(out, native, masks)
     check_available()
@@ -95,8 +97,12 @@ def _without_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
         name: value
         for name, value in options.items()
         if name != "device"
-        and (name in taken or name not in OPTIONS or value != OPTIONS[name].default)
+        and (name in taken or name not in OPTIONS or not _is_default(value, OPTIONS[name].default))
     }
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return value is default or (np.ndim(value) == 0 and bool(value == default))
 
 
 def _check_output(out: Any, arrays: tuple[NDArray[Any], ...], masks: Masks) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks, parts_of
-from regard._arguments.option_table import OPTIONS, PER_ENTRY, PER_HEAD
+from regard._arguments.masks import Masks, is_sparse, parts_of
+from regard._arguments.option_table import OPTIONS, PER_ENTRY
 from regard._arguments.options import CudaOptions, names_of
 from regard._arguments.positions import Positions
 from regard.cuda._batches import broadcast_strides, launches
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from regard._attention.check import Sizes
 
 _ARRAYS = ("query", "key", "value")
+_OF_HEADS = ("alibi_slopes", "sinks")
+NO_SPARSE_MASK = (
+    "mask must be an array on a GPU, got a sparse mask, which is for the CPU: pass its to_dense() "
+    "if that is small"
+)
 
 
 class DeviceCall:
@@ -107,7 +112,7 @@ class DeviceCall:
 
     def _set_options(self, sizes: Sizes, entries: str) -> None:
         options, problem = self.options, self.problem
-        scale, softcap = options.get("scale"), options.get("softcap")
+        scale, softcap = (_single(name, options.get(name)) for name in ("scale", "softcap"))
         problem.scale = 1 / math.sqrt(sizes.head_dim) if scale is None else float(scale)
         problem.softcap = 0.0 if softcap is None else float(softcap)
         sides = {name: options[name] for name in ("is_causal", "window") if name in options}
@@ -132,7 +137,7 @@ class DeviceCall:
                 setattr(problem, name, (0, found.all))
             else:
                 self._add_numbers(name, found)
-        for name in PER_HEAD:
+        for name in _OF_HEADS:
             value, may_vary = options.get(name), "batch" in OPTIONS[name].axes
             if value is not None:
                 found = head_numbers(name, value, sizes, may_vary, self.uploads, self.stream)
@@ -147,6 +152,8 @@ class DeviceCall:
 
     def _masks(self, mask: Any) -> Masks:
         """Return views of the masks: of None, an array, or a pair (bool, float) of arrays."""
+        if any(map(is_sparse, parts_of(mask))):
+            raise TypeError(NO_SPARSE_MASK)
         parts = [view_of("mask", part, self.stream) for part in parts_of(mask)]
         masks = Masks.of_parts(
             parts, lambda part: part.element == "bool", lambda part: part.element
@@ -233,6 +240,16 @@ class DeviceCall:
 
 
 _FLOAT64 = ", which GPUs compute slowly: convert it to float32, or compute it on the CPU"
+
+
+def _single(name: str, value: Any) -> Any:
+    """Return an option that is one number for all heads, or raise TypeError."""
+    if np.ndim(value) or isinstance(value, list | tuple):
+        raise TypeError(
+            f"{name} must be one number on a GPU, got one for each head: multiply query by it, or "
+            "compute on the CPU"
+        )
+    return value
 
 
 def _side(side: int | None) -> int:

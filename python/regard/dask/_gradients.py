@@ -87,21 +87,22 @@ def add_parts(
         rows = [_rows_of(call, array, block) for array in given]
         if "sinks" in sums and not block.is_empty:
             sinks = call.sinks_of(block)
-            part = graph.add(
+            of_sinks = graph.add(
                 "attention-gradient-part-of-sinks",
                 block.place,
                 _tasks.gradient_of_sinks,
                 refer_all(rows),
                 sinks,
             )
-            sums["sinks"].add(sums["sinks"].index_of_option(block), part)
+            sums["sinks"].add(sums["sinks"].index_of_option(block), of_sinks)
         if not names or block.is_empty:
             continue
         visible = dict(call.key_chunks(block))
         for number in range(len(call.grid.keys)):
-            place, pair = (*block.place, number), None
+            parts: list[Key | None] = [None] * len(names)
             if number in visible:
                 chunks, own = call.arguments_of(block, number, visible[number])
+                place = (*block.place, number)
                 pair = graph.add(
                     "attention-gradient-part",
                     place,
@@ -112,15 +113,16 @@ def add_parts(
                     own,
                     call.arithmetic,
                 )
-            for position, name in enumerate(names):
+                kinds = (f"attention-gradient-part-of-{name}" for name in names)
+                parts = [
+                    graph.add(kind, place, _tasks.part_of, refer(pair), position)
+                    for position, kind in enumerate(kinds)
+                ]
+            for name, part in zip(names, parts, strict=True):
                 if name in _OPERANDS:
                     index = call.chunk_of(_OPERANDS[name], block, number)
                 else:
                     index = sums[name].index_of_option(block)
-                part = None
-                if pair is not None:
-                    kind = f"attention-gradient-part-of-{name}"
-                    part = graph.add(kind, place, _tasks.part_of, refer(pair), position)
                 sums[name].add(index, part)
 
 

@@ -146,6 +146,14 @@ OPTIONS = {
     "dropout_p": (0.5, TypeError, "dropout_p needs dropout_seed"),
     "sinks": (np.ones(3), ValueError, "sinks must have one number for every query head"),
     "alibi_slopes": (np.ones(3), ValueError, "alibi_slopes must have one number"),
+    "scale": (np.ones(3), ValueError, r"scale must have one number for every .*\(3,\)"),
+    "softcap": ([0.0] * 4, ValueError, "softcap must be greater than 0, or inf"),
+    "distance_bias": (np.ones((3, 5)), ValueError, r"distance_bias must have one row .*\(3, 5\)"),
+    "score_function": (
+        None,
+        TypeError,
+        "no argument score_function: .* workers of other processes",
+    ),
     "key_lengths": ([31, 2], ValueError, "key_lengths must be from 0 to 30, got 31"),
     "left_padding": ([1, 2, 3], ValueError, "left_padding must be an integer or broadcast"),
     "query_offset": ("start", ValueError, "query_offset must be an integer"),
@@ -153,6 +161,7 @@ OPTIONS = {
     "split_every": (1, ValueError, "split_every must be at least 2, got 1"),
 }
 DASK_OPTIONS = ("query_offset", "key_lengths", "left_padding", "alibi_slopes", "sinks")
+DASK_OPTIONS += ("scale", "softcap", "distance_bias")
 GIVEN = {
     "grad_output": (NUMPY, TypeError, "grad_output must be a Dask array, got ndarray"),
     "output": (OUTPUT[0], ValueError, r"output must have shape \(2, 4, 20, 8\), got shape \(4, 20"),
@@ -223,6 +232,7 @@ def test_chunks_of_the_backward_call():
         ("mask", np.ones((20, 30), bool), TypeError, "a bool mask has no gradient"),
         ("sinks", None, ValueError, "has 'sinks', and the call has no sinks"),
         ("alibi_slopes", None, ValueError, "has 'alibi_slopes', and the call has no"),
+        ("distance_bias", None, ValueError, "has 'distance_bias', and the call has no"),
     ],
 )
 def test_gradients_that_do_not_exist(name, mask, kind, message):

@@ -15,7 +15,7 @@ import regard.dask
 from gradient_cases import drawn
 from reference import assert_same_bits
 from regard.masks import Blocks, Ranges
-from sparse_cases import NAMES, dense, sparse_masks
+from sparse_cases import NAMES, dense, in_turn, sparse_masks
 
 attend = regard.dask.scaled_dot_product_attention
 gradients_of = regard.dask.scaled_dot_product_attention_backward
@@ -62,25 +62,19 @@ def arrays_in(chunks):
     ]
 
 
-@pytest.mark.parametrize("split_every", [2, 8])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("chunks", CHUNKS)
-@pytest.mark.parametrize("name", NAMES)
-def test_the_bits_of_the_dense_mask(name, chunks, options, split_every):
-    arrays, results = arrays_in(chunks), []
-    for shown in (MASKS[name], dense(MASKS[name], KV_LEN)):
-        for mask in (shown, (shown, BIAS)):
-            state = attend(*arrays, mask, return_lse=True, split_every=split_every, **options)
-            results.append(dask.compute(*state))
-    assert_same_bits(results[0], results[2])
-    assert_same_bits(results[1], results[3])
+@pytest.mark.parametrize(("name", "chunks", "scores"), in_turn(NAMES, CHUNKS, OPTIONS))
+def test_the_bits_of_the_dense_mask(name, chunks, scores):
+    arrays, shown = arrays_in(chunks), dense(MASKS[name], KV_LEN)
+    for split_every, bias in ((2, None), (8, None), (3, BIAS)):
+        pair = (MASKS[name], shown) if bias is None else ((MASKS[name], bias), (shown, bias))
+        options = {"return_lse": True, "split_every": split_every, **OPTIONS[scores]}
+        actual, wanted = (dask.compute(*attend(*arrays, mask, **options)) for mask in pair)
+        assert_same_bits(actual, wanted)
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("chunks", CHUNKS)
-@pytest.mark.parametrize("name", NAMES)
-def test_the_gradients_of_the_dense_mask(name, chunks, options):
-    arrays, results = arrays_in(chunks), []
+@pytest.mark.parametrize(("name", "chunks", "scores"), in_turn(NAMES, CHUNKS, OPTIONS))
+def test_the_gradients_of_the_dense_mask(name, chunks, scores):
+    arrays, options, results = arrays_in(chunks), OPTIONS[scores], []
     wanted = ["query", "key", "value", "mask", *(options.keys() & {"sinks", "distance_bias"})]
     for shown in (MASKS[name], dense(MASKS[name], KV_LEN)):
         mask = shown, BIAS

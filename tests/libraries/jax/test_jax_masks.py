@@ -1,4 +1,4 @@
-"""Sparse masks of the call on JAX arrays: the bits of the dense masks, under every transformation."""
+"""Sparse masks of the call on JAX arrays: the bits of dense masks, under every transformation."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 import regard
 from gradient_cases import drawn
 from reference import assert_same_bits
-from sparse_cases import NAMES, dense, sparse_masks
+from sparse_cases import NAMES, dense, in_turn, sparse_masks
 
 jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'regard[jax]'")
 import jax.numpy as jnp  # noqa: E402
@@ -35,11 +35,9 @@ def numbers(tree):
     return tuple(np.asarray(each) for each in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("name", NAMES)
-def test_the_bits_of_the_dense_mask(name, options, mode):
-    arrays = ARRAYS
+@pytest.mark.parametrize(("name", "mode", "scores"), in_turn(NAMES, MODES, OPTIONS))
+def test_the_bits_of_the_dense_mask(name, mode, scores):
+    arrays, options = ARRAYS, OPTIONS[scores]
     if mode == "vmap":
         arrays = [np.stack([x, x + 1, -x]) for x in ARRAYS]
     for with_bias in (False, True):
@@ -63,11 +61,9 @@ def loss(mask, options):
     return function
 
 
-@pytest.mark.parametrize("mode", ["jit", "vmap"])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("name", NAMES)
-def test_the_gradients_of_the_dense_mask(name, options, mode):
-    arrays = [*ARRAYS, BIAS]
+@pytest.mark.parametrize(("name", "mode", "scores"), in_turn(NAMES, ["jit", "vmap"], OPTIONS))
+def test_the_gradients_of_the_dense_mask(name, mode, scores):
+    arrays, options = [*ARRAYS, BIAS], OPTIONS[scores]
     if mode == "vmap":
         arrays = [np.stack([x, x + 1, -x]) for x in arrays]
     sparse, wanted = (

@@ -148,7 +148,9 @@ def test_tangents_of_autograd_are_those_of_functorch():
     assert torch.equal(actual, wanted)
 
 
-each_other = pytest.mark.parametrize("name", ["attn_mask", "alibi_slopes", "distance_bias", "sinks"])
+each_other = pytest.mark.parametrize(
+    "name", ["attn_mask", "alibi_slopes", "distance_bias", "sinks"]
+)
 
 
 def other(name):
