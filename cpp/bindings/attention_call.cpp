@@ -129,9 +129,9 @@ void AttentionCall::set_sparse_mask() {
   const py::ssize_t keys = own.end()[-1];
   Shape rows(own.begin(), own.end() - 1);
   if (keys > full.end()[-1] || !broadcasts_to(rows, Shape(full.begin(), full.end() - 1)))
-    throw py::value_error(std::string("a sparse mask must broadcast to ") +
+    throw py::value_error(std::string("mask must broadcast to ") +
                           (is_packed ? "(heads, total, longest kv_len)" : "(..., heads, q_len, kv_len)") + " = " +
-                          to_text(full) + ", or have fewer keys, got shape " + to_text(own));
+                          to_text(full) + ", or have fewer keys, got a sparse mask of shape " + to_text(own));
   sparse_mask_data_ = sparse_mask.mask();
   const ArrayView starts = sparse_mask.starts();
   Operand& operand = sparse_mask_data_.starts;

@@ -288,6 +288,17 @@ def test_gradients_of_empty_arrays_are_zero(lengths, batch, dtype, target):
         assert_same_bits(np.abs(getattr(gradients, name)), np.zeros_like(array))
 
 
+def test_gradients_without_heads(dtype, target):
+    arrays = [np.ones(shape, dtype) for shape in ((2, 0, 5, 8), (2, 0, 9, 8), (2, 0, 9, 3))]
+    options = {"distance_bias": np.ones((0, 3), dtype), "return_lse": True}
+    state = regard.scaled_dot_product_attention(*arrays, **options)
+    asked = ("query", "value", "distance_bias")
+    del options["return_lse"]
+    gradients = sdpa_backward(state[0], *arrays, *state, **options, with_respect_to=asked)
+    assert [x.shape for x in (gradients[0], gradients[2])] == [x.shape for x in arrays[::2]]
+    assert gradients.distance_bias.shape == (0, 3)
+
+
 def test_inputs_of_the_gradients_are_left_alone(storage, target):
     problem, state, _ = lying(storage, regard.active_target())
     arrays = [*problem.arrays, *state, problem.grad_output, problem.grad_lse]

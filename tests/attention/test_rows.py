@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import regard
+import sparse_cases
 from element_types import each_in_one_type
 from gradient_cases import FEW, OTHERS, build
 from reference import assert_same_bits
@@ -31,6 +32,40 @@ def test_same_bits(case, storage, target):
 def test_same_bits_of_the_other_cases(case, storage, target):
     check(case, storage)
     check(case, storage, dropout_p=0.3, dropout_seed=5)
+
+
+@pytest.mark.parametrize("name", sparse_cases.NAMES)
+def test_same_bits_under_sparse_masks(name, dtype, target):
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((2, heads, n, 8)).astype(dtype) for heads, n in SHAPES]
+    mask = sparse_cases.sparse_masks(2, 4, 150, 200)[name]
+    options = {
+        "scale": [0.1, 0.2, 0.3, 0.4],
+        "distance_bias": rng.standard_normal((4, 21)),
+        "return_weights": True,
+    }
+    output, weights = regard.scaled_dot_product_attention(*arrays, mask, **options)
+    for rows in (*ROWS, slice(70, 131)):
+        found = regard.scaled_dot_product_attention(*arrays, mask, **options, rows=rows)
+        assert_same_bits(found, (output, weights[..., rows, :]))
+
+
+SHAPES = (4, 150), (2, 200), (2, 200)
+
+
+def test_functions_of_scores_know_the_positions_of_rows():
+    @regard.ScoreFunction.c_type("float32")
+    def change(scores, queries, keys, stride, positions, first_key, head, entry, user_data):
+        for k in range(keys):
+            for q in range(queries):
+                scores[k * stride + q] += (head - entry) * ((positions[q] * (first_key + k)) % 7)
+
+    query, key = np.random.default_rng(0).standard_normal((2, 2, 2, 9, 4), dtype=np.float32)
+    options = {"score_function": regard.ScoreFunction(change), "return_weights": True}
+    output, weights = regard.scaled_dot_product_attention(query, key, key, **options)
+    for rows in ROWS:
+        found = regard.scaled_dot_product_attention(query, key, key, **options, rows=rows)
+        assert_same_bits(found, (output, weights[..., rows, :]))
 
 
 X = np.zeros((2, 5, 4), np.float32)

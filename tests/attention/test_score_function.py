@@ -113,7 +113,7 @@ def test_attention(softcap, q_len, arrays, dtype, target):
 
 
 def test_gradients(arrays, dtype, target):
-    query, key, value = arrays
+    query, key = arrays[:2]
     options = {**CAUSAL, "softcap": 2.0, "score_function": function_of(dtype)}
     state = regard.scaled_dot_product_attention(*arrays, **options, return_lse=True)
     grad = drawn(state[0].shape, dtype, 4)
@@ -184,8 +184,6 @@ def test_hidden_keys_do_not_matter(arrays, dtype, target):
 
 
 def test_nan_of_a_function_shows_in_its_rows_alone(arrays, dtype, target):
-    query, key, value = arrays
-
     def spoil(scores, distances, head, entry):
         return np.where((distances == OFFSET) & (head == 1) & (entry == 1), np.nan, scores)
 
@@ -203,9 +201,7 @@ def test_nan_of_a_function_shows_in_its_rows_alone(arrays, dtype, target):
 def test_minus_infinity_is_a_score_that_is_seen(dtype):
     x = np.ones((3, DIM), dtype)
     function = function_of(dtype, lambda scores, *_: np.full_like(scores, -np.inf))
-    _, lse = regard.scaled_dot_product_attention(
-        x, x, x, score_function=function, return_lse=True
-    )
+    _, lse = regard.scaled_dot_product_attention(x, x, x, score_function=function, return_lse=True)
     assert (lse == -np.inf).all()
 
 
@@ -234,11 +230,10 @@ def test_positions_and_numbers_of_a_part_count_from_its_origin(arrays, dtype):
 def test_derivatives_need_the_functions(call, arrays, dtype):
     options = {"score_function": function_of(dtype, derivative=None)}
     state = regard.scaled_dot_product_attention(*arrays, **options, return_lse=True)
+    given = (*arrays, *arrays) if call == "jvp" else (state[0], *arrays, *state)
+    derive = getattr(regard, f"scaled_dot_product_attention_{call}")
     with pytest.raises(ValueError, match=says("score_function", "derivative")):
-        if call == "jvp":
-            regard.scaled_dot_product_attention_jvp(*arrays, *arrays, **options)
-        else:
-            regard.scaled_dot_product_attention_backward(state[0], *arrays, *state, **options)
+        derive(*given, **options)
 
 
 def test_a_function_of_another_type_is_refused(arrays, dtype):

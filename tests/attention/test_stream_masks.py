@@ -5,6 +5,7 @@ import pytest
 
 import regard
 from reference import assert_same_bits
+from regard._arguments.seen_keys import SeenKeys
 from regard.masks import Blocks, Ranges
 from sparse_cases import NAMES, dense, in_turn, sparse_masks
 
@@ -146,3 +147,47 @@ def test_errors_of_iterators_and_chunks():
         stream(QUERY, iter([(KEY, VALUE, Ranges([0, 1, 1], 2))]))
     with pytest.raises(TypeError, match="chunk 0: mask must be None"):
         stream(QUERY, iter([(KEY, VALUE, wide)]), Ranges(0, 1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_keys_that_a_mask_shows(name):
+    """Of views too: exactly those of ranges, and at least those of blocks."""
+    random = np.random.default_rng(0)
+    for _ in range(40):
+        query, key = random.integers(0, Q_LEN), random.integers(0, KV_LEN)
+        view = MASKS[name][..., query : query + random.integers(12), key : key + 30]
+        seen, shown = SeenKeys(view), view.to_dense().any(axis=tuple(range(view.ndim - 1)))
+        is_exact = isinstance(view, Ranges)
+        for start in range(0, 30, 5):
+            for length in (1, 7):
+                some = bool(shown[start : start + length].any())
+                told = seen.any(start, start + length)
+                assert told == some if is_exact else told >= some
+        if is_exact:
+            keys = np.nonzero(shown)[0]
+            assert (seen.first, seen.end) == ((keys[0], keys[-1] + 1) if len(keys) else (0, 0))
+
+
+@pytest.mark.parametrize(("query_type", "key_type"), [("f2", "f2"), ("f4", "f8"), ("f8", "f4")])
+def test_a_score_function_of_the_type_that_is_computed_in(query_type, key_type):
+    wide = max(query_type, key_type, "f4")
+    types = {"f4": "float32", "f8": "float64"}
+
+    def negated(scores, queries, keys, stride, *others):
+        for i in range(queries):
+            for k in range(keys):
+                scores[k * stride + i] *= -1
+
+    functions = {
+        kind: regard.ScoreFunction(regard.ScoreFunction.c_type(dtype)(negated))
+        for kind, dtype in types.items()
+    }
+    arrays = [QUERY.astype(query_type), KEY.astype(key_type), VALUE.astype(key_type)]
+    chunks = regard.KeyValueChunks(*arrays[1:], length=40)
+    actual = stream(arrays[0], chunks, score_function=functions[wide])
+    wanted = stream(-arrays[0], chunks)
+    assert actual.dtype == wanted.dtype
+    np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-14 if wide == "f8" else 1e-3)
+    other = functions["f4" if wide == "f8" else "f8"]
+    with pytest.raises(TypeError, match="score_function must be of the type"):
+        stream(arrays[0], chunks, score_function=other)

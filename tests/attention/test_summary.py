@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import regard
+import sparse_cases
 import summary_reference
 from element_types import each_in_one_type
 from gradient_cases import FEW, OTHERS, assert_within, build, judge
@@ -360,3 +361,33 @@ def test_effective_count_beside_a_sink():
             zeros, zeros, statistics="effective_count", sinks=[sink], is_causal=True
         )
         assert np.allclose(summary.effective_count, [[1, 2, 3, 4, 5]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["ranges", "blocks", "heads", "fewer keys", "pair"])
+def test_packed_sequences_under_sparse_masks(form, dtype, target):
+    """Rows are the packed queries, and keys count from each sequence's first."""
+    query_starts, key_starts = [0, 3, 3, 150, 200], [0, 40, 90, 220, 260]
+    random = np.random.default_rng(0)
+    query, key = (random.standard_normal((n, 4, 8)).astype(dtype) for n in (200, 260))
+    drawn = sparse_cases.sparse_masks(1, 4, 200, 130)
+    sparse = {"blocks": drawn["blocks of all heads"], "heads": drawn["ranges of heads"]}.get(
+        form, drawn.get(form, drawn["ranges"])
+    )
+    dense = sparse_cases.dense(sparse, 130)
+    dense = dense[:, None] if dense.ndim == 2 else dense.swapaxes(0, 1)
+    if form == "pair":
+        bias = random.standard_normal((200, 1, 130)).astype(dtype)
+        sparse, dense = (sparse, bias), (dense, bias)
+    options = {
+        "statistics": ALL,
+        "tokens": tokens_of(260),
+        "distance_bias": random.standard_normal((4, 9)),
+        "scale": [0.1, 0.2, 0.3, 0.4],
+    }
+    given = query, key, query_starts, key_starts
+    found, wanted = (
+        regard.summarize_attention_ragged(*given, mask, **options) for mask in (sparse, dense)
+    )
+    for name, one, other in zip(ALL[:-1], found, wanted, strict=False):
+        np.testing.assert_array_equal(one, other, err_msg=name)
+    assert_same_bits(tuple(found.top_k), tuple(wanted.top_k))

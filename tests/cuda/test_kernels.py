@@ -7,7 +7,7 @@ import cuda_emulation
 from cases import AXES, SIZES, solved
 from cuda_emulation import flattened
 from element_types import each_in_one_type
-from option_cases import OPTIONS
+from option_cases import GPU_OPTIONS as OPTIONS
 from reference import assert_matches, assert_same_bits
 
 # .ci/run runs them; where there is no GPU, few people need to.

@@ -7,7 +7,7 @@ import cuda_emulation
 from cases import SIZES, solved
 from cuda_emulation import Runner, flattened
 from element_types import each_in_one_type
-from option_cases import MIXES
+from option_cases import GPU_MIXES as MIXES
 
 pytestmark = pytest.mark.exhaustive
 

@@ -64,7 +64,7 @@ def test_bfloat16(page_of):
     assert np.allclose(page_of(query, key).map(0, 1)["weights"], weights[1], rtol=1e-3, atol=1e-7)
 
 
-@pytest.mark.parametrize("detail", [None, 8])
+@pytest.mark.parametrize("detail", [None, 16])
 def test_sparse_masks_give_the_page_of_dense_ones(detail, page_of):
     query, key = problem(layers=(2,), q_len=33)
     sparse = sparse_cases.sparse_masks(2, 4, 33, 40)["blocks"]

@@ -25,12 +25,14 @@ def test_sparse_masks(kind, name):
     layer = kind()
     sparse = mask_of(name, 1 if kind is one_head else 4)
     dense = sparse_cases.dense(sparse, LENGTH)
-    x, grad = normal((2, LENGTH, D)), normal(layer(normal((2, LENGTH, D)), sparse).shape, 8)
-    assert_same_bits(layer(x, sparse), layer(x, dense))
+    x = normal((2, LENGTH, D))
+    output = layer(x, mask=sparse)
+    assert_same_bits(output, layer(x, mask=dense))
+    grad = normal(output.shape, 8)
     found, wanted = (gradients_of(layer, x, grad, mask=mask) for mask in (sparse, dense))
     assert_same_arrays(found, wanted)
     layer.eval()
-    results = [layer(x, mask, return_weights=True) for mask in (sparse, dense)]
+    results = [layer(x, mask=mask, return_weights=True) for mask in (sparse, dense)]
     assert_same_bits(*results)
 
 
@@ -59,9 +61,9 @@ def test_the_cache_has_sparse_masks():
 def test_masks_of_other_shapes(shape):
     mask = regard.masks.Ranges(np.zeros(shape[:-1], int), 9, kv_len=shape[-1])
     with pytest.raises(ValueError, match="mask"):
-        one_head()(normal((2, LENGTH, D)), mask)
+        one_head()(normal((2, LENGTH, D)), mask=mask)
     with pytest.raises(ValueError, match="mask"):
-        many_heads()(normal((2, LENGTH, D)), mask)
+        many_heads()(normal((2, LENGTH, D)), mask=mask)
 
 
 def test_biases_of_distances_begin_at_0_and_change_no_draw():

@@ -18,7 +18,7 @@ def normal(shape, seed=0):
 
 
 def with_norms(layer):
-    """Draw the weights of norms and biases: they are 1 and 0 at first, which would hide their use."""
+    """Draw norms and biases of distances: they are 1 and 0 at first, which would hide their use."""
     state = layer.state_dict()
     drawn = {
         name: a + 0.3 * normal(a.shape, ord(name[0]))

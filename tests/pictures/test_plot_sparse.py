@@ -68,7 +68,13 @@ MANY = {
 }
 
 
-@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("blocks", "function") else [])
+        for name in MANY
+    ],
+)
 def test_masks_of_a_million_tokens(name, pyplot):
     """They are counted exactly, in less memory than the masks themselves or 8 MB."""
     mask = MANY[name]()

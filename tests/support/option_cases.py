@@ -4,6 +4,7 @@ Edges are those of the arithmetic below: tiles of 8 keys, blocks of 96, strips o
 which the heads of a group lie side by side.
 """
 
+import dataclasses
 from itertools import cycle, product
 
 import numpy as np
@@ -162,7 +163,9 @@ def _distances():
 def _numbers_of_heads():
     """Scales and caps that differ between heads, which may share keys."""
     inf = float("inf")
-    for (heads, kv_heads), (q_len, kv_len) in product(((2, 2), (4, 2), (6, 2), (8, 1)), SIZES[1::3]):
+    for (heads, kv_heads), (q_len, kv_len) in product(
+        ((2, 2), (4, 2), (6, 2), (8, 1)), SIZES[1::3]
+    ):
         shapes = _shapes((heads, kv_heads), q_len, kv_len, (2,))
         scales = tuple(0.2 + 0.3 * h for h in range(heads))
         caps = tuple((inf, 0.5, 1e30, 3.0)[h % 4] for h in range(heads))
@@ -283,4 +286,19 @@ OPTIONS = [
     *_sinks(),
     *_long(),
     *MIXES,
+]
+
+
+def _on_a_gpu(case):
+    """The case without what the kernels for GPUs do not have."""
+    changes = {"distance_bias": None}
+    changes |= {
+        name: None for name in ("scale", "softcap") if isinstance(getattr(case, name), tuple)
+    }
+    return dataclasses.replace(case, **changes)
+
+
+GPU_MIXES = [_on_a_gpu(case) for case in MIXES]
+GPU_OPTIONS = [
+    _on_a_gpu(case) for case in OPTIONS if not case.name.startswith(("distances", "scales", "caps"))
 ]

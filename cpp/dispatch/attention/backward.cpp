@@ -137,6 +137,7 @@ void add_distance_terms(const BackwardHeads& heads, const BackwardWave& wave, co
   const BackwardProblem& problem = heads.problem();
   const AttentionProblem& forward = problem.forward;
   const Operand& gradient = problem.grad_distance_bias;
+  if (wave.terms.empty()) return;
   const std::int64_t group = forward.heads / forward.kv_heads, columns = 2 * forward.distances - 1;
   for (const DistanceTerms& terms : wave.terms) {
     const HeadPlace place(forward, terms.head / forward.kv_heads, terms.head % forward.kv_heads);

@@ -97,8 +97,7 @@ struct AttentionForward {
         begin_block<Shape>(strip, key);
         if (!sees_block<Shape>(strip, key)) continue;
         const bool is_last = s + 1 == work.strip_count;
-        const NextMask<T> next{work.strips[is_last ? 0 : s + 1],
-                               is_last ? next_key : key};
+        const NextMask<T> next{work.strips[is_last ? 0 : s + 1], is_last ? next_key : key};
         for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
           block_of_strip<vectors.value>(problem, task, strip, next, asks ? &ahead : nullptr, work,
                                         block);
@@ -149,8 +148,7 @@ struct AttentionForward {
                              std::int64_t key, std::int64_t key_end, Ahead& ahead) {
     const std::int64_t left = (key_end < task.kv_len ? key_end : task.kv_len) - key;
     const std::int64_t count = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
-    const bool is_window =
-        problem.window_left != kUnbounded && problem.window_right != kUnbounded;
+    const bool is_window = problem.window_left != kUnbounded && problem.window_right != kUnbounded;
     if (count <= 0 || !(is_window || problem.sparse_mask)) return false;
     if (problem.key.column_stride == 1 && !task.int8_keys)
       ahead.add(keys_of(problem, task), key, count, problem.head_dim);

@@ -191,11 +191,10 @@ struct Backward {
                             keys_seen_by_rows(problem.forward, task.forward, strip.first_row,
                                               strip.first_row + strip.rows)};
         const KeyInterval& piece = work.piece;
-        strip.sees_some =
-            overlaps(most, piece.begin, piece.end) &&
-            (!problem.forward.sparse_mask ||
-             may_see_by_mask(problem.forward, task.forward, strip.first_row,
-                             strip.first_row + strip.rows, piece.begin, piece.end));
+        strip.sees_some = overlaps(most, piece.begin, piece.end) &&
+                          (!problem.forward.sparse_mask ||
+                           may_see_by_mask(problem.forward, task.forward, strip.first_row,
+                                           strip.first_row + strip.rows, piece.begin, piece.end));
         if (strip.sees_some) {
           locate_strip(problem.forward, task.forward, strip);
           strip.sees_some = sees_keys(problem.forward, strip, piece.begin, piece.end);
@@ -208,8 +207,7 @@ struct Backward {
 
   // Calls body(block) for the blocks of the piece of which the band sees something.
   template <class Body>
-  REGARD_INLINE void over_blocks(const BackwardProblem& problem, const Workspace& work,
-                                 Body body) {
+  REGARD_INLINE void over_blocks(const BackwardProblem& problem, const Workspace& work, Body body) {
     for (std::int64_t key = work.piece.begin; key < work.piece.end; key += Shape::kBlockKeys) {
       const KeySpan block = span_at<Shape>(key, work.piece.end);
       bool sees_some = false;

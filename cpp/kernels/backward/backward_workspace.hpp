@@ -65,8 +65,8 @@ struct BackwardWorkspace {
   T* delta;                    // [band lanes]
 
   // Of a block of keys and the strips of the band, [strip][block keys][kStripLanes].
-  T* weights;      // P, then after dropout
-  T* grad_scores;  // dS
+  T* weights;        // P, then after dropout
+  T* grad_scores;    // dS
   T* score_factors;  // of dS: derivatives of scores by products, and scales; null where all are 1
   // Of a block of keys and a strip, [block keys][lanes].
   T* bias;           // what is added to its scores, in log2 units

@@ -97,8 +97,7 @@ struct GradientsOfScores {
         const std::int64_t column = forward.distances - 1 + key - strip.positions[lane];
         for (int i = 0; i < runs.count; ++i)
           for (int k = runs.run[i].begin; k < runs.run[i].end; ++k)
-            own[clamp(column + k, 0, last)] +=
-                static_cast<double>(gradients[k * kPitch + lane]);
+            own[clamp(column + k, 0, last)] += static_cast<double>(gradients[k * kPitch + lane]);
       }
       return;
     }
@@ -164,7 +163,8 @@ struct GradientsOfScores {
           scores_of_tile(scores, tile.begin, tile.end, kFirstLane, kSome * kLanes<T>),
           work.capped_scores, own);
     else
-      for (int i = 0; i < kRows * kSome * kLanes<T>; i += kLanes<T>) store(own + i, broadcast(T(1)));
+      for (int i = 0; i < kRows * kSome * kLanes<T>; i += kLanes<T>)
+        store(own + i, broadcast(T(1)));
     T* const factors = work.score_factors + tile.begin * kPitch + number * kBlock;
     fill_unseen<kVectors, kRows, Tile, Shape::kVectors>(factors, T(0));
     for (int v = 0; v < kSome; ++v) {

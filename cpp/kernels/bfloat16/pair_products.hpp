@@ -128,8 +128,7 @@ struct PairProduct {
                                                  kStripVectors * kLanes<float>, pairs);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      const Vec<float> by =
-          factors ? load(factors + lane + v * kLanes<float>) : broadcast(factor);
+      const Vec<float> by = factors ? load(factors + lane + v * kLanes<float>) : broadcast(factor);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) acc[r][v] = acc[r][v] * by;
     }

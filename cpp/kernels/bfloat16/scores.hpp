@@ -58,8 +58,12 @@ struct PairScores {
   REGARD_INLINE PairProduct<Dot> product(const Tile& tile, const AttentionProblem& problem,
                                          const AttentionTask&, const ForwardStrip<float>& strip,
                                          const ForwardBlock<float>& block) {
-    return {block.keys.from + tile.begin * block.keys.stride, block.keys.stride, strip.queries,
-            pairs_in(problem.head_dim), query_scale<float>(problem), strip.query_scales};
+    return {block.keys.from + tile.begin * block.keys.stride,
+            block.keys.stride,
+            strip.queries,
+            pairs_in(problem.head_dim),
+            query_scale<float>(problem),
+            strip.query_scales};
   }
 };
 

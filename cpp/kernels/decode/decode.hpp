@@ -77,7 +77,8 @@ struct AttentionDecode {
       if (next < key_end) look_ahead(problem, task, next, work, ahead);
       score_steps<Shape>(block, steps, work, ahead);
       ahead.ask_lines(kAheadOfWeights);
-      for (int row = 0; row < work.rows; ++row) weigh_row<Shape>(problem, task, key, steps, row, work);
+      for (int row = 0; row < work.rows; ++row)
+        weigh_row<Shape>(problem, task, key, steps, row, work);
       add_decode_values<Shape>(block, steps, key, work, ahead);
     }
   }
@@ -143,8 +144,8 @@ struct AttentionDecode {
                                   KeyInterval keys, TileCounts& counts, void* memory) {
     constexpr std::int64_t kStep = kDecodeStep<Shape>;
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
-    const bool reads_masks = task.mask || task.bias || task.alibi_slopes || task.distance_bias ||
-                             work.mask_runs;
+    const bool reads_masks =
+        task.mask || task.bias || task.alibi_slopes || task.distance_bias || work.mask_runs;
     const std::int64_t end = end_of_count<Shape>(reads_masks, keys);
     for (std::int64_t key = keys.begin; key < end;) {
       const std::int64_t whole = reads_masks ? 0 : whole_blocks_seen<Shape>(work.shared, key);

@@ -47,9 +47,9 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
       for (int k = 0; k < count; k += kLanes<T>) {
         T values[kLanes<T>];
         for (int i = 0; i < kLanes<T>; ++i)
-          values[i] = mask_value<T>(
-              table[distance_column(problem, key + k + i - work.positions[row]) *
-                    problem.distance_bias.column_stride]);
+          values[i] =
+              mask_value<T>(table[distance_column(problem, key + k + i - work.positions[row]) *
+                                  problem.distance_bias.column_stride]);
         store(bias + k,
               with_distance_bias<T>(load<T>(bias + k), in_log2_units<T>(load<T>(values))));
       }
@@ -104,8 +104,8 @@ REGARD_NOINLINE std::uint32_t see_block(const AttentionProblem& problem, const A
   }
   const std::uint32_t all =
       static_cast<std::uint32_t>((std::uint64_t{1} << last) - (std::uint64_t{1} << first));
-  if (sees_all && !task.mask && !task.bias && !task.alibi_slopes &&
-      !task.distance_bias && holds(work.shared, key + first * kStep, key + last * kStep))
+  if (sees_all && !task.mask && !task.bias && !task.alibi_slopes && !task.distance_bias &&
+      holds(work.shared, key + first * kStep, key + last * kStep))
     return all;
 
   work.has_bias = true;

@@ -111,9 +111,9 @@ REGARD_NOINLINE void function_of_row(const AttentionProblem& problem, const Atte
   const auto call = [&] {
     const std::int64_t left = task.kv_len - key - begin, keys = end - begin;
     if (keys > 0 && left > 0)
-      call_function(problem, task, problem.score_function->function,
-                    (work.first_row + row) % group, scores + begin, 1, left < keys ? left : keys, 1,
-                    work.function_positions + row, key + begin);
+      call_function(problem, task, problem.score_function->function, (work.first_row + row) % group,
+                    scores + begin, 1, left < keys ? left : keys, 1, work.function_positions + row,
+                    key + begin);
   };
   for_steps<Shape>(steps, [&](int step) {
     for (int i = step; i < step + kStep; i += kLanes<T>)

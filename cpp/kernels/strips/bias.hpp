@@ -82,8 +82,8 @@ template <class T>
 REGARD_INLINE T distance_number(const AttentionProblem& problem, const AttentionTask& task,
                                 std::int64_t head, std::int64_t distance) {
   const Operand& operand = problem.distance_bias;
-  const std::int64_t at = head * operand.head_stride +
-                          distance_column(problem, distance) * operand.column_stride;
+  const std::int64_t at =
+      head * operand.head_stride + distance_column(problem, distance) * operand.column_stride;
   return operand.element == Element::float32
              ? mask_value<T>(static_cast<const float*>(task.distance_bias)[at])
              : mask_value<T>(static_cast<const double*>(task.distance_bias)[at]);

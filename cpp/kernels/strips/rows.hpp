@@ -32,8 +32,8 @@ struct StripRows {
   std::int64_t* end_key;
   T* slopes;  // of ALiBi, in log2 units; null where there is none
   // What becomes of a score before anything is added to it (score_tile): null where it is nothing.
-  T* query_scales;  // of a query, where heads differ in it
-  T* softcaps;      // in log2 units; 0 where a head has none
+  T* query_scales;                   // of a query, where heads differ in it
+  T* softcaps;                       // in log2 units; 0 where a head has none
   std::int64_t* function_positions;  // as the score function sees them
   // Of a sparse mask; null where there is none.
   MaskRun* mask_runs;

@@ -38,8 +38,8 @@ REGARD_INLINE bool transforms_scores(const StripRows<T>& strip) {
 
 template <class T>
 REGARD_INLINE void call_function(const AttentionProblem& problem, const AttentionTask& task,
-                                 void* function, std::int64_t head, T* scores,
-                                 std::int64_t queries, std::int64_t keys, std::int64_t stride,
+                                 void* function, std::int64_t head, T* scores, std::int64_t queries,
+                                 std::int64_t keys, std::int64_t stride,
                                  const std::int64_t* positions, std::int64_t key) {
   const DropoutOrigin& origin = problem.dropout_origin;
   reinterpret_cast<ScoreFunctionType<T>>(function)(
@@ -92,7 +92,8 @@ REGARD_NOINLINE void function_of_scores(const ScoresOfTile<T>& tile, const T* ca
   for (int i = 0; i < kAll; i += kLanes<T>)
     store(scores + i, in_natural_units<T>(load<T>(capped + i)));
   call_for_tile<kRows>(tile, tile.problem.score_function->function, scores);
-  for (int i = 0; i < kAll; i += kLanes<T>) store(scores + i, in_log2_units<T>(load<T>(scores + i)));
+  for (int i = 0; i < kAll; i += kLanes<T>)
+    store(scores + i, in_log2_units<T>(load<T>(scores + i)));
 }
 
 // Products to capped scores, in place. Apart, so that tiles without a cap keep their registers.

@@ -60,8 +60,8 @@ REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Tile&
     const ScoresOfTile<T> scores =
         scores_of_tile(block, tile.begin, tile.end, lane, kVectors * kLanes<T>);
     store_tile<T, kRows, kVectors>(acc, capped_scores);
-    transform_scores<kRows, kVectors>(scores, capped_scores,
-                                      [&](const T* from) { load_tile<T, kRows, kVectors>(acc, from); });
+    transform_scores<kRows, kVectors>(
+        scores, capped_scores, [&](const T* from) { load_tile<T, kRows, kVectors>(acc, from); });
   }
   if constexpr (kBias != Bias::none) {
 #pragma GCC unroll 16

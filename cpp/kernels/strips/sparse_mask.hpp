@@ -89,7 +89,8 @@ REGARD_NOINLINE MaskSight sight_of_mask(const AttentionProblem& problem, const S
     const MaskSpan* const span = span_after(*run, keys.begin);
     KeyInterval own{};
     if (span != run->end && span->begin < keys.end) {
-      own = {span->begin > keys.begin ? span->begin : keys.begin, span->end < keys.end ? span->end : keys.end};
+      own = {span->begin > keys.begin ? span->begin : keys.begin,
+             span->end < keys.end ? span->end : keys.end};
       const bool sees_more = span + 1 != run->end && span[1].begin < keys.end;
       if (sees_more || span->block != kWholeSpan) return {TileKind::hiding, {}};
     }
@@ -129,8 +130,8 @@ REGARD_INLINE bool sees_keys(const AttentionProblem& problem, const StripRows<T>
 // Whether the rows [row_begin, row_end) may see one of the keys [begin, end) by the mask: without
 // locating them.
 REGARD_INLINE bool may_see_by_mask(const AttentionProblem& problem, const AttentionTask& task,
-                                     std::int64_t row_begin, std::int64_t row_end,
-                                     std::int64_t begin, std::int64_t end) {
+                                   std::int64_t row_begin, std::int64_t row_end, std::int64_t begin,
+                                   std::int64_t end) {
   const SparseMask& mask = *problem.sparse_mask;
   const std::int64_t group = problem.heads / problem.kv_heads;
   const std::int64_t heads = mask.starts.head_stride == 0 ? 1 : group;

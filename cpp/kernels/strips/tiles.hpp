@@ -191,8 +191,7 @@ REGARD_INLINE SeenTiles<Shape> see_tiles(const AttentionProblem& problem, const 
   tiles.end = block.count;
   bool is_mixed = false;
   if (__builtin_expect(strip.mask_runs != nullptr, false)) {
-    const MaskSight sight =
-        sight_of_mask(problem, strip, block.begin, block.begin + block.count);
+    const MaskSight sight = sight_of_mask(problem, strip, block.begin, block.begin + block.count);
     if (sight.kind == TileKind::hidden) {
       tiles.all = false;
       tiles.end = 0;

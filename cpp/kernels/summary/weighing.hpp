@@ -89,10 +89,9 @@ struct SummaryWeighing {
 
   // `distances` are from the key that is `within` keys before the tile's first.
   template <int kVectors, class Tile>
-  REGARD_INLINE void weigh(const Tile& tile, const SummaryProblem& problem,
-                           const SummaryTask& task, const SummaryWorkspace<T>& work,
-                           const SummaryKeys<T>& block, const SummaryStrip<T>& strip,
-                           const T* distances, T within) {
+  REGARD_INLINE void weigh(const Tile& tile, const SummaryProblem& problem, const SummaryTask& task,
+                           const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
+                           const SummaryStrip<T>& strip, const T* distances, T within) {
     constexpr int kWidth = kVectors * kLanes<T>, kSome = Tile::kEnd - Tile::kFirst;
     T* const weights = work.weights + tile.begin * kWidth;
     const T* const bias = work.bias + tile.begin * kWidth;
@@ -246,7 +245,8 @@ struct SummaryWeighing {
     const int width = strip.vectors * kLanes<T>;
     const auto weight_of_key = [&](std::int64_t key, int lane, T* picked) {
       const std::int64_t k = key - block.begin;
-      if (k < tiles.begin || k >= tiles.end || (!tiles.all && tiles.kinds[k / kRows] == TileKind::hidden))
+      if (k < tiles.begin || k >= tiles.end ||
+          (!tiles.all && tiles.kinds[k / kRows] == TileKind::hidden))
         return;
       picked[lane] = work.weights[k * width + lane] + T(0);
     };

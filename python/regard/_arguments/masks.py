@@ -12,7 +12,7 @@ from regard._arguments.foreign import readable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     from regard._arguments.arrays import Place
 
@@ -170,8 +170,11 @@ def is_pair(mask: Any) -> bool:
     return first.shape != second.shape or (first.dtype.kind == "b") != (second.dtype.kind == "b")
 
 
-def as_mask(mask: ArrayLike | None) -> Array | None:
-    """Convert one mask to a bool, float32 or float64 array, or raise TypeError."""
+def as_mask(mask: Any) -> Any:
+    """Convert one mask to a bool, float32 or float64 array, or raise TypeError.
+
+    None and sparse masks are returned unchanged.
+    """
     if mask is None or is_sparse(mask):
         return mask
     if is_pair(mask):

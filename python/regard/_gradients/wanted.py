@@ -8,7 +8,7 @@ import numpy as np
 
 from regard._arguments.arrays import check_out, is_floating, shares_memory, shown
 from regard._arguments.foreign import readable
-from regard._arguments.masks import parts_of
+from regard._arguments.masks import is_sparse, parts_of
 from regard._arguments.option_table import DIFFERENTIABLE
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def _arrays_of_out(
 def _float_mask(mask: ArrayLike | None) -> Array:
     if mask is None:
         raise ValueError("with_respect_to has 'mask', and the call has no mask")
-    bias = np.asarray(readable("mask", parts_of(mask)[-1]))
+    part = parts_of(mask)[-1]
+    bias = part if is_sparse(part) else np.asarray(readable("mask", part))
     if not is_floating(bias.dtype):
         raise TypeError(
             f"with_respect_to has 'mask', which needs a float mask, got one of {bias.dtype}: a "

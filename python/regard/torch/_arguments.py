@@ -139,7 +139,7 @@ def masks(attn_mask: Any, device: torch.device) -> tuple[Any, Tensor | None]:
     for part in parts:
         if is_sparse(part):
             if device.type == "cuda":
-                raise ValueError(
+                raise TypeError(
                     "attn_mask must be a tensor on a CUDA device, got a sparse mask: the kernels "
                     "for GPUs do not read sparse masks; pass a bool tensor made of its to_dense()"
                 )

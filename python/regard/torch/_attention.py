@@ -143,9 +143,9 @@ def scaled_dot_product_attention(
     the meta device. A compiled graph reads the arrays of a sparse mask as inputs, so that other
     masks of the same kind do not compile it anew; a graph is compiled for each score function.
     Score functions in a recorded call are kept until the process ends, because graphs contain only
-    their addresses. Therefore, they cannot be exported. If no operation is recorded, a call bypasses PyTorch's dispatcher.
-    ``torch.autocast`` converts query, key and value as it does for PyTorch's call, and leaves the
-    mask unchanged.
+    their addresses. Therefore, they cannot be exported. If no operation is recorded, a call
+    bypasses PyTorch's dispatcher. ``torch.autocast`` converts query, key and value as it does for
+    PyTorch's call, and leaves the mask unchanged.
 
     Examples
     --------

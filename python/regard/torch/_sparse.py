@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch.compiler import is_dynamo_compiling
 
+import regard
 from regard._arguments.masks import is_sparse
-from regard.masks._combine import of_rows
-from regard.masks._rows import SparseRows
 from regard.torch._memory import as_array
 from regard.torch._operators import SPARSE_NUMBERS, SPARSE_TENSORS
 
@@ -44,8 +43,10 @@ def shown_of(call: Any) -> Any:
     starts, spans, bits = (as_array(getattr(call, name)) for name in SPARSE_TENSORS)
     q_len, kv_len, row_queries, first_query, first_key, *block = call.mask_numbers
     shape = (*starts.shape[:-1], q_len, kv_len)
-    rows = SparseRows(starts, spans, bits, row_queries, first_query, first_key, shape)
-    return of_rows(rows, (block[0], block[1]) if any(block) else None)
+    rows = starts, spans, bits, row_queries, first_query, first_key, shape
+    mask: Any = object.__new__(regard.masks.Blocks if any(block) else regard.masks.Ranges)
+    mask.__setstate__((rows, shape[:-2], tuple(block) if any(block) else None))
+    return mask
 
 
 class _Writable:

@@ -92,7 +92,9 @@ def _agrees(position_bias: Any, table: Any, offset: int) -> bool:
         return False
     last = offset + q_len - 1
     first_column = table[:, zero - last : zero - offset + 1].flip(-1)
-    return torch.equal(own[:, :, 0], first_column) and torch.equal(own[:, 1:, 1:], own[:, :-1, :-1])
+    if not torch.equal(own[:, :, 0], first_column):
+        return False
+    return bool(torch.equal(own[:, 1:, 1:], own[:, :-1, :-1]))
 
 
 def _read(module: Any, position_bias: Any) -> _Read | None:

@@ -8,7 +8,7 @@ import regard
 from cases import AXES, SIZES, Case
 from cuda_arrays import DLPackArray
 from element_types import each_in_one_type, type_named
-from option_cases import OPTIONS
+from option_cases import GPU_OPTIONS as OPTIONS
 
 # The kernels for 16 bits multiply weights that are rounded to 16 bits.
 TOLERANCES = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}

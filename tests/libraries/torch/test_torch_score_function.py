@@ -145,7 +145,7 @@ def test_an_exported_program_must_not_contain_addresses():
         def forward(self, *three):
             return scaled_dot_product_attention(*three, score_function=own)
 
-    with pytest.raises(NotImplementedError, match="score_function has an address .* exported"):
+    with pytest.raises(NotImplementedError, match=r"score_function has an address .* exported"):
         torch.export.export(Module(), tuple(tensors()))
 
 
@@ -182,10 +182,10 @@ def test_derivatives_that_are_unknown():
     own = make()
     output = scaled_dot_product_attention(query, key, value, score_function=own)
     (gradient,) = torch.autograd.grad((output**2).sum(), query, create_graph=True)
-    with pytest.raises(NotImplementedError, match="second derivative .* with score_function"):
+    with pytest.raises(NotImplementedError, match=r"second derivative .* with score_function"):
         torch.autograd.grad(gradient.sum(), query)
     hessian = torch.func.hessian(
         lambda x: scaled_dot_product_attention(x, key, value, score_function=own).sum()
     )
-    with pytest.raises(NotImplementedError, match="second derivative .* with score_function"):
+    with pytest.raises(NotImplementedError, match=r"second derivative .* with score_function"):
         hessian(query.detach())
