@@ -41,6 +41,9 @@ MASKS = {
     "two ranges": lambda q, k: (
         masks.Ranges(0, 5, kv_len=k) | masks.sliding(q, k, window=(7, 0), query_offset="end")
     ),
+    "far ranges": lambda q, k: (
+        masks.Ranges(0, 20, kv_len=k) | masks.Ranges(np.full(q, max(k - 40, 0)), k)
+    ),
     "dilated": lambda q, k: masks.sliding(q, k, window=(12, 12), dilation=3),
     "all but documents": lambda q, k: ~masks.documents(_ids(q, 3), _ids(k, 3)),
     "whole blocks": lambda q, k: masks.Blocks.from_dense(_bands(q, k, 128, 128)),
@@ -74,6 +77,8 @@ CASES = [
     (name, LENGTHS[number % len(LENGTHS)], list(OPTIONS)[number % len(OPTIONS)])
     for number, name in enumerate([*MASKS, *MASKS, *MASKS])
 ]
+# Behind the first keys, whose results wait to be merged, comes a chunk whose first block is hidden.
+CASES += [("far ranges", (q_len, 1700), "plain") for q_len in (2, 40)]
 
 
 def to_dense(mask, kv_len):
@@ -152,6 +157,23 @@ def test_derivatives(case, dtype, target):
             regard.scaled_dot_product_attention_double_backward,
             *(*tangents, grad, *pair.arrays, *state),
         )
+
+
+def test_gradients_where_a_chunk_has_several_pieces(dtype, target):
+    """Pieces are some blocks of keys, since rows are long; queries see one of them, or two that are
+    apart."""
+    arrays = [drawn((1, length, 128), dtype, length) for length in (70, 900, 900)]
+    first = np.where(np.arange(70) < 40, 0, 430)
+    sparse = masks.Ranges(first, first + 15, kv_len=900) | masks.Ranges(440, np.full(70, 448))
+    pair = Pair((), {}, sparse, to_dense(sparse, 900))
+    state = regard.scaled_dot_product_attention(*arrays, pair.dense, return_lse=True)
+
+    def backward(**options):
+        return regard.scaled_dot_product_attention_backward(
+            drawn(state[0].shape, dtype, 5), *arrays, *state, **options
+        )[:3]
+
+    pair.both(backward)
 
 
 @each_in_one_type([case for case in CASES if case[2] != "dropout"], "dtype")

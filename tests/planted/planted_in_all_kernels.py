@@ -176,7 +176,7 @@ BUGS = [
         KERNELS + "strips/bias.hpp",
         "clamp(problem.distances - 1 + distance,",
         "clamp(problem.distances + distance,",
-        OPTIONS,
+        ("tests/attention/test_attention.py",),
         "distance_bias",
     ),
     Bug(

@@ -127,7 +127,8 @@ REGARD_NOINLINE void function_of_row(const AttentionProblem& problem, const Atte
   call();
 }
 
-// Products of queries and keys to scores, in place. The block begins at `key`. Returns whether one exceeds the row's limit.
+// Products of queries and keys to scores, in place. The block begins at `key`. Returns whether one
+// exceeds the row's limit.
 template <class Shape, class T = typename Shape::Element>
 REGARD_INLINE bool finish_scores(const AttentionProblem& problem, const AttentionTask& task,
                                  std::int64_t key, std::uint32_t steps, int row, T* scores,

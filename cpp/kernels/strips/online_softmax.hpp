@@ -35,6 +35,7 @@ struct OnlineStrip : StripRows<T> {
   SoftmaxState<T> total;
   T* total_gathered;
   bool total_is_fresh;  // nothing has been written to total_gathered yet
+  bool total_is_empty;  // nor is a sink in it
   std::int64_t chunk;   // the number of the chunk at hand
 
   // The sums with values.
@@ -83,6 +84,7 @@ REGARD_NOINLINE void start_online(const AttentionProblem& problem, const Attenti
   strip.total_is_fresh = true;
   if (!strip.total_gathered) return;
   const int lanes = strip.vectors * kLanes<T>;
+  strip.total_is_empty = !problem.sinks;
   start_state(strip.total, lanes);
   if (problem.sinks) start_with_sinks(problem, task, strip.first_row, strip.total, lanes);
 }
@@ -91,6 +93,16 @@ REGARD_NOINLINE void start_online(const AttentionProblem& problem, const Attenti
 template <class T>
 REGARD_NOINLINE void merge_chunk(OnlineStrip<T>& strip) {
   const int lanes = strip.vectors * kLanes<T>;
+  if (strip.total_is_empty) {  // merging would multiply all by 1
+    const SoftmaxState<T> state = strip.total;
+    T* const gathered = strip.total_gathered;
+    strip.total = strip.state;
+    strip.total_gathered = strip.gathered;
+    strip.state = state;
+    strip.gathered = gathered;
+    strip.total_is_empty = strip.total_is_fresh = false;
+    return start_chunk(strip);
+  }
   for (int lane = 0; lane < lanes; lane += kLanes<T>) {
     const Shares<T> shares = merge_lanes(strip.total, strip.state, lane);
     for (std::int64_t row = 0; row < strip.all_rows; ++row) {

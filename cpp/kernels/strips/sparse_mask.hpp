@@ -152,8 +152,8 @@ REGARD_INLINE bool may_see_by_mask(const AttentionProblem& problem, const Attent
 }
 
 // The first block from the one at `key` on, and before `end`, of which a strip may see something:
-// `key` itself without a sparse mask. Whole runs of hidden blocks cost a search. Each strip gets the
-// first key that it sees by the mask from there on.
+// `key` itself without a sparse mask. Whole runs of hidden blocks cost a search. Each strip gets
+// the first key that it sees by the mask from there on.
 template <class Shape, class Strip>
 REGARD_INLINE std::int64_t next_block_by_mask(const AttentionProblem& problem, Strip* strips,
                                               int count, std::int64_t key, std::int64_t end) {

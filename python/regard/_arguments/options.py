@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, TypedDic
 from regard._arguments.option_table import OPTIONS, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
     from regard._arguments.score_function import ScoreFunction
+
+    # Numbers of heads: ArrayLike would include strings.
+    HeadNumbers = Sequence[float] | Sequence[Sequence[float]] | NDArray[Any]
 
 # The type of an option that is a number or an array of numbers, which depends on the library.
 Numbers = TypeVar("Numbers")
@@ -34,6 +37,10 @@ class _ScaleOption(TypedDict, Generic[Numbers], total=False):
     scale: float | Numbers | None
 
 
+class _CapOption(TypedDict, Generic[Numbers], total=False):
+    softcap: float | Numbers | None
+
+
 class _PositionOptions(TypedDict, Generic[Numbers], total=False):
     query_offset: Numbers | Literal["end"]
     window: tuple[int | None, int | None] | None
@@ -45,7 +52,6 @@ class _LengthOptions(TypedDict, Generic[Numbers], total=False):
 
 
 class _GpuScoreOptions(TypedDict, Generic[Numbers], total=False):
-    softcap: float | Numbers | None
     alibi_slopes: Numbers | None
     sinks: Numbers | None
 
@@ -66,7 +72,8 @@ class PatternOptions(
 
 class WeightOptions(
     PatternOptions,
-    _ScaleOption["ArrayLike"],
+    _ScaleOption["HeadNumbers"],
+    _CapOption["HeadNumbers"],
     _ScoreOptions["ArrayLike"],
     _FunctionOption,
     total=False,
@@ -88,7 +95,8 @@ class BackwardOptions(WeightOptions, _DropoutOptions, total=False):
 
 class SecondOrderOptions(
     PatternOptions,
-    _ScaleOption["ArrayLike"],
+    _ScaleOption["HeadNumbers"],
+    _CapOption["HeadNumbers"],
     _ScoreOptions["ArrayLike"],
     _DropoutOptions,
     total=False,
@@ -138,7 +146,8 @@ class StreamOptions(BackwardOptions, total=False):
 class CacheExplainOptions(
     _CausalOption,
     _PositionOptions["ArrayLike | None"],
-    _ScaleOption["ArrayLike"],
+    _ScaleOption["HeadNumbers"],
+    _CapOption["HeadNumbers"],
     _ScoreOptions["ArrayLike"],
     _FunctionOption,
     total=False,
@@ -164,13 +173,13 @@ class SelfAttentionOptions(_CausalOption, total=False):
 
 class LayerOptions(
     _LengthOptions["ArrayLike"],
-    _ScaleOption["ArrayLike"],
+    _ScaleOption["HeadNumbers"],
+    _CapOption["HeadNumbers"],
     total=False,
 ):
     """The options of calls of `MultiHeadAttention`. Its constructor accepts the others."""
 
     query_offset: ArrayLike | Literal["end"]
-    softcap: ArrayLike | None
     sinks: ArrayLike | None
     dropout_seed: SupportsIndex | None
     precision: Literal["int8", "bfloat16"] | None
@@ -178,7 +187,11 @@ class LayerOptions(
 
 
 class _ForeignOptions(
-    _PositionOptions[Any], _LengthOptions[Any], _GpuScoreOptions[Any], total=False
+    _PositionOptions[Any],
+    _LengthOptions[Any],
+    _CapOption[Any],
+    _GpuScoreOptions[Any],
+    total=False,
 ):
     return_lse: bool
 

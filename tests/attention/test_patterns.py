@@ -1,0 +1,398 @@
+"""The patterns that FlexAttention, its examples and xFormers document, in regard's masks and
+options: values and gradients in float64 against the plain formula with a mask that a predicate
+says, and the bits of the call with that dense mask."""
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import gradient_reference
+import pattern_cases
+import regard
+from pattern_cases import BATCH, HEADS, KV_HEADS
+from reference import assert_same_bits
+from regard import masks
+
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+VISIBILITY = ("is_causal", "window", "key_lengths")
+
+
+def both(query, key, value, grad, mask, options):
+    """The output, the lse and the gradients of query, key and value."""
+    output, lse = regard.scaled_dot_product_attention(
+        query, key, value, mask, **options, return_lse=True
+    )
+    gradients = regard.scaled_dot_product_attention_backward(
+        grad, query, key, value, output, lse, mask, **options
+    )
+    return output, lse, gradients.query, gradients.key, gradients.value
+
+
+def assert_formula(found, query, key, value, grad, seen, bias=0.0, options=None):
+    """Values and gradients are those of the plain formula, in which a bool array hides."""
+    mask = (seen, np.broadcast_to(np.float64(bias), seen.shape))
+    options = options or {}
+    exact = gradient_reference.forward(query, key, value, mask, **options)
+    grads = gradient_reference.backward(grad, query, key, value, mask, **options)
+    wanted = exact.output, exact.lse, grads.query, grads.key, grads.value
+    names = ("output", "lse", "query", "key", "value")
+    for name, one, other in zip(names, found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, **EXACT, err_msg=name)
+
+
+@pytest.mark.parametrize("name", pattern_cases.FLEX)
+def test_formula(name, target):
+    pattern = pattern_cases.FLEX[name]
+    arrays, at = pattern_cases.arrays(pattern), pattern_cases.indices(pattern)
+    seen = np.broadcast_to(pattern.seen(*at), (BATCH, HEADS, *pattern.lengths))
+    bias = 0.0
+    if pattern.bias is not None:
+        bias = np.where(seen, pattern.bias(*at), 0)
+    found = both(*arrays, pattern.mask, pattern.options)
+    assert_formula(found, *arrays, seen, bias, pattern.formula)
+
+
+@pytest.mark.parametrize("name", pattern_cases.FLEX)
+def test_bits_of_the_dense_mask(name, target):
+    """The dense mask replaces a sparse one, and in the forward call the options too."""
+    pattern = pattern_cases.FLEX[name]
+    arrays, at = pattern_cases.arrays(pattern, np.float32), pattern_cases.indices(pattern)
+    seen = np.broadcast_to(pattern.seen(*at), (BATCH, HEADS, *pattern.lengths))
+    found = both(*arrays, pattern.mask, pattern.options)
+    others = {key: each for key, each in pattern.options.items() if key not in VISIBILITY}
+    dense = regard.scaled_dot_product_attention(*arrays[:3], seen, **others, return_lse=True)
+    assert_same_bits(found[:2], dense)
+    if pattern.mask is not None:
+        assert_same_bits(found, both(*arrays, pattern.mask.to_dense(), pattern.options))
+        assert_same_bits(found, both(*arrays, seen, pattern.options))
+
+
+def test_gradients_of_swins_table(target):
+    """The gradient of a bias of two distances is where the bias was."""
+    pattern = pattern_cases.FLEX["Swin, shifted"]
+    query, key, value, grad = pattern_cases.arrays(pattern)
+    at = pattern_cases.indices(pattern)
+    seen = np.broadcast_to(pattern.seen(*at), (BATCH, HEADS, *pattern.lengths))
+    bias = np.where(seen, pattern.bias(*at), 0)
+    bias = np.broadcast_to(bias, seen.shape).copy()
+    options = pattern.options | {"with_respect_to": ["distance_bias"]}
+    output, lse = regard.scaled_dot_product_attention(
+        query, key, value, pattern.mask, **pattern.options, return_lse=True
+    )
+    found = regard.scaled_dot_product_attention_backward(
+        grad, query, key, value, output, lse, pattern.mask, **options
+    ).distance_bias
+    of_scores = gradient_reference.backward(grad, query, key, value, (seen, bias)).mask.sum(axis=0)
+    side, (rows, columns) = pattern_cases.SIDE, pattern_cases.GRID
+    wanted = np.zeros_like(pattern_cases.SWIN)
+    row, column = pattern_cases.ROW, pattern_cases.COLUMN
+    down, right = row - row[:, None] + side - 1, column - column[:, None] + side - 1
+    near = (abs(down - side + 1) < side) & (abs(right - side + 1) < side)
+    for head in range(HEADS):
+        np.add.at(wanted[head], (down[near], right[near]), of_scores[head][near])
+    reach = np.arange(1 - side, side)
+    place = columns * reach[:, None] + reach
+    np.testing.assert_allclose(found[:, place.max() + place], wanted, **EXACT)
+    assert rows * columns == len(row)
+
+
+def test_a_scales_gradient_follows_from_the_querys(target):
+    pattern = pattern_cases.FLEX["temperatures of heads"]
+    query, key, value, grad = pattern_cases.arrays(pattern)
+    scale = pattern.options["scale"]
+    gradients = both(query, key, value, grad, pattern.mask, pattern.options)[2]
+    found = (gradients * query).sum(axis=(0, 2, 3)) / scale
+    # The gradient of a query without scale, summed with the query, is that of its factor.
+    scaled = query * scale[:, None, None]
+    at = pattern_cases.indices(pattern)
+    seen = np.broadcast_to(pattern.seen(*at), (BATCH, HEADS, *pattern.lengths))
+    plain = gradient_reference.backward(grad, scaled, key, value, seen, scale=1.0).query
+    np.testing.assert_allclose(found, (plain * query).sum(axis=(0, 2, 3)), rtol=1e-9)
+
+
+# What xFormers names. Its lengths of queries and keys are those of sequences, one after another.
+Q_LENS, K_LENS, ROOM = [20, 1, 33, 7], [41, 9, 33, 40], 45
+Q_STARTS, K_STARTS = (np.cumsum([0, *lengths]) for lengths in (Q_LENS, K_LENS))
+PADDED = ROOM * np.arange(5)
+GAPPY = np.array([0, 60, 70, 110, 150])
+
+
+def whole(i, j, q, k):
+    return (i >= 0) & (j >= 0)
+
+
+def causal(i, j, q, k):
+    return i >= j
+
+
+def bottom_right(i, j, q, k):
+    return i + k - q >= j
+
+
+def near(i, j, q, k):
+    return (i + k - q >= j) & (j > i + k - q - 12)
+
+
+def local(i, j, q, k):
+    return (j - (i + k - q) <= 3) & (i + k - q - j <= 8)
+
+
+class Packed(NamedTuple):
+    """A bias of xFormers: where keys begin, a rule within a block, and regard's options."""
+
+    starts: Any
+    rule: Any
+    options: dict[str, Any]
+
+
+END = {"query_offset": "end"}
+LENGTHS = {"key_lengths": K_LENS}
+PACKED = {
+    "BlockDiagonalMask": Packed(K_STARTS, whole, {}),
+    "BlockDiagonalCausalMask": Packed(K_STARTS, causal, {"is_causal": True}),
+    "BlockDiagonalCausalFromBottomRightMask": Packed(
+        K_STARTS, bottom_right, {"is_causal": True, **END}
+    ),
+    "BlockDiagonalCausalLocalAttentionMask": Packed(
+        K_STARTS, lambda i, j, q, k: (i >= j) & (i - j < 12), {"window": (11, 0)}
+    ),
+    "BlockDiagonalCausalLocalAttentionFromBottomRightMask": Packed(
+        K_STARTS, near, {"window": (11, 0), **END}
+    ),
+    "BlockDiagonalPaddedKeysMask": Packed(PADDED, whole, LENGTHS),
+    "BlockDiagonalCausalWithOffsetPaddedKeysMask": Packed(
+        PADDED, bottom_right, {"is_causal": True, **END, **LENGTHS}
+    ),
+    "BlockDiagonalLocalAttentionPaddedKeysMask": Packed(
+        PADDED, local, {"window": (8, 3), **END, **LENGTHS}
+    ),
+    "BlockDiagonalCausalLocalAttentionPaddedKeysMask": Packed(
+        PADDED, near, {"window": (11, 0), **END, **LENGTHS}
+    ),
+    "BlockDiagonalGappyKeysMask": Packed(GAPPY, whole, LENGTHS),
+    "BlockDiagonalCausalWithOffsetGappyKeysMask": Packed(
+        GAPPY, bottom_right, {"is_causal": True, **END, **LENGTHS}
+    ),
+}
+
+
+def block_diagonal(starts, rule):
+    """The dense mask of sequences that are packed."""
+    seen = np.zeros((Q_STARTS[-1], starts[-1]), bool)
+    for (begin, end), first, keys in zip(pairwise(Q_STARTS), starts, K_LENS, strict=False):
+        i, j = np.ogrid[: end - begin, :keys]
+        seen[begin:end, first : first + keys] = rule(i, j, end - begin, keys)
+    return seen
+
+
+def packed_arrays(keys, dtype):
+    random = np.random.default_rng(1)
+    shapes = (Q_STARTS[-1], HEADS, 16), (keys, KV_HEADS, 16), (keys, KV_HEADS, 8)
+    shapes = (*shapes, (Q_STARTS[-1], HEADS, 8))
+    return [random.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def ragged(query, key, value, grad, starts, mask, options):
+    given = query, key, value
+    starts = {"query_starts": Q_STARTS, "key_starts": starts}
+    output, lse = regard.scaled_dot_product_attention_ragged(
+        *given, **starts, mask=mask, **options, return_lse=True
+    )
+    gradients = regard.scaled_dot_product_attention_ragged_backward(
+        grad, *given, output=output, lse=lse, **starts, mask=mask, **options
+    )
+    return output, lse, gradients.query, gradients.key, gradients.value
+
+
+def heads_first(arrays):
+    return [np.moveaxis(array, 0, 1) for array in arrays]
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_formula(name, target):
+    case = PACKED[name]
+    arrays = packed_arrays(case.starts[-1], np.float64)
+    found = ragged(*arrays, case.starts, None, case.options)
+    assert_formula(
+        heads_first(found), *heads_first(arrays), block_diagonal(case.starts, case.rule)[None]
+    )
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_bits(name, target):
+    """Those of each sequence alone with its dense mask, and of a sparse mask instead of options."""
+    case = PACKED[name]
+    arrays = packed_arrays(case.starts[-1], np.float32)
+    output, lse, *_ = ragged(*arrays, case.starts, None, case.options)
+    dense = block_diagonal(case.starts, case.rule)
+    for (begin, end), first, keys in zip(pairwise(Q_STARTS), case.starts, K_LENS, strict=False):
+        query = np.moveaxis(arrays[0][begin:end], 0, 1)
+        key, value = (np.moveaxis(x[first : first + keys], 0, 1) for x in arrays[1:3])
+        alone = regard.scaled_dot_product_attention(
+            query, key, value, dense[begin:end, first : first + keys], return_lse=True
+        )
+        assert_same_bits((output[begin:end], lse[begin:end]), tuple(heads_first(alone)))
+    of_sequence = np.repeat(np.arange(4), Q_LENS)
+    seen = np.zeros((Q_STARTS[-1], max(np.diff(case.starts))), bool)
+    for row, number in enumerate(of_sequence):
+        own = dense[row, case.starts[number] : case.starts[number + 1]]
+        seen[row, : len(own)] = own
+    sparse = masks.Blocks.from_dense(seen, block=(16, 16))
+    assert_same_bits((output, lse), ragged(*arrays, case.starts, sparse, {})[:2])
+
+
+@pytest.mark.parametrize("rule", [whole, bottom_right], ids=["all", "causal"])
+def test_keys_in_pages(rule, target):
+    """PagedBlockDiagonalPaddedKeysMask, and the one that is CausalWithOffset: sequences own pages
+    of the keys, in any order. A mask by arrays says the owner and the number of each key."""
+    size, tables = 15, [[7, 0, 3], [5], [2, 8, 1], [9, 4, 6]]
+    owner, number = np.full((2, 10 * size), -1)
+    for sequence, pages in enumerate(tables):
+        for at, page in enumerate(pages):
+            owner[page * size : (page + 1) * size] = sequence
+            number[page * size : (page + 1) * size] = at * size + np.arange(size)
+    lengths = np.array(K_LENS)
+    owner[(number >= lengths[owner]) | (owner < 0)] = -1
+    asking = np.repeat(np.arange(4), Q_LENS)
+    local = np.arange(Q_STARTS[-1]) - Q_STARTS[asking]
+    own, keys = np.array(Q_LENS)[asking], lengths[asking]
+
+    def rule_of_pages(i, j):
+        return (owner[j] == asking[i]) & rule(local[i], number[j], own[i], keys[i])
+
+    mask = masks.from_function(rule_of_pages, Q_STARTS[-1], 10 * size, block=(16, size))
+    logical = block_diagonal(K_STARTS, rule)
+    seen = np.zeros((Q_STARTS[-1], 10 * size), bool)
+    for sequence in range(4):
+        at = np.nonzero(owner == sequence)[0]
+        seen[:, at] = logical[:, K_STARTS[sequence] + number[at]]
+    for dtype in (np.float64, np.float32):
+        arrays = heads_first(packed_arrays(10 * size, dtype))
+        found = both(*arrays, mask, {})
+        if dtype == np.float64:
+            assert_formula(found, *arrays, seen[None])
+        assert_same_bits(found, both(*arrays, seen, {}))
+
+
+ALONE = {
+    "LowerTriangularMask": ({"is_causal": True}, causal),
+    "LowerTriangularFromBottomRightMask": ({"is_causal": True, **END}, bottom_right),
+    "LowerTriangularFromBottomRightLocalAttentionMask": ({"window": (11, 0), **END}, near),
+    "LocalAttentionFromBottomRightMask": ({"window": (8, 3), **END}, local),
+}
+
+
+@pytest.mark.parametrize("lengths", [(50, 50), (30, 70), (70, 30)])
+@pytest.mark.parametrize("name", ALONE)
+def test_masks_of_one_sequence(name, lengths, target):
+    options, rule = ALONE[name]
+    pattern = pattern_cases.Pattern(lengths=lengths)
+    i, j = np.ogrid[: lengths[0], : lengths[1]]
+    seen = np.broadcast_to(rule(i, j, *lengths), lengths)
+    arrays = pattern_cases.arrays(pattern)
+    everywhere = np.broadcast_to(seen, (BATCH, HEADS, *lengths))
+    assert_formula(both(*arrays, None, options), *arrays, everywhere)
+    singles = pattern_cases.arrays(pattern, np.float32)
+    assert_same_bits(both(*singles, None, options)[:2], both(*singles, seen, {})[:2])
+    bias = np.random.default_rng(2).standard_normal(lengths)  # LowerTriangularMaskWithTensorBias
+    assert_formula(both(*arrays, bias, options), *arrays, everywhere, bias)
+
+
+def _documents(data, q, k):
+    ids = np.arange(max(q, k)) // data.draw(st.integers(1, 40))
+    return masks.documents(ids[:q], ids[:k]), np.equal.outer(ids[:q], ids[:k])
+
+
+def _sliding(data, q, k):
+    sides = [data.draw(st.none() | st.integers(0, 60)) for _ in range(2)]
+    dilation, offset = data.draw(st.integers(1, 3)), data.draw(st.integers(-20, 60))
+    ahead = np.arange(k) - np.arange(q)[:, None] - offset
+    left, right = (9999 if side is None else side * dilation for side in sides)
+    seen = (ahead >= -left) & (ahead <= right) & (ahead % dilation == 0)
+    options = {"dilation": dilation, "query_offset": offset}
+    return masks.sliding(q, k, window=tuple(sides), **options), seen
+
+
+def _ranges(data, q, k):
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    first, length = random.integers(0, k + 1, q), random.integers(0, k // 2 + 1, q)
+    j = np.arange(k)
+    seen = (j >= first[:, None]) & (j < (first + length)[:, None])
+    return masks.Ranges(first, first + length, kv_len=k), seen
+
+
+def _blocks(data, q, k):
+    size = data.draw(st.sampled_from([(16, 16), (7, 13), (128, 128), (64, 24)]))
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    shown = random.random((-(-q // size[0]), -(-k // size[1]))) < 0.4
+    indptr = np.cumsum([0, *shown.sum(axis=1)])
+    i, j = np.ogrid[:q, :k]
+    options = {"shape": (q, k), "block": size}
+    return masks.Blocks(indptr, shown.nonzero()[1], **options), shown[i // size[0], j // size[1]]
+
+
+def _global_tokens(data, q, k):
+    tokens = data.draw(st.lists(st.integers(0, k - 1), max_size=6))
+    asked = np.isin(np.arange(max(q, k)), tokens)
+    return masks.global_tokens(np.array(tokens, int), q, k), asked[:q, None] | asked[:k]
+
+
+def _function(data, q, k):
+    step, limit = data.draw(st.integers(1, 50)), data.draw(st.integers(0, 90))
+
+    def rule(i, j):
+        return (i // step == j // step) | (i + j < limit)
+
+    return masks.from_function(rule, q, k, block=(32, 32)), rule(*np.ogrid[:q, :k])
+
+
+MAKERS = [_documents, _sliding, _ranges, _blocks, _global_tokens, _function]
+
+
+def composed(data, q, k, depth):
+    """A mask that is made of others, and the same as a bool array."""
+    if depth == 0 or data.draw(st.integers(0, 3)) == 0:
+        return data.draw(st.sampled_from(MAKERS))(data, q, k)
+    way = data.draw(st.sampled_from(["&", "|", "^", "~", "slice", "dense"]))
+    if way == "slice":
+        rows, keys = data.draw(st.integers(0, 20)), data.draw(st.integers(0, 20))
+        mask, dense = composed(data, q + rows, k + keys, depth - 1)
+        return mask[rows:, keys:], dense[rows:, keys:]
+    mask, dense = composed(data, q, k, depth - 1)
+    if way == "~":
+        return ~mask, ~dense
+    other, other_dense = composed(data, q, k, depth - 1)
+    if way == "dense":
+        return mask & other_dense, dense & other_dense
+    both_of = {"&": lambda a, b: a & b, "|": lambda a, b: a | b, "^": lambda a, b: a ^ b}[way]
+    return both_of(mask, other), both_of(dense, other_dense)
+
+
+@hypothesis.given(data=st.data())
+@hypothesis.settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[
+        hypothesis.HealthCheck.function_scoped_fixture,
+        hypothesis.HealthCheck.too_slow,
+    ],
+)
+def test_compositions(target, data):
+    """Any composition gives the bits of the same dense mask, in the forward call and backward."""
+    q, k = data.draw(st.integers(1, 140)), data.draw(st.integers(1, 260))
+    count = data.draw(st.sampled_from([1, HEADS]))
+    mask, dense = composed(data, q, k, data.draw(st.integers(0, 3)))
+    if count > 1:
+        more = [composed(data, q, k, 1) for _ in range(count - 1)]
+        mask = masks.stack([mask, *(each for each, _ in more)])
+        dense = np.stack([dense, *(each for _, each in more)])
+    given = pattern_cases.arrays(pattern_cases.Pattern(lengths=(q, k)), np.float32)
+    options = {}
+    if data.draw(st.booleans()):
+        options["is_causal"], options["query_offset"] = True, "end"
+    assert_same_bits(both(*given, mask, options), both(*given, dense, options))

@@ -1,0 +1,297 @@
+"""PyTorch's FlexAttention on the CPU, without compilation: its mods against regard's masks and
+options, in float64, with gradients."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+import pattern_cases
+import regard
+from pattern_cases import BATCH, FLEX, HEADS, KV_HEADS
+from regard import masks
+
+torch = pytest.importorskip(
+    "torch", reason="PyTorch is not installed: pip install '.[conformance]'"
+)
+flex = pytest.importorskip("torch.nn.attention.flex_attention")
+CLOSE = {"rtol": 1e-9, "atol": 1e-11}
+
+
+def tensors(*arrays):
+    return [torch.from_numpy(np.array(array)) for array in arrays]
+
+
+DOCUMENT, START, OF_ENTRIES = tensors(
+    pattern_cases.DOCUMENT, pattern_cases.START, pattern_cases.OF_ENTRIES
+)
+LENGTHS, IS_GLOBAL, SHOWN = tensors(
+    pattern_cases.LENGTHS, pattern_cases.IS_GLOBAL, pattern_cases.SHOWN_BLOCKS
+)
+ANCESTORS, SLOPES, CAPS = tensors(pattern_cases.ANCESTORS, pattern_cases.SLOPES, pattern_cases.CAPS)
+TEMPERATURES, SWIN = tensors(pattern_cases.TEMPERATURES, pattern_cases.SWIN)
+WIDTH, SIDE, PAST = pattern_cases.GRID[1], pattern_cases.SIDE, pattern_cases.PAST
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+def prefix(b, h, q_idx, kv_idx):
+    return kv_idx < 33
+
+
+def window(b, h, q_idx, kv_idx):
+    return q_idx - kv_idx <= 40
+
+
+def documents(b, h, q_idx, kv_idx):
+    return DOCUMENT[q_idx] == DOCUMENT[kv_idx]
+
+
+def prefix_of_documents(b, h, q_idx, kv_idx):
+    q_logical, kv_logical = q_idx - START[q_idx], kv_idx - START[kv_idx]
+    return (kv_logical < 9) | (q_logical >= kv_logical)
+
+
+def recent_or_first(b, h, q_idx, kv_idx):
+    return (q_idx - kv_idx <= 25) | (kv_idx < 4)
+
+
+def neighborhood(b, h, q_idx, kv_idx):
+    shown = True
+    for of_query, of_key, size, wide in (
+        (q_idx // WIDTH, kv_idx // WIDTH, pattern_cases.GRID[0], pattern_cases.WINDOW[0]),
+        (q_idx % WIDTH, kv_idx % WIDTH, WIDTH, pattern_cases.WINDOW[1]),
+    ):
+        middle = torch.clamp(of_query, wide // 2, size - 1 - wide // 2)
+        shown = shown & ((middle - of_key).abs() <= wide // 2)
+    return shown
+
+
+def swin_windows(shift):
+    def mod(b, h, q_idx, kv_idx):
+        rows = (q_idx // WIDTH + shift) // SIDE == (kv_idx // WIDTH + shift) // SIDE
+        return rows & ((q_idx % WIDTH + shift) // SIDE == (kv_idx % WIDTH + shift) // SIDE)
+
+    return mod
+
+
+def swin_bias(score, b, h, q_idx, kv_idx):
+    down = torch.clamp(kv_idx // WIDTH - q_idx // WIDTH, 1 - SIDE, SIDE - 1)
+    right = torch.clamp(kv_idx % WIDTH - q_idx % WIDTH, 1 - SIDE, SIDE - 1)
+    return score + SWIN[h, down + SIDE - 1, right + SIDE - 1]
+
+
+def gate(q_idx, kv_idx):
+    return torch.sigmoid(-((q_idx - kv_idx).abs() - 12).double() / 4)
+
+
+def softcaps(score, b, h, q_idx, kv_idx):
+    is_capped = torch.isfinite(CAPS[h])
+    cap = torch.where(is_capped, CAPS[h], 1)
+    return torch.where(is_capped, cap * torch.tanh(score / cap), score)
+
+
+# A mask_mod or None, and a score_mod or None, for each pattern.
+MODS = {
+    "noop": (flex.noop_mask, None),
+    "causal": (causal, None),
+    "causal, as a mask": (causal, None),
+    "offset of a cache": (lambda b, h, q, k: q + 90 >= k, None),
+    "sliding window": (flex.and_masks(causal, window), None),
+    "sliding window, as a mask": (flex.and_masks(causal, window), None),
+    "prefix LM": (flex.or_masks(prefix, causal), None),
+    "prefix LM, as a union": (flex.or_masks(prefix, causal), None),
+    "prefixes of entries": (lambda b, h, q, k: (k < torch.where(b == 0, 20, 90)) | (q >= k), None),
+    "documents": (documents, None),
+    "causal documents": (flex.and_masks(documents, causal), None),
+    "documents with prefixes": (flex.and_masks(documents, prefix_of_documents), None),
+    "documents of entries": (lambda b, h, q, k: OF_ENTRIES[b, q] == OF_ENTRIES[b, k], None),
+    "padding": (lambda b, h, q, k: k < LENGTHS[b], None),
+    "window and global tokens": (
+        lambda b, h, q, k: ((q - k).abs() <= 9) | IS_GLOBAL[q] | IS_GLOBAL[k],
+        None,
+    ),
+    "dilated window": (
+        lambda b, h, q, k: ((q - k).abs() <= 20) & ((q - k).abs() % 4 == 0),
+        None,
+    ),
+    "sink tokens and a window": (flex.and_masks(recent_or_first, causal), None),
+    "sink tokens, by options": (flex.and_masks(recent_or_first, causal), None),
+    "chunks": (lambda b, h, q, k: (q >= k) & (q // 48 == k // 48), None),
+    "blocks": (lambda b, h, q, k: SHOWN[q // 32, k // 64], None),
+    "NATTEN": (neighborhood, None),
+    "tree": (
+        lambda b, h, q, k: (k < PAST) | ANCESTORS[q, torch.clamp(k - PAST, min=0)],
+        None,
+    ),
+    "windows of heads": (lambda b, h, q, k: (q - k <= 7 * h) & (k - q <= h), None),
+    "ALiBi": (causal, lambda score, b, h, q, k: score + SLOPES[h] * (k - q)),
+    "ALiBi, on both sides": (None, lambda score, b, h, q, k: score + SLOPES[h] * (k - q)),
+    "relative position": (None, lambda score, b, h, q, k: score + (q - k) / 64),
+    "ALiBi in documents": (
+        documents,
+        lambda score, b, h, q, k: score - SLOPES[h] * (k - q).abs(),
+    ),
+    "softcap": (causal, lambda score, b, h, q, k: 2 * torch.tanh(score / 2)),
+    "softcaps of heads": (None, softcaps),
+    "temperatures of heads": (
+        causal,  # the scale of PyTorch's call is 1 / 4
+        lambda score, b, h, q, k: score * TEMPERATURES[h] * 4,
+    ),
+    "Gaussian kernel of positions": (
+        lambda b, h, q, k: (q - k).abs() < 20,
+        lambda score, b, h, q, k: score - ((q - k).double() / 6) ** 2 / 2,
+    ),
+    "sigmoid gate of weights": (
+        None,
+        lambda score, b, h, q, k: score + torch.log(gate(q, k)),
+    ),
+    "Swin": (swin_windows(0), swin_bias),
+    "Swin, shifted": (swin_windows(2), swin_bias),
+}
+
+
+def of_flex_attention(arrays, mask_mod, score_mod, lengths):
+    """The output and the lse."""
+    block_mask = None
+    if mask_mod is not None:
+        block_mask = flex.create_block_mask(mask_mod, BATCH, HEADS, *lengths, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is slow without torch.compile
+        output, more = flex.flex_attention(
+            *tensors(*arrays),
+            score_mod=score_mod,
+            block_mask=block_mask,
+            enable_gqa=True,
+            return_aux=flex.AuxRequest(lse=True),
+        )
+    return output.numpy(), more.lse.numpy()
+
+
+def gradients_of_formula(arrays, mask_mod, score_mod, lengths):
+    """Autograd through the mods and the plain formula: FlexAttention has no gradients on the
+    CPU."""
+    *inputs, grad = tensors(*arrays)
+    query, key, value = (each.requires_grad_() for each in inputs)
+    key, value = (each.repeat_interleave(HEADS // KV_HEADS, dim=1) for each in (key, value))
+    at = tensors(*np.ogrid[:BATCH, :HEADS, : lengths[0], : lengths[1]])
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    if score_mod is not None:
+        scores = score_mod(scores, *at)
+    if mask_mod is not None:
+        scores = torch.where(mask_mod(*at), scores, -torch.inf)
+    weights = torch.nan_to_num(torch.softmax(scores, dim=-1))  # 0 if a query sees no key
+    return [each.numpy() for each in torch.autograd.grad(weights @ value, inputs, grad)]
+
+
+def of_regard(arrays, mask, options):
+    *inputs, grad = arrays
+    output, lse = regard.scaled_dot_product_attention(*inputs, mask, **options, return_lse=True)
+    gradients = regard.scaled_dot_product_attention_backward(
+        grad, *inputs, output, lse, mask, **options
+    )
+    return output, lse, gradients.query, gradients.key, gradients.value
+
+
+def assert_alike(arrays, found, mods, lengths):
+    wanted = of_flex_attention(arrays[:3], *mods, lengths)
+    wanted = *wanted, *gradients_of_formula(arrays, *mods, lengths)
+    names = ("output", "lse", "query", "key", "value")
+    for name, one, other in zip(names, found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, **CLOSE, err_msg=name)
+
+
+def test_every_pattern_has_a_mod():
+    assert MODS.keys() == FLEX.keys() - {"T5"}  # PyTorch has no buckets of distances
+
+
+@pytest.mark.parametrize("name", MODS)
+def test_mods(name):
+    pattern = FLEX[name]
+    arrays = pattern_cases.arrays(pattern)
+    found = of_regard(arrays, pattern.mask, pattern.options)
+    assert_alike(arrays, found, MODS[name], pattern.lengths)
+
+
+OF_ALL = [
+    name
+    for name, (mod, _) in MODS.items()
+    if mod is not None and "entries" not in name and name not in ("padding", "windows of heads")
+]
+
+
+@pytest.mark.parametrize("name", OF_ALL)
+def test_a_mask_mod_is_a_function_of_regard(name):
+    """If it ignores b and h, `from_function` makes the same mask of it, with as many blocks."""
+    lengths, (mod, _) = FLEX[name].lengths, MODS[name]
+    zero = torch.tensor(0)
+
+    def rule(i, j):
+        seen = mod(zero, zero, torch.as_tensor(i), torch.as_tensor(j))
+        return np.broadcast_to(np.asarray(seen), np.broadcast_shapes(i.shape, j.shape))
+
+    mask = masks.from_function(rule, *lengths)
+    theirs = flex.create_block_mask(mod, 1, 1, *lengths, device="cpu")
+    dense = flex.create_mask(mod, 1, 1, *lengths, device="cpu")[0, 0].numpy()
+    assert np.array_equal(mask.to_dense(), dense)
+    blocks = re.search(r"(\d+) whole and (\d+) partial block", str(mask))
+    assert sum(map(int, blocks.groups())) == theirs.to_dense().sum()
+
+
+@pytest.mark.parametrize("mod", [causal, prefix, window, MODS["chunks"][0]])
+def test_a_mask_mod_of_operators_needs_no_arrays(mod):
+    """It is asked about regions. (Those of `and_masks` and `or_masks` need tensors: & and |.)"""
+    asked = []
+
+    def rule(i, j):
+        asked.append(isinstance(i, np.ndarray))
+        return mod(0, 0, i, j)
+
+    mask = masks.from_function(rule, 2048)
+    dense = flex.create_mask(mod, 1, 1, 2048, 2048, device="cpu")[0, 0].numpy()
+    assert np.array_equal(mask.to_dense(), dense)
+    assert sum(asked) <= 2048 // 128 * 2
+
+
+def test_a_score_mod_is_a_score_function():
+    """A score_mod that multiplies scores, which no option of regard does, and its gradients."""
+
+    def checkerboard(score, b, h, q_idx, kv_idx):
+        score = torch.where((kv_idx - q_idx) % 2 == 0, score * 0.5, score)
+        return torch.where((kv_idx - q_idx) % 2 == 1, score * 2 + h, score)
+
+    c_type = regard.ScoreFunction.c_type("float64")
+
+    @c_type
+    def function(scores, queries, keys, stride, positions, first_key, head, entry, user_data):
+        for k in range(keys):
+            for q in range(queries):
+                at = k * stride + q
+                is_odd = (first_key + k - positions[q]) % 2
+                scores[at] = scores[at] * 2 + head if is_odd else scores[at] * 0.5
+
+    @c_type
+    def derivative(scores, queries, keys, stride, positions, first_key, head, entry, user_data):
+        for k in range(keys):
+            for q in range(queries):
+                scores[k * stride + q] = 2 if (first_key + k - positions[q]) % 2 else 0.5
+
+    pattern = pattern_cases.Pattern(lengths=(20, 40))
+    arrays = pattern_cases.arrays(pattern)
+    options = {"score_function": regard.ScoreFunction(function, derivative), "is_causal": True}
+    found = of_regard(arrays, None, options)
+    assert_alike(arrays, found, (causal, checkerboard), pattern.lengths)
+
+
+def test_blocks_from_indices():
+    """`BlockMask.from_kv_blocks` and `masks.Blocks` from the same blocks."""
+    size, lengths = 64, (128, 256)
+    indices = torch.tensor([[[[0, 3, 1, 2], [1, 2, 0, 3]]]], dtype=torch.int32)  # two of each row
+    counts = torch.full((1, 1, 2), 2, dtype=torch.int32)
+    theirs = flex.BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=size, seq_lengths=lengths)
+    ours = masks.Blocks([0, 2, 4], [0, 3, 1, 2], shape=lengths, block=(size, size))
+    by_block = theirs.to_dense()[0, 0].numpy().astype(bool)
+    assert np.array_equal(ours.to_dense(), np.kron(by_block, np.ones((size, size), bool)))
