@@ -112,6 +112,19 @@ def test_attention(softcap, q_len, arrays, dtype, target):
     assert_same_bits(alone, output[1])
 
 
+@pytest.mark.parametrize("heads", [3, 5, 40])
+def test_heads_of_groups_that_strips_divide(heads, dtype, target):
+    """Rows are queries times heads: a strip begins with any of these."""
+    arrays = [
+        drawn(shape, dtype, seed)
+        for seed, shape in enumerate([(heads, 30, DIM), (1, KV_LEN, DIM), (1, KV_LEN, 6)])
+    ]
+    output = regard.scaled_dot_product_attention(
+        *arrays, score_function=function_of(dtype), query_offset=OFFSET
+    )
+    near(output, formula(*arrays, np.zeros((30, KV_LEN), bool))[0], dtype, heads)
+
+
 def test_gradients(arrays, dtype, target):
     query, key = arrays[:2]
     options = {**CAUSAL, "softcap": 2.0, "score_function": function_of(dtype)}

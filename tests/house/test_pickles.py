@@ -38,6 +38,8 @@ THINGS = {
     "Explorer": lambda: regard.explore(X, X),
     "InputGradients": lambda: gradients_of_inputs(regard.MultiHeadAttention(8, 2, rng=0)),
     "KeyValueChunks": lambda: regard.KeyValueChunks(X, X),
+    "Blocks": lambda: regard.masks.random_blocks(9, blocks_per_row=2, block=(2, 3), rng=0),
+    "Ranges": lambda: regard.masks.sliding(9, window=(2, 0))[2:, 1:],
     "QuantizedWeight": lambda: regard.QuantizedWeight(X[0]),
     "QuantizedWeight.T": lambda: regard.QuantizedWeight(X[0]).T,
     "ShownWeights": lambda: regard.show(np.full((2, 3), 1 / 3), (["a", "b"], ["a", "b", "c"])),
@@ -71,7 +73,7 @@ def test_pickles_name_public_modules_only(name):
     thing = THINGS[name]()
     data = pickle.dumps(thing)
     named = [each for each in named_in(data) if each[0].split(".")[0] == "regard"]
-    public = ("regard", "regard.layers")
+    public = ("regard", "regard.layers", "regard.masks")
     assert ("regard", name.split()[0].partition(".")[0]) in named or type(
         thing
     ).__module__ in public

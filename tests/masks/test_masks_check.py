@@ -50,7 +50,7 @@ FINE = {
     "padding on the right, all rows": np.tile(masks.padding(7, 10), (4, 1)),
     "documents": masks.segments([0, 0, 0, 1, 1]),
     "causal documents": masks.segments([0, 0, 0, 1, 1]) & masks.causal(5),
-    "a prefix": masks.prefix(6, prefix_lengths=3),
+    "a prefix": masks.prefix(6, prefix_lengths=3).to_dense(),
     "all but itself": ~np.eye(5, dtype=bool),
     "all but itself, two keys": ~np.eye(2, dtype=bool),
     "itself": np.eye(4, dtype=bool),

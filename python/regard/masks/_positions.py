@@ -9,6 +9,7 @@ import numpy as np
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, window_sides
 from regard.masks._per_batch import diagonals, lengths
+from regard.masks._ranges import Ranges
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -156,7 +157,7 @@ def prefix(
     *,
     prefix_lengths: ArrayLike,
     query_offset: ArrayLike = 0,
-) -> NDArray[np.bool_]:
+) -> Ranges:
     """Let each query attend to a prefix, its own position and all earlier positions.
 
     Query ``i`` may attend to key ``j`` iff ``j < prefix_lengths`` or ``j <= i + query_offset``.
@@ -177,9 +178,9 @@ def prefix(
 
     Returns
     -------
-    numpy.ndarray of bool
+    Ranges
         Shape ``(q_len, kv_len)`` for one prefix and one offset; ``(*batch, 1, q_len, kv_len)`` for
-        prefixes or offsets of shape ``batch``.
+        prefixes or offsets of shape ``batch``. It stores one range per query.
 
     Raises
     ------
@@ -192,26 +193,18 @@ def prefix(
     Examples
     --------
     >>> import regard
-    >>> regard.masks.prefix(4, prefix_lengths=2).astype(int)
-    array([[1, 1, 0, 0],
-           [1, 1, 0, 0],
-           [1, 1, 1, 0],
-           [1, 1, 1, 1]])
-
-    The same as a sparse mask, which takes memory for `q_len` ranges:
-
-    >>> prefix = regard.masks.Ranges(0, 2)
-    >>> (prefix | regard.masks.sliding(4, window=(None, 0))).to_dense().astype(int)
+    >>> regard.masks.prefix(4, prefix_lengths=2).to_dense().astype(int)
     array([[1, 1, 0, 0],
            [1, 1, 0, 0],
            [1, 1, 1, 0],
            [1, 1, 1, 1]])
     """
     q_len, kv_len = _sizes(q_len, kv_len)
-    in_prefix = np.arange(kv_len) < lengths("prefix_lengths", prefix_lengths, kv_len)
-    before = causal(q_len, kv_len, query_offset=query_offset)
+    after_prefix = lengths("prefix_lengths", prefix_lengths, kv_len)
+    after_own = np.arange(q_len)[:, None] + diagonals(query_offset, 1, q_len, kv_len)
     try:
-        return in_prefix | before
+        last = np.maximum(after_prefix, after_own)
+        return Ranges(0, last[..., 0], kv_len=kv_len)
     except ValueError:
         raise ValueError(
             "prefix_lengths and query_offset must broadcast, got shapes "
