@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.table.caches import Append, CachedAttention
 from benchmarks.table.derivatives import Backward, Tangent
+from benchmarks.table.sparse import SparseAttention
 from benchmarks.table.stages import ApplyMask, Matmul, Scale, Softmax
 from regard._bench.cases import CALL, DECODE, FORWARD, Case, Group, name_of
 from regard._bench.problems import Attention, Problem
@@ -276,6 +277,23 @@ COMPARISONS: Sequence[Comparison] = (
         Attention(1, 8, 8, 4096, 4096, 64, mask_block=128),
         _square(1, 8, 4096, 64),
         "time relative to the visible half without a mask",
+        for_equal_work=True,
+    ),
+    *(
+        Comparison(
+            f"4 of 64 blocks 1x2x8192x{head_dim}",
+            SparseAttention(1, 2, 2, 8192, 8192, head_dim, blocks_per_row=4),
+            _square(1, 2, 8192, head_dim),
+            "time relative to this share of the call without a mask",
+            for_equal_work=True,
+        )
+        for head_dim in (64, 128)
+    ),
+    Comparison(
+        "documents of 2000 1x1x262000x64",
+        SparseAttention(1, 1, 1, 262000, 262000, 64, document=2000),
+        _square(131, 1, 2000, 64),
+        "time relative to a batch of the documents",
         for_equal_work=True,
     ),
     Comparison(

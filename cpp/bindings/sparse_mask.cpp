@@ -20,8 +20,8 @@ py::array checked(const char* name, py::handle object, py::ssize_t axes) {
 }  // namespace
 
 bool SparseMaskView::take(py::handle object) {
-  if (py::isinstance<py::array>(object) || !py::hasattr(object, "_arrays")) return false;
-  const py::tuple fields = object.attr("_arrays")();
+  if (py::isinstance<py::array>(object) || !py::hasattr(object, "_sparse_rows")) return false;
+  const py::tuple fields = object.attr("_sparse_rows")();
   if (fields.size() != kFields) throw py::type_error("mask has wrong arrays");
   const py::array starts = checked<std::int64_t>("starts", fields[kStarts], 0);
   const py::array spans = checked<std::int64_t>("spans", fields[kSpans], 2);

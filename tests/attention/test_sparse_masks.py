@@ -164,7 +164,7 @@ def test_gradients_where_a_chunk_has_several_pieces(dtype, target):
     apart."""
     arrays = [drawn((1, length, 128), dtype, length) for length in (70, 900, 900)]
     first = np.where(np.arange(70) < 40, 0, 430)
-    sparse = masks.Ranges(first, first + 15, kv_len=900) | masks.Ranges(440, np.full(70, 448))
+    sparse = masks.Ranges(first, first + 15, kv_len=900) | masks.Ranges(460, np.full(70, 470))
     pair = Pair((), {}, sparse, to_dense(sparse, 900))
     state = regard.scaled_dot_product_attention(*arrays, pair.dense, return_lse=True)
 

@@ -59,6 +59,18 @@ def test_windows_that_hide_some_of_the_first_tokens(name, left):
         np.testing.assert_allclose(actual, wanted, rtol=0, atol=2e-6)
 
 
+def test_queries_that_see_different_first_tokens(target):
+    """By the mask, in blocks of keys apart from each other."""
+    cache = regard.KVCache(1, 2, 8, 5, keep_last=40, keep_first=300, page_size=16)
+    for step in range(8):
+        cache.append(*tokens(step, 1, 100))
+    kv_len = len(cache)
+    mask = regard.masks.Ranges(np.where(np.arange(40) < 20, 0, 250), kv_len, kv_len=kv_len)
+    query = normal(1, 1, 4, 40, 8, dtype=np.float32)
+    wanted = cache.attend(query, mask.to_dense(), return_lse=True)
+    assert_same_bits(cache.attend(query, mask, return_lse=True), wanted)
+
+
 def test_a_query_without_a_batch_axis():
     """Also under a window that hides some of the first tokens."""
     cache = regard.KVCache(1, 2, 8, 5, **CACHES["first tokens"])

@@ -39,7 +39,7 @@ THINGS = {
     "InputGradients": lambda: gradients_of_inputs(regard.MultiHeadAttention(8, 2, rng=0)),
     "KeyValueChunks": lambda: regard.KeyValueChunks(X, X),
     "Blocks": lambda: regard.masks.random_blocks(9, blocks_per_row=2, block=(2, 3), rng=0),
-    "Ranges": lambda: regard.masks.sliding(9, window=(2, 0))[2:, 1:],
+    "Ranges": lambda: regard.masks.sliding(9, window=(2, 0)),
     "QuantizedWeight": lambda: regard.QuantizedWeight(X[0]),
     "QuantizedWeight.T": lambda: regard.QuantizedWeight(X[0]).T,
     "ShownWeights": lambda: regard.show(np.full((2, 3), 1 / 3), (["a", "b"], ["a", "b", "c"])),

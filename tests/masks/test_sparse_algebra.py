@@ -22,7 +22,7 @@ def wider(dense, kv_len):
 
 def check_form(mask):
     """Assert what the kernels expect of the arrays."""
-    rows = mask._arrays()
+    rows = mask._sparse_rows()
     assert rows.shape == mask.shape
     assert rows.starts.shape[:-1] == mask.shape[:-2]
     assert rows.starts.dtype == rows.spans.dtype == np.int64
@@ -221,9 +221,9 @@ def test_blocks_take_the_larger_grid():
 def test_equal_blocks_share_their_bits():
     n = 4096
     diagonal = masks.from_function(lambda i, j: j <= i, n)
-    assert diagonal._arrays().bits.shape == (1, 128, 16)
-    assert (diagonal | Ranges(0, 16))._arrays().bits.shape[0] == 2
-    assert (diagonal & masks.sliding(n, window=(100, None)))._arrays().bits.shape[0] <= 4
+    assert diagonal._sparse_rows().bits.shape == (1, 128, 16)
+    assert (diagonal | Ranges(0, 16))._sparse_rows().bits.shape[0] == 2
+    assert (diagonal & masks.sliding(n, window=(100, None)))._sparse_rows().bits.shape[0] <= 4
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])

@@ -220,7 +220,7 @@ def test_random_blocks():
     in_blocks = np.pad(dense, ((0, 6), (0, 6))).reshape(7, 8, 6, 16)
     assert (in_blocks.any(axis=(1, 3)).sum(axis=1) == 3).all()
     assert "partial" in repr(mask)
-    assert mask._arrays().bits.size == 0
+    assert mask._sparse_rows().bits.size == 0
     again = masks.random_blocks(50, 90, blocks_per_row=3, block=(8, 16), rng=0)
     assert (again != mask).nnz == 0
     generator = np.random.default_rng(0)

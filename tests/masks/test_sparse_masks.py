@@ -129,7 +129,7 @@ def test_a_dense_mask_that_is_broadcast_is_stored_once():
     mask = Blocks.from_dense(dense, block=(4, 4))
     assert mask.shape == dense.shape
     assert_same_bits(mask[3, 5].to_dense(), masks.causal(20))
-    assert mask._arrays().bits.nbytes < 100
+    assert mask._sparse_rows().bits.nbytes < 100
 
 
 SPARSE = {
@@ -159,7 +159,7 @@ def test_properties(name):
     assert type(mask.nnz) is int
     assert mask.nnz == dense.sum()
     assert mask.density == (dense.mean() if dense.size else 0)
-    assert mask.nbytes == sum(each.nbytes for each in mask._arrays()[:3])
+    assert mask.nbytes == sum(each.nbytes for each in mask._sparse_rows()[:3])
     assert repr(mask).startswith(f"{type(mask).__name__}(shape={mask.shape}, ")
     assert str(mask) == repr(mask)
 
@@ -179,8 +179,8 @@ def test_heads_that_share_their_mask_are_stored_once():
         assert again.shape == mask.shape
         assert len(pickle.dumps(mask)) < 5000
         assert_same_bits(again[7, 1].to_dense(), mask[2, 3].to_dense())
-        assert mask._arrays().starts.shape[:-1] == mask.shape[:-2]
-        assert mask._arrays().spans.nbytes < 1000
+        assert mask._sparse_rows().starts.shape[:-1] == mask.shape[:-2]
+        assert mask._sparse_rows().spans.nbytes < 1000
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,10 @@ def test_views(name, index):
     assert_same_bits(view.to_dense(), dense)
     assert view.nnz == dense.sum()
     assert_same_bits((~view).to_dense(), ~dense)
-    assert view._arrays().spans.base is None or view._arrays().spans is mask._arrays().spans
+    assert (
+        view._sparse_rows().spans.base is None
+        or view._sparse_rows().spans is mask._sparse_rows().spans
+    )
     if dense.shape[-2] > 2 and dense.shape[-1] > 2:
         assert_same_bits(view[..., 1:-1, 1:].to_dense(), dense[..., 1:-1, 1:])
 
@@ -271,7 +274,7 @@ def test_visible(name):
 def test_a_view_of_one_query_broadcasts_as_its_keys():
     mask = Blocks.from_dense(np.random.default_rng(0).random((9, 20)) < 0.5, block=(4, 8))
     dense = mask.to_dense()
-    arrays = mask[5:6, 3:]._arrays()
+    arrays = mask[5:6, 3:]._sparse_rows()
     assert arrays.row_queries > 2**60
     assert (arrays.first_query, arrays.bits.size) == (0, 0)
     combined = mask[:, 3:] & mask[5:6, 3:]
@@ -294,7 +297,7 @@ def test_copies(name):
             again = pickle.loads(pickle.dumps(each, protocol))
             assert type(again) is type(each)
             assert_same_bits(again.to_dense(), each.to_dense())
-            assert not again._arrays().spans.flags.writeable
+            assert not again._sparse_rows().spans.flags.writeable
         for copied in (copy.copy(each), copy.deepcopy(each)):
             assert_same_bits(copied.to_dense(), each.to_dense())
 
@@ -306,7 +309,7 @@ def test_a_pickled_view_leaves_the_rest_behind():
 
 def test_masks_are_immutable():
     for mask in SPARSE.values():
-        for array in mask._arrays()[:3]:
+        for array in mask._sparse_rows()[:3]:
             assert not array.flags.writeable
         with pytest.raises(AttributeError):
             mask.shape = (1, 1)

@@ -75,11 +75,11 @@ REGARD_NOINLINE void locate_strip(const AttentionProblem& problem, const Attenti
 template <class Strip>
 REGARD_INLINE SeenKeys locate_strips(const AttentionProblem& problem, const AttentionTask& task,
                                      Strip* strips, int count) {
-  SeenKeys seen{{}, {task.kv_len, 0}};
+  SeenKeys seen{{task.kv_len, 0}, {task.kv_len, 0}};
   for (Strip* strip = strips; strip < strips + count; ++strip) {
     strip->first_row += task.row_begin;
     locate_strip(problem, task, *strip);
-    if (!is_empty(strip->seen.keep_first)) seen.keep_first = strip->seen.keep_first;
+    extend(seen.keep_first, strip->seen.keep_first);
     extend(seen.window, strip->seen.window);
   }
   return seen_keys(seen.keep_first, seen.window);

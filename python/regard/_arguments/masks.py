@@ -23,7 +23,7 @@ _ADDED_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 def is_sparse(part: Any) -> bool:
     """Return whether a mask is a `regard.masks.SparseMask`."""
-    return hasattr(type(part), "_arrays")
+    return hasattr(type(part), "_sparse_rows")
 
 
 def _is_bool(part: Any) -> bool:

@@ -24,7 +24,7 @@ class SeenKeys:
     __slots__ = ("_begins", "_ends", "end", "first")
 
     def __init__(self, mask: Any) -> None:
-        rows = mask._arrays().distinct()
+        rows = mask._sparse_rows().distinct()
         begin, end = rows.row_range()
         start = rows.starts[..., begin:end].ravel()
         count = rows.starts[..., begin + 1 : end + 1].ravel() - start
@@ -39,7 +39,7 @@ class SeenKeys:
     @classmethod
     def of(cls, masks: Masks) -> SeenKeys | None:
         """Return the keys that a sparse mask shows, or None if the bool mask is not sparse."""
-        return cls(masks.shown) if hasattr(masks.shown, "_arrays") else None
+        return cls(masks.shown) if hasattr(masks.shown, "_sparse_rows") else None
 
     def any(self, start: int, stop: int) -> bool:
         """Return whether a query sees one of the keys from `start` to before `stop`."""

@@ -311,7 +311,7 @@ def _split_blocks(mask: Any, plan: _core._Plan, first_queries: Sequence[int]) ->
     block = getattr(mask, "block", None)
     if block is None or not is_sparse(mask) or plan["scores_computed"] == 0:
         return
-    arrays, (height, width) = mask._arrays(), block
+    arrays, (height, width) = mask._sparse_rows(), block
     _, heads, kv_heads, *_ = plan["shape"]
     unit = _UNIT_ROWS // math.gcd(_UNIT_ROWS, heads // kv_heads)
     reasons = []
@@ -339,7 +339,7 @@ def distinct_bytes(array: Any) -> int:
     window, read elements again.
     """
     if is_sparse(array):
-        starts, spans, bits, *_ = array._arrays()
+        starts, spans, bits, *_ = array._sparse_rows()
         return sum(distinct_bytes(part) for part in (starts, spans, bits))
     if array.size == 0:
         return 0

@@ -80,10 +80,6 @@ def stack(masks: Sequence[SparseMask]) -> SparseMask:
     ValueError
         If `masks` is empty, or the shapes differ.
 
-    See Also
-    --------
-    numpy.stack : The same for arrays.
-
     Examples
     --------
     A causal window of one, two and three keys for the three heads:

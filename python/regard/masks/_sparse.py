@@ -101,7 +101,7 @@ class SparseMask:
     def _first_key(self) -> int:
         return self._rows.first_key
 
-    def _arrays(self) -> SparseRows:
+    def _sparse_rows(self) -> SparseRows:
         """Return the arrays that the kernels read.
 
         A single query is a row that broadcasts, also if it is a view of one query among others.

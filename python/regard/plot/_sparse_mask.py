@@ -125,7 +125,7 @@ def spans_of(mask: Any, rows: slice) -> Spans:
 
     A mask with one query shows its keys to all queries.
     """
-    arrays = mask._arrays()
+    arrays = mask._sparse_rows()
     *_, q_len, kv_len = arrays.shape
     queries = slice(0, 1) if q_len == 1 else rows
     begin = (queries.start + arrays.first_query) // arrays.row_queries
@@ -154,7 +154,7 @@ def bits_of(mask: Any, spans: Spans) -> Iterator[tuple[Spans, Bools]]:
 
     The first bit of a span is that of its `query` and its `key`. Bits outside the span are False.
     """
-    bits = mask._arrays().bits
+    bits = mask._sparse_rows().bits
     height, width = bits.shape[1], 8 * bits.shape[2]
     step = max(1, _PAIRS // max(height * width, 1))
     for start in range(0, len(spans.number), step):
