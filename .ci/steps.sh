@@ -190,7 +190,7 @@ sanitized_module() { # one quick test of how many
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
     PYTHONPATH=$work/sanitized-python "${pytest[@]}" -m "not slow" -k "not address_space" --one-in "$1" \
-      tests/attention/test_{attention,attention_map,decode,errors,layouts,merge,option_errors,options,ragged,score_function,sparse_masks,stages,summary}.py \
+      tests/attention/test_{attention,attention_map,attention_masks,decode,errors,layouts,merge,option_errors,options,ragged,score_function,stages,summary}.py \
       tests/attention/test_{backward,backward_containment,backward_errors,dropout,jvp,ragged_backward}.py \
       tests/attention/test_{threading_layers,threadpoolctl}.py tests/cache
   )

@@ -1,5 +1,6 @@
 #include "sparse_mask.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -32,6 +33,11 @@ bool SparseMaskView::take(py::handle object) {
   if (!is_packed || spans.shape(1) != 3 || axes < 1 ||
       (starts.shape(axes - 1) > 1 && starts.strides(axes - 1) != sizeof(std::int64_t)))
     throw py::value_error("mask has arrays of a wrong layout");
+  const std::int64_t row_queries = fields[kRowQueries].cast<std::int64_t>();
+  const py::tuple sizes(fields[kShape]);
+  const auto q_len = sizes.size() >= 2 ? sizes[sizes.size() - 2].cast<std::int64_t>() : 0;
+  const std::int64_t last_row = (fields[kFirstQuery].cast<std::int64_t>() + std::max<std::int64_t>(q_len, 1) - 1) / row_queries;
+  if (q_len > 0 && last_row >= starts.shape(axes - 1) - 1) throw py::value_error("mask has too few rows");
   starts_ = starts;
   spans_ = spans;
   bits_ = bits;
@@ -39,7 +45,7 @@ bool SparseMaskView::take(py::handle object) {
   mask_.spans = static_cast<const MaskSpan*>(spans.data());
   mask_.bits = static_cast<const unsigned char*>(bits.data());
   mask_.bytes_of_query = bits.shape(2);
-  mask_.row_queries = fields[kRowQueries].cast<std::int64_t>();
+  mask_.row_queries = row_queries;
   mask_.first_query = fields[kFirstQuery].cast<std::int64_t>();
   mask_.first_key = fields[kFirstKey].cast<std::int64_t>();
   mask_.kv_len = shape_.end()[-1];

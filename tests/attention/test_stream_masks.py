@@ -125,8 +125,8 @@ def test_no_chunk_is_requested_after_the_last_that_a_query_sees():
 @pytest.mark.parametrize(
     ("kind", "message", "mask"),
     [
-        (ValueError, "a sparse mask must broadcast to .* got shape \\(20, 90\\)", (20, 90)),
-        (ValueError, "a sparse mask must broadcast to .* got shape \\(3, 21, 90\\)", (3, 21, 90)),
+        (ValueError, "mask must broadcast to .* mask of shape \\(20, 90\\)", (20, 90)),
+        (ValueError, "mask must broadcast to .* mask of shape \\(3, 21, 90\\)", (3, 21, 90)),
         (ValueError, "mask must have at most as many columns as there are keys, 90", (21, 91)),
     ],
 )
@@ -143,7 +143,7 @@ def test_errors_of_iterators_and_chunks():
         stream(QUERY, iter([(KEY, VALUE)]), wide)
     with pytest.raises(ValueError, match=r"chunk 0: a sparse mask must have at most .* 90, got"):
         stream(QUERY, iter([(KEY, VALUE, wide)]))
-    with pytest.raises(ValueError, match="chunk 0: a sparse mask must broadcast to"):
+    with pytest.raises(ValueError, match="chunk 0: mask must broadcast to"):
         stream(QUERY, iter([(KEY, VALUE, Ranges([0, 1, 1], 2))]))
     with pytest.raises(TypeError, match="chunk 0: mask must be None"):
         stream(QUERY, iter([(KEY, VALUE, wide)]), Ranges(0, 1))

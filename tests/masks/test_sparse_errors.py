@@ -206,9 +206,9 @@ USES = [
     (lambda: MASK.to_dense(max_bytes=8), ValueError, "takes 9 bytes, and max_bytes is 8"),
     (lambda: MASK.to_dense(max_bytes=9.0), TypeError, "max_bytes must be an int, got float"),
     (
-        lambda: BATCH.visible(slice(None), slice(None)),
+        lambda: masks.from_function(lambda i, j: i < j < 200, 300),
         ValueError,
-        "visible() needs a mask with two axes, got shape (2, 3, 3)",
+        "write &, |, ~, and parentheses around comparisons",
     ),
     (lambda: masks.stack([]), ValueError, "masks must contain at least one mask, got none"),
     (lambda: masks.stack(3), TypeError, "masks must be a sequence of sparse masks, got int"),

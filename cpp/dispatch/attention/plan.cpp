@@ -122,7 +122,8 @@ namespace {
 bool heads_are_alike(const AttentionProblem& problem, const AttentionPlan& plan) {
   const bool has_slopes = problem.alibi_slopes.data && plan.kernel == &plan.kernels->decode.kernel;
   const bool has_sparse_heads = problem.sparse_mask && problem.sparse_mask->starts.head_stride != 0;
-  return problem.mask.head_stride == 0 && problem.bias.head_stride == 0 && !has_sparse_heads && !has_slopes;
+  return problem.mask.head_stride == 0 && problem.bias.head_stride == 0 && problem.distance_bias.head_stride == 0 &&
+         !has_sparse_heads && !has_slopes;
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace regard {
 namespace {
 
-// What is to be known of a block to form its scores.
+// A strip and a block whose scores are formed.
 template <class T>
 struct ScoresOfBlock {
   const AttentionProblem& problem;

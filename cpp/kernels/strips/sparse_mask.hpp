@@ -1,7 +1,9 @@
-// A sparse mask over a strip: which spans its lanes see, what they say of a block of keys, and
-// their bytes where a block is mixed, as those of a bool mask (bool_mask.hpp). So both kinds of
-// masks give the same tiles, and the same bits.
+// A sparse mask over a strip: the spans that its lanes see, what follows for a block of keys, and
+// the bytes of a mixed block, like those of a bool mask (bool_mask.hpp). So both kinds of masks give
+// the same tiles, and the same bits.
 #pragma once
+
+#include <initializer_list>
 
 #include "visibility.hpp"
 
@@ -118,13 +120,19 @@ REGARD_INLINE std::int64_t next_key_by_mask(const SparseMask& mask, const StripR
   return next == INT64_MAX ? next : next - mask.first_key;
 }
 
-// Whether a strip that has been located sees one of the keys [begin, end) by position and by a
-// sparse mask.
+// Whether a strip that has been located may see one of the keys [begin, end): some lane sees it by
+// the mask, and some lane by position. It holds of a chunk iff it holds of one of its pieces, and of
+// a piece iff it holds of one of its blocks.
 template <class T>
 REGARD_INLINE bool sees_keys(const AttentionProblem& problem, const StripRows<T>& strip,
                              std::int64_t begin, std::int64_t end) {
-  return overlaps(strip.seen, begin, end) &&
-         (!problem.sparse_mask || next_key_by_mask(*problem.sparse_mask, strip, begin) < end);
+  if (__builtin_expect(!problem.sparse_mask, true)) return overlaps(strip.seen, begin, end);
+  for (const KeyInterval& seen : {strip.seen.keep_first, strip.seen.window}) {
+    const std::int64_t first = seen.begin > begin ? seen.begin : begin;
+    const std::int64_t last = seen.end < end ? seen.end : end;
+    if (first < last && next_key_by_mask(*problem.sparse_mask, strip, first) < last) return true;
+  }
+  return false;
 }
 
 // Whether the rows [row_begin, row_end) may see one of the keys [begin, end) by the mask: without
@@ -234,7 +242,7 @@ REGARD_INLINE bool differs_by_lane(const SparseMask& mask, const MaskRun& run, s
   return false;
 }
 
-// Writes the masks of all lanes for keys [begin, end), and finds where each lane's lies: lanes with
+// Writes the masks of all lanes for keys [begin, end), and points each lane to its own: lanes with
 // the same keys share one. `bytes` has lanes * (end - begin + kMaskRoom) of them.
 template <class T>
 REGARD_NOINLINE void write_mask_rows(const SparseMask& mask, const StripRows<T>& strip,

@@ -85,9 +85,14 @@ class Masks:
         is_pair = first is not None and second is not None
         if not is_pair or not is_bool(first) or is_bool(second):
             elements = [None if part is None else element_of(part) for part in parts]
+            advice = ""
+            if is_pair and is_bool(first):
+                advice = ": combine the two with &"
+            elif is_pair and is_bool(second):
+                advice = ": the bool mask comes first"
             raise TypeError(
                 "mask must be a bool array, a float array or a pair (bool, float) of both, got a "
-                f"pair ({elements[0]}, {elements[1]})"
+                f"pair ({elements[0]}, {elements[1]}){advice}"
             )
         return cls(first, second)
 
@@ -164,7 +169,9 @@ def is_pair(mask: Any) -> bool:
     """
     if not isinstance(mask, tuple) or len(mask) != 2:
         return False
-    if all(hasattr(part, "dtype") and hasattr(part, "shape") for part in mask):
+    if any(map(is_sparse, mask)) or all(
+        hasattr(part, "dtype") and hasattr(part, "shape") for part in mask
+    ):
         return True
     first, second = (np.asarray(readable("mask", part)) for part in mask)
     return first.shape != second.shape or (first.dtype.kind == "b") != (second.dtype.kind == "b")
@@ -180,6 +187,11 @@ def as_mask(mask: Any) -> Any:
     if is_pair(mask):
         raise TypeError("mask must be one array here, got a pair: merge the two with np.where")
     rows = mask if isinstance(mask, list | tuple) else ()
+    if any(map(is_sparse, rows)):
+        raise TypeError(
+            f"mask must be one mask or a pair (bool, float), got a {type(mask).__name__} of sparse "
+            "masks: regard.masks.stack makes one of them"
+        )
     if len({each.dtype == np.bool_ for each in rows if hasattr(each, "dtype")}) == 2:
         raise TypeError(
             f"mask must be one array or a pair (bool, float), got a {type(mask).__name__} of "

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arguments.masks import is_sparse
+
 if TYPE_CHECKING:
     from regard._arguments.masks import Masks
 
@@ -39,7 +41,7 @@ class SeenKeys:
     @classmethod
     def of(cls, masks: Masks) -> SeenKeys | None:
         """Return the keys that a sparse mask shows, or None if the bool mask is not sparse."""
-        return cls(masks.shown) if hasattr(masks.shown, "_sparse_rows") else None
+        return cls(masks.shown) if is_sparse(masks.shown) else None
 
     def any(self, start: int, stop: int) -> bool:
         """Return whether a query sees one of the keys from `start` to before `stop`."""

@@ -128,7 +128,15 @@ def _called(f: Callable[[Any, Any], Any], rows: slice, columns: slice) -> Bools:
     """Call the function with arrays, and check its result."""
     query = np.arange(rows.start, rows.stop)[:, None]
     key = np.arange(columns.start, columns.stop)[None, :]
-    result = np.asarray(f(query, key))
+    try:
+        result = np.asarray(f(query, key))
+    except ValueError as error:
+        if "truth value" not in str(error):
+            raise
+        raise ValueError(
+            "f must not use and, or, not, or a chained comparison such as 0 < i < j, which arrays "
+            "do not have: write &, |, ~, and parentheses around comparisons"
+        ) from error
     if result.dtype != np.bool_:
         raise TypeError(f"f must return bools (True = may attend), got {result.dtype}")
     shape = (query.size, key.size)

@@ -57,6 +57,19 @@ class SparseRows(NamedTuple):
         """The batch and heads axes."""
         return self.shape[:-2]
 
+    def check(self) -> None:
+        """Raise ValueError if the arrays do not refer to each other, as after damage."""
+        starts, spans, bits = self.starts, self.spans, self.bits
+        is_inside = (
+            starts.min(initial=0) >= 0
+            and starts.max(initial=0) <= len(spans)
+            and spans[:, 2].max(initial=-1) < len(bits)
+            and self.row_range()[1] < starts.shape[-1]
+            and (not len(bits) or (bits.shape[1] == self.row_queries))
+        )
+        if not is_inside:
+            raise ValueError("the arrays of a sparse mask do not agree: its data are damaged")
+
     def row_of(self, query: Integers) -> Integers:
         """Return the rows of some queries."""
         return (query + self.first_query) // self.row_queries

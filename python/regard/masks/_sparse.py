@@ -41,6 +41,8 @@ class SparseMask:
       `Ranges` give `Ranges`; other combinations give `Blocks`. The batch and heads axes broadcast,
       and so does a single query. If one mask has fewer keys, its missing keys are hidden. A dense
       bool array is converted by `Blocks.from_dense` first.
+    - ``~a`` hides and shows the keys that `a` has: give ``kv_len=`` to `Ranges` before it is
+      inverted.
     - ``mask[...]`` with integers, slices without steps, `None` and an ellipsis gives a view in
       constant time. The last two axes accept only slices.
     - A mask with one query shows the same keys to all queries of a call.
@@ -207,13 +209,6 @@ class SparseMask:
                     dense[plane, begin : begin + rows] = reader.read(*at, (rows, kv_len))[0]
         return dense.reshape(self.shape)
 
-    def visible(self, rows: slice, keys: slice) -> Bools:
-        """Return which of some keys are visible to some queries of a mask with two axes."""
-        if self.ndim != 2:
-            raise ValueError(f"visible() needs a mask with two axes, got shape {self.shape}")
-        part: SparseMask = self[rows, keys]
-        return part.to_dense(max_bytes=2**62)
-
     def __getitem__(self, index: Index | Place | tuple[Index, ...]) -> Any:
         view: SparseMask = object.__new__(type(self))
         view._rows, view._block = view_of(self._rows, index), self._block
@@ -282,7 +277,9 @@ class SparseMask:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         rows, planes, block = state
-        self._set(SparseRows(*rows).spread(planes), block)
+        rows = SparseRows(*rows)
+        rows.check()
+        self._set(rows.spread(planes), block)
 
     def __copy__(self) -> SparseMask:
         return self

@@ -169,9 +169,13 @@ def test_schedulers(scheduler):
 
 
 WRONG = {
-    "queries": (Ranges(0, np.ones(20, int)), ValueError, r"sparse mask must .*got shape \(20, 1\)"),
-    "heads": (Ranges(0, np.ones((3, 33), int)), ValueError, r"sparse mask .*got shape \(3, 33, 1"),
-    "keys": (Ranges(0, 91), ValueError, r"sparse mask .*fewer keys, got shape \(1, 91\)"),
+    "queries": (Ranges(0, np.ones(20, int)), ValueError, r"mask must .*mask of shape \(20, 1\)"),
+    "heads": (
+        Ranges(0, np.ones((3, 33), int)),
+        ValueError,
+        r"mask must .*of shape \(3, 33, 1",
+    ),
+    "keys": (Ranges(0, 91), ValueError, r"mask .*fewer keys, got .*\(1, 91\)"),
     "a pair": ((BIAS, Ranges(0, 9)), TypeError, r"mask must be .*got a pair \(float32, bool\)"),
     "two": ((Ranges(0, 9), Ranges(0, 8)), TypeError, r"mask must be .*got a pair \(bool, bool\)"),
 }

@@ -206,6 +206,7 @@ def test_regard_does_not_import_pytorch(output_of):
     ("name", "shape"),
     [("scale", ()), ("scale", (4,)), ("softcap", ()), ("softcap", (4,)), ("dropout_p", ())],
 )
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
 def test_a_number_with_a_gradient_is_refused(name, shape):
     """Its gradient would be lost."""
     number = torch.full(shape, 0.3, requires_grad=True)

@@ -221,6 +221,25 @@ def test_ragged(form, dtype, target):
     pair.both(backward, drawn(output.shape, dtype, 3), *pair.arrays, *starts, output, lse)
 
 
+def test_gradients_of_queries_do_not_read_what_was_not_written(target):
+    """A window and a mask leave a gap in each chunk: one piece is seen by position, the other by
+    the mask. The table of distances makes pieces short, and the first call fills memory."""
+    length, dtype = 1024, np.dtype(np.float32)
+    query, key, value, grad = (drawn((4, length, 32), dtype, seed) for seed in range(4))
+    sparse = masks.Ranges(0, 4, kv_len=length) | masks.documents(np.arange(length) // 320)
+    options = {"window": (200, 0), "distance_bias": np.ones((4, 3), dtype)}
+    asked = {"with_respect_to": ("query", "distance_bias")}
+    attend = regard.scaled_dot_product_attention
+    backward = regard.scaled_dot_product_attention_backward
+    results = []
+    for mask in (sparse, sparse.to_dense()):
+        state = attend(query, key, value, mask, **options, return_lse=True)
+        backward(1e6 * grad, query, key, value, *state, **options, **asked)
+        results.append(backward(grad, query, key, value, *state, mask, **options, **asked))
+    assert_same_bits(results[0].query, results[1].query)
+    assert_same_bits(results[0].distance_bias, results[1].distance_bias)
+
+
 def test_what_is_hidden_may_hold_anything(dtype, target):
     query, key, value = (drawn((3, length, 8), dtype) for length in (60, 200, 200))
     mask = masks.Blocks.from_dense(_bands(60, 200, 30, 40), block=(30, 40)) & masks.Ranges(0, 170)
@@ -256,13 +275,20 @@ def test_masks_of_other_shapes_are_refused(wrong):
         regard.scaled_dot_product_attention(*arrays, make())
 
 
-@pytest.mark.parametrize("pair", ["floats first", "two sparse", "three"])
+@pytest.mark.parametrize("pair", ["floats first", "two sparse", "three", "a list", "half"])
 def test_pairs_of_other_kinds_are_refused(pair):
     sparse, bias = masks.Ranges(0, np.full(5, 9), kv_len=11), np.zeros((5, 11), np.float32)
-    given = {"floats first": (bias, sparse), "two sparse": (sparse, sparse), "three": (sparse,) * 3}
+    given = {
+        "floats first": ((bias, sparse), "bool mask comes first"),
+        "two sparse": ((sparse, sparse), "combine the two with &"),
+        "three": ((sparse,) * 3, "regard.masks.stack"),
+        "a list": ([sparse, sparse], "regard.masks.stack"),
+        "half": ((sparse, None), "pair None"),
+    }
+    mask, words = given[pair]
     arrays = [np.ones(s, np.float32) for s in ((5, 8), (11, 8), (11, 8))]
-    with pytest.raises(TypeError, match=says("mask")):
-        regard.scaled_dot_product_attention(*arrays, given[pair])
+    with pytest.raises(TypeError, match=says("mask", *words.split())):
+        regard.scaled_dot_product_attention(*arrays, mask)
 
 
 def test_hidden_blocks_take_no_time_and_no_memory():
