@@ -72,8 +72,8 @@ BUGS = [
     Bug(
         "a chunk in which a window begins is left out",
         REGARD + "_stream/chunks.py",
-        "if start < last and stop > max(first, start):",
-        "if start < last and start >= first:",
+        "if start < last and stop > max(first, start) and",
+        "if start < last and start >= first and",
         ("tests/attention/test_stream.py",),
         "attend_stream where the first visible key lies within a chunk",
     ),

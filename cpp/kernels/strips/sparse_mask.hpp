@@ -1,6 +1,6 @@
 // A sparse mask over a strip: the spans that its lanes see, what follows for a block of keys, and
-// the bytes of a mixed block, like those of a bool mask (bool_mask.hpp). So both kinds of masks give
-// the same tiles, and the same bits.
+// the bytes of a mixed block, like those of a bool mask (bool_mask.hpp). So both kinds of masks
+// give the same tiles, and the same bits.
 #pragma once
 
 #include <initializer_list>
@@ -121,8 +121,8 @@ REGARD_INLINE std::int64_t next_key_by_mask(const SparseMask& mask, const StripR
 }
 
 // Whether a strip that has been located may see one of the keys [begin, end): some lane sees it by
-// the mask, and some lane by position. It holds of a chunk iff it holds of one of its pieces, and of
-// a piece iff it holds of one of its blocks.
+// the mask, and some lane by position. It holds of a chunk iff it holds of one of its pieces, and
+// of a piece iff it holds of one of its blocks.
 template <class T>
 REGARD_INLINE bool sees_keys(const AttentionProblem& problem, const StripRows<T>& strip,
                              std::int64_t begin, std::int64_t end) {

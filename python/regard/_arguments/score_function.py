@@ -91,6 +91,9 @@ class ScoreFunction:
     hides; their results are ignored. A result may therefore depend only on its own score, its
     positions, the head, the entry and the user data.
 
+    A function does not hide keys: -inf is a score like others, with a weight of 0, and a row whose
+    scores are all -inf has an output of NaN. A mask hides keys.
+
     A plain Python function is refused. ``c_type(dtype)(python_function)`` is accepted, because
     ctypes acquires the GIL for each call. This is slow, and meant for learning. If the function
     raises an exception, Python prints the exception, and the other scores of the tile do not

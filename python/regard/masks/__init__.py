@@ -4,7 +4,7 @@ A mask is a bool array that broadcasts to ``(..., heads, q_len, kv_len)``, True 
 attend. Masks combine like any bool arrays: ``a & b`` lets a query attend where both masks do,
 ``a | b`` where either mask does, and ``~a`` where `a` does not.
 
-`causal`, `window`, `prefix`, `segments` and `padding` return such arrays. All other functions
+`causal`, `window`, `segments` and `padding` return such arrays. All other functions
 return sparse masks, `Ranges` or `Blocks`, which store only what each query sees. They combine by
 the same operators, with each other and with bool arrays.
 """
