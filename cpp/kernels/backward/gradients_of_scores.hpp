@@ -159,9 +159,8 @@ struct GradientsOfScores {
     const T* const scales = work.strips[number].scales;
     T own[kRows * kSome * kLanes<T>];
     if (transforms_scores(scores.strip))
-      derivatives_of_scores<kRows, kSome>(
-          scores_of_tile(scores, tile.begin, tile.end, kFirstLane, kSome * kLanes<T>),
-          work.capped_scores, own);
+      derivatives_of_scores<kRows, kSome>(scores_of_tile(scores, tile.begin, tile.end, kFirstLane),
+                                          work.capped_scores, own);
     else
       for (int i = 0; i < kRows * kSome * kLanes<T>; i += kLanes<T>)
         store(own + i, broadcast(T(1)));

@@ -15,19 +15,18 @@ struct ScoresOfBlock {
   std::int64_t begin;  // its first key
 };
 
-// A tile's scores, [keys][width], of a strip's lanes from `lane` on.
+// A tile's scores, [keys][lanes], of a strip's lanes from `lane` on.
 template <class T>
 struct ScoresOfTile : ScoresOfBlock<T> {
   std::int64_t key;  // the tile's first
   int keys;          // that exist
   int lane;
-  int width;
 };
 
 template <class T>
 REGARD_INLINE ScoresOfTile<T> scores_of_tile(const ScoresOfBlock<T>& block, int begin, int end,
-                                             int lane, int width) {
-  return {block, block.begin + begin, end - begin, lane, width};
+                                             int lane) {
+  return {block, block.begin + begin, end - begin, lane};
 }
 
 // Whether scores are products of queries and keys as they come.
@@ -48,36 +47,50 @@ REGARD_INLINE void call_function(const AttentionProblem& problem, const Attentio
       problem.score_function->user_data);
 }
 
-// Calls a function of the problem for a tile in natural units: once for each head of the group,
+// Calls a function of the problem for a tile of some heads in natural units: once for each head,
 // whose lanes are brought side by side.
-template <int kRows, class T>
+template <int kHeads, int kRows, int kWidth, class T>
+REGARD_NOINLINE void call_for_heads(const ScoresOfTile<T>& tile, std::int64_t group, int lanes,
+                                    void* function, T* scores) {
+  const std::int64_t heads = kHeads ? kHeads : group;
+  const std::int64_t* const positions = tile.strip.function_positions + tile.lane;
+  std::int64_t head = (tile.strip.first_row + tile.lane) % heads;
+  for (std::int64_t first = 0; first < heads && first < lanes; ++first) {
+    T own[kRows * kWidth];
+    std::int64_t own_positions[kWidth];
+#pragma GCC unroll 16
+    for (std::int64_t lane = first, query = 0; lane < kWidth; lane += heads, ++query) {
+      own_positions[query] = positions[lane];
+#pragma GCC unroll 8
+      for (int k = 0; k < kRows; ++k) own[k * kWidth + query] = scores[k * kWidth + lane];
+    }
+    call_function(tile.problem, tile.task, function, head, own, (lanes - first + heads - 1) / heads,
+                  tile.keys, kWidth, own_positions, tile.key);
+#pragma GCC unroll 16
+    for (std::int64_t lane = first, query = 0; lane < kWidth; lane += heads, ++query)
+#pragma GCC unroll 8
+      for (int k = 0; k < kRows; ++k) scores[k * kWidth + lane] = own[k * kWidth + query];
+    if (++head == heads) head = 0;
+  }
+}
+
+template <int kRows, int kWidth, class T>
 REGARD_NOINLINE void call_for_tile(const ScoresOfTile<T>& tile, void* function, T* scores) {
   const AttentionProblem& problem = tile.problem;
-  const int left = tile.strip.rows - tile.lane, lanes = left < tile.width ? left : tile.width;
-  const std::int64_t* const positions = tile.strip.function_positions + tile.lane;
+  const int left = tile.strip.rows - tile.lane, lanes = left < kWidth ? left : kWidth;
   if (lanes <= 0) return;
-  const std::int64_t heads = problem.heads / problem.kv_heads;
-  if (heads == 1)
-    return call_function(problem, tile.task, function, 0, scores, lanes, tile.keys, tile.width,
-                         positions, tile.key);
-  const int group = static_cast<int>(heads < lanes ? heads : lanes);
-  constexpr int kMostLanes = 4 * kLanes<T>;
-  for (int first = 0; first < group; ++first) {
-    T own[kRows * kMostLanes];
-    std::int64_t own_positions[kMostLanes];
-    int queries = 0;
-    for (int lane = first; lane < lanes; lane += group, ++queries) {
-      own_positions[queries] = positions[lane];
-#pragma GCC unroll 8
-      for (int k = 0; k < kRows; ++k) own[k * kMostLanes + queries] = scores[k * tile.width + lane];
-    }
-    const std::int64_t head = (tile.strip.first_row + tile.lane + first) % heads;
-    call_function(problem, tile.task, function, head, own, queries, tile.keys, kMostLanes,
-                  own_positions, tile.key);
-    for (int query = 0, lane = first; query < queries; ++query, lane += group)
-#pragma GCC unroll 8
-      for (int k = 0; k < kRows; ++k) scores[k * tile.width + lane] = own[k * kMostLanes + query];
-  }
+  const std::int64_t heads = problem.heads, kv_heads = problem.kv_heads;
+  if (heads == kv_heads)
+    return call_function(problem, tile.task, function, 0, scores, lanes, tile.keys, kWidth,
+                         tile.strip.function_positions + tile.lane, tile.key);
+  // Copies take less time where their distance is a constant, and a division is 2% of a tile.
+  if (heads == 2 * kv_heads)
+    return call_for_heads<2, kRows, kWidth>(tile, 2, lanes, function, scores);
+  if (heads == 4 * kv_heads)
+    return call_for_heads<4, kRows, kWidth>(tile, 4, lanes, function, scores);
+  if (heads == 8 * kv_heads)
+    return call_for_heads<8, kRows, kWidth>(tile, 8, lanes, function, scores);
+  call_for_heads<0, kRows, kWidth>(tile, heads / kv_heads, lanes, function, scores);
 }
 
 // scores = function(capped), both in log2 units.
@@ -91,7 +104,7 @@ REGARD_NOINLINE void function_of_scores(const ScoresOfTile<T>& tile, const T* ca
   constexpr int kAll = kRows * kVectors * kLanes<T>;
   for (int i = 0; i < kAll; i += kLanes<T>)
     store(scores + i, in_natural_units<T>(load<T>(capped + i)));
-  call_for_tile<kRows>(tile, tile.problem.score_function->function, scores);
+  call_for_tile<kRows, kVectors * kLanes<T>>(tile, tile.problem.score_function->function, scores);
   for (int i = 0; i < kAll; i += kLanes<T>)
     store(scores + i, in_log2_units<T>(load<T>(scores + i)));
 }
@@ -128,7 +141,8 @@ REGARD_NOINLINE void derivatives_of_scores(const ScoresOfTile<T>& tile, const T*
   for (int i = 0; i < kAll; i += kLanes<T>)
     store(factors + i, in_natural_units<T>(load<T>(capped + i)));
   if (tile.problem.score_function)
-    call_for_tile<kRows>(tile, tile.problem.score_function->derivative, factors);
+    call_for_tile<kRows, kVectors * kLanes<T>>(tile, tile.problem.score_function->derivative,
+                                               factors);
   else
     for (int i = 0; i < kAll; i += kLanes<T>) store(factors + i, broadcast(T(1)));
   if (!tile.strip.softcaps) return;

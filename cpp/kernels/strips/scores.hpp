@@ -57,8 +57,7 @@ REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Tile&
                               T* capped_scores, int lane) {
   product.template multiply<kRows, kVectors, kStripVectors>(acc, lane);
   if (__builtin_expect(transforms_scores(block.strip), false)) {
-    const ScoresOfTile<T> scores =
-        scores_of_tile(block, tile.begin, tile.end, lane, kVectors * kLanes<T>);
+    const ScoresOfTile<T> scores = scores_of_tile(block, tile.begin, tile.end, lane);
     store_tile<T, kRows, kVectors>(acc, capped_scores);
     transform_scores<kRows, kVectors>(
         scores, capped_scores, [&](const T* from) { load_tile<T, kRows, kVectors>(acc, from); });

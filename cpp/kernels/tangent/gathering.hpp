@@ -114,7 +114,7 @@ struct TangentGathering {
     if (transforms_scores<T>(strip))
       derivatives_of_scores<kRows, kSome>(
           scores_of_tile<T>({problem.forward, task.forward, strip, block.begin}, tile.begin,
-                            tile.end, kFirstLane, kSome * kLanes<T>),
+                            tile.end, kFirstLane),
           work.capped_scores, factors);
     weigh_tangents<kSome>(strip, kFirstLane, factors,
                           work.weights + tile.begin * kWidth + kFirstLane, tangents + kFirstLane,
