@@ -136,13 +136,14 @@ SHAPES = {
     "scale-nan": ({"scale": np.nan}, ["scale", "nan"]),
     "scale-beyond-floats": ({"scale": 10**400}, ["scale"]),
     "query-ragged": ({"query": [[1.0, 2.0], [3.0]]}, ["query"]),
+    "scale-of-few-heads": ({"scale": np.ones(3)}, ["scale", "(14,)", "(2, 14)", "(3,)"]),
 }
 KINDS = {
     "threads-float": ({"threads": 1.5}, ["threads"]),
     "threads-string": ({"threads": "2"}, ["threads"]),
     "scale-string": ({"scale": "small"}, ["scale"]),
     "scale-complex": ({"scale": 1j}, ["scale"]),
-    "scale-array": ({"scale": np.ones(3)}, ["scale"]),
+    "scale-complex-array": ({"scale": np.ones(14, complex)}, ["scale", "complex128"]),
     "offset-float": ({"is_causal": True, "query_offset": 1.5}, ["query_offset"]),
     "offset-float-array": (
         {"is_causal": True, "query_offset": np.array([1.0, 2.0])},

@@ -148,7 +148,7 @@ BUGS = [
         "a sparse mask whose ranges, equal for the lanes of a strip, end within a tile",
     ),
     Bug(
-        "chunks are merged only where a block begins one",
+        "a chunk ends only where a block begins one",
         KERNELS + "strips/online_softmax.hpp",
         "if (chunk == strip.chunk) return;",
         "if (key % Shape::kChunkKeys != 0) return;",
@@ -206,8 +206,8 @@ BUGS = [
     Bug(
         "a function of scores takes each head for the group's first ones",
         KERNELS + "strips/score_function.hpp",
-        "(tile.strip.first_row + tile.lane + first) % heads",
-        "first",
+        "(tile.strip.first_row + tile.lane) % heads",
+        "0",
         FUNCTION,
         "a score_function that depends on the head, where heads share keys",
     ),

@@ -50,8 +50,8 @@ struct BackwardWave {
 
 // Of one chunk: a table for each head of the group.
 std::int64_t distance_bytes(const BackwardProblem& problem) {
-  if (!problem.grad_distance_bias.data) return 0;
   const AttentionProblem& forward = problem.forward;
+  if (!problem.grad_distance_bias.data || forward.heads == 0) return 0;
   return forward.heads / forward.kv_heads * (2 * forward.distances - 1) * static_cast<std::int64_t>(sizeof(double));
 }
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-import regard.torch
 from outcomes import errors, outcome
-from zoo import build, inputs_of, torch, transformers
+from zoo import build, inputs_of, regard, torch, transformers
 
 TYPES = "t5", "mt5", "umt5", "switch_transformers", "longt5"
 OF_DISTANCES, NOTHING, ALL = "distance_bias", "nothing", "float mask"
