@@ -144,7 +144,7 @@ struct Backward {
     lay_out_backward<Shape, Factors>(problem, memory);
     Workspace& work = *static_cast<Workspace*>(memory);
     for_bands<Shape>(task.forward.row_begin, task.forward.row_end, work, [&] {
-      find_deltas<Shape, Factors>(problem, task, work, true);
+      find_deltas<Shape, Factors>(problem, task, work);
       for (int s = 0; s < work.strip_count; ++s)
         write_numbers_of_rows<Shape>(problem.forward, problem.deltas, task.deltas, work.strips[s],
                                      [&](int lane) { return work.strips[s].delta[lane]; });

@@ -63,13 +63,6 @@ REGARD_NOINLINE RowsOfBand<T> rows_of_band(const AttentionProblem& problem, cons
 }
 
 template <class T>
-REGARD_INLINE bool are_zeros(const T* from, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; i += kLanes<T>)
-    if (any<T>(load(from + i) != Vec<T>{})) return false;
-  return true;
-}
-
-template <class T>
 REGARD_INLINE T dot(const T* a, const T* b, std::int64_t count) {
   Vec<T> sums{};
   for (std::int64_t i = 0; i < count; i += kLanes<T>) sums = fma(load(a + i), load(b + i), sums);
@@ -78,11 +71,10 @@ REGARD_INLINE T dot(const T* a, const T* b, std::int64_t count) {
   return sum;
 }
 
-// Forms D = rowsum(grad_output output) - grad_lse. With `skips_zeros` a row of zeros in output
-// counts as 0, whatever grad_output holds.
+// Forms D = rowsum(grad_output output) - grad_lse.
 template <class Shape, class Factors, class T = typename Shape::Element>
 REGARD_NOINLINE void find_deltas(const BackwardProblem& problem, const BackwardTask& task,
-                                 BackwardWorkspace<Shape>& work, bool skips_zeros) {
+                                 BackwardWorkspace<Shape>& work) {
   const AttentionProblem& forward = problem.forward;
   const std::int64_t value_dim = padded_dim<Shape>(forward.value_dim);
   work.grad_output_rows =
@@ -93,12 +85,9 @@ REGARD_NOINLINE void find_deltas(const BackwardProblem& problem, const BackwardT
       forward, forward.output, static_cast<const void*>(task.forward.output), work,
       forward.value_dim, work.copied_output_rows, value_dim);
   for (int row = 0; row < kBandLanes<Shape>; ++row) work.delta[row] = T(0);
-  for (int row = 0; row < work.rows; ++row) {
-    const T* const output = outputs.from + row * outputs.stride;
-    if (skips_zeros && are_zeros(output, value_dim)) continue;
-    work.delta[row] =
-        dot(work.grad_output_rows.from + row * work.grad_output_rows.stride, output, value_dim);
-  }
+  for (int row = 0; row < work.rows; ++row)
+    work.delta[row] = dot(work.grad_output_rows.from + row * work.grad_output_rows.stride,
+                          outputs.from + row * outputs.stride, value_dim);
   for (int s = 0; task.grad_lse && s < work.strip_count; ++s)
     for_numbers_of_rows<Shape>(
         forward, problem.grad_lse, task.grad_lse, work.strips[s],
@@ -114,7 +103,7 @@ REGARD_NOINLINE void pack_band(const BackwardProblem& problem, const BackwardTas
   work.query_rows = rows_of_band<Shape, Factors>(forward, forward.query, task.forward.query, work,
                                                  forward.head_dim, work.copied_query_rows,
                                                  padded_dim<Shape>(forward.head_dim));
-  find_deltas<Shape, Factors>(problem, task, work, false);
+  find_deltas<Shape, Factors>(problem, task, work);
   for (int s = 0; s < work.strip_count; ++s) {
     const BackwardStrip<T>& strip = work.strips[s];
     if (!strip.sees_some) continue;

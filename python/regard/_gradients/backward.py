@@ -18,7 +18,7 @@ from regard._gradients.wanted import wanted_gradients
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -275,6 +275,8 @@ def _gradients(
             "alibi_slopes", gradient_of_slopes(slope_terms, wanted.slopes.shape, query_starts)
         )
     if wanted.sinks is not None:
+        arrays = (query, key, value), starts, mask
+        _set_blind_rows(deltas, output, grad_lse, lambda: _sees_a_key(arrays, options))
         grad_sinks = wanted.deliver(
             "sinks", gradient_of_sinks(wanted.sinks, lse, deltas, bool(starts))
         )
@@ -291,3 +293,35 @@ def _gradients(
         distance_bias=grad_distances,
         sinks=grad_sinks,
     )
+
+
+def _set_blind_rows(
+    deltas: Array, output: ArrayLike, grad_lse: ArrayLike | None, sees_a_key: Callable[[], Array]
+) -> None:
+    """Let NaN or inf in the gradient of an output that sees no key change nothing.
+
+    Such an output is 0, but so is one whose sink has nearly all weight, if it is rounded to 16
+    bits. `sees_a_key` tells them apart. It is called only if it is needed.
+    """
+    is_nan = np.isnan(deltas)
+    if not is_nan.any():
+        return
+    is_nan &= ~(np.asarray(output) != 0).any(axis=-1)
+    if is_nan.any():
+        is_nan &= ~sees_a_key()
+        deltas[is_nan] = 0 if grad_lse is None else -np.asarray(grad_lse)[is_nan]
+
+
+def _sees_a_key(
+    arrays: tuple[tuple[ArrayLike, ArrayLike, ArrayLike], tuple[Any, ...], ArrayLike | None],
+    options: Any,
+) -> Array:
+    """Return which rows see a key: those whose attention to values of 1 is not 0."""
+    (query, key, value), starts, mask = arrays
+    (value,) = as_stored_arrays(value=value)
+    left_out = ("sinks", "dropout_p", "dropout_seed", "dropout_origin")
+    others = {name: option for name, option in options.items() if name not in left_out}
+    ones = np.ones((*value.shape[:-1], 1), value.dtype)
+    attention: Any = _core.attention_ragged if starts else _core.attention
+    result: Array = attention(query, key, ones, *starts, mask, others)
+    return np.asarray(result[..., 0] != 0)
