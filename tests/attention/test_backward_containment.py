@@ -114,6 +114,25 @@ def test_rows_without_keys_beside_rows_with(kind, sinks, storage, target):
         assert np.allclose(only.sinks, wanted, 1e-5, 1e-5)
 
 
+def test_nan_reaches_a_sink_from_an_output_of_zeros_that_sees_a_key(storage, target):
+    """Values of 0, and a row that sees nothing: both outputs are 0."""
+    case = Case("values of zero", **SHAPES, sinks=0.5)
+    problem = build(case, storage, 0.0)
+    seen = np.ones((4, 40, 205), bool)
+    seen[2, 7] = False
+    problem = dataclasses.replace(
+        problem, value=np.zeros_like(problem.value), options=problem.options | {"mask": seen}
+    )
+    clean = problem.gradients().sinks
+    for head, row, is_nan in ((2, 7, False), (1, 7, True)):
+        grad_output = problem.grad_output.copy()
+        grad_output[head, row, 3] = np.nan
+        sinks = dataclasses.replace(problem, grad_output=grad_output).gradients().sinks
+        wanted = np.array([is_nan and h == head for h in range(4)])
+        assert (np.isnan(sinks) == wanted).all()
+        assert_same_bits(sinks[~wanted], clean[~wanted])
+
+
 PLACES = ("query", "key", "value", "grad_output", "grad_lse", "mask")
 
 
